@@ -1,0 +1,10 @@
+//! The few helpers the standard library lacks. Knows nothing of Kubernetes.
+
+pub mod chain;
+pub mod float;
+pub mod hash;
+pub mod rng;
+
+pub use chain::Chain;
+pub use hash::{Map, Set};
+pub use rng::Rng;
