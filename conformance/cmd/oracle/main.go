@@ -1,0 +1,176 @@
+// Command oracle answers scheduling questions with the plugins, configuration
+// scheme and framework of kube-scheduler itself, so that another
+// implementation can be compared with them case by case.
+//
+// It reads one JSON question per line from standard input and writes one JSON
+// answer per line to standard output, in the order of the questions. The
+// formats are described in the README next to the module file.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"k8s.io/klog/v2"
+)
+
+// question is the union of what all kinds of question may carry.
+type question struct {
+	ID      json.RawMessage   `json:"id"`
+	Ask     string            `json:"ask"`
+	Pod     string            `json:"pod"`
+	Config  json.RawMessage   `json:"config"`
+	Objects []json.RawMessage `json:"objects"`
+
+	Plugin string          `json:"plugin"`
+	Event  eventJSON       `json:"event"`
+	Old    json.RawMessage `json:"old"`
+	New    json.RawMessage `json:"new"`
+
+	Values   []json.RawMessage `json:"values"`
+	Selector json.RawMessage   `json:"selector"`
+	Labels   map[string]string `json:"labels"`
+	Node     json.RawMessage   `json:"node"`
+}
+
+// failure is the answer to a question that could not be dealt with at all.
+type failure struct {
+	ID    json.RawMessage `json:"id"`
+	Error string          `json:"error"`
+}
+
+var handlers = map[string]func(*question) (any, error){
+	"":             explain,
+	"explain":      explain,
+	"hint":         hint,
+	"sign":         sign,
+	"config":       showConfig,
+	"log":          logarithms,
+	"quantity":     quantities,
+	"selector":     labelSelector,
+	"nodeSelector": nodeSelector,
+}
+
+func main() {
+	workers := flag.Int("workers", 2, "how many questions may be worked on at the same time")
+	verbose := flag.Bool("verbose", false, "let the scheduler's own log reach standard error")
+	flag.Parse()
+
+	if !*verbose {
+		klog.LogToStderr(false)
+		klog.SetOutput(io.Discard)
+	}
+	// Every question builds and drops a whole scheduler; collecting less often
+	// is worth more here than a small heap.
+	debug.SetGCPercent(300)
+	runtime.GOMAXPROCS(max(*workers, 1))
+	prepareProcess()
+
+	if err := serve(os.Stdin, os.Stdout, max(*workers, 1)); err != nil {
+		fmt.Fprintln(os.Stderr, "oracle:", err)
+		os.Exit(1)
+	}
+}
+
+// serve keeps the answers in order by queueing one result channel per question:
+// the writer drains the channels in the order in which the lines were read.
+func serve(in io.Reader, out io.Writer, workers int) error {
+	pending := make(chan chan []byte, workers)
+	slots := make(chan struct{}, workers)
+	written := make(chan error, 1)
+
+	go func() {
+		w := bufio.NewWriterSize(out, 1<<16)
+		var err error
+		for result := range pending {
+			line := <-result
+			if err != nil {
+				continue
+			}
+			if _, err = w.Write(line); err == nil {
+				// A caller that waits for each answer before it sends the next
+				// question must not be left waiting for a full buffer.
+				err = w.Flush()
+			}
+		}
+		written <- err
+	}()
+
+	r := bufio.NewReaderSize(in, 1<<16)
+	var readErr error
+	for {
+		line, err := r.ReadBytes('\n')
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			result := make(chan []byte, 1)
+			slots <- struct{}{}
+			pending <- result
+			go func() {
+				defer func() { <-slots }()
+				result <- answer(line)
+			}()
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				readErr = err
+			}
+			break
+		}
+	}
+	close(pending)
+	return errors.Join(readErr, <-written)
+}
+
+func answer(line []byte) []byte {
+	q := &question{}
+	var reply any
+	err := json.Unmarshal(line, q)
+	if len(q.ID) == 0 {
+		q.ID = json.RawMessage("null")
+	}
+	if err != nil {
+		err = fmt.Errorf("reading the question: %w", err)
+	} else {
+		reply, err = guarded(q)
+	}
+	if err != nil {
+		reply = failure{ID: q.ID, Error: err.Error()}
+	}
+
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(reply); err != nil {
+		buf.Reset()
+		_ = enc.Encode(failure{ID: q.ID, Error: "writing the answer: " + err.Error()})
+	}
+	return buf.Bytes()
+}
+
+// guarded turns panics into errors. Those raised in goroutines of the framework
+// cannot be recovered here; the panic handler of the process counts them.
+func guarded(q *question) (reply any, err error) {
+	h, ok := handlers[q.Ask]
+	if !ok {
+		return nil, fmt.Errorf("unknown question %q", q.Ask)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			klog.Errorf("panic: %v\n%s", p, debug.Stack())
+			reply, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
+	before := backgroundPanics.count()
+	reply, err = h(q)
+	if text, after := backgroundPanics.last(); after != before {
+		return nil, errors.New("panic: " + text)
+	}
+	return reply, err
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
+	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+// syncLimit bounds the wait for started informers; see world.startInformers.
+const syncLimit = 10 * time.Second
+
+// emptyClient serves every case whose informers are filled by hand. Nothing an
+// answer depends on is ever read from it, so that one is enough for all.
+var emptyClient = fake.NewClientset()
+
+var (
+	backgroundPanics panicLog
+	schedulers       atomic.Int64
+)
+
+type panicLog struct {
+	mu   sync.Mutex
+	n    int
+	text string
+}
+
+func (p *panicLog) record(_ context.Context, v any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	p.text = fmt.Sprint(v)
+}
+
+func (p *panicLog) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.n
+}
+
+func (p *panicLog) last() (string, int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text, p.n
+}
+
+func prepareProcess() {
+	metrics.Register()
+	// One bad case must not end the process: keep the panic of a framework
+	// goroutine and let the question it belongs to fail.
+	utilruntime.ReallyCrash = false
+	utilruntime.PanicHandlers = append(utilruntime.PanicHandlers, backgroundPanics.record)
+}
+
+// world is one question's cluster together with the scheduler looking at it.
+type world struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	log    klog.Logger
+
+	// cfg is kept as decoded; profiles are those the frameworks were built from.
+	cfg      *config.KubeSchedulerConfiguration
+	profiles []config.KubeSchedulerProfile
+	sched    *scheduler.Scheduler
+
+	nodes []*v1.Node
+	pod   *v1.Pod
+}
+
+// build makes the scheduler and shows it the objects. Where podName is not
+// empty, the pod of that name is prepared to be scheduled (again).
+func build(q *question, podName string) (*world, error) {
+	cfg, err := loadConfig(q.Config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &world{ctx: ctx, cancel: cancel, log: klog.FromContext(ctx), cfg: cfg}
+	if err := w.fill(q.Objects, podName); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *world) close() { w.cancel() }
+
+func loadConfig(raw json.RawMessage) (*config.KubeSchedulerConfiguration, error) {
+	var cfg *config.KubeSchedulerConfiguration
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		var err error
+		if cfg, err = latest.Default(); err != nil {
+			return nil, err
+		}
+	} else {
+		// The decoder is strict and applies the defaults, as it does for the
+		// file given to --config.
+		obj, gvk, err := scheme.Codecs.UniversalDecoder().Decode(raw, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		var ok bool
+		if cfg, ok = obj.(*config.KubeSchedulerConfiguration); !ok {
+			return nil, fmt.Errorf("couldn't decode as KubeSchedulerConfiguration, got %s: ", gvk)
+		}
+		cfg.APIVersion = gvk.GroupVersion().String()
+	}
+	if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// newScheduler goes through the constructor of the real scheduler so that
+// extender handling, profile validation, plugin wiring (volumes, dynamic
+// resources, nominator) and queueing hints are never a reproduction of it.
+func (w *world) newScheduler(client *fake.Clientset, factory informers.SharedInformerFactory) error {
+	sched, err := scheduler.New(w.ctx, client, factory, nil,
+		func(string) events.EventRecorderLogger { return &events.FakeRecorder{} },
+		scheduler.WithComponentConfigVersion(w.cfg.APIVersion),
+		scheduler.WithProfiles(w.cfg.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(w.cfg.PercentageOfNodesToScore),
+		scheduler.WithExtenders(w.cfg.Extenders...),
+		// The degree of parallelism changes no answer except for which of
+		// several errors is reported; with one worker that is the first.
+		scheduler.WithParallelism(1),
+		scheduler.WithBuildFrameworkCapturer(func(p config.KubeSchedulerProfile) {
+			w.profiles = append(w.profiles, p)
+		}),
+	)
+	if err != nil {
+		return err
+	}
+	// The constructor subscribes to its debugging signal for good, one channel
+	// for every scheduler ever made. Giving that up is slow, hence not always.
+	if schedulers.Add(1)%1000 == 0 {
+		signal.Reset(syscall.SIGUSR2)
+	}
+	// Configured extenders have had their effect on the profiles by now. They
+	// are not to be called: there is nobody at the other end.
+	sched.Extenders = nil
+	w.sched = sched
+	return nil
+}
+
+// informerDriven kinds reach their plugins only as informer events.
+func informerDriven(gvk schema.GroupVersionKind) bool {
+	return gvk.Group == "resource.k8s.io"
+}
+
+type identity struct {
+	kind schema.GroupVersionKind
+	name types.NamespacedName
+}
+
+func (w *world) fill(raws []json.RawMessage, podName string) error {
+	objects := make([]runtime.Object, 0, len(raws))
+	kinds := make([]schema.GroupVersionKind, 0, len(raws))
+	seen := make(map[identity]bool, len(raws))
+	started := false
+	for i, raw := range raws {
+		obj, gvk, err := decodeObject(raw)
+		if err != nil {
+			return fmt.Errorf("object %d: %w", i, err)
+		}
+		id := identity{kind: gvk, name: nameOf(obj)}
+		if seen[id] {
+			return fmt.Errorf("object %d: %s %s is there twice", i, gvk.Kind, id.name)
+		}
+		seen[id] = true
+
+		switch o := obj.(type) {
+		case *v1.Node:
+			w.nodes = append(w.nodes, o)
+		case *v1.Pod:
+			if podName != "" && id.name.String() == podName {
+				o = askedPod(o)
+				w.pod, obj = o, o
+			} else if o.Status.Phase == v1.PodSucceeded || o.Status.Phase == v1.PodFailed {
+				// The scheduler's pod informer leaves these out.
+				continue
+			}
+		}
+		started = started || informerDriven(gvk)
+		objects = append(objects, obj)
+		kinds = append(kinds, gvk)
+	}
+	if podName != "" && w.pod == nil {
+		return fmt.Errorf("pod %q is not among the objects", podName)
+	}
+
+	if started {
+		return w.startInformers(objects)
+	}
+
+	factory := scheduler.NewInformerFactory(emptyClient, 0)
+	if err := w.newScheduler(emptyClient, factory); err != nil {
+		return err
+	}
+	// Starting informers costs a tenth of a second. Listers only look at the
+	// indexers, so those are filled directly and the informers never run.
+	for i, obj := range objects {
+		gvr, _ := meta.UnsafeGuessKindToResource(kinds[i])
+		informer, err := factory.ForResource(gvr)
+		if err != nil {
+			return err
+		}
+		if err := informer.Informer().GetIndexer().Add(obj); err != nil {
+			return err
+		}
+	}
+	for _, obj := range objects {
+		switch o := obj.(type) {
+		case *v1.Node:
+			w.sched.Cache.AddNode(w.log, o)
+		case *v1.Pod:
+			if o == w.pod {
+				continue
+			}
+			if o.Spec.NodeName != "" {
+				if err := w.sched.Cache.AddPod(w.log, o); err != nil {
+					return err
+				}
+			} else if o.Status.NominatedNodeName != "" && w.sched.Profiles.HandlesSchedulerName(o.Spec.SchedulerName) {
+				// The nominator resolves its entries through the queue, so a
+				// nominated pod has to be waiting there for real. Pods nobody
+				// nominated do not matter to anyone else.
+				w.sched.SchedulingQueue.Add(w.ctx, o)
+			}
+		}
+	}
+	return nil
+}
+
+// startInformers lets running informers feed the scheduler. It is much slower
+// than filling indexers and used only for what needs informer events.
+func (w *world) startInformers(objects []runtime.Object) error {
+	visible := make([]runtime.Object, 0, len(objects))
+	for _, obj := range objects {
+		// The asked pod is handed over by the question, not by the informer;
+		// where it still names a node it would end up in the snapshot.
+		if pod, ok := obj.(*v1.Pod); !ok || pod != w.pod {
+			visible = append(visible, obj)
+		}
+	}
+	client := fake.NewClientset(visible...)
+	factory := scheduler.NewInformerFactory(client, 0)
+	if err := w.newScheduler(client, factory); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, syncLimit)
+	defer cancel()
+	factory.Start(w.ctx.Done())
+	for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return fmt.Errorf("informer for %v did not sync", kind)
+		}
+	}
+	return w.sched.WaitForHandlersSync(ctx)
+}
+
+// framework returns the profile that is responsible for the asked pod, with its
+// snapshot brought up to date.
+func (w *world) framework() (framework.Framework, error) {
+	fw, ok := w.sched.Profiles[w.pod.Spec.SchedulerName]
+	if !ok {
+		return nil, fmt.Errorf("profile not found for scheduler name %q", w.pod.Spec.SchedulerName)
+	}
+	snapshot, ok := fw.SnapshotSharedLister().(*internalcache.Snapshot)
+	if !ok {
+		return nil, errors.New("the framework has no snapshot")
+	}
+	return fw, w.sched.Cache.UpdateSnapshot(w.log, snapshot)
+}
+
+// decodeObject reads an API object without the API server's defaulting, except
+// for what a question may leave out: the namespace and the scheduler name, and
+// the UID by which caches and the nominator tell pods apart.
+func decodeObject(raw json.RawMessage) (runtime.Object, schema.GroupVersionKind, error) {
+	obj, gvk, err := clientscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	if err != nil {
+		return nil, schema.GroupVersionKind{}, err
+	}
+	acc, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, *gvk, err
+	}
+	if acc.GetNamespace() == "" && namespaced(*gvk) {
+		acc.SetNamespace(metav1.NamespaceDefault)
+	}
+	if pod, ok := obj.(*v1.Pod); ok {
+		if pod.Spec.SchedulerName == "" {
+			pod.Spec.SchedulerName = v1.DefaultSchedulerName
+		}
+		if pod.UID == "" {
+			pod.UID = types.UID(pod.Namespace + "/" + pod.Name)
+		}
+	}
+	return obj, *gvk, nil
+}
+
+func namespaced(gvk schema.GroupVersionKind) bool {
+	switch gvk.Kind {
+	case "Node", "Namespace", "PriorityClass", "PersistentVolume", "StorageClass",
+		"CSINode", "CSIDriver", "VolumeAttachment", "DeviceClass", "ResourceSlice":
+		return false
+	}
+	return true
+}
+
+func nameOf(obj runtime.Object) types.NamespacedName {
+	acc, err := meta.Accessor(obj)
+	if err != nil {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: acc.GetNamespace(), Name: acc.GetName()}
+}
+
+// askedPod undoes a placement the scheduler made before, so that the question
+// is "where would it go now". A node name that was there from the start stays:
+// honouring it is the business of the NodeName plugin.
+func askedPod(pod *v1.Pod) *v1.Pod {
+	if pod.Spec.NodeName != "" && wasScheduled(pod) {
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = ""
+	}
+	return pod
+}
+
+func wasScheduled(pod *v1.Pod) bool {
+	if pod.Status.Phase == v1.PodRunning || pod.Status.StartTime != nil {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
