@@ -1,0 +1,194 @@
+//! Defaults: what a file does not say, and the default plugins that its plugin sets are merged
+//! with.
+
+use crate::duration::Duration;
+use crate::gates::Gates;
+use crate::v1::{
+    ClientConnection, LeaderElection, Plugin, PluginSet, Plugins, SchedulerConfiguration,
+    SchedulerProfile, Written, WrittenProfile,
+};
+
+// From upstream's pkg/scheduler/apis/config/v1/defaults.go and
+// component-base/config/v1alpha1/defaults.go, 1.36.
+pub(crate) const PARALLELISM: i32 = 16;
+pub(crate) const POD_INITIAL_BACKOFF_SECONDS: i64 = 1;
+pub(crate) const POD_MAX_BACKOFF_SECONDS: i64 = 10;
+const SCHEDULER_NAME: &str = "default-scheduler";
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+const RESOURCE_LOCK: &str = "leases";
+const RESOURCE_NAME: &str = "kube-scheduler";
+const RESOURCE_NAMESPACE: &str = "kube-system";
+const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
+const QPS: f32 = 50.0;
+const BURST: i32 = 100;
+
+const NODE_DECLARED_FEATURES: &str = "NodeDeclaredFeatures";
+const GANG_SCHEDULING: &str = "GangScheduling";
+const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
+
+/// Gates that decide which plugins run by default.
+pub(crate) const GATES: &[&str] = &[NODE_DECLARED_FEATURES, GANG_SCHEDULING, TOPOLOGY_AWARE];
+
+/// The default plugins with their weights, in order; 0 where none is given. DynamicResources stands
+/// before DefaultPreemption: to take a claim from an idle pod is cheaper than to evict one. Its
+/// gate is locked on.
+const PLUGINS: &[(&str, i32)] = &[
+    ("SchedulingGates", 0),
+    ("PrioritySort", 0),
+    ("NodeUnschedulable", 0),
+    ("NodeName", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("VolumeRestrictions", 0),
+    ("NodeVolumeLimits", 0),
+    ("VolumeBinding", 0),
+    ("VolumeZone", 0),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("DynamicResources", 2),
+    ("DefaultPreemption", 0),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("DefaultBinder", 0),
+];
+
+/// Default plugins behind gates, appended in this order.
+const GATED_PLUGINS: &[(&str, &str, i32)] = &[
+    (NODE_DECLARED_FEATURES, "NodeDeclaredFeatures", 0),
+    (GANG_SCHEDULING, "GangScheduling", 0),
+    (TOPOLOGY_AWARE, "TopologyPlacementGenerator", 0),
+    (TOPOLOGY_AWARE, "PodGroupPodsCount", 1),
+];
+
+/// The plugins that run when a profile says nothing. All of them are given by `multiPoint`.
+pub fn plugins(gates: &Gates) -> Vec<Plugin> {
+    let gated = GATED_PLUGINS
+        .iter()
+        .filter(|(gate, ..)| gates.enabled(gate))
+        .map(|(_, name, weight)| (name, weight));
+    let plugins = PLUGINS.iter().map(|(name, weight)| (name, weight)).chain(gated);
+    plugins.map(|(name, weight)| Plugin { name: (*name).to_owned(), weight: *weight }).collect()
+}
+
+/// Fills in all that a file does not say, except the arguments of plugins.
+pub(crate) fn complete(written: Written, gates: &Gates) -> SchedulerConfiguration {
+    let enable_profiling = written.enable_profiling.unwrap_or(true);
+    let mut profiles = written.profiles;
+    if profiles.is_empty() {
+        profiles.push(WrittenProfile::default());
+    }
+    // A name is given to an only profile; of several, validation demands one from each.
+    let scheduler_name = if profiles.len() == 1 { SCHEDULER_NAME } else { "" };
+    SchedulerConfiguration {
+        parallelism: written.parallelism.unwrap_or(PARALLELISM),
+        leader_election: leader_election(written.leader_election),
+        client_connection: client_connection(written.client_connection),
+        enable_profiling,
+        enable_contention_profiling: written
+            .enable_contention_profiling
+            .unwrap_or(enable_profiling),
+        percentage_of_nodes_to_score: written.percentage_of_nodes_to_score.unwrap_or(0),
+        pod_initial_backoff_seconds: written
+            .pod_initial_backoff_seconds
+            .unwrap_or(POD_INITIAL_BACKOFF_SECONDS),
+        pod_max_backoff_seconds: written.pod_max_backoff_seconds.unwrap_or(POD_MAX_BACKOFF_SECONDS),
+        profiles: profiles
+            .into_iter()
+            .map(|profile| complete_profile(profile, scheduler_name, gates))
+            .collect(),
+        extenders: written.extenders,
+        delay_cache_until_active: written.delay_cache_until_active,
+    }
+}
+
+fn complete_profile(
+    written: WrittenProfile,
+    scheduler_name: &str,
+    gates: &Gates,
+) -> SchedulerProfile {
+    SchedulerProfile {
+        scheduler_name: written.scheduler_name.unwrap_or_else(|| scheduler_name.to_owned()),
+        percentage_of_nodes_to_score: written.percentage_of_nodes_to_score,
+        plugins: merge(plugins(gates), written.plugins),
+        plugin_config: written.plugin_config,
+    }
+}
+
+/// Leader election with defaults for what is empty or zero.
+pub(crate) fn leader_election(mut it: LeaderElection) -> LeaderElection {
+    let zero = Duration::default();
+    for (duration, default) in [
+        (&mut it.lease_duration, LEASE_DURATION),
+        (&mut it.renew_deadline, RENEW_DEADLINE),
+        (&mut it.retry_period, RETRY_PERIOD),
+    ] {
+        if *duration == zero {
+            *duration = default;
+        }
+    }
+    for (name, default) in [
+        (&mut it.resource_lock, RESOURCE_LOCK),
+        (&mut it.resource_name, RESOURCE_NAME),
+        (&mut it.resource_namespace, RESOURCE_NAMESPACE),
+    ] {
+        if name.is_empty() {
+            default.clone_into(name);
+        }
+    }
+    it
+}
+
+/// The client's settings with defaults for what is empty or zero.
+pub(crate) fn client_connection(mut it: ClientConnection) -> ClientConnection {
+    if it.content_type.is_empty() {
+        CONTENT_TYPE.clone_into(&mut it.content_type);
+    }
+    if it.qps == 0.0 {
+        it.qps = QPS;
+    }
+    if it.burst == 0 {
+        it.burst = BURST;
+    }
+    it
+}
+
+/// The sets of a profile over the default ones. Only `multiPoint` has defaults; the other sets stay
+/// as they are.
+fn merge(defaults: Vec<Plugin>, written: Plugins) -> Plugins {
+    let mut merged = written;
+    merged.multi_point = merge_set(defaults, std::mem::take(&mut merged.multi_point));
+    // A weight beside a disabled name means nothing and is dropped, at every point.
+    for set in merged.sets_mut() {
+        for plugin in &mut set.disabled {
+            plugin.weight = 0;
+        }
+    }
+    merged
+}
+
+/// Default plugins that are not disabled, each replaced in place by the last written one of its
+/// name; then all written plugins that replaced none, in order. A name written twice stays twice
+/// and is refused when the set is expanded.
+fn merge_set(defaults: Vec<Plugin>, written: PluginSet) -> PluginSet {
+    let mut replacing = vec![false; written.enabled.len()];
+    let mut enabled = Vec::with_capacity(defaults.len() + written.enabled.len());
+    for default in defaults {
+        if written.disables(&default.name) {
+            continue;
+        }
+        match written.enabled.iter().rposition(|plugin| plugin.name == default.name) {
+            Some(idx) => {
+                replacing[idx] = true;
+                enabled.push(written.enabled[idx].clone());
+            }
+            None => enabled.push(default),
+        }
+    }
+    let rest = written.enabled.into_iter().zip(replacing).filter(|(_, replacing)| !replacing);
+    enabled.extend(rest.map(|(plugin, _)| plugin));
+    PluginSet { enabled, disabled: written.disabled }
+}

@@ -1,0 +1,135 @@
+//! What is refused or noted because it is not built.
+
+use expect_test::{Expect, expect};
+use loadmaster_config::{Gates, check_value};
+use serde_json::json;
+
+use crate::testkit::{check_errors, registry, registry_of, try_check};
+
+#[track_caller]
+fn check_notes(yaml: &str, want: &Expect) {
+    want.assert_eq(&try_check(yaml).unwrap().notes.join("\n"));
+}
+
+#[test]
+fn what_would_change_placements_is_refused() {
+    check_errors(
+        "percentageOfNodesToScore: 50\n",
+        &expect![
+            "config.yaml:3:27: percentageOfNodesToScore: Unsupported value: 50: cannot take effect in this version of Loadmaster: all nodes are always evaluated (use 0 or 100)"
+        ],
+    );
+    check_errors(
+        "profiles: [{percentageOfNodesToScore: 50}]\n",
+        &expect![
+            "config.yaml:3:39: profiles[0].percentageOfNodesToScore: Unsupported value: 50: cannot take effect in this version of Loadmaster: all nodes are always evaluated (use 0 or 100)"
+        ],
+    );
+    check_errors("percentageOfNodesToScore: 100\n", &expect![["ok"]]);
+    check_errors(
+        "\
+extenders:
+- urlPrefix: http://x
+",
+        &expect![[
+            r#"config.yaml:4:3: extenders[0]: Unsupported value: "http://x": cannot take effect in this version of Loadmaster: no extender is called"#
+        ]],
+    );
+    check_errors(
+        "delayCacheUntilActive: true\n",
+        &expect![
+            "config.yaml:3:24: delayCacheUntilActive: Unsupported value: true: cannot take effect in this version of Loadmaster: watches start at once"
+        ],
+    );
+}
+
+#[test]
+fn preemption_keeps_its_arguments() {
+    let args = |args: &str| {
+        format!(
+            "\
+profiles:
+- pluginConfig:
+  - name: DefaultPreemption
+    args: {args}
+"
+        )
+    };
+    check_errors(
+        &args("{minCandidateNodesPercentage: 10, minCandidateNodesAbsolute: 100}"),
+        &expect![["ok"]],
+    );
+    check_errors(
+        &args("{minCandidateNodesPercentage: 20}"),
+        &expect![
+            "config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Unsupported value: 20: cannot take effect in this version of Loadmaster: nothing is preempted"
+        ],
+    );
+    check_errors(
+        &args("{minCandidateNodesPercentage: 101, minCandidateNodesAbsolute: -1}"),
+        &expect![[r#"
+        config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]
+        config.yaml:6:73: profiles[0].pluginConfig[0].args.minCandidateNodesAbsolute: Invalid value: -1: not in valid range [0, inf)"#]],
+    );
+    check_errors(
+        &args("{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"),
+        &expect![[r#"
+        config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute
+        config.yaml:6:71: profiles[0].pluginConfig[0].args.minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage"#]],
+    );
+}
+
+#[test]
+fn plugins_behind_gates_are_refused() {
+    check_errors(
+        "\
+profiles:
+- plugins:
+    multiPoint: {enabled: [{name: GangScheduling}]}
+    filter: {enabled: [{name: NodeDeclaredFeatures}]}
+",
+        &expect![[
+            r#"config.yaml:5:35: profiles[0].plugins.multiPoint.enabled[0].name: Unsupported value: "GangScheduling": cannot take effect in this version of Loadmaster: the plugin is not built"#
+        ]],
+    );
+}
+
+#[test]
+fn notes() {
+    check_notes(
+        "",
+        &expect![
+            "plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder, NodeDeclaredFeatures"
+        ],
+    );
+    check_notes(
+        "profiles: [{plugins: {multiPoint: {disabled: [{name: DefaultPreemption}, {name: NodeDeclaredFeatures}]}}}]\n",
+        &expect![
+            "plugins that are enabled and not built in this version of Loadmaster: DefaultBinder"
+        ],
+    );
+    check_notes(
+        "\
+parallelism: 4
+enableProfiling: false
+leaderElection: {leaderElect: false}
+clientConnection: {qps: 100}
+podMaxBackoffSeconds: 60
+",
+        &expect![[r#"
+            plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder, NodeDeclaredFeatures
+            fields that matter only to a scheduler that runs as a daemon: parallelism, leaderElection, clientConnection, enableProfiling, enableContentionProfiling, podMaxBackoffSeconds"#]],
+    );
+}
+
+#[test]
+fn a_registry_that_has_all_needs_no_note() {
+    let header = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"});
+    let checked = check_value(header.clone(), &registry_of(|_| true), &Gates::default()).unwrap();
+    assert_eq!(checked.notes, Vec::<String>::new());
+    let gates = Gates::parse(["NodeDeclaredFeatures=false,InPlacePodLevelResourcesVerticalScaling=false,NodeSwap=true,KubeletPSI=true,RestartAllContainersOnContainerExits=false,InPlacePodVerticalScalingInitContainers=false,ExtendWebSocketsToKubelet=false"]).unwrap();
+    let checked = check_value(header, &registry(), &gates).unwrap();
+    expect![[r#"
+        feature gates that mean nothing to this scheduler: ExtendWebSocketsToKubelet, InPlacePodVerticalScalingInitContainers, KubeletPSI, NodeSwap, RestartAllContainersOnContainerExits
+        plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder"#]].assert_eq(&checked.notes.join("\n"));
+}

@@ -1,0 +1,264 @@
+//! A registry of plugins that do nothing at the points at which kube-scheduler's run, and `check`
+//! in two forms.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use expect_test::Expect;
+use loadmaster_api::document::Document;
+use loadmaster_config::{Checked, Expanded, Gates, Point, PointSet, check, in_tree_points};
+use loadmaster_framework::args::{FieldError, decode};
+use loadmaster_framework::points::{Bound, PostFiltered, PreFlight};
+use loadmaster_framework::request::{Input, Step};
+use loadmaster_framework::result::Code;
+use loadmaster_framework::{
+    Bind, Cx, Failure, FeatureGates, Filter, NodeInfo, Permit, Permitted, PluginDef, PluginError,
+    PodInfo, Points, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore,
+    PreScored, QueueSort, QueuedPodInfo, Registry, Rejection, Reserve, Row, Score, SerialCx,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Writes of no consequence stand before every configuration of a test.
+pub const HEADER: &str =
+    "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+/// Checks a configuration without its header.
+pub fn try_check(yaml: &str) -> Result<Checked, String> {
+    let document = Document::new("config.yaml", format!("{HEADER}{yaml}"));
+    check(&document, &registry(), &Gates::default()).map_err(|errors| {
+        errors.into_iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// The errors of a configuration without its header, one a line.
+#[track_caller]
+pub fn check_errors(yaml: &str, want: &Expect) {
+    match try_check(yaml) {
+        Ok(_) => want.assert_eq("ok"),
+        Err(errors) => want.assert_eq(&errors),
+    }
+}
+
+/// The plugins of each profile's points, one point a line.
+pub fn plugins_of(points: &Expanded) -> String {
+    let mut lines = String::new();
+    for (point, plugins) in points.iter() {
+        lines += point.field();
+        lines += ":";
+        for plugin in plugins {
+            lines += &format!(" {}", plugin.name);
+            if plugin.weight != 0 {
+                lines += &format!("={}", plugin.weight);
+            }
+        }
+        lines += "\n";
+    }
+    lines
+}
+
+/// kube-scheduler's plugins of 1.36 but those that are built last, and two that it does not have.
+pub fn registry() -> Registry {
+    registry_of(|name| {
+        !matches!(name, "DefaultPreemption" | "DefaultBinder" | "NodeDeclaredFeatures")
+    })
+}
+
+/// Those of kube-scheduler's plugins, and two that it does not have.
+pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
+    let in_tree = [
+        plugin::<0x001>("SchedulingGates"),
+        plugin::<0x002>("PrioritySort"),
+        plugin::<0x008>("NodeUnschedulable"),
+        plugin::<0x008>("NodeName"),
+        plugin::<0x068>("TaintToleration"),
+        plugin::<0x06c>("NodeAffinity"),
+        plugin::<0x00c>("NodePorts"),
+        plugin::<0x06c>("NodeResourcesFit"),
+        plugin::<0x00c>("VolumeRestrictions"),
+        plugin::<0x00c>("NodeVolumeLimits"),
+        plugin::<0x2ec>("VolumeBinding"),
+        plugin::<0x00c>("VolumeZone"),
+        plugin::<0x06c>("PodTopologySpread"),
+        PluginDef { args: Some(affinity_args), ..plugin::<0x06c>("InterPodAffinity") },
+        plugin::<0x2dd>("DynamicResources"),
+        plugin::<0x011>("DefaultPreemption"),
+        plugin::<0x060>("NodeResourcesBalancedAllocation"),
+        plugin::<0x040>("ImageLocality"),
+        plugin::<0x400>("DefaultBinder"),
+        plugin::<0x00c>("NodeDeclaredFeatures"),
+    ];
+    for plugin in &in_tree {
+        let mut points = Points::default();
+        assert!((plugin.build)(&mut points, &Value::Null).is_ok());
+        let placement = PointSet::of(&[Point::PlacementScore, Point::PlacementGenerate]);
+        let entered = PointSet::entered(&points);
+        let known = in_tree_points(plugin.name).unwrap_or_default();
+        for point in Point::ALL.into_iter().filter(|point| !placement.contains(*point)) {
+            assert_eq!(
+                entered.contains(point),
+                known.contains(point),
+                "{} at {point}",
+                plugin.name
+            );
+        }
+    }
+    let own = [plugin::<0x048>("Mine"), plugin::<0x002>("MySort"), failing()];
+    Registry::new(in_tree.into_iter().filter(|plugin| keep(plugin.name)).chain(own))
+}
+
+fn plugin<const AT: u16>(name: &'static str) -> PluginDef {
+    PluginDef { name, build: build::<AT>, args: None }
+}
+
+/// A plugin that cannot be built.
+fn failing() -> PluginDef {
+    fn build(_: &mut Points, args: &Value) -> Result<(), PluginError> {
+        Err(PluginError::Args {
+            plugin: "Failing",
+            error: FieldError::invalid("size", args, "too small"),
+        })
+    }
+    PluginDef { name: "Failing", build, args: None }
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct AffinityArgs {
+    hard_pod_affinity_weight: i32,
+    ignore_preferred_terms_of_existing_pods: bool,
+}
+
+impl Default for AffinityArgs {
+    fn default() -> Self {
+        AffinityArgs { hard_pod_affinity_weight: 1, ignore_preferred_terms_of_existing_pods: false }
+    }
+}
+
+fn affinity_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
+    let args: AffinityArgs = decode(value).map_err(|error| vec![error])?;
+    if !(0..=100).contains(&args.hard_pod_affinity_weight) {
+        let weight = args.hard_pod_affinity_weight;
+        return Err(vec![FieldError::invalid(
+            "hardPodAffinityWeight",
+            weight,
+            "not in valid range [0-100]",
+        )]);
+    }
+    Ok(serde_json::to_value(args).unwrap())
+}
+
+/// Enters itself at the points whose bits are set, the first point of a configuration file being
+/// bit 0.
+fn build<const AT: u16>(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+    let it = Arc::new(Idle);
+    let at = |point: Point| AT & 1 << point as u16 != 0;
+    points.pre_enqueue = at(Point::PreEnqueue).then(|| it.clone() as _);
+    points.queue_sort = at(Point::QueueSort).then(|| it.clone() as _);
+    points.pre_filter = at(Point::PreFilter).then(|| it.clone() as _);
+    points.filter = at(Point::Filter).then(|| it.clone() as _);
+    points.post_filter = at(Point::PostFilter).then(|| it.clone() as _);
+    points.pre_score = at(Point::PreScore).then(|| it.clone() as _);
+    points.score = at(Point::Score).then(|| it.clone() as _);
+    points.reserve = at(Point::Reserve).then(|| it.clone() as _);
+    points.permit = at(Point::Permit).then(|| it.clone() as _);
+    points.pre_bind = at(Point::PreBind).then(|| it.clone() as _);
+    points.bind = at(Point::Bind).then(|| it.clone() as _);
+    points.post_bind = at(Point::PostBind).then(|| it.clone() as _);
+    Ok(())
+}
+
+/// A plugin that does nothing, everywhere.
+struct Idle;
+
+impl PreEnqueue for Idle {
+    fn pre_enqueue(&self, _: Cx<'_>, _: &PodInfo) -> Result<(), Rejection> {
+        Ok(())
+    }
+}
+
+impl QueueSort for Idle {
+    fn compare(&self, _: &QueuedPodInfo, _: &QueuedPodInfo) -> Ordering {
+        Ordering::Equal
+    }
+}
+
+impl PreFilter for Idle {
+    fn pre_filter(&self, _: SerialCx<'_>, _: &PodInfo) -> Result<PreFiltered, Rejection> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl Filter for Idle {
+    fn filter(&self, _: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<(), Rejection> {
+        Ok(())
+    }
+}
+
+impl PostFilter for Idle {
+    fn post_filter(
+        &self,
+        _: SerialCx<'_>,
+        _: &Arc<PodInfo>,
+        _: &[(Row, Code)],
+        _: Input<'_>,
+    ) -> Step<PostFiltered> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl PreScore for Idle {
+    fn pre_score(
+        &self,
+        _: SerialCx<'_>,
+        _: &PodInfo,
+        _: &[NodeInfo<'_>],
+    ) -> Result<PreScored, Failure> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl Score for Idle {
+    fn score(&self, _: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<i64, Failure> {
+        Ok(0)
+    }
+}
+
+impl Reserve for Idle {
+    fn reserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: NodeInfo<'_>) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
+}
+
+impl Permit for Idle {
+    fn permit(
+        &self,
+        _: SerialCx<'_>,
+        _: &Arc<PodInfo>,
+        _: NodeInfo<'_>,
+    ) -> Result<Permitted, Rejection> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl PreBind for Idle {
+    fn pre_flight(&self, _: Cx<'_>, _: &PodInfo, _: &str) -> Result<PreFlight, Rejection> {
+        Ok(PreFlight::Skip)
+    }
+
+    fn pre_bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str, _: Input<'_>) -> Step<()> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl Bind for Idle {
+    fn bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str, _: Input<'_>) -> Step<Bound> {
+        unreachable!("no test runs a plugin")
+    }
+}
+
+impl PostBind for Idle {
+    fn post_bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
+}
