@@ -1,0 +1,244 @@
+//! Cluster events and queueing hints: what happened, and whether it may make a rejected pod schedulable.
+
+use std::fmt;
+use std::ops::BitOr;
+use std::sync::Arc;
+
+use loadmaster_api::{Namespace, Node, Str};
+
+use crate::pod::PodInfo;
+use crate::result::Failure;
+
+/// What kind of object an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum EventResource {
+    /// Registered for both of the next two.
+    Pod,
+    AssignedPod,
+    UnschedulablePod,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    CsiNode,
+    CsiDriver,
+    VolumeAttachment,
+    CsiStorageCapacity,
+    StorageClass,
+    ResourceClaim,
+    ResourceSlice,
+    DeviceClass,
+    PodGroup,
+    /// `<plural>.<version>.<group>`.
+    Other(Str),
+    WildCard,
+}
+
+impl EventResource {
+    /// Upstream's name.
+    pub fn name(&self) -> &str {
+        match self {
+            EventResource::Pod => "Pod",
+            EventResource::AssignedPod => "AssignedPod",
+            EventResource::UnschedulablePod => "UnschedulablePod",
+            EventResource::Node => "Node",
+            EventResource::PersistentVolume => "PersistentVolume",
+            EventResource::PersistentVolumeClaim => "PersistentVolumeClaim",
+            EventResource::CsiNode => "storage.k8s.io/CSINode",
+            EventResource::CsiDriver => "storage.k8s.io/CSIDriver",
+            EventResource::VolumeAttachment => "storage.k8s.io/VolumeAttachment",
+            EventResource::CsiStorageCapacity => "storage.k8s.io/CSIStorageCapacity",
+            EventResource::StorageClass => "storage.k8s.io/StorageClass",
+            EventResource::ResourceClaim => "resource.k8s.io/ResourceClaim",
+            EventResource::ResourceSlice => "resource.k8s.io/ResourceSlice",
+            EventResource::DeviceClass => "resource.k8s.io/DeviceClass",
+            EventResource::PodGroup => "scheduling.k8s.io/PodGroup",
+            EventResource::Other(name) => name,
+            EventResource::WildCard => "*",
+        }
+    }
+}
+
+/// A set of actions, as upstream's `ActionType` bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Action(pub u32);
+
+/// Upstream's names, bit by bit.
+const ACTION_NAMES: [&str; 13] = [
+    "Add",
+    "Delete",
+    "UpdateNodeAllocatable",
+    "UpdateNodeLabel",
+    "UpdateNodeTaint",
+    "UpdateNodeCondition",
+    "UpdateNodeAnnotation",
+    "UpdateNodeDeclaredFeature",
+    "UpdatePodLabel",
+    "UpdatePodScaleDown",
+    "UpdatePodToleration",
+    "UpdatePodSchedulingGatesEliminated",
+    "UpdatePodGeneratedResourceClaim",
+];
+
+impl Action {
+    pub const ADD: Action = Action(1);
+    pub const DELETE: Action = Action(1 << 1);
+    pub const UPDATE_NODE_ALLOCATABLE: Action = Action(1 << 2);
+    pub const UPDATE_NODE_LABEL: Action = Action(1 << 3);
+    pub const UPDATE_NODE_TAINT: Action = Action(1 << 4);
+    pub const UPDATE_NODE_CONDITION: Action = Action(1 << 5);
+    pub const UPDATE_NODE_ANNOTATION: Action = Action(1 << 6);
+    pub const UPDATE_NODE_DECLARED_FEATURE: Action = Action(1 << 7);
+    pub const UPDATE_POD_LABEL: Action = Action(1 << 8);
+    pub const UPDATE_POD_SCALE_DOWN: Action = Action(1 << 9);
+    pub const UPDATE_POD_TOLERATION: Action = Action(1 << 10);
+    pub const UPDATE_POD_SCHEDULING_GATES_ELIMINATED: Action = Action(1 << 11);
+    pub const UPDATE_POD_GENERATED_RESOURCE_CLAIM: Action = Action(1 << 12);
+    /// All update bits.
+    pub const UPDATE: Action = Action(((1 << 13) - 1) & !0b11);
+    pub const ALL: Action = Action((1 << 13) - 1);
+
+    /// Whether the two sets share an action.
+    pub fn intersects(self, other: Action) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether all of `other` is in this set.
+    pub fn contains(self, other: Action) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The action with this name, `Update` and `All` included.
+    pub fn from_name(name: &str) -> Option<Action> {
+        match name {
+            "Update" => Some(Action::UPDATE),
+            "All" => Some(Action::ALL),
+            _ => ACTION_NAMES.iter().position(|known| *known == name).map(|bit| Action(1 << bit)),
+        }
+    }
+}
+
+impl BitOr for Action {
+    type Output = Action;
+    fn bitor(self, other: Action) -> Action {
+        Action(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Action::ALL {
+            return f.write_str("All");
+        }
+        let update = self.contains(Action::UPDATE);
+        let mut names: Vec<&str> = Vec::new();
+        for (bit, name) in ACTION_NAMES.iter().enumerate() {
+            let named_by_update = update && bit >= 2;
+            if self.0 & (1 << bit) != 0 && !named_by_update {
+                names.push(name);
+            }
+        }
+        if update {
+            names.push("Update");
+        }
+        f.write_str(&names.join("|"))
+    }
+}
+
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Something happened to objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClusterEvent {
+    pub resource: EventResource,
+    pub action: Action,
+}
+
+impl ClusterEvent {
+    /// An event.
+    pub fn new(resource: EventResource, action: Action) -> Self {
+        ClusterEvent { resource, action }
+    }
+
+    /// Whether a plugin registered for this event is asked about `incoming` (upstream's `Match`).
+    pub fn matches(&self, incoming: &ClusterEvent) -> bool {
+        if self.resource == EventResource::WildCard && self.action == Action::ALL {
+            return true;
+        }
+        let pods = [EventResource::AssignedPod, EventResource::UnschedulablePod];
+        let resource = self.resource == incoming.resource
+            || self.resource == EventResource::Pod && pods.contains(&incoming.resource);
+        resource && self.action.intersects(incoming.action) && incoming.action <= self.action
+    }
+}
+
+/// A plugin's answer to an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The event may make the pod schedulable.
+    Queue,
+    /// It cannot.
+    Skip,
+}
+
+/// An object before or after an event.
+#[derive(Clone, Copy, Debug)]
+pub enum EventObject<'a> {
+    Pod(&'a PodInfo),
+    Node(&'a Node),
+    Namespace(&'a Namespace),
+}
+
+impl<'a> EventObject<'a> {
+    /// The pod, if it is one.
+    pub fn pod(self) -> Option<&'a PodInfo> {
+        if let EventObject::Pod(pod) = self { Some(pod) } else { None }
+    }
+
+    /// The node, if it is one.
+    pub fn node(self) -> Option<&'a Node> {
+        if let EventObject::Node(node) = self { Some(node) } else { None }
+    }
+}
+
+/// What a hint is asked: about this rejected pod, an object that was `old` is `new`. One of the two may be absent.
+pub struct HintQuestion<'a> {
+    pub pod: &'a PodInfo,
+    pub old: Option<EventObject<'a>>,
+    pub new: Option<EventObject<'a>>,
+    pub world: &'a crate::world::World,
+}
+
+impl<'a> HintQuestion<'a> {
+    /// The node as it was, if it is not new, and as it is.
+    pub fn node_change(&self) -> Result<(Option<&'a Node>, &'a Node), Failure> {
+        let new = self.new.and_then(EventObject::node);
+        let new = new.ok_or_else(|| Failure::new("expected a node after the event"))?;
+        Ok((self.old.and_then(EventObject::node), new))
+    }
+
+    /// The pod as it is, of an event that added or changed one.
+    pub fn pod_now(&self) -> Result<&'a PodInfo, Failure> {
+        let new = self.new.and_then(EventObject::pod);
+        new.ok_or_else(|| Failure::new("expected a pod after the event"))
+    }
+
+    /// The pod as it was, of an event that changed or deleted one.
+    pub fn pod_before(&self) -> Result<&'a PodInfo, Failure> {
+        let old = self.old.and_then(EventObject::pod);
+        old.ok_or_else(|| Failure::new("expected a pod before the event"))
+    }
+}
+
+/// A queueing hint. An error counts as [`Hint::Queue`].
+pub type HintFn = Arc<dyn Fn(&HintQuestion<'_>) -> Result<Hint, Failure> + Send + Sync>;
+
+/// An event that may wake pods a plugin rejected; without a function it always does.
+#[derive(Clone)]
+pub struct EventWithHint {
+    pub event: ClusterEvent,
+    pub hint: Option<HintFn>,
+}

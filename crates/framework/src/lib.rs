@@ -1,0 +1,47 @@
+//! The contract of plugin authors.
+//!
+//! Read in this order: [`points`] (what a plugin can take part in), [`registry`] (how it enters itself),
+//! [`pod`] and [`node`] (what it sees), [`state`] (what it remembers), [`event`] (what wakes its pods), and, for plugins
+//! that want to be decided incrementally, [`prepare`] and [`counter`].
+
+pub mod args;
+pub mod cluster;
+pub mod counter;
+pub mod event;
+pub mod gates;
+pub mod label;
+pub mod node;
+pub mod points;
+pub mod pod;
+pub mod prepare;
+pub mod registry;
+pub mod request;
+pub mod requests;
+pub mod resources;
+pub mod result;
+pub mod state;
+pub mod table;
+pub mod template;
+pub mod testkit;
+pub mod world;
+
+pub use args::FieldError;
+pub use event::{Action, ClusterEvent, EventObject, EventResource, Hint, HintFn};
+pub use gates::FeatureGates;
+pub use node::{NodeInfo, Overlay};
+pub use points::{
+    Bind, Cx, Filter, NodeScore, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort,
+    Reserve, Score, SerialCx, Sign,
+};
+pub use pod::{PodInfo, QueuedPodInfo};
+pub use prepare::{Prepare, Prepared, Run};
+pub use registry::{PluginDef, PluginError, Points, Registry};
+pub use resources::Resources;
+pub use result::{Code, Failure, Permitted, PreFiltered, PreScored, Reason, Rejection};
+pub use state::{CycleState, PluginStates, Slot, StateSlot};
+pub use table::{NodeTable, Row};
+pub use template::{PodTemplate, TemplateError};
+pub use world::World;
+
+/// Upper end of a plugin's score after normalisation (upstream's `MaxNodeScore`).
+pub const MAX_NODE_SCORE: i64 = 100;

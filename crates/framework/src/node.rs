@@ -1,0 +1,181 @@
+//! A node as plugins see it: a row of the table, with an overlay of added and removed pods in dry runs.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Labels, Node, Taint};
+
+use crate::pod::PodInfo;
+use crate::table::{Columns, NodeTable, Row};
+use crate::template::HostPort;
+
+/// Pods that a dry run adds to a node or takes from it; nothing is copied.
+#[derive(Clone, Debug, Default)]
+pub struct Overlay {
+    added: Vec<Arc<PodInfo>>,
+    removed: Vec<Arc<PodInfo>>,
+}
+
+impl Overlay {
+    /// Adds a pod, or takes back its removal.
+    pub fn add(&mut self, pod: Arc<PodInfo>) {
+        match self.removed.iter().position(|removed| removed.uid == pod.uid) {
+            Some(at) => drop(self.removed.swap_remove(at)),
+            None => self.added.push(pod),
+        }
+    }
+
+    /// Removes a pod, or takes back its addition.
+    pub fn remove(&mut self, pod: Arc<PodInfo>) {
+        match self.added.iter().position(|added| added.uid == pod.uid) {
+            Some(at) => drop(self.added.swap_remove(at)),
+            None => self.removed.push(pod),
+        }
+    }
+
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty()
+    }
+
+    fn sum(&self, amount: impl Fn(&PodInfo) -> i64) -> i64 {
+        let total = |pods: &[Arc<PodInfo>]| pods.iter().fold(0i64, |sum, pod| sum.wrapping_add(amount(pod)));
+        total(&self.added).wrapping_sub(total(&self.removed))
+    }
+}
+
+/// One node with its pods and sums.
+#[derive(Clone, Copy)]
+pub struct NodeInfo<'a> {
+    table: &'a NodeTable,
+    node: &'a Arc<Node>,
+    row: Row,
+    overlay: Option<&'a Overlay>,
+}
+
+impl<'a> NodeInfo<'a> {
+    /// The node in a row; `None` for a free row.
+    pub fn new(table: &'a NodeTable, row: Row) -> Option<NodeInfo<'a>> {
+        Some(NodeInfo { table, node: table.node(row)?, row, overlay: None })
+    }
+
+    /// The same node as it would be with the overlay's pods.
+    #[must_use]
+    pub fn with(self, overlay: &'a Overlay) -> NodeInfo<'a> {
+        NodeInfo { overlay: Some(overlay), ..self }
+    }
+
+    /// The node's number.
+    pub fn row(&self) -> Row {
+        self.row
+    }
+
+    /// The object.
+    pub fn node(&self) -> &'a Arc<Node> {
+        self.node
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'a str {
+        self.node.name()
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> &'a Labels {
+        &self.node.metadata.labels
+    }
+
+    /// Its taints.
+    pub fn taints(&self) -> &'a [Taint] {
+        &self.node.spec.taints
+    }
+
+    /// The pods on it.
+    pub fn pods(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
+        let (added, removed): (&'a [_], &'a [_]) =
+            self.overlay.map_or((&[], &[]), |overlay| (&overlay.added, &overlay.removed));
+        let here = self.table.pods(self.row).iter();
+        here.filter(move |pod| !removed.iter().any(|gone: &Arc<PodInfo>| gone.uid == pod.uid)).chain(added)
+    }
+
+    /// The pods on it that have affinity or anti-affinity terms.
+    pub fn pods_with_affinity(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
+        let any = self.overlay.is_some() || self.table.entry(self.row).is_some_and(|e| e.n_affinity > 0);
+        any.then(|| self.pods().filter(|pod| pod.template.has_pod_affinity())).into_iter().flatten()
+    }
+
+    /// The pods on it that have required anti-affinity terms.
+    pub fn pods_with_required_anti_affinity(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
+        let entry = self.table.entry(self.row);
+        let any = self.overlay.is_some() || entry.is_some_and(|e| e.n_required_anti_affinity > 0);
+        any.then(|| self.pods().filter(|pod| pod.template.has_required_anti_affinity())).into_iter().flatten()
+    }
+
+    /// The host ports in use.
+    pub fn host_ports(&self) -> impl Iterator<Item = &'a HostPort> + use<'a> {
+        let plain = self.overlay.is_none().then(|| self.table.host_ports(self.row).iter());
+        let overlaid =
+            self.overlay.is_some().then(|| self.pods().flat_map(|pod| pod.template.host_ports.iter()));
+        plain.into_iter().flatten().chain(overlaid.into_iter().flatten())
+    }
+
+    /// Number of pods on it.
+    pub fn n_pods(&self) -> i64 {
+        self.value(|c| &c.pods, |_| 1)
+    }
+
+    /// Number of pods it takes.
+    pub fn allocatable_pods(&self) -> i64 {
+        self.table.columns().allocatable_pods[self.row.index()]
+    }
+
+    /// What it offers of a resource, in its unit: milli-CPU for `cpu`, else bytes or pieces; 0 when it offers none.
+    pub fn allocatable(&self, resource: &str) -> i64 {
+        let c = self.table.columns();
+        let at = self.row.index();
+        match resource {
+            crate::resources::CPU => c.allocatable_cpu[at],
+            crate::resources::MEMORY => c.allocatable_memory[at],
+            crate::resources::EPHEMERAL_STORAGE => c.allocatable_storage[at],
+            other => self.table.scalar(other).map_or(0, |column| column.allocatable[at]),
+        }
+    }
+
+    /// What its pods ask for of a resource, in its unit.
+    pub fn requested(&self, resource: &str) -> i64 {
+        match resource {
+            crate::resources::CPU => {
+                self.value(|c| &c.requested_cpu, |pod| pod.requests().resources.cpu_milli)
+            }
+            crate::resources::MEMORY => {
+                self.value(|c| &c.requested_memory, |pod| pod.requests().resources.memory_bytes)
+            }
+            crate::resources::EPHEMERAL_STORAGE => self
+                .value(|c| &c.requested_storage, |pod| pod.requests().resources.ephemeral_storage_bytes),
+            other => {
+                let base = self.table.scalar(other).map_or(0, |column| column.requested[self.row.index()]);
+                let amount = |pod: &PodInfo| pod.requests().resources.scalar(other).unwrap_or(0);
+                base.wrapping_add(self.overlay.map_or(0, |overlay| overlay.sum(amount)))
+            }
+        }
+    }
+
+    /// CPU its pods count for in scores, in milli-CPU.
+    pub fn nonzero_requested_cpu(&self) -> i64 {
+        self.value(|c| &c.nonzero_cpu, |pod| pod.requests().nonzero_cpu_milli)
+    }
+
+    /// Memory its pods count for in scores, in bytes.
+    pub fn nonzero_requested_memory(&self) -> i64 {
+        self.value(|c| &c.nonzero_memory, |pod| pod.requests().nonzero_memory_bytes)
+    }
+
+    /// How many nodes of the cluster report an image under this name.
+    pub fn n_nodes_with_image(&self, name: &str) -> u32 {
+        self.table.n_nodes_with_image(name)
+    }
+
+    fn value(&self, column: impl Fn(&Columns) -> &Vec<i64>, amount: impl Fn(&PodInfo) -> i64) -> i64 {
+        let base = column(self.table.columns())[self.row.index()];
+        base.wrapping_add(self.overlay.map_or(0, |overlay| overlay.sum(amount)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Pods as plugins see them.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Pod, Str, Timestamp};
+
+use crate::gates::FeatureGates;
+use crate::requests::PodRequests;
+use crate::template::PodTemplate;
+
+/// One pod: what it shares with its equals, and what is its own.
+#[derive(Clone, Debug)]
+pub struct PodInfo {
+    pub name: Box<str>,
+    /// `namespace/name` when the object has none (a manifest).
+    pub uid: Box<str>,
+    pub template: Arc<PodTemplate>,
+    /// Where it is assigned; empty while pending.
+    pub node_name: Str,
+    pub nominated_node_name: Str,
+    pub created: Option<Timestamp>,
+    pub started: Option<Timestamp>,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// Requests where the pod's status makes them differ from its template's (in-place resize).
+    pub resized: Option<Box<PodRequests>>,
+}
+
+impl PodInfo {
+    /// A pod with the given shared part, which must have been made from an equal pod.
+    pub fn new(pod: &Pod, template: Arc<PodTemplate>, gates: &FeatureGates) -> PodInfo {
+        let status = &pod.status;
+        let uid = if pod.metadata.uid.is_empty() { pod.full_name().into() } else { pod.metadata.uid.clone() };
+        let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+        let reports = status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
+        let resized = reports.then(|| PodRequests::new(&template.spec, status, gates));
+        PodInfo {
+            name: pod.metadata.name.clone(),
+            uid,
+            node_name: pod.spec.node_name.clone(),
+            nominated_node_name: status.nominated_node_name.clone(),
+            created: pod.metadata.creation_timestamp,
+            started: status.start_time,
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            resized: resized.filter(|requests| *requests != template.requests).map(Box::new),
+            template,
+        }
+    }
+
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.template.namespace, self.name)
+    }
+
+    /// What the pod asks for now.
+    pub fn requests(&self) -> &PodRequests {
+        self.resized.as_deref().unwrap_or(&self.template.requests)
+    }
+}
+
+/// A pod in the queue.
+#[derive(Clone, Debug)]
+pub struct QueuedPodInfo {
+    pub pod: Arc<PodInfo>,
+    /// When it entered its present queue; renewed at every requeue.
+    pub queued: Timestamp,
+    /// Attempts so far.
+    pub attempts: u32,
+}

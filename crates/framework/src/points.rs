@@ -1,0 +1,202 @@
+//! The extension points: one trait each, named as upstream names them, in the order of a cycle.
+//!
+//! PreEnqueue, QueueSort · PreFilter, Filter, PostFilter, PreScore, Score · Reserve, Permit · PreBind, Bind, PostBind · Sign.
+//! Points that are called one after the other get a [`SerialCx`] and may change their state; Filter and Score get a [`Cx`].
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::node::NodeInfo;
+use crate::pod::{PodInfo, QueuedPodInfo};
+use crate::request::{Input, Step};
+use crate::result::{Code, Failure, Permitted, PreFiltered, PreScored, Rejection};
+use crate::state::{CycleState, PluginStates};
+use crate::table::Row;
+use crate::world::World;
+
+/// What a plugin may read at points that can be called side by side.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    pub world: &'a World,
+    pub cycle: &'a CycleState,
+    pub states: &'a PluginStates,
+}
+
+/// What a plugin may read and change at points that are called one after the other.
+pub struct SerialCx<'a> {
+    pub world: &'a World,
+    pub cycle: &'a mut CycleState,
+    pub states: &'a mut PluginStates,
+}
+
+impl SerialCx<'_> {
+    /// The same, for reading.
+    pub fn cx(&self) -> Cx<'_> {
+        Cx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+}
+
+/// Holds a pod before it enters the queue.
+pub trait PreEnqueue: Send + Sync {
+    /// `Err` keeps the pod out (gated) until an event this plugin registered wakes it.
+    fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection>;
+}
+
+/// Orders the queue. Exactly one in a scheduler.
+pub trait QueueSort: Send + Sync {
+    /// `Less` is scheduled first.
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+}
+
+/// Looks at the pod once before nodes are asked.
+pub trait PreFilter: Send + Sync {
+    /// Prepares Filter, narrows the nodes, or rejects the pod on all of them.
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection>;
+
+    /// A dry run adds `other` to the node: brings what PreFilter prepared up to date.
+    fn add_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        let _ = (cycle, world, pod, other, node);
+        Ok(())
+    }
+
+    /// A dry run takes `other` from the node.
+    fn remove_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        let _ = (cycle, world, pod, other, node);
+        Ok(())
+    }
+}
+
+/// Decides whether a pod can run on a node.
+pub trait Filter: Send + Sync {
+    /// `Err` turns the node down.
+    fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
+}
+
+/// What PostFilter found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostFiltered {
+    /// The node to nominate; `Some("")` clears a nomination, `None` leaves it.
+    pub nominated_node: Option<loadmaster_api::Str>,
+}
+
+/// Tries to make room when no node is feasible. Resumable.
+pub trait PostFilter: Send + Sync {
+    /// Called first with [`Input::Start`], then with the answer to what it asked for.
+    fn post_filter(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        verdicts: &[(Row, Code)],
+        input: Input<'_>,
+    ) -> Step<PostFiltered>;
+}
+
+/// Looks at the feasible nodes once before they are scored.
+pub trait PreScore: Send + Sync {
+    /// Prepares Score, or says that there is nothing to prefer.
+    fn pre_score(&self, cx: SerialCx<'_>, pod: &PodInfo, nodes: &[NodeInfo<'_>]) -> Result<PreScored, Failure>;
+}
+
+/// A node's score by one plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeScore {
+    pub row: Row,
+    pub score: i64,
+}
+
+/// Ranks feasible nodes.
+pub trait Score: Send + Sync {
+    /// Any number if [`Score::normalize`] brings it into `0..=100`, else a number in that range.
+    fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure>;
+
+    /// Brings the scores of all feasible nodes into `0..=100` (upstream's NormalizeScore).
+    fn normalize(&self, cx: Cx<'_>, pod: &PodInfo, scores: &mut [NodeScore]) -> Result<(), Failure> {
+        let _ = (cx, pod, scores);
+        Ok(())
+    }
+}
+
+/// Books something for a pod on the chosen node.
+pub trait Reserve: Send + Sync {
+    /// `Err` gives the attempt up; [`Reserve::unreserve`] is called then.
+    fn reserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: NodeInfo<'_>) -> Result<(), Rejection>;
+
+    /// Undoes it. Called for every plugin, also for those whose reserve was never called.
+    fn unreserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
+}
+
+/// Holds a pod before it is bound.
+pub trait Permit: Send + Sync {
+    /// Allows, holds or rejects.
+    fn permit(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: NodeInfo<'_>) -> Result<Permitted, Rejection>;
+}
+
+/// What PreBind will do, asked before the pod is held by Permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreFlight {
+    /// Nothing: PreBind is not called.
+    Skip,
+    /// It has work to do; `parallel` allows it beside its neighbors of the same kind.
+    Work { parallel: bool },
+}
+
+/// Does what must be done before a pod is bound. Resumable.
+pub trait PreBind: Send + Sync {
+    /// Whether there is anything to do.
+    fn pre_flight(&self, cx: Cx<'_>, pod: &PodInfo, node: &str) -> Result<PreFlight, Rejection>;
+
+    /// Called first with [`Input::Start`], then with the answer to what it asked for.
+    fn pre_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str, input: Input<'_>) -> Step<()>;
+}
+
+/// What Bind did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The pod is bound.
+    Done,
+    /// Not this plugin's pod: the next one is asked.
+    Skip,
+}
+
+/// Binds a pod to its node. Resumable.
+pub trait Bind: Send + Sync {
+    /// Called first with [`Input::Start`], then with the answer to what it asked for.
+    fn bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str, input: Input<'_>) -> Step<Bound>;
+}
+
+/// Learns that a pod was bound.
+pub trait PostBind: Send + Sync {
+    /// Informational.
+    fn post_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
+}
+
+/// The pod cannot share its answers with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsignable;
+
+/// What a plugin's answers depend on, as a part of the pod's signature (KEP-5598): equal signatures, equal answers.
+pub trait Sign: Send + Sync {
+    /// Fragments by upstream's names, such as `v1.Pod.Spec.Tolerations`.
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable>;
+}
+
+/// One part of a signature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fragment {
+    pub key: &'static str,
+    pub value: serde_json::Value,
+}

@@ -1,0 +1,120 @@
+//! How plugins become known and enter themselves at their extension points.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::args::FieldError;
+use crate::event::{ClusterEvent, EventWithHint, HintFn};
+use crate::gates::FeatureGates;
+use crate::points::{
+    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score,
+    Sign,
+};
+use crate::prepare::Prepare;
+use crate::state::{PluginStates, Slot, StateSlot};
+
+/// A plugin that a scheduler knows.
+#[derive(Clone)]
+pub struct PluginDef {
+    pub name: &'static str,
+    /// Makes the plugin and enters it. The arguments are complete and valid when [`PluginDef::args`] made them.
+    pub build: fn(&mut Points, &Value) -> Result<(), PluginError>,
+    /// Decodes strictly, fills in defaults and validates; `None` when the plugin takes no arguments.
+    pub args: Option<ArgsFn>,
+}
+
+/// Makes complete arguments from given ones (`{}` when the configuration gives none). Paths are relative to the arguments.
+pub type ArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
+
+/// A plugin could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// Its arguments do not fit.
+    #[error("initializing plugin {plugin:?}: {error}")]
+    Args { plugin: &'static str, error: FieldError },
+}
+
+/// The plugins that a scheduler knows, in the order in which they were added.
+#[derive(Clone, Default)]
+pub struct Registry(Vec<PluginDef>);
+
+impl Registry {
+    /// A registry of these plugins.
+    pub fn new(plugins: impl IntoIterator<Item = PluginDef>) -> Self {
+        plugins.into_iter().fold(Registry::default(), Registry::with)
+    }
+
+    /// With one more; one of the same name is replaced.
+    #[must_use]
+    pub fn with(mut self, plugin: PluginDef) -> Self {
+        self.0.retain(|known| known.name != plugin.name);
+        self.0.push(plugin);
+        self
+    }
+
+    /// The plugin of this name.
+    pub fn get(&self, name: &str) -> Option<&PluginDef> {
+        self.0.iter().find(|plugin| plugin.name == name)
+    }
+
+    /// All plugins.
+    pub fn iter(&self) -> impl Iterator<Item = &PluginDef> {
+        self.0.iter()
+    }
+}
+
+/// Where one plugin enters itself. One instance serves all points.
+#[derive(Default)]
+pub struct Points {
+    pub gates: FeatureGates,
+    pub pre_enqueue: Option<Arc<dyn PreEnqueue>>,
+    pub queue_sort: Option<Arc<dyn QueueSort>>,
+    pub pre_filter: Option<Arc<dyn PreFilter>>,
+    pub filter: Option<Arc<dyn Filter>>,
+    pub post_filter: Option<Arc<dyn PostFilter>>,
+    pub pre_score: Option<Arc<dyn PreScore>>,
+    pub score: Option<Arc<dyn Score>>,
+    pub reserve: Option<Arc<dyn Reserve>>,
+    pub permit: Option<Arc<dyn Permit>>,
+    pub pre_bind: Option<Arc<dyn PreBind>>,
+    pub bind: Option<Arc<dyn Bind>>,
+    pub post_bind: Option<Arc<dyn PostBind>>,
+    pub sign: Option<Arc<dyn Sign>>,
+    /// The incremental form of the plugin's Filter and Score.
+    pub prepare: Option<Arc<dyn Prepare>>,
+    /// What may wake pods that this plugin rejected; `None` means that everything may.
+    pub events: Option<Vec<EventWithHint>>,
+    n_slots: u32,
+    states: PluginStates,
+}
+
+impl Points {
+    /// Points of the next plugin of a profile, whose slots follow those taken so far.
+    pub fn following(gates: FeatureGates, taken: u32, states: PluginStates) -> Self {
+        Points { gates, n_slots: taken, states, ..Points::default() }
+    }
+
+    /// A place in the cycle state.
+    pub fn slot<T>(&mut self) -> Slot<T> {
+        self.n_slots += 1;
+        Slot::new(self.n_slots - 1)
+    }
+
+    /// A state of the plugin's own across cycles.
+    pub fn state<T: Clone + Send + Sync + 'static>(&mut self, first: T) -> StateSlot<T> {
+        self.states.add(first)
+    }
+
+    /// Registers an event that may wake pods this plugin rejected. Without a hint it always does.
+    pub fn wake_on(&mut self, event: ClusterEvent, hint: Option<HintFn>) {
+        self.events.get_or_insert_default().push(EventWithHint { event, hint });
+    }
+
+
+    /// Hands the states over to the profile.
+    pub fn take_slots(&mut self) -> (u32, PluginStates) {
+        (self.n_slots, std::mem::take(&mut self.states))
+    }
+}

@@ -1,0 +1,69 @@
+//! What plugins ask of the API server: values, which the engine emits as effects. Plugins do no I/O.
+
+use loadmaster_api::Str;
+use serde_json::Value;
+
+/// A call on any resource of any group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiRequest {
+    pub verb: Verb,
+    pub group: Str,
+    pub version: Str,
+    /// The plural name, such as `persistentvolumeclaims`.
+    pub resource: Str,
+    /// Empty for resources without namespaces.
+    pub namespace: Str,
+    pub name: Str,
+    /// Such as `status` or `binding`; empty for the object itself.
+    pub subresource: Str,
+    pub body: Option<Value>,
+}
+
+/// What to do with the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Create,
+    Update,
+    JsonPatch,
+    MergePatch,
+    StrategicMergePatch,
+    Delete,
+}
+
+/// What a resumable point is told when it is called.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// First call of this attempt.
+    Start,
+    /// The answer to the last [`Step::Call`]: the object, or the error's status code and message.
+    Reply(Result<&'a Value, (u16, &'a str)>),
+    /// An object named in the last [`Step::Wait`] changed; `None` when it is gone.
+    Changed(Option<&'a Value>),
+    /// The deadline of the last [`Step::Wait`] passed.
+    Deadline,
+    /// The attempt was given up; undo what must be undone and answer [`Step::Done`].
+    Cancelled,
+}
+
+/// What a resumable point (PreBind, Bind, PostFilter) answers.
+#[derive(Clone, Debug)]
+pub enum Step<T> {
+    /// Make this call and come back with its answer.
+    Call(ApiRequest),
+    /// Come back when one of these objects changes, or when this much time has passed.
+    Wait { on: Vec<ObjectRef>, timeout: std::time::Duration },
+    /// Finished.
+    Done(T),
+    /// The attempt failed.
+    Fail(crate::result::Rejection),
+}
+
+/// Names one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectRef {
+    pub group: Str,
+    pub resource: Str,
+    pub namespace: Str,
+    pub name: Str,
+}

@@ -1,0 +1,167 @@
+//! Amounts in the units the scheduler computes with.
+
+use loadmaster_api::selector::label_key_complaints;
+use loadmaster_api::{ResourceList, Str};
+use smallvec::SmallVec;
+
+pub const CPU: &str = "cpu";
+pub const MEMORY: &str = "memory";
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+pub const PODS: &str = "pods";
+
+/// CPU a container without a request counts for in scores (upstream's `DefaultMilliCPURequest`).
+pub const DEFAULT_CPU_MILLI: i64 = 100;
+/// Memory a container without a request counts for in scores (upstream's `DefaultMemoryRequest`, 200 MiB).
+pub const DEFAULT_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
+
+/// What a pod asks for or a node offers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Resources {
+    pub cpu_milli: i64,
+    pub memory_bytes: i64,
+    pub ephemeral_storage_bytes: i64,
+    /// Only nodes offer it.
+    pub pods: i64,
+    /// Extended resources, huge pages and attachable volumes, sorted by name.
+    pub scalars: SmallVec<[(Str, i64); 1]>,
+}
+
+impl Resources {
+    /// Converts a resource list; names that are neither native nor scalar are dropped, as upstream does.
+    pub fn from_list(list: &ResourceList) -> Self {
+        let mut all = Resources::default();
+        for (name, quantity) in list.iter() {
+            match name.as_str() {
+                CPU => all.cpu_milli = quantity.milli_value(),
+                MEMORY => all.memory_bytes = quantity.value(),
+                EPHEMERAL_STORAGE => all.ephemeral_storage_bytes = quantity.value(),
+                PODS => all.pods = quantity.value(),
+                // The list is sorted, and so are the scalars.
+                other if is_scalar(other) => all.scalars.push((name.clone(), quantity.value())),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// The amount of a scalar resource; `None` when it is not mentioned.
+    pub fn scalar(&self, name: &str) -> Option<i64> {
+        self.scalars.iter().find(|(known, _)| known.as_str() == name).map(|(_, amount)| *amount)
+    }
+
+    /// Adds to a scalar resource, mentioning it if it was not. Wraps like upstream's sums, so that it can be undone.
+    pub fn add_scalar(&mut self, name: &Str, amount: i64) {
+        match self.scalars.binary_search_by(|(known, _)| known.cmp(name)) {
+            Ok(at) => self.scalars[at].1 = self.scalars[at].1.wrapping_add(amount),
+            Err(at) => self.scalars.insert(at, (name.clone(), amount)),
+        }
+    }
+
+    /// Adds (`sign` 1) or takes away (`sign` -1) another amount.
+    pub fn apply(&mut self, other: &Resources, sign: i64) {
+        let sum = |mine: i64, theirs: i64| mine.wrapping_add(sign.wrapping_mul(theirs));
+        self.cpu_milli = sum(self.cpu_milli, other.cpu_milli);
+        self.memory_bytes = sum(self.memory_bytes, other.memory_bytes);
+        self.ephemeral_storage_bytes =
+            sum(self.ephemeral_storage_bytes, other.ephemeral_storage_bytes);
+        for (name, amount) in &other.scalars {
+            self.add_scalar(name, sign.wrapping_mul(*amount));
+        }
+    }
+}
+
+/// Whether upstream keeps this resource as a scalar: extended, huge pages, of a `kubernetes.io/` domain, or attachable
+/// volumes (upstream's `IsScalarResourceName`).
+pub fn is_scalar(name: &str) -> bool {
+    is_extended(name)
+        || name.starts_with("hugepages-")
+        || is_prefixed_native(name)
+        || name.starts_with("attachable-volumes-")
+}
+
+/// Whether a resource is extended: it has a domain of its own and is not a quota name (upstream's `IsExtendedResourceName`).
+pub fn is_extended(name: &str) -> bool {
+    if is_native(name) || name.starts_with("requests.") {
+        return false;
+    }
+    is_qualified_name(&format!("requests.{name}"))
+}
+
+/// Whether a resource has no domain or one of `kubernetes.io` (upstream's `IsNativeResource`).
+pub fn is_native(name: &str) -> bool {
+    !name.contains('/') || is_prefixed_native(name)
+}
+
+fn is_prefixed_native(name: &str) -> bool {
+    name.contains("kubernetes.io/")
+}
+
+/// Whether the text is a `[prefix/]name` as labels and resources spell it: prefix a DNS subdomain, name up to 63 of
+/// `[A-Za-z0-9._-]`.
+pub fn is_qualified_name(text: &str) -> bool {
+    label_key_complaints(text).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, want: &str) {
+        let all = [
+            ("native", is_native(name)),
+            ("extended", is_extended(name)),
+            ("scalar", is_scalar(name)),
+        ];
+        let found: Vec<&str> =
+            all.iter().filter(|(_, holds)| *holds).map(|(kind, _)| *kind).collect();
+        assert_eq!(found.join(" "), want, "{name}");
+    }
+
+    #[test]
+    fn kinds_of_names() {
+        check("cpu", "native");
+        check("pods", "native");
+        check("gpu", "native");
+        check("hugepages-2Mi", "native scalar");
+        check("attachable-volumes-x", "native scalar");
+        check("kubernetes.io/x", "native scalar");
+        check("example.kubernetes.io/x", "native scalar");
+        check("example.com/gpu", "extended scalar");
+        check("requests.example.com/gpu", "");
+        check("Example.com/gpu", "");
+        check("example.com/", "");
+        check("a/b/c", "");
+        check(&format!("{}.com/x", "a".repeat(240)), "extended scalar");
+        check(&format!("{}.com/x", "a".repeat(241)), "");
+        check("deviceclass.resource.kubernetes.io/x", "native scalar");
+    }
+
+    #[track_caller]
+    fn check_list(list: serde_json::Value, want: &str) {
+        let list: ResourceList = crate::args::decode(&list).unwrap();
+        let r = Resources::from_list(&list);
+        let found = format!(
+            "cpu {} memory {} storage {} pods {} {:?}",
+            r.cpu_milli, r.memory_bytes, r.ephemeral_storage_bytes, r.pods, r.scalars
+        );
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn amounts_of_a_list() {
+        check_list(serde_json::json!({}), "cpu 0 memory 0 storage 0 pods 0 []");
+        check_list(
+            serde_json::json!({"cpu": "1500m", "memory": "1Gi", "ephemeral-storage": "1k", "pods": 110}),
+            "cpu 1500 memory 1073741824 storage 1000 pods 110 []",
+        );
+        check_list(
+            serde_json::json!({"cpu": "0.1m", "memory": "100m", "a.com/b": "1500m", "hugepages-2Mi": 0, "gpu": 3}),
+            r#"cpu 1 memory 1 storage 0 pods 0 [("a.com/b", 2), ("hugepages-2Mi", 0)]"#,
+        );
+        check_list(
+            serde_json::json!({"cpu": "-1", "memory": "-1.5"}),
+            "cpu -1000 memory -2 storage 0 pods 0 []",
+        );
+    }
+}

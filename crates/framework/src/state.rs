@@ -1,0 +1,134 @@
+//! What plugins remember: typed slots within one cycle, and typed state of a profile across cycles.
+//!
+//! A slot is an index taken at build time, not a string looked up at run time.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A place in the [`CycleState`] for values of one type.
+pub struct Slot<T>(u32, PhantomData<fn() -> T>);
+
+impl<T> Slot<T> {
+    pub(crate) fn new(index: u32) -> Self {
+        Slot(index, PhantomData)
+    }
+}
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Slot<T> {}
+
+/// The place of a plugin's own state in the [`PluginStates`] of its profile.
+pub struct StateSlot<T>(u32, PhantomData<fn() -> T>);
+
+impl<T> StateSlot<T> {
+    pub(crate) fn new(index: u32) -> Self {
+        StateSlot(index, PhantomData)
+    }
+}
+
+impl<T> Clone for StateSlot<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for StateSlot<T> {}
+
+trait Value: Any + Send + Sync {
+    fn boxed_clone(&self) -> Box<dyn Value>;
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<T: Any + Clone + Send + Sync> Value for T {
+    fn boxed_clone(&self) -> Box<dyn Value> {
+        Box::new(self.clone())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// What plugins remember within one cycle. It is cloned for dry runs and for the pass with nominated pods.
+#[derive(Default)]
+pub struct CycleState {
+    slots: Vec<Option<Box<dyn Value>>>,
+}
+
+impl CycleState {
+    /// The value in the slot, if one was set in this cycle.
+    pub fn get<T: Any>(&self, slot: Slot<T>) -> Option<&T> {
+        let value = self.slots.get(slot.0 as usize)?.as_ref()?;
+        (**value).as_any().downcast_ref()
+    }
+
+    /// The value in the slot, to change it.
+    pub fn get_mut<T: Any>(&mut self, slot: Slot<T>) -> Option<&mut T> {
+        let value = self.slots.get_mut(slot.0 as usize)?.as_mut()?;
+        (**value).as_any_mut().downcast_mut()
+    }
+
+    /// Sets the value in the slot.
+    pub fn set<T: Any + Clone + Send + Sync>(&mut self, slot: Slot<T>, value: T) {
+        let at = slot.0 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.slots[at] = Some(Box::new(value));
+    }
+
+    /// Forgets everything, keeping the allocation.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+}
+
+impl Clone for CycleState {
+    fn clone(&self) -> Self {
+        let slots = self.slots.iter().map(|slot| slot.as_ref().map(|value| (**value).boxed_clone()));
+        CycleState { slots: slots.collect() }
+    }
+}
+
+impl fmt::Debug for CycleState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CycleState({} set)", self.slots.iter().flatten().count())
+    }
+}
+
+/// The states of a profile's plugins across cycles: owned by the engine, cloned for `explain`, recorded for replay.
+#[derive(Default)]
+pub struct PluginStates {
+    states: Vec<Box<dyn Value>>,
+}
+
+impl PluginStates {
+    /// Adds a plugin's first state.
+    pub fn add<T: Any + Clone + Send + Sync>(&mut self, first: T) -> StateSlot<T> {
+        self.states.push(Box::new(first));
+        StateSlot::new(self.states.len() as u32 - 1)
+    }
+
+    /// A plugin's state. `None` only for a slot of another profile.
+    pub fn get<T: Any>(&self, slot: StateSlot<T>) -> Option<&T> {
+        (**self.states.get(slot.0 as usize)?).as_any().downcast_ref()
+    }
+
+    /// A plugin's state, to change it at a serial point.
+    pub fn get_mut<T: Any>(&mut self, slot: StateSlot<T>) -> Option<&mut T> {
+        (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()
+    }
+}
+
+impl Clone for PluginStates {
+    fn clone(&self) -> Self {
+        PluginStates { states: self.states.iter().map(|state| (**state).boxed_clone()).collect() }
+    }
+}

@@ -1,0 +1,151 @@
+//! Random changes to a world, which must afterwards be indistinguishable from one built from nothing.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Pod, Str};
+use loadmaster_framework::cluster::Cluster;
+use loadmaster_framework::counter::{Counted, Deltas};
+use loadmaster_framework::{PodInfo, PodTemplate, World};
+use loadmaster_stdx::Rng;
+use serde_json::json;
+
+/// Pods of one app by zone, on nodes with an SSD.
+#[derive(PartialEq, Eq, Hash)]
+struct PodsOfApp {
+    app: Str,
+    keys: [Str; 1],
+}
+
+impl Counted for PodsOfApp {
+    fn delta(&self, pod: &PodTemplate, terminating: bool, _: &Cluster, out: &mut Deltas) {
+        if pod.labels.get("app") == Some(&self.app) && !terminating {
+            out.add(&self.keys[0], 1);
+        }
+    }
+
+    fn is_selective(&self) -> bool {
+        true
+    }
+
+    fn counts_on(&self, node: &Node) -> bool {
+        node.metadata.labels.get("disk").is_some_and(|disk| disk == "ssd")
+    }
+
+    fn wants_min(&self) -> bool {
+        true
+    }
+
+    fn keys(&self) -> &[Str] {
+        &self.keys
+    }
+}
+
+fn counted(app: &str) -> PodsOfApp {
+    PodsOfApp { app: Str::new(app), keys: [Str::new("zone")] }
+}
+
+fn node(rng: &mut Rng, name: &str) -> Node {
+    let mut labels = json!({"disk": *rng.pick(&["ssd", "hdd"])});
+    if !rng.one_in(5) {
+        labels["zone"] = json!(*rng.pick(&["a", "b", "c"]));
+    }
+    let value = json!({
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "allocatable": {"cpu": rng.range(1, 8).to_string(), "pods": "10", "example.com/gpu": rng.below(3).to_string()},
+            "images": [{"names": [*rng.pick(&["x:1", "y:1"])], "sizeBytes": 5}],
+        },
+    });
+    serde_json::from_value(value).expect("a node")
+}
+
+fn pod(rng: &mut Rng, name: &str) -> Pod {
+    let value = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": *rng.pick(&["p", "q"])},
+            "deletionTimestamp": if rng.one_in(6) { json!("2026-01-01T00:00:00Z") } else { json!(null) }},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "100m", "example.com/gpu": "1"}}, "ports": [
+            {"hostPort": rng.below(3), "containerPort": 1}]}]},
+    });
+    serde_json::from_value(value).expect("a pod")
+}
+
+/// Everything that can be read off a world, by name instead of by number.
+fn reading(world: &mut World) -> Vec<String> {
+    let mut lines = Vec::new();
+    let counters = [world.acquire(counted("p")), world.acquire(counted("q"))];
+    for info in world.node_infos() {
+        let mut pods: Vec<&str> = info.pods().map(|pod| &*pod.name).collect();
+        pods.sort_unstable();
+        let mut ports: Vec<i32> = info.host_ports().map(|port| port.port).collect();
+        ports.sort_unstable();
+        let sums = ["cpu", "memory", "example.com/gpu"].map(|r| (info.allocatable(r), info.requested(r)));
+        let nonzero = (info.nonzero_requested_cpu(), info.nonzero_requested_memory());
+        lines.push(format!("{} {pods:?} {ports:?} {sums:?} {nonzero:?} {}", info.name(), info.n_pods()));
+    }
+    for id in counters {
+        for domains in world.counter(id).domains() {
+            let column = world.nodes().labels().column(domains.key());
+            for zone in ["a", "b", "c"] {
+                let value = column.id(zone);
+                let sum = value.map(|value| (domains.exists(value), domains.sum(value)));
+                lines.push(format!("{zone} {sum:?}"));
+            }
+            lines.push(format!("{:?} {} {}", domains.min(), domains.n_domains(), domains.total()));
+        }
+        world.release(id);
+    }
+    lines.push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
+    lines.sort();
+    lines
+}
+
+/// The same objects in a world built from nothing.
+fn rebuilt(world: &World) -> World {
+    let mut fresh = World::default();
+    for info in world.node_infos() {
+        fresh.set_node(info.node().clone());
+    }
+    for info in world.node_infos() {
+        let row = fresh.nodes().row(info.name()).expect("the node");
+        for pod in info.pods() {
+            fresh.ensure_key(&Str::new("zone"));
+            let mut plain = Pod::default();
+            plain.metadata.name = pod.name.clone();
+            plain.metadata.namespace = pod.template.namespace.clone();
+            plain.metadata.labels = pod.template.labels.clone();
+            plain.spec = pod.template.spec.clone();
+            let parsed = fresh.parse(&plain).expect("it parsed before");
+            fresh.add_pod(row, Arc::new(PodInfo { terminating: pod.terminating, ..parsed }));
+        }
+    }
+    fresh
+}
+
+#[test]
+fn an_incremental_world_equals_one_built_from_nothing() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut world = World::default();
+        // Held from the beginning, so that they see every change.
+        let held = [world.acquire(counted("p")), world.acquire(counted("q"))];
+        for step in 0..120 {
+            let name = format!("n{}", rng.below(6));
+            match rng.below(8) {
+                0..=1 => drop(world.set_node(Arc::new(node(&mut rng, &name)))),
+                2 if rng.one_in(2) => drop(world.remove_node(&name)),
+                3 => drop(world.remove_pod(&format!("default/p{}", rng.below(20)))),
+                _ => {
+                    let own_name = format!("p{}", rng.below(20));
+                    let pod = pod(&mut rng, &own_name);
+                    let parsed = Arc::new(world.parse(&pod).expect("a pod"));
+                    if let Some(row) = world.nodes().row(&name) {
+                        world.add_pod(row, parsed);
+                    }
+                }
+            }
+            let mut fresh = rebuilt(&world);
+            assert_eq!(reading(&mut world), reading(&mut fresh), "seed {seed}, step {step}");
+        }
+        held.into_iter().for_each(|id| world.release(id));
+    }
+}
