@@ -1,0 +1,43 @@
+//! The in-tree plugins: one file or folder each, one list.
+
+mod claims;
+pub mod image_locality;
+pub mod inter_pod_affinity;
+pub mod node_affinity;
+pub mod node_name;
+pub mod node_ports;
+pub mod node_resources;
+pub mod node_unschedulable;
+mod normalize;
+pub mod pod_topology_spread;
+pub mod priority_sort;
+pub mod scheduling_gates;
+pub mod taint_toleration;
+
+use loadmaster_framework::{PluginDef, Registry};
+
+/// Every in-tree plugin, in upstream's default order.
+pub const ALL: &[PluginDef] = &[
+    scheduling_gates::DEF,
+    priority_sort::DEF,
+    node_unschedulable::DEF,
+    node_name::DEF,
+    taint_toleration::DEF,
+    node_affinity::DEF,
+    node_ports::DEF,
+    node_resources::fit::DEF,
+    claims::VOLUME_RESTRICTIONS,
+    claims::NODE_VOLUME_LIMITS,
+    claims::VOLUME_BINDING,
+    claims::VOLUME_ZONE,
+    pod_topology_spread::DEF,
+    inter_pod_affinity::DEF,
+    claims::DYNAMIC_RESOURCES,
+    node_resources::balanced_allocation::DEF,
+    image_locality::DEF,
+];
+
+/// A registry of all in-tree plugins.
+pub fn in_tree() -> Registry {
+    Registry::new(ALL.iter().cloned())
+}

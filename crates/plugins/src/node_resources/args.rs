@@ -1,0 +1,38 @@
+//! The parts that the arguments of both plugins are made of.
+
+use loadmaster_framework::FieldError;
+use loadmaster_framework::resources::{CPU, MEMORY};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A resource and how much it counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ResourceSpec {
+    pub name: String,
+    /// 1 when absent or 0.
+    pub weight: i64,
+}
+
+/// Upstream's defaults: CPU and memory when there is no list, 1 for weights that are not set.
+pub(super) fn complete(resources: &mut Vec<ResourceSpec>) {
+    if resources.is_empty() {
+        resources
+            .extend([CPU, MEMORY].map(|name| ResourceSpec { name: name.to_owned(), weight: 1 }));
+    }
+    for resource in resources.iter_mut().filter(|resource| resource.weight == 0) {
+        resource.weight = 1;
+    }
+}
+
+/// Complete arguments as a value.
+pub(super) fn encode(
+    args: &impl Serialize,
+    errors: Vec<FieldError>,
+) -> Result<Value, Vec<FieldError>> {
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    serde_json::to_value(args)
+        .map_err(|error| vec![FieldError { path: String::new(), text: error.to_string() }])
+}

@@ -1,0 +1,464 @@
+//! One row a rule; the answers are upstream's.
+
+use std::sync::Arc;
+
+use expect_test::{Expect, expect};
+use loadmaster_api::{ReplicaSet, Service, Str};
+use loadmaster_framework::event::EventObject;
+use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::{
+    Action, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFiltered, SerialCx,
+};
+use serde_json::{Value, json};
+
+use super::{DEF, args};
+
+/// Four nodes in two zones, and one without a zone; pods with the label `app: a` by node.
+fn bench(args: Value, pods: &[&str]) -> Bench {
+    let mut bench = Bench::new(&DEF, args).unwrap();
+    for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
+        bench.node(node(name, Some(zone))).unwrap();
+    }
+    bench.node(node("lost", None)).unwrap();
+    for (at, node) in pods.iter().enumerate() {
+        bench.assigned(node, placed(at)).unwrap();
+    }
+    bench
+}
+
+fn node(name: &str, zone: Option<&str>) -> Value {
+    let mut node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}});
+    if let Some(zone) = zone {
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = zone.into();
+    }
+    node
+}
+
+fn placed(at: usize) -> Value {
+    json!({"metadata": {"name": format!("p{at}"), "labels": {"app": "a"}}})
+}
+
+fn asked(constraints: Value) -> Value {
+    json!({
+        "metadata": {"name": "asked", "labels": {"app": "a"}},
+        "spec": {"topologySpreadConstraints": constraints},
+    })
+}
+
+fn constraint(key: &str, action: &str, more: Value) -> Value {
+    let mut constraint = json!({
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": action,
+        "labelSelector": {"matchLabels": {"app": "a"}},
+    });
+    for (name, value) in more.as_object().unwrap() {
+        constraint[name] = value.clone();
+    }
+    constraint
+}
+
+fn hard_zone(more: Value) -> Value {
+    constraint("topology.kubernetes.io/zone", "DoNotSchedule", more)
+}
+
+#[track_caller]
+fn check_filter(pods: &[&str], constraints: Value, want: &Expect) {
+    let verdicts = bench(json!({}), pods).filter(asked(constraints)).unwrap();
+    want.assert_eq(
+        &verdicts.join("\n").replace("node(s) didn't match pod topology spread constraints", "~"),
+    );
+}
+
+#[track_caller]
+fn check_score(args: Value, pods: &[&str], constraints: Value, want: &Expect) {
+    let scores = bench(args, pods).score(asked(constraints)).unwrap();
+    let scores: Vec<String> =
+        scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
+    want.assert_eq(&scores.join(", "));
+}
+
+#[test]
+fn skew_is_measured_against_the_emptiest_domain() {
+    check_filter(
+        &["a1", "a2", "b1"],
+        json!([hard_zone(json!({}))]),
+        &expect![[r#"
+            a1 Unschedulable ~
+            a2 Unschedulable ~
+            b1 Success
+            b2 Success
+            lost UnschedulableAndUnresolvable ~ (missing required label)"#]],
+    );
+}
+
+#[test]
+fn a_pod_that_does_not_match_its_own_selector_does_not_count_itself() {
+    check_filter(
+        &["a1"],
+        json!([hard_zone(json!({"labelSelector": {"matchLabels": {"app": "a", "x": "y"}}}))]),
+        &expect![[r#"
+            a1 Success
+            a2 Success
+            b1 Success
+            b2 Success
+            lost UnschedulableAndUnresolvable ~ (missing required label)"#]],
+    );
+}
+
+#[test]
+fn fewer_domains_than_wanted_are_measured_against_nothing() {
+    check_filter(
+        &["a1", "b1"],
+        json!([hard_zone(json!({"minDomains": 3}))]),
+        &expect![[r#"
+            a1 Unschedulable ~
+            a2 Unschedulable ~
+            b1 Unschedulable ~
+            b2 Unschedulable ~
+            lost UnschedulableAndUnresolvable ~ (missing required label)"#]],
+    );
+}
+
+#[test]
+fn the_first_constraint_that_fails_is_the_reason() {
+    let host = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({}));
+    check_filter(
+        &["lost", "a1"],
+        json!([host, hard_zone(json!({}))]),
+        &expect![[r#"
+            a1 Unschedulable ~
+            a2 Unschedulable ~
+            b1 Success
+            b2 Success
+            lost UnschedulableAndUnresolvable ~ (missing required label)"#]],
+    );
+}
+
+#[test]
+fn nodes_that_lack_the_key_of_another_constraint_do_not_count() {
+    let mut bench = bench(json!({}), &["a1"]);
+    let mut nameless = node("a1", Some("a"));
+    nameless["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "a"});
+    bench.node(nameless).unwrap();
+    let zone = hard_zone(json!({}));
+    let host = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({"maxSkew": 9}));
+    let mut verdict = |constraints: Value| bench.filter(asked(constraints)).unwrap()[1].clone();
+    assert_ne!(verdict(json!([zone])), "a2 Success");
+    assert_eq!(verdict(json!([zone, host])), "a2 Success");
+}
+
+#[test]
+fn selectors_of_nothing_and_of_everything_count_nothing() {
+    for selector in [json!(null), json!({})] {
+        check_filter(
+            &["a1", "a2"],
+            json!([hard_zone(json!({"labelSelector": selector}))]),
+            &expect![[r#"
+                a1 Success
+                a2 Success
+                b1 Success
+                b2 Success
+                lost UnschedulableAndUnresolvable ~ (missing required label)"#]],
+        );
+    }
+}
+
+#[test]
+fn match_label_keys_narrow_the_selector_unless_the_gate_is_off() {
+    let more = json!({"matchLabelKeys": ["version", "absent"]});
+    let mut pod = asked(json!([hard_zone(more)]));
+    pod["metadata"]["labels"]["version"] = "2".into();
+    for (gate, want) in [(true, "Success"), (false, "Unschedulable")] {
+        let gates = FeatureGates {
+            match_label_keys_in_pod_topology_spread: gate,
+            ..FeatureGates::default()
+        };
+        let mut bench = Bench::with_gates(&DEF, json!({}), gates).unwrap();
+        bench.node(node("a", Some("a"))).unwrap();
+        bench.node(node("b", Some("b"))).unwrap();
+        bench.assigned("a", placed(0)).unwrap();
+        let verdicts = bench.filter(pod.clone()).unwrap();
+        assert_eq!(verdicts[0].split(' ').nth(1), Some(want), "gate {gate}");
+    }
+}
+
+#[test]
+fn policies_say_which_nodes_count() {
+    let mut bench = bench(json!({}), &["a1", "a2"]);
+    let mut b1 = node("b1", Some("b"));
+    b1["spec"] = json!({"taints": [{"key": "own", "effect": "NoSchedule"}]});
+    bench.node(b1).unwrap();
+    let mut b2 = node("b2", Some("b"));
+    b2["metadata"]["labels"]["disk"] = "hdd".into();
+    bench.node(b2).unwrap();
+    let mut verdict = |more: Value| {
+        let mut pod = asked(json!([hard_zone(more)]));
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]}],
+        });
+        let verdicts = bench.filter(pod).unwrap();
+        verdicts[0].split(' ').nth(1).unwrap().to_owned()
+    };
+    // Zone b is empty and counts through b1, which the affinity allows.
+    assert_eq!(verdict(json!({})), "Unschedulable");
+    // Not where its taint forbids it, so that zone a is the emptiest.
+    assert_eq!(verdict(json!({"nodeTaintsPolicy": "Honor"})), "Success");
+    // Through b2 again, whatever the affinity says.
+    let both = json!({"nodeTaintsPolicy": "Honor", "nodeAffinityPolicy": "Ignore"});
+    assert_eq!(verdict(both), "Unschedulable");
+}
+
+#[test]
+fn fewer_matching_pods_score_higher_and_nodes_without_the_key_nothing() {
+    let zone = constraint("topology.kubernetes.io/zone", "ScheduleAnyway", json!({}));
+    check_score(
+        json!({}),
+        &["a1", "a1", "a2", "b1"],
+        json!([zone]),
+        &expect!["a1 25, a2 25, b1 100, b2 100, lost 0"],
+    );
+}
+
+#[test]
+fn host_names_count_node_by_node() {
+    let host = constraint("kubernetes.io/hostname", "ScheduleAnyway", json!({}));
+    check_score(
+        json!({}),
+        &["a1", "a1", "a2"],
+        json!([host]),
+        &expect!["a1 0, a2 50, b1 100, b2 100, lost 100"],
+    );
+}
+
+#[test]
+fn system_defaults_apply_to_pods_of_a_service_and_score_nodes_without_a_zone() {
+    let mut bench = bench(json!({}), &["a1", "a1", "lost"]);
+    let pod = json!({"metadata": {"name": "asked", "labels": {"app": "a"}}});
+    assert_eq!(bench.score(pod.clone()).unwrap(), [], "no service, no constraint");
+    add_service(&mut bench, json!({"app": "a"}));
+    let scores = bench.score(pod).unwrap();
+    let scores: Vec<String> =
+        scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
+    expect!["a1 30, a2 61, b1 84, b2 84, lost 100"].assert_eq(&scores.join(", "));
+}
+
+#[test]
+fn nodes_without_a_zone_are_a_domain_of_their_own_also_where_every_node_is_a_zone() {
+    let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    for (name, zone) in [("a", Some("a")), ("b", Some("b")), ("lost", None)] {
+        bench.node(node(name, zone)).unwrap();
+    }
+    for at in 0..5 {
+        bench.assigned("a", placed(at)).unwrap();
+    }
+    add_service(&mut bench, json!({"app": "a"}));
+    let pod = json!({"metadata": {"name": "asked", "labels": {"app": "a"}}});
+    let scores = bench.score(pod).unwrap();
+    let scores: Vec<String> =
+        scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
+    expect!["a 9, b 81, lost 100"].assert_eq(&scores.join(", "));
+}
+
+fn add_service(bench: &mut Bench, selector: Value) {
+    let service =
+        json!({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": selector}});
+    let service: Service = serde_json::from_value(service).unwrap();
+    bench.world.change_cluster(|cluster| {
+        cluster.services.insert(Str::new("default"), vec![Arc::new(service)]);
+    });
+}
+
+#[test]
+fn listed_defaults_filter_and_the_owner_narrows_their_selector() {
+    let args = json!({"defaultingType": "List", "defaultConstraints": [{
+        "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+    }]});
+    let mut bench = bench(args, &["a1"]);
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "controller": true});
+    let pod = json!({"metadata": {
+        "name": "asked", "labels": {"app": "a", "hash": "1"}, "ownerReferences": [owner],
+    }});
+    let verdict = |bench: &mut Bench| bench.filter(pod.clone()).unwrap()[0].clone();
+    assert_eq!(verdict(&mut bench), "a1 Success");
+    add_service(&mut bench, json!({"app": "a"}));
+    assert_eq!(
+        verdict(&mut bench),
+        "a1 Unschedulable node(s) didn't match pod topology spread constraints"
+    );
+    let set = json!({
+        "metadata": {"name": "r", "namespace": "default"},
+        "spec": {"selector": {"matchExpressions": [{"key": "hash", "operator": "Exists"}]}},
+    });
+    let set: ReplicaSet = serde_json::from_value(set).unwrap();
+    bench.world.change_cluster(|cluster| {
+        cluster.replica_sets.insert(Str::new("default"), vec![Arc::new(set)]);
+    });
+    assert_eq!(verdict(&mut bench), "a1 Success", "pods of other replica sets do not count");
+}
+
+#[test]
+fn a_selector_that_does_not_parse_fails_the_attempt() {
+    let selector =
+        json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["a"]}]});
+    let pod = asked(json!([hard_zone(json!({"labelSelector": selector}))]));
+    expect![[
+        r#"Error get constraints from pod: obtaining pod's hard topology spread constraints: "Like" is not a valid label selector operator"#
+    ]]
+    .assert_eq(&bench(json!({}), &[]).pre_filter(pod).unwrap());
+}
+
+/// Which nodes fit after a dry run took `victim` from its node or, with no such pod there, added
+/// it.
+fn after_dry_run(bench: &mut Bench, node: &str, victim: Value, add: bool) -> Vec<String> {
+    let asked = bench.pod(asked(json!([hard_zone(json!({}))]))).unwrap();
+    let victim = Arc::new(bench.pod(victim).unwrap());
+    let (mut cycle, mut states) = (CycleState::default(), Default::default());
+    let world = &bench.world;
+    let points = bench.points();
+    let (pre, filter) = (points.pre_filter.clone().unwrap(), points.filter.clone().unwrap());
+    let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
+    assert_eq!(pre.pre_filter(cx, &asked), Ok(PreFiltered::All));
+    let place = world.node(world.nodes().row(node).unwrap()).unwrap();
+    if add {
+        pre.add_pod(&mut cycle, world, &asked, &victim, place).unwrap();
+    } else {
+        pre.remove_pod(&mut cycle, world, &asked, &victim, place).unwrap();
+    }
+    let cx = Cx { world, cycle: &cycle, states: &states };
+    let fits = world.node_infos().filter(|node| filter.filter(cx, &asked, *node).is_ok());
+    fits.map(|node| node.name().to_owned()).collect()
+}
+
+#[test]
+fn dry_runs_move_counts_and_the_least_count() {
+    let mut one = bench(json!({}), &["a1"]);
+    assert_eq!(after_dry_run(&mut one, "a1", placed(0), false), ["a1", "a2", "b1", "b2"]);
+    assert_eq!(after_dry_run(&mut one, "b1", placed(9), true), ["a1", "a2", "b1", "b2"]);
+    assert_eq!(after_dry_run(&mut one, "lost", placed(9), true), ["b1", "b2"]);
+    // A victim that terminates was not counted and is taken away all the same, as in upstream.
+    let mut terminating = placed(9);
+    terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    one.assigned("b1", terminating.clone()).unwrap();
+    assert_eq!(after_dry_run(&mut one, "b1", terminating, false), ["b1", "b2"]);
+}
+
+#[test]
+fn signs_only_pods_without_constraints() {
+    let plain = json!({"metadata": {"name": "p"}});
+    let list = json!({"defaultingType": "List"});
+    assert_eq!(bench(json!({}), &[]).sign(plain.clone()).unwrap(), json!(null));
+    assert_eq!(bench(list.clone(), &[]).sign(plain).unwrap(), json!({}));
+    let own = asked(json!([hard_zone(json!({}))]));
+    assert_eq!(bench(list, &[]).sign(own).unwrap(), json!(null));
+}
+
+#[test]
+fn pods_of_the_namespace_wake_when_they_join_or_leave_the_selector() {
+    let mut bench = bench(json!({}), &[]);
+    let pod = asked(json!([hard_zone(json!({"nodeTaintsPolicy": "Honor"}))]));
+    let mut hint = |action: Action, old: Option<Value>, new: Option<Value>| {
+        let old = old.map(|pod| bench.pod(pod).unwrap());
+        let new = new.map(|pod| bench.pod(pod).unwrap());
+        let event = ClusterEvent::new(EventResource::AssignedPod, action);
+        let (old, new) = (old.as_ref().map(EventObject::Pod), new.as_ref().map(EventObject::Pod));
+        bench.hint(event, pod.clone(), old, new).unwrap()
+    };
+    let other = |app: &str, node: &str, namespace: &str| {
+        json!({
+            "metadata": {"name": "x", "namespace": namespace, "labels": {"app": app}},
+            "spec": {"nodeName": node},
+        })
+    };
+    let near = other("a", "a1", "default");
+    assert_eq!(hint(Action::DELETE, Some(near.clone()), None), "Queue");
+    assert_eq!(hint(Action::ADD, None, Some(near.clone())), "Queue");
+    assert_eq!(hint(Action::ADD, None, Some(other("b", "a1", "default"))), "Skip");
+    assert_eq!(hint(Action::ADD, None, Some(other("a", "", "default"))), "Skip");
+    assert_eq!(hint(Action::ADD, None, Some(other("a", "a1", "other"))), "Skip");
+    let relabeled = other("b", "a1", "default");
+    assert_eq!(hint(Action::UPDATE_POD_LABEL, Some(near.clone()), Some(relabeled)), "Queue");
+    assert_eq!(hint(Action::UPDATE_POD_LABEL, Some(near.clone()), Some(near)), "Skip");
+    let mut tolerant = pod.clone();
+    tolerant["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    assert_eq!(hint(Action::UPDATE_POD_TOLERATION, Some(pod.clone()), Some(tolerant)), "Queue");
+}
+
+#[test]
+fn nodes_wake_when_they_join_leave_or_move_between_domains() {
+    let mut bench = bench(json!({}), &[]);
+    let pod = asked(json!([hard_zone(json!({}))]));
+    let mut hint = |action: Action, old: Option<Value>, new: Option<Value>| {
+        let read = |node: Value| serde_json::from_value::<loadmaster_api::Node>(node).unwrap();
+        let (old, new) = (old.map(read), new.map(read));
+        let event = ClusterEvent::new(EventResource::Node, action);
+        let (old, new) = (old.as_ref().map(EventObject::Node), new.as_ref().map(EventObject::Node));
+        bench.hint(event, pod.clone(), old, new).unwrap()
+    };
+    let (a, b, lost) = (node("n", Some("a")), node("n", Some("b")), node("n", None));
+    assert_eq!(hint(Action::ADD, None, Some(a.clone())), "Queue");
+    assert_eq!(hint(Action::ADD, None, Some(lost.clone())), "Skip");
+    assert_eq!(hint(Action::DELETE, Some(a.clone()), None), "Queue");
+    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(b)), "Queue");
+    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(lost.clone())), "Queue");
+    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(a.clone())), "Skip");
+    let mut tainted = a.clone();
+    tainted["spec"] = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
+    assert_eq!(hint(Action::UPDATE_NODE_TAINT, Some(a), Some(tainted)), "Queue");
+    assert_eq!(hint(Action::UPDATE_NODE_TAINT, Some(lost.clone()), Some(lost)), "Skip");
+}
+
+#[track_caller]
+fn check_args(given: Value, want: &Expect) {
+    let text = match args::complete(&given, &FeatureGates::default()) {
+        Ok(complete) => complete.to_string(),
+        Err(errors) => {
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            texts.join("\n")
+        }
+    };
+    want.assert_eq(&text);
+}
+
+#[test]
+fn arguments_are_completed_and_validated() {
+    check_args(json!({}), &expect![[r#"{"defaultingType":"System"}"#]]);
+    let listed = json!({"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway"});
+    check_args(
+        json!({"defaultingType": "List", "defaultConstraints": [listed]}),
+        &expect![[
+            r#"{"defaultConstraints":[{"maxSkew":1,"topologyKey":"a","whenUnsatisfiable":"ScheduleAnyway"}],"defaultingType":"List"}"#
+        ]],
+    );
+    check_args(
+        json!({"defaultConstraints": [listed]}),
+        &expect![[
+            r#"defaultingType: Invalid value: "System": when .defaultConstraints are not empty"#
+        ]],
+    );
+    check_args(
+        json!({"defaultingType": "Foo", "defaultConstraints": [
+            {},
+            {"maxSkew": 1, "topologyKey": "A!/b", "whenUnsatisfiable": "X", "labelSelector": {}},
+            {"maxSkew": 1, "topologyKey": "A!/b", "whenUnsatisfiable": "X"},
+        ]}),
+        &expect![[r#"
+            defaultingType: Unsupported value: "Foo": supported values: "System", "List"
+            defaultConstraints[0].maxSkew: Invalid value: 0: not in valid range (0, inf)
+            defaultConstraints[0].topologyKey: Required value: can not be empty
+            defaultConstraints[0].whenUnsatisfiable: Required value: can not be empty
+            defaultConstraints[1].topologyKey: Invalid value: "A!/b": prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+            defaultConstraints[1].whenUnsatisfiable: Unsupported value: "X": supported values: "DoNotSchedule", "ScheduleAnyway"
+            defaultConstraints[1].labelSelector: Forbidden: constraint must not define a selector, as they deduced for each pod
+            defaultConstraints[2].topologyKey: Invalid value: "A!/b": prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+            defaultConstraints[2].whenUnsatisfiable: Unsupported value: "X": supported values: "DoNotSchedule", "ScheduleAnyway"
+            defaultConstraints[2]: Duplicate value: "{A!/b, X}""#]],
+    );
+    check_args(
+        json!({"defaultConstraint": []}),
+        &expect![
+            "defaultConstraint: unknown field `defaultConstraint`, expected `defaultConstraints` or `defaultingType`"
+        ],
+    );
+}

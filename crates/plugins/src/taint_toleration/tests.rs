@@ -1,0 +1,213 @@
+use expect_test::{Expect, expect};
+use loadmaster_framework::EventObject;
+use loadmaster_framework::testkit::Bench;
+use serde_json::json;
+
+use super::*;
+
+fn bench(gate: bool) -> Bench {
+    let gates =
+        FeatureGates { taint_toleration_comparison_operators: gate, ..FeatureGates::default() };
+    Bench::with_gates(&DEF, json!({}), gates).unwrap()
+}
+
+/// `key=value:effect`, as kubectl writes taints.
+fn taint(text: &str) -> Value {
+    let (pair, effect) = text.split_once(':').unwrap();
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    json!({"key": key, "value": value, "effect": effect})
+}
+
+fn node(name: &str, taints: &[&str]) -> Value {
+    let taints: Vec<Value> = taints.iter().map(|text| taint(text)).collect();
+    json!({"metadata": {"name": name}, "spec": {"taints": taints}})
+}
+
+fn pod(name: &str, tolerations: Value) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"tolerations": tolerations}})
+}
+
+#[track_caller]
+fn check(taints: &[&str], tolerations: Value, want: &Expect) {
+    let mut bench = bench(false);
+    bench.node(node("a", taints)).unwrap();
+    let verdicts = bench.filter(pod("web", tolerations)).unwrap();
+    want.assert_eq(&verdicts.join("; ").replace(REASON, "REASON"));
+}
+
+#[test]
+fn filter() {
+    check(&[], json!([]), &expect!["a Success"]);
+    check(&["k=v:NoSchedule"], json!([]), &expect!["a UnschedulableAndUnresolvable REASON"]);
+    check(&["k=v:NoExecute"], json!([]), &expect!["a UnschedulableAndUnresolvable REASON"]);
+    check(&["k=v:PreferNoSchedule"], json!([]), &expect!["a Success"]);
+    check(&["k=v:Other"], json!([]), &expect!["a Success"]);
+    check(
+        &["k=v:NoSchedule", "l:NoExecute"],
+        json!([{"key": "k", "value": "v"}]),
+        &expect!["a UnschedulableAndUnresolvable REASON"],
+    );
+    let both = json!([{"key": "k", "value": "v"}, {"key": "l", "operator": "Exists"}]);
+    check(&["k=v:NoSchedule", "l:NoExecute"], both, &expect!["a Success"]);
+}
+
+/// One taint, one toleration, whether it tolerates, with the gate off and on.
+#[track_caller]
+fn check_tolerates(taint_text: &str, toleration: Value, want: [bool; 2]) {
+    let taint: Taint = serde_json::from_value(taint(taint_text)).unwrap();
+    let toleration: Toleration = serde_json::from_value(toleration).unwrap();
+    let tolerates =
+        |comparison_operators| Tolerance { comparison_operators }.tolerates(&toleration, &taint);
+    assert_eq!([tolerates(false), tolerates(true)], want, "{taint_text} {toleration:?}");
+}
+
+#[test]
+fn tolerates() {
+    let yes = [true, true];
+    let no = [false, false];
+    let gated = [false, true];
+    check_tolerates("k=v:NoSchedule", json!({"key": "k", "value": "v"}), yes);
+    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Equal", "value": "v"}), yes);
+    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Equal", "value": "w"}), no);
+    check_tolerates("k=v:NoSchedule", json!({"key": "k"}), no);
+    check_tolerates("k:NoSchedule", json!({"key": "k"}), yes);
+    check_tolerates("k=v:NoSchedule", json!({"key": "l", "value": "v"}), no);
+    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Exists"}), yes);
+    // The API server refuses values here; they do not matter.
+    let odd = json!({"key": "k", "operator": "Exists", "value": "w"});
+    check_tolerates("k=v:NoSchedule", odd, yes);
+    check_tolerates("k=v:NoSchedule", json!({"operator": "Exists"}), yes);
+    check_tolerates("k=v:NoSchedule", json!({"value": "v"}), yes);
+    check_tolerates("k=v:NoSchedule", json!({}), no);
+    let only = |effect: &str| json!({"operator": "Exists", "effect": effect});
+    check_tolerates("k=v:NoSchedule", only("NoSchedule"), yes);
+    check_tolerates("k=v:NoSchedule", only("NoExecute"), no);
+    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "In", "value": "v"}), no);
+
+    let less = |value: &str| json!({"key": "k", "operator": "Lt", "value": value});
+    let more = |value: &str| json!({"key": "k", "operator": "Gt", "value": value});
+    check_tolerates("k=5:NoSchedule", less("6"), gated);
+    check_tolerates("k=5:NoSchedule", less("5"), no);
+    check_tolerates("k=5:NoSchedule", more("-4"), gated);
+    check_tolerates("k=5:NoSchedule", more("5"), no);
+    check_tolerates("k=0:NoSchedule", less("1"), gated);
+    for odd in ["", "x", "05", "+5", "-0", "5.0", "-", "9223372036854775808"] {
+        check_tolerates("k=6:NoSchedule", less(odd), no);
+        check_tolerates("k=6:NoSchedule", more(odd), no);
+        check_tolerates(&format!("k={odd}:NoSchedule"), less("7"), no);
+    }
+}
+
+fn scored(scores: &[(String, i64)]) -> String {
+    let each = scores.iter().map(|(name, score)| format!("{name} {score}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[track_caller]
+fn check_score(tolerations: Value, want: &Expect) {
+    let mut bench = bench(false);
+    let three = ["a=2:PreferNoSchedule", "b:PreferNoSchedule", "c:PreferNoSchedule"];
+    bench.node(node("none", &[])).unwrap();
+    bench.node(node("hard", &["h:NoSchedule"])).unwrap();
+    bench.node(node("one", &["a=1:PreferNoSchedule"])).unwrap();
+    bench.node(node("three", &three)).unwrap();
+    want.assert_eq(&scored(&bench.score(pod("web", tolerations)).unwrap()));
+}
+
+#[test]
+fn score() {
+    check_score(json!([]), &expect!["none 100, one 67, three 0"]);
+    check_score(json!([{"key": "a", "value": "1"}]), &expect!["none 100, one 100, three 0"]);
+    check_score(json!([{"key": "b", "operator": "Exists"}]), &expect!["none 100, one 50, three 0"]);
+    check_score(
+        json!([{"key": "b", "operator": "Exists", "effect": "NoSchedule"}]),
+        &expect!["none 100, one 67, three 0"],
+    );
+    check_score(
+        json!([{"operator": "Exists", "effect": "PreferNoSchedule"}]),
+        &expect!["none 100, one 100, three 100"],
+    );
+    check_score(
+        json!([{"operator": "Exists"}]),
+        &expect!["none 100, hard 100, one 100, three 100"],
+    );
+}
+
+/// A run outlives the taint sets it was made for.
+#[test]
+fn taint_sets_that_appear_later() {
+    let mut bench = bench(false);
+    bench.node(node("a", &[])).unwrap();
+    let web = bench.pod(pod("web", json!([]))).unwrap();
+    let prepare = bench.points().prepare.clone().unwrap();
+    let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { panic!("no run") };
+    assert_eq!(run.reads().class, None);
+
+    let hard = bench.node(node("b", &["k:NoSchedule"])).unwrap();
+    assert!(!run.filter_row(bench.world.nodes(), hard));
+    let mut set = [1, 1];
+    run.filter_all(bench.world.nodes(), &mut set);
+    assert_eq!(set, [1, 0]);
+    assert!(!run.is_stale(&bench.world), "a hard taint changes no score");
+
+    bench.node(node("c", &["k:PreferNoSchedule"])).unwrap();
+    assert!(run.is_stale(&bench.world), "the nodes differ in score from now on");
+    let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { panic!("no run") };
+    assert_eq!(run.reads().class, Some(RowPart::Node));
+
+    for n in 0..=LATER_SETS_MAX {
+        assert!(!run.is_stale(&bench.world), "{n} sets are not too many");
+        bench.node(node("d", &[&format!("k={n}:NoSchedule")])).unwrap();
+    }
+    assert!(run.is_stale(&bench.world), "too many sets are worked out again and again");
+}
+
+#[test]
+fn hint_node_change() {
+    let ask = |old: Option<&[&str]>, new: &[&str]| {
+        let parse = |taints: &[&str]| serde_json::from_value(node("a", taints)).unwrap();
+        let (old, new) = (old.map(parse), parse(new));
+        let action = if old.is_some() { Action::UPDATE_NODE_TAINT } else { Action::ADD };
+        let event = ClusterEvent::new(EventResource::Node, action);
+        let web = pod("web", json!([{"key": "mine", "operator": "Exists"}]));
+        let old = old.as_ref().map(EventObject::Node);
+        bench(false).hint(event, web, old, Some(EventObject::Node(&new))).unwrap()
+    };
+    assert_eq!(ask(None, &["mine:NoSchedule", "k:PreferNoSchedule"]), "Queue");
+    assert_eq!(ask(None, &["k:NoExecute"]), "Skip");
+    assert_eq!(ask(Some(&["k:NoSchedule"]), &[]), "Queue");
+    assert_eq!(ask(Some(&["k:NoSchedule"]), &["l:NoSchedule"]), "Skip");
+    assert_eq!(ask(Some(&["mine:NoSchedule"]), &[]), "Skip");
+}
+
+#[test]
+fn hint_toleration_change() {
+    let mut bench = bench(false);
+    let mut ask = |name: &str| {
+        let new = bench.pod(pod(name, json!([]))).unwrap();
+        let event =
+            ClusterEvent::new(EventResource::UnschedulablePod, Action::UPDATE_POD_TOLERATION);
+        bench.hint(event, pod("web", json!([])), None, Some(EventObject::Pod(&new))).unwrap()
+    };
+    assert_eq!(ask("web"), "Queue");
+    assert_eq!(ask("other"), "Skip");
+}
+
+#[test]
+fn sign() {
+    let tolerations = json!([
+        {"key": "b", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "a", "value": "2"},
+        {"key": "a", "value": "1"},
+        {"operator": "Exists"},
+    ]);
+    let signed = bench(false).sign(pod("web", tolerations)).unwrap();
+    let want = json!([
+        {"operator": "Exists"},
+        {"key": "a", "value": "1"},
+        {"key": "a", "value": "2"},
+        {"key": "b", "operator": "Exists", "effect": "NoSchedule"},
+    ]);
+    assert_eq!(signed, json!({"v1.Pod.Spec.Tolerations": want}));
+    assert_eq!(bench(false).sign(json!({})).unwrap(), json!({"v1.Pod.Spec.Tolerations": []}));
+}
