@@ -1,0 +1,57 @@
+//! Saying why a pod is pending: upstream's `FitError` text.
+
+use std::collections::BTreeMap;
+
+use crate::evaluate::{Evaluation, Rejected, Verdict};
+
+/// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`; empty when a node is feasible.
+pub fn message(evaluation: &Evaluation, n_nodes: usize) -> String {
+    if let Some(failure) = &evaluation.failure {
+        return failure.clone();
+    }
+    if n_nodes == 0 {
+        return "no nodes available to schedule pods".to_owned();
+    }
+    if evaluation.is_feasible() {
+        return String::new();
+    }
+    let head = format!("0/{n_nodes} nodes are available:");
+    if let Some(rejected) = &evaluation.pre_filter {
+        return format!("{head} {}.", rejected.rejection.message());
+    }
+    let counts = count_reasons(evaluation);
+    // Upstream sorts the texts with their numbers, so that "10 x" comes before "2 y".
+    let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    parts.sort_unstable();
+    if parts.is_empty() { head } else { format!("{head} {}.", parts.join(", ")) }
+}
+
+fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let mut count = |rejected: &Rejected| {
+        for reason in rejected.rejection.reasons() {
+            *counts.entry(reason).or_insert(0) += 1;
+        }
+    };
+    let mut narrowed = 0;
+    for node in &evaluation.nodes {
+        match &node.verdict {
+            Verdict::Rejected(rejected) => count(rejected),
+            Verdict::Narrowed => narrowed += 1,
+            Verdict::Feasible => {}
+        }
+    }
+    if let Some(rejected) = &evaluation.nominated {
+        count(rejected);
+        narrowed -= 1;
+    }
+    if narrowed > 0 {
+        counts.insert(narrowed_reason(evaluation), narrowed);
+    }
+    counts
+}
+
+/// What upstream says about a node that PreFilter left out.
+pub fn narrowed_reason(evaluation: &Evaluation) -> String {
+    format!("node(s) didn't satisfy plugin(s) [{}]", evaluation.narrowed_by.join(" "))
+}

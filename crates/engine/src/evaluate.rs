@@ -1,0 +1,64 @@
+//! What a pod's attempt found out about every node.
+
+pub mod buckets;
+pub mod incremental;
+pub mod one_by_one;
+
+use loadmaster_framework::{Rejection, Row};
+
+/// Who turned a pod or node down, and why. PreFilter results that leave no node name no plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    pub plugin: Option<&'static str>,
+    pub rejection: Rejection,
+}
+
+/// What Filter said about a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Feasible,
+    /// A PreFilter plugin left the node out.
+    Narrowed,
+    Rejected(Rejected),
+}
+
+/// A node with its verdict and, if it is feasible, its scores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeVerdict {
+    pub row: Row,
+    pub verdict: Verdict,
+    /// Weighted, in the order of [`Evaluation::score_plugins`].
+    pub scores: Vec<i64>,
+    pub total: Option<i64>,
+}
+
+/// Everything that one attempt found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evaluation {
+    /// Set when PreFilter turned the pod down everywhere.
+    pub pre_filter: Option<Rejected>,
+    /// Plugins that narrowed the nodes, sorted.
+    pub narrowed_by: Vec<&'static str>,
+    /// One entry a node, by row; empty when PreFilter rejected.
+    pub nodes: Vec<NodeVerdict>,
+    /// Plugins that scored, in order.
+    pub score_plugins: Vec<&'static str>,
+    /// An error that ends the attempt.
+    pub failure: Option<String>,
+    /// What Filter said about the pod's nominated node, if PreFilter left that node out.
+    pub nominated: Option<Rejected>,
+}
+
+impl Evaluation {
+    /// The feasible nodes with the highest total, by row.
+    pub fn best(&self) -> Vec<Row> {
+        let top = self.nodes.iter().filter_map(|node| node.total).max();
+        let best = self.nodes.iter().filter(|node| node.total.is_some() && node.total == top);
+        best.map(|node| node.row).collect()
+    }
+
+    /// Whether any node is feasible.
+    pub fn is_feasible(&self) -> bool {
+        self.nodes.iter().any(|node| node.verdict == Verdict::Feasible)
+    }
+}

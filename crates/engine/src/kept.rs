@@ -1,0 +1,133 @@
+//! The kept index of one template: which rows are feasible, by class and score, brought up to date from the world's changes.
+
+use loadmaster_framework::prepare::{RowPart, Words};
+use loadmaster_framework::world::Change;
+use loadmaster_framework::{Row, World};
+use loadmaster_stdx::Rng;
+
+use crate::evaluate::buckets::Buckets;
+use crate::evaluate::incremental::{ClassTable, Question};
+use crate::scheduler::Decision;
+
+/// Answers for one template, row by row.
+pub(crate) struct Index {
+    buckets: Buckets,
+    table: ClassTable,
+    /// 1 where the node object itself is acceptable.
+    node_passes: Vec<u8>,
+    /// The part of the local score that hangs on the node object.
+    node_score: Vec<i64>,
+    /// Number of the first change not taken over yet.
+    cursor: u64,
+    words: Words,
+}
+
+impl Index {
+    /// Asks about every row.
+    pub fn new(question: &Question, world: &World) -> Index {
+        let n_rows = world.nodes().n_rows();
+        let mut index = Index {
+            buckets: Buckets::default(),
+            table: ClassTable::default(),
+            node_passes: vec![0; n_rows],
+            node_score: vec![0; n_rows],
+            cursor: world.now(),
+            words: Words::new(),
+        };
+        index.buckets.clear(n_rows);
+        for row in world.nodes().rows() {
+            index.ask_node(question, world, row);
+        }
+        index
+    }
+
+    /// Takes over what changed; `false` when the index must be made anew.
+    pub fn catch_up(&mut self, question: &Question, world: &World) -> bool {
+        let Some(changes) = world.changes_since(self.cursor) else { return false };
+        let n_rows = world.nodes().n_rows();
+        self.buckets.grow(n_rows);
+        self.node_passes.resize(n_rows, 0);
+        self.node_score.resize(n_rows, 0);
+        for change in changes {
+            match change {
+                Change::Pods(row) => self.ask_pods(question, world, *row),
+                Change::Node(row) => self.ask_node(question, world, *row),
+                Change::NodeSet if question.reads_node_set() => return false,
+                Change::NodeSet => {}
+                Change::Everything => return false,
+            }
+        }
+        self.cursor = world.now();
+        true
+    }
+
+    /// Decides among the rows as they are.
+    pub fn decide(&mut self, question: &Question, world: &World, rng: &mut Rng) -> Decision {
+        question.filter_classes(world, &mut self.table);
+        question.score_classes(world, &mut self.table);
+        let picked = self.buckets.best(&self.table).and_then(|best| {
+            let row = self.buckets.pick(&self.table, best, rng)?;
+            Some(Decision::Place { row, total: best.total, n_ties: best.n_ties })
+        });
+        picked.unwrap_or(Decision::Unschedulable)
+    }
+
+    /// Every feasible row with its total.
+    pub fn totals(&mut self, question: &Question, world: &World) -> Vec<(Row, i64)> {
+        question.filter_classes(world, &mut self.table);
+        question.score_classes(world, &mut self.table);
+        self.buckets.totals(&self.table).collect()
+    }
+
+    /// The node in a row appeared, changed or went.
+    fn ask_node(&mut self, question: &Question, world: &World, row: Row) {
+        let nodes = world.nodes();
+        let at = row.index();
+        let passes = nodes.node(row).is_some() && question.filter_row(nodes, row, RowPart::Node);
+        self.node_passes[at] = u8::from(passes);
+        self.node_score[at] = if passes { question.score_row(nodes, row, RowPart::Node) } else { 0 };
+        self.leave(question, row);
+        if passes {
+            self.ask_pods(question, world, row);
+        }
+    }
+
+    /// The pods on a row changed.
+    fn ask_pods(&mut self, question: &Question, world: &World, row: Row) {
+        if self.node_passes[row.index()] == 0 {
+            return;
+        }
+        let nodes = world.nodes();
+        if !question.filter_row(nodes, row, RowPart::Pods) {
+            self.leave(question, row);
+            return;
+        }
+        let score = self.node_score[row.index()] + question.score_row(nodes, row, RowPart::Pods);
+        let before = self.buckets.get(row);
+        match before {
+            Some((class, old)) if !question.words_follow_pods() => {
+                if old != score {
+                    self.buckets.remove(row);
+                    self.buckets.insert(row, class, score);
+                }
+                return;
+            }
+            Some((class, _)) => {
+                let known = self.table.words(class, question.stride());
+                question.update_words(world, row, known, &mut self.words);
+            }
+            None => question.words(world, row, &mut self.words),
+        }
+        // Entering before leaving keeps a class alive whose only row stays in it.
+        let class = self.table.enter(&self.words);
+        self.leave(question, row);
+        self.buckets.insert(row, class, score);
+    }
+
+    fn leave(&mut self, question: &Question, row: Row) {
+        if let Some((class, _)) = self.buckets.get(row) {
+            self.buckets.remove(row);
+            self.table.leave(class, question.stride());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A profile: the plugins of one schedulerName, built and put in order at every extension point.
+
+use std::sync::Arc;
+
+use loadmaster_config::{self as config, Point};
+use loadmaster_framework::event::EventWithHint;
+use loadmaster_framework::points::{
+    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score,
+    Sign,
+};
+use loadmaster_framework::prepare::Prepare;
+use loadmaster_framework::{
+    Action, ClusterEvent, EventResource, FeatureGates, PluginError, PluginStates, Points, Registry,
+};
+
+/// A plugin at one extension point.
+pub struct Member<T: ?Sized> {
+    /// Index into [`Profile::plugins`].
+    pub plugin: usize,
+    pub name: &'static str,
+    /// Factor of its scores; 1 at points that do not score.
+    pub weight: i64,
+    pub point: Arc<T>,
+}
+
+/// A plugin as built for one profile.
+pub struct Plugin {
+    pub name: &'static str,
+    /// The incremental form, if it has one.
+    pub prepare: Option<Arc<dyn Prepare>>,
+    /// Whether it implements these points, enabled or not.
+    pub has_pre_filter: bool,
+    pub has_filter: bool,
+    pub has_pre_score: bool,
+    /// What may wake pods it rejected; `None` means everything.
+    pub events: Option<Vec<EventWithHint>>,
+}
+
+/// The plugins of one schedulerName.
+pub struct Profile {
+    pub scheduler_name: String,
+    pub plugins: Vec<Plugin>,
+    pub pre_enqueue: Vec<Member<dyn PreEnqueue>>,
+    pub queue_sort: Vec<Member<dyn QueueSort>>,
+    pub pre_filter: Vec<Member<dyn PreFilter>>,
+    pub filter: Vec<Member<dyn Filter>>,
+    pub post_filter: Vec<Member<dyn PostFilter>>,
+    pub pre_score: Vec<Member<dyn PreScore>>,
+    pub score: Vec<Member<dyn Score>>,
+    pub reserve: Vec<Member<dyn Reserve>>,
+    pub permit: Vec<Member<dyn Permit>>,
+    pub pre_bind: Vec<Member<dyn PreBind>>,
+    pub bind: Vec<Member<dyn Bind>>,
+    pub post_bind: Vec<Member<dyn PostBind>>,
+    pub sign: Vec<Member<dyn Sign>>,
+    /// The plugins' first states; whoever decides keeps a copy of its own.
+    pub states: PluginStates,
+}
+
+/// A profile could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("building profile {profile:?}")]
+pub struct ProfileError {
+    pub profile: String,
+    #[source]
+    pub source: PluginError,
+}
+
+impl Profile {
+    /// Builds every plugin that the configuration enables and enters it where the configuration says.
+    pub fn new(
+        spec: &config::Profile,
+        registry: &Registry,
+        gates: &FeatureGates,
+    ) -> Result<Profile, ProfileError> {
+        let (built, states) = build_all(spec, registry, gates)
+            .map_err(|source| ProfileError { profile: spec.scheduler_name.clone(), source })?;
+        let order = Order { built: &built, expanded: &spec.points };
+        Ok(Profile {
+            scheduler_name: spec.scheduler_name.clone(),
+            pre_enqueue: order.members(Point::PreEnqueue, |points| points.pre_enqueue.clone()),
+            queue_sort: order.members(Point::QueueSort, |points| points.queue_sort.clone()),
+            pre_filter: order.members(Point::PreFilter, |points| points.pre_filter.clone()),
+            filter: order.members(Point::Filter, |points| points.filter.clone()),
+            post_filter: order.members(Point::PostFilter, |points| points.post_filter.clone()),
+            pre_score: order.members(Point::PreScore, |points| points.pre_score.clone()),
+            score: order.members(Point::Score, |points| points.score.clone()),
+            reserve: order.members(Point::Reserve, |points| points.reserve.clone()),
+            permit: order.members(Point::Permit, |points| points.permit.clone()),
+            pre_bind: order.members(Point::PreBind, |points| points.pre_bind.clone()),
+            bind: order.members(Point::Bind, |points| points.bind.clone()),
+            post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
+            sign: order.signers(),
+            plugins: built.iter().map(|(name, points)| order.plugin(name, points)).collect(),
+            states,
+        })
+    }
+}
+
+type Built = Vec<(&'static str, Points)>;
+
+fn build_all(
+    spec: &config::Profile,
+    registry: &Registry,
+    gates: &FeatureGates,
+) -> Result<(Built, PluginStates), PluginError> {
+    let mut built = Built::new();
+    let mut slots = (0, PluginStates::default());
+    for name in &spec.plugins {
+        let Some(def) = registry.get(name) else { continue };
+        let mut points = Points::following(gates.clone(), slots.0, slots.1);
+        (def.build)(&mut points, spec.args_of(name))?;
+        slots = points.take_slots();
+        built.push((def.name, points));
+    }
+    Ok((built, slots.1))
+}
+
+struct Order<'a> {
+    built: &'a Built,
+    expanded: &'a config::Expanded,
+}
+
+impl Order<'_> {
+    fn members<T: ?Sized>(&self, point: Point, get: impl Fn(&Points) -> Option<Arc<T>>) -> Vec<Member<T>> {
+        let listed = self.expanded.at(point).iter();
+        let members = listed.filter_map(|placed| {
+            let plugin = self.built.iter().position(|(known, _)| *known == placed.name)?;
+            let (name, points) = &self.built[plugin];
+            // Upstream takes a weight of 0 as 1 (`framework.go`, score weights).
+            let weight = i64::from(if placed.weight == 0 { 1 } else { placed.weight });
+            Some(Member { plugin, name, weight, point: get(points)? })
+        });
+        members.collect()
+    }
+
+    /// Sign is not configured: every plugin that filters or scores must sign.
+    fn signers(&self) -> Vec<Member<dyn Sign>> {
+        let signers = self.built.iter().enumerate().filter_map(|(plugin, (name, points))| {
+            Some(Member { plugin, name, weight: 1, point: points.sign.clone()? })
+        });
+        signers.collect()
+    }
+
+    fn plugin(&self, name: &'static str, points: &Points) -> Plugin {
+        let rejects = points.pre_enqueue.is_some()
+            || points.pre_filter.is_some()
+            || points.filter.is_some()
+            || points.reserve.is_some()
+            || points.permit.is_some();
+        let events = match &points.events {
+            Some(events) => Some(with_taint_updates(events.clone())),
+            // A plugin that can reject but names no event is asked about all of them.
+            None if rejects => None,
+            None => Some(Vec::new()),
+        };
+        Plugin {
+            name,
+            prepare: points.prepare.clone(),
+            has_pre_filter: points.pre_filter.is_some(),
+            has_filter: points.filter.is_some(),
+            has_pre_score: points.pre_score.is_some(),
+            events,
+        }
+    }
+}
+
+/// Upstream wakes pods on taint updates for every plugin that registers new nodes but no taint update, because a new node
+/// often becomes usable only when its first taints go.
+fn with_taint_updates(mut events: Vec<EventWithHint>) -> Vec<EventWithHint> {
+    let node = |action: Action| {
+        move |known: &EventWithHint| {
+            known.event.resource == EventResource::Node && known.event.action.intersects(action)
+        }
+    };
+    if events.iter().any(node(Action::ADD)) && !events.iter().any(node(Action::UPDATE_NODE_TAINT)) {
+        let event = ClusterEvent::new(EventResource::Node, Action::UPDATE_NODE_TAINT);
+        events.push(EventWithHint { event, hint: None });
+    }
+    events
+}
