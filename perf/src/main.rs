@@ -1,0 +1,107 @@
+//! Measures decisions a second, in process and on one thread: queue, API and effects are not part of it; making the pod,
+//! deciding it and assuming it are.
+//!
+//! `loadmaster-perf [SUBSTRING] [--markdown]` runs the workloads whose name contains the text. Each runs twice in a fresh world: cold (the
+//! first pods of every template included) and preheated (after a fifth of the pods).
+
+mod workload;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use loadmaster_engine::{Decision, Profile, Scheduler};
+use loadmaster_framework::{PodInfo, World};
+use loadmaster_stdx::Rng;
+
+use crate::workload::{Kind, Source, Workload};
+
+fn main() -> Result<()> {
+    let mut wanted = String::new();
+    for arg in std::env::args().skip(1) {
+        wanted = arg;
+    }
+    println!("| workload | target/s | cold/s | preheated/s | ns each | placed | peak RSS MiB |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    for workload in workload::ALL.iter().filter(|workload| workload.name.contains(&wanted)) {
+        measure(workload)?;
+    }
+    Ok(())
+}
+
+struct Run {
+    decisions: u32,
+    placed: u32,
+    seconds: f64,
+}
+
+fn measure(workload: &Workload) -> Result<()> {
+    let profile = Arc::new(default_profile()?);
+    let mut world = workload::world(workload.n_nodes)?;
+    let mut source = Source::new(workload.kind, &mut world, 1)?;
+    let mut scheduler = Scheduler::new(profile, Rng::new(1));
+    let mut assigned = Vec::new();
+    let first = workload.n_pods / 5;
+    let cold = drive(workload, first, &mut world, &mut source, &mut scheduler, &mut assigned)?;
+    let rest = workload.n_pods - first;
+    let warm = drive(workload, rest, &mut world, &mut source, &mut scheduler, &mut assigned)?;
+    let rate = |run: &Run| f64::from(run.decisions) / run.seconds;
+    println!(
+        "| {} | {} | {:.0} | {:.0} | {:.0} | {} of {} | {} |",
+        workload.name,
+        workload.target,
+        rate(&cold),
+        rate(&warm),
+        warm.seconds * 1e9 / f64::from(warm.decisions),
+        cold.placed + warm.placed,
+        workload.n_pods,
+        peak_rss_mib().context("reading the peak resident set size")?,
+    );
+    Ok(())
+}
+
+fn drive(
+    workload: &Workload,
+    n: u32,
+    world: &mut World,
+    source: &mut Source,
+    scheduler: &mut Scheduler,
+    assigned: &mut Vec<Box<str>>,
+) -> Result<Run> {
+    let mut chance = Rng::new(7);
+    let mut placed = 0;
+    let start = Instant::now();
+    for _ in 0..n {
+        let pod = source.next(world)?;
+        let Decision::Place { row, .. } = scheduler.decide(world, &pod) else { continue };
+        placed += 1;
+        if workload.kind == Kind::BasicWithDeletes {
+            assigned.push(pod.uid.clone());
+            if assigned.len() > 1_000 {
+                let at = chance.below(assigned.len() as u64) as usize;
+                world.remove_pod(&assigned.swap_remove(at));
+            }
+        }
+        let pod: PodInfo = pod;
+        world.add_pod(row, Arc::new(pod));
+    }
+    Ok(Run { decisions: n, placed, seconds: start.elapsed().as_secs_f64() })
+}
+
+/// The profile that an empty configuration gives.
+fn default_profile() -> Result<Profile> {
+    let registry = loadmaster_plugins::in_tree();
+    let gates = loadmaster_config::Gates::default();
+    let checked = loadmaster_config::check_default(&registry, &gates)
+        .map_err(|errors| anyhow::anyhow!("default configuration: {errors:?}"))?;
+    let spec = checked.profiles.first().context("the default configuration has a profile")?;
+    Ok(Profile::new(spec, &registry, &gates.framework())?)
+}
+
+/// From the kernel's account of this process; 0 where there is none.
+fn peak_rss_mib() -> Option<u64> {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return Some(0) };
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib / 1024)
+}

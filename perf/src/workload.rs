@@ -1,0 +1,229 @@
+//! The worlds and pods that are measured.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Pod, Quantity, Str};
+use loadmaster_framework::{PodInfo, PodTemplate, World};
+use loadmaster_stdx::Rng;
+use serde_json::{Value, json};
+
+/// What is measured: a world, a pool of templates, and how pods are drawn from it.
+pub struct Workload {
+    pub name: &'static str,
+    pub n_nodes: u32,
+    /// Decisions measured.
+    pub n_pods: u32,
+    pub kind: Kind,
+    /// Decisions a second that the project promises.
+    pub target: u64,
+}
+
+/// Which pods come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All alike.
+    Basic,
+    /// All alike; after each placement a random earlier pod ends.
+    BasicWithDeletes,
+    /// Zone spread (required) and hostname spread (preferred).
+    Spread,
+    /// Required hostname anti-affinity in 20 groups, in random order.
+    AntiAffinity,
+    /// Required zone affinity and preferred hostname affinity, ten signatures in random order.
+    Affinity,
+    /// 40 signatures of the four kinds above in random order.
+    Mix,
+    /// No two alike.
+    Different,
+    /// 1,000 signatures, one after the other.
+    RoundRobin,
+}
+
+/// All rows of the table.
+pub const ALL: &[Workload] = &[
+    Workload { name: "basic, 5,000 nodes", n_nodes: 5_000, n_pods: 150_000, kind: Kind::Basic, target: 100_000 },
+    Workload {
+        name: "basic with deletes, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 150_000,
+        kind: Kind::BasicWithDeletes,
+        target: 100_000,
+    },
+    Workload {
+        name: "zone + hostname spread, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 100_000,
+        kind: Kind::Spread,
+        target: 30_000,
+    },
+    Workload {
+        name: "anti-affinity, 20 groups, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 60_000,
+        kind: Kind::AntiAffinity,
+        target: 30_000,
+    },
+    Workload { name: "affinity, 5,000 nodes", n_nodes: 5_000, n_pods: 60_000, kind: Kind::Affinity, target: 30_000 },
+    Workload { name: "mix of 40, 5,000 nodes", n_nodes: 5_000, n_pods: 60_000, kind: Kind::Mix, target: 20_000 },
+    Workload {
+        name: "every pod different, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 20_000,
+        kind: Kind::Different,
+        target: 5_000,
+    },
+    Workload {
+        name: "1,000 signatures in turn, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 30_000,
+        kind: Kind::RoundRobin,
+        target: 10_000,
+    },
+    Workload { name: "basic, 100,000 nodes", n_nodes: 100_000, n_pods: 200_000, kind: Kind::Basic, target: 50_000 },
+    Workload {
+        name: "basic, 1,000,000 nodes and pods",
+        n_nodes: 1_000_000,
+        n_pods: 1_000_000,
+        kind: Kind::Basic,
+        target: 14_000,
+    },
+];
+
+/// A world of unequal nodes in three zones, each with one pod.
+pub fn world(n_nodes: u32) -> anyhow::Result<World> {
+    let mut world = World::default();
+    let base: Pod = serde_json::from_value(pod(json!({"app": "base"}), 50, json!({})))?;
+    for i in 0..n_nodes {
+        let row = world.set_node(Arc::new(node(i)));
+        let mut own = world.parse(&base)?;
+        own.name = format!("base-{i}").into();
+        own.uid = own.name.clone();
+        world.add_pod(row, Arc::new(own));
+    }
+    Ok(world)
+}
+
+/// One of eight shapes, 4 to 32 CPU.
+fn node(i: u32) -> Node {
+    let mut node = Node::default();
+    let name = format!("node-{i}");
+    let labels = [
+        ("kubernetes.io/hostname", name.as_str()),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/os", "linux"),
+        ("node.kubernetes.io/instance-type", "general"),
+        ("topology.kubernetes.io/zone", ["zone-a", "zone-b", "zone-c"][i as usize % 3]),
+    ];
+    node.metadata.labels = labels.into_iter().map(|(key, value)| (key, Str::new(value))).collect();
+    let cpu = 4 * (1 + i64::from(i.wrapping_mul(2_654_435_761) >> 16) % 8);
+    let amounts = [
+        ("cpu", Quantity::from_value(cpu)),
+        ("memory", Quantity::from_value(cpu * 8 << 30)),
+        ("pods", Quantity::from_value(110)),
+    ];
+    node.status.allocatable = amounts.into_iter().collect();
+    node.metadata.name = name.into();
+    node
+}
+
+fn pod(labels: Value, cpu_milli: u64, more: Value) -> Value {
+    let resources = json!({"requests": {"cpu": format!("{cpu_milli}m"), "memory": "100Mi"}});
+    let mut spec = json!({"containers": [{"name": "main", "image": "app:v1", "resources": resources}]});
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({"metadata": {"name": "pod", "namespace": "default", "labels": labels}, "spec": spec})
+}
+
+fn spread(group: u64) -> Value {
+    let label = format!("spread-{group}");
+    let selector = json!({"matchLabels": {"app": label}});
+    let more = json!({"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+         "labelSelector": selector},
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+         "labelSelector": selector}]});
+    pod(json!({"app": label}), 50, more)
+}
+
+fn anti_affinity(group: u64) -> Value {
+    let label = format!("apart-{group}");
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": label}}});
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+    pod(json!({"app": label}), 50, json!({"affinity": {"podAntiAffinity": required}}))
+}
+
+fn affinity(group: u64) -> Value {
+    let label = format!("near-{group}");
+    let term = |key: &str| json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": label}}});
+    let near = json!({
+        "requiredDuringSchedulingIgnoredDuringExecution": [term("topology.kubernetes.io/zone")],
+        "preferredDuringSchedulingIgnoredDuringExecution":
+            [{"weight": 10, "podAffinityTerm": term("kubernetes.io/hostname")}],
+    });
+    pod(json!({"app": label}), 50, json!({"affinity": {"podAffinity": near}}))
+}
+
+fn basic(group: u64) -> Value {
+    pod(json!({"app": format!("basic-{group}")}), 50, json!({}))
+}
+
+/// Draws pods of one workload.
+pub struct Source {
+    kind: Kind,
+    pool: Vec<Arc<PodTemplate>>,
+    rng: Rng,
+    n_made: u32,
+}
+
+impl Source {
+    /// Parses the pool.
+    pub fn new(kind: Kind, world: &mut World, seed: u64) -> anyhow::Result<Source> {
+        let manifests: Vec<Value> = match kind {
+            Kind::Basic | Kind::BasicWithDeletes => vec![basic(0)],
+            Kind::Spread => vec![spread(0)],
+            Kind::AntiAffinity => (0..20).map(anti_affinity).collect(),
+            Kind::Affinity => (0..10).map(affinity).collect(),
+            Kind::Mix => {
+                let kinds: [fn(u64) -> Value; 4] = [basic, spread, anti_affinity, affinity];
+                (0..40).map(|i| kinds[i % 4](i as u64)).collect()
+            }
+            Kind::Different => vec![],
+            Kind::RoundRobin => {
+                (0..1_000).map(|i| pod(json!({"app": format!("turn-{i}")}), 20 + i % 80, json!({}))).collect()
+            }
+        };
+        let mut pool = Vec::new();
+        for manifest in manifests {
+            pool.push(world.parse(&serde_json::from_value::<Pod>(manifest)?)?.template);
+        }
+        Ok(Source { kind, pool, rng: Rng::new(seed), n_made: 0 })
+    }
+
+    /// The next pod. Making its template counts as part of the decision where no two pods are alike.
+    pub fn next(&mut self, world: &mut World) -> anyhow::Result<PodInfo> {
+        self.n_made += 1;
+        let name: Box<str> = format!("pod-{}", self.n_made).into();
+        let template = match self.kind {
+            Kind::Different => {
+                let cpu = 20 + u64::from(self.n_made) % 211;
+                let labels = json!({"app": format!("app-{}", self.n_made)});
+                let pod: Pod = serde_json::from_value(pod(labels, cpu, json!({})))?;
+                world.parse(&pod)?.template
+            }
+            Kind::RoundRobin => self.pool[self.n_made as usize % self.pool.len()].clone(),
+            _ => self.rng.pick(&self.pool).clone(),
+        };
+        Ok(PodInfo {
+            uid: name.clone(),
+            name,
+            template,
+            node_name: Str::default(),
+            nominated_node_name: Str::default(),
+            created: None,
+            started: None,
+            terminating: false,
+            resized: None,
+        })
+    }
+}
