@@ -1,0 +1,277 @@
+//! `v1` Pod: the fields that scheduling reads.
+
+use serde::Deserialize;
+
+use crate::ResourceList;
+use crate::meta::{Labels, ObjectMeta, Timestamp, nullable};
+use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
+use crate::text::Str;
+
+/// A group of containers that is placed as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    pub metadata: ObjectMeta,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+impl Pod {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    #[serde(deserialize_with = "nullable")]
+    pub node_name: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub scheduler_name: Str,
+    pub priority: Option<i32>,
+    #[serde(deserialize_with = "nullable")]
+    pub priority_class_name: Str,
+    /// `PreemptLowerPriority` when absent.
+    pub preemption_policy: Option<Str>,
+    #[serde(deserialize_with = "nullable")]
+    pub node_selector: Labels,
+    pub affinity: Option<Box<Affinity>>,
+    #[serde(deserialize_with = "nullable")]
+    pub tolerations: Vec<Toleration>,
+    #[serde(deserialize_with = "nullable")]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    #[serde(deserialize_with = "nullable")]
+    pub init_containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable")]
+    pub containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable")]
+    pub overhead: ResourceList,
+    /// Requests of the pod as a whole.
+    pub resources: Option<ContainerResources>,
+    #[serde(deserialize_with = "nullable")]
+    pub scheduling_gates: Vec<NamedItem>,
+    #[serde(deserialize_with = "nullable")]
+    pub volumes: Vec<Volume>,
+    #[serde(deserialize_with = "nullable")]
+    pub resource_claims: Vec<NamedItem>,
+    pub host_network: bool,
+}
+
+/// An entry of which only the name matters here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct NamedItem {
+    pub name: Str,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Container {
+    #[serde(deserialize_with = "nullable")]
+    pub name: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub image: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub resources: ContainerResources,
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<ContainerPort>,
+    /// `Always` on an init container makes it a sidecar.
+    pub restart_policy: Option<Str>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct ContainerResources {
+    #[serde(deserialize_with = "nullable")]
+    pub limits: ResourceList,
+    #[serde(deserialize_with = "nullable")]
+    pub requests: ResourceList,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerPort {
+    pub container_port: i32,
+    pub host_port: i32,
+    #[serde(rename = "hostIP", deserialize_with = "nullable")]
+    pub host_ip: Str,
+    /// TCP when empty.
+    #[serde(deserialize_with = "nullable")]
+    pub protocol: Str,
+}
+
+/// A volume, as far as it decides where a pod can go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Volume {
+    #[serde(deserialize_with = "nullable")]
+    pub name: Str,
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A claim that a controller makes for this pod.
+    pub ephemeral: Option<EphemeralSource>,
+    pub image: Option<ImageSource>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClaimSource {
+    pub claim_name: Str,
+}
+
+/// Present or not is all that matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+pub struct EphemeralSource {}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct ImageSource {
+    #[serde(deserialize_with = "nullable")]
+    pub reference: Str,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Toleration {
+    #[serde(deserialize_with = "nullable")]
+    pub key: Str,
+    /// `Equal` when empty; also `Exists`.
+    #[serde(deserialize_with = "nullable")]
+    pub operator: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub value: Str,
+    /// All effects when empty.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: Str,
+    /// How long a NoExecute taint is tolerated; part of the pod's signature only.
+    pub toleration_seconds: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Affinity {
+    pub node_affinity: Option<NodeAffinity>,
+    pub pod_affinity: Option<PodAffinity>,
+    pub pod_anti_affinity: Option<PodAffinity>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub required: Option<NodeSelector>,
+    #[serde(
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub preferred: Vec<PreferredSchedulingTerm>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct PreferredSchedulingTerm {
+    pub weight: i32,
+    pub preference: NodeSelectorTerm,
+}
+
+/// Affinity or anti-affinity between pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct PodAffinity {
+    #[serde(
+        rename = "requiredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub required: Vec<PodAffinityTerm>,
+    #[serde(
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub preferred: Vec<WeightedPodAffinityTerm>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WeightedPodAffinityTerm {
+    pub weight: i32,
+    pub pod_affinity_term: PodAffinityTerm,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodAffinityTerm {
+    /// Absent matches no pod.
+    pub label_selector: Option<LabelSelector>,
+    #[serde(deserialize_with = "nullable")]
+    pub namespaces: Vec<Str>,
+    #[serde(deserialize_with = "nullable")]
+    pub topology_key: Str,
+    /// Absent means none; empty matches every namespace.
+    pub namespace_selector: Option<LabelSelector>,
+    #[serde(deserialize_with = "nullable")]
+    pub match_label_keys: Vec<Str>,
+    #[serde(deserialize_with = "nullable")]
+    pub mismatch_label_keys: Vec<Str>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TopologySpreadConstraint {
+    pub max_skew: i32,
+    #[serde(deserialize_with = "nullable")]
+    pub topology_key: Str,
+    /// `DoNotSchedule` or `ScheduleAnyway`.
+    #[serde(deserialize_with = "nullable")]
+    pub when_unsatisfiable: Str,
+    pub label_selector: Option<LabelSelector>,
+    pub min_domains: Option<i32>,
+    /// `Honor` when absent; also `Ignore`.
+    pub node_affinity_policy: Option<Str>,
+    /// `Ignore` when absent; also `Honor`.
+    pub node_taints_policy: Option<Str>,
+    #[serde(deserialize_with = "nullable")]
+    pub match_label_keys: Vec<Str>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub phase: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub nominated_node_name: Str,
+    pub start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<PodCondition>,
+    #[serde(deserialize_with = "nullable")]
+    pub container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "nullable")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    /// Pod-level resources in force, while an in-place resize is under way.
+    pub resources: Option<ContainerResources>,
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resources: ResourceList,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct PodCondition {
+    #[serde(rename = "type")]
+    pub kind: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub status: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub reason: Str,
+}
+
+/// What runs now, where it differs from the spec (in-place resize).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub name: Str,
+    pub resources: Option<ContainerResources>,
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resources: ResourceList,
+}

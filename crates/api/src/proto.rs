@@ -1,0 +1,345 @@
+//! Objects as the API server sends them in protobuf (`application/vnd.kubernetes.protobuf`).
+//!
+//! An object comes in an envelope: `k8s\0`, then a `runtime.Unknown` with its type and its message. A list is
+//! an object, too. A watch is a stream of frames ([`Frames`]), each a `WatchEvent` with an envelope inside.
+//!
+//! Fields no lean type holds are passed over. Times are whole seconds: upstream sends fractions and ignores
+//! them on receipt. The same object decoded here and from JSON is equal.
+
+mod convert;
+mod frames;
+mod messages;
+mod wire;
+
+use prost::Message;
+
+use crate::node::Node;
+use crate::pod::Pod;
+use crate::quantity::QuantityError;
+use crate::workload::{
+    Deployment, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController,
+    Service, StatefulSet,
+};
+
+pub use frames::Frames;
+pub use wire::Envelope;
+
+/// An object of any kind that is known here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Object {
+    /// A node.
+    Node(Box<Node>),
+    /// A pod.
+    Pod(Box<Pod>),
+    /// A namespace.
+    Namespace(Namespace),
+    /// A service.
+    Service(Service),
+    /// A ReplicationController.
+    ReplicationController(ReplicationController),
+    /// A ReplicaSet.
+    ReplicaSet(Box<ReplicaSet>),
+    /// A StatefulSet.
+    StatefulSet(Box<StatefulSet>),
+    /// A Deployment.
+    Deployment(Box<Deployment>),
+    /// A PodDisruptionBudget.
+    PodDisruptionBudget(PodDisruptionBudget),
+    /// A PriorityClass.
+    PriorityClass(PriorityClass),
+    /// What the server answers instead of an object.
+    Status(Status),
+}
+
+/// What the server answers instead of an object, or at the end of a watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// HTTP status code, for example 410 when a resource version is too old.
+    pub code: i32,
+    /// In one word, for example `Expired`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// How long to wait before the next attempt; 0 if the server did not say.
+    pub retry_after_seconds: i32,
+}
+
+/// A list of objects of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List<T> {
+    /// From where a watch goes on.
+    pub resource_version: String,
+    /// Asks for the next page; empty on the last one.
+    pub continue_token: String,
+    /// How many more there are, if the server knows.
+    pub remaining_item_count: Option<i64>,
+    /// The objects.
+    pub items: Vec<T>,
+}
+
+/// News of a watch. Resource versions say from where to go on after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent<T> {
+    /// An object is there that was not.
+    Added {
+        /// The object.
+        object: T,
+        /// Its version.
+        resource_version: String,
+    },
+    /// An object has changed.
+    Modified {
+        /// The object.
+        object: T,
+        /// Its version.
+        resource_version: String,
+    },
+    /// An object is gone.
+    Deleted {
+        /// Its last state.
+        object: T,
+        /// The version of its removal.
+        resource_version: String,
+    },
+    /// Nothing happened up to a version.
+    Bookmark {
+        /// The version.
+        resource_version: String,
+        /// All that existed when the watch began has been sent.
+        ends_initial_events: bool,
+    },
+    /// The watch is over.
+    Error(Status),
+}
+
+/// Why bytes are not the object they should be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtoError {
+    /// The bytes are no protobuf of Kubernetes.
+    #[error("expected an object in protobuf: bytes beginning with \"k8s\\0\"")]
+    NoMagic,
+    /// A message ends before its time.
+    #[error("unexpected end of a protobuf message")]
+    Truncated,
+    /// A message cannot be read.
+    #[error("malformed protobuf message")]
+    Malformed,
+    /// The content is compressed or the like.
+    #[error("unknown encoding {encoding:?} of an object: expected none")]
+    Encoded {
+        /// `contentEncoding` of the envelope.
+        encoding: String,
+    },
+    /// The message of an object cannot be read.
+    #[error("decoding a {kind} from protobuf")]
+    Message {
+        /// Kind of the object.
+        kind: &'static str,
+        /// What prost says.
+        #[source]
+        source: prost::DecodeError,
+    },
+    /// The object is of another kind than asked for.
+    #[error("unexpected {kind:?} of {api_version:?}: expected {expected}")]
+    Kind {
+        /// `apiVersion` of the object.
+        api_version: String,
+        /// `kind` of the object.
+        kind: String,
+        /// What was asked for.
+        expected: String,
+    },
+    /// A quantity is none.
+    #[error("decoding the amount of {resource:?}")]
+    Quantity {
+        /// Which resource.
+        resource: String,
+        /// What is wrong with its amount.
+        #[source]
+        source: QuantityError,
+    },
+    /// A time is too far from now to be kept.
+    #[error("time of {seconds} s since 1970 is out of range")]
+    Time {
+        /// The time.
+        seconds: i64,
+    },
+    /// The type of a watch event is not known.
+    #[error("unknown watch event {kind:?}: expected ADDED, MODIFIED, DELETED, BOOKMARK or ERROR")]
+    Event {
+        /// The type.
+        kind: String,
+    },
+    /// A frame is larger than allowed.
+    #[error("frame of {len} bytes is too large: expected at most {len_max}")]
+    FrameTooLarge {
+        /// Length of the frame.
+        len: usize,
+        /// The limit.
+        len_max: usize,
+    },
+}
+
+/// Kinds that can be decoded from protobuf.
+pub trait Kind: Sized + sealed::Sealed {
+    /// Its `apiVersion`.
+    const API_VERSION: &'static str;
+    /// Its `kind`.
+    const KIND: &'static str;
+
+    /// Decodes the bare message, as it stands in an envelope or a list.
+    ///
+    /// # Errors
+    ///
+    /// When the message is malformed, or a quantity or time in it is.
+    fn from_message(raw: &[u8]) -> Result<Self, ProtoError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Implements [`Kind`]: the message it is decoded as, and how that becomes the lean type.
+macro_rules! kinds {
+    ($($api_version:literal $kind:ident: $message:ident, $convert:expr;)*) => {$(
+        impl sealed::Sealed for $kind {}
+
+        impl Kind for $kind {
+            const API_VERSION: &'static str = $api_version;
+            const KIND: &'static str = stringify!($kind);
+
+            fn from_message(raw: &[u8]) -> Result<$kind, ProtoError> {
+                let convert: fn(messages::$message) -> Result<$kind, ProtoError> = $convert;
+                match messages::$message::decode(raw) {
+                    Ok(message) => convert(message),
+                    Err(source) => Err(ProtoError::Message { kind: Self::KIND, source }),
+                }
+            }
+        }
+    )*};
+}
+
+kinds! {
+    "v1" Node: Node, convert::node;
+    "v1" Pod: Pod, convert::pod;
+    "v1" Namespace: Namespace, |given| Ok(Namespace { metadata: convert::metadata(given.metadata)? });
+    "v1" Service: MapSelecting, |given| Ok(Service {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::map_selector(given.spec),
+    });
+    "v1" ReplicationController: MapSelecting, |given| Ok(ReplicationController {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::map_selector(given.spec),
+    });
+    "apps/v1" ReplicaSet: Replicated, |given| Ok(ReplicaSet {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::replicas_spec(given.spec)?,
+    });
+    "apps/v1" StatefulSet: Replicated, |given| Ok(StatefulSet {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::replicas_spec(given.spec)?,
+    });
+    "apps/v1" Deployment: Replicated, |given| Ok(Deployment {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::replicas_spec(given.spec)?,
+    });
+    "policy/v1" PodDisruptionBudget: PodDisruptionBudget, convert::disruption_budget;
+    "scheduling.k8s.io/v1" PriorityClass: PriorityClass, convert::priority_class;
+}
+
+/// Decodes an object of any known kind from its envelope.
+///
+/// # Errors
+///
+/// When the envelope or the message is malformed, or the kind is not known.
+pub fn decode(bytes: &[u8]) -> Result<Object, ProtoError> {
+    let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
+    Ok(match (api_version, kind) {
+        ("v1", "Node") => Object::Node(Box::new(Kind::from_message(raw)?)),
+        ("v1", "Pod") => Object::Pod(Box::new(Kind::from_message(raw)?)),
+        ("v1", "Namespace") => Object::Namespace(Kind::from_message(raw)?),
+        ("v1", "Service") => Object::Service(Kind::from_message(raw)?),
+        ("v1", "ReplicationController") => Object::ReplicationController(Kind::from_message(raw)?),
+        ("apps/v1", "ReplicaSet") => Object::ReplicaSet(Box::new(Kind::from_message(raw)?)),
+        ("apps/v1", "StatefulSet") => Object::StatefulSet(Box::new(Kind::from_message(raw)?)),
+        ("apps/v1", "Deployment") => Object::Deployment(Box::new(Kind::from_message(raw)?)),
+        ("policy/v1", "PodDisruptionBudget") => {
+            Object::PodDisruptionBudget(Kind::from_message(raw)?)
+        }
+        ("scheduling.k8s.io/v1", "PriorityClass") => {
+            Object::PriorityClass(Kind::from_message(raw)?)
+        }
+        ("v1", "Status") => Object::Status(wire::status(raw)?),
+        _ => return Err(unexpected(api_version, kind, "a kind that scheduling reads".to_owned())),
+    })
+}
+
+/// Decodes an object of one kind from its envelope.
+///
+/// # Errors
+///
+/// When the envelope or the message is malformed, or the object is of another kind.
+pub fn decode_as<T: Kind>(bytes: &[u8]) -> Result<T, ProtoError> {
+    let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
+    if (api_version, kind) != (T::API_VERSION, T::KIND) {
+        return Err(unexpected(api_version, kind, format!("{} of {}", T::KIND, T::API_VERSION)));
+    }
+    T::from_message(raw)
+}
+
+/// Decodes a list of objects of one kind from its envelope.
+///
+/// # Errors
+///
+/// When the envelope or a message is malformed, or the list is of another kind.
+pub fn decode_list<T: Kind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
+    let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
+    if api_version != T::API_VERSION || kind.strip_suffix("List") != Some(T::KIND) {
+        return Err(unexpected(
+            api_version,
+            kind,
+            format!("{}List of {}", T::KIND, T::API_VERSION),
+        ));
+    }
+    let list = wire::list(raw)?;
+    Ok(List {
+        resource_version: list.resource_version.to_owned(),
+        continue_token: list.continue_token.to_owned(),
+        remaining_item_count: list.remaining_item_count,
+        items: list.items.into_iter().map(T::from_message).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Decodes a frame of a watch of objects of one kind.
+///
+/// # Errors
+///
+/// When the frame is malformed, or the object is of another kind.
+pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> {
+    let (event, bytes) = wire::watch_event(frame)?;
+    let Envelope { raw, api_version, kind } = Envelope::open(bytes)?;
+    if event == "ERROR" {
+        if (api_version, kind) != ("v1", "Status") {
+            return Err(unexpected(api_version, kind, "Status of v1".to_owned()));
+        }
+        return Ok(WatchEvent::Error(wire::status(raw)?));
+    }
+    let (version, ends_initial_events) = wire::version(raw)?;
+    let resource_version = version.to_owned();
+    match event {
+        "ADDED" => Ok(WatchEvent::Added { object: decode_as(bytes)?, resource_version }),
+        "MODIFIED" => Ok(WatchEvent::Modified { object: decode_as(bytes)?, resource_version }),
+        "DELETED" => Ok(WatchEvent::Deleted { object: decode_as(bytes)?, resource_version }),
+        "BOOKMARK" => Ok(WatchEvent::Bookmark { resource_version, ends_initial_events }),
+        _ => Err(ProtoError::Event { kind: event.to_owned() }),
+    }
+}
+
+fn unexpected(api_version: &str, kind: &str, expected: String) -> ProtoError {
+    ProtoError::Kind { api_version: api_version.to_owned(), kind: kind.to_owned(), expected }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The outer layers, walked without copying: envelopes, lists and watch events hold whole objects as bytes.
+
+use super::{ProtoError, Status};
+
+/// What every object begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// A field of a message.
+#[derive(Clone, Copy)]
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    /// Eight or four bytes: no message here has such fields.
+    Fixed,
+}
+
+/// The fields of a message in their order.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// The next field with its number; None at the end.
+    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, ProtoError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let key = self.number()?;
+        let field = match key & 7 {
+            0 => Field::Number(self.number()?),
+            2 => {
+                let len = usize::try_from(self.number()?).map_err(|_| ProtoError::Truncated)?;
+                Field::Bytes(self.take(len)?)
+            }
+            1 => self.take(8).map(|_| Field::Fixed)?,
+            5 => self.take(4).map(|_| Field::Fixed)?,
+            _ => return Err(ProtoError::Malformed),
+        };
+        Ok(Some((key >> 3, field)))
+    }
+
+    fn number(&mut self) -> Result<u64, ProtoError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?[0];
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(ProtoError::Malformed)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ProtoError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(ProtoError::Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, ProtoError> {
+    std::str::from_utf8(bytes).map_err(|_| ProtoError::Malformed)
+}
+
+/// An object as it is sent: its type and its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope<'a> {
+    /// `apiVersion`.
+    pub api_version: &'a str,
+    /// `kind`.
+    pub kind: &'a str,
+    /// The message.
+    pub raw: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Opens an envelope: `k8s\0`, then a `runtime.Unknown`.
+    ///
+    /// # Errors
+    ///
+    /// When the prefix is missing, the message is malformed or the content is encoded in some way.
+    pub fn open(bytes: &'a [u8]) -> Result<Envelope<'a>, ProtoError> {
+        let unknown = bytes.strip_prefix(MAGIC).ok_or(ProtoError::NoMagic)?;
+        let mut envelope = Envelope { api_version: "", kind: "", raw: &[] };
+        let mut fields = Fields(unknown);
+        while let Some(field) = fields.next()? {
+            match field {
+                (1, Field::Bytes(type_meta)) => {
+                    let mut fields = Fields(type_meta);
+                    while let Some(field) = fields.next()? {
+                        match field {
+                            (1, Field::Bytes(bytes)) => envelope.api_version = text(bytes)?,
+                            (2, Field::Bytes(bytes)) => envelope.kind = text(bytes)?,
+                            _ => {}
+                        }
+                    }
+                }
+                (2, Field::Bytes(raw)) => envelope.raw = raw,
+                (3, Field::Bytes(encoding)) if !encoding.is_empty() => {
+                    let encoding = String::from_utf8_lossy(encoding).into_owned();
+                    return Err(ProtoError::Encoded { encoding });
+                }
+                _ => {}
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+/// A list whose items are not decoded yet.
+#[derive(Default)]
+pub(super) struct RawList<'a> {
+    pub(super) resource_version: &'a str,
+    pub(super) continue_token: &'a str,
+    pub(super) remaining_item_count: Option<i64>,
+    pub(super) items: Vec<&'a [u8]>,
+}
+
+/// The parts of any list: all have the same form.
+pub(super) fn list(raw: &[u8]) -> Result<RawList<'_>, ProtoError> {
+    let mut list = RawList::default();
+    let mut fields = Fields(raw);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(metadata)) => {
+                let mut fields = Fields(metadata);
+                while let Some(field) = fields.next()? {
+                    match field {
+                        (2, Field::Bytes(bytes)) => list.resource_version = text(bytes)?,
+                        (3, Field::Bytes(bytes)) => list.continue_token = text(bytes)?,
+                        (4, Field::Number(count)) => list.remaining_item_count = Some(count as i64),
+                        _ => {}
+                    }
+                }
+            }
+            (2, Field::Bytes(item)) => list.items.push(item),
+            _ => {}
+        }
+    }
+    Ok(list)
+}
+
+/// Type and object (in its envelope) of a `WatchEvent`.
+pub(super) fn watch_event(frame: &[u8]) -> Result<(&str, &[u8]), ProtoError> {
+    let (mut kind, mut object): (_, &[u8]) = ("", &[]);
+    let mut fields = Fields(frame);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(bytes)) => kind = text(bytes)?,
+            (2, Field::Bytes(extension)) => {
+                let mut fields = Fields(extension);
+                while let Some(field) = fields.next()? {
+                    if let (1, Field::Bytes(raw)) = field {
+                        object = raw;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((kind, object))
+}
+
+/// `metadata.resourceVersion` of any object, and whether it is annotated as the end of the initial events.
+pub(super) fn version(raw: &[u8]) -> Result<(&str, bool), ProtoError> {
+    let (mut resource_version, mut ends_initial_events) = ("", false);
+    let mut fields = Fields(raw);
+    while let Some(field) = fields.next()? {
+        let (1, Field::Bytes(metadata)) = field else { continue };
+        let mut fields = Fields(metadata);
+        while let Some(field) = fields.next()? {
+            match field {
+                (6, Field::Bytes(bytes)) => resource_version = text(bytes)?,
+                // Upstream: InitialEventsAnnotationKey in apimachinery's meta/v1.
+                (12, Field::Bytes(pair)) => {
+                    ends_initial_events |= entry(pair)? == (b"k8s.io/initial-events-end", b"true");
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok((resource_version, ends_initial_events))
+}
+
+/// Key and value of an entry of a map.
+fn entry(pair: &[u8]) -> Result<(&[u8], &[u8]), ProtoError> {
+    let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
+    let mut fields = Fields(pair);
+    while let Some(field) = fields.next()? {
+        match field {
+            (1, Field::Bytes(bytes)) => key = bytes,
+            (2, Field::Bytes(bytes)) => value = bytes,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// A `v1` Status.
+pub(super) fn status(raw: &[u8]) -> Result<Status, ProtoError> {
+    let mut status = Status::default();
+    let mut fields = Fields(raw);
+    while let Some(field) = fields.next()? {
+        match field {
+            (3, Field::Bytes(bytes)) => status.message = text(bytes)?.to_owned(),
+            (4, Field::Bytes(bytes)) => status.reason = text(bytes)?.to_owned(),
+            (5, Field::Bytes(details)) => {
+                let mut fields = Fields(details);
+                while let Some(field) = fields.next()? {
+                    if let (5, Field::Number(seconds)) = field {
+                        status.retry_after_seconds = seconds as i32;
+                    }
+                }
+            }
+            (6, Field::Number(code)) => status.code = code as i32,
+            _ => {}
+        }
+    }
+    Ok(status)
+}

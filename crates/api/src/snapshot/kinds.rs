@@ -1,0 +1,169 @@
+//! Which kinds a snapshot keeps, skips or refuses.
+
+/// Kinds a snapshot keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Node,
+    Pod,
+    Namespace,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+    Deployment,
+    Job,
+    PodDisruptionBudget,
+    PriorityClass,
+}
+
+/// What to do with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Keep(Kept),
+    /// A list of anything, or of the kind its name begins with.
+    List,
+    /// Scheduling does not read it.
+    Skip {
+        /// Told by kind and group instead of kind alone.
+        is_custom: bool,
+    },
+    /// The kind is kept in this version of the API only.
+    WrongVersion {
+        expected: &'static str,
+    },
+    Unknown,
+}
+
+const KEPT: [(&str, &str, Kept); 11] = [
+    ("Node", "v1", Kept::Node),
+    ("Pod", "v1", Kept::Pod),
+    ("Namespace", "v1", Kept::Namespace),
+    ("Service", "v1", Kept::Service),
+    ("ReplicationController", "v1", Kept::ReplicationController),
+    ("ReplicaSet", "apps/v1", Kept::ReplicaSet),
+    ("StatefulSet", "apps/v1", Kept::StatefulSet),
+    ("Deployment", "apps/v1", Kept::Deployment),
+    ("Job", "batch/v1", Kept::Job),
+    ("PodDisruptionBudget", "policy/v1", Kept::PodDisruptionBudget),
+    ("PriorityClass", "scheduling.k8s.io/v1", Kept::PriorityClass),
+];
+
+/// Kinds of the groups that Kubernetes itself serves (1.36) and scheduling does not read; what storage and
+/// device plugins read of them is not part of a snapshot yet. The core group has no name.
+const SKIPPED: [(&str, &[&str]); 22] = [
+    (
+        "",
+        &[
+            "Binding",
+            "ComponentStatus",
+            "ConfigMap",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "PodTemplate",
+            "ResourceQuota",
+            "Secret",
+            "ServiceAccount",
+        ],
+    ),
+    (
+        "admissionregistration.k8s.io",
+        &[
+            "MutatingAdmissionPolicy",
+            "MutatingAdmissionPolicyBinding",
+            "MutatingWebhookConfiguration",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+            "ValidatingWebhookConfiguration",
+        ],
+    ),
+    ("apiextensions.k8s.io", &["CustomResourceDefinition"]),
+    ("apiregistration.k8s.io", &["APIService"]),
+    ("apps", &["ControllerRevision", "DaemonSet"]),
+    ("autoscaling", &["HorizontalPodAutoscaler", "Scale"]),
+    ("batch", &["CronJob"]),
+    (
+        "certificates.k8s.io",
+        &["CertificateSigningRequest", "ClusterTrustBundle", "PodCertificateRequest"],
+    ),
+    ("coordination.k8s.io", &["Lease", "LeaseCandidate"]),
+    ("discovery.k8s.io", &["EndpointSlice"]),
+    ("events.k8s.io", &["Event"]),
+    ("extensions", &["Ingress"]),
+    ("flowcontrol.apiserver.k8s.io", &["FlowSchema", "PriorityLevelConfiguration"]),
+    ("internal.apiserver.k8s.io", &["StorageVersion"]),
+    (
+        "networking.k8s.io",
+        &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"],
+    ),
+    ("node.k8s.io", &["RuntimeClass"]),
+    ("policy", &["PodSecurityPolicy"]),
+    ("rbac.authorization.k8s.io", &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]),
+    (
+        "resource.k8s.io",
+        &[
+            "DeviceClass",
+            "DeviceTaintRule",
+            "ResourceClaim",
+            "ResourceClaimTemplate",
+            "ResourcePoolStatusRequest",
+            "ResourceSlice",
+        ],
+    ),
+    ("scheduling.k8s.io", &["PodGroup", "Workload"]),
+    (
+        "storage.k8s.io",
+        &[
+            "CSIDriver",
+            "CSINode",
+            "CSIStorageCapacity",
+            "StorageClass",
+            "VolumeAttachment",
+            "VolumeAttributesClass",
+        ],
+    ),
+    ("storagemigration.k8s.io", &["StorageVersionMigration"]),
+];
+
+/// The group of an `apiVersion`.
+pub(super) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// Whether this is not a group that Kubernetes itself serves. Those without a dot are reserved for it.
+pub(super) fn is_custom(api_version: &str) -> bool {
+    let group = group_of(api_version);
+    group.contains('.') && SKIPPED.iter().all(|(name, _)| *name != group)
+}
+
+/// What to do with objects of this kind.
+pub(super) fn class_of(api_version: &str, kind: &str) -> Class {
+    // By far the most frequent ones first.
+    if api_version == "v1" && kind == "Pod" {
+        return Class::Keep(Kept::Pod);
+    }
+    if is_custom(api_version) {
+        let is_list = kind.len() > "List".len() && kind.ends_with("List");
+        return if is_list { Class::List } else { Class::Skip { is_custom: true } };
+    }
+    if let Some((_, expected, kept)) = KEPT.iter().find(|(name, ..)| *name == kind) {
+        return match api_version == *expected {
+            true => Class::Keep(*kept),
+            false => Class::WrongVersion { expected },
+        };
+    }
+    let group = group_of(api_version);
+    match SKIPPED.iter().find(|(name, _)| *name == group) {
+        Some((_, kinds)) if kinds.contains(&kind) => Class::Skip { is_custom: false },
+        _ if kind == "List" && api_version != "v1" => Class::WrongVersion { expected: "v1" },
+        Some(_) if kind.ends_with("List") => Class::List,
+        _ => Class::Unknown,
+    }
+}
+
+/// The kind of the items of a list, if its name says so.
+pub(super) fn item_kind(list_kind: &str) -> Option<&str> {
+    list_kind.strip_suffix("List").filter(|kind| !kind.is_empty())
+}
