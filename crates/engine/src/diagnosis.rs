@@ -46,12 +46,21 @@ fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {
         narrowed -= 1;
     }
     if narrowed > 0 {
-        counts.insert(narrowed_reason(evaluation), narrowed);
+        // Upstream adds who turned the nominated node down to the same set before it words this.
+        let mut by = evaluation.narrowed_by.clone();
+        by.extend(evaluation.nominated_rejected_by);
+        by.sort_unstable();
+        by.dedup();
+        counts.insert(didnt_satisfy(&by), narrowed);
     }
     counts
 }
 
 /// What upstream says about a node that PreFilter left out.
 pub fn narrowed_reason(evaluation: &Evaluation) -> String {
-    format!("node(s) didn't satisfy plugin(s) [{}]", evaluation.narrowed_by.join(" "))
+    didnt_satisfy(&evaluation.narrowed_by)
+}
+
+fn didnt_satisfy(plugins: &[&str]) -> String {
+    format!("node(s) didn't satisfy plugin(s) [{}]", plugins.join(" "))
 }

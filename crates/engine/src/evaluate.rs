@@ -47,6 +47,8 @@ pub struct Evaluation {
     pub failure: Option<String>,
     /// What Filter said about the pod's nominated node, if PreFilter left that node out.
     pub nominated: Option<Rejected>,
+    /// The plugin that turned the pod's nominated node down, left out or not.
+    pub nominated_rejected_by: Option<&'static str>,
 }
 
 impl Evaluation {
@@ -55,6 +57,13 @@ impl Evaluation {
         let top = self.nodes.iter().filter_map(|node| node.total).max();
         let best = self.nodes.iter().filter(|node| node.total.is_some() && node.total == top);
         best.map(|node| node.row).collect()
+    }
+
+    /// The feasible node, if there is just one.
+    pub fn only_feasible(&self) -> Option<Row> {
+        let mut feasible = self.nodes.iter().filter(|node| node.verdict == Verdict::Feasible);
+        let only = feasible.next()?.row;
+        feasible.next().is_none().then_some(only)
     }
 
     /// Whether any node is feasible.

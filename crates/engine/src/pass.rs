@@ -233,7 +233,8 @@ impl Rest<'_> {
         let mine = &self.question.one_by_one;
         let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
         let nodes: Vec<NodeInfo<'_>> = rows.filter_map(|(at, _)| world.node(Row(at as u32))).collect();
-        if nodes.is_empty() {
+        if nodes.len() <= 1 {
+            // An only node is taken without asking for scores.
             return Ok(());
         }
         let mut skipped = Vec::new();

@@ -134,10 +134,13 @@ impl Order<'_> {
         members.collect()
     }
 
-    /// Sign is not configured: every plugin that filters or scores must sign.
+    /// Sign is not configured: a plugin signs where it filters or scores.
     fn signers(&self) -> Vec<Member<dyn Sign>> {
+        let asked = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
         let signers = self.built.iter().enumerate().filter_map(|(plugin, (name, points))| {
-            Some(Member { plugin, name, weight: 1, point: points.sign.clone()? })
+            let takes_part = |point| self.expanded.at(point).iter().any(|placed| placed.name == *name);
+            let point = points.sign.clone().filter(|_| asked.into_iter().any(takes_part))?;
+            Some(Member { plugin, name, weight: 1, point })
         });
         signers.collect()
     }

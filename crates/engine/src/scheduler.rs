@@ -147,6 +147,11 @@ impl Scheduler {
         if let Some(failure) = evaluation.failure {
             return Decision::Failed(failure);
         }
+        if let Some(row) = evaluation.only_feasible() {
+            let only = evaluation.nodes.iter().find(|node| node.row == row);
+            let total = only.and_then(|node| node.total).unwrap_or(0);
+            return Decision::Place { row, total, n_ties: 1 };
+        }
         let best = evaluation.best();
         let total = evaluation.nodes.iter().filter_map(|node| node.total).max();
         match total {

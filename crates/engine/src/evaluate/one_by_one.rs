@@ -33,7 +33,11 @@ pub fn evaluate(profile: &Profile, world: &World, states: &mut PluginStates, pod
     if evaluation.failure.is_none()
         && let Err(failure) = attempt.score(&mut evaluation)
     {
-        evaluation.failure = Some(failure.to_string());
+        // An only node is taken without asking for scores, so that nobody's failure counts.
+        evaluation.nodes.iter_mut().for_each(|node| node.total = None);
+        if evaluation.only_feasible().is_none() {
+            evaluation.failure = Some(failure.to_string());
+        }
     }
     evaluation
 }
@@ -118,8 +122,14 @@ impl Attempt<'_> {
                 evaluation.failure = Some(failure.to_string());
             }
             // Upstream tries a pod's nominated node first, narrowed or not, and remembers why it did not fit.
-            if left_out && self.pod.nominated_node_name == node.name() {
-                evaluation.nominated = self.filter_with_nominated(node, &narrowed.skipped).err();
+            if self.pod.nominated_node_name == node.name() {
+                let rejected = match &verdict {
+                    Verdict::Rejected(rejected) => Some(rejected.clone()),
+                    Verdict::Narrowed => self.filter_with_nominated(node, &narrowed.skipped).err(),
+                    Verdict::Feasible => None,
+                };
+                evaluation.nominated_rejected_by = rejected.as_ref().and_then(|rejected| rejected.plugin);
+                evaluation.nominated = rejected.filter(|_| left_out);
             }
             evaluation.nodes.push(NodeVerdict { row: node.row(), verdict, scores: vec![], total: None });
         }
