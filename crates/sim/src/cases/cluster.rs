@@ -1,0 +1,96 @@
+//! A whole cluster with one pod to ask about.
+
+use serde_json::{Value, json};
+
+use super::draw::{Draw, Fields, NAMESPACES};
+use super::focus::Feature;
+use super::pod::{self, Role};
+use super::{Ask, Case, config, node};
+
+const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+
+/// A case that asks for an explanation.
+pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
+    let config = draw.has(Feature::Config).then(|| config::any(draw));
+    let n = match draw.range(0, 99) {
+        0 => 0,
+        1..10 => 1,
+        10..80 => draw.count(2, 5),
+        _ => draw.count(6, 12),
+    };
+    let mut names: Vec<String> = LETTERS[..n].iter().map(|name| (*name).to_owned()).collect();
+    draw.shuffle(&mut names);
+    let mut objects: Vec<Value> = names.iter().map(|name| node::node(draw, name, &names)).collect();
+    objects.extend(namespaces(draw));
+    objects.extend(owners(draw));
+    if n > 0 {
+        let assigned = draw.count(0, (2 * n + 1).min(12));
+        objects.extend((0..assigned).map(|at| pod::pod(draw, &format!("p{at}"), Role::Assigned, &names)));
+        let nominated = if draw.has(Feature::Nominated) { draw.count(1, 3) } else { 0 };
+        objects.extend((0..nominated).map(|at| pod::pod(draw, &format!("n{at}"), Role::Nominated, &names)));
+    }
+    if draw.percent(10) {
+        objects.push(pod::pod(draw, "waits", Role::Pending, &names));
+    }
+    let asked = pod::pod(draw, "web", Role::Asked, &names);
+    let pod = format!("{}/web", asked["metadata"]["namespace"].as_str().unwrap_or("default"));
+    objects.push(asked);
+    Case { id, pod, config, objects, ask: Ask::Explain }
+}
+
+fn namespaces(draw: &mut Draw) -> Vec<Value> {
+    if !draw.has(Feature::Namespaces) && !draw.percent(15) {
+        return Vec::new();
+    }
+    let known = draw.some(&NAMESPACES, 1, 3);
+    let all = known.into_iter().map(|name| {
+        let mut labels = Fields::default();
+        if draw.percent(70) {
+            labels.put("kubernetes.io/metadata.name", name);
+        }
+        if draw.percent(60) {
+            labels.put("team", draw.pick(&["x", "y"]));
+        }
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": Value::from(labels)}})
+    });
+    all.collect()
+}
+
+/// Services and controllers, whose selectors become those of default constraints.
+fn owners(draw: &mut Draw) -> Vec<Value> {
+    let mut all = Vec::new();
+    if !draw.has(Feature::Owners) {
+        return all;
+    }
+    for at in 0..draw.count(0, 2) {
+        all.push(owner(draw, "v1", "Service", &format!("service-{at}")));
+    }
+    for at in 0..2 {
+        let name = format!("owner-{at}");
+        for (version, kind) in
+            [("v1", "ReplicationController"), ("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet")]
+        {
+            if draw.percent(60) {
+                all.push(owner(draw, version, kind, &name));
+            }
+        }
+    }
+    all
+}
+
+fn owner(draw: &mut Draw, version: &str, kind: &str, name: &str) -> Value {
+    let mut metadata = Fields::default();
+    metadata.put("name", name);
+    if draw.when(Feature::Namespaces, 50) {
+        metadata.put("namespace", draw.pick(&NAMESPACES));
+    }
+    let mut spec = Fields::default();
+    if version == "v1" {
+        if draw.percent(90) {
+            spec.put("selector", pod::labels(draw));
+        }
+    } else if draw.percent(90) {
+        spec.put("selector", super::affinity::selector(draw));
+    }
+    json!({"apiVersion": version, "kind": kind, "metadata": Value::from(metadata), "spec": Value::from(spec)})
+}

@@ -1,0 +1,115 @@
+//! Why pods were turned down, and what they wait for.
+
+use std::collections::BTreeSet;
+
+use loadmaster_api::{Node, Str};
+use loadmaster_engine::{Evaluation, Profile, Verdict, diagnosis};
+use loadmaster_framework::event::HintFn;
+use loadmaster_framework::{Action, ClusterEvent};
+
+use super::queue::Rejecters;
+
+/// Why a pod was turned down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Why {
+    /// Upstream's message.
+    pub message: String,
+    /// The reasons in it, without numbers.
+    pub reasons: Vec<Str>,
+    pub(super) by: Rejecters,
+}
+
+impl Why {
+    /// One reason that no node was asked about.
+    pub(super) fn of(message: String, by: Rejecters) -> Why {
+        Why { reasons: vec![Str::new(&message)], message, by }
+    }
+
+    /// What an evaluation without a feasible node says.
+    pub(super) fn new(
+        seat: usize,
+        profile: &Profile,
+        evaluation: &Evaluation,
+        n_nodes: usize,
+    ) -> Why {
+        Why {
+            message: diagnosis::message(evaluation, n_nodes),
+            reasons: reasons(evaluation),
+            by: Rejecters { seat, plugins: plugins(profile, evaluation) },
+        }
+    }
+}
+
+/// Plugins with a part in the rejection, by index. A plugin that narrowed the nodes may have left out the one that will fit.
+fn plugins(profile: &Profile, evaluation: &Evaluation) -> Vec<usize> {
+    let by_filter = evaluation.nodes.iter().filter_map(|node| match &node.verdict {
+        Verdict::Rejected(rejected) => rejected.plugin,
+        _ => None,
+    });
+    let names = by_filter
+        .chain(evaluation.pre_filter.iter().filter_map(|rejected| rejected.plugin))
+        .chain(evaluation.nominated.iter().filter_map(|rejected| rejected.plugin))
+        .chain(evaluation.narrowed_by.iter().copied());
+    let names: BTreeSet<&str> = names.collect();
+    let known =
+        profile.plugins.iter().enumerate().filter(|(_, plugin)| names.contains(plugin.name));
+    known.map(|(at, _)| at).collect()
+}
+
+fn reasons(evaluation: &Evaluation) -> Vec<Str> {
+    let mut reasons = BTreeSet::new();
+    for node in &evaluation.nodes {
+        match &node.verdict {
+            Verdict::Rejected(rejected) => reasons.extend(rejected.rejection.reasons()),
+            Verdict::Narrowed if evaluation.nominated.is_none() => {
+                reasons.insert(diagnosis::narrowed_reason(evaluation));
+            }
+            _ => {}
+        }
+    }
+    reasons.extend(evaluation.pre_filter.iter().flat_map(|rejected| rejected.rejection.reasons()));
+    reasons.into_iter().map(Str::from).collect()
+}
+
+/// Who among a pod's rejecters must be asked about an event.
+pub(super) enum Listeners {
+    /// Nobody listens to such events.
+    Nobody,
+    /// Somebody wants every such event.
+    Everybody,
+    /// One of these must say yes.
+    Hints(Vec<HintFn>),
+}
+
+/// Who listens to an event on behalf of pods that these plugins turned down.
+pub(super) fn listeners(profile: &Profile, by: &Rejecters, event: &ClusterEvent) -> Listeners {
+    // A failed attempt names no plugin: anything may have been the cause.
+    if by.plugins.is_empty() {
+        return Listeners::Everybody;
+    }
+    let mut hints = Vec::new();
+    for plugin in by.plugins.iter().filter_map(|at| profile.plugins.get(*at)) {
+        let Some(registered) = &plugin.events else { return Listeners::Everybody };
+        for known in registered.iter().filter(|known| known.event.matches(event)) {
+            match &known.hint {
+                Some(hint) => hints.push(hint.clone()),
+                None => return Listeners::Everybody,
+            }
+        }
+    }
+    if hints.is_empty() { Listeners::Nobody } else { Listeners::Hints(hints) }
+}
+
+/// What changed on a node, one event each, as upstream's `nodeSchedulingPropertiesChange` tells them apart.
+pub(super) fn node_changes(old: &Node, new: &Node) -> Vec<Action> {
+    let changes = [
+        (old.spec.unschedulable != new.spec.unschedulable, Action::UPDATE_NODE_TAINT),
+        (old.status.allocatable != new.status.allocatable, Action::UPDATE_NODE_ALLOCATABLE),
+        (old.metadata.labels != new.metadata.labels, Action::UPDATE_NODE_LABEL),
+        (old.spec.taints != new.spec.taints, Action::UPDATE_NODE_TAINT),
+    ];
+    let mut actions: Vec<Action> =
+        changes.into_iter().filter(|(changed, _)| *changed).map(|(_, action)| action).collect();
+    actions.dedup();
+    actions
+}

@@ -1,0 +1,7 @@
+//! Worlds to try things in: generated cases, scenarios, and a cluster in memory.
+
+pub mod cases;
+pub mod cluster;
+pub mod load;
+pub mod scenario;
+pub mod twin;

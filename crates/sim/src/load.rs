@@ -1,0 +1,195 @@
+//! From the objects of a cluster to a world, a profile and the pod that is asked about.
+//!
+//! The rules are those of `conformance/README.md`, so that the same objects mean the same to kube-scheduler and to us:
+//!
+//! - Pods with `spec.nodeName` are on their node. Pods that have ended are not there.
+//! - Waiting pods with `status.nominatedNodeName` hold their node, unless no profile has their scheduler name or a PreEnqueue
+//!   plugin holds them back. Other waiting pods do not matter.
+//! - The asked pod is never in the world. If it names a node and its status says that it was scheduled, the name is cleared: the
+//!   question is where it would go now. Without such a status the name is a wish, and up to the NodeName plugin.
+
+use std::sync::Arc;
+
+use loadmaster_api::snapshot::{Snapshot, Sourced};
+use loadmaster_api::{ObjectMeta, Pod, Str};
+use loadmaster_config::Checked;
+use loadmaster_engine::{Profile, ProfileError};
+use loadmaster_framework::{Cx, CycleState, FeatureGates, PodInfo, Registry, TemplateError, World};
+use loadmaster_stdx::Map;
+
+/// A pod, the profile that decides it, and the world as it is without the pod.
+pub struct Loaded<'p> {
+    pub world: World,
+    pub profile: &'p Profile,
+    pub pod: PodInfo,
+}
+
+/// Why there is nothing to ask.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The pod is not among the objects.
+    #[error("pod {pod:?} is not among the {n_pods} pods")]
+    NoPod { pod: String, n_pods: usize },
+    /// Nobody decides pods of this scheduler name.
+    #[error("pod {pod:?}: profile not found for scheduler name {scheduler_name:?}, there is {}", known.join(", "))]
+    NoProfile { pod: String, scheduler_name: String, known: Vec<String> },
+    /// A pod is on a node that does not exist.
+    #[error("pod {pod:?}: node {node:?} does not exist")]
+    NoNode { pod: String, node: String },
+    /// A selector in a pod does not parse.
+    #[error("pod {pod:?}")]
+    Pod {
+        pod: String,
+        #[source]
+        source: TemplateError,
+    },
+}
+
+/// Builds every profile of a configuration.
+pub fn profiles(
+    checked: &Checked,
+    registry: &Registry,
+    gates: &FeatureGates,
+) -> Result<Vec<Profile>, ProfileError> {
+    checked.profiles.iter().map(|profile| Profile::new(profile, registry, gates)).collect()
+}
+
+/// The world that the objects make, for deciding the pod called `asked` (`namespace/name`).
+pub fn load<'p>(
+    snapshot: &Snapshot,
+    profiles: &'p [Profile],
+    gates: &FeatureGates,
+    asked: &str,
+) -> Result<Loaded<'p>, LoadError> {
+    let found = snapshot.pods.iter().find(|pod| pod.full_name() == asked);
+    let found = found.ok_or_else(|| LoadError::NoPod {
+        pod: asked.to_owned(),
+        n_pods: snapshot.pods.len(),
+    })?;
+    load_for(snapshot, profiles, gates, found)
+}
+
+/// The same for a pod that need not be among the objects; one of its name is not in the world.
+pub fn load_for<'p>(
+    snapshot: &Snapshot,
+    profiles: &'p [Profile],
+    gates: &FeatureGates,
+    asked: &Pod,
+) -> Result<Loaded<'p>, LoadError> {
+    let mut world = surroundings(snapshot, gates);
+    let pod = parse(&mut world, &as_if_new(asked))?;
+    let profile = profile_of(profiles, &pod).ok_or_else(|| LoadError::NoProfile {
+        pod: asked.full_name(),
+        scheduler_name: pod.template.scheduler_name().to_owned(),
+        known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
+    })?;
+    let id = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+    let others = snapshot.pods.iter().filter(|pod| id(pod) != id(asked));
+    place(&mut world, profiles, others)?;
+    Ok(Loaded { world, profile, pod })
+}
+
+/// The world that the objects make, with all pods that are on a node or nominated to one.
+pub fn world(
+    snapshot: &Snapshot,
+    profiles: &[Profile],
+    gates: &FeatureGates,
+) -> Result<World, LoadError> {
+    let mut world = surroundings(snapshot, gates);
+    place(&mut world, profiles, snapshot.pods.iter())?;
+    Ok(world)
+}
+
+/// The pod without a placement that a scheduler made before.
+pub fn as_if_new(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if was_scheduled(&pod) {
+        pod.spec.node_name = Str::default();
+    }
+    pod
+}
+
+fn was_scheduled(pod: &Pod) -> bool {
+    let status = &pod.status;
+    status.phase == "Running"
+        || status.start_time.is_some()
+        || status.conditions.iter().any(|c| c.kind == "PodScheduled" && c.status == "True")
+}
+
+/// Everything but pods.
+fn surroundings(snapshot: &Snapshot, gates: &FeatureGates) -> World {
+    let mut world = World::new(gates.clone());
+    for namespace in &snapshot.namespaces {
+        world.set_namespace(Arc::new(namespace.object.clone()));
+    }
+    world.change_cluster(|cluster| {
+        cluster.services = by_namespace(&snapshot.services, |object| &object.metadata);
+        cluster.replication_controllers =
+            by_namespace(&snapshot.replication_controllers, |object| &object.metadata);
+        cluster.replica_sets = by_namespace(&snapshot.replica_sets, |object| &object.metadata);
+        cluster.stateful_sets = by_namespace(&snapshot.stateful_sets, |object| &object.metadata);
+        cluster.disruption_budgets =
+            by_namespace(&snapshot.disruption_budgets, |object| &object.metadata);
+        let classes = snapshot.priority_classes.iter();
+        cluster.priority_classes = classes
+            .map(|class| (Str::new(&class.metadata.name), Arc::new(class.object.clone())))
+            .collect();
+    });
+    for node in &snapshot.nodes {
+        world.set_node(Arc::new(node.object.clone()));
+    }
+    world
+}
+
+fn by_namespace<T: Clone>(
+    objects: &[Sourced<T>],
+    metadata: impl Fn(&T) -> &ObjectMeta,
+) -> Map<Str, Vec<Arc<T>>> {
+    let mut all: Map<Str, Vec<Arc<T>>> = Map::default();
+    for sourced in objects {
+        let namespace = metadata(&sourced.object).namespace.clone();
+        all.entry(namespace).or_default().push(Arc::new(sourced.object.clone()));
+    }
+    all
+}
+
+/// Puts pods where they are, and remembers the nodes that are promised to others.
+fn place<'s>(
+    world: &mut World,
+    profiles: &[Profile],
+    pods: impl Iterator<Item = &'s Sourced<Pod>>,
+) -> Result<(), LoadError> {
+    for pod in pods {
+        if !pod.spec.node_name.is_empty() {
+            let row = world.nodes().row(&pod.spec.node_name).ok_or_else(|| LoadError::NoNode {
+                pod: pod.full_name(),
+                node: pod.spec.node_name.to_string(),
+            })?;
+            let info = parse(world, pod)?;
+            world.add_pod(row, Arc::new(info));
+        } else if !pod.status.nominated_node_name.is_empty() {
+            let info = parse(world, pod)?;
+            if may_enter_the_queue(world, profiles, &info) {
+                world.nominate(info.nominated_node_name.clone(), Arc::new(info));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Only a pod in the queue can be nominated.
+fn may_enter_the_queue(world: &World, profiles: &[Profile], pod: &PodInfo) -> bool {
+    let Some(profile) = profile_of(profiles, pod) else { return false };
+    let cycle = CycleState::default();
+    let cx = Cx { world, cycle: &cycle, states: &profile.states };
+    profile.pre_enqueue.iter().all(|member| member.point.pre_enqueue(cx, pod).is_ok())
+}
+
+fn profile_of<'p>(profiles: &'p [Profile], pod: &PodInfo) -> Option<&'p Profile> {
+    profiles.iter().find(|profile| profile.scheduler_name == pod.template.scheduler_name())
+}
+
+fn parse(world: &mut World, pod: &Pod) -> Result<PodInfo, LoadError> {
+    world.parse(pod).map_err(|source| LoadError::Pod { pod: pod.full_name(), source })
+}

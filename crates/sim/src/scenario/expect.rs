@@ -1,0 +1,182 @@
+//! What is expected of a pod, and what an answer says about it, in one form.
+
+use std::collections::BTreeSet;
+
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Where a pod could go. Fields that are absent are not compared; a node's text may be cut after the plugin's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Expect {
+    /// What keeps it out of the queue: `SchedulingGates, UnschedulableAndUnresolvable, waiting for ...`.
+    pub held_by: Option<String>,
+    /// What turned it down before any node was looked at.
+    pub pre_filter: Option<String>,
+    /// The plugins that turned nodes down, if no node is left.
+    pub pending: Option<Vec<String>>,
+    /// Per node `fits`, or plugin, code and reasons.
+    pub nodes: Option<IndexMap<String, String>>,
+    /// Weighted scores by plugin and node; an empty list says that the plugin did not score.
+    pub scores: Option<IndexMap<String, IndexMap<String, i64>>>,
+    /// The nodes of which one is chosen.
+    pub best: Option<Vec<String>>,
+    /// Why it stays pending.
+    pub message: Option<String>,
+}
+
+/// Something that a file has recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recorded {
+    Expect(Expect),
+    /// `Queue`, `Skip`, `Unregistered` or `Error`.
+    Hint(String),
+    Signature(Option<Map<String, Value>>),
+}
+
+/// Fragments whose plugins are not built or see other volumes than upstream's.
+const FOREIGN_FRAGMENTS: [&str; 3] = [
+    "v1.Pod.Spec.RequiredFeatures()",
+    "v1.Pod.Spec.Volumes.NonSyntheticSources()",
+    "v1.Pod.Spec.DynamicResources",
+];
+
+impl Expect {
+    /// What an answer in the words of `conformance/README.md` says, with the scores of these plugins, or of all.
+    pub fn from_answer(answer: &Value, scorers: Option<&[String]>) -> Expect {
+        let nodes = || answer["nodes"].as_array().into_iter().flatten();
+        let texts = nodes().map(|node| (text(&node["name"]), status(&node["filter"])));
+        let best = answer["best"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
+        let message = text(&answer["message"]);
+        Expect {
+            held_by: answer.get("preEnqueue").map(status),
+            pre_filter: answer.get("preFilter").map(status),
+            pending: best.is_empty().then(|| rejecters(answer)).filter(|plugins| !plugins.is_empty()),
+            nodes: Some(texts.collect()),
+            scores: Some(scores(answer, scorers)).filter(|scores| !scores.is_empty()),
+            best: Some(best).filter(|best| !best.is_empty()),
+            message: Some(message).filter(|message| !message.is_empty()),
+        }
+    }
+
+    /// Whether nothing is expected: nobody has recorded it yet.
+    pub fn is_empty(&self) -> bool {
+        *self == Expect::default()
+    }
+
+    /// What is found to be otherwise, line by line.
+    pub fn differences(&self, found: &Expect) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut text = |name: &str, want: &Option<String>, found: &Option<String>| {
+            if want.is_some() && want != found {
+                lines.push(format!("{name}: expected {want:?}, found {found:?}"));
+            }
+        };
+        text("heldBy", &self.held_by, &found.held_by);
+        text("preFilter", &self.pre_filter, &found.pre_filter);
+        text("message", &self.message, &found.message);
+        // What is recorded is whole: nothing may stand in its way that is not in the file.
+        if self.message.is_none() && self.best.is_some() {
+            text("message", &Some(String::new()), &Some(found.message.clone().unwrap_or_default()));
+        }
+        if self.pending.is_some() && self.pending != found.pending {
+            lines.push(format!("pending: expected {:?}, found {:?}", self.pending, found.pending));
+        }
+        if self.best.is_some() && self.best != found.best {
+            lines.push(format!("best: expected {:?}, found {:?}", self.best, found.best));
+        }
+        for (name, want) in self.nodes.iter().flatten() {
+            let found = found.nodes.iter().flatten().find(|(known, _)| *known == name);
+            let found = found.map_or("nothing", |(_, text)| text);
+            if want != found && found.split(',').next() != Some(want) {
+                lines.push(format!("node {name}: expected {want:?}, found {found:?}"));
+            }
+        }
+        let none = IndexMap::new();
+        for (plugin, want) in self.scores.iter().flatten() {
+            let found = found.scores.as_ref().and_then(|scores| scores.get(plugin)).unwrap_or(&none);
+            if want != found {
+                lines.push(format!("scores of {plugin}: expected {want:?}, found {found:?}"));
+            }
+        }
+        lines
+    }
+}
+
+impl Recorded {
+    /// What is found to be otherwise.
+    pub fn differences(&self, found: &Recorded) -> Vec<String> {
+        match (self, found) {
+            (Recorded::Expect(want), Recorded::Expect(found)) => want.differences(found),
+            (Recorded::Signature(Some(want)), Recorded::Signature(Some(found))) => {
+                let keys = want.iter().filter(|(key, value)| found.get(*key) != Some(value));
+                keys.map(|(key, value)| format!("{key}: expected {value}, found {:?}", found.get(key))).collect()
+            }
+            _ if self == found => Vec::new(),
+            _ => vec![format!("expected {self:?}, found {found:?}")],
+        }
+    }
+}
+
+/// The hint in an answer, in our words.
+pub(super) fn hint(answer: &Value) -> String {
+    match answer["hint"].as_str() {
+        Some("QueueSkip") => "Skip".to_owned(),
+        Some(other) => other.to_owned(),
+        None => text(&answer["error"]),
+    }
+}
+
+/// The signature in an answer, without what we do not build.
+pub(super) fn signature(answer: &Value) -> Option<Map<String, Value>> {
+    let signature = match &answer["signature"] {
+        Value::String(text) => serde_json::from_str(text).ok()?,
+        other => other.clone(),
+    };
+    let mut parts = signature.as_object()?.clone();
+    parts.retain(|key, _| !FOREIGN_FRAGMENTS.contains(&key.as_str()));
+    Some(parts)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// `fits`, or plugin, code and reasons.
+fn status(status: &Value) -> String {
+    if status["code"] == "Success" {
+        return "fits".to_owned();
+    }
+    // Upstream lists scalar resources in random order.
+    let mut reasons: Vec<String> = status["reasons"].as_array().into_iter().flatten().map(text).collect();
+    reasons.sort_unstable();
+    let head = [text(&status["plugin"]), text(&status["code"])];
+    let parts = head.into_iter().chain([reasons.join("; ")]).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn rejecters(answer: &Value) -> Vec<String> {
+    let nodes = answer["nodes"].as_array().into_iter().flatten().map(|node| &node["filter"]["plugin"]);
+    let all = nodes.chain([&answer["preFilter"]["plugin"], &answer["preEnqueue"]["plugin"]]);
+    let all: BTreeSet<String> = all.filter(|plugin| plugin.is_string()).map(text).collect();
+    all.into_iter().collect()
+}
+
+fn scores(answer: &Value, scorers: Option<&[String]>) -> IndexMap<String, IndexMap<String, i64>> {
+    let mut scores: IndexMap<String, IndexMap<String, i64>> = IndexMap::new();
+    for node in answer["nodes"].as_array().into_iter().flatten() {
+        let name = text(&node["name"]);
+        for (plugin, score) in node["scores"].as_object().into_iter().flatten() {
+            if scorers.is_none_or(|scorers| scorers.contains(plugin)) {
+                let score = score.as_i64().unwrap_or_default();
+                scores.entry(plugin.clone()).or_default().insert(name.clone(), score);
+            }
+        }
+    }
+    let feasible = answer["best"].as_array().is_some_and(|best| !best.is_empty());
+    for plugin in scorers.into_iter().flatten().filter(|_| feasible) {
+        scores.entry(plugin.clone()).or_default();
+    }
+    scores
+}

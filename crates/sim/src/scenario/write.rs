@@ -1,0 +1,267 @@
+//! Writing recorded answers into a scenario's text, and random cases as scenarios.
+//!
+//! What people wrote stays as it is, comments and line breaks included: only the `oracle` line, `expect` and `sign` steps, and the
+//! `hints` of events are written anew.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::expect::{Expect, Recorded};
+use super::steps::{About, Question};
+use crate::cases::{Ask, Case};
+
+/// The text with these answers in it.
+pub fn record(text: &str, version: &str, answers: &[(Question, Recorded)]) -> String {
+    let (head, steps) = split(text);
+    let mut new = with_version(&head, version);
+    for (at, step) in steps.iter().enumerate() {
+        let answers: Vec<&(Question, Recorded)> =
+            answers.iter().filter(|(question, _)| question.step == at).collect();
+        if answers.is_empty() {
+            new.push_str(step);
+            continue;
+        }
+        match answers[0].0.about {
+            About::Expect { .. } => new.push_str("- expect:\n"),
+            About::Sign { .. } => new.push_str("- sign:\n"),
+            About::Hint { .. } => {
+                new.push_str(&without_hints(step));
+                let hints = answers.iter().filter_map(|(question, found)| match (&question.about, found) {
+                    (About::Hint { plugin }, Recorded::Hint(hint)) => Some(format!("{plugin}: {}", scalar(hint))),
+                    _ => None,
+                });
+                let _ = writeln!(new, "  hints: {{{}}}", hints.collect::<Vec<_>>().join(", "));
+            }
+        }
+        for (question, found) in answers {
+            match (&question.about, found) {
+                (About::Expect { pod }, Recorded::Expect(expect)) => write_expect(&mut new, pod, expect),
+                (About::Sign { pod }, Recorded::Signature(parts)) => write_signature(&mut new, pod, parts.as_ref()),
+                _ => {}
+            }
+        }
+        new.push_str(&trailing_comments(step));
+    }
+    new
+}
+
+/// A case as a scenario without answers; none for questions that scenarios do not ask.
+pub fn from_case(case: &Case, about: &str, from: &str) -> Option<String> {
+    let mut text = format!("about: {}\nfrom: {}\n", scalar(about), scalar(from));
+    if let Some(config) = &case.config {
+        let mut config = config.clone();
+        if let Some(fields) = config.as_object_mut() {
+            fields.retain(|field, _| field != "apiVersion" && field != "kind");
+        }
+        let _ = writeln!(text, "config: {config}");
+    }
+    text.push_str("objects:\n");
+    for object in &case.objects {
+        let _ = writeln!(text, "- {object}");
+    }
+    text.push_str("steps:\n");
+    let pod = scalar(&case.pod);
+    match &case.ask {
+        Ask::Explain => {
+            let _ = writeln!(text, "- expect: {{{pod}: {{}}}}");
+        }
+        Ask::Sign => {
+            let _ = writeln!(text, "- sign: {{{pod}: null}}");
+        }
+        Ask::Hint(event) => {
+            let _ = writeln!(text, "- event: {} {}", event.resource, event.action);
+            let _ = writeln!(text, "  pod: {pod}");
+            for (field, object) in [("old", &event.old), ("new", &event.new)] {
+                if !object.is_null() {
+                    let _ = writeln!(text, "  {field}: {}", with_kind(object, &event.resource));
+                }
+            }
+            let _ = writeln!(text, "  hints: {{{}: unknown}}", event.plugin);
+        }
+        Ask::Config => return None,
+    }
+    Some(text)
+}
+
+fn with_kind(object: &Value, resource: &str) -> Value {
+    let mut object = object.clone();
+    object["apiVersion"] = "v1".into();
+    object["kind"] = if resource == "Node" { "Node".into() } else { "Pod".into() };
+    object
+}
+
+/// The text up to `steps:`, and the text of each step.
+fn split(text: &str) -> (String, Vec<String>) {
+    let mut head = String::new();
+    let mut steps: Vec<String> = Vec::new();
+    let mut in_steps = false;
+    for line in text.split_inclusive('\n') {
+        let begins = line.starts_with("- ") && in_steps;
+        match steps.last_mut() {
+            Some(last) if !begins => last.push_str(line),
+            _ if begins => steps.push(line.to_owned()),
+            _ => head.push_str(line),
+        }
+        in_steps |= line.trim_end() == "steps:";
+    }
+    (head, steps)
+}
+
+/// The version stands under what the scenario is about.
+fn with_version(head: &str, version: &str) -> String {
+    let mut new = String::new();
+    let mut lines = head.split_inclusive('\n').filter(|line| !line.starts_with("oracle:")).peekable();
+    let mut is_written = false;
+    while let Some(line) = lines.next() {
+        new.push_str(line);
+        let is_about = line.starts_with("about:") || line.starts_with("from:");
+        let goes_on = lines.peek().is_some_and(|next| next.starts_with("from:") || next.starts_with(' '));
+        if is_about && !goes_on && !is_written {
+            let _ = writeln!(new, "oracle: {version}");
+            is_written = true;
+        }
+    }
+    new
+}
+
+fn without_hints(step: &str) -> String {
+    let mut kept = String::new();
+    let mut in_hints = false;
+    for line in step.split_inclusive('\n') {
+        in_hints = line.starts_with("  hints:") || in_hints && line.starts_with("   ");
+        let is_comment = line.starts_with('#') || line.trim().is_empty();
+        if !in_hints && !is_comment {
+            kept.push_str(line);
+        }
+    }
+    kept
+}
+
+/// Comments and empty lines in front of the next step.
+fn trailing_comments(step: &str) -> String {
+    let lines: Vec<&str> = step.split_inclusive('\n').collect();
+    let n = lines.iter().rev().take_while(|line| line.starts_with('#') || line.trim().is_empty()).count();
+    lines[lines.len() - n..].concat()
+}
+
+fn write_expect(text: &mut String, pod: &str, expect: &Expect) {
+    let _ = writeln!(text, "    {}:", scalar(pod));
+    let mut field = |name: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            let _ = writeln!(text, "      {name}: {}", scalar(value));
+        }
+    };
+    field("heldBy", &expect.held_by);
+    field("preFilter", &expect.pre_filter);
+    if let Some(plugins) = &expect.pending {
+        let _ = writeln!(text, "      pending: [{}]", plugins.join(", "));
+    }
+    match expect.nodes.as_ref() {
+        Some(nodes) if nodes.is_empty() => text.push_str("      nodes: {}\n"),
+        Some(nodes) => {
+            text.push_str("      nodes:\n");
+            for (name, verdict) in nodes {
+                let _ = writeln!(text, "        {}: {}", scalar(name), scalar(verdict));
+            }
+        }
+        None => {}
+    }
+    if let Some(scores) = &expect.scores {
+        text.push_str("      scores:\n");
+        for (plugin, scores) in scores {
+            let scores = scores.iter().map(|(name, score)| format!("{}: {score}", scalar(name)));
+            let _ = writeln!(text, "        {plugin}: {{{}}}", scores.collect::<Vec<_>>().join(", "));
+        }
+    }
+    if let Some(best) = &expect.best {
+        let best: Vec<String> = best.iter().map(|name| scalar(name)).collect();
+        let _ = writeln!(text, "      best: [{}]", best.join(", "));
+    }
+    if let Some(message) = &expect.message {
+        let _ = writeln!(text, "      message: {}", scalar(message));
+    }
+}
+
+fn write_signature(text: &mut String, pod: &str, parts: Option<&Map<String, Value>>) {
+    let Some(parts) = parts else {
+        let _ = writeln!(text, "    {}: null", scalar(pod));
+        return;
+    };
+    let _ = writeln!(text, "    {}:", scalar(pod));
+    for (key, value) in parts {
+        let _ = writeln!(text, "      {key}: {value}");
+    }
+}
+
+/// A text as YAML reads it back: plain where it can be.
+fn scalar(text: &str) -> String {
+    let first = text.chars().next();
+    let plain_start = first.is_some_and(char::is_alphabetic);
+    let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let odd = [": ", " #", "[", "]", "{", "}", "\n", "\""].iter().any(|odd| text.contains(odd));
+    let reserved = words.contains(&text.to_lowercase().as_str()) || text.ends_with(':') || text.ends_with(' ');
+    if plain_start && !odd && !reserved { text.to_owned() } else { Value::from(text).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use loadmaster_api::document::Document;
+    use serde_json::json;
+
+    use super::super::Scenario;
+    use super::*;
+
+    #[test]
+    fn what_people_wrote_stays() {
+        let text = "\
+# A comment.
+about: x
+nodes: {a: {cpu: 4}}  # why
+steps:
+- submit: {web: {}}
+# What is to be seen.
+- expect: {web: {}}
+
+# And now?
+- event: Node Add
+  new: {name: b}
+  hints: {NodeName: old}
+";
+        let scenario = Scenario::read(&Document::new("x.yaml", text)).unwrap();
+        let questions = scenario.questions("NodeName").unwrap();
+        let answers = [
+            json!({"nodes": [{"name": "a", "filter": {"code": "Unschedulable", "plugin": "P", "reasons": ["r: 1"]}}], "best": [], "message": "no"}),
+            json!({"hint": "QueueSkip"}),
+        ];
+        let found = questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.found(a, None)));
+        let written = record(text, "v1", &found.collect::<Vec<_>>());
+        expect![[r##"
+            # A comment.
+            about: x
+            oracle: v1
+            nodes: {a: {cpu: 4}}  # why
+            steps:
+            - submit: {web: {}}
+            # What is to be seen.
+            - expect:
+                web:
+                  pending: [P]
+                  nodes:
+                    a: "P, Unschedulable, r: 1"
+                  message: "no"
+
+            # And now?
+            - event: Node Add
+              new: {name: b}
+              hints: {NodeName: Skip}
+        "##]]
+        .assert_eq(&written);
+        let again = Scenario::read(&Document::new("x.yaml", written.as_str())).unwrap();
+        let found = questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.found(a, None)));
+        for (question, found) in found {
+            assert_eq!(again.recorded(&question).unwrap().differences(&found), Vec::<String>::new());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `cargo xtask layers`: fails on an edge from a lower layer to a higher one (ARCHITECTURE.md).
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// Folder under `crates/` and its layer.
+const LAYERS: &[(&str, u32)] = &[
+    ("stdx", 0),
+    ("api", 1),
+    ("framework", 2),
+    ("config", 2),
+    ("plugins", 3),
+    ("engine", 4),
+    ("client", 5),
+    ("sim", 6),
+    ("loadmaster", 7),
+];
+
+/// Checks every edge between the workspace's crates; what is only for tests may point anywhere.
+pub fn run() -> Result<()> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--no-deps"])
+        .output()
+        .context("running cargo metadata")?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("reading cargo metadata")?;
+    let layer_of: BTreeMap<String, u32> =
+        LAYERS.iter().map(|(folder, layer)| (package_name(folder), *layer)).collect();
+    let mut wrong = Vec::new();
+    for package in metadata["packages"].as_array().context("cargo metadata has packages")? {
+        let name = package["name"].as_str().unwrap_or_default();
+        let manifest = package["manifest_path"].as_str().unwrap_or_default();
+        if !manifest.contains("/crates/") {
+            continue;
+        }
+        let Some(mine) = layer_of.get(name) else {
+            wrong.push(format!("{name}: has no layer; add it to xtask/src/layers.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"] == "dev";
+            if let Some(theirs) = layer_of.get(other)
+                && !for_tests
+                && theirs > mine
+            {
+                wrong.push(format!("{name} (layer {mine}) depends on {other} (layer {theirs})"));
+            }
+        }
+    }
+    if wrong.is_empty() {
+        println!("layers: {} crates, no upward edge", LAYERS.len());
+        return Ok(());
+    }
+    bail!("{}", wrong.join("\n"))
+}
+
+fn package_name(folder: &str) -> String {
+    if folder == "loadmaster" { folder.to_owned() } else { format!("loadmaster-{folder}") }
+}

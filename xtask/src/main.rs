@@ -1,0 +1,65 @@
+//! `cargo xtask`: the project's chores.
+
+mod layers;
+mod oracle;
+mod scenarios;
+mod twin;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The project's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Fail on an edge from a lower layer to a higher one.
+    Layers,
+    /// Ask kube-scheduler and us the same random questions.
+    Oracle(oracle::Args),
+    /// The behaviours in `scenarios/`.
+    Scenarios(scenarios::Args),
+    /// Hold fast answers against asking one by one, over random histories.
+    Twin(twin::Args),
+    /// Measure decisions a second, all workloads or those whose name contains the text.
+    Perf { name: Option<String> },
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
+        Chore::Layers => layers::run().map(|()| true),
+        Chore::Oracle(args) => oracle::run(&args),
+        Chore::Scenarios(args) => scenarios::run(&args),
+        Chore::Twin(args) => twin::run(&args),
+        Chore::Perf { name } => perf(name.as_deref()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The folder of the workspace.
+fn root() -> Result<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().map(PathBuf::from).unwrap_or(here))
+}
+
+/// In a process of its own, so that peak memory is that of the workload alone.
+fn perf(name: Option<&str>) -> Result<bool> {
+    let mut cargo = std::process::Command::new("cargo");
+    cargo.args(["run", "--release", "--quiet", "--package", "loadmaster-perf", "--"]).args(name);
+    Ok(cargo.status()?.success())
+}

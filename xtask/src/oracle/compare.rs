@@ -1,0 +1,178 @@
+//! Holding two answers against each other.
+
+use std::collections::BTreeMap;
+
+use loadmaster_sim::cases::{Ask, Case};
+use serde_json::{Value, json};
+
+use super::deviations;
+
+/// Something both should have said alike.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// What is common to all differences of this kind, such as `verdict of NodePorts`.
+    pub kind: String,
+    /// Both sides.
+    pub text: String,
+}
+
+/// The first thing in which the answers differ.
+pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> {
+    let (theirs_failed, ours_failed) = (theirs.get("error"), ours.get("error"));
+    // Hints have an error beside an answer.
+    let refused = |answer: &Value| answer.get("error").is_some() && answer.get("hint").is_none();
+    if refused(theirs) && refused(ours) {
+        return None;
+    }
+    if refused(theirs) || refused(ours) {
+        let who = if refused(theirs) { "only kube-scheduler" } else { "only we" };
+        let error = theirs_failed.or(ours_failed).and_then(Value::as_str).unwrap_or_default();
+        return Some(Difference {
+            kind: format!("{}: {who} refuse: {}", case.ask.name(), without_names(error)),
+            text: format!("kube-scheduler {theirs}, ours {ours}"),
+        });
+    }
+    match &case.ask {
+        Ask::Explain => explanations(theirs, ours),
+        Ask::Hint(event) => {
+            let kind = format!("hint of {} to {} {}", event.plugin, event.resource, event.action);
+            let registered = |answer: &Value| answer["registered"].clone();
+            differ(&kind, &theirs["hint"], &ours["hint"]).or_else(|| {
+                let kind = format!("events registered by {}", event.plugin);
+                differ(&kind, &registered(theirs), &registered(ours))
+            })
+        }
+        Ask::Sign => signatures(theirs, ours),
+        Ask::Config => configurations(theirs, ours),
+    }
+}
+
+/// Error texts without what differs from case to case.
+pub fn without_names(text: &str) -> String {
+    let text = text.split('"').step_by(2).collect::<Vec<_>>().join("_");
+    let text: String = text.chars().map(|char| if char.is_ascii_digit() { '0' } else { char }).collect();
+    let text = text.replace("00", "0").replace("00", "0").replace("00", "0");
+    text.chars().take(90).collect()
+}
+
+fn differ(kind: &str, theirs: &Value, ours: &Value) -> Option<Difference> {
+    let text = || format!("{kind}: kube-scheduler {theirs}, ours {ours}");
+    (theirs != ours).then(|| Difference { kind: kind.to_owned(), text: text() })
+}
+
+fn explanations(theirs: &Value, ours: &Value) -> Option<Difference> {
+    for part in ["preEnqueue", "preFilter"] {
+        let (a, b) = (status(&theirs[part]), status(&ours[part]));
+        if let Some(difference) = differ(&format!("{part} of {}", plugin_of(&a, &b)), &a, &b) {
+            return Some(difference);
+        }
+    }
+    let names = |answer: &Value| each(&answer["nodes"], |node| node["name"].clone());
+    if let Some(difference) = differ("nodes", &names(theirs), &names(ours)) {
+        return Some(difference);
+    }
+    let nodes = || theirs["nodes"].as_array().into_iter().flatten().zip(ours["nodes"].as_array().into_iter().flatten());
+    for (a, b) in nodes() {
+        let (a, b) = (status(&a["filter"]), status(&b["filter"]));
+        if let Some(difference) = differ(&format!("verdict of {}", plugin_of(&a, &b)), &a, &b) {
+            return Some(difference);
+        }
+    }
+    for (a, b) in nodes() {
+        if let Some(difference) = scores(a, b) {
+            return Some(difference);
+        }
+    }
+    differ("message", &theirs["message"], &ours["message"])
+        .or_else(|| differ("best", &theirs["best"], &ours["best"]))
+}
+
+fn each(list: &Value, of: impl Fn(&Value) -> Value) -> Value {
+    list.as_array().into_iter().flatten().map(of).collect()
+}
+
+fn scores(theirs: &Value, ours: &Value) -> Option<Difference> {
+    let empty = json!({});
+    let (a, b) = (theirs.get("scores").unwrap_or(&empty), ours.get("scores").unwrap_or(&empty));
+    let plugins = [a, b].into_iter().filter_map(Value::as_object).flat_map(|scores| scores.keys());
+    for plugin in plugins {
+        if let Some(difference) = differ(&format!("score of {plugin}"), &a[plugin], &b[plugin]) {
+            return Some(difference);
+        }
+    }
+    differ("total", &theirs["total"], &ours["total"])
+}
+
+/// A status in which the order of reasons does not count: upstream lists scalar resources in random order.
+fn status(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(reasons) = status.get_mut("reasons").and_then(Value::as_array_mut) {
+        reasons.sort_by_key(Value::to_string);
+    }
+    status
+}
+
+fn plugin_of(theirs: &Value, ours: &Value) -> String {
+    let name = |status: &Value| {
+        let plugin = status["plugin"].as_str().or(status["code"].as_str()).unwrap_or("nobody");
+        plugin.to_owned()
+    };
+    let (theirs, ours) = (name(theirs), name(ours));
+    if theirs == ours { theirs } else { format!("{theirs} versus {ours}") }
+}
+
+fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {
+    let parts = |signature: &Value| -> Option<BTreeMap<String, Value>> {
+        let signature = match signature {
+            Value::String(text) => serde_json::from_str(text).ok()?,
+            other => other.clone(),
+        };
+        let parts = signature.as_object()?.clone().into_iter();
+        Some(parts.filter(|(key, _)| deviations::is_compared_fragment(key)).collect())
+    };
+    let (a, b) = (parts(&theirs["signature"]), parts(&ours["signature"]));
+    match (a, b) {
+        (Some(a), Some(b)) => {
+            let keys = a.keys().chain(b.keys());
+            keys.into_iter().find_map(|key| {
+                let value = |parts: &BTreeMap<String, Value>| parts.get(key).cloned().unwrap_or(json!("absent"));
+                differ(&format!("signature's {key}"), &value(&a), &value(&b))
+            })
+        }
+        (None, None) => None,
+        (a, _) => {
+            let who = if a.is_some() { "only kube-scheduler signs" } else { "only we sign" };
+            let kind = format!("signature: {who}, {}", theirs["refusedBy"]);
+            Some(Difference { kind, text: format!("kube-scheduler {theirs}, ours {ours}") })
+        }
+    }
+}
+
+fn configurations(theirs: &Value, ours: &Value) -> Option<Difference> {
+    let (a, b) = (compared_plugins(&theirs["plugins"]), compared_plugins(&ours["plugins"]));
+    differ("profiles", &each_key(&a), &each_key(&b)).or_else(|| {
+        let profiles = a.as_object().into_iter().flatten();
+        let points = profiles.flat_map(|(name, points)| points.as_object().into_iter().flatten().map(move |point| (name, point.0)));
+        points.into_iter().find_map(|(name, point)| {
+            differ(&format!("plugins at {point}"), &a[name][point], &b[name][point])
+        })
+    }).or_else(|| differ("plugins", &a, &b))
+}
+
+fn each_key(object: &Value) -> Value {
+    object.as_object().into_iter().flatten().map(|(key, _)| json!(key)).collect()
+}
+
+/// Per profile and point those plugins that both sides have.
+fn compared_plugins(profiles: &Value) -> Value {
+    let mut profiles = profiles.clone();
+    for points in profiles.as_object_mut().into_iter().flatten().filter_map(|(_, points)| points.as_object_mut()) {
+        // Placements of pod groups are not decided here.
+        points.remove("placementScore");
+        for plugins in points.values_mut().filter_map(Value::as_array_mut) {
+            plugins.retain(|plugin| deviations::is_compared(plugin[0].as_str().unwrap_or_default()));
+        }
+        points.retain(|_, plugins| plugins.as_array().is_some_and(|plugins| !plugins.is_empty()));
+    }
+    profiles
+}

@@ -1,0 +1,112 @@
+//! What a run reached, by kube-scheduler's answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use loadmaster_sim::cases::{Ask, Case};
+use serde_json::Value;
+
+use super::compare::without_names;
+
+/// How often what was said.
+#[derive(Default)]
+pub struct Coverage {
+    kinds: BTreeMap<&'static str, u64>,
+    codes: BTreeMap<String, u64>,
+    /// By plugin and text.
+    reasons: BTreeMap<(String, String), u64>,
+    /// By plugin: all weighted scores.
+    scores: BTreeMap<String, BTreeSet<i64>>,
+    hints: BTreeMap<(String, String, String), u64>,
+    signed: u64,
+    refused: BTreeMap<String, u64>,
+    errors: BTreeMap<String, u64>,
+    n_feasible: BTreeMap<usize, u64>,
+}
+
+impl Coverage {
+    /// Counts an answer.
+    pub fn add(&mut self, case: &Case, answer: &Value) {
+        *self.kinds.entry(case.ask.name()).or_default() += 1;
+        if let Some(error) = answer["error"].as_str() {
+            *self.errors.entry(without_names(error)).or_default() += 1;
+        }
+        match &case.ask {
+            Ask::Explain => self.explanation(answer),
+            Ask::Hint(event) => {
+                let hint = answer["hint"].as_str().unwrap_or("no answer").to_owned();
+                let happened = format!("{}/{}", event.resource, event.action);
+                *self.hints.entry((event.plugin.clone(), happened, hint)).or_default() += 1;
+            }
+            Ask::Sign if answer["signature"].is_string() => self.signed += 1,
+            Ask::Sign => *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1,
+            Ask::Config => {}
+        }
+    }
+
+    fn explanation(&mut self, answer: &Value) {
+        for part in ["preEnqueue", "preFilter"] {
+            if let Some(status) = answer.get(part) {
+                self.status(part, status);
+            }
+        }
+        let mut n_feasible = 0;
+        for node in answer["nodes"].as_array().into_iter().flatten() {
+            self.status("filter", &node["filter"]);
+            n_feasible += usize::from(node["filter"]["code"] == "Success");
+            for (plugin, score) in node["scores"].as_object().into_iter().flatten() {
+                self.scores.entry(plugin.clone()).or_default().extend(score.as_i64());
+            }
+        }
+        *self.n_feasible.entry(n_feasible).or_default() += 1;
+    }
+
+    fn status(&mut self, point: &str, status: &Value) {
+        let code = status["code"].as_str().unwrap_or("none");
+        *self.codes.entry(format!("{point} {code}")).or_default() += 1;
+        let plugin = status["plugin"].as_str().unwrap_or("-");
+        for reason in status["reasons"].as_array().into_iter().flatten() {
+            let reason = reason.as_str().unwrap_or_default().to_owned();
+            *self.reasons.entry((plugin.to_owned(), reason)).or_default() += 1;
+        }
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nquestions: {}", counts(&self.kinds))?;
+        writeln!(f, "codes: {}", counts(&self.codes))?;
+        writeln!(f, "feasible nodes: {}", counts(&self.n_feasible))?;
+        writeln!(f, "reasons:")?;
+        for ((plugin, reason), n) in &self.reasons {
+            writeln!(f, "  {n:>6}  {plugin}: {reason}")?;
+        }
+        writeln!(f, "weighted scores:")?;
+        for (plugin, scores) in &self.scores {
+            let (low, high) = (scores.first().unwrap_or(&0), scores.last().unwrap_or(&0));
+            writeln!(f, "  {plugin}: {} different, {low} to {high}", scores.len())?;
+        }
+        writeln!(f, "hints:")?;
+        let mut by_plugin: BTreeMap<(&str, &str), BTreeMap<&str, u64>> = BTreeMap::new();
+        for ((plugin, event, hint), n) in &self.hints {
+            by_plugin.entry((plugin, event)).or_default().insert(hint, *n);
+        }
+        for ((plugin, event), answers) in by_plugin {
+            // An event nobody registered for is no news.
+            if answers.keys().any(|answer| *answer != "Unregistered") {
+                writeln!(f, "  {plugin} {event}: {}", counts(&answers))?;
+            }
+        }
+        writeln!(f, "signatures: {} signed, refused by {}", self.signed, counts(&self.refused))?;
+        write!(f, "errors:")?;
+        for (error, n) in &self.errors {
+            write!(f, "\n  {n:>6}  {error}")?;
+        }
+        Ok(())
+    }
+}
+
+fn counts<K: fmt::Display>(all: &BTreeMap<K, u64>) -> String {
+    let all: Vec<String> = all.iter().map(|(key, n)| format!("{key} {n}")).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}

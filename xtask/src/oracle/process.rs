@@ -1,0 +1,119 @@
+//! The oracle as a process: built when it is missing or old, asked line by line.
+
+#![expect(clippy::disallowed_types, reason = "a chore may look at the clock")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// Where the oracle's module is.
+const MODULE: &str = "conformance";
+
+/// The binary, made by `go build` if it is missing or older than its sources.
+pub fn build() -> Result<PathBuf> {
+    let module = crate::root()?.join(MODULE);
+    let binary = module.join("bin/oracle");
+    let mut sources = vec![module.join("go.mod"), module.join("go.sum")];
+    for entry in std::fs::read_dir(module.join("cmd/oracle")).context("listing cmd/oracle")? {
+        sources.push(entry.context("listing cmd/oracle")?.path());
+    }
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let built = changed(&binary);
+    // Without Go a binary that is there serves, be it old: files that were just checked out all look new.
+    if built.is_some_and(|built| sources.iter().all(|source| changed(source) <= Some(built))) {
+        return Ok(binary);
+    }
+    eprintln!("building {} (a few minutes the first time)", binary.display());
+    let status = Command::new("go")
+        .args(["build", "-o", "bin/oracle", "./cmd/oracle"])
+        .current_dir(&module)
+        .status()
+        .context("running go; the oracle needs Go 1.26 or newer")?;
+    if !status.success() {
+        bail!("go build failed in {}", module.display());
+    }
+    Ok(binary)
+}
+
+/// The version of kube-scheduler that answers, as `v1.36.3`.
+pub fn version() -> Result<String> {
+    let path = crate::root()?.join(MODULE).join("go.mod");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let required = text.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+        (words.next() == Some("k8s.io/kubernetes")).then(|| words.next().map(str::to_owned)).flatten()
+    });
+    required.with_context(|| format!("{} does not require k8s.io/kubernetes", path.display()))
+}
+
+/// A running oracle with both ends of its pipe.
+pub fn spawn(binary: &Path, workers: usize) -> Result<(Child, ChildStdin, ChildStdout)> {
+    let mut child = Command::new(binary)
+        .args(["-workers", &workers.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // It prints the stack of every panic in a plugin; the answer says enough.
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {}", binary.display()))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    Ok((child, stdin.context("no pipe to the oracle")?, stdout.context("no pipe from the oracle")?))
+}
+
+/// An oracle that is asked one question after the other.
+pub struct Oracle {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Oracle {
+    /// Starts it.
+    pub fn start(binary: &Path) -> Result<Oracle> {
+        let (child, stdin, stdout) = spawn(binary, 1)?;
+        Ok(Oracle { child, stdin: Some(stdin), stdout: BufReader::new(stdout) })
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask(&mut self, question: &Value) -> Result<Value> {
+        let stdin = self.stdin.as_mut().context("the oracle has ended")?;
+        writeln!(stdin, "{question}").context("asking the oracle")?;
+        stdin.flush().context("asking the oracle")?;
+        let mut line = String::new();
+        if self.stdout.read_line(&mut line).context("reading its answer")? == 0 {
+            bail!("the oracle ended before it answered {question}");
+        }
+        serde_json::from_str(&line).with_context(|| format!("reading its answer {line:?}"))
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        // It ends at the end of its input.
+        self.stdin = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Seconds since it was started.
+pub struct Watch(Instant);
+
+impl Watch {
+    pub fn start() -> Watch {
+        Watch(Instant::now())
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}
+
+/// A seed that no run had before.
+pub fn seed_from_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}

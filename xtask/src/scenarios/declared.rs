@@ -1,0 +1,127 @@
+//! What the plugins can say, held against what the scenarios show.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use loadmaster_framework::event::EventWithHint;
+use loadmaster_framework::{Action, ClusterEvent, EventResource};
+use loadmaster_sim::cases::answer::{self, Answerer};
+use loadmaster_sim::cases::Ask;
+use loadmaster_sim::scenario::{Expect, Recorded};
+
+/// Every text with which a plugin turns a node or a pod down (reference, table 4.2); a text that goes on after this is one too.
+const REASONS: [(&str, &str, &str); 19] = [
+    ("SchedulingGates", "UnschedulableAndUnresolvable", "waiting for scheduling gates: ["),
+    ("NodeUnschedulable", "UnschedulableAndUnresolvable", "node(s) were unschedulable"),
+    ("NodeName", "UnschedulableAndUnresolvable", "node(s) didn't match the requested node name"),
+    ("TaintToleration", "UnschedulableAndUnresolvable", "node(s) had untolerated taint(s)"),
+    ("NodeAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match Pod's node affinity/selector"),
+    ("NodeAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match scheduler-enforced node affinity"),
+    ("NodeAffinity", "UnschedulableAndUnresolvable", "pod affinity terms conflict"),
+    ("NodePorts", "Unschedulable", "node(s) didn't have free ports for the requested pod ports"),
+    ("NodeResourcesFit", "Unschedulable", "Too many pods"),
+    ("NodeResourcesFit", "Unschedulable", "Insufficient cpu"),
+    ("NodeResourcesFit", "Unschedulable", "Insufficient memory"),
+    ("NodeResourcesFit", "Unschedulable", "Insufficient ephemeral-storage"),
+    ("NodeResourcesFit", "Unschedulable", "Insufficient example.com/"),
+    ("NodeResourcesFit", "UnschedulableAndUnresolvable", "Insufficient "),
+    ("PodTopologySpread", "Unschedulable", "node(s) didn't match pod topology spread constraints"),
+    (
+        "PodTopologySpread",
+        "UnschedulableAndUnresolvable",
+        "node(s) didn't match pod topology spread constraints (missing required label)",
+    ),
+    ("InterPodAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match pod affinity rules"),
+    ("InterPodAffinity", "Unschedulable", "node(s) didn't match pod anti-affinity rules"),
+    ("InterPodAffinity", "Unschedulable", "node(s) didn't satisfy existing pods anti-affinity rules"),
+];
+
+/// Hints that are not shown, and why.
+fn is_left_out(event: &ClusterEvent) -> Option<&'static str> {
+    (event.resource == EventResource::DeviceClass).then_some("devices are not decided yet")
+}
+
+/// Answers whether nothing is missing.
+pub fn missing() -> Result<bool> {
+    let ours = Answerer::new(loadmaster_plugins::in_tree())?;
+    let shown = Shown::new()?;
+    let mut lines = Vec::new();
+    for (plugin, code, reason) in REASONS {
+        let start = format!("{plugin}, {code}, ");
+        let is_shown = |text: &String| text.starts_with(&start) && text[start.len()..].split("; ").any(|text| text.starts_with(reason));
+        if !shown.verdicts.iter().any(is_shown) {
+            lines.push(format!("reason: {start}{reason}"));
+        }
+    }
+    for member in ours.default_profiles().iter().flat_map(|profile| &profile.score) {
+        // Devices are not decided yet: the score is 0 everywhere.
+        if member.name != "DynamicResources" && !shown.scored.contains(member.name) {
+            lines.push(format!("score: {} with two different scores", member.name));
+        }
+    }
+    for plugin in ours.default_profiles().iter().flat_map(|profile| &profile.plugins) {
+        for registered in plugin.events.iter().flatten().filter(|event| is_left_out(&event.event).is_none()) {
+            lines.extend(shown.missing_hints(plugin.name, registered));
+        }
+    }
+    match lines.as_slice() {
+        [] => println!("missing: none"),
+        lines => lines.iter().for_each(|line| println!("missing {line}")),
+    }
+    Ok(lines.is_empty())
+}
+
+/// What the files show.
+#[derive(Default)]
+struct Shown {
+    /// Plugin, code and reasons.
+    verdicts: BTreeSet<String>,
+    /// Plugins that preferred one node over another.
+    scored: BTreeSet<String>,
+    /// Plugin, event, hint.
+    hints: Vec<(String, ClusterEvent, String)>,
+}
+
+impl Shown {
+    fn new() -> Result<Shown> {
+        let mut shown = Shown::default();
+        for (question, recorded) in super::all_recorded()? {
+            match (recorded, &question.case.ask) {
+                (Recorded::Expect(expect), _) => shown.expectation(expect),
+                (Recorded::Hint(hint), Ask::Hint(event)) => {
+                    shown.hints.push((event.plugin.clone(), answer::cluster_event(event)?, hint));
+                }
+                _ => {}
+            }
+        }
+        Ok(shown)
+    }
+
+    fn expectation(&mut self, expect: Expect) {
+        self.verdicts.extend(expect.held_by.into_iter().chain(expect.pre_filter));
+        self.verdicts.extend(expect.nodes.into_iter().flatten().map(|(_, verdict)| verdict));
+        for (plugin, scores) in expect.scores.into_iter().flatten() {
+            let different: BTreeSet<i64> = scores.values().copied().collect();
+            if different.len() > 1 {
+                self.scored.insert(plugin);
+            }
+        }
+    }
+
+    /// Actions of a registration of which not every answer is shown.
+    fn missing_hints(&self, plugin: &str, registered: &EventWithHint) -> Vec<String> {
+        let wanted: &[&str] = if registered.hint.is_some() { &["Queue", "Skip"] } else { &["Queue"] };
+        let mut lines = Vec::new();
+        for bit in (0..13).map(|bit| Action(1 << bit)).filter(|bit| registered.event.action.intersects(*bit)) {
+            for hint in wanted {
+                let is_shown = self.hints.iter().any(|(known, event, answer)| {
+                    known == plugin && answer == hint && event.action == bit && registered.event.matches(event)
+                });
+                if !is_shown {
+                    lines.push(format!("hint: {plugin} {} {bit}: {hint}", registered.event.resource.name()));
+                }
+            }
+        }
+        lines
+    }
+}
