@@ -1,0 +1,121 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use loadmaster_framework::{PluginDef, Registry};
+
+use crate::exit::{Answer, Exit, guard};
+use crate::{config_check, explain, up};
+
+/// The command line of a scheduler with a set of plugins.
+pub struct SchedulerCommand {
+    registry: Registry,
+}
+
+/// Places Kubernetes pods as kube-scheduler 1.36 does, and says why.
+#[derive(Parser)]
+#[command(name = "loadmaster", version = VERSION, propagate_version = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
+
+const EXAMPLES: &str = "\
+Examples:
+  loadmaster up                                      a cluster in memory, before your eyes
+  loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
+  loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
+  loadmaster config check scheduler.yaml             is this configuration right?
+
+Exit codes: 0 done, 1 a finding (pods that fit nowhere), 2 usage or bad input, 70 a bug.";
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::Args),
+    Explain(explain::Args),
+    /// Work with KubeSchedulerConfiguration files.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  source <(loadmaster completion bash)")]
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    Check(config_check::Args),
+}
+
+impl Default for SchedulerCommand {
+    fn default() -> Self {
+        SchedulerCommand::new()
+    }
+}
+
+impl SchedulerCommand {
+    /// With the in-tree plugins.
+    pub fn new() -> Self {
+        SchedulerCommand { registry: loadmaster_plugins::in_tree() }
+    }
+
+    /// With one more plugin, for configurations to name; it takes the place of one of the same name.
+    #[must_use]
+    pub fn with_plugin(self, plugin: PluginDef) -> Self {
+        SchedulerCommand { registry: self.registry.with(plugin) }
+    }
+
+    /// Does what the process's arguments say.
+    pub fn run(self) -> ExitCode {
+        self.run_from(std::env::args_os())
+    }
+
+    /// Does what these arguments say; the first is the program's name.
+    pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+        let command = match Cli::try_parse_from(args) {
+            Ok(cli) => cli.command,
+            Err(error) => {
+                // Help and version come this way, too. A pipe that is closed early is no reason to complain.
+                let _ = error.print();
+                return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            }
+        };
+        guard(|| {
+            let mut out = BufWriter::new(io::stdout().lock());
+            let exit = dispatch(command, &self.registry, &mut out)?;
+            out.flush()?;
+            Ok(exit)
+        })
+    }
+}
+
+fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+    match command {
+        Command::Up(args) => up::run(&args, registry, out),
+        Command::Explain(args) => explain::run(&args, registry, out),
+        Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "loadmaster", &mut script);
+            out.write_all(&script)?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,169 @@
+//! `loadmaster explain`: where a pod could go, and why not elsewhere.
+
+#![expect(clippy::disallowed_types, reason = "--timings measures")]
+
+mod output;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use loadmaster_api::snapshot::Snapshot;
+use loadmaster_client as client;
+use loadmaster_engine::explain::{Explanation, explain};
+use loadmaster_framework::Registry;
+use loadmaster_sim::load;
+use loadmaster_stdx::Chain;
+
+use crate::exit::{Answer, Exit, Failure, complain};
+use crate::input::{self, ConfigArgs};
+use crate::terminal;
+use crate::text::{self, duration};
+
+/// Say where a pod could go now, node by node: verdict, plugin, reason, scores.
+///
+/// From saved objects (--from), as kubectl prints them, or from a live cluster, with only a kubeconfig: no scheduler is asked, so any
+/// cluster can be explained. A pod that already runs is explained as if it came now.
+///
+/// Ends with 0 when the pod fits somewhere, with 1 when it fits nowhere, with 2 when the input is bad.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  loadmaster explain shop/web-7d9c5
+  kubectl get nodes,pods,namespaces,services,replicasets,statefulsets -A -o json > cluster.json
+  loadmaster explain web-7d9c5 -n shop --from cluster.json
+  loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json")]
+pub(crate) struct Args {
+    /// The pod.
+    #[arg(value_name = "[NAMESPACE/]POD")]
+    pod: String,
+    /// The pod's namespace [default: that of the kubeconfig's context, else "default"].
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Saved objects: a file, a folder, or `-` for standard input. May be given several times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
+    from: Vec<String>,
+    /// The kubeconfig of a live cluster [default: $KUBECONFIG, ~/.kube/config, or the cluster this runs in].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context.
+    #[arg(long)]
+    context: Option<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Show every node in the table.
+    #[arg(long)]
+    all: bool,
+    /// Say on standard error where the time went.
+    #[arg(long)]
+    timings: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+    let mut timings = Timings::new(args.timings);
+    let setup = args.config.setup(registry)?;
+    timings.lap("configuration");
+    let (snapshot, namespace) = read(args)?;
+    let name = full_name(args, &namespace)?;
+    timings.lap("reading");
+    let runs_on = snapshot
+        .pods
+        .iter()
+        .find(|pod| pod.full_name() == name)
+        .map(|pod| pod.spec.node_name.to_string());
+    let loaded = load::load(&snapshot, &setup.profiles, &setup.gates, &name);
+    let loaded = loaded.map_err(|error| Failure::input(Chain(&error)))?;
+    timings.lap("loading");
+    let explanation = explain(loaded.profile, &loaded.world, &loaded.pod);
+    timings.lap("deciding");
+    print(args, &explanation, runs_on.as_deref().unwrap_or_default(), out)?;
+    out.flush()?;
+    timings.lap("printing");
+    let fits = !explanation.best.is_empty();
+    // The process ends now: taking a hundred thousand objects apart would only take time.
+    std::mem::forget((loaded.world, explanation, snapshot));
+    Ok(if fits { Exit::Done } else { Exit::Finding })
+}
+
+/// The objects, and the namespace of pods that name none.
+fn read(args: &Args) -> Answer<(Snapshot, String)> {
+    if args.from.is_empty() {
+        let options =
+            client::Options { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
+        let reading =
+            client::read_cluster(&options).map_err(|error| Failure::input(Chain(&error)))?;
+        reading.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+        return Ok((reading.snapshot, reading.namespace));
+    }
+    let documents = input::documents(&args.from)?;
+    let snapshot = Snapshot::read(&documents).map_err(|error| Failure::input(Chain(&error)))?;
+    Ok((snapshot, "default".to_owned()))
+}
+
+fn full_name(args: &Args, namespace: &str) -> Answer<String> {
+    match (args.pod.split_once('/'), &args.namespace) {
+        (Some((given, _)), Some(wanted)) if given != wanted => Err(Failure::input(format_args!(
+            "pod {}: namespace {wanted:?} was asked for",
+            args.pod
+        ))),
+        (Some(_), _) => Ok(args.pod.clone()),
+        (None, Some(wanted)) => Ok(format!("{wanted}/{}", args.pod)),
+        (None, None) => Ok(format!("{namespace}/{}", args.pod)),
+    }
+}
+
+fn print(args: &Args, explanation: &Explanation, runs_on: &str, out: &mut dyn Write) -> Answer<()> {
+    match args.output {
+        Format::Table => {
+            let lines = table::lines(explanation, runs_on, args.all);
+            text::print(out, &lines, terminal::has_color())?;
+        }
+        Format::Json => {
+            let shown = output::Shown::from(explanation);
+            serde_json::to_writer_pretty(&mut *out, &shown).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        Format::Yaml => {
+            let text = serde_saphyr::to_string(&output::Shown::from(explanation));
+            out.write_all(text.map_err(|error| Failure::input(Chain(&error)))?.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the time went.
+struct Timings {
+    wanted: bool,
+    began: Instant,
+    last: Instant,
+}
+
+impl Timings {
+    fn new(wanted: bool) -> Timings {
+        let now = Instant::now();
+        Timings { wanted, began: now, last: now }
+    }
+
+    fn lap(&mut self, what: &str) {
+        let now = Instant::now();
+        if self.wanted {
+            let ns = |from: Instant| {
+                u64::try_from(now.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
+            };
+            let (lap, all) = (duration(ns(self.last)), duration(ns(self.began)));
+            complain(&format!("{what:>13}  {lap:>8}  (after {all})"));
+        }
+        self.last = now;
+    }
+}

@@ -1,0 +1,75 @@
+//! An explanation as JSON and YAML: a contract, fields in this order.
+
+use loadmaster_engine::explain::{Explanation, Node, Status};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+/// The whole.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shown<'a> {
+    pod: &'a str,
+    profile: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pre_filter: Option<ShownStatus<'a>>,
+    nodes: Vec<ShownNode<'a>>,
+    best: &'a [String],
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct ShownNode<'a> {
+    name: &'a str,
+    filter: ShownStatus<'a>,
+    scores: Scores<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct ShownStatus<'a> {
+    code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugin: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    reasons: &'a [String],
+}
+
+/// Scores by plugin, in the order in which plugins score.
+struct Scores<'a>(&'a [(&'static str, i64)]);
+
+impl Serialize for Scores<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (plugin, score) in self.0 {
+            map.serialize_entry(plugin, score)?;
+        }
+        map.end()
+    }
+}
+
+impl<'a> From<&'a Explanation> for Shown<'a> {
+    fn from(explanation: &'a Explanation) -> Shown<'a> {
+        Shown {
+            pod: &explanation.pod,
+            profile: &explanation.profile,
+            pre_filter: explanation.pre_filter.as_ref().map(status),
+            nodes: explanation.nodes.iter().map(node).collect(),
+            best: &explanation.best,
+            message: &explanation.message,
+        }
+    }
+}
+
+fn node(node: &Node) -> ShownNode<'_> {
+    ShownNode {
+        name: &node.name,
+        filter: status(&node.filter),
+        scores: Scores(&node.scores),
+        total: node.total,
+    }
+}
+
+fn status(status: &Status) -> ShownStatus<'_> {
+    ShownStatus { code: status.code, plugin: status.plugin, reasons: &status.reasons }
+}

@@ -1,0 +1,39 @@
+//! Loadmaster: a Kubernetes scheduler, and what a plugin author depends on.
+//!
+//! A program with plugins of its own is five lines. It has the whole command line, with the plugins registered beside the in-tree
+//! ones, so that configurations may name them:
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//! # mod my_plugin {
+//! #     use loadmaster::framework::*;
+//! #     fn build(_: &mut Points, _: &loadmaster::serde_json::Value) -> Result<(), PluginError> { Ok(()) }
+//! #     pub const DEF: PluginDef = PluginDef { name: "MyPlugin", build, args: None };
+//! # }
+//! fn main() -> ExitCode {
+//!     loadmaster::SchedulerCommand::new().with_plugin(my_plugin::DEF).run()
+//! }
+//! ```
+//!
+//! | module | what a plugin file takes from it |
+//! | --- | --- |
+//! | [`framework`] | extension points, results, the view of nodes and pods, events and hints, arguments, the test bench |
+//! | [`api`] | Kubernetes objects as the scheduler keeps them, quantities, label selectors |
+//! | [`serde_json`] | `Value`, in which arguments arrive |
+
+#![warn(missing_docs)]
+
+mod command;
+mod config_check;
+mod exit;
+mod explain;
+mod input;
+mod terminal;
+mod text;
+mod up;
+
+pub use command::SchedulerCommand;
+
+pub use loadmaster_api as api;
+pub use loadmaster_framework as framework;
+pub use serde_json;

@@ -1,0 +1,141 @@
+//! The terminal: whether there is one, its size, a screen that is redrawn in place, and single keys.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use crate::text::Line;
+
+/// Columns and rows where nobody knows them.
+const SIZE: (usize, usize) = (100, 32);
+
+/// Whether standard output shows color: it is a terminal, and `NO_COLOR` is not set.
+pub(crate) fn has_color() -> bool {
+    io::stdout().is_terminal() && env("NO_COLOR").is_empty()
+}
+
+/// Whether somebody looks on at a terminal that can be redrawn, and can press keys.
+pub(crate) fn is_interactive() -> bool {
+    cfg!(unix) && io::stdout().is_terminal() && io::stdin().is_terminal() && env("TERM") != "dumb"
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "NO_COLOR and TERM are the user's word to programs that print"
+)]
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// Columns and rows of the terminal.
+pub(crate) fn size() -> (usize, usize) {
+    #[cfg(unix)]
+    if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
+        && size.ws_col > 0
+        && size.ws_row > 0
+    {
+        return (usize::from(size.ws_col), usize::from(size.ws_row));
+    }
+    SIZE
+}
+
+/// What somebody pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Quit,
+    Pause,
+}
+
+/// A screen of its own; the terminal is itself again when it is dropped.
+pub(crate) struct Screen {
+    #[cfg(unix)]
+    before: rustix::termios::Termios,
+}
+
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// Between these the terminal shows nothing, so that no half picture is seen.
+const BEGIN_UPDATE: &str = "\x1b[?2026h\x1b[H";
+const END_UPDATE: &str = "\x1b[J\x1b[?2026l";
+const END_LINE: &str = "\x1b[K";
+
+#[cfg(unix)]
+impl Screen {
+    /// Takes over the terminal. Ctrl-C is a key from now on.
+    pub fn open() -> io::Result<Screen> {
+        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+        let before = tcgetattr(io::stdin())?;
+        let mut silent = before.clone();
+        silent.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        tcsetattr(io::stdin(), OptionalActions::Now, &silent)?;
+        let screen = Screen { before };
+        write!(io::stdout(), "{ENTER}")?;
+        Ok(screen)
+    }
+
+    /// Waits for a key, at most so long.
+    pub fn key(&self, wait: Duration) -> io::Result<Option<Key>> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let stdin = io::stdin();
+        let wait =
+            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        match poll(&mut fds, Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut bytes = [0; 64];
+        let n = rustix::io::read(&stdin, &mut bytes)?;
+        // The end of input: nobody is there any more.
+        if n == 0 {
+            return Ok(Some(Key::Quit));
+        }
+        let keys = bytes[..n].iter().find_map(|byte| match byte {
+            b'q' | b'Q' | 0x03 | 0x04 => Some(Key::Quit),
+            b' ' | b'p' => Some(Key::Pause),
+            _ => None,
+        });
+        Ok(keys)
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Screen {
+    fn drop(&mut self) {
+        use rustix::termios::{OptionalActions, tcsetattr};
+        let _ = write!(io::stdout(), "{LEAVE}").and_then(|()| io::stdout().flush());
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+#[cfg(not(unix))]
+impl Screen {
+    /// There is none on this system; [`is_interactive`] says so.
+    pub fn open() -> io::Result<Screen> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Nothing is ever pressed.
+    pub fn key(&self, _: Duration) -> io::Result<Option<Key>> {
+        Ok(None)
+    }
+}
+
+impl Screen {
+    /// Shows these lines in place of those before, as far as there is room.
+    pub fn draw(&self, lines: &[Line], color: bool) -> io::Result<()> {
+        let (columns, rows) = size();
+        let mut frame = String::from(BEGIN_UPDATE);
+        for (at, line) in lines.iter().take(rows).enumerate() {
+            if at > 0 {
+                frame.push_str("\r\n");
+            }
+            frame.push_str(&line.render(columns, color));
+            frame.push_str(END_LINE);
+        }
+        frame.push_str(END_UPDATE);
+        let mut out = io::stdout();
+        out.write_all(frame.as_bytes())?;
+        out.flush()
+    }
+}

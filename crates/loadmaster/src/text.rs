@@ -1,0 +1,198 @@
+//! Text for people: numbers, bars, colored lines and tables that line up.
+
+use std::io::{self, Write};
+
+/// How a piece of text looks on a terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Look {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Look {
+    fn code(self) -> &'static str {
+        match self {
+            Look::Plain => "",
+            Look::Bold => "\x1b[1m",
+            Look::Dim => "\x1b[2m",
+            Look::Good => "\x1b[32m",
+            Look::Warn => "\x1b[33m",
+            Look::Bad => "\x1b[31m",
+        }
+    }
+}
+
+/// One line, in pieces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line(Vec<(Look, String)>);
+
+impl Line {
+    /// A line of one piece.
+    pub fn new(look: Look, text: impl Into<String>) -> Line {
+        Line(vec![(look, text.into())])
+    }
+
+    /// With one more piece.
+    #[must_use]
+    pub fn with(mut self, look: Look, text: impl Into<String>) -> Line {
+        self.0.push((look, text.into()));
+        self
+    }
+
+    /// The line, cut to a width, with or without color.
+    pub fn render(&self, width: usize, color: bool) -> String {
+        let mut line = String::new();
+        let mut left = width;
+        let n_chars: usize = self.0.iter().map(|(_, text)| text.chars().count()).sum();
+        let is_cut = n_chars > width;
+        left -= usize::from(is_cut && left > 0);
+        for (look, text) in &self.0 {
+            let piece: String = text.chars().take(left).collect();
+            left -= piece.chars().count();
+            let code = look.code();
+            if color && !code.is_empty() && !piece.is_empty() {
+                line.extend([code, &piece, "\x1b[0m"]);
+            } else {
+                line.push_str(&piece);
+            }
+        }
+        if is_cut && width > 0 {
+            line.push('…');
+        }
+        line
+    }
+}
+
+/// Prints lines as they are.
+pub(crate) fn print(out: &mut dyn Write, lines: &[Line], color: bool) -> io::Result<()> {
+    lines.iter().try_for_each(|line| writeln!(out, "{}", line.render(usize::MAX, color).trim_end()))
+}
+
+/// Where the text of a column stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// Rows whose columns line up.
+pub(crate) struct Table {
+    sides: Vec<Side>,
+    rows: Vec<(Look, Vec<String>)>,
+}
+
+impl Table {
+    /// A table with so many columns.
+    pub fn new(sides: &[Side]) -> Table {
+        Table { sides: sides.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; text in a cell that is missing is empty.
+    pub fn row(&mut self, look: Look, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push((look, cells.into_iter().map(Into::into).collect()));
+    }
+
+    /// The rows as lines, behind an indent.
+    pub fn lines(&self, indent: usize) -> Vec<Line> {
+        let width_of = |column: usize| {
+            let cells = self.rows.iter().filter_map(|(_, cells)| cells.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.sides.len()).map(width_of).collect();
+        let line = |(look, cells): &(Look, Vec<String>)| {
+            let mut text = " ".repeat(indent);
+            for (column, (side, width)) in self.sides.iter().zip(&widths).enumerate() {
+                let cell = cells.get(column).map_or("", String::as_str);
+                let padding = " ".repeat(width - cell.chars().count());
+                let gap = if column == 0 { "" } else { "  " };
+                match side {
+                    Side::Left => text.extend([gap, cell, &padding]),
+                    Side::Right => text.extend([gap, &padding, cell]),
+                }
+            }
+            Line::new(*look, text.trim_end())
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+/// `12,345`.
+pub(crate) fn grouped(n: impl TryInto<u64>) -> String {
+    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn counted(n: usize, what: &str) -> String {
+    format!("{} {what}{}", grouped(n as u64), if n == 1 { "" } else { "s" })
+}
+
+/// `████░░░░`.
+pub(crate) fn bar(fraction: f64, width: usize) -> String {
+    let full = ((fraction.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
+    "█".repeat(full) + &"░".repeat(width - full)
+}
+
+/// `71 %`.
+pub(crate) fn percent(fraction: f64) -> String {
+    format!("{:.0} %", fraction * 100.0)
+}
+
+/// `3.2 µs`, `14 ms`, `1.25 s`.
+pub(crate) fn duration(ns: u64) -> String {
+    let ns = ns as f64;
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e4 => format!("{:.1} µs", ns / 1e3),
+        ns if ns < 1e6 => format!("{:.0} µs", ns / 1e3),
+        ns if ns < 1e7 => format!("{:.1} ms", ns / 1e6),
+        ns if ns < 1e9 => format!("{:.0} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!([0_u64, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        let times = [12, 3_210, 45_000, 3_200_000, 14_000_000, 1_250_000_000];
+        assert_eq!(times.map(duration), ["12 ns", "3.2 µs", "45 µs", "3.2 ms", "14 ms", "1.25 s"]);
+        assert_eq!([counted(1, "pod"), counted(2_000, "pod")], ["1 pod", "2,000 pods"]);
+        assert_eq!([bar(0.5, 4), bar(7.0, 2), bar(-1.0, 2)], ["██░░", "██", "░░"]);
+    }
+
+    #[test]
+    fn lines_are_cut_and_colored() {
+        let line = Line::new(Look::Good, "green").with(Look::Plain, " and plain");
+        assert_eq!(line.render(100, false), "green and plain");
+        assert_eq!(line.render(100, true), "\x1b[32mgreen\x1b[0m and plain");
+        assert_eq!(line.render(8, false), "green a…");
+        assert_eq!(line.render(4, true), "\x1b[32mgre\x1b[0m…");
+        assert_eq!(line.render(0, true), "");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&[Side::Left, Side::Right, Side::Left]);
+        table.row(Look::Bold, ["NODE", "TOTAL", "WHY"]);
+        table.row(Look::Plain, ["a", "7", "because"]);
+        table.row(Look::Plain, ["bb", "1234567"]);
+        let text: Vec<String> = table.lines(1).iter().map(|line| line.render(99, false)).collect();
+        assert_eq!(text, [" NODE    TOTAL  WHY", " a           7  because", " bb    1234567"]);
+    }
+}

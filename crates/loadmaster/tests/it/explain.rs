@@ -1,0 +1,254 @@
+//! `loadmaster explain`.
+
+use expect_test::{Expect, expect};
+
+use crate::process::Folder;
+
+const CLUSTER: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"topology.kubernetes.io/zone": "x"}},
+ "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"},
+ "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "c"},
+ "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]},
+ "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "d"}, "spec": {"unschedulable": true},
+ "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old", "namespace": "default", "uid": "1"},
+ "spec": {"nodeName": "a", "containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]},
+ "status": {"phase": "Running"}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default", "uid": "2"},
+ "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "huge", "namespace": "shop", "uid": "3"},
+ "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "32"}}}]}}
+]}"#;
+
+#[track_caller]
+fn check(args: &[&str], want: &Expect) {
+    let folder = Folder::new().with("cluster.json", CLUSTER);
+    let mut all = vec!["explain"];
+    all.extend(args);
+    want.assert_eq(&folder.run(&all));
+}
+
+#[test]
+fn tables() {
+    check(
+        &["web", "--from", "cluster.json"],
+        &expect![[r#"
+            default/web fits 2 of 4 nodes; best: b
+              profile default-scheduler
+
+                                                        Node
+                                            Node   Resources
+                                Taint  Resources    Balanced
+              NODE  TOTAL  Toleration        Fit  Allocation
+              b       452         300         81          71
+              a       426         300         55          71
+              no points for any node from DynamicResources, ImageLocality
+
+              NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
+                  1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
+                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
+            exit 0
+        "#]],
+    );
+    check(
+        &["huge", "-n", "shop", "--from", "cluster.json"],
+        &expect![[r#"
+        shop/huge fits none of 4 nodes
+          0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu.
+          profile default-scheduler
+
+          NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
+              2  NodeResourcesFit   cannot help  Insufficient cpu                  a, b
+              1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
+              1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
+        exit 1
+    "#]],
+    );
+    check(
+        &["default/old", "--from", "cluster.json", "--all"],
+        &expect![[r#"
+            default/old fits 2 of 4 nodes; best: a, b
+              profile default-scheduler; it is on a now, and explained as if it came anew
+
+                                                        Node
+                                            Node   Resources
+                                Taint  Resources    Balanced
+              NODE  TOTAL  Toleration        Fit  Allocation
+              a       435         300         73          62
+              b       435         300         73          62
+              no points for any node from DynamicResources, ImageLocality
+
+              NODE  TURNED DOWN BY     PREEMPTION   REASON
+              c     TaintToleration    cannot help  node(s) had untolerated taint(s)
+              d     NodeUnschedulable  cannot help  node(s) were unschedulable
+            exit 0
+        "#]],
+    );
+}
+
+#[test]
+fn json_is_a_contract() {
+    check(
+        &["default/web", "--from", "cluster.json", "-o", "json"],
+        &expect![[r#"
+        {
+          "pod": "default/web",
+          "profile": "default-scheduler",
+          "nodes": [
+            {
+              "name": "a",
+              "filter": {
+                "code": "Success"
+              },
+              "scores": {
+                "TaintToleration": 300,
+                "NodeResourcesFit": 55,
+                "DynamicResources": 0,
+                "NodeResourcesBalancedAllocation": 71,
+                "ImageLocality": 0
+              },
+              "total": 426
+            },
+            {
+              "name": "b",
+              "filter": {
+                "code": "Success"
+              },
+              "scores": {
+                "TaintToleration": 300,
+                "NodeResourcesFit": 81,
+                "DynamicResources": 0,
+                "NodeResourcesBalancedAllocation": 71,
+                "ImageLocality": 0
+              },
+              "total": 452
+            },
+            {
+              "name": "c",
+              "filter": {
+                "code": "UnschedulableAndUnresolvable",
+                "plugin": "TaintToleration",
+                "reasons": [
+                  "node(s) had untolerated taint(s)"
+                ]
+              },
+              "scores": {}
+            },
+            {
+              "name": "d",
+              "filter": {
+                "code": "UnschedulableAndUnresolvable",
+                "plugin": "NodeUnschedulable",
+                "reasons": [
+                  "node(s) were unschedulable"
+                ]
+              },
+              "scores": {}
+            }
+          ],
+          "best": [
+            "b"
+          ],
+          "message": ""
+        }
+        exit 0
+    "#]],
+    );
+    check(
+        &["shop/huge", "--from", "cluster.json", "-o", "yaml"],
+        &expect![[r#"
+        pod: shop/huge
+        profile: default-scheduler
+        nodes:
+        - name: a
+          filter:
+            code: UnschedulableAndUnresolvable
+            plugin: NodeResourcesFit
+            reasons:
+            - Insufficient cpu
+          scores: {}
+        - name: b
+          filter:
+            code: UnschedulableAndUnresolvable
+            plugin: NodeResourcesFit
+            reasons:
+            - Insufficient cpu
+          scores: {}
+        - name: c
+          filter:
+            code: UnschedulableAndUnresolvable
+            plugin: TaintToleration
+            reasons:
+            - node(s) had untolerated taint(s)
+          scores: {}
+        - name: d
+          filter:
+            code: UnschedulableAndUnresolvable
+            plugin: NodeUnschedulable
+            reasons:
+            - node(s) were unschedulable
+          scores: {}
+        best: []
+        message: "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn bad_input() {
+    check(
+        &["web", "--from", "nowhere.json"],
+        &expect![[r#"
+        2> error: reading nowhere.json: No such file or directory (os error 2)
+        exit 2
+    "#]],
+    );
+    check(
+        &["nobody", "--from", "cluster.json"],
+        &expect![[r#"
+        2> error: pod "default/nobody" is not among the 3 pods
+        exit 2
+    "#]],
+    );
+    check(
+        &["default/web", "-n", "shop", "--from", "cluster.json"],
+        &expect![[r#"
+        2> error: pod default/web: namespace "shop" was asked for
+        exit 2
+    "#]],
+    );
+    let folder = Folder::new()
+        .with("cluster.json", &CLUSTER.replace(r#""nodeName": "a""#, r#""nodeName": "z""#));
+    expect![[r#"
+        2> error: cluster.json:12:23: items[4].spec.nodeName: expected one of the 4 nodes, found "z"
+        exit 2
+    "#]]
+    .assert_eq(&folder.run(&["explain", "web", "--from", "cluster.json"]));
+    let folder = Folder::new()
+        .with("cluster.json", &CLUSTER.replace(r#""cpu": "32""#, r#""cpu": "32 cores""#));
+    expect![[r#"
+        2> error: cluster.json:17:77: items[6].spec.containers[0].resources.requests.cpu: invalid quantity "32 cores": expected a number with an optional suffix such as m, Ki, M or e3
+        exit 2
+    "#]].assert_eq(&folder.run(&["explain", "web", "--from", "cluster.json"]));
+}
+
+#[test]
+fn a_pipe_that_is_closed_early_is_no_error() {
+    use std::process::{Command, Stdio};
+    let folder = Folder::new().with("cluster.json", CLUSTER);
+    drop(folder.run(&["explain", "web", "--from", "cluster.json"]));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
+        .args(["completion", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}

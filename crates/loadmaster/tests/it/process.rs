@@ -1,0 +1,94 @@
+//! Running the binary.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder for one test, removed at the end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NTH: AtomicU32 = AtomicU32::new(0);
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("loadmaster-it-{}-{nth}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Writes a file; answers the folder, for more.
+    pub fn with(self, name: &str, text: &str) -> Folder {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self
+    }
+
+    /// Runs the binary in the folder. What it prints, and its exit code, as one text.
+    pub fn run(&self, args: &[&str]) -> String {
+        self.run_with_stdin(args, "")
+    }
+
+    pub fn run_with_stdin(&self, args: &[&str], stdin: &str) -> String {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
+            .args(args)
+            .current_dir(&self.0)
+            .env_remove("KUBECONFIG")
+            .env("HOME", &self.0)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        // A command that does not read its input may be gone before all of it is written.
+        let _ = pipe.write_all(stdin.as_bytes());
+        drop(pipe);
+        describe(&child.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn describe(output: &Output) -> String {
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for line in String::from_utf8_lossy(&output.stderr).lines() {
+        text.push_str(&format!("2> {line}\n"));
+    }
+    match output.status.code() {
+        Some(code) => text.push_str(&format!("exit {code}\n")),
+        None => text.push_str("killed\n"),
+    }
+    text
+}
+
+#[test]
+fn help_and_version() {
+    let folder = Folder::new();
+    let help = folder.run(&["--help"]);
+    assert!(help.contains("loadmaster up") && help.ends_with("exit 0\n"), "{help}");
+    let version = folder.run(&["--version"]);
+    assert_eq!(
+        version,
+        format!("loadmaster {} (Kubernetes 1.36)\nexit 0\n", env!("CARGO_PKG_VERSION"))
+    );
+    for command in [&["up", "--help"][..], &["explain", "--help"], &["config", "check", "--help"]] {
+        let help = folder.run(command);
+        assert!(help.contains("Examples:") && help.ends_with("exit 0\n"), "{help}");
+    }
+    let usage = folder.run(&["explain"]);
+    assert!(usage.contains("[NAMESPACE/]POD") && usage.ends_with("exit 2\n"), "{usage}");
+}
+
+#[test]
+fn completion() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = folder.run(&["completion", shell]);
+        assert!(script.contains("explain") && script.ends_with("exit 0\n"), "{shell}");
+    }
+}
