@@ -41,7 +41,13 @@ pub enum Kind {
 
 /// All rows of the table.
 pub const ALL: &[Workload] = &[
-    Workload { name: "basic, 5,000 nodes", n_nodes: 5_000, n_pods: 150_000, kind: Kind::Basic, target: 100_000 },
+    Workload {
+        name: "basic, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 150_000,
+        kind: Kind::Basic,
+        target: 100_000,
+    },
     Workload {
         name: "basic with deletes, 5,000 nodes",
         n_nodes: 5_000,
@@ -63,8 +69,20 @@ pub const ALL: &[Workload] = &[
         kind: Kind::AntiAffinity,
         target: 30_000,
     },
-    Workload { name: "affinity, 5,000 nodes", n_nodes: 5_000, n_pods: 60_000, kind: Kind::Affinity, target: 30_000 },
-    Workload { name: "mix of 40, 5,000 nodes", n_nodes: 5_000, n_pods: 60_000, kind: Kind::Mix, target: 20_000 },
+    Workload {
+        name: "affinity, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 60_000,
+        kind: Kind::Affinity,
+        target: 30_000,
+    },
+    Workload {
+        name: "mix of 40, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 60_000,
+        kind: Kind::Mix,
+        target: 20_000,
+    },
     Workload {
         name: "every pod different, 5,000 nodes",
         n_nodes: 5_000,
@@ -79,7 +97,13 @@ pub const ALL: &[Workload] = &[
         kind: Kind::RoundRobin,
         target: 10_000,
     },
-    Workload { name: "basic, 100,000 nodes", n_nodes: 100_000, n_pods: 200_000, kind: Kind::Basic, target: 50_000 },
+    Workload {
+        name: "basic, 100,000 nodes",
+        n_nodes: 100_000,
+        n_pods: 200_000,
+        kind: Kind::Basic,
+        target: 50_000,
+    },
     Workload {
         name: "basic, 1,000,000 nodes and pods",
         n_nodes: 1_000_000,
@@ -128,7 +152,8 @@ fn node(i: u32) -> Node {
 
 fn pod(labels: Value, cpu_milli: u64, more: Value) -> Value {
     let resources = json!({"requests": {"cpu": format!("{cpu_milli}m"), "memory": "100Mi"}});
-    let mut spec = json!({"containers": [{"name": "main", "image": "app:v1", "resources": resources}]});
+    let mut spec =
+        json!({"containers": [{"name": "main", "image": "app:v1", "resources": resources}]});
     if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
         spec.extend(more.clone());
     }
@@ -155,7 +180,8 @@ fn anti_affinity(group: u64) -> Value {
 
 fn affinity(group: u64) -> Value {
     let label = format!("near-{group}");
-    let term = |key: &str| json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": label}}});
+    let term =
+        |key: &str| json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": label}}});
     let near = json!({
         "requiredDuringSchedulingIgnoredDuringExecution": [term("topology.kubernetes.io/zone")],
         "preferredDuringSchedulingIgnoredDuringExecution":
@@ -189,9 +215,9 @@ impl Source {
                 (0..40).map(|i| kinds[i % 4](i as u64)).collect()
             }
             Kind::Different => vec![],
-            Kind::RoundRobin => {
-                (0..1_000).map(|i| pod(json!({"app": format!("turn-{i}")}), 20 + i % 80, json!({}))).collect()
-            }
+            Kind::RoundRobin => (0..1_000)
+                .map(|i| pod(json!({"app": format!("turn-{i}")}), 20 + i % 80, json!({})))
+                .collect(),
         };
         let mut pool = Vec::new();
         for manifest in manifests {

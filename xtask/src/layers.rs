@@ -25,7 +25,8 @@ pub fn run() -> Result<()> {
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .output()
         .context("running cargo metadata")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("reading cargo metadata")?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("reading cargo metadata")?;
     let layer_of: BTreeMap<String, u32> =
         LAYERS.iter().map(|(folder, layer)| (package_name(folder), *layer)).collect();
     let mut wrong = Vec::new();

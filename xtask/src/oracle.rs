@@ -52,7 +52,8 @@ pub fn run(args: &Args) -> Result<bool> {
     let binary = process::build()?;
     let seed = args.seed.unwrap_or_else(process::seed_from_clock);
     println!("oracle: --seed {seed} --cases {}", args.cases);
-    let ours = Answerer::new(loadmaster_plugins::in_tree()).context("making the default profile")?;
+    let ours =
+        Answerer::new(loadmaster_plugins::in_tree()).context("making the default profile")?;
     let generator = Generator::new(seed, hinted_plugins(&ours));
     if let Some(id) = args.only {
         return show(&binary, &ours, &generator.case(id));
@@ -61,7 +62,6 @@ pub fn run(args: &Args) -> Result<bool> {
     let found = ask_all(args, &binary, &ours, &generator)?;
     let seconds = watch.seconds();
     println!("{}", found.coverage);
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let per_second = args.cases as f64 / seconds;
     println!("{} cases in {seconds:.1} s, {per_second:.0} cases/s", args.cases);
     for (name, n) in &found.passed_over {
@@ -73,7 +73,8 @@ pub fn run(args: &Args) -> Result<bool> {
 /// Plugins that say what wakes their pods.
 fn hinted_plugins(ours: &Answerer) -> Vec<String> {
     let plugins = ours.default_profiles().iter().flat_map(|profile| &profile.plugins);
-    let hinted = plugins.filter(|plugin| plugin.events.as_ref().is_none_or(|events| !events.is_empty()));
+    let hinted =
+        plugins.filter(|plugin| plugin.events.as_ref().is_none_or(|events| !events.is_empty()));
     hinted.map(|plugin| plugin.name.to_owned()).collect()
 }
 
@@ -109,7 +110,8 @@ fn ask_all(
         });
         let mut lines = BufReader::new(stdout).lines();
         for case in receive {
-            let line = lines.next().context("the oracle ended early")?.context("reading its answer")?;
+            let line =
+                lines.next().context("the oracle ended early")?.context("reading its answer")?;
             let theirs: Value = serde_json::from_str(&line).context("reading its answer")?;
             judge(&mut found, &case, &theirs, ours);
         }

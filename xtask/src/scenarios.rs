@@ -55,7 +55,9 @@ impl File {
     }
 
     fn questions(&self) -> Result<Vec<Question>> {
-        self.scenario.questions(&self.plugin).map_err(|error| anyhow::anyhow!("{}: {}", self.name(), Chain(&error)))
+        self.scenario
+            .questions(&self.plugin)
+            .map_err(|error| anyhow::anyhow!("{}: {}", self.name(), Chain(&error)))
     }
 }
 
@@ -67,7 +69,8 @@ fn files(words: &[String]) -> Result<Vec<File>> {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
             continue;
         }
-        let (text, scenario) = scenario::read(&path).map_err(|error| anyhow::anyhow!("{}", Chain(&error)))?;
+        let (text, scenario) =
+            scenario::read(&path).map_err(|error| anyhow::anyhow!("{}", Chain(&error)))?;
         files.push(File { plugin: scenario::plugin_of(&path), path, text, scenario });
     }
     Ok(files)
@@ -91,7 +94,8 @@ fn record(words: &[String]) -> Result<bool> {
             if answer["error"].is_string() && answer.get("hint").is_none() {
                 anyhow::bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
             }
-            let found = file.scenario.narrow(&question, question.found(&answer, scorers.as_deref()));
+            let found =
+                file.scenario.narrow(&question, question.found(&answer, scorers.as_deref()));
             answers.push((question, found));
         }
         let text = scenario::record(&file.text, &version, &answers);

@@ -17,15 +17,15 @@ pub mod workload;
 pub use meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 pub use node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 pub use pod::{
-    Affinity, Container, ContainerPort, ContainerResources, Pod, PodAffinity, PodAffinityTerm, PodSpec, PodStatus,
-    Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
+    Affinity, Container, ContainerPort, ContainerResources, Pod, PodAffinity, PodAffinityTerm,
+    PodSpec, PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
 pub use quantity::Quantity;
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};
 pub use text::Str;
 pub use workload::{
-    Deployment, Job, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController, Service,
-    StatefulSet,
+    Deployment, Job, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet,
+    ReplicationController, Service, StatefulSet,
 };
 
 /// Amounts by resource name, sorted by name.

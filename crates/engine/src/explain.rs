@@ -63,13 +63,20 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {
         let everywhere = status(rejected);
         let all = world.nodes().rows();
         return all
-            .map(|row| Node { name: name(row), filter: everywhere.clone(), scores: vec![], total: None })
+            .map(|row| Node {
+                name: name(row),
+                filter: everywhere.clone(),
+                scores: vec![],
+                total: None,
+            })
             .collect();
     }
     let each = evaluation.nodes.iter().map(|node| Node {
         name: name(node.row),
         filter: match &node.verdict {
-            Verdict::Feasible => Status { code: Code::Success.name(), plugin: None, reasons: vec![] },
+            Verdict::Feasible => {
+                Status { code: Code::Success.name(), plugin: None, reasons: vec![] }
+            }
             Verdict::Narrowed => Status {
                 code: "PreFilterResult",
                 plugin: None,

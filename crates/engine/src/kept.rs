@@ -85,7 +85,8 @@ impl Index {
         let at = row.index();
         let passes = nodes.node(row).is_some() && question.filter_row(nodes, row, RowPart::Node);
         self.node_passes[at] = u8::from(passes);
-        self.node_score[at] = if passes { question.score_row(nodes, row, RowPart::Node) } else { 0 };
+        self.node_score[at] =
+            if passes { question.score_row(nodes, row, RowPart::Node) } else { 0 };
         self.leave(question, row);
         if passes {
             self.ask_pods(question, world, row);

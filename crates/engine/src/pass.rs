@@ -3,7 +3,8 @@
 use loadmaster_framework::points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::prepare::Words;
 use loadmaster_framework::{
-    CycleState, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored, Rejection, Row, World,
+    CycleState, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored, Rejection,
+    Row, World,
 };
 use loadmaster_stdx::Rng;
 
@@ -195,9 +196,9 @@ impl Rest<'_> {
             match member.point.pre_filter(cx, pod) {
                 Ok(PreFiltered::All) => {}
                 Ok(PreFiltered::Skip) => skipped.push(member.plugin),
-                Ok(PreFiltered::Nodes(names)) => keep(set, |row| {
-                    world.node(row).is_some_and(|node| names.contains(node.name()))
-                }),
+                Ok(PreFiltered::Nodes(names)) => {
+                    keep(set, |row| world.node(row).is_some_and(|node| names.contains(node.name())))
+                }
                 Err(Rejection::Failed(failure)) => {
                     return Err(format!("running PreFilter plugin {:?}: {failure}", member.name));
                 }
@@ -215,7 +216,9 @@ impl Rest<'_> {
                 match member.point.filter(cx, pod, node) {
                     Ok(()) => true,
                     Err(Rejection::Failed(why)) => {
-                        failure.get_or_insert_with(|| format!("running {:?} filter plugin: {why}", member.name));
+                        failure.get_or_insert_with(|| {
+                            format!("running {:?} filter plugin: {why}", member.name)
+                        });
                         false
                     }
                     Err(_) => false,
@@ -228,11 +231,17 @@ impl Rest<'_> {
         Ok(())
     }
 
-    fn score(&mut self, states: &mut PluginStates, set: &[u8], totals: &mut [i64]) -> Result<(), String> {
+    fn score(
+        &mut self,
+        states: &mut PluginStates,
+        set: &[u8],
+        totals: &mut [i64],
+    ) -> Result<(), String> {
         let (profile, world, pod) = (self.profile, self.world, self.pod);
         let mine = &self.question.one_by_one;
         let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
-        let nodes: Vec<NodeInfo<'_>> = rows.filter_map(|(at, _)| world.node(Row(at as u32))).collect();
+        let nodes: Vec<NodeInfo<'_>> =
+            rows.filter_map(|(at, _)| world.node(Row(at as u32))).collect();
         if nodes.len() <= 1 {
             // An only node is taken without asking for scores.
             return Ok(());
@@ -243,7 +252,9 @@ impl Rest<'_> {
             match member.point.pre_score(cx, pod, &nodes) {
                 Ok(PreScored::Ready) => {}
                 Ok(PreScored::Skip) => skipped.push(member.plugin),
-                Err(why) => return Err(format!("running PreScore plugin {:?}: {why}", member.name)),
+                Err(why) => {
+                    return Err(format!("running PreScore plugin {:?}: {why}", member.name));
+                }
             }
         }
         let cx = Cx { world, cycle: &self.cycle, states };

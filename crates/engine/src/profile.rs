@@ -5,8 +5,8 @@ use std::sync::Arc;
 use loadmaster_config::{self as config, Point};
 use loadmaster_framework::event::EventWithHint;
 use loadmaster_framework::points::{
-    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score,
-    Sign,
+    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
+    QueueSort, Reserve, Score, Sign,
 };
 use loadmaster_framework::prepare::Prepare;
 use loadmaster_framework::{
@@ -122,7 +122,11 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    fn members<T: ?Sized>(&self, point: Point, get: impl Fn(&Points) -> Option<Arc<T>>) -> Vec<Member<T>> {
+    fn members<T: ?Sized>(
+        &self,
+        point: Point,
+        get: impl Fn(&Points) -> Option<Arc<T>>,
+    ) -> Vec<Member<T>> {
         let listed = self.expanded.at(point).iter();
         let members = listed.filter_map(|placed| {
             let plugin = self.built.iter().position(|(known, _)| *known == placed.name)?;
@@ -138,7 +142,8 @@ impl Order<'_> {
     fn signers(&self) -> Vec<Member<dyn Sign>> {
         let asked = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
         let signers = self.built.iter().enumerate().filter_map(|(plugin, (name, points))| {
-            let takes_part = |point| self.expanded.at(point).iter().any(|placed| placed.name == *name);
+            let takes_part =
+                |point| self.expanded.at(point).iter().any(|placed| placed.name == *name);
             let point = points.sign.clone().filter(|_| asked.into_iter().any(takes_part))?;
             Some(Member { plugin, name, weight: 1, point })
         });

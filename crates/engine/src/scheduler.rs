@@ -195,7 +195,8 @@ impl Scheduler {
             kept.index = None;
             return;
         }
-        let caught_up = kept.index.as_mut().is_some_and(|index| index.catch_up(&kept.question, world));
+        let caught_up =
+            kept.index.as_mut().is_some_and(|index| index.catch_up(&kept.question, world));
         if !caught_up {
             kept.index = Some(Index::new(&kept.question, world));
         }
@@ -213,7 +214,8 @@ impl Scheduler {
         if self.kept.len() < max {
             return;
         }
-        let mut by_use: Vec<(u64, TemplateId)> = self.kept.iter().map(|(id, kept)| (kept.used, *id)).collect();
+        let mut by_use: Vec<(u64, TemplateId)> =
+            self.kept.iter().map(|(id, kept)| (kept.used, *id)).collect();
         by_use.sort_unstable();
         for (_, id) in by_use.into_iter().take(max / 4) {
             self.forget(id, world);

@@ -20,7 +20,11 @@ pub struct FieldError {
 
 impl FieldError {
     /// `path: Invalid value: <value>: <what was expected>`.
-    pub fn invalid(path: impl Into<String>, value: impl fmt::Display, expected: impl fmt::Display) -> Self {
+    pub fn invalid(
+        path: impl Into<String>,
+        value: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
         FieldError { path: path.into(), text: format!("Invalid value: {value}: {expected}") }
     }
 
@@ -42,7 +46,8 @@ impl FieldError {
     /// `path: Unsupported value: "<value>": supported values: "A", "B"`.
     pub fn unsupported(path: impl Into<String>, value: impl fmt::Display, known: &[&str]) -> Self {
         let known: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
-        let text = format!("Unsupported value: \"{value}\": supported values: {}", known.join(", "));
+        let text =
+            format!("Unsupported value: \"{value}\": supported values: {}", known.join(", "));
         FieldError { path: path.into(), text }
     }
 
@@ -61,7 +66,11 @@ impl FieldError {
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() { f.write_str(&self.text) } else { write!(f, "{}: {}", self.path, self.text) }
+        if self.path.is_empty() {
+            f.write_str(&self.text)
+        } else {
+            write!(f, "{}: {}", self.path, self.text)
+        }
     }
 }
 
@@ -69,7 +78,10 @@ impl fmt::Display for FieldError {
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        FieldError { path: if path == "." { String::new() } else { path }, text: error.into_inner().to_string() }
+        FieldError {
+            path: if path == "." { String::new() } else { path },
+            text: error.into_inner().to_string(),
+        }
     })
 }
 
@@ -88,7 +100,8 @@ pub fn complete<T: PluginArgs>(given: &Value, _: &FeatureGates) -> Result<Value,
     if !errors.is_empty() {
         return Err(errors);
     }
-    serde_json::to_value(args).map_err(|error| vec![FieldError { path: String::new(), text: error.to_string() }])
+    serde_json::to_value(args)
+        .map_err(|error| vec![FieldError { path: String::new(), text: error.to_string() }])
 }
 
 /// Reads complete arguments when the plugin `plugin` is built.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::{
-    Labels, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController, Service, StatefulSet, Str,
+    Labels, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController,
+    Service, StatefulSet, Str,
 };
 use loadmaster_stdx::Map;
 

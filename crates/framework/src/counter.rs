@@ -306,7 +306,11 @@ impl Counters {
     }
 
     /// A new counter with one user; its sums still have to be filled.
-    pub(crate) fn create<C: Counted + Hash + Eq>(&mut self, what: C, nodes: &NodeTable) -> CounterId {
+    pub(crate) fn create<C: Counted + Hash + Eq>(
+        &mut self,
+        what: C,
+        nodes: &NodeTable,
+    ) -> CounterId {
         let what = Arc::new(what);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -460,8 +464,12 @@ impl Effects {
     ) -> SmallVec<[KeyId; 1]> {
         let mut deltas = Deltas::default();
         what.delta(pod, terminating, cluster, &mut deltas);
-        let known: KeyDeltas =
-            deltas.0.iter().filter(|(_, amount)| *amount != 0).map(|(key, n)| (key_id(key), *n)).collect();
+        let known: KeyDeltas = deltas
+            .0
+            .iter()
+            .filter(|(_, amount)| *amount != 0)
+            .map(|(key, n)| (key_id(key), *n))
+            .collect();
         let keys = known.iter().map(|(key, _)| *key).collect();
         if !known.is_empty() {
             self.0.push((id, known));

@@ -11,8 +11,8 @@ pub mod event;
 pub mod gates;
 pub mod label;
 pub mod node;
-pub mod points;
 pub mod pod;
+pub mod points;
 pub mod prepare;
 pub mod registry;
 pub mod request;
@@ -29,11 +29,11 @@ pub use args::FieldError;
 pub use event::{Action, ClusterEvent, EventObject, EventResource, Hint, HintFn};
 pub use gates::FeatureGates;
 pub use node::{NodeInfo, Overlay};
-pub use points::{
-    Bind, Cx, Filter, NodeScore, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort,
-    Reserve, Score, SerialCx, Sign,
-};
 pub use pod::{PodInfo, QueuedPodInfo};
+pub use points::{
+    Bind, Cx, Filter, NodeScore, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
+    PreScore, QueueSort, Reserve, Score, SerialCx, Sign,
+};
 pub use prepare::{Prepare, Prepared, Run};
 pub use registry::{PluginDef, PluginError, Points, Registry};
 pub use resources::Resources;

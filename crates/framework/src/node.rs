@@ -38,7 +38,9 @@ impl Overlay {
     }
 
     fn sum(&self, amount: impl Fn(&PodInfo) -> i64) -> i64 {
-        let total = |pods: &[Arc<PodInfo>]| pods.iter().fold(0i64, |sum, pod| sum.wrapping_add(amount(pod)));
+        let total = |pods: &[Arc<PodInfo>]| {
+            pods.iter().fold(0i64, |sum, pod| sum.wrapping_add(amount(pod)))
+        };
         total(&self.added).wrapping_sub(total(&self.removed))
     }
 }
@@ -94,27 +96,35 @@ impl<'a> NodeInfo<'a> {
         let (added, removed): (&'a [_], &'a [_]) =
             self.overlay.map_or((&[], &[]), |overlay| (&overlay.added, &overlay.removed));
         let here = self.table.pods(self.row).iter();
-        here.filter(move |pod| !removed.iter().any(|gone: &Arc<PodInfo>| gone.uid == pod.uid)).chain(added)
+        here.filter(move |pod| !removed.iter().any(|gone: &Arc<PodInfo>| gone.uid == pod.uid))
+            .chain(added)
     }
 
     /// The pods on it that have affinity or anti-affinity terms.
     pub fn pods_with_affinity(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
-        let any = self.overlay.is_some() || self.table.entry(self.row).is_some_and(|e| e.n_affinity > 0);
+        let any =
+            self.overlay.is_some() || self.table.entry(self.row).is_some_and(|e| e.n_affinity > 0);
         any.then(|| self.pods().filter(|pod| pod.template.has_pod_affinity())).into_iter().flatten()
     }
 
     /// The pods on it that have required anti-affinity terms.
-    pub fn pods_with_required_anti_affinity(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
+    pub fn pods_with_required_anti_affinity(
+        &self,
+    ) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
         let entry = self.table.entry(self.row);
         let any = self.overlay.is_some() || entry.is_some_and(|e| e.n_required_anti_affinity > 0);
-        any.then(|| self.pods().filter(|pod| pod.template.has_required_anti_affinity())).into_iter().flatten()
+        any.then(|| self.pods().filter(|pod| pod.template.has_required_anti_affinity()))
+            .into_iter()
+            .flatten()
     }
 
     /// The host ports in use.
     pub fn host_ports(&self) -> impl Iterator<Item = &'a HostPort> + use<'a> {
         let plain = self.overlay.is_none().then(|| self.table.host_ports(self.row).iter());
-        let overlaid =
-            self.overlay.is_some().then(|| self.pods().flat_map(|pod| pod.template.host_ports.iter()));
+        let overlaid = self
+            .overlay
+            .is_some()
+            .then(|| self.pods().flat_map(|pod| pod.template.host_ports.iter()));
         plain.into_iter().flatten().chain(overlaid.into_iter().flatten())
     }
 
@@ -149,10 +159,13 @@ impl<'a> NodeInfo<'a> {
             crate::resources::MEMORY => {
                 self.value(|c| &c.requested_memory, |pod| pod.requests().resources.memory_bytes)
             }
-            crate::resources::EPHEMERAL_STORAGE => self
-                .value(|c| &c.requested_storage, |pod| pod.requests().resources.ephemeral_storage_bytes),
+            crate::resources::EPHEMERAL_STORAGE => self.value(
+                |c| &c.requested_storage,
+                |pod| pod.requests().resources.ephemeral_storage_bytes,
+            ),
             other => {
-                let base = self.table.scalar(other).map_or(0, |column| column.requested[self.row.index()]);
+                let base =
+                    self.table.scalar(other).map_or(0, |column| column.requested[self.row.index()]);
                 let amount = |pod: &PodInfo| pod.requests().resources.scalar(other).unwrap_or(0);
                 base.wrapping_add(self.overlay.map_or(0, |overlay| overlay.sum(amount)))
             }
@@ -174,7 +187,11 @@ impl<'a> NodeInfo<'a> {
         self.table.n_nodes_with_image(name)
     }
 
-    fn value(&self, column: impl Fn(&Columns) -> &Vec<i64>, amount: impl Fn(&PodInfo) -> i64) -> i64 {
+    fn value(
+        &self,
+        column: impl Fn(&Columns) -> &Vec<i64>,
+        amount: impl Fn(&PodInfo) -> i64,
+    ) -> i64 {
         let base = column(self.table.columns())[self.row.index()];
         base.wrapping_add(self.overlay.map_or(0, |overlay| overlay.sum(amount)))
     }

@@ -30,9 +30,14 @@ impl PodInfo {
     /// A pod with the given shared part, which must have been made from an equal pod.
     pub fn new(pod: &Pod, template: Arc<PodTemplate>, gates: &FeatureGates) -> PodInfo {
         let status = &pod.status;
-        let uid = if pod.metadata.uid.is_empty() { pod.full_name().into() } else { pod.metadata.uid.clone() };
+        let uid = if pod.metadata.uid.is_empty() {
+            pod.full_name().into()
+        } else {
+            pod.metadata.uid.clone()
+        };
         let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
-        let reports = status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
+        let reports =
+            status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
         let resized = reports.then(|| PodRequests::new(&template.spec, status, gates));
         PodInfo {
             name: pod.metadata.name.clone(),

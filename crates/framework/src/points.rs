@@ -108,7 +108,12 @@ pub trait PostFilter: Send + Sync {
 /// Looks at the feasible nodes once before they are scored.
 pub trait PreScore: Send + Sync {
     /// Prepares Score, or says that there is nothing to prefer.
-    fn pre_score(&self, cx: SerialCx<'_>, pod: &PodInfo, nodes: &[NodeInfo<'_>]) -> Result<PreScored, Failure>;
+    fn pre_score(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &PodInfo,
+        nodes: &[NodeInfo<'_>],
+    ) -> Result<PreScored, Failure>;
 }
 
 /// A node's score by one plugin.
@@ -124,7 +129,12 @@ pub trait Score: Send + Sync {
     fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure>;
 
     /// Brings the scores of all feasible nodes into `0..=100` (upstream's NormalizeScore).
-    fn normalize(&self, cx: Cx<'_>, pod: &PodInfo, scores: &mut [NodeScore]) -> Result<(), Failure> {
+    fn normalize(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        scores: &mut [NodeScore],
+    ) -> Result<(), Failure> {
         let _ = (cx, pod, scores);
         Ok(())
     }
@@ -133,7 +143,12 @@ pub trait Score: Send + Sync {
 /// Books something for a pod on the chosen node.
 pub trait Reserve: Send + Sync {
     /// `Err` gives the attempt up; [`Reserve::unreserve`] is called then.
-    fn reserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: NodeInfo<'_>) -> Result<(), Rejection>;
+    fn reserve(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Rejection>;
 
     /// Undoes it. Called for every plugin, also for those whose reserve was never called.
     fn unreserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
@@ -142,7 +157,12 @@ pub trait Reserve: Send + Sync {
 /// Holds a pod before it is bound.
 pub trait Permit: Send + Sync {
     /// Allows, holds or rejects.
-    fn permit(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: NodeInfo<'_>) -> Result<Permitted, Rejection>;
+    fn permit(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<Permitted, Rejection>;
 }
 
 /// What PreBind will do, asked before the pod is held by Permit.
@@ -160,7 +180,13 @@ pub trait PreBind: Send + Sync {
     fn pre_flight(&self, cx: Cx<'_>, pod: &PodInfo, node: &str) -> Result<PreFlight, Rejection>;
 
     /// Called first with [`Input::Start`], then with the answer to what it asked for.
-    fn pre_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str, input: Input<'_>) -> Step<()>;
+    fn pre_bind(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: &str,
+        input: Input<'_>,
+    ) -> Step<()>;
 }
 
 /// What Bind did.
@@ -175,7 +201,13 @@ pub enum Bound {
 /// Binds a pod to its node. Resumable.
 pub trait Bind: Send + Sync {
     /// Called first with [`Input::Start`], then with the answer to what it asked for.
-    fn bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str, input: Input<'_>) -> Step<Bound>;
+    fn bind(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: &str,
+        input: Input<'_>,
+    ) -> Step<Bound>;
 }
 
 /// Learns that a pod was bound.

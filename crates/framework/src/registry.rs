@@ -8,8 +8,8 @@ use crate::args::FieldError;
 use crate::event::{ClusterEvent, EventWithHint, HintFn};
 use crate::gates::FeatureGates;
 use crate::points::{
-    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score,
-    Sign,
+    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
+    QueueSort, Reserve, Score, Sign,
 };
 use crate::prepare::Prepare;
 use crate::state::{PluginStates, Slot, StateSlot};
@@ -111,7 +111,6 @@ impl Points {
     pub fn wake_on(&mut self, event: ClusterEvent, hint: Option<HintFn>) {
         self.events.get_or_insert_default().push(EventWithHint { event, hint });
     }
-
 
     /// Hands the states over to the profile.
     pub fn take_slots(&mut self) -> (u32, PluginStates) {

@@ -108,9 +108,9 @@ impl Rejection {
     /// The texts, in order.
     pub fn reasons(&self) -> Vec<String> {
         match self {
-            Rejection::Unschedulable(all) | Rejection::Unresolvable(all) | Rejection::Pending(all) => {
-                all.iter().map(Reason::to_string).collect()
-            }
+            Rejection::Unschedulable(all)
+            | Rejection::Unresolvable(all)
+            | Rejection::Pending(all) => all.iter().map(Reason::to_string).collect(),
             Rejection::Failed(failure) => vec![failure.to_string()],
         }
     }

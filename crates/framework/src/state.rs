@@ -92,7 +92,8 @@ impl CycleState {
 
 impl Clone for CycleState {
     fn clone(&self) -> Self {
-        let slots = self.slots.iter().map(|slot| slot.as_ref().map(|value| (**value).boxed_clone()));
+        let slots =
+            self.slots.iter().map(|slot| slot.as_ref().map(|value| (**value).boxed_clone()));
         CycleState { slots: slots.collect() }
     }
 }

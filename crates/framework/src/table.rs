@@ -182,8 +182,9 @@ impl NodeTable {
     pub(crate) fn ensure_key(&mut self, key: &Str) -> KeyId {
         let rows = self.entries.len();
         let entries = self.entries.iter().enumerate();
-        let labels = entries
-            .filter_map(|(at, entry)| Some((Row(at as u32), &entry.as_ref()?.node.metadata.labels)));
+        let labels = entries.filter_map(|(at, entry)| {
+            Some((Row(at as u32), &entry.as_ref()?.node.metadata.labels))
+        });
         self.labels.ensure(key, rows, labels)
     }
 
@@ -330,10 +331,10 @@ impl NodeTable {
     fn add_images(&mut self, row: Row, node: &Node) {
         for image in &node.status.images {
             for name in &image.names {
-                let state = self
-                    .images
-                    .entry(name.clone())
-                    .or_insert_with(|| ImageState { size_bytes: image.size_bytes, rows: Vec::new() });
+                let state = self.images.entry(name.clone()).or_insert_with(|| ImageState {
+                    size_bytes: image.size_bytes,
+                    rows: Vec::new(),
+                });
                 if let Err(at) = state.rows.binary_search(&row) {
                     state.rows.insert(at, row);
                 }

@@ -127,7 +127,11 @@ impl PodTemplate {
 
     /// The profile that decides this pod.
     pub fn scheduler_name(&self) -> &str {
-        if self.spec.scheduler_name.is_empty() { "default-scheduler" } else { &self.spec.scheduler_name }
+        if self.spec.scheduler_name.is_empty() {
+            "default-scheduler"
+        } else {
+            &self.spec.scheduler_name
+        }
     }
 
     /// Whether the pod has any affinity or anti-affinity to other pods.
@@ -147,8 +151,11 @@ impl PodTemplate {
     pub fn topology_keys(&self) -> impl Iterator<Item = &Str> {
         let required = self.required_affinity.iter().chain(self.required_anti_affinity.iter());
         let preferred = self.preferred_affinity.iter().chain(self.preferred_anti_affinity.iter());
-        let terms = required.chain(preferred.map(|weighted| &weighted.term)).map(|term| &term.topology_key);
-        terms.chain(self.spec.topology_spread_constraints.iter().map(|constraint| &constraint.topology_key))
+        let terms =
+            required.chain(preferred.map(|weighted| &weighted.term)).map(|term| &term.topology_key);
+        terms.chain(
+            self.spec.topology_spread_constraints.iter().map(|constraint| &constraint.topology_key),
+        )
     }
 }
 
@@ -298,13 +305,22 @@ impl Parse<'_> {
     }
 
     fn term(&self, term: &PodAffinityTerm) -> Result<AffinityTerm, (&'static str, SelectorError)> {
-        let selector = Selector::new(term.label_selector.as_ref()).map_err(|e| ("labelSelector", e))?;
+        let selector =
+            Selector::new(term.label_selector.as_ref()).map_err(|e| ("labelSelector", e))?;
         let namespace_selector = Selector::new(term.namespace_selector.as_ref());
         let namespace_selector = namespace_selector.map_err(|e| ("namespaceSelector", e))?;
         let own = term.namespaces.is_empty() && term.namespace_selector.is_none();
-        let namespaces =
-            if own { [self.namespace.clone()].into() } else { term.namespaces.clone().into_boxed_slice() };
-        Ok(AffinityTerm { namespaces, namespace_selector, selector, topology_key: term.topology_key.clone() })
+        let namespaces = if own {
+            [self.namespace.clone()].into()
+        } else {
+            term.namespaces.clone().into_boxed_slice()
+        };
+        Ok(AffinityTerm {
+            namespaces,
+            namespace_selector,
+            selector,
+            topology_key: term.topology_key.clone(),
+        })
     }
 }
 
@@ -314,7 +330,8 @@ fn located((field, source): (&str, SelectorError), kind: &str, at: &str) -> Temp
 
 fn host_ports(spec: &PodSpec) -> Box<[HostPort]> {
     let sidecars = spec.init_containers.iter().filter(|container| requests::is_sidecar(container));
-    let or = |text: &Str, default: &str| if text.is_empty() { Str::new(default) } else { text.clone() };
+    let or =
+        |text: &Str, default: &str| if text.is_empty() { Str::new(default) } else { text.clone() };
     let ports = sidecars.chain(&spec.containers).flat_map(|container| &container.ports);
     let wanted: SmallVec<[HostPort; 2]> = ports
         .filter(|port| port.host_port > 0)

@@ -25,8 +25,8 @@ use crate::args::{self, FieldError};
 use crate::event::{ClusterEvent, EventObject, Hint, HintQuestion};
 use crate::gates::FeatureGates;
 use crate::node::NodeInfo;
-use crate::points::{Cx, NodeScore, SerialCx};
 use crate::pod::PodInfo;
+use crate::points::{Cx, NodeScore, SerialCx};
 use crate::prepare::{Classes, Prepared, Run, Words};
 use crate::registry::{PluginDef, Points};
 use crate::result::{PreFiltered, PreScored, Rejection};
@@ -209,7 +209,9 @@ impl Bench {
                 let want = verdict(Err(rejection));
                 match naive.filters.iter().find(|(_, verdict)| *verdict != want) {
                     None => Ok(()),
-                    Some((_, verdict)) => Err(BenchError(format!("prepare: {want}, one by one: {verdict}"))),
+                    Some((_, verdict)) => {
+                        Err(BenchError(format!("prepare: {want}, one by one: {verdict}")))
+                    }
                 }
             }
             Prepared::Skip => compare(&self.world, &naive, |_| true, |_| 0),
@@ -226,7 +228,11 @@ impl Bench {
         compare(&self.world, naive, |row| answer.passes(row), |row| answer.score(row))
     }
 
-    fn run_pre_filter(&self, cycle: &mut CycleState, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
+    fn run_pre_filter(
+        &self,
+        cycle: &mut CycleState,
+        pod: &PodInfo,
+    ) -> Result<PreFiltered, Rejection> {
         let Some(point) = &self.points.pre_filter else { return Ok(PreFiltered::All) };
         let mut states = self.states.clone();
         point.pre_filter(SerialCx { world: &self.world, cycle, states: &mut states }, pod)
@@ -274,7 +280,10 @@ impl Bench {
         let cx = Cx { world: &self.world, cycle, states: &self.states };
         let mut scores = Vec::new();
         for node in feasible {
-            scores.push(NodeScore { row: node.row(), score: point.score(cx, pod, *node).map_err(failed)? });
+            scores.push(NodeScore {
+                row: node.row(),
+                score: point.score(cx, pod, *node).map_err(failed)?,
+            });
         }
         point.normalize(cx, pod, &mut scores).map_err(failed)?;
         Ok(Some(scores))
@@ -306,11 +315,19 @@ impl RunAnswer {
         let mut rows: Vec<u32> = Vec::new();
         let mut class_of = vec![None; passes.len()];
         for row in nodes.rows() {
-            assert_eq!(passes[row.index()] != 0, run.filter_row(nodes, row), "filter_all and filter_row differ");
+            assert_eq!(
+                passes[row.index()] != 0,
+                run.filter_row(nodes, row),
+                "filter_all and filter_row differ"
+            );
             if passes[row.index()] == 0 {
                 continue;
             }
-            assert_eq!(local[row.index()], run.score_row(nodes, row), "score_all and score_row differ");
+            assert_eq!(
+                local[row.index()],
+                run.score_row(nodes, row),
+                "score_all and score_row differ"
+            );
             let mut mine = Words::new();
             run.class_row(world, row, &mut mine);
             assert_eq!(mine.len(), run.n_words(), "class_row pushes n_words words");
@@ -322,7 +339,8 @@ impl RunAnswer {
             rows[class] += 1;
             class_of[row.index()] = Some(class);
         }
-        let class_passes: Vec<bool> = words.iter().map(|words| run.class_filter(world, words)).collect();
+        let class_passes: Vec<bool> =
+            words.iter().map(|words| run.class_filter(world, words)).collect();
         let mut class_scores = vec![0; words.len()];
         if run.scores_classes() {
             let classes = Classes {
@@ -358,17 +376,20 @@ fn compare(
     let name = |row: Row| world.node(row).map_or("", |node| node.name());
     for (row, verdict) in &naive.filters {
         if passes(*row) != (verdict == "Success") {
-            let text = format!("{}: incremental {}, one by one {verdict}", name(*row), passes(*row));
+            let text =
+                format!("{}: incremental {}, one by one {verdict}", name(*row), passes(*row));
             return Err(BenchError(text));
         }
     }
     let Ok(scores) = &naive.scores else { return Ok(()) };
     let feasible = naive.filters.iter().filter(|(_, verdict)| verdict == "Success");
     for (row, _) in feasible {
-        let found = scores.as_ref().and_then(|scores| scores.iter().find(|score| score.row == *row));
+        let found =
+            scores.as_ref().and_then(|scores| scores.iter().find(|score| score.row == *row));
         let want = found.map_or(0, |score| score.score);
         if score(*row) != want {
-            let text = format!("{}: incremental score {}, one by one {want}", name(*row), score(*row));
+            let text =
+                format!("{}: incremental score {}, one by one {want}", name(*row), score(*row));
             return Err(BenchError(text));
         }
     }

@@ -358,8 +358,8 @@ impl World {
         let pod = &placed.template;
         for (kind, effects) in placed.effects.iter_mut().enumerate() {
             let nodes = &mut self.nodes;
-            let keys = effects
-                .learn(id, what, pod, kind == 1, &self.cluster, |key| nodes.ensure_key(key));
+            let keys =
+                effects.learn(id, what, pod, kind == 1, &self.cluster, |key| nodes.ensure_key(key));
             for key in keys {
                 self.counters.ensure_domains(id, key, &self.nodes);
             }
@@ -375,7 +375,13 @@ impl World {
             for (row, counts) in &placed.rows {
                 for (effects, n) in placed.effects.iter().zip(counts) {
                     if *n > 0 {
-                        self.counters.apply_one(id, effects, self.nodes.labels(), *row, i64::from(*n));
+                        self.counters.apply_one(
+                            id,
+                            effects,
+                            self.nodes.labels(),
+                            *row,
+                            i64::from(*n),
+                        );
                     }
                 }
             }
@@ -403,8 +409,9 @@ impl Templates {
     fn sweep(&mut self) {
         for at in 0..self.placed.len() {
             // One reference here and one in the index: no pod has this template.
-            let unused =
-                self.placed[at].as_ref().is_some_and(|placed| Arc::strong_count(&placed.template) == 2);
+            let unused = self.placed[at]
+                .as_ref()
+                .is_some_and(|placed| Arc::strong_count(&placed.template) == 2);
             if let Some(gone) = self.placed[at].take_if(|_| unused) {
                 self.ids.remove(&gone.template);
                 self.free.push(TemplateId(at as u32));

@@ -78,9 +78,14 @@ fn reading(world: &mut World) -> Vec<String> {
         pods.sort_unstable();
         let mut ports: Vec<i32> = info.host_ports().map(|port| port.port).collect();
         ports.sort_unstable();
-        let sums = ["cpu", "memory", "example.com/gpu"].map(|r| (info.allocatable(r), info.requested(r)));
+        let sums =
+            ["cpu", "memory", "example.com/gpu"].map(|r| (info.allocatable(r), info.requested(r)));
         let nonzero = (info.nonzero_requested_cpu(), info.nonzero_requested_memory());
-        lines.push(format!("{} {pods:?} {ports:?} {sums:?} {nonzero:?} {}", info.name(), info.n_pods()));
+        lines.push(format!(
+            "{} {pods:?} {ports:?} {sums:?} {nonzero:?} {}",
+            info.name(),
+            info.n_pods()
+        ));
     }
     for id in counters {
         for domains in world.counter(id).domains() {
@@ -94,7 +99,8 @@ fn reading(world: &mut World) -> Vec<String> {
         }
         world.release(id);
     }
-    lines.push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
+    lines
+        .push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
     lines.sort();
     lines
 }

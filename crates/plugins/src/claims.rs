@@ -17,7 +17,10 @@ use std::sync::Arc;
 
 use loadmaster_framework::args::decode;
 use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::{Cx, Failure, FeatureGates, FieldError, NodeInfo, PluginDef, PluginError, PodInfo, PodTemplate, Points, PreFilter, PreFiltered, Prepare, Prepared, Rejection, Score, SerialCx, Sign, World};
+use loadmaster_framework::{
+    Cx, Failure, FeatureGates, FieldError, NodeInfo, PluginDef, PluginError, PodInfo, PodTemplate,
+    Points, PreFilter, PreFiltered, Prepare, Prepared, Rejection, Score, SerialCx, Sign, World,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! Bringing raw scores into `0..=100` by their maximum (upstream's `DefaultNormalizeScore`).
 
+use loadmaster_framework::MAX_NODE_SCORE;
 use loadmaster_framework::points::NodeScore;
 use loadmaster_framework::prepare::Classes;
-use loadmaster_framework::MAX_NODE_SCORE;
 
 /// `100 * raw / max`, or its reverse; all 0, or reversed all 100, when the maximum is 0. Integer division.
 pub(crate) fn by_max(raw: i64, max: i64, reverse: bool) -> i64 {

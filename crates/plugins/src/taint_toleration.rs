@@ -126,7 +126,8 @@ fn toleration_json(toleration: &Toleration) -> Value {
     let Toleration { key, operator, value, effect, toleration_seconds } = toleration;
     let fields = [("key", key), ("operator", operator), ("value", value), ("effect", effect)];
     let given = fields.into_iter().filter(|(_, text)| !text.is_empty());
-    let mut object: Map<_, _> = given.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
+    let mut object: Map<_, _> =
+        given.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
     if let Some(seconds) = toleration_seconds {
         object.insert("tolerationSeconds".to_owned(), (*seconds).into());
     }

@@ -165,7 +165,11 @@ mod tests {
             let mut seen = BTreeSet::new();
             for object in &case.objects {
                 let meta = &object["metadata"];
-                let name = (object["kind"].to_string(), meta["namespace"].to_string(), meta["name"].to_string());
+                let name = (
+                    object["kind"].to_string(),
+                    meta["namespace"].to_string(),
+                    meta["name"].to_string(),
+                );
                 assert!(seen.insert(name.clone()), "case {}: {name:?} is there twice", case.id);
             }
         }

@@ -63,10 +63,8 @@ pub fn load<'p>(
     asked: &str,
 ) -> Result<Loaded<'p>, LoadError> {
     let found = snapshot.pods.iter().find(|pod| pod.full_name() == asked);
-    let found = found.ok_or_else(|| LoadError::NoPod {
-        pod: asked.to_owned(),
-        n_pods: snapshot.pods.len(),
-    })?;
+    let found = found
+        .ok_or_else(|| LoadError::NoPod { pod: asked.to_owned(), n_pods: snapshot.pods.len() })?;
     load_for(snapshot, profiles, gates, found)
 }
 

@@ -137,8 +137,12 @@ impl History {
         let pod = Arc::new(pod);
         let fast = self.scheduler.totals(&mut self.world, &pod);
         let nominated = self.world.nominated_nodes().next().is_some();
-        let evaluation =
-            one_by_one::evaluate(&self.profile, &self.world, &mut self.profile.states.clone(), &pod);
+        let evaluation = one_by_one::evaluate(
+            &self.profile,
+            &self.world,
+            &mut self.profile.states.clone(),
+            &pod,
+        );
         let slow = one_by_one::totals(&evaluation);
         self.report.rows += self.world.nodes().len() as u64;
         self.report.decisions += 1;
@@ -148,8 +152,11 @@ impl History {
         let decision = self.scheduler.decide(&mut self.world, &pod);
         let best = evaluation.best();
         match decision {
-            Decision::Place { row, n_ties, .. } if best.contains(&row) && n_ties == best.len() as u64 => {
-                let node_name = self.world.node(row).map_or(Str::default(), |node| Str::new(node.name()));
+            Decision::Place { row, n_ties, .. }
+                if best.contains(&row) && n_ties == best.len() as u64 =>
+            {
+                let node_name =
+                    self.world.node(row).map_or(Str::default(), |node| Str::new(node.name()));
                 let placed = Arc::new(PodInfo { node_name, ..(*pod).clone() });
                 self.world.add_pod(row, placed.clone());
                 self.assigned.push(placed);
@@ -190,7 +197,8 @@ impl History {
     /// A few templates come often, the others seldom.
     fn next_pod(&mut self) -> Option<(Value, Pod)> {
         let n = self.pool.len() as u64;
-        let at = if self.rng.one_in(2) { self.rng.below(n.min(2)) } else { self.rng.below(n) } as usize;
+        let at =
+            if self.rng.one_in(2) { self.rng.below(n.min(2)) } else { self.rng.below(n) } as usize;
         if self.pool[at].is_none() || self.rng.one_in(400) {
             let manifest = self.random_pod();
             let pod: Pod = serde_json::from_value(manifest.clone()).ok()?;
@@ -236,14 +244,16 @@ impl History {
 
     fn drop_nominations(&mut self) {
         let nodes: Vec<Str> = self.world.nominated_nodes().cloned().collect();
-        let uids = nodes.iter().flat_map(|node| self.world.nominated(node)).map(|pod| pod.uid.clone());
+        let uids =
+            nodes.iter().flat_map(|node| self.world.nominated(node)).map(|pod| pod.uid.clone());
         for uid in uids.collect::<Vec<_>>() {
             self.world.forget_nomination(&uid);
         }
     }
 
     fn set_namespace(&mut self, name: &str) {
-        let value = json!({"metadata": {"name": name, "labels": {"team": self.rng.pick(&["x", "y"])}}});
+        let value =
+            json!({"metadata": {"name": name, "labels": {"team": self.rng.pick(&["x", "y"])}}});
         if let Ok(namespace) = serde_json::from_value::<Namespace>(value) {
             self.world.set_namespace(Arc::new(namespace));
         }
@@ -283,9 +293,11 @@ impl History {
     fn random_node(&mut self, name: &str) -> Value {
         let n_racks = self.options.n_racks;
         let rng = &mut self.rng;
-        let mut labels = json!({"kubernetes.io/hostname": name, "disk": *rng.pick(&["ssd", "hdd"])});
+        let mut labels =
+            json!({"kubernetes.io/hostname": name, "disk": *rng.pick(&["ssd", "hdd"])});
         if !rng.one_in(12) {
-            labels["topology.kubernetes.io/zone"] = json!(*rng.pick(&["z1", "z2", "z3", "z3", "z2", "z1", "z1", ""]));
+            labels["topology.kubernetes.io/zone"] =
+                json!(*rng.pick(&["z1", "z2", "z3", "z3", "z2", "z1", "z1", ""]));
         }
         if !rng.one_in(6) {
             labels["rack"] = json!(format!("r{}", rng.below(n_racks)));
@@ -294,7 +306,9 @@ impl History {
             labels["kubernetes.io/hostname"] = json!("shared");
         }
         let mut taints = Vec::new();
-        for (key, effect) in [("gpu", "NoSchedule"), ("spot", "PreferNoSchedule"), ("old", "PreferNoSchedule")] {
+        for (key, effect) in
+            [("gpu", "NoSchedule"), ("spot", "PreferNoSchedule"), ("old", "PreferNoSchedule")]
+        {
             if rng.one_in(6) {
                 taints.push(json!({"key": key, "effect": effect}));
             }
@@ -332,13 +346,15 @@ impl History {
             requests["example.com/gpu"] = json!("1");
         }
         let image = *rng.pick(&["app:v1", "db:v2", "none"]);
-        let mut container = json!({"name": "main", "image": image, "resources": {"requests": requests}});
+        let mut container =
+            json!({"name": "main", "image": image, "resources": {"requests": requests}});
         if rng.one_in(10) {
             container["ports"] = json!([{"hostPort": 8000 + rng.below(2), "containerPort": 80}]);
         }
         let mut spec = json!({"containers": [container], "priority": rng.below(3)});
         if rng.one_in(4) {
-            spec["tolerations"] = json!([{"key": *rng.pick(&["gpu", "spot"]), "operator": "Exists"}]);
+            spec["tolerations"] =
+                json!([{"key": *rng.pick(&["gpu", "spot"]), "operator": "Exists"}]);
         }
         if rng.one_in(3) {
             spec["topologySpreadConstraints"] = random_spread(rng);
@@ -353,8 +369,12 @@ impl History {
 fn random_selector(rng: &mut Rng) -> Value {
     match rng.below(5) {
         0 => json!({"matchLabels": {"tier": *rng.pick(&["web", "db"])}}),
-        1 => json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [*rng.pick(&APPS)]}]}),
-        2 => json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", *rng.pick(&APPS)]}]}),
+        1 => {
+            json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [*rng.pick(&APPS)]}]})
+        }
+        2 => {
+            json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", *rng.pick(&APPS)]}]})
+        }
         _ => json!({"matchLabels": {"app": *rng.pick(&APPS)}}),
     }
 }
@@ -389,7 +409,8 @@ fn random_affinity(rng: &mut Rng) -> Value {
     let mut affinity = json!({});
     if rng.one_in(4) {
         let operator = *rng.pick(&["In", "NotIn"]);
-        let term = json!({"matchExpressions": [{"key": "disk", "operator": operator, "values": ["ssd"]}]});
+        let term =
+            json!({"matchExpressions": [{"key": "disk", "operator": operator, "values": ["ssd"]}]});
         affinity["nodeAffinity"] = if rng.one_in(2) {
             json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}})
         } else {
@@ -398,10 +419,12 @@ fn random_affinity(rng: &mut Rng) -> Value {
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         if rng.one_in(5) {
-            affinity[kind] = json!({"requiredDuringSchedulingIgnoredDuringExecution": [random_term(rng)]});
+            affinity[kind] =
+                json!({"requiredDuringSchedulingIgnoredDuringExecution": [random_term(rng)]});
         }
         if rng.one_in(5) {
-            let preferred = json!([{"weight": rng.range(1, 100), "podAffinityTerm": random_term(rng)}]);
+            let preferred =
+                json!([{"weight": rng.range(1, 100), "podAffinityTerm": random_term(rng)}]);
             affinity[kind]["preferredDuringSchedulingIgnoredDuringExecution"] = preferred;
         }
     }

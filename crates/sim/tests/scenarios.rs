@@ -24,12 +24,16 @@ fn check(path: &Path, ours: &Answerer) -> Vec<String> {
     }
     for question in questions {
         let Some(recorded) = file.recorded(&question) else {
-            lines.push(format!("steps[{}]: not recorded, run `cargo xtask scenarios record`", question.step));
+            lines.push(format!(
+                "steps[{}]: not recorded, run `cargo xtask scenarios record`",
+                question.step
+            ));
             continue;
         };
         let answer = ours.answer(&question.case);
         let differences = recorded.differences(&question.found(&answer, scorers.as_deref()));
-        let differences = differences.into_iter().map(|line| format!("steps[{}]: {line}", question.step));
+        let differences =
+            differences.into_iter().map(|line| format!("steps[{}]: {line}", question.step));
         lines.extend(differences);
         if let Some(error) = answer["error"].as_str() {
             lines.push(format!("steps[{}]: {error}", question.step));

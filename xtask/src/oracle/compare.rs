@@ -50,7 +50,8 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
 /// Error texts without what differs from case to case.
 pub fn without_names(text: &str) -> String {
     let text = text.split('"').step_by(2).collect::<Vec<_>>().join("_");
-    let text: String = text.chars().map(|char| if char.is_ascii_digit() { '0' } else { char }).collect();
+    let text: String =
+        text.chars().map(|char| if char.is_ascii_digit() { '0' } else { char }).collect();
     let text = text.replace("00", "0").replace("00", "0").replace("00", "0");
     text.chars().take(90).collect()
 }
@@ -71,7 +72,13 @@ fn explanations(theirs: &Value, ours: &Value) -> Option<Difference> {
     if let Some(difference) = differ("nodes", &names(theirs), &names(ours)) {
         return Some(difference);
     }
-    let nodes = || theirs["nodes"].as_array().into_iter().flatten().zip(ours["nodes"].as_array().into_iter().flatten());
+    let nodes = || {
+        theirs["nodes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .zip(ours["nodes"].as_array().into_iter().flatten())
+    };
     for (a, b) in nodes() {
         let (a, b) = (status(&a["filter"]), status(&b["filter"]));
         if let Some(difference) = differ(&format!("verdict of {}", plugin_of(&a, &b)), &a, &b) {
@@ -135,7 +142,9 @@ fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {
         (Some(a), Some(b)) => {
             let keys = a.keys().chain(b.keys());
             keys.into_iter().find_map(|key| {
-                let value = |parts: &BTreeMap<String, Value>| parts.get(key).cloned().unwrap_or(json!("absent"));
+                let value = |parts: &BTreeMap<String, Value>| {
+                    parts.get(key).cloned().unwrap_or(json!("absent"))
+                };
                 differ(&format!("signature's {key}"), &value(&a), &value(&b))
             })
         }
@@ -150,13 +159,17 @@ fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {
 
 fn configurations(theirs: &Value, ours: &Value) -> Option<Difference> {
     let (a, b) = (compared_plugins(&theirs["plugins"]), compared_plugins(&ours["plugins"]));
-    differ("profiles", &each_key(&a), &each_key(&b)).or_else(|| {
-        let profiles = a.as_object().into_iter().flatten();
-        let points = profiles.flat_map(|(name, points)| points.as_object().into_iter().flatten().map(move |point| (name, point.0)));
-        points.into_iter().find_map(|(name, point)| {
-            differ(&format!("plugins at {point}"), &a[name][point], &b[name][point])
+    differ("profiles", &each_key(&a), &each_key(&b))
+        .or_else(|| {
+            let profiles = a.as_object().into_iter().flatten();
+            let points = profiles.flat_map(|(name, points)| {
+                points.as_object().into_iter().flatten().map(move |point| (name, point.0))
+            });
+            points.into_iter().find_map(|(name, point)| {
+                differ(&format!("plugins at {point}"), &a[name][point], &b[name][point])
+            })
         })
-    }).or_else(|| differ("plugins", &a, &b))
+        .or_else(|| differ("plugins", &a, &b))
 }
 
 fn each_key(object: &Value) -> Value {
@@ -166,11 +179,17 @@ fn each_key(object: &Value) -> Value {
 /// Per profile and point those plugins that both sides have.
 fn compared_plugins(profiles: &Value) -> Value {
     let mut profiles = profiles.clone();
-    for points in profiles.as_object_mut().into_iter().flatten().filter_map(|(_, points)| points.as_object_mut()) {
+    for points in profiles
+        .as_object_mut()
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, points)| points.as_object_mut())
+    {
         // Placements of pod groups are not decided here.
         points.remove("placementScore");
         for plugins in points.values_mut().filter_map(Value::as_array_mut) {
-            plugins.retain(|plugin| deviations::is_compared(plugin[0].as_str().unwrap_or_default()));
+            plugins
+                .retain(|plugin| deviations::is_compared(plugin[0].as_str().unwrap_or_default()));
         }
         points.retain(|_, plugins| plugins.as_array().is_some_and(|plugins| !plugins.is_empty()));
     }

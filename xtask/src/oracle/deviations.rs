@@ -21,7 +21,9 @@ const UNBUILT_FRAGMENTS: [&str; 3] = [
 pub fn of(case: &Case) -> Option<&'static str> {
     let asked = case.objects.iter().find(|object| is_pod(object, &case.pod));
     if case.ask != Ask::Config && asked.is_some_and(has_claims) {
-        return Some("pods with claims are turned down with a reason of our own, until the volume plugins land");
+        return Some(
+            "pods with claims are turned down with a reason of our own, until the volume plugins land",
+        );
     }
     None
 }

@@ -42,10 +42,13 @@ pub fn build() -> Result<PathBuf> {
 /// The version of kube-scheduler that answers, as `v1.36.3`.
 pub fn version() -> Result<String> {
     let path = crate::root()?.join(MODULE).join("go.mod");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let required = text.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some("k8s.io/kubernetes")).then(|| words.next().map(str::to_owned)).flatten()
+        (words.next() == Some("k8s.io/kubernetes"))
+            .then(|| words.next().map(str::to_owned))
+            .flatten()
     });
     required.with_context(|| format!("{} does not require k8s.io/kubernetes", path.display()))
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use loadmaster_framework::event::EventWithHint;
 use loadmaster_framework::{Action, ClusterEvent, EventResource};
-use loadmaster_sim::cases::answer::{self, Answerer};
 use loadmaster_sim::cases::Ask;
+use loadmaster_sim::cases::answer::{self, Answerer};
 use loadmaster_sim::scenario::{Expect, Recorded};
 
 /// Every text with which a plugin turns a node or a pod down (reference, table 4.2); a text that goes on after this is one too.
@@ -15,8 +15,16 @@ const REASONS: [(&str, &str, &str); 19] = [
     ("NodeUnschedulable", "UnschedulableAndUnresolvable", "node(s) were unschedulable"),
     ("NodeName", "UnschedulableAndUnresolvable", "node(s) didn't match the requested node name"),
     ("TaintToleration", "UnschedulableAndUnresolvable", "node(s) had untolerated taint(s)"),
-    ("NodeAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match Pod's node affinity/selector"),
-    ("NodeAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match scheduler-enforced node affinity"),
+    (
+        "NodeAffinity",
+        "UnschedulableAndUnresolvable",
+        "node(s) didn't match Pod's node affinity/selector",
+    ),
+    (
+        "NodeAffinity",
+        "UnschedulableAndUnresolvable",
+        "node(s) didn't match scheduler-enforced node affinity",
+    ),
     ("NodeAffinity", "UnschedulableAndUnresolvable", "pod affinity terms conflict"),
     ("NodePorts", "Unschedulable", "node(s) didn't have free ports for the requested pod ports"),
     ("NodeResourcesFit", "Unschedulable", "Too many pods"),
@@ -33,7 +41,11 @@ const REASONS: [(&str, &str, &str); 19] = [
     ),
     ("InterPodAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match pod affinity rules"),
     ("InterPodAffinity", "Unschedulable", "node(s) didn't match pod anti-affinity rules"),
-    ("InterPodAffinity", "Unschedulable", "node(s) didn't satisfy existing pods anti-affinity rules"),
+    (
+        "InterPodAffinity",
+        "Unschedulable",
+        "node(s) didn't satisfy existing pods anti-affinity rules",
+    ),
 ];
 
 /// Hints that are not shown, and why.
@@ -48,7 +60,10 @@ pub fn missing() -> Result<bool> {
     let mut lines = Vec::new();
     for (plugin, code, reason) in REASONS {
         let start = format!("{plugin}, {code}, ");
-        let is_shown = |text: &String| text.starts_with(&start) && text[start.len()..].split("; ").any(|text| text.starts_with(reason));
+        let is_shown = |text: &String| {
+            text.starts_with(&start)
+                && text[start.len()..].split("; ").any(|text| text.starts_with(reason))
+        };
         if !shown.verdicts.iter().any(is_shown) {
             lines.push(format!("reason: {start}{reason}"));
         }
@@ -60,7 +75,9 @@ pub fn missing() -> Result<bool> {
         }
     }
     for plugin in ours.default_profiles().iter().flat_map(|profile| &profile.plugins) {
-        for registered in plugin.events.iter().flatten().filter(|event| is_left_out(&event.event).is_none()) {
+        for registered in
+            plugin.events.iter().flatten().filter(|event| is_left_out(&event.event).is_none())
+        {
             lines.extend(shown.missing_hints(plugin.name, registered));
         }
     }
@@ -87,7 +104,7 @@ impl Shown {
         let mut shown = Shown::default();
         for (question, recorded) in super::all_recorded()? {
             match (recorded, &question.case.ask) {
-                (Recorded::Expect(expect), _) => shown.expectation(expect),
+                (Recorded::Expect(expect), _) => shown.expectation(*expect),
                 (Recorded::Hint(hint), Ask::Hint(event)) => {
                     shown.hints.push((event.plugin.clone(), answer::cluster_event(event)?, hint));
                 }
@@ -110,15 +127,25 @@ impl Shown {
 
     /// Actions of a registration of which not every answer is shown.
     fn missing_hints(&self, plugin: &str, registered: &EventWithHint) -> Vec<String> {
-        let wanted: &[&str] = if registered.hint.is_some() { &["Queue", "Skip"] } else { &["Queue"] };
+        let wanted: &[&str] =
+            if registered.hint.is_some() { &["Queue", "Skip"] } else { &["Queue"] };
         let mut lines = Vec::new();
-        for bit in (0..13).map(|bit| Action(1 << bit)).filter(|bit| registered.event.action.intersects(*bit)) {
+        for bit in (0..13)
+            .map(|bit| Action(1 << bit))
+            .filter(|bit| registered.event.action.intersects(*bit))
+        {
             for hint in wanted {
                 let is_shown = self.hints.iter().any(|(known, event, answer)| {
-                    known == plugin && answer == hint && event.action == bit && registered.event.matches(event)
+                    known == plugin
+                        && answer == hint
+                        && event.action == bit
+                        && registered.event.matches(event)
                 });
                 if !is_shown {
-                    lines.push(format!("hint: {plugin} {} {bit}: {hint}", registered.event.resource.name()));
+                    lines.push(format!(
+                        "hint: {plugin} {} {bit}: {hint}",
+                        registered.event.resource.name()
+                    ));
                 }
             }
         }

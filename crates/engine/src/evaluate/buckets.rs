@@ -117,15 +117,22 @@ impl Buckets {
 
     /// Every feasible row with its total.
     pub fn totals<'a>(&'a self, table: &'a ClassTable) -> impl Iterator<Item = (Row, i64)> + 'a {
-        let classes = self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
+        let classes =
+            self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
         classes.flat_map(move |(class, buckets)| {
             let offset = table.offsets[class];
-            buckets.iter().flat_map(move |(score, rows)| rows.iter().map(move |row| (*row, score + offset)))
+            buckets
+                .iter()
+                .flat_map(move |(score, rows)| rows.iter().map(move |row| (*row, score + offset)))
         })
     }
 
-    fn tops<'a>(&'a self, table: &'a ClassTable) -> impl Iterator<Item = (i64, i64, &'a Vec<Row>)> + 'a {
-        let classes = self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
+    fn tops<'a>(
+        &'a self,
+        table: &'a ClassTable,
+    ) -> impl Iterator<Item = (i64, i64, &'a Vec<Row>)> + 'a {
+        let classes =
+            self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
         classes.filter_map(|(class, buckets)| {
             let (score, rows) = buckets.last_key_value()?;
             Some((*score, table.offsets[class], rows))

@@ -151,8 +151,10 @@ impl Question {
 
     /// As PreFilter does: an unresolvable rejection ends it, of the others the last one counts.
     fn remember(&mut self, rejected: Rejected) {
-        let ended =
-            self.rejected.as_ref().is_some_and(|r| matches!(r.rejection, Rejection::Unresolvable(_)));
+        let ended = self
+            .rejected
+            .as_ref()
+            .is_some_and(|r| matches!(r.rejection, Rejection::Unresolvable(_)));
         if !ended {
             self.rejected = Some(rejected);
         }
@@ -189,20 +191,23 @@ impl Question {
 
     /// Adds the row-local scores of the members of `set`.
     pub fn score_all(&self, nodes: &NodeTable, set: &[u8], out: &mut [i64]) {
-        for part in self.parts.iter().filter(|part| part.weight != 0 && part.reads.score.is_some()) {
+        for part in self.parts.iter().filter(|part| part.weight != 0 && part.reads.score.is_some())
+        {
             part.run.score_all(nodes, set, part.weight, out);
         }
     }
 
     /// The row-local verdict as far as it hangs on `which`.
     pub fn filter_row(&self, nodes: &NodeTable, row: Row, which: RowPart) -> bool {
-        let mut parts = self.parts.iter().filter(|part| part.filters && part.reads.filter == Some(which));
+        let mut parts =
+            self.parts.iter().filter(|part| part.filters && part.reads.filter == Some(which));
         parts.all(|part| part.run.filter_row(nodes, row))
     }
 
     /// The row-local score as far as it hangs on `which`.
     pub fn score_row(&self, nodes: &NodeTable, row: Row, which: RowPart) -> i64 {
-        let parts = self.parts.iter().filter(|part| part.weight != 0 && part.reads.score == Some(which));
+        let parts =
+            self.parts.iter().filter(|part| part.weight != 0 && part.reads.score == Some(which));
         parts.map(|part| part.weight * part.run.score_row(nodes, row)).sum()
     }
 
@@ -288,7 +293,8 @@ impl Used {
         let pre_filters = profile.pre_filter.iter().any(|member| member.plugin == index);
         let filters = profile.filter.iter().any(|member| member.plugin == index);
         let pre_scores = profile.pre_score.iter().any(|member| member.plugin == index);
-        let weight = profile.score.iter().find(|m| m.plugin == index).map_or(0, |member| member.weight);
+        let weight =
+            profile.score.iter().find(|m| m.plugin == index).map_or(0, |member| member.weight);
         let plugin = &profile.plugins[index];
         let whole = (pre_filters == plugin.has_pre_filter)
             && (filters == plugin.has_filter)

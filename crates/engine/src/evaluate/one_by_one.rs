@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use loadmaster_api::Str;
 use loadmaster_framework::points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::{
-    CycleState, Failure, MAX_NODE_SCORE, NodeInfo, Overlay, PluginStates, PodInfo, PreFiltered, PreScored, Rejection,
-    Row, World,
+    CycleState, Failure, MAX_NODE_SCORE, NodeInfo, Overlay, PluginStates, PodInfo, PreFiltered,
+    PreScored, Rejection, Row, World,
 };
 use loadmaster_stdx::Set;
 
@@ -15,7 +15,12 @@ use crate::profile::Profile;
 
 /// Evaluates a pod as upstream's PreFilter, Filter, PreScore, Score and NormalizeScore do, over all nodes. `states` is changed
 /// only by PreFilter and PreScore.
-pub fn evaluate(profile: &Profile, world: &World, states: &mut PluginStates, pod: &PodInfo) -> Evaluation {
+pub fn evaluate(
+    profile: &Profile,
+    world: &World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+) -> Evaluation {
     let mut attempt = Attempt { profile, world, states, pod, cycle: CycleState::default() };
     let mut evaluation = Evaluation::default();
     if world.nodes().is_empty() {
@@ -88,7 +93,8 @@ impl Attempt<'_> {
                     return Err(Rejected { plugin: Some(member.name), rejection });
                 }
                 Err(other) => {
-                    let text = format!("running PreFilter plugin {:?}: {}", member.name, other.message());
+                    let text =
+                        format!("running PreFilter plugin {:?}: {}", member.name, other.message());
                     let rejection = Rejection::Failed(Failure::new(text));
                     return Err(Rejected { plugin: Some(member.name), rejection });
                 }
@@ -107,7 +113,8 @@ impl Attempt<'_> {
     fn filter(&mut self, narrowed: &Narrowed, evaluation: &mut Evaluation) {
         evaluation.nodes.reserve(self.world.nodes().len());
         for node in self.world.node_infos() {
-            let left_out = narrowed.nodes.as_ref().is_some_and(|nodes| !nodes.contains(node.name()));
+            let left_out =
+                narrowed.nodes.as_ref().is_some_and(|nodes| !nodes.contains(node.name()));
             let verdict = if left_out {
                 Verdict::Narrowed
             } else {
@@ -116,7 +123,8 @@ impl Attempt<'_> {
                     Err(rejected) => Verdict::Rejected(rejected),
                 }
             };
-            if let Verdict::Rejected(Rejected { rejection: Rejection::Failed(failure), .. }) = &verdict
+            if let Verdict::Rejected(Rejected { rejection: Rejection::Failed(failure), .. }) =
+                &verdict
                 && evaluation.failure.is_none()
             {
                 evaluation.failure = Some(failure.to_string());
@@ -128,10 +136,16 @@ impl Attempt<'_> {
                     Verdict::Narrowed => self.filter_with_nominated(node, &narrowed.skipped).err(),
                     Verdict::Feasible => None,
                 };
-                evaluation.nominated_rejected_by = rejected.as_ref().and_then(|rejected| rejected.plugin);
+                evaluation.nominated_rejected_by =
+                    rejected.as_ref().and_then(|rejected| rejected.plugin);
                 evaluation.nominated = rejected.filter(|_| left_out);
             }
-            evaluation.nodes.push(NodeVerdict { row: node.row(), verdict, scores: vec![], total: None });
+            evaluation.nodes.push(NodeVerdict {
+                row: node.row(),
+                verdict,
+                scores: vec![],
+                total: None,
+            });
         }
     }
 
@@ -153,8 +167,10 @@ impl Attempt<'_> {
                     }
                     let added = member.point.add_pod(&mut cycle, self.world, self.pod, other, seen);
                     added.map_err(|failure| {
-                        let text =
-                            format!("running AddPod on PreFilter plugin {:?}: {failure}", member.name);
+                        let text = format!(
+                            "running AddPod on PreFilter plugin {:?}: {failure}",
+                            member.name
+                        );
                         Rejected { plugin: None, rejection: Failure::new(text).into() }
                     })?;
                 }
@@ -246,7 +262,8 @@ impl Attempt<'_> {
         };
         let mut scores = Vec::with_capacity(feasible.len());
         for node in feasible {
-            let score = point.score(cx, self.pod, *node).map_err(|failure| failed("Score", failure))?;
+            let score =
+                point.score(cx, self.pod, *node).map_err(|failure| failed("Score", failure))?;
             scores.push(NodeScore { row: node.row(), score });
         }
         point
@@ -267,7 +284,9 @@ fn nothing_left(by: &BTreeSet<&'static str>) -> Rejected {
     let names: Vec<&str> = by.iter().copied().collect();
     let text = match names.as_slice() {
         [one] => format!("node(s) didn't satisfy plugin {one}"),
-        several => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", several.join(" ")),
+        several => {
+            format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", several.join(" "))
+        }
     };
     Rejected { plugin: None, rejection: Rejection::unresolvable(text) }
 }

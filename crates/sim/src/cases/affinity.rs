@@ -54,7 +54,10 @@ pub(super) fn node_affinity(
     if required {
         let n = if draw.percent(4) { 0 } else { draw.count(1, 3) };
         let terms: Vec<Value> = (0..n).map(|_| node_term(draw, node_names)).collect();
-        node.put("requiredDuringSchedulingIgnoredDuringExecution", json!({"nodeSelectorTerms": terms}));
+        node.put(
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            json!({"nodeSelectorTerms": terms}),
+        );
     }
     if preferred {
         let n = draw.count(1, 4);
@@ -78,7 +81,13 @@ fn node_term(draw: &mut Draw, node_names: &[String]) -> Value {
         term.put("matchFields", all);
     }
     // A term without any requirement matches nothing.
-    let n = if fields { draw.count(0, 1) } else if draw.percent(5) { 0 } else { draw.count(1, 2) };
+    let n = if fields {
+        draw.count(0, 1)
+    } else if draw.percent(5) {
+        0
+    } else {
+        draw.count(1, 2)
+    };
     let all: Vec<Value> = (0..n).map(|_| node_requirement(draw)).collect();
     term.put_some("matchExpressions", all);
     term.into()
@@ -105,7 +114,8 @@ fn node_requirement(draw: &mut Draw) -> Value {
         _ => {
             let numbers: &[&str] = &["0", "5", "7", "1"];
             // In a pod anything may stand there, in a configuration only numbers.
-            let value = draw.mostly(numbers, &["9", "x", "1.5", "99999999999999999999", "+5", "", "-3"]);
+            let value =
+                draw.mostly(numbers, &["9", "x", "1.5", "99999999999999999999", "+5", "", "-3"]);
             json!({"key": "generation", "operator": draw.pick(&["Gt", "Lt"]), "values": [value]})
         }
     }
@@ -155,7 +165,9 @@ fn requirement(draw: &mut Draw) -> Value {
 fn namespace_selector(draw: &mut Draw) -> Value {
     match draw.range(0, 5) {
         0 => json!({}),
-        1 => json!({"matchExpressions": [{"key": "team", "operator": draw.pick(&["Exists", "DoesNotExist"])}]}),
+        1 => {
+            json!({"matchExpressions": [{"key": "team", "operator": draw.pick(&["Exists", "DoesNotExist"])}]})
+        }
         2 => json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["x"]}]}),
         3 => json!({"matchLabels": {"kubernetes.io/metadata.name": draw.pick(&NAMESPACES)}}),
         _ => json!({"matchLabels": {"team": draw.pick(&["x", "y"])}}),

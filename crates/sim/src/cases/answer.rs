@@ -11,8 +11,8 @@ use loadmaster_engine::{Profile, ProfileError};
 use loadmaster_framework::args::decode;
 use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, Hint, PodInfo, Registry,
-    TemplateError, World,
+    Action, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, Hint, PodInfo,
+    Registry, TemplateError, World,
 };
 use loadmaster_stdx::Chain;
 use serde_json::{Map, Value, json};
@@ -115,7 +115,8 @@ impl Answerer {
     }
 
     fn configure(&self, config: &Value) -> Result<(Checked, Vec<Profile>), AnswerError> {
-        let checked = check_value(config.clone(), &self.registry, &self.gates).map_err(AnswerError::Config)?;
+        let checked = check_value(config.clone(), &self.registry, &self.gates)
+            .map_err(AnswerError::Config)?;
         let profiles = load::profiles(&checked, &self.registry, &self.gates.framework())?;
         Ok((checked, profiles))
     }
@@ -149,7 +150,11 @@ fn explanation(loaded: &Loaded<'_>) -> Value {
         .map(|node| {
             let mut shown = json!({"name": node.name, "filter": status(&node.filter)});
             if !node.scores.is_empty() {
-                shown["scores"] = node.scores.iter().map(|(name, score)| ((*name).to_owned(), json!(score))).collect();
+                shown["scores"] = node
+                    .scores
+                    .iter()
+                    .map(|(name, score)| ((*name).to_owned(), json!(score)))
+                    .collect();
             }
             if let Some(total) = node.total {
                 shown["total"] = json!(total);
@@ -201,7 +206,8 @@ pub fn signature(profile: &Profile, pod: &PodInfo) -> Value {
         }
         match profile.sign.iter().find(|member| member.plugin == at) {
             Some(signer) => match signer.point.sign(pod) {
-                Ok(signed) => fragments.extend(signed.into_iter().map(|part| (part.key.to_owned(), part.value))),
+                Ok(signed) => fragments
+                    .extend(signed.into_iter().map(|part| (part.key.to_owned(), part.value))),
                 Err(_) => return Value::Null,
             },
             // A plugin that filters or scores and does not know how to sign: no pod has a signature.
@@ -227,7 +233,8 @@ fn must_sign(profile: &Profile, plugin: usize) -> bool {
 
 fn hint(loaded: &mut Loaded<'_>, event: &Event) -> Result<Value, AnswerError> {
     let plugins = loaded.profile.plugins.iter().enumerate();
-    let mut running = plugins.filter(|(at, _)| runs_anywhere(loaded.profile, *at)).map(|(_, plugin)| plugin);
+    let mut running =
+        plugins.filter(|(at, _)| runs_anywhere(loaded.profile, *at)).map(|(_, plugin)| plugin);
     let plugin = running.find(|plugin| plugin.name == event.plugin);
     let plugin = plugin.ok_or_else(|| AnswerError::NoPlugin {
         profile: loaded.profile.scheduler_name.clone(),
@@ -235,7 +242,8 @@ fn hint(loaded: &mut Loaded<'_>, event: &Event) -> Result<Value, AnswerError> {
     })?;
     let happened = cluster_event(event)?;
     let parse = |world: &mut World, side, value: &Value| {
-        object(world, &happened.resource, value).map_err(|source| AnswerError::Object { side, source })
+        object(world, &happened.resource, value)
+            .map_err(|source| AnswerError::Object { side, source })
     };
     let old = parse(&mut loaded.world, "old", &event.old)?;
     let new = parse(&mut loaded.world, "new", &event.new)?;
@@ -246,10 +254,13 @@ fn hint(loaded: &mut Loaded<'_>, event: &Event) -> Result<Value, AnswerError> {
         world: &loaded.world,
     };
     // No list of events means that every event wakes the plugin's pods.
-    let Some(events) = &plugin.events else { return Ok(json!({"hint": "Queue", "registered": [["*", "All"]]})) };
+    let Some(events) = &plugin.events else {
+        return Ok(json!({"hint": "Queue", "registered": [["*", "All"]]}));
+    };
     let mut strongest = (0, "Unregistered", String::new());
     for registered in events.iter().filter(|registered| registered.event.matches(&happened)) {
-        let answer = match registered.hint.as_ref().map_or(Ok(Hint::Queue), |hint| hint(&question)) {
+        let answer = match registered.hint.as_ref().map_or(Ok(Hint::Queue), |hint| hint(&question))
+        {
             Ok(Hint::Skip) => (1, "QueueSkip", String::new()),
             Err(failure) => (2, "Error", failure.to_string()),
             Ok(Hint::Queue) => (3, "Queue", String::new()),
@@ -275,7 +286,12 @@ pub fn cluster_event(event: &Event) -> Result<ClusterEvent, AnswerError> {
         let one = Action::from_name(name.trim()).ok_or_else(unknown)?;
         action = Some(action.map_or(one, |others| others | one));
     }
-    let known = [EventResource::Pod, EventResource::AssignedPod, EventResource::UnschedulablePod, EventResource::Node];
+    let known = [
+        EventResource::Pod,
+        EventResource::AssignedPod,
+        EventResource::UnschedulablePod,
+        EventResource::Node,
+    ];
     let resource = known.into_iter().find(|known| known.name() == event.resource);
     let resource = resource.unwrap_or_else(|| EventResource::Other(Str::new(&event.resource)));
     Ok(ClusterEvent::new(resource, action.ok_or_else(unknown)?))
@@ -298,7 +314,11 @@ impl Object {
     }
 }
 
-fn object(world: &mut World, resource: &EventResource, value: &Value) -> Result<Option<Object>, ObjectError> {
+fn object(
+    world: &mut World,
+    resource: &EventResource,
+    value: &Value,
+) -> Result<Option<Object>, ObjectError> {
     if value.is_null() {
         return Ok(None);
     }

@@ -25,9 +25,13 @@ pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
     objects.extend(owners(draw));
     if n > 0 {
         let assigned = draw.count(0, (2 * n + 1).min(12));
-        objects.extend((0..assigned).map(|at| pod::pod(draw, &format!("p{at}"), Role::Assigned, &names)));
+        objects.extend(
+            (0..assigned).map(|at| pod::pod(draw, &format!("p{at}"), Role::Assigned, &names)),
+        );
         let nominated = if draw.has(Feature::Nominated) { draw.count(1, 3) } else { 0 };
-        objects.extend((0..nominated).map(|at| pod::pod(draw, &format!("n{at}"), Role::Nominated, &names)));
+        objects.extend(
+            (0..nominated).map(|at| pod::pod(draw, &format!("n{at}"), Role::Nominated, &names)),
+        );
     }
     if draw.percent(10) {
         objects.push(pod::pod(draw, "waits", Role::Pending, &names));

@@ -88,8 +88,14 @@ fn plugins(draw: &mut Draw) -> Value {
             names.extend(draw.some(&SCORERS, 0, 4));
             draw.shuffle(&mut names);
             let mut seen = Vec::new();
-            names.retain(|name| !seen.contains(name) && { seen.push(*name); true });
-            let mut enabled = vec![json!({"name": "PrioritySort"}), json!({"name": "DefaultBinder"})];
+            names.retain(|name| {
+                !seen.contains(name) && {
+                    seen.push(*name);
+                    true
+                }
+            });
+            let mut enabled =
+                vec![json!({"name": "PrioritySort"}), json!({"name": "DefaultBinder"})];
             enabled.extend(names.into_iter().map(|name| weighted(draw, name)));
             plugins.put("multiPoint", json!({"disabled": [{"name": "*"}], "enabled": enabled}));
         }
@@ -114,7 +120,8 @@ fn plugins(draw: &mut Draw) -> Value {
             plugins.put("score", json!({"disabled": disabled, "enabled": enabled}));
         }
         _ => {
-            let enabled: Vec<Value> = draw.some(&SCORERS, 1, 3).into_iter().map(|name| weighted(draw, name)).collect();
+            let enabled: Vec<Value> =
+                draw.some(&SCORERS, 1, 3).into_iter().map(|name| weighted(draw, name)).collect();
             plugins.put("multiPoint", json!({"enabled": enabled}));
         }
     }
@@ -157,7 +164,10 @@ fn plugin_config(draw: &mut Draw) -> Vec<Value> {
         if draw.percent(90) {
             make_valid(&mut added);
         }
-        add("NodeAffinity", if added.is_null() { json!({}) } else { json!({"addedAffinity": added}) });
+        add(
+            "NodeAffinity",
+            if added.is_null() { json!({}) } else { json!({"addedAffinity": added}) },
+        );
     }
     all
 }
@@ -191,7 +201,10 @@ fn fit(draw: &mut Draw) -> Value {
         args.put("ignoredResources", draw.some(&["example.com/gpu", "example.org/fpga"], 1, 2));
     }
     if draw.percent(25) {
-        args.put("ignoredResourceGroups", draw.some(&["example.com", "example.org", "other.net"], 1, 2));
+        args.put(
+            "ignoredResourceGroups",
+            draw.some(&["example.com", "example.org", "other.net"], 1, 2),
+        );
     }
     args.into()
 }
@@ -218,7 +231,8 @@ fn shape(draw: &mut Draw) -> Vec<Value> {
 
 fn weighted_resources(draw: &mut Draw, low: usize, high: usize, weight_max: i64) -> Vec<Value> {
     let names = draw.some(&RESOURCES, low, high);
-    let all = names.into_iter().map(|name| json!({"name": name, "weight": draw.range(1, weight_max)}));
+    let all =
+        names.into_iter().map(|name| json!({"name": name, "weight": draw.range(1, weight_max)}));
     all.collect()
 }
 

@@ -11,8 +11,11 @@ pub(super) const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(super) const RACK: &str = "rack";
 
 /// Keys of pod labels with their values.
-pub(super) const POD_LABELS: [(&str, &[&str]); 3] =
-    [("app", &["web", "web", "db", "cache"]), ("tier", &["front", "back", ""]), ("hash", &["1", "2"])];
+pub(super) const POD_LABELS: [(&str, &[&str]); 3] = [
+    ("app", &["web", "web", "db", "cache"]),
+    ("tier", &["front", "back", ""]),
+    ("hash", &["1", "2"]),
+];
 
 pub(super) const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
 

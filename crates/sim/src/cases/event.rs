@@ -50,8 +50,12 @@ fn features_of(plugin: &str) -> &'static [Feature] {
 fn registered_by(draw: &mut Draw, case: &mut Case, plugin: &str) -> Happened {
     match (plugin, draw.range(0, 3)) {
         ("SchedulingGates", _) => own_update(draw, case, &[Aspect::Gates]),
-        ("NodeUnschedulable" | "TaintToleration", 0) => own_update(draw, case, &[Aspect::Tolerations]),
-        ("NodeUnschedulable" | "TaintToleration", 1..3) => node_updated(draw, case, &[Aspect::Taints]),
+        ("NodeUnschedulable" | "TaintToleration", 0) => {
+            own_update(draw, case, &[Aspect::Tolerations])
+        }
+        ("NodeUnschedulable" | "TaintToleration", 1..3) => {
+            node_updated(draw, case, &[Aspect::Taints])
+        }
         ("NodeAffinity" | "InterPodAffinity" | "PodTopologySpread", 0) => {
             node_updated(draw, case, &[Aspect::Labels, Aspect::Taints])
         }
@@ -128,10 +132,16 @@ fn node_updated(draw: &mut Draw, case: &mut Case, aspects: &[Aspect]) -> Happene
             copy(&mut old, &other, &["status"]);
             "UpdateNodeAllocatable"
         }
-        Aspect::Gates => draw.pick(&["UpdateNodeCondition", "UpdateNodeAnnotation", "UpdateNodeDeclaredFeature"]),
+        Aspect::Gates => {
+            draw.pick(&["UpdateNodeCondition", "UpdateNodeAnnotation", "UpdateNodeDeclaredFeature"])
+        }
         Aspect::Other => {
             old = other;
-            draw.pick(&["UpdateNodeLabel|UpdateNodeTaint", "Update", "UpdateNodeLabel|UpdateNodeAllocatable"])
+            draw.pick(&[
+                "UpdateNodeLabel|UpdateNodeTaint",
+                "Update",
+                "UpdateNodeLabel|UpdateNodeAllocatable",
+            ])
         }
     };
     ("Node", action, old, new)
@@ -167,7 +177,9 @@ fn pod_deleted(draw: &mut Draw, case: &mut Case) -> Happened {
     let nodes = node_names(case);
     let role = draw.mostly(&[Role::Assigned], &[Role::Nominated, Role::Pending]);
     let resource = if role == Role::Assigned { "AssignedPod" } else { "UnschedulablePod" };
-    let assigned = case.objects.iter().rposition(|o| o["kind"] == "Pod" && o["spec"].get("nodeName").is_some() && o["metadata"]["name"] != "web");
+    let assigned = case.objects.iter().rposition(|o| {
+        o["kind"] == "Pod" && o["spec"].get("nodeName").is_some() && o["metadata"]["name"] != "web"
+    });
     let old = match assigned.filter(|_| role == Role::Assigned && draw.percent(50)) {
         Some(at) => case.objects.remove(at),
         None => pod::pod(draw, "gone", role, &nodes),
@@ -215,9 +227,11 @@ fn as_it_was(
             old["spec"]["schedulingGates"] = json!([{"name": "a"}, {"name": "b"}]);
             "UpdatePodSchedulingGatesEliminated"
         }
-        Aspect::Taints | Aspect::Other => {
-            draw.pick(&["Update", "UpdatePodGeneratedResourceClaim", "UpdatePodLabel|UpdatePodToleration"])
-        }
+        Aspect::Taints | Aspect::Other => draw.pick(&[
+            "Update",
+            "UpdatePodGeneratedResourceClaim",
+            "UpdatePodLabel|UpdatePodToleration",
+        ]),
     };
     (action, old)
 }

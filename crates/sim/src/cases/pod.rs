@@ -225,7 +225,10 @@ fn status(draw: &mut Draw, spec: &Value) -> Value {
     status.put_some("containerStatuses", reports);
     if draw.percent(40) {
         let reason = draw.pick(&["Infeasible", "Deferred"]);
-        status.put("conditions", json!([{"type": "PodResizePending", "status": "True", "reason": reason}]));
+        status.put(
+            "conditions",
+            json!([{"type": "PodResizePending", "status": "True", "reason": reason}]),
+        );
     }
     if spec.get("resources").is_some() && draw.percent(60) {
         status.put("resources", resources::of_pod(draw));
@@ -259,7 +262,8 @@ fn place(draw: &mut Draw, role: Role, nodes: &[String], spec: &mut Value, status
     match role {
         Role::Assigned => {
             spec["nodeName"] = json!(node);
-            let phase = draw.mostly(&["Running", "Running", "Pending"], &["Succeeded", "Failed", "Unknown"]);
+            let phase = draw
+                .mostly(&["Running", "Running", "Pending"], &["Succeeded", "Failed", "Unknown"]);
             status["phase"] = json!(phase);
         }
         Role::Nominated => {

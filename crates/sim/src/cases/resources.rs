@@ -34,10 +34,14 @@ pub(super) fn allocatable(draw: &mut Draw) -> Value {
         offer.put("pods", "110");
     } else if draw.percent(92) {
         if draw.percent(95) {
-            offer.put("cpu", draw.mostly(&["1", "2", "4", "3500m"], &["0", "1e1", "100m", "0.1n", "1k"]));
+            offer.put(
+                "cpu",
+                draw.mostly(&["1", "2", "4", "3500m"], &["0", "1e1", "100m", "0.1n", "1k"]),
+            );
         }
         if draw.percent(95) {
-            let memory = draw.mostly(&["1Gi", "2Gi", "4Gi", "3G"], &["0", "1.5Gi", "100m", "1e9", "7Ei"]);
+            let memory =
+                draw.mostly(&["1Gi", "2Gi", "4Gi", "3G"], &["0", "1.5Gi", "100m", "1e9", "7Ei"]);
             offer.put("memory", memory);
         }
         if draw.percent(90) {

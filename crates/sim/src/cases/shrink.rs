@@ -163,13 +163,20 @@ mod tests {
 
     #[test]
     fn what_is_not_needed_goes() {
-        let node = |name: &str, taint: &str| {
-            json!({"kind": "Node", "metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"taints": [{"key": "x"}, {"key": taint}]}})
+        let node = |name: &str, taint: &str| json!({"kind": "Node", "metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"taints": [{"key": "x"}, {"key": taint}]}});
+        let case = Case {
+            objects: vec![node("a", "y"), node("b", "z")],
+            ..Generator::new(1, ["x"]).case(0)
         };
-        let case = Case { objects: vec![node("a", "y"), node("b", "z")], ..Generator::new(1, ["x"]).case(0) };
-        let has_taint = |case: &Case| case.objects.iter().any(|o| o.to_string().contains(r#""key":"z""#));
+        let has_taint =
+            |case: &Case| case.objects.iter().any(|o| o.to_string().contains(r#""key":"z""#));
         let small = shrink(&case, 1_000, has_taint);
-        assert_eq!(small.objects, [json!({"kind": "Node", "metadata": {"name": "b"}, "spec": {"taints": [{"key": "z"}]}})]);
+        assert_eq!(
+            small.objects,
+            [
+                json!({"kind": "Node", "metadata": {"name": "b"}, "spec": {"taints": [{"key": "z"}]}})
+            ]
+        );
     }
 
     #[test]

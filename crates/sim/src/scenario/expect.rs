@@ -29,7 +29,7 @@ pub struct Expect {
 /// Something that a file has recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recorded {
-    Expect(Expect),
+    Expect(Box<Expect>),
     /// `Queue`, `Skip`, `Unregistered` or `Error`.
     Hint(String),
     Signature(Option<Map<String, Value>>),
@@ -52,7 +52,10 @@ impl Expect {
         Expect {
             held_by: answer.get("preEnqueue").map(status),
             pre_filter: answer.get("preFilter").map(status),
-            pending: best.is_empty().then(|| rejecters(answer)).filter(|plugins| !plugins.is_empty()),
+            pending: best
+                .is_empty()
+                .then(|| rejecters(answer))
+                .filter(|plugins| !plugins.is_empty()),
             nodes: Some(texts.collect()),
             scores: Some(scores(answer, scorers)).filter(|scores| !scores.is_empty()),
             best: Some(best).filter(|best| !best.is_empty()),
@@ -95,7 +98,8 @@ impl Expect {
         }
         let none = IndexMap::new();
         for (plugin, want) in self.scores.iter().flatten() {
-            let found = found.scores.as_ref().and_then(|scores| scores.get(plugin)).unwrap_or(&none);
+            let found =
+                found.scores.as_ref().and_then(|scores| scores.get(plugin)).unwrap_or(&none);
             if want != found {
                 lines.push(format!("scores of {plugin}: expected {want:?}, found {found:?}"));
             }
@@ -111,7 +115,10 @@ impl Recorded {
             (Recorded::Expect(want), Recorded::Expect(found)) => want.differences(found),
             (Recorded::Signature(Some(want)), Recorded::Signature(Some(found))) => {
                 let keys = want.iter().filter(|(key, value)| found.get(*key) != Some(value));
-                keys.map(|(key, value)| format!("{key}: expected {value}, found {:?}", found.get(key))).collect()
+                keys.map(|(key, value)| {
+                    format!("{key}: expected {value}, found {:?}", found.get(key))
+                })
+                .collect()
             }
             _ if self == found => Vec::new(),
             _ => vec![format!("expected {self:?}, found {found:?}")],
@@ -149,7 +156,8 @@ fn status(status: &Value) -> String {
         return "fits".to_owned();
     }
     // Upstream lists scalar resources in random order.
-    let mut reasons: Vec<String> = status["reasons"].as_array().into_iter().flatten().map(text).collect();
+    let mut reasons: Vec<String> =
+        status["reasons"].as_array().into_iter().flatten().map(text).collect();
     reasons.sort_unstable();
     let head = [text(&status["plugin"]), text(&status["code"])];
     let parts = head.into_iter().chain([reasons.join("; ")]).filter(|part| !part.is_empty());
@@ -157,7 +165,8 @@ fn status(status: &Value) -> String {
 }
 
 fn rejecters(answer: &Value) -> Vec<String> {
-    let nodes = answer["nodes"].as_array().into_iter().flatten().map(|node| &node["filter"]["plugin"]);
+    let nodes =
+        answer["nodes"].as_array().into_iter().flatten().map(|node| &node["filter"]["plugin"]);
     let all = nodes.chain([&answer["preFilter"]["plugin"], &answer["preEnqueue"]["plugin"]]);
     let all: BTreeSet<String> = all.filter(|plugin| plugin.is_string()).map(text).collect();
     all.into_iter().collect()

@@ -65,9 +65,11 @@ impl NodeShort {
         let own = [("cpu", &self.cpu), ("memory", &self.memory), ("pods", &self.pods)];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let offers = own.chain(self.offers.iter().map(|(name, value)| (name.as_str(), value)));
-        let offers: Map<String, Value> = offers.map(|(name, value)| (name.to_owned(), quantity(value))).collect();
+        let offers: Map<String, Value> =
+            offers.map(|(name, value)| (name.to_owned(), quantity(value))).collect();
         let taints = self.taints.iter().map(|text| taint(text)).collect::<Result<Vec<_>, _>>()?;
-        let images = self.images.iter().map(|(name, size)| json!({"names": [name], "sizeBytes": size}));
+        let images =
+            self.images.iter().map(|(name, size)| json!({"names": [name], "sizeBytes": size}));
         let images: Vec<Value> = images.collect();
         Ok(tidy(json!({
             "apiVersion": "v1",
@@ -163,7 +165,8 @@ fn one() -> i32 {
 impl PodShort {
     /// The object.
     pub fn object(&self, name: &str) -> Answer {
-        let owners: Vec<Value> = self.owner.iter().map(|text| owner(text)).collect::<Result<_, _>>()?;
+        let owners: Vec<Value> =
+            self.owner.iter().map(|text| owner(text)).collect::<Result<_, _>>()?;
         let tolerations: Vec<Value> = self.tolerations.iter().map(toleration).collect();
         let gates: Vec<Value> = self.gates.iter().map(|name| json!({"name": name})).collect();
         let spread: Vec<Value> = self.spread.iter().map(Spread::object).collect();
@@ -190,9 +193,12 @@ impl PodShort {
             "status": {"nominatedNodeName": self.nominated},
         });
         pod = tidy(pod);
-        for (field, more) in [("metadata", &self.metadata), ("spec", &self.spec), ("status", &self.status)] {
+        for (field, more) in
+            [("metadata", &self.metadata), ("spec", &self.spec), ("status", &self.status)]
+        {
             let Some(more) = more else { continue };
-            let more = more.as_object().ok_or_else(|| ShorthandError::NoObject(more.to_string()))?;
+            let more =
+                more.as_object().ok_or_else(|| ShorthandError::NoObject(more.to_string()))?;
             for (key, value) in more {
                 pod[field][key] = value.clone();
             }
@@ -204,7 +210,8 @@ impl PodShort {
         let own = [("cpu", &self.cpu), ("memory", &self.memory)];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let asks = own.chain(self.asks.iter().map(|(name, value)| (name.as_str(), value)));
-        let asks: Map<String, Value> = asks.map(|(name, value)| (name.to_owned(), quantity(value))).collect();
+        let asks: Map<String, Value> =
+            asks.map(|(name, value)| (name.to_owned(), quantity(value))).collect();
         let ports = self.host_ports.iter().map(|port| match port {
             HostPort::Number(port) => json!({"containerPort": port, "hostPort": port}),
             HostPort::Whole(port) => port.clone(),
@@ -229,7 +236,8 @@ impl PodShort {
         });
         node[PREFERRED] = preferred.collect::<Result<Vec<_>, _>>()?.into();
         let between = |required: &[Term], preferred: &[Term]| {
-            let weighted = |term: &Term| json!({"weight": term.weight, "podAffinityTerm": term.object()});
+            let weighted =
+                |term: &Term| json!({"weight": term.weight, "podAffinityTerm": term.object()});
             let required: Vec<Value> = required.iter().map(Term::object).collect();
             let preferred: Vec<Value> = preferred.iter().map(weighted).collect();
             json!({REQUIRED: required, PREFERRED: preferred})
@@ -339,7 +347,8 @@ fn node_term(requirements: &[String]) -> Answer {
         let (key, operator) = (words.next().ok_or_else(wrong)?, words.next().ok_or_else(wrong)?);
         let values: Vec<&str> = words.collect();
         let list = if key == "metadata.name" { "matchFields" } else { "matchExpressions" };
-        let requirement = tidy(json!({"key": topology_key(key), "operator": operator, "values": values}));
+        let requirement =
+            tidy(json!({"key": topology_key(key), "operator": operator, "values": values}));
         match term[list].as_array_mut() {
             Some(all) => all.push(requirement),
             None => term[list] = json!([requirement]),
@@ -349,7 +358,8 @@ fn node_term(requirements: &[String]) -> Answer {
 }
 
 fn owner(text: &str) -> Answer {
-    let (kind, name) = text.split_once('/').ok_or_else(|| ShorthandError::Owner(text.to_owned()))?;
+    let (kind, name) =
+        text.split_once('/').ok_or_else(|| ShorthandError::Owner(text.to_owned()))?;
     let version = match kind {
         "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
         "Job" => "batch/v1",
@@ -390,24 +400,30 @@ mod tests {
 
     #[test]
     fn pods() {
-        check_pod(
-            json!({}),
-            &expect![[r#"[{"name":"web"},{"containers":[{"name":"c0"}]},null]"#]],
-        );
+        check_pod(json!({}), &expect![[r#"[{"name":"web"},{"containers":[{"name":"c0"}]},null]"#]]);
         check_pod(
             json!({"tolerations": ["a=b:NoSchedule", "a", "*"], "requires": [["disk In ssd", "metadata.name In a"], []]}),
-            &expect![[r#"[{"name":"web"},{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"disk","operator":"In","values":["ssd"]}],"matchFields":[{"key":"metadata.name","operator":"In","values":["a"]}]},{}]}}},"containers":[{"name":"c0"}],"tolerations":[{"effect":"NoSchedule","key":"a","operator":"Equal","value":"b"},{"effect":"","key":"a","operator":"Exists","value":""},{"effect":"","key":"","operator":"Exists","value":""}]},null]"#]],
+            &expect![[
+                r#"[{"name":"web"},{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"disk","operator":"In","values":["ssd"]}],"matchFields":[{"key":"metadata.name","operator":"In","values":["a"]}]},{}]}}},"containers":[{"name":"c0"}],"tolerations":[{"effect":"NoSchedule","key":"a","operator":"Equal","value":"b"},{"effect":"","key":"a","operator":"Exists","value":""},{"effect":"","key":"","operator":"Exists","value":""}]},null]"#
+            ]],
         );
         check_pod(
             json!({"near": [{"key": "zone", "selector": {}, "namespaceSelector": {}}], "spread": [{"key": "host", "hard": true, "labels": {"a": "b"}}]}),
-            &expect![[r#"[{"name":"web"},{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"labelSelector":{},"namespaceSelector":{},"topologyKey":"topology.kubernetes.io/zone"}]}},"containers":[{"name":"c0"}],"topologySpreadConstraints":[{"labelSelector":{"matchLabels":{"a":"b"}},"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"DoNotSchedule"}]},null]"#]],
+            &expect![[
+                r#"[{"name":"web"},{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"labelSelector":{},"namespaceSelector":{},"topologyKey":"topology.kubernetes.io/zone"}]}},"containers":[{"name":"c0"}],"topologySpreadConstraints":[{"labelSelector":{"matchLabels":{"a":"b"}},"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"DoNotSchedule"}]},null]"#
+            ]],
         );
     }
 
     #[test]
     fn wrong_shorthands() {
-        let wrong = |short: Value| serde_json::from_value::<PodShort>(short).unwrap().object("web").unwrap_err();
-        assert_eq!(wrong(json!({"requires": [["disk"]]})), ShorthandError::Requirement("disk".into()));
+        let wrong = |short: Value| {
+            serde_json::from_value::<PodShort>(short).unwrap().object("web").unwrap_err()
+        };
+        assert_eq!(
+            wrong(json!({"requires": [["disk"]]})),
+            ShorthandError::Requirement("disk".into())
+        );
         assert_eq!(wrong(json!({"owner": "web"})), ShorthandError::Owner("web".into()));
         assert_eq!(taint("x").unwrap_err(), ShorthandError::Taint("x".into()));
     }

@@ -55,8 +55,12 @@ pub enum StepError {
 impl Scenario {
     /// All questions in order. Events without a list of plugins are about `plugin`.
     pub fn questions(&self, plugin: &str) -> Result<Vec<Question>, ScenarioError> {
-        let mut play =
-            Play { objects: self.world()?, config: self.configuration(), last: None, questions: Vec::new() };
+        let mut play = Play {
+            objects: self.world()?,
+            config: self.configuration(),
+            last: None,
+            questions: Vec::new(),
+        };
         for (at, step) in self.steps.iter().enumerate() {
             let failed = |source| ScenarioError::Step { step: at, source };
             play.step(at, step, plugin).map_err(failed)?;
@@ -70,9 +74,11 @@ impl Scenario {
         match &question.about {
             About::Expect { pod } => {
                 let expect = step.expect.as_ref()?.get(pod)?;
-                (!expect.is_empty()).then(|| Recorded::Expect(expect.clone()))
+                (!expect.is_empty()).then(|| Recorded::Expect(Box::new(expect.clone())))
             }
-            About::Hint { plugin } => Some(Recorded::Hint(step.hints.as_ref()?.get(plugin)?.clone())),
+            About::Hint { plugin } => {
+                Some(Recorded::Hint(step.hints.as_ref()?.get(plugin)?.clone()))
+            }
             About::Sign { pod } => Some(Recorded::Signature(step.sign.as_ref()?.get(pod)?.clone())),
         }
     }
@@ -82,7 +88,9 @@ impl Scenario {
     /// What of an answer goes into the file: of a signature only the parts that are there already, unless none is.
     pub fn narrow(&self, question: &Question, found: Recorded) -> Recorded {
         match (self.recorded(question), found) {
-            (Some(Recorded::Signature(Some(known))), Recorded::Signature(Some(mut parts))) if !known.is_empty() => {
+            (Some(Recorded::Signature(Some(known))), Recorded::Signature(Some(mut parts)))
+                if !known.is_empty() =>
+            {
                 parts.retain(|key, _| known.contains_key(key));
                 Recorded::Signature(Some(parts))
             }
@@ -95,7 +103,7 @@ impl Question {
     /// An answer as it is recorded.
     pub fn found(&self, answer: &Value, scorers: Option<&[String]>) -> Recorded {
         match &self.about {
-            About::Expect { .. } => Recorded::Expect(Expect::from_answer(answer, scorers)),
+            About::Expect { .. } => Recorded::Expect(Box::new(Expect::from_answer(answer, scorers))),
             About::Hint { .. } => Recorded::Hint(expect::hint(answer)),
             About::Sign { .. } => Recorded::Signature(expect::signature(answer)),
         }
@@ -143,13 +151,21 @@ impl Play {
         }
     }
 
-    fn event(&mut self, at: usize, step: &Step, event: &str, plugin: &str) -> Result<(), StepError> {
-        let (resource, action) = event.split_once(' ').ok_or_else(|| StepError::Event(event.to_owned()))?;
+    fn event(
+        &mut self,
+        at: usize,
+        step: &Step,
+        event: &str,
+        plugin: &str,
+    ) -> Result<(), StepError> {
+        let (resource, action) =
+            event.split_once(' ').ok_or_else(|| StepError::Event(event.to_owned()))?;
         let old = self.object(resource, step.old.as_ref())?;
         let new = self.object(resource, step.new.as_ref())?;
         self.happen(resource, action, &old, &new);
         let pod = step.pod.clone().or_else(|| self.last.clone()).ok_or(StepError::NoPod)?;
-        let listed: Vec<String> = step.hints.iter().flatten().map(|(plugin, _)| plugin.clone()).collect();
+        let listed: Vec<String> =
+            step.hints.iter().flatten().map(|(plugin, _)| plugin.clone()).collect();
         let plugins = if listed.is_empty() { vec![plugin.to_owned()] } else { listed };
         for plugin in plugins {
             let event = Event {
@@ -223,7 +239,9 @@ impl Play {
             let metadata = &object["metadata"];
             (object["kind"] == "Pod" || object["kind"] == "Node")
                 && metadata["name"] == short
-                && namespace.is_none_or(|namespace| metadata["namespace"].as_str().unwrap_or("default") == namespace)
+                && namespace.is_none_or(|namespace| {
+                    metadata["namespace"].as_str().unwrap_or("default") == namespace
+                })
         });
         found.ok_or_else(|| StepError::Unknown(name.to_owned()))
     }
@@ -236,7 +254,11 @@ fn shorthand(name: &str, source: ShorthandError) -> StepError {
 fn is_same(a: &Value, b: &Value) -> bool {
     let id = |object: &Value| {
         let metadata = &object["metadata"];
-        json!([object["kind"], metadata["name"], metadata["namespace"].as_str().unwrap_or("default")])
+        json!([
+            object["kind"],
+            metadata["name"],
+            metadata["namespace"].as_str().unwrap_or("default")
+        ])
     };
     id(a) == id(b)
 }

@@ -27,17 +27,24 @@ pub fn record(text: &str, version: &str, answers: &[(Question, Recorded)]) -> St
             About::Sign { .. } => new.push_str("- sign:\n"),
             About::Hint { .. } => {
                 new.push_str(&without_hints(step));
-                let hints = answers.iter().filter_map(|(question, found)| match (&question.about, found) {
-                    (About::Hint { plugin }, Recorded::Hint(hint)) => Some(format!("{plugin}: {}", scalar(hint))),
-                    _ => None,
-                });
+                let hints =
+                    answers.iter().filter_map(|(question, found)| match (&question.about, found) {
+                        (About::Hint { plugin }, Recorded::Hint(hint)) => {
+                            Some(format!("{plugin}: {}", scalar(hint)))
+                        }
+                        _ => None,
+                    });
                 let _ = writeln!(new, "  hints: {{{}}}", hints.collect::<Vec<_>>().join(", "));
             }
         }
         for (question, found) in answers {
             match (&question.about, found) {
-                (About::Expect { pod }, Recorded::Expect(expect)) => write_expect(&mut new, pod, expect),
-                (About::Sign { pod }, Recorded::Signature(parts)) => write_signature(&mut new, pod, parts.as_ref()),
+                (About::Expect { pod }, Recorded::Expect(expect)) => {
+                    write_expect(&mut new, pod, expect)
+                }
+                (About::Sign { pod }, Recorded::Signature(parts)) => {
+                    write_signature(&mut new, pod, parts.as_ref())
+                }
                 _ => {}
             }
         }
@@ -111,12 +118,14 @@ fn split(text: &str) -> (String, Vec<String>) {
 /// The version stands under what the scenario is about.
 fn with_version(head: &str, version: &str) -> String {
     let mut new = String::new();
-    let mut lines = head.split_inclusive('\n').filter(|line| !line.starts_with("oracle:")).peekable();
+    let mut lines =
+        head.split_inclusive('\n').filter(|line| !line.starts_with("oracle:")).peekable();
     let mut is_written = false;
     while let Some(line) = lines.next() {
         new.push_str(line);
         let is_about = line.starts_with("about:") || line.starts_with("from:");
-        let goes_on = lines.peek().is_some_and(|next| next.starts_with("from:") || next.starts_with(' '));
+        let goes_on =
+            lines.peek().is_some_and(|next| next.starts_with("from:") || next.starts_with(' '));
         if is_about && !goes_on && !is_written {
             let _ = writeln!(new, "oracle: {version}");
             is_written = true;
@@ -141,7 +150,11 @@ fn without_hints(step: &str) -> String {
 /// Comments and empty lines in front of the next step.
 fn trailing_comments(step: &str) -> String {
     let lines: Vec<&str> = step.split_inclusive('\n').collect();
-    let n = lines.iter().rev().take_while(|line| line.starts_with('#') || line.trim().is_empty()).count();
+    let n = lines
+        .iter()
+        .rev()
+        .take_while(|line| line.starts_with('#') || line.trim().is_empty())
+        .count();
     lines[lines.len() - n..].concat()
 }
 
@@ -171,7 +184,8 @@ fn write_expect(text: &mut String, pod: &str, expect: &Expect) {
         text.push_str("      scores:\n");
         for (plugin, scores) in scores {
             let scores = scores.iter().map(|(name, score)| format!("{}: {score}", scalar(name)));
-            let _ = writeln!(text, "        {plugin}: {{{}}}", scores.collect::<Vec<_>>().join(", "));
+            let _ =
+                writeln!(text, "        {plugin}: {{{}}}", scores.collect::<Vec<_>>().join(", "));
         }
     }
     if let Some(best) = &expect.best {
@@ -200,7 +214,8 @@ fn scalar(text: &str) -> String {
     let plain_start = first.is_some_and(char::is_alphabetic);
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let odd = [": ", " #", "[", "]", "{", "}", "\n", "\""].iter().any(|odd| text.contains(odd));
-    let reserved = words.contains(&text.to_lowercase().as_str()) || text.ends_with(':') || text.ends_with(' ');
+    let reserved =
+        words.contains(&text.to_lowercase().as_str()) || text.ends_with(':') || text.ends_with(' ');
     if plain_start && !odd && !reserved { text.to_owned() } else { Value::from(text).to_string() }
 }
 
@@ -261,7 +276,10 @@ steps:
         let again = Scenario::read(&Document::new("x.yaml", written.as_str())).unwrap();
         let found = questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.found(a, None)));
         for (question, found) in found {
-            assert_eq!(again.recorded(&question).unwrap().differences(&found), Vec::<String>::new());
+            assert_eq!(
+                again.recorded(&question).unwrap().differences(&found),
+                Vec::<String>::new()
+            );
         }
     }
 }
