@@ -4,6 +4,8 @@
 //! `loadmaster-perf [SUBSTRING] [--markdown]` runs the workloads whose name contains the text. Each runs twice in a fresh world: cold (the
 //! first pods of every template included) and preheated (after a fifth of the pods).
 
+#![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
+
 mod workload;
 
 use std::sync::Arc;

@@ -142,7 +142,7 @@ fn node(i: u32) -> Node {
     let cpu = 4 * (1 + i64::from(i.wrapping_mul(2_654_435_761) >> 16) % 8);
     let amounts = [
         ("cpu", Quantity::from_value(cpu)),
-        ("memory", Quantity::from_value(cpu * 8 << 30)),
+        ("memory", Quantity::from_value((cpu * 8) << 30)),
         ("pods", Quantity::from_value(110)),
     ];
     node.status.allocatable = amounts.into_iter().collect();

@@ -24,6 +24,8 @@ use compare::Difference;
 use coverage::Coverage;
 use process::Oracle;
 
+use crate::scenarios;
+
 /// Ask kube-scheduler and us the same random questions.
 #[derive(Parser)]
 pub struct Args {
@@ -157,7 +159,10 @@ fn report(
             let about = format!("Differs from kube-scheduler: {kind}.");
             let from = format!("cargo xtask oracle --seed {seed} --only {}", case.id);
             match scenario::from_case(&small, &about, &from) {
-                Some(text) => println!("written to {}", write_found(kind, &text)?),
+                Some(text) => {
+                    let path = scenarios::write_found(&mut oracle, ours, kind, text)?;
+                    println!("written to {path}");
+                }
                 None => println!("(no scenario can say this)"),
             }
         }
@@ -214,21 +219,6 @@ fn show_with(oracle: &mut Oracle, ours: &Answerer, case: &Case) -> Result<bool> 
             Ok(true)
         }
     }
-}
-
-fn write_found(kind: &str, text: &str) -> Result<String> {
-    let folder = crate::root()?.join("scenarios/found");
-    std::fs::create_dir_all(&folder).context("making scenarios/found")?;
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in kind.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    let path = folder.join(format!("{hash:016x}.yaml"));
-    if path.exists() {
-        return Ok(format!("{} (was there before and is left as it is)", path.display()));
-    }
-    std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    Ok(path.display().to_string())
 }
 
 /// Asks one question after the other.

@@ -4,13 +4,15 @@ mod declared;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
+use loadmaster_api::document::Document;
 use loadmaster_sim::cases::answer::Answerer;
 use loadmaster_sim::scenario::{self, Question, Recorded, Scenario};
 use loadmaster_stdx::Chain;
 
 use crate::oracle;
+use crate::oracle::process::{self, Oracle};
 
 /// The behaviours in `scenarios/`.
 #[derive(Parser)]
@@ -82,23 +84,11 @@ fn scorers(ours: &Answerer, plugin: &str) -> Option<Vec<String>> {
 }
 
 fn record(words: &[String]) -> Result<bool> {
-    let version = oracle::process::version()?;
     let ours = Answerer::new(loadmaster_plugins::in_tree())?;
     let mut oracle = oracle::start()?;
     let (mut n_written, mut n_files) = (0, 0);
     for file in files(words)? {
-        let scorers = scorers(&ours, &file.plugin);
-        let mut answers: Vec<(Question, Recorded)> = Vec::new();
-        for question in file.questions()? {
-            let answer = oracle.ask(&question.case.question())?;
-            if answer["error"].is_string() && answer.get("hint").is_none() {
-                anyhow::bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
-            }
-            let found =
-                file.scenario.narrow(&question, question.found(&answer, scorers.as_deref()));
-            answers.push((question, found));
-        }
-        let text = scenario::record(&file.text, &version, &answers);
+        let text = recorded(&mut oracle, &ours, &file)?;
         if text != file.text {
             std::fs::write(&file.path, text).with_context(|| format!("writing {}", file.name()))?;
             println!("{}", file.name());
@@ -108,6 +98,49 @@ fn record(words: &[String]) -> Result<bool> {
     }
     println!("{n_files} files, {n_written} written");
     Ok(true)
+}
+
+/// The file's text with what kube-scheduler says now.
+fn recorded(oracle: &mut Oracle, ours: &Answerer, file: &File) -> Result<String> {
+    let scorers = scorers(ours, &file.plugin);
+    let mut answers: Vec<(Question, Recorded)> = Vec::new();
+    for question in file.questions()? {
+        let answer = oracle.ask(&question.case.question())?;
+        if answer["error"].is_string() && answer.get("hint").is_none() {
+            bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
+        }
+        let found = file.scenario.narrow(&question, question.found(&answer, scorers.as_deref()));
+        answers.push((question, found));
+    }
+    Ok(scenario::record(&file.text, &process::version()?, &answers))
+}
+
+/// Writes a scenario that was found by chance into `scenarios/found`, with kube-scheduler's answers; answers where. One that
+/// is there already stays.
+pub fn write_found(
+    oracle: &mut Oracle,
+    ours: &Answerer,
+    kind: &str,
+    text: String,
+) -> Result<String> {
+    let folder = crate::root()?.join("scenarios/found");
+    std::fs::create_dir_all(&folder).context("making scenarios/found")?;
+    // FNV-1a: the same kind of difference has the same name in every run.
+    let hash = kind.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let path = folder.join(format!("{hash:016x}.yaml"));
+    if path.exists() {
+        return Ok(format!("{} (left as it was)", path.display()));
+    }
+    let document = Document::new(path.display().to_string(), text.as_str());
+    let scenario =
+        Scenario::read(&document).map_err(|error| anyhow::anyhow!("{}", Chain(&error)))?;
+    let file = File { plugin: scenario::plugin_of(&path), path, text, scenario };
+    // A question that kube-scheduler refuses cannot be recorded; the case is worth keeping all the same.
+    let text = recorded(oracle, ours, &file).unwrap_or_else(|_| file.text.clone());
+    std::fs::write(&file.path, text).with_context(|| format!("writing {}", file.name()))?;
+    Ok(file.name())
 }
 
 fn check(words: &[String]) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! Reads a cluster that is a few lines of HTTP on this machine.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 #![expect(clippy::disallowed_methods, reason = "the server needs a thread")]
 
 use std::io::{BufRead, BufReader, Write};

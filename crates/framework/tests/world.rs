@@ -1,5 +1,7 @@
 //! Random changes to a world, which must afterwards be indistinguishable from one built from nothing.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};

@@ -191,3 +191,95 @@ fn profile_of<'p>(profiles: &'p [Profile], pod: &PodInfo) -> Option<&'p Profile>
 fn parse(world: &mut World, pod: &Pod) -> Result<PodInfo, LoadError> {
     world.parse(pod).map_err(|source| LoadError::Pod { pod: pod.full_name(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use loadmaster_api::document::Document;
+    use loadmaster_config::{Gates, check_default};
+    use loadmaster_stdx::Chain;
+
+    use super::*;
+
+    /// What becomes of a node `a`, these pods, and the pod that is asked about.
+    #[track_caller]
+    fn check(pods: &str, asked: &str, want: &Expect) {
+        let registry = loadmaster_plugins::in_tree();
+        let gates = Gates::default();
+        let checked = check_default(&registry, &gates).unwrap();
+        let gates = gates.framework();
+        let profiles = profiles(&checked, &registry, &gates).unwrap();
+        let node = "{apiVersion: v1, kind: Node, metadata: {name: a}}";
+        let pods = pods.lines().map(|pod| format!("{{apiVersion: v1, kind: Pod, {}}}", pod.trim()));
+        let text: Vec<String> = [node.to_owned()].into_iter().chain(pods).collect();
+        let document = Document::new("x.yaml", text.join("\n---\n"));
+        let snapshot = Snapshot::read(&[document]).unwrap();
+        let found = match load(&snapshot, &profiles, &gates, asked) {
+            Ok(Loaded { world, profile, pod }) => {
+                let names = |pods: &[Arc<PodInfo>]| {
+                    pods.iter().map(|pod| pod.full_name()).collect::<Vec<_>>().join(" ")
+                };
+                let assigned = world.nodes().row("a").map(|row| names(world.nodes().pods(row)));
+                format!(
+                    "{} by {} on {:?}, on a: {}, promised a: {}",
+                    pod.full_name(),
+                    profile.scheduler_name,
+                    pod.node_name.as_str(),
+                    assigned.unwrap_or_default(),
+                    names(world.nominated("a")),
+                )
+            }
+            Err(error) => Chain(&error).to_string(),
+        };
+        want.assert_eq(&found);
+    }
+
+    #[test]
+    fn pods_are_where_they_are() {
+        check(
+            "metadata: {name: web}
+             metadata: {name: runs}, spec: {nodeName: a}
+             metadata: {name: ended}, spec: {nodeName: a}, status: {phase: Failed}
+             metadata: {name: promised}, status: {nominatedNodeName: a}
+             metadata: {name: gated}, spec: {schedulingGates: [{name: x}]}, status: {nominatedNodeName: a}
+             metadata: {name: foreign}, spec: {schedulerName: other}, status: {nominatedNodeName: a}
+             metadata: {name: waits}",
+            "default/web",
+            &expect![[
+                r#"default/web by default-scheduler on "", on a: default/runs, promised a: default/promised"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn the_asked_pod_is_not_in_the_world() {
+        check(
+            "metadata: {name: web}, spec: {nodeName: a}",
+            "default/web",
+            &expect![[r#"default/web by default-scheduler on "a", on a: , promised a: "#]],
+        );
+        for status in [
+            "phase: Running",
+            "startTime: 2026-01-31T12:00:00Z",
+            "conditions: [{type: PodScheduled, status: 'True'}]",
+        ] {
+            check(
+                &format!("metadata: {{name: web}}, spec: {{nodeName: a}}, status: {{{status}}}"),
+                "default/web",
+                &expect![[r#"default/web by default-scheduler on "", on a: , promised a: "#]],
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_to_ask() {
+        check("metadata: {name: web}", "web", &expect![[r#"pod "web" is not among the 1 pods"#]]);
+        check(
+            "metadata: {name: web}, spec: {schedulerName: other}",
+            "default/web",
+            &expect![[
+                r#"pod "default/web": profile not found for scheduler name "other", there is default-scheduler"#
+            ]],
+        );
+    }
+}

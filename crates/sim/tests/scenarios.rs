@@ -1,5 +1,7 @@
 //! Every file in `scenarios/`: what kube-scheduler said must be what we say.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 use std::path::Path;
 
 use loadmaster_sim::cases::answer::Answerer;

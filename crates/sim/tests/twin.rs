@@ -1,5 +1,7 @@
 //! A sample of the twin histories; `cargo xtask twin` runs many more.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 use std::sync::Arc;
 
 use loadmaster_engine::Profile;

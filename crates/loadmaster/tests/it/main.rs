@@ -1,5 +1,7 @@
 //! The binary as its users meet it, and the cluster behind `loadmaster up`. One binary, to link once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
 mod cluster;
 mod config;
 mod explain;

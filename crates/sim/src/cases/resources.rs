@@ -23,7 +23,7 @@ const ODD_CPU: [&str; 6] = ["0.1n", "1e1", "1.5", "100u", "0.5", "1k"];
 const MEMORY: [&str; 8] = ["0", "64Mi", "128Mi", "256Mi", "512Mi", "1Gi", "2Gi", "4Gi"];
 const ODD_MEMORY: [&str; 8] = ["1.5Gi", "1e9", "500M", "100m", "1", "0.1n", "128974848", "2G"];
 /// Amounts of which a few fit into 63 bits, but not their products by 100.
-const HUGE: [&str; 4] = ["400Pi", "1Ei", "1E", "3e18"];
+const HUGE: [&str; 5] = ["100Pi", "400Pi", "1Ei", "1E", "3e18"];
 
 /// What a node offers.
 pub(super) fn allocatable(draw: &mut Draw) -> Value {
@@ -40,8 +40,10 @@ pub(super) fn allocatable(draw: &mut Draw) -> Value {
             );
         }
         if draw.percent(95) {
-            let memory =
-                draw.mostly(&["1Gi", "2Gi", "4Gi", "3G"], &["0", "1.5Gi", "100m", "1e9", "7Ei"]);
+            let memory = draw.mostly(
+                &["1Gi", "2Gi", "4Gi", "3G"],
+                &["0", "1.5Gi", "100m", "1e9", "7Ei", "200Pi"],
+            );
             offer.put("memory", memory);
         }
         if draw.percent(90) {
@@ -64,7 +66,7 @@ pub(super) fn requests(draw: &mut Draw) -> Value {
         list.put("cpu", draw.mostly(&CPU, &ODD_CPU));
     }
     if draw.percent(percent) {
-        let huge = draw.when(Feature::Resources, 1);
+        let huge = draw.when(Feature::Resources, 4);
         list.put("memory", if huge { draw.pick(&HUGE) } else { draw.mostly(&MEMORY, &ODD_MEMORY) });
     }
     if draw.when(Feature::Scalars, 60) {

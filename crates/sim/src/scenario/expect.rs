@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Where a pod could go. Fields that are absent are not compared; a node's text may be cut after the plugin's name.
+/// Where a pod could go. Without `nodes` only what is there is compared. A node's text may be cut after the plugin's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Expect {
@@ -71,24 +71,20 @@ impl Expect {
     /// What is found to be otherwise, line by line.
     pub fn differences(&self, found: &Expect) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut text = |name: &str, want: &Option<String>, found: &Option<String>| {
-            if want.is_some() && want != found {
-                lines.push(format!("{name}: expected {want:?}, found {found:?}"));
+        // With its nodes it was recorded whole: what is absent must be absent.
+        let is_whole = self.nodes.is_some();
+        let mut field = |name: &str, want: Option<String>, found: Option<String>| {
+            if (want.is_some() || is_whole) && want != found {
+                let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
+                lines.push(format!("{name}: expected {}, found {}", text(want), text(found)));
             }
         };
-        text("heldBy", &self.held_by, &found.held_by);
-        text("preFilter", &self.pre_filter, &found.pre_filter);
-        text("message", &self.message, &found.message);
-        // What is recorded is whole: nothing may stand in its way that is not in the file.
-        if self.message.is_none() && self.best.is_some() {
-            text("message", &Some(String::new()), &Some(found.message.clone().unwrap_or_default()));
-        }
-        if self.pending.is_some() && self.pending != found.pending {
-            lines.push(format!("pending: expected {:?}, found {:?}", self.pending, found.pending));
-        }
-        if self.best.is_some() && self.best != found.best {
-            lines.push(format!("best: expected {:?}, found {:?}", self.best, found.best));
-        }
+        let list = |list: &Option<Vec<String>>| list.as_ref().map(|list| list.join(", "));
+        field("heldBy", self.held_by.clone(), found.held_by.clone());
+        field("preFilter", self.pre_filter.clone(), found.pre_filter.clone());
+        field("pending", list(&self.pending), list(&found.pending));
+        field("best", list(&self.best), list(&found.best));
+        field("message", self.message.clone(), found.message.clone());
         for (name, want) in self.nodes.iter().flatten() {
             let found = found.nodes.iter().flatten().find(|(known, _)| *known == name);
             let found = found.map_or("nothing", |(_, text)| text);

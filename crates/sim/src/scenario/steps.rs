@@ -103,7 +103,9 @@ impl Question {
     /// An answer as it is recorded.
     pub fn found(&self, answer: &Value, scorers: Option<&[String]>) -> Recorded {
         match &self.about {
-            About::Expect { .. } => Recorded::Expect(Box::new(Expect::from_answer(answer, scorers))),
+            About::Expect { .. } => {
+                Recorded::Expect(Box::new(Expect::from_answer(answer, scorers)))
+            }
             About::Hint { .. } => Recorded::Hint(expect::hint(answer)),
             About::Sign { .. } => Recorded::Signature(expect::signature(answer)),
         }
