@@ -59,6 +59,15 @@ impl Evaluation {
         best.map(|node| node.row).collect()
     }
 
+    /// Scoring failed: what some plugins said before that counts for nothing.
+    fn forget_scores(&mut self) {
+        self.score_plugins.clear();
+        for node in &mut self.nodes {
+            node.scores.clear();
+            node.total = None;
+        }
+    }
+
     /// The feasible node, if there is just one.
     pub fn only_feasible(&self) -> Option<Row> {
         let mut feasible = self.nodes.iter().filter(|node| node.verdict == Verdict::Feasible);

@@ -25,10 +25,10 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
         return None;
     }
     if refused(theirs) || refused(ours) {
-        let who = if refused(theirs) { "only kube-scheduler" } else { "only we" };
+        let who = if refused(theirs) { "only kube-scheduler refuses" } else { "only we refuse" };
         let error = theirs_failed.or(ours_failed).and_then(Value::as_str).unwrap_or_default();
         return Some(Difference {
-            kind: format!("{}: {who} refuse: {}", case.ask.name(), without_names(error)),
+            kind: format!("{}: {who}: {}", case.ask.name(), without_names(error)),
             text: format!("kube-scheduler {theirs}, ours {ours}"),
         });
     }
@@ -194,4 +194,106 @@ fn compared_plugins(profiles: &Value) -> Value {
         points.retain(|_, plugins| plugins.as_array().is_some_and(|plugins| !plugins.is_empty()));
     }
     profiles
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_sim::cases::Event;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(ask: Ask, theirs: Value, ours: Value, want: Option<&str>) {
+        let case = Case { id: 0, pod: "default/web".into(), config: None, objects: vec![], ask };
+        let found = compare(&case, &theirs, &ours).map(|difference| difference.kind);
+        assert_eq!(found.as_deref(), want);
+    }
+
+    #[test]
+    fn explanations() {
+        let answer = |node: Value| json!({"nodes": [node], "best": [], "message": ""});
+        let check = |theirs: Value, ours: Value, want: Option<&str>| {
+            check(Ask::Explain, answer(theirs), answer(ours), want);
+        };
+        let rejected = |plugin: &str, code: &str, reasons: &[&str]| json!({"name": "a", "filter": {"code": code, "plugin": plugin, "reasons": reasons}});
+        let fits = |scores: Value, total: i64| json!({"name": "a", "filter": {"code": "Success"}, "scores": scores, "total": total});
+        check(rejected("P", "U", &["x", "y"]), rejected("P", "U", &["y", "x"]), None);
+        check(rejected("P", "U", &["x"]), rejected("P", "U", &["y"]), Some("verdict of P"));
+        check(rejected("P", "U", &["x"]), rejected("P", "UU", &["x"]), Some("verdict of P"));
+        check(rejected("P", "U", &[]), rejected("Q", "U", &[]), Some("verdict of P versus Q"));
+        check(rejected("P", "U", &[]), fits(json!({}), 0), Some("verdict of P versus Success"));
+        check(fits(json!({"P": 1}), 1), fits(json!({"P": 1}), 1), None);
+        check(fits(json!({"P": 1}), 1), fits(json!({"P": 2}), 2), Some("score of P"));
+        check(fits(json!({"P": 0}), 0), fits(json!({}), 0), Some("score of P"));
+        check(fits(json!({"P": 1}), 1), fits(json!({"P": 1}), 2), Some("total"));
+    }
+
+    #[test]
+    fn other_parts_of_explanations() {
+        let answer = |field: &str, value: Value| {
+            let mut answer = json!({"nodes": [], "best": [], "message": ""});
+            answer[field] = value;
+            answer
+        };
+        let status = json!({"code": "U", "plugin": "P"});
+        for (field, value, want) in [
+            ("message", json!("x"), "message"),
+            ("best", json!(["a"]), "best"),
+            ("nodes", json!([{"name": "a"}]), "nodes"),
+            ("preFilter", status.clone(), "preFilter of P versus nobody"),
+            ("preEnqueue", status, "preEnqueue of P versus nobody"),
+        ] {
+            let plain = answer("message", json!(""));
+            check(Ask::Explain, answer(field, value), plain, Some(want));
+        }
+    }
+
+    #[test]
+    fn other_questions() {
+        let event = Event {
+            plugin: "P".into(),
+            resource: "Node".into(),
+            action: "Add".into(),
+            old: Value::Null,
+            new: Value::Null,
+        };
+        let hint = |hint: &str, known: &str| json!({"hint": hint, "registered": [["Node", known]]});
+        let ask = || Ask::Hint(Box::new(event.clone()));
+        check(ask(), hint("Queue", "Add"), hint("Queue", "Add"), None);
+        check(ask(), hint("Queue", "Add"), hint("QueueSkip", "Add"), Some("hint of P to Node Add"));
+        check(ask(), hint("Queue", "Add"), hint("Queue", "Delete"), Some("events registered by P"));
+        let signed = |signature: Value| json!({"signature": signature});
+        check(Ask::Sign, signed(json!("{\"a\":1}")), signed(json!({"a": 1})), None);
+        check(
+            Ask::Sign,
+            signed(json!("{\"a\":1}")),
+            signed(json!({"a": 2})),
+            Some("signature's a"),
+        );
+        check(Ask::Sign, signed(json!("{}")), signed(json!({"a": 2})), Some("signature's a"));
+        check(
+            Ask::Sign,
+            signed(Value::Null),
+            signed(json!({})),
+            Some("signature: only we sign, null"),
+        );
+        let config = |plugins: Value| json!({"plugins": {"x": {"score": plugins}}});
+        check(Ask::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
+        check(
+            Ask::Config,
+            config(json!([["P", 1], ["DefaultBinder", 0]])),
+            config(json!([["P", 1]])),
+            None,
+        );
+        check(
+            Ask::Config,
+            config(json!([["P", 1]])),
+            config(json!([["P", 2]])),
+            Some("plugins at score"),
+        );
+        let refused = json!({"error": "x \"y\" 17"});
+        check(Ask::Sign, refused.clone(), refused.clone(), None);
+        let want = "sign: only kube-scheduler refuses: x _ 0";
+        check(Ask::Sign, refused, signed(json!({})), Some(want));
+    }
 }

@@ -39,7 +39,7 @@ pub fn evaluate(
         && let Err(failure) = attempt.score(&mut evaluation)
     {
         // An only node is taken without asking for scores, so that nobody's failure counts.
-        evaluation.nodes.iter_mut().for_each(|node| node.total = None);
+        evaluation.forget_scores();
         if evaluation.only_feasible().is_none() {
             evaluation.failure = Some(failure.to_string());
         }

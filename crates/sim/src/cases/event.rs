@@ -195,6 +195,9 @@ fn own_update(draw: &mut Draw, case: &mut Case, aspects: &[Aspect]) -> Happened 
     if draw.percent(15) {
         new["metadata"]["name"] = json!("other");
         new["metadata"]["uid"] = json!("other");
+        // It waits as well.
+        drop(new["spec"].as_object_mut().and_then(|spec| spec.remove("nodeName")));
+        case.objects.push(new.clone());
     }
     let (action, old) = as_it_was(draw, &new, Role::Asked, &nodes, aspects);
     ("UnschedulablePod", action, old, new)

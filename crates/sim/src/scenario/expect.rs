@@ -93,11 +93,18 @@ impl Expect {
             }
         }
         let none = IndexMap::new();
-        for (plugin, want) in self.scores.iter().flatten() {
-            let found =
-                found.scores.as_ref().and_then(|scores| scores.get(plugin)).unwrap_or(&none);
+        let (want, found) = (self.scores.iter().flatten(), found.scores.as_ref());
+        for (plugin, want) in want {
+            let found = found.and_then(|scores| scores.get(plugin)).unwrap_or(&none);
             if want != found {
                 lines.push(format!("scores of {plugin}: expected {want:?}, found {found:?}"));
+            }
+        }
+        let wanted =
+            |plugin: &str| self.scores.as_ref().is_some_and(|all| all.contains_key(plugin));
+        for (plugin, found) in found.into_iter().flatten().filter(|_| is_whole) {
+            if !wanted(plugin) {
+                lines.push(format!("scores of {plugin}: expected none, found {found:?}"));
             }
         }
         lines

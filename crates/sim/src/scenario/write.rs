@@ -227,6 +227,7 @@ mod tests {
 
     use super::super::Scenario;
     use super::*;
+    use crate::cases::Generator;
 
     #[test]
     fn what_people_wrote_stays() {
@@ -281,5 +282,31 @@ steps:
                 Vec::<String>::new()
             );
         }
+    }
+
+    /// A case that was found by chance asks the same once it is a file.
+    #[test]
+    fn cases_survive_as_scenarios() {
+        let mut n_files = 0;
+        for case in Generator::new(5, ["NodePorts", "NodeAffinity"]).take(500) {
+            let Some(text) = from_case(&case, "It is: so # and so.", "x") else { continue };
+            let scenario = Scenario::read(&Document::new("x.yaml", text.as_str())).unwrap();
+            let questions = scenario.questions("").unwrap();
+            let [question] = &questions[..] else { panic!("{text}") };
+            let mut want = case.question();
+            let mut found = question.case.question();
+            for question in [&mut want, &mut found] {
+                question["id"] = json!(0);
+                for side in ["old", "new"] {
+                    if question[side].is_object() {
+                        question[side]["apiVersion"] = json!("v1");
+                        question[side]["kind"] = json!(null);
+                    }
+                }
+            }
+            assert_eq!(found, want, "{text}");
+            n_files += 1;
+        }
+        assert!(n_files > 400);
     }
 }
