@@ -17,7 +17,6 @@ struct Generation {
     label: String,
     minimum: i64,
 }
-
 impl args::PluginArgs for Generation {}
 
 fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
