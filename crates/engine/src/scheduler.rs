@@ -45,12 +45,10 @@ const CHANGES_MAX: usize = 1 << 14;
 struct Kept {
     question: Question,
     index: Option<Index>,
-    /// Number of the world's change up to which `question` is known to hold.
+    /// Number of the world's change at its last decision, up to which `question` is known to hold.
     checked_at: u64,
     /// Number of the decision it was last used in.
     used: u64,
-    /// Number of the world's change at its last decision.
-    seen_at: u64,
 }
 
 /// Decides pods of one profile.
@@ -174,7 +172,7 @@ impl Scheduler {
         if !self.kept.contains_key(&id) {
             self.make_room(world);
             let question = Question::new(&self.profile, world, pod);
-            let kept = Kept { question, index: None, checked_at: now, used: 0, seen_at: 0 };
+            let kept = Kept { question, index: None, checked_at: now, used: 0 };
             self.kept.insert(id, kept);
             self.update(id, world, false);
             return;
@@ -186,10 +184,9 @@ impl Scheduler {
         let n_decisions = self.n_decisions;
         let Some(kept) = self.kept.get_mut(&id) else { return };
         let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
-        let behind = world.now() - kept.seen_at;
+        let behind = world.now() - kept.checked_at;
         kept.used = n_decisions;
         kept.checked_at = world.now();
-        kept.seen_at = world.now();
         let divisible = kept.question.one_by_one.is_empty() && kept.question.rejected.is_none();
         if !seen_before || !divisible || behind > worth {
             kept.index = None;
