@@ -163,13 +163,24 @@ impl ClusterEvent {
         ClusterEvent { resource, action }
     }
 
+    /// Any action on any resource. As something that happened it means: look at the pod again, whoever rejected it.
+    pub fn wildcard() -> Self {
+        ClusterEvent::new(EventResource::WildCard, Action::ALL)
+    }
+
+    /// Whether it is [`ClusterEvent::wildcard`].
+    pub fn is_wildcard(&self) -> bool {
+        self.resource == EventResource::WildCard && self.action == Action::ALL
+    }
+
     /// Whether a plugin registered for this event is asked about `incoming` (upstream's `Match`).
     pub fn matches(&self, incoming: &ClusterEvent) -> bool {
-        if self.resource == EventResource::WildCard && self.action == Action::ALL {
+        if self.is_wildcard() {
             return true;
         }
         let pods = [EventResource::AssignedPod, EventResource::UnschedulablePod];
-        let resource = self.resource == incoming.resource
+        let resource = self.resource == EventResource::WildCard
+            || self.resource == incoming.resource
             || self.resource == EventResource::Pod && pods.contains(&incoming.resource);
         resource && self.action.intersects(incoming.action) && incoming.action <= self.action
     }

@@ -1,0 +1,59 @@
+//! How long a pod waits after failed attempts.
+
+use std::time::Duration;
+
+use super::pod::QueuedPod;
+use crate::time::Mono;
+
+/// Backoffs that end within the same window end together, so that the more urgent pod goes first.
+pub(super) const WINDOW: Duration = Duration::from_secs(1);
+
+/// Settings of the queue, with upstream's defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `podInitialBackoffSeconds`.
+    pub initial_backoff: Duration,
+    /// `podMaxBackoffSeconds`; zero: nobody waits.
+    pub max_backoff: Duration,
+    /// `--pod-max-in-unschedulable-pods-duration`: a pod that waited longer for an event is tried again without one.
+    pub max_in_unschedulable: Duration,
+    /// The gate SchedulerPopFromBackoffQ: with nothing else to do, pods are tried before their backoff is over.
+    pub pop_from_backoff: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+            max_in_unschedulable: Duration::from_secs(5 * 60),
+            pop_from_backoff: true,
+        }
+    }
+}
+
+impl Options {
+    /// When the backoff of a pod that was just requeued ends; `None` if it has none.
+    pub(super) fn backoff_until(&self, pod: &QueuedPod) -> Option<Mono> {
+        let n_failures = match pod.consecutive_errors {
+            0 => pod.unschedulable_count,
+            n_errors => n_errors,
+        };
+        if self.max_backoff.is_zero() || n_failures == 0 {
+            return None;
+        }
+        let factor = 1u32.checked_shl(n_failures - 1);
+        let doubled = factor.and_then(|factor| self.initial_backoff.checked_mul(factor));
+        let backoff = doubled.unwrap_or(self.max_backoff).min(self.max_backoff);
+        Some(self.to_window(pod.queued_at.after(backoff)))
+    }
+
+    /// Whether it is too early for another attempt. A backoff that ends in the present window has not ended.
+    pub(super) fn is_backing_off(&self, pod: &QueuedPod, now: Mono) -> bool {
+        pod.backoff_until.is_some_and(|until| until >= self.to_window(now))
+    }
+
+    fn to_window(&self, moment: Mono) -> Mono {
+        if self.pop_from_backoff { moment.floor(WINDOW) } else { moment }
+    }
+}

@@ -1,0 +1,48 @@
+//! How many pods came into which queue, and why: what `scheduler_queue_incoming_pods_total` counts.
+
+use super::event::Cause;
+
+/// The queues as that metric names them; gated pods come into the unschedulable one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IncomingQueue {
+    Active,
+    Backoff,
+    Unschedulable,
+}
+
+impl IncomingQueue {
+    /// The metric's label.
+    pub fn name(self) -> &'static str {
+        match self {
+            IncomingQueue::Active => "active",
+            IncomingQueue::Backoff => "backoff",
+            IncomingQueue::Unschedulable => "unschedulable",
+        }
+    }
+}
+
+/// So many pods came into this queue for this cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncomingPods {
+    pub queue: IncomingQueue,
+    pub cause: Cause,
+    pub n: u64,
+}
+
+/// Counts since they were last taken. There are few kinds at a time, so a list is searched.
+#[derive(Debug, Default)]
+pub(super) struct Incoming(Vec<IncomingPods>);
+
+impl Incoming {
+    pub fn count(&mut self, queue: IncomingQueue, cause: &Cause) {
+        let same = |known: &&mut IncomingPods| known.queue == queue && known.cause == *cause;
+        match self.0.iter_mut().find(same) {
+            Some(known) => known.n += 1,
+            None => self.0.push(IncomingPods { queue, cause: cause.clone(), n: 1 }),
+        }
+    }
+
+    pub fn take(&mut self) -> Vec<IncomingPods> {
+        std::mem::take(&mut self.0)
+    }
+}
