@@ -31,6 +31,10 @@ mod in_flight;
 mod incoming;
 mod pod;
 mod pods;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use std::sync::Arc;

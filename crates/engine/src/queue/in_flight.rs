@@ -80,7 +80,7 @@ impl InFlight {
     pub fn since_pop(&self, uid: &str) -> Option<impl Iterator<Item = &Recorded>> {
         let (start, _) = self.pops.get(uid)?;
         // Only events from before every pod's pop are dropped, so this does not go below zero.
-        Some(self.events.iter().skip((start - self.first) as usize))
+        Some(self.events.range((start - self.first) as usize..))
     }
 
     /// All events that are kept.
