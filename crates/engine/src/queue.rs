@@ -35,6 +35,8 @@ mod pods;
 mod testkit;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin;
 mod waiting;
 
 use std::sync::Arc;
@@ -210,7 +212,7 @@ impl Queue {
         let mut pod = self.pods.remove(slot);
         pod.info.attempts += 1;
         let (uid, _) = self.slots.remove_entry(&*pod.info.pod.uid)?;
-        self.in_flight.insert(uid, pod.info.pod.clone(), pod.nth);
+        self.in_flight.insert(uid, pod.info.pod.clone());
         Some(pod)
     }
 

@@ -17,9 +17,10 @@ pub(super) struct InFlight {
     events: VecDeque<Recorded>,
     /// Number of the first of `events`.
     first: u64,
+    n_popped: u64,
 }
 
-/// When a pod was popped: the number of the first event after it; and the pod's own number.
+/// When a pod was popped: the number of the first event after it, and of the pop.
 type Pop = (u64, u64);
 
 /// An event, kept for pods in flight.
@@ -47,8 +48,9 @@ impl InFlight {
     }
 
     /// A pod was popped.
-    pub fn insert(&mut self, uid: Box<str>, pod: Arc<PodInfo>, nth: u64) {
-        let pop = (self.end(), nth);
+    pub fn insert(&mut self, uid: Box<str>, pod: Arc<PodInfo>) {
+        self.n_popped += 1;
+        let pop = (self.end(), self.n_popped);
         self.pops.insert(uid, pop);
         self.pods.insert(pop, pod);
     }
