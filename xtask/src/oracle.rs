@@ -38,6 +38,9 @@ pub struct Args {
     /// How many questions kube-scheduler works on at a time.
     #[arg(long, default_value_t = 2)]
     workers: usize,
+    /// So many questions about preemption instead of those of every kind.
+    #[arg(long, value_name = "CASES", conflicts_with = "cases")]
+    preemption: Option<u64>,
     /// Ask only the question with this number, and show both answers.
     #[arg(long)]
     only: Option<u64>,
@@ -49,14 +52,32 @@ pub struct Args {
     dry: bool,
 }
 
+impl Args {
+    fn n_cases(&self) -> u64 {
+        self.preemption.unwrap_or(self.cases)
+    }
+
+    /// What asks the same question again.
+    fn again(&self, seed: u64, id: u64) -> String {
+        let kind = if self.preemption.is_some() { " --preemption 1" } else { "" };
+        format!("cargo xtask oracle{kind} --seed {seed} --only {id}")
+    }
+}
+
 /// Answers whether there was no difference.
 pub fn run(args: &Args) -> Result<bool> {
     let binary = process::build()?;
     let seed = args.seed.unwrap_or_else(process::seed_from_clock);
-    println!("oracle: --seed {seed} --cases {}", args.cases);
+    match args.preemption {
+        Some(n) => println!("oracle: --seed {seed} --preemption {n}"),
+        None => println!("oracle: --seed {seed} --cases {}", args.cases),
+    }
     let ours =
         Answerer::new(loadmaster_plugins::in_tree()).context("making the default profile")?;
-    let generator = Generator::new(seed, hinted_plugins(&ours));
+    let generator = match args.preemption {
+        Some(_) => Generator::preemption(seed),
+        None => Generator::new(seed, hinted_plugins(&ours)),
+    };
     if let Some(id) = args.only {
         return show(&binary, &ours, &generator.case(id));
     }
@@ -64,8 +85,9 @@ pub fn run(args: &Args) -> Result<bool> {
     let found = ask_all(args, &binary, &ours, &generator)?;
     let seconds = watch.seconds();
     println!("{}", found.coverage);
-    let per_second = args.cases as f64 / seconds;
-    println!("{} cases in {seconds:.1} s, {per_second:.0} cases/s", args.cases);
+    let n_cases = args.n_cases();
+    let per_second = n_cases as f64 / seconds;
+    println!("{n_cases} cases in {seconds:.1} s, {per_second:.0} cases/s");
     for (name, n) in &found.passed_over {
         println!("known deviation: {n} x {name}");
     }
@@ -99,7 +121,7 @@ fn ask_all(
     let mut found = Found::default();
     let (send, receive) = mpsc::sync_channel::<Case>(256);
     let outcome = thread::scope(|scope| -> Result<()> {
-        let cases = generator.clone().take(usize::try_from(args.cases)?);
+        let cases = generator.clone().take(usize::try_from(args.n_cases())?);
         let writer = scope.spawn(move || -> Result<()> {
             let mut stdin = BufWriter::new(stdin);
             for case in cases {
@@ -157,7 +179,7 @@ fn report(
         show_with(&mut oracle, ours, &small)?;
         if !args.dry {
             let about = format!("Differs from kube-scheduler: {kind}.");
-            let from = format!("cargo xtask oracle --seed {seed} --only {}", case.id);
+            let from = args.again(seed, case.id);
             match scenario::from_case(&small, &about, &from) {
                 Some(text) => {
                     let path = scenarios::write_found(&mut oracle, ours, kind, text)?;

@@ -52,6 +52,7 @@ var handlers = map[string]func(*question) (any, error){
 	"explain":      explain,
 	"hint":         hint,
 	"sign":         sign,
+	"preemption":   preempt,
 	"config":       showConfig,
 	"log":          logarithms,
 	"quantity":     quantities,

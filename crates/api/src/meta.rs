@@ -150,6 +150,14 @@ impl<V: Serialize> Serialize for Sorted<V> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
+/// As the API server writes it: RFC 3339 in UTC, whole seconds.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = jiff::Timestamp::from_second(self.0.div_euclid(1_000_000_000));
+        write!(f, "{}", seconds.map_err(|_| fmt::Error)?)
+    }
+}
+
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
         struct Rfc3339;

@@ -8,7 +8,6 @@ use loadmaster_framework::{FeatureGates, FieldError, Registry};
 use serde_json::{Map, Value};
 
 use crate::decode::take_text;
-use crate::not_yet;
 use crate::v1::{API_VERSION, PluginConfig, SchedulerProfile};
 
 /// Arguments by plugin name, as [`loadmaster_framework::PluginDef::build`] wants them: complete,
@@ -26,10 +25,7 @@ impl Known<'_> {
     /// How the arguments of a plugin are made; `None` for a plugin without arguments and for a name
     /// nobody knows.
     fn args_of(&self, name: &str) -> Option<ArgsFn> {
-        match self.registry.get(name) {
-            Some(plugin) => plugin.args,
-            None => not_yet::args_of(name),
-        }
+        self.registry.get(name)?.args
     }
 
     /// Makes the arguments of a profile complete, and adds those of enabled plugins for which

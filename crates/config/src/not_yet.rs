@@ -5,11 +5,8 @@
 //! placements, which is refused so that nobody believes it took effect; and what only matters to a
 //! scheduler that runs as a daemon, which is accepted and noted.
 
-use loadmaster_framework::args::{FieldError, decode};
-use loadmaster_framework::registry::ArgsFn;
-use loadmaster_framework::{FeatureGates, Registry};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use loadmaster_framework::Registry;
+use loadmaster_framework::args::FieldError;
 
 use crate::v1::{ClientConnection, LeaderElection, SchedulerConfiguration, SchedulerProfile};
 use crate::{defaults, in_tree};
@@ -33,7 +30,6 @@ pub(crate) const GATES: &[&str] = &[
     "GenericWorkload",
     "NominatedNodeNameForExpectation",
     "SchedulerAsyncAPICalls",
-    "SchedulerAsyncPreemption",
     "StorageCapacityScoring",
     "TopologyAwareWorkloadScheduling",
     "VolumeLimitScaling",
@@ -49,63 +45,6 @@ pub(crate) const DAEMON_GATES: &[&str] = &[
     "NativeHistograms",
     "WatchListClient",
 ];
-
-/// How the arguments of a plugin are checked that is not built.
-pub(crate) fn args_of(name: &str) -> Option<ArgsFn> {
-    (name == "DefaultPreemption").then_some(default_preemption_args as ArgsFn)
-}
-
-/// `DefaultPreemptionArgs`: which share of the nodes the search for victims looks at.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
-struct DefaultPreemptionArgs {
-    min_candidate_nodes_percentage: i32,
-    min_candidate_nodes_absolute: i32,
-}
-
-impl Default for DefaultPreemptionArgs {
-    fn default() -> Self {
-        DefaultPreemptionArgs {
-            min_candidate_nodes_percentage: 10,
-            min_candidate_nodes_absolute: 100,
-        }
-    }
-}
-
-fn default_preemption_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    const PERCENTAGE: &str = "minCandidateNodesPercentage";
-    const ABSOLUTE: &str = "minCandidateNodesAbsolute";
-    let args: DefaultPreemptionArgs = decode(value).map_err(|error| vec![error])?;
-    let (percentage, absolute) =
-        (args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute);
-    let mut errors = Vec::new();
-    if !(0..=100).contains(&percentage) {
-        errors.push(FieldError::invalid(PERCENTAGE, percentage, "not in valid range [0, 100]"));
-    }
-    if absolute < 0 {
-        errors.push(FieldError::invalid(ABSOLUTE, absolute, "not in valid range [0, inf)"));
-    }
-    if percentage == 0 && absolute == 0 {
-        let not_both = |other| format!("cannot be zero at the same time as {other}");
-        errors.push(FieldError::invalid(PERCENTAGE, percentage, not_both(ABSOLUTE)));
-        errors.push(FieldError::invalid(ABSOLUTE, absolute, not_both(PERCENTAGE)));
-    }
-    let defaults = DefaultPreemptionArgs::default();
-    if errors.is_empty() {
-        if percentage != defaults.min_candidate_nodes_percentage {
-            errors.push(refused(PERCENTAGE, percentage, "nothing is preempted"));
-        }
-        if absolute != defaults.min_candidate_nodes_absolute {
-            errors.push(refused(ABSOLUTE, absolute, "nothing is preempted"));
-        }
-    }
-    if errors.is_empty() {
-        serde_json::to_value(args)
-            .map_err(|error| vec![FieldError { path: String::new(), text: error.to_string() }])
-    } else {
-        Err(errors)
-    }
-}
 
 /// `path: Unsupported value: <value>: cannot take effect in this version of Loadmaster: <what
 /// happens instead>`.

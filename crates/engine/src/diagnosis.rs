@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use loadmaster_framework::result::nodes_are_unavailable;
+
 use crate::evaluate::{Evaluation, Rejected, Verdict};
 
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`; empty when a node is feasible.
@@ -15,15 +17,11 @@ pub fn message(evaluation: &Evaluation, n_nodes: usize) -> String {
     if evaluation.is_feasible() {
         return String::new();
     }
-    let head = format!("0/{n_nodes} nodes are available:");
     if let Some(rejected) = &evaluation.pre_filter {
-        return format!("{head} {}.", rejected.rejection.message());
+        let message = rejected.rejection.message();
+        return format!("0/{n_nodes} nodes are available: {message}.");
     }
-    let counts = count_reasons(evaluation);
-    // Upstream sorts the texts with their numbers, so that "10 x" comes before "2 y".
-    let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
-    parts.sort_unstable();
-    if parts.is_empty() { head } else { format!("{head} {}.", parts.join(", ")) }
+    nodes_are_unavailable(n_nodes, &count_reasons(evaluation))
 }
 
 fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {

@@ -1,10 +1,11 @@
 //! What a pod's attempt found out about every node.
 
 pub mod buckets;
+pub mod filters;
 pub mod incremental;
 pub mod one_by_one;
 
-use loadmaster_framework::{Rejection, Row};
+use loadmaster_framework::{Code, PodInfo, Rejection, Row, World};
 
 /// Who turned a pod or node down, and why. PreFilter results that leave no node name no plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,24 @@ impl Evaluation {
             node.scores.clear();
             node.total = None;
         }
+    }
+
+    /// What PostFilter is told about every node, by row ([`loadmaster_framework::Unfit::verdicts`]).
+    pub fn codes(&self, world: &World, pod: &PodInfo) -> Vec<(Row, Code)> {
+        if let Some(everywhere) = &self.pre_filter {
+            return world.nodes().rows().map(|row| (row, everywhere.rejection.code())).collect();
+        }
+        let nominated = world.nodes().row(&pod.nominated_node_name);
+        let code = |node: &NodeVerdict| match (&node.verdict, &self.nominated) {
+            (Verdict::Feasible, _) => Code::Success,
+            (Verdict::Rejected(rejected), _) => rejected.rejection.code(),
+            // Upstream tries the nominated node even if PreFilter leaves it out.
+            (Verdict::Narrowed, Some(rejected)) if nominated == Some(node.row) => {
+                rejected.rejection.code()
+            }
+            (Verdict::Narrowed, _) => Code::UnschedulableAndUnresolvable,
+        };
+        self.nodes.iter().map(|node| (node.row, code(node))).collect()
     }
 
     /// The feasible node, if there is just one.

@@ -1,9 +1,14 @@
 //! Where a pod could go now, node by node, as plain data.
 
-use loadmaster_framework::{Code, PodInfo, World};
+use std::sync::Arc;
+
+use loadmaster_framework::preemption::Candidate;
+use loadmaster_framework::{Code, Cx, PluginStates, PodInfo, Rejection, Unfit, World};
 
 use crate::diagnosis;
-use crate::evaluate::{Evaluation, Rejected, Verdict, one_by_one};
+use crate::evaluate::filters::Filters;
+use crate::evaluate::one_by_one::{self, Attempted};
+use crate::evaluate::{Evaluation, Rejected, Verdict};
 use crate::profile::Profile;
 
 /// Everything `explain` shows. The field order is that of its JSON.
@@ -20,6 +25,29 @@ pub struct Explanation {
     pub best: Vec<String>,
     /// Upstream's text when nothing fits, else empty.
     pub message: String,
+    /// What evicting other pods could do, if no node fits and a plugin of the profile preempts.
+    pub preemption: Option<Preemption>,
+}
+
+/// What evicting pods could do for the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// The nodes on which it would fit then, by name.
+    pub candidates: Vec<Evictions>,
+    /// Names of the candidates of which one is chosen, sorted.
+    pub best: Vec<String>,
+    /// Upstream's text when there are none, else empty.
+    pub message: String,
+}
+
+/// The pods that would have to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evictions {
+    pub node: String,
+    /// `namespace/name`, the most important first.
+    pub victims: Vec<String>,
+    /// How many of them a PodDisruptionBudget does not want to go.
+    pub n_pdb_violations: usize,
 }
 
 /// A status as upstream spells it.
@@ -42,8 +70,10 @@ pub struct Node {
 }
 
 /// Evaluates the pod in this world and says everything about it. Changes nothing.
-pub fn explain(profile: &Profile, world: &World, pod: &PodInfo) -> Explanation {
-    let evaluation = one_by_one::evaluate(profile, world, &mut profile.states.clone(), pod);
+pub fn explain(profile: &Profile, world: &World, pod: &Arc<PodInfo>) -> Explanation {
+    let mut states = profile.states.clone();
+    let attempted = one_by_one::attempt(profile, world, &mut states, pod);
+    let evaluation = &attempted.evaluation;
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
     let mut best: Vec<String> = evaluation.best().into_iter().map(name).collect();
     best.sort_unstable();
@@ -51,10 +81,48 @@ pub fn explain(profile: &Profile, world: &World, pod: &PodInfo) -> Explanation {
         pod: pod.full_name(),
         profile: profile.scheduler_name.clone(),
         pre_filter: evaluation.pre_filter.as_ref().map(status),
-        nodes: nodes(world, &evaluation),
+        nodes: nodes(world, evaluation),
         best,
-        message: diagnosis::message(&evaluation, world.nodes().len()),
+        message: diagnosis::message(evaluation, world.nodes().len()),
+        preemption: preemption(profile, world, &states, pod, &attempted),
     }
+}
+
+/// What the first plugin that preempts says, if it would be asked.
+fn preemption(
+    profile: &Profile,
+    world: &World,
+    states: &PluginStates,
+    pod: &Arc<PodInfo>,
+    attempted: &Attempted,
+) -> Option<Preemption> {
+    let evaluation = &attempted.evaluation;
+    if evaluation.is_feasible() || evaluation.failure.is_some() || world.nodes().is_empty() {
+        return None;
+    }
+    let filters = Filters { profile, skipped: &attempted.skipped };
+    let verdicts = evaluation.codes(world, pod);
+    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters };
+    let cx = Cx { world, cycle: &attempted.cycle, states };
+    let mut plugins = profile.post_filter.iter();
+    let preview = plugins.find_map(|member| member.point.preview(cx, pod, unfit))?;
+    let name =
+        |candidate: &Candidate| world.node(candidate.row).map_or("", |node| node.name()).to_owned();
+    let mut candidates: Vec<Evictions> = preview
+        .candidates
+        .iter()
+        .map(|candidate| Evictions {
+            node: name(candidate),
+            victims: candidate.victims.pods.iter().map(|victim| victim.full_name()).collect(),
+            n_pdb_violations: candidate.victims.n_violations,
+        })
+        .collect();
+    candidates.sort_by(|a, b| a.node.cmp(&b.node));
+    let mut best: Vec<String> =
+        preview.best.iter().map(|at| name(&preview.candidates[*at])).collect();
+    best.sort_unstable();
+    let message = preview.rejection.as_ref().map(Rejection::message).unwrap_or_default();
+    Some(Preemption { candidates, best, message })
 }
 
 fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {

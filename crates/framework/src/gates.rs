@@ -10,6 +10,7 @@ pub struct FeatureGates {
     pub taint_toleration_comparison_operators: bool,
     pub opportunistic_batching: bool,
     pub pop_from_backoff_q: bool,
+    pub scheduler_async_preemption: bool,
 }
 
 impl Default for FeatureGates {
@@ -22,6 +23,7 @@ impl Default for FeatureGates {
             taint_toleration_comparison_operators: false,
             opportunistic_batching: true,
             pop_from_backoff_q: true,
+            scheduler_async_preemption: true,
         }
     }
 }

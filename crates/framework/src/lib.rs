@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`points`] (what a plugin can take part in), [`registry`] (how it enters itself),
 //! [`pod`] and [`node`] (what it sees), [`state`] (what it remembers), [`event`] (what wakes its pods), and, for plugins
-//! that want to be decided incrementally, [`prepare`] and [`counter`].
+//! that want to be decided incrementally, [`prepare`] and [`counter`]; for those that make room, [`preemption`].
 
 pub mod args;
 pub mod cluster;
@@ -13,6 +13,7 @@ pub mod label;
 pub mod node;
 pub mod pod;
 pub mod points;
+pub mod preemption;
 pub mod prepare;
 pub mod registry;
 pub mod request;
@@ -31,8 +32,8 @@ pub use gates::FeatureGates;
 pub use node::{NodeInfo, Overlay};
 pub use pod::{PodInfo, QueuedPodInfo};
 pub use points::{
-    Bind, Cx, Filter, NodeScore, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
-    PreScore, QueueSort, Reserve, Score, SerialCx, Sign,
+    Bind, Cx, Feasibility, Filter, NodeScore, Permit, PostBind, PostFilter, PostFiltered, PreBind,
+    PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, SerialCx, Sign, Unfit,
 };
 pub use prepare::{Prepare, Prepared, Run};
 pub use registry::{PluginDef, PluginError, Points, Registry};

@@ -66,6 +66,11 @@ impl<'a> NodeInfo<'a> {
         NodeInfo { overlay: Some(overlay), ..self }
     }
 
+    /// What a dry run added and removed here, if this is one.
+    pub fn overlay(&self) -> Option<&'a Overlay> {
+        self.overlay
+    }
+
     /// The node's number.
     pub fn row(&self) -> Row {
         self.row

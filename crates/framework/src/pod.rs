@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use loadmaster_api::pod::PodCondition;
 use loadmaster_api::{Pod, Str, Timestamp};
 
 use crate::gates::FeatureGates;
+use crate::preemption::evict::{DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER};
 use crate::requests::PodRequests;
 use crate::template::PodTemplate;
 
@@ -22,6 +24,8 @@ pub struct PodInfo {
     pub started: Option<Timestamp>,
     /// It has a deletion timestamp.
     pub terminating: bool,
+    /// Its condition DisruptionTarget, which hardly any pod has.
+    pub disruption: Option<Box<PodCondition>>,
     /// Requests where the pod's status makes them differ from its template's (in-place resize).
     pub resized: Option<Box<PodRequests>>,
 }
@@ -38,6 +42,7 @@ impl PodInfo {
         let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
         let reports =
             status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
+        let disruption = status.conditions.iter().find(|known| known.kind == DISRUPTION_TARGET);
         let resized = reports.then(|| PodRequests::new(&template.spec, status, gates));
         PodInfo {
             name: pod.metadata.name.clone(),
@@ -47,6 +52,7 @@ impl PodInfo {
             created: pod.metadata.creation_timestamp,
             started: status.start_time,
             terminating: pod.metadata.deletion_timestamp.is_some(),
+            disruption: disruption.cloned().map(Box::new),
             resized: resized.filter(|requests| *requests != template.requests).map(Box::new),
             template,
         }
@@ -55,6 +61,14 @@ impl PodInfo {
     /// `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.template.namespace, self.name)
+    }
+
+    /// Whether it is terminating because a scheduler evicted it for another pod.
+    pub fn is_going_by_preemption(&self) -> bool {
+        let by_scheduler = |condition: &PodCondition| {
+            condition.status == "True" && condition.reason == PREEMPTION_BY_SCHEDULER
+        };
+        self.terminating && self.disruption.as_deref().is_some_and(by_scheduler)
     }
 
     /// What the pod asks for now.

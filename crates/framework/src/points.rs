@@ -6,8 +6,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use loadmaster_api::Str;
+use loadmaster_stdx::Rng;
+
 use crate::node::NodeInfo;
 use crate::pod::{PodInfo, QueuedPodInfo};
+use crate::preemption::Preview;
 use crate::request::{Input, Step};
 use crate::result::{Code, Failure, Permitted, PreFiltered, PreScored, Rejection};
 use crate::state::{CycleState, PluginStates};
@@ -86,23 +90,80 @@ pub trait Filter: Send + Sync {
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
 }
 
-/// What PostFilter found out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Asking a profile's Filters about a node that is not as it is: what a dry run needs. The engine implements it; plugins whose
+/// Filter is skipped in this cycle are left out.
+pub trait Feasibility {
+    /// Whether the pod fits on the node: with the pods of at least its priority that are nominated to the node, and without.
+    fn fits(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
+
+    /// Tells every PreFilter plugin that `other` is on the node now ([`PreFilter::add_pod`]).
+    fn add_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure>;
+
+    /// Tells every PreFilter plugin that `other` is off the node now ([`PreFilter::remove_pod`]).
+    fn remove_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure>;
+}
+
+/// What is known about a pod that fits nowhere.
+#[derive(Clone, Copy)]
+pub struct Unfit<'a> {
+    /// What became of every node, by row. A node that PreFilter left out is `UnschedulableAndUnresolvable`; where PreFilter
+    /// rejected the pod, every node has that code.
+    pub verdicts: &'a [(Row, Code)],
+    pub feasibility: &'a dyn Feasibility,
+}
+
+/// What PostFilter came to. By default nothing: no nomination is changed, nobody evicted, and other plugins are not asked.
+#[derive(Clone, Debug, Default)]
 pub struct PostFiltered {
     /// The node to nominate; `Some("")` clears a nomination, `None` leaves it.
-    pub nominated_node: Option<loadmaster_api::Str>,
+    pub nominated_node: Option<Str>,
+    /// Pods that must leave that node, the most important first. Those that are terminating already count, and need no
+    /// eviction; of the others the last one is evicted when all before it are ([`crate::preemption::evict`]).
+    pub victims: Vec<Arc<PodInfo>>,
+    /// Pods nominated to that node that lose their nomination, because they may no longer fit there. Before the evictions.
+    pub denominated: Vec<Arc<PodInfo>>,
+    /// Why no room could be made. `Unschedulable`: the next PostFilter plugin is asked; `Failed`: the attempt fails.
+    pub rejection: Option<Rejection>,
+}
+
+impl PostFiltered {
+    /// The victims that are to be evicted.
+    pub fn to_evict(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.victims.iter().filter(|victim| !victim.terminating)
+    }
 }
 
 /// Tries to make room when no node is feasible. Resumable.
 pub trait PostFilter: Send + Sync {
-    /// Called first with [`Input::Start`], then with the answer to what it asked for.
+    /// Called first with [`Input::Start`], then with the answer to what it asked for. `rng` is this attempt's chance.
     fn post_filter(
         &self,
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
-        verdicts: &[(Row, Code)],
+        unfit: Unfit<'_>,
+        rng: &mut Rng,
         input: Input<'_>,
     ) -> Step<PostFiltered>;
+
+    /// All that it could do for the pod, changing nothing: what `explain` shows. `None` for a plugin that does not preempt.
+    fn preview(&self, cx: Cx<'_>, pod: &Arc<PodInfo>, unfit: Unfit<'_>) -> Option<Preview> {
+        let _ = (cx, pod, unfit);
+        None
+    }
 }
 
 /// Looks at the feasible nodes once before they are scored.

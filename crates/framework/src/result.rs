@@ -1,6 +1,7 @@
 //! What the extension points answer: one result type a point, and the one conversion to upstream's status codes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use loadmaster_api::Str;
@@ -137,6 +138,16 @@ impl Failure {
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
         Failure(text.into())
     }
+}
+
+/// Upstream's text for a pod that fits nowhere, from the number of nodes that gave each reason:
+/// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
+pub fn nodes_are_unavailable(n_nodes: usize, counts: &BTreeMap<String, usize>) -> String {
+    let head = format!("0/{n_nodes} nodes are available:");
+    // Upstream sorts the texts with their numbers, so that "10 x" comes before "2 y".
+    let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+    parts.sort_unstable();
+    if parts.is_empty() { head } else { format!("{head} {}.", parts.join(", ")) }
 }
 
 /// What PreFilter answers when it does not reject.

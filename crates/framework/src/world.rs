@@ -14,6 +14,7 @@ use crate::gates::FeatureGates;
 use crate::label::KeyId;
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
+use crate::preemption::Underway;
 use crate::table::{NodeTable, Row};
 use crate::template::{PodTemplate, Shared, TemplateError, TemplateId};
 
@@ -43,6 +44,7 @@ pub struct World {
     /// Row by uid of every assigned pod.
     assigned: Map<Box<str>, Row>,
     nominated: Map<Str, Vec<Arc<PodInfo>>>,
+    preemptions: Underway,
     log: Vec<Change>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -117,6 +119,11 @@ impl World {
     /// The row of an assigned pod.
     pub fn row_of_pod(&self, uid: &str) -> Option<Row> {
         self.assigned.get(uid).copied()
+    }
+
+    /// An assigned pod.
+    pub fn assigned(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
     }
 
     /// Pending pods that were promoted to a node by preemption.
@@ -225,6 +232,16 @@ impl World {
     pub fn change_cluster(&mut self, change: impl FnOnce(&mut Cluster)) {
         change(&mut self.cluster);
         self.recount();
+    }
+
+    /// Evictions under way.
+    pub fn preemptions(&self) -> &Underway {
+        &self.preemptions
+    }
+
+    /// The same, for the one who carries them out.
+    pub fn preemptions_mut(&mut self) -> &mut Underway {
+        &mut self.preemptions
     }
 
     /// The column of a label key, made if it is new.

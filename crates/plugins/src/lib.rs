@@ -1,6 +1,7 @@
 //! The in-tree plugins: one file or folder each, one list.
 
 mod claims;
+pub mod default_preemption;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
@@ -33,6 +34,7 @@ pub const ALL: &[PluginDef] = &[
     pod_topology_spread::DEF,
     inter_pod_affinity::DEF,
     claims::DYNAMIC_RESOURCES,
+    default_preemption::DEF,
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,
 ];

@@ -13,6 +13,7 @@ mod event;
 mod focus;
 mod node;
 mod pod;
+mod preemption;
 mod resources;
 mod shrink;
 mod spread;
@@ -41,6 +42,8 @@ pub struct Case {
 pub enum Ask {
     /// Where the pod could go, and why not elsewhere.
     Explain,
+    /// Which pods would have to go so that the pod fits, and from which node.
+    Preemption,
     /// Whether an event may help the pod that a plugin rejected.
     Hint(Box<Event>),
     /// The pod's signature.
@@ -91,6 +94,7 @@ impl Ask {
     pub fn name(&self) -> &'static str {
         match self {
             Ask::Explain => "explain",
+            Ask::Preemption => "preemption",
             Ask::Hint(_) => "hint",
             Ask::Sign => "sign",
             Ask::Config => "config",
@@ -106,12 +110,19 @@ pub struct Generator {
     next: u64,
     /// Plugins that hint questions are asked about.
     plugins: Vec<String>,
+    only_preemption: bool,
 }
 
 impl Generator {
     /// The cases of this seed; hints are asked of these plugins.
     pub fn new(seed: u64, plugins: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Generator { seed, next: 0, plugins: plugins.into_iter().map(Into::into).collect() }
+        let plugins = plugins.into_iter().map(Into::into).collect();
+        Generator { seed, next: 0, plugins, only_preemption: false }
+    }
+
+    /// Cases of this seed that all ask about preemption.
+    pub fn preemption(seed: u64) -> Self {
+        Generator { seed, next: 0, plugins: Vec::new(), only_preemption: true }
     }
 
     /// One case by its number.
@@ -119,6 +130,9 @@ impl Generator {
         let mut kind = Rng::new(self.seed).split(&format!("kind {id}"));
         let rng = Rng::new(self.seed).split(&format!("case {id}"));
         let mut draw = Draw::new(rng);
+        if self.only_preemption {
+            return preemption::case(&mut draw, id);
+        }
         match kind.below(100) {
             70..90 if !self.plugins.is_empty() => {
                 let plugin = kind.pick(&self.plugins);
@@ -132,6 +146,13 @@ impl Generator {
             _ => cluster::case(&mut draw, id),
         }
     }
+}
+
+/// `namespace/name` of an object as it is written.
+fn full_name(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let namespace = metadata["namespace"].as_str().unwrap_or("default");
+    format!("{namespace}/{}", metadata["name"].as_str().unwrap_or_default())
 }
 
 impl Iterator for Generator {

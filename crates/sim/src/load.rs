@@ -21,7 +21,7 @@ use loadmaster_stdx::Map;
 pub struct Loaded<'p> {
     pub world: World,
     pub profile: &'p Profile,
-    pub pod: PodInfo,
+    pub pod: Arc<PodInfo>,
 }
 
 /// Why there is nothing to ask.
@@ -76,7 +76,7 @@ pub fn load_for<'p>(
     asked: &Pod,
 ) -> Result<Loaded<'p>, LoadError> {
     let mut world = surroundings(snapshot, gates);
-    let pod = parse(&mut world, &as_if_new(asked))?;
+    let pod = Arc::new(parse(&mut world, &as_if_new(asked))?);
     let profile = profile_of(profiles, &pod).ok_or_else(|| LoadError::NoProfile {
         pod: asked.full_name(),
         scheduler_name: pod.template.scheduler_name().to_owned(),

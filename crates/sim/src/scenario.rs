@@ -28,12 +28,14 @@
 //! | `delete` | names of pods or nodes that go |
 //! | `expect` | per pod, where it could go now and why not elsewhere ([`Expect`]) |
 //! | `event`, `old`, `new`, `hints` | per plugin, what it says about a pod it rejected when this happens (`Queue`, `Skip`, ...) |
+//! | `preempt` | per pod, who would have to go so that it fits, and where ([`Preempt`]) |
 //! | `sign` | per pod, parts of its signature; null when it has none |
 //!
 //! What is expected is never written by hand: `cargo xtask scenarios record` asks kube-scheduler and fills it in. A file with a
 //! `deviation` must *not* come out as recorded; the text says why we differ.
 
 mod expect;
+mod preempt;
 pub mod shorthand;
 mod steps;
 mod write;
@@ -49,6 +51,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub use expect::{Expect, Recorded};
+pub use preempt::{Evictions, Preempt};
 use shorthand::{NodeShort, PodShort, ShorthandError};
 pub use steps::{About, Question, StepError};
 pub use write::{from_case, record};
@@ -99,6 +102,8 @@ pub struct Step {
     delete: Option<Vec<String>>,
     #[serde(default)]
     pub expect: Option<IndexMap<String, Expect>>,
+    #[serde(default)]
+    pub preempt: Option<IndexMap<String, Preempt>>,
     #[serde(default)]
     pub sign: Option<IndexMap<String, Option<Map<String, Value>>>>,
     /// Resource and action, as upstream spells them: `Node Add`.

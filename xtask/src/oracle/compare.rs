@@ -42,6 +42,7 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
                 differ(&kind, &registered(theirs), &registered(ours))
             })
         }
+        Ask::Preemption => preemptions(theirs, ours),
         Ask::Sign => signatures(theirs, ours),
         Ask::Config => configurations(theirs, ours),
     }
@@ -126,6 +127,42 @@ fn plugin_of(theirs: &Value, ours: &Value) -> String {
     };
     let (theirs, ours) = (name(theirs), name(ours));
     if theirs == ours { theirs } else { format!("{theirs} versus {ours}") }
+}
+
+/// All parts of an answer about preemption.
+fn preemptions(theirs: &Value, ours: &Value) -> Option<Difference> {
+    let nodes = |answer: &Value| -> Value {
+        answer["candidates"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(node, _)| node.clone())
+            .collect()
+    };
+    let each_node = || {
+        let mut nodes = theirs["candidates"].as_object().into_iter().flatten();
+        nodes.find_map(|(node, gone)| {
+            let ours = &ours["candidates"][node];
+            differ("victims", &gone["victims"], &ours["victims"]).or_else(|| {
+                differ("PDB violations", &gone["pdbViolations"], &ours["pdbViolations"])
+            })
+        })
+    };
+    let in_any_order = |answer: &Value| status(&answer["status"]);
+    // Of several candidates one is nominated by chance; the oracle checks that it is among its best.
+    let nominated = |answer: &Value| match answer["nominated"].as_str() {
+        Some(node) if !node.is_empty() => {
+            json!(answer["best"].as_array().is_some_and(|best| best.contains(&json!(node))))
+        }
+        _ => answer["nominated"].clone(),
+    };
+    differ("whether it fits", &theirs["fits"], &ours["fits"])
+        .or_else(|| differ("error of the cycle", &theirs["cycleError"], &ours["cycleError"]))
+        .or_else(|| differ("candidates", &nodes(theirs), &nodes(ours)))
+        .or_else(each_node)
+        .or_else(|| differ("best candidates", &theirs["best"], &ours["best"]))
+        .or_else(|| differ("status of PostFilter", &in_any_order(theirs), &in_any_order(ours)))
+        .or_else(|| differ("nomination", &nominated(theirs), &nominated(ours)))
 }
 
 fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use loadmaster_sim::cases::{Ask, Case};
-use serde_json::Value;
+use loadmaster_sim::scenario::Preempt;
+use serde_json::{Value, json};
 
 use super::compare::without_names;
 
@@ -18,6 +19,7 @@ pub struct Coverage {
     /// By plugin: all weighted scores.
     scores: BTreeMap<String, BTreeSet<i64>>,
     hints: BTreeMap<(String, String, String), u64>,
+    preemptions: BTreeMap<String, u64>,
     signed: u64,
     refused: BTreeMap<String, u64>,
     errors: BTreeMap<String, u64>,
@@ -33,6 +35,7 @@ impl Coverage {
         }
         match &case.ask {
             Ask::Explain => self.explanation(answer),
+            Ask::Preemption => self.preemption(answer),
             Ask::Hint(event) => {
                 let hint = answer["hint"].as_str().unwrap_or("no answer").to_owned();
                 let happened = format!("{}/{}", event.resource, event.action);
@@ -59,6 +62,34 @@ impl Coverage {
             }
         }
         *self.n_feasible.entry(n_feasible).or_default() += 1;
+    }
+
+    fn preemption(&mut self, answer: &Value) {
+        let Some(status) = answer.get("status") else {
+            let why = if answer["fits"] == true { "fits as it is" } else { "cycle fails" };
+            *self.preemptions.entry(why.to_owned()).or_default() += 1;
+            return;
+        };
+        self.status("preemption", &json!({"code": status["code"]}));
+        for text in Preempt::from_answer(answer).reasons() {
+            if !text.starts_with("preemption: 0/") {
+                *self
+                    .reasons
+                    .entry(("DefaultPreemption".to_owned(), without_names(&text)))
+                    .or_default() += 1;
+            }
+        }
+        let candidates = answer["candidates"].as_object();
+        let mut count = |what: &str, n: usize| {
+            *self.preemptions.entry(format!("{what} {n:>2}")).or_default() += 1;
+        };
+        count("candidates", candidates.map_or(0, serde_json::Map::len));
+        count("best", answer["best"].as_array().map_or(0, Vec::len));
+        for gone in candidates.into_iter().flatten().map(|(_, gone)| gone) {
+            count("victims", gone["victims"].as_array().map_or(0, Vec::len));
+            let n = gone["pdbViolations"].as_u64().unwrap_or_default();
+            count("violations", usize::try_from(n).unwrap_or(usize::MAX));
+        }
     }
 
     fn status(&mut self, point: &str, status: &Value) {
@@ -97,6 +128,7 @@ impl fmt::Display for Coverage {
                 writeln!(f, "  {plugin} {event}: {}", counts(&answers))?;
             }
         }
+        writeln!(f, "preemption: {}", counts(&self.preemptions))?;
         writeln!(f, "signatures: {} signed, refused by {}", self.signed, counts(&self.refused))?;
         write!(f, "errors:")?;
         for (error, n) in &self.errors {

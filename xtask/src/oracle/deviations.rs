@@ -4,7 +4,7 @@ use loadmaster_sim::cases::{Ask, Case};
 use serde_json::Value;
 
 /// Plugins of kube-scheduler that are not built here. They decide nothing in the generated cases.
-const UNBUILT: [&str; 3] = ["DefaultPreemption", "DefaultBinder", "NodeDeclaredFeatures"];
+const UNBUILT: [&str; 2] = ["DefaultBinder", "NodeDeclaredFeatures"];
 
 /// Plugins of which only one refusal a pod is built: pods with claims are turned down with a reason that says so.
 const CLAIMS: [&str; 5] =

@@ -199,7 +199,7 @@ pub(super) const GATES: &[Gate] = &[
     beta("SELinuxMount", false),
     ga("SELinuxMountReadWriteOncePod", true).locked(),
     beta("SchedulerAsyncAPICalls", false),
-    beta("SchedulerAsyncPreemption", true),
+    beta("SchedulerAsyncPreemption", true).sets(|gates| &mut gates.scheduler_async_preemption),
     beta("SchedulerPopFromBackoffQ", true).sets(|gates| &mut gates.pop_from_backoff_q),
     ga("SchedulerQueueingHints", true).locked(),
     deprecated("SeparateCacheWatchRPC", false).locked(),

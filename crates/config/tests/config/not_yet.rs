@@ -44,42 +44,6 @@ extenders:
 }
 
 #[test]
-fn preemption_keeps_its_arguments() {
-    let args = |args: &str| {
-        format!(
-            "\
-profiles:
-- pluginConfig:
-  - name: DefaultPreemption
-    args: {args}
-"
-        )
-    };
-    check_errors(
-        &args("{minCandidateNodesPercentage: 10, minCandidateNodesAbsolute: 100}"),
-        &expect![["ok"]],
-    );
-    check_errors(
-        &args("{minCandidateNodesPercentage: 20}"),
-        &expect![
-            "config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Unsupported value: 20: cannot take effect in this version of Loadmaster: nothing is preempted"
-        ],
-    );
-    check_errors(
-        &args("{minCandidateNodesPercentage: 101, minCandidateNodesAbsolute: -1}"),
-        &expect![[r#"
-        config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]
-        config.yaml:6:73: profiles[0].pluginConfig[0].args.minCandidateNodesAbsolute: Invalid value: -1: not in valid range [0, inf)"#]],
-    );
-    check_errors(
-        &args("{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"),
-        &expect![[r#"
-        config.yaml:6:41: profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute
-        config.yaml:6:71: profiles[0].pluginConfig[0].args.minCandidateNodesAbsolute: Invalid value: 0: cannot be zero at the same time as minCandidateNodesPercentage"#]],
-    );
-}
-
-#[test]
 fn plugins_behind_gates_are_refused() {
     check_errors(
         "\
@@ -99,11 +63,11 @@ fn notes() {
     check_notes(
         "",
         &expect![
-            "plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder, NodeDeclaredFeatures"
+            "plugins that are enabled and not built in this version of Loadmaster: DefaultBinder, NodeDeclaredFeatures"
         ],
     );
     check_notes(
-        "profiles: [{plugins: {multiPoint: {disabled: [{name: DefaultPreemption}, {name: NodeDeclaredFeatures}]}}}]\n",
+        "profiles: [{plugins: {multiPoint: {disabled: [{name: NodeDeclaredFeatures}]}}}]\n",
         &expect![
             "plugins that are enabled and not built in this version of Loadmaster: DefaultBinder"
         ],
@@ -117,7 +81,7 @@ clientConnection: {qps: 100}
 podMaxBackoffSeconds: 60
 ",
         &expect![[r#"
-            plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder, NodeDeclaredFeatures
+            plugins that are enabled and not built in this version of Loadmaster: DefaultBinder, NodeDeclaredFeatures
             fields that matter only to a scheduler that runs as a daemon: parallelism, leaderElection, clientConnection, enableProfiling, enableContentionProfiling, podMaxBackoffSeconds"#]],
     );
 }
@@ -131,5 +95,5 @@ fn a_registry_that_has_all_needs_no_note() {
     let checked = check_value(header, &registry(), &gates).unwrap();
     expect![[r#"
         feature gates that mean nothing to this scheduler: ExtendWebSocketsToKubelet, InPlacePodVerticalScalingInitContainers, KubeletPSI, NodeSwap, RestartAllContainersOnContainerExits
-        plugins that are enabled and not built in this version of Loadmaster: DefaultPreemption, DefaultBinder"#]].assert_eq(&checked.notes.join("\n"));
+        plugins that are enabled and not built in this version of Loadmaster: DefaultBinder"#]].assert_eq(&checked.notes.join("\n"));
 }

@@ -81,9 +81,6 @@ const ARGUMENTS: &str = r#"
 [{name: NodeName, args: {a: 1}}]
 [{name: PrioritySort, args: {a: 1}}]
 [{name: EBSLimits}]
-[{name: DefaultPreemption, args: {minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}}]
-[{name: DefaultPreemption, args: {minCandidateNodesPercentage: 101}}]
-[{name: DefaultPreemption, args: {minCandidateNodesAbsolute: -1}}]
 "#;
 
 /// One `plugins` a line.

@@ -10,12 +10,12 @@ use loadmaster_config::{Checked, Expanded, Gates, Point, PointSet, check, in_tre
 use loadmaster_framework::args::{FieldError, decode};
 use loadmaster_framework::points::{Bound, PostFiltered, PreFlight};
 use loadmaster_framework::request::{Input, Step};
-use loadmaster_framework::result::Code;
 use loadmaster_framework::{
     Bind, Cx, Failure, FeatureGates, Filter, NodeInfo, Permit, Permitted, PluginDef, PluginError,
     PodInfo, Points, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore,
-    PreScored, QueueSort, QueuedPodInfo, Registry, Rejection, Reserve, Row, Score, SerialCx,
+    PreScored, QueueSort, QueuedPodInfo, Registry, Rejection, Reserve, Score, SerialCx, Unfit,
 };
+use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -59,9 +59,7 @@ pub fn plugins_of(points: &Expanded) -> String {
 
 /// kube-scheduler's plugins of 1.36 but those that are built last, and two that it does not have.
 pub fn registry() -> Registry {
-    registry_of(|name| {
-        !matches!(name, "DefaultPreemption" | "DefaultBinder" | "NodeDeclaredFeatures")
-    })
+    registry_of(|name| !matches!(name, "DefaultBinder" | "NodeDeclaredFeatures"))
 }
 
 /// Those of kube-scheduler's plugins, and two that it does not have.
@@ -82,7 +80,7 @@ pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
         plugin::<0x06c>("PodTopologySpread"),
         PluginDef { args: Some(affinity_args), ..plugin::<0x06c>("InterPodAffinity") },
         plugin::<0x2dd>("DynamicResources"),
-        plugin::<0x011>("DefaultPreemption"),
+        PluginDef { args: Some(preemption_args), ..plugin::<0x011>("DefaultPreemption") },
         plugin::<0x060>("NodeResourcesBalancedAllocation"),
         plugin::<0x040>("ImageLocality"),
         plugin::<0x400>("DefaultBinder"),
@@ -148,6 +146,24 @@ fn affinity_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<Fiel
     Ok(serde_json::to_value(args).unwrap())
 }
 
+#[derive(Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct PreemptionArgs {
+    min_candidate_nodes_percentage: i32,
+    min_candidate_nodes_absolute: i32,
+}
+
+impl Default for PreemptionArgs {
+    fn default() -> Self {
+        PreemptionArgs { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+fn preemption_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
+    let args: PreemptionArgs = decode(value).map_err(|error| vec![error])?;
+    Ok(serde_json::to_value(args).unwrap())
+}
+
 /// Enters itself at the points whose bits are set, the first point of a configuration file being
 /// bit 0.
 fn build<const AT: u16>(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
@@ -200,7 +216,8 @@ impl PostFilter for Idle {
         &self,
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
-        _: &[(Row, Code)],
+        _: Unfit<'_>,
+        _: &mut Rng,
         _: Input<'_>,
     ) -> Step<PostFiltered> {
         unreachable!("no test runs a plugin")

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use loadmaster_api::Str;
 use loadmaster_framework::points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::{
-    CycleState, Failure, MAX_NODE_SCORE, NodeInfo, Overlay, PluginStates, PodInfo, PreFiltered,
-    PreScored, Rejection, Row, World,
+    CycleState, Failure, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored,
+    Rejection, Row, World,
 };
 use loadmaster_stdx::Set;
 
+use super::filters::Filters;
 use super::{Evaluation, NodeVerdict, Rejected, Verdict};
 use crate::profile::Profile;
 
@@ -21,13 +22,33 @@ pub fn evaluate(
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> Evaluation {
-    let mut attempt = Attempt { profile, world, states, pod, cycle: CycleState::default() };
-    let mut evaluation = Evaluation::default();
+    attempt(profile, world, states, pod).evaluation
+}
+
+/// What an attempt found out, and what it leaves to PostFilter.
+#[derive(Default)]
+pub struct Attempted {
+    pub evaluation: Evaluation,
+    pub cycle: CycleState,
+    /// Indexes of plugins whose Filter is not called in this cycle.
+    pub skipped: Vec<usize>,
+}
+
+/// The same, for those who go on when no node is feasible.
+pub fn attempt(
+    profile: &Profile,
+    world: &World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+) -> Attempted {
     if world.nodes().is_empty() {
-        return evaluation;
+        return Attempted::default();
     }
+    let (cycle, skipped) = (CycleState::default(), Vec::new());
+    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
+    let mut evaluation = Evaluation::default();
     match attempt.pre_filter(&mut evaluation) {
-        Ok(narrowed) => attempt.filter(&narrowed, &mut evaluation),
+        Ok(nodes) => attempt.filter(nodes.as_ref(), &mut evaluation),
         Err(rejected) => {
             if let Rejection::Failed(failure) = &rejected.rejection {
                 evaluation.failure = Some(failure.to_string());
@@ -44,14 +65,7 @@ pub fn evaluate(
             evaluation.failure = Some(failure.to_string());
         }
     }
-    evaluation
-}
-
-/// What PreFilter leaves to Filter.
-struct Narrowed {
-    nodes: Option<Set<Str>>,
-    /// Indexes of plugins whose Filter is not called.
-    skipped: Vec<usize>,
+    Attempted { evaluation, cycle: attempt.cycle, skipped: attempt.skipped }
 }
 
 struct Attempt<'a> {
@@ -60,6 +74,7 @@ struct Attempt<'a> {
     states: &'a mut PluginStates,
     pod: &'a PodInfo,
     cycle: CycleState,
+    skipped: Vec<usize>,
 }
 
 impl Attempt<'_> {
@@ -67,8 +82,13 @@ impl Attempt<'_> {
         SerialCx { world: self.world, cycle: &mut self.cycle, states: self.states }
     }
 
-    fn pre_filter(&mut self, evaluation: &mut Evaluation) -> Result<Narrowed, Rejected> {
-        let mut narrowed = Narrowed { nodes: None, skipped: Vec::new() };
+    fn cx(&self) -> Cx<'_> {
+        Cx { world: self.world, cycle: &self.cycle, states: self.states }
+    }
+
+    /// The nodes that are left to Filter, if they are not all.
+    fn pre_filter(&mut self, evaluation: &mut Evaluation) -> Result<Option<Set<Str>>, Rejected> {
+        let mut narrowed: Option<Set<Str>> = None;
         let mut by: BTreeSet<&'static str> = BTreeSet::new();
         let mut remembered = None;
         let profile = self.profile;
@@ -76,10 +96,10 @@ impl Attempt<'_> {
             let pod = self.pod;
             match member.point.pre_filter(self.serial(), pod) {
                 Ok(PreFiltered::All) => {}
-                Ok(PreFiltered::Skip) => narrowed.skipped.push(member.plugin),
+                Ok(PreFiltered::Skip) => self.skipped.push(member.plugin),
                 Ok(PreFiltered::Nodes(nodes)) => {
                     by.insert(member.name);
-                    narrowed.nodes = Some(match narrowed.nodes.take() {
+                    narrowed = Some(match narrowed.take() {
                         Some(before) => before.intersection(&nodes).cloned().collect(),
                         None => nodes,
                     });
@@ -99,7 +119,7 @@ impl Attempt<'_> {
                     return Err(Rejected { plugin: Some(member.name), rejection });
                 }
             }
-            if narrowed.nodes.as_ref().is_some_and(Set::is_empty) {
+            if narrowed.as_ref().is_some_and(Set::is_empty) {
                 return Err(nothing_left(&by));
             }
         }
@@ -110,15 +130,15 @@ impl Attempt<'_> {
         }
     }
 
-    fn filter(&mut self, narrowed: &Narrowed, evaluation: &mut Evaluation) {
+    fn filter(&mut self, narrowed: Option<&Set<Str>>, evaluation: &mut Evaluation) {
+        let filters = Filters { profile: self.profile, skipped: &self.skipped };
         evaluation.nodes.reserve(self.world.nodes().len());
         for node in self.world.node_infos() {
-            let left_out =
-                narrowed.nodes.as_ref().is_some_and(|nodes| !nodes.contains(node.name()));
+            let left_out = narrowed.is_some_and(|nodes| !nodes.contains(node.name()));
             let verdict = if left_out {
                 Verdict::Narrowed
             } else {
-                match self.filter_with_nominated(node, &narrowed.skipped) {
+                match filters.ask(self.cx(), self.pod, node) {
                     Ok(()) => Verdict::Feasible,
                     Err(rejected) => Verdict::Rejected(rejected),
                 }
@@ -133,7 +153,7 @@ impl Attempt<'_> {
             if self.pod.nominated_node_name == node.name() {
                 let rejected = match &verdict {
                     Verdict::Rejected(rejected) => Some(rejected.clone()),
-                    Verdict::Narrowed => self.filter_with_nominated(node, &narrowed.skipped).err(),
+                    Verdict::Narrowed => filters.ask(self.cx(), self.pod, node).err(),
                     Verdict::Feasible => None,
                 };
                 evaluation.nominated_rejected_by =
@@ -147,62 +167,6 @@ impl Attempt<'_> {
                 total: None,
             });
         }
-    }
-
-    /// Twice where pods of at least this priority are nominated to the node: with them, and then without. Both must succeed.
-    fn filter_with_nominated(&self, node: NodeInfo<'_>, skipped: &[usize]) -> Result<(), Rejected> {
-        let nominated = self.world.nominated(node.name()).iter().filter(|other| {
-            other.template.priority() >= self.pod.template.priority() && other.uid != self.pod.uid
-        });
-        let nominated: Vec<_> = nominated.collect();
-        if !nominated.is_empty() {
-            let mut overlay = Overlay::default();
-            let mut cycle = self.cycle.clone();
-            for other in nominated {
-                overlay.add(other.clone());
-                let seen = node.with(&overlay);
-                for member in &self.profile.pre_filter {
-                    if skipped.contains(&member.plugin) {
-                        continue;
-                    }
-                    let added = member.point.add_pod(&mut cycle, self.world, self.pod, other, seen);
-                    added.map_err(|failure| {
-                        let text = format!(
-                            "running AddPod on PreFilter plugin {:?}: {failure}",
-                            member.name
-                        );
-                        Rejected { plugin: None, rejection: Failure::new(text).into() }
-                    })?;
-                }
-            }
-            self.filter_node(&cycle, node.with(&overlay), skipped)?;
-        }
-        self.filter_node(&self.cycle, node, skipped)
-    }
-
-    fn filter_node(
-        &self,
-        cycle: &CycleState,
-        node: NodeInfo<'_>,
-        skipped: &[usize],
-    ) -> Result<(), Rejected> {
-        let cx = Cx { world: self.world, cycle, states: self.states };
-        for member in &self.profile.filter {
-            if skipped.contains(&member.plugin) {
-                continue;
-            }
-            if let Err(rejection) = member.point.filter(cx, self.pod, node) {
-                let rejection = match rejection {
-                    Rejection::Failed(failure) => {
-                        let text = format!("running {:?} filter plugin: {failure}", member.name);
-                        Rejection::Failed(Failure::new(text))
-                    }
-                    other => other,
-                };
-                return Err(Rejected { plugin: Some(member.name), rejection });
-            }
-        }
-        Ok(())
     }
 
     fn score(&mut self, evaluation: &mut Evaluation) -> Result<(), Failure> {

@@ -6,15 +6,18 @@ use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_api::{Namespace, Node, Pod, Str};
 use loadmaster_config::{Checked, Gates, Point, check_default, check_value};
+use loadmaster_engine::evaluate::filters::Filters;
+use loadmaster_engine::evaluate::one_by_one;
 use loadmaster_engine::explain::{self, Explanation, Status};
-use loadmaster_engine::{Profile, ProfileError};
+use loadmaster_engine::{Profile, ProfileError, diagnosis};
 use loadmaster_framework::args::decode;
 use loadmaster_framework::event::HintQuestion;
+use loadmaster_framework::request::{Input, Step};
 use loadmaster_framework::{
     Action, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, Hint, PodInfo,
-    Registry, TemplateError, World,
+    Registry, SerialCx, TemplateError, Unfit, World,
 };
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::{Chain, Rng};
 use serde_json::{Map, Value, json};
 
 use super::{Ask, Case, Event};
@@ -110,6 +113,7 @@ impl Answerer {
         match &case.ask {
             Ask::Hint(event) => hint(&mut loaded, event),
             Ask::Sign => Ok(json!({"signature": signature(loaded.profile, &loaded.pod)})),
+            Ask::Preemption => Ok(preemption(&loaded, case.id)),
             Ask::Explain | Ask::Config => Ok(explanation(&loaded)),
         }
     }
@@ -169,6 +173,51 @@ fn explanation(loaded: &Loaded<'_>) -> Value {
     }
     if let Some(held) = held_back(loaded) {
         answer["preEnqueue"] = held;
+    }
+    answer
+}
+
+/// What DefaultPreemption shows, and what it does.
+fn preemption(loaded: &Loaded<'_>, seed: u64) -> Value {
+    let Loaded { world, profile, pod } = loaded;
+    let mut states = profile.states.clone();
+    let attempted = one_by_one::attempt(profile, world, &mut states, pod);
+    let evaluation = &attempted.evaluation;
+    let mut answer = json!({"pod": pod.full_name(), "fits": false, "candidates": {}, "best": []});
+    if evaluation.is_feasible() && evaluation.failure.is_none() {
+        answer["fits"] = json!(true);
+        return answer;
+    }
+    if evaluation.failure.is_some() || world.nodes().is_empty() {
+        answer["cycleError"] = json!(diagnosis::message(evaluation, world.nodes().len()));
+        return answer;
+    }
+    if let Some(shown) = explain::explain(profile, world, pod).preemption {
+        let candidates = shown.candidates.into_iter().map(|candidate| {
+            let victims =
+                json!({"victims": candidate.victims, "pdbViolations": candidate.n_pdb_violations});
+            (candidate.node, victims)
+        });
+        answer["candidates"] = Value::Object(candidates.collect());
+        answer["best"] = json!(shown.best);
+    }
+    let member = profile.post_filter.iter().find(|member| member.name == "DefaultPreemption");
+    let Some(member) = member else { return answer };
+    let filters = Filters { profile, skipped: &attempted.skipped };
+    let verdicts = evaluation.codes(world, pod);
+    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters };
+    let mut cycle = attempted.cycle.clone();
+    let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
+    let step = member.point.post_filter(cx, pod, unfit, &mut Rng::new(seed), Input::Start);
+    let Step::Done(done) = step else { return answer };
+    answer["status"] = match &done.rejection {
+        None => json!({"code": "Success"}),
+        Some(rejection) => {
+            json!({"code": rejection.code().name(), "reasons": rejection.reasons()})
+        }
+    };
+    if let Some(node) = done.nominated_node {
+        answer["nominated"] = json!(node);
     }
     answer
 }

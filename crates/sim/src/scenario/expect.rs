@@ -6,6 +6,8 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::preempt::Preempt;
+
 /// Where a pod could go. Without `nodes` only what is there is compared. A node's text may be cut after the plugin's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -30,6 +32,7 @@ pub struct Expect {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recorded {
     Expect(Box<Expect>),
+    Preempt(Box<Preempt>),
     /// `Queue`, `Skip`, `Unregistered` or `Error`.
     Hint(String),
     Signature(Option<Map<String, Value>>),
@@ -116,6 +119,7 @@ impl Recorded {
     pub fn differences(&self, found: &Recorded) -> Vec<String> {
         match (self, found) {
             (Recorded::Expect(want), Recorded::Expect(found)) => want.differences(found),
+            (Recorded::Preempt(want), Recorded::Preempt(found)) => want.differences(found),
             (Recorded::Signature(Some(want)), Recorded::Signature(Some(found))) => {
                 let keys = want.iter().filter(|(key, value)| found.get(*key) != Some(value));
                 keys.map(|(key, value)| {

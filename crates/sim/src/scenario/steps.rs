@@ -4,6 +4,7 @@ use loadmaster_framework::args::decode;
 use serde_json::{Value, json};
 
 use super::expect::{self, Expect, Recorded};
+use super::preempt::Preempt;
 use super::shorthand::{NodeShort, PodShort, ShorthandError};
 use super::{Scenario, ScenarioError, Step};
 use crate::cases::{Ask, Case, Event};
@@ -22,6 +23,8 @@ pub struct Question {
 pub enum About {
     /// Where the pod could go.
     Expect { pod: String },
+    /// Which pods would have to go for the pod.
+    Preempt { pod: String },
     /// What the plugin says to the event.
     Hint { plugin: String },
     /// The pod's signature.
@@ -32,7 +35,7 @@ pub enum About {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    #[error("expected one of submit, delete, expect, sign, event, found {0} of them")]
+    #[error("expected one of submit, delete, expect, preempt, sign, event, found {0} of them")]
     Kinds(usize),
     #[error("expected the name of a pod or node of the cluster, found {0:?}")]
     Unknown(String),
@@ -76,6 +79,11 @@ impl Scenario {
                 let expect = step.expect.as_ref()?.get(pod)?;
                 (!expect.is_empty()).then(|| Recorded::Expect(Box::new(expect.clone())))
             }
+            About::Preempt { pod } => {
+                let preempt = step.preempt.as_ref()?.get(pod)?;
+                let is_empty = *preempt == Preempt::default();
+                (!is_empty).then(|| Recorded::Preempt(Box::new(preempt.clone())))
+            }
             About::Hint { plugin } => {
                 Some(Recorded::Hint(step.hints.as_ref()?.get(plugin)?.clone()))
             }
@@ -106,6 +114,7 @@ impl Question {
             About::Expect { .. } => {
                 Recorded::Expect(Box::new(Expect::from_answer(answer, scorers)))
             }
+            About::Preempt { .. } => Recorded::Preempt(Box::new(Preempt::from_answer(answer))),
             About::Hint { .. } => Recorded::Hint(expect::hint(answer)),
             About::Sign { .. } => Recorded::Signature(expect::signature(answer)),
         }
@@ -126,6 +135,7 @@ impl Play {
             step.submit.is_some(),
             step.delete.is_some(),
             step.expect.is_some(),
+            step.preempt.is_some(),
             step.sign.is_some(),
             step.event.is_some(),
         ];
@@ -143,6 +153,9 @@ impl Play {
         }
         for name in step.expect.iter().flatten().map(|(name, _)| name) {
             self.ask(at, About::Expect { pod: name.clone() }, name, Ask::Explain)?;
+        }
+        for name in step.preempt.iter().flatten().map(|(name, _)| name) {
+            self.ask(at, About::Preempt { pod: name.clone() }, name, Ask::Preemption)?;
         }
         for name in step.sign.iter().flatten().map(|(name, _)| name) {
             self.ask(at, About::Sign { pod: name.clone() }, name, Ask::Sign)?;

@@ -1,6 +1,6 @@
 //! Writing recorded answers into a scenario's text, and random cases as scenarios.
 //!
-//! What people wrote stays as it is, comments and line breaks included: only the `oracle` line, `expect` and `sign` steps, and the
+//! What people wrote stays as it is, comments and line breaks included: only the `oracle` line, `expect`, `preempt` and `sign` steps, and the
 //! `hints` of events are written anew.
 
 use std::fmt::Write as _;
@@ -24,6 +24,7 @@ pub fn record(text: &str, version: &str, answers: &[(Question, Recorded)]) -> St
         }
         match answers[0].0.about {
             About::Expect { .. } => new.push_str("- expect:\n"),
+            About::Preempt { .. } => new.push_str("- preempt:\n"),
             About::Sign { .. } => new.push_str("- sign:\n"),
             About::Hint { .. } => {
                 new.push_str(&without_hints(step));
@@ -41,6 +42,9 @@ pub fn record(text: &str, version: &str, answers: &[(Question, Recorded)]) -> St
             match (&question.about, found) {
                 (About::Expect { pod }, Recorded::Expect(expect)) => {
                     write_expect(&mut new, pod, expect)
+                }
+                (About::Preempt { pod }, Recorded::Preempt(preempt)) => {
+                    preempt.write(&mut new, pod)
                 }
                 (About::Sign { pod }, Recorded::Signature(parts)) => {
                     write_signature(&mut new, pod, parts.as_ref())
@@ -72,6 +76,9 @@ pub fn from_case(case: &Case, about: &str, from: &str) -> Option<String> {
     match &case.ask {
         Ask::Explain => {
             let _ = writeln!(text, "- expect: {{{pod}: {{}}}}");
+        }
+        Ask::Preemption => {
+            let _ = writeln!(text, "- preempt: {{{pod}: {{}}}}");
         }
         Ask::Sign => {
             let _ = writeln!(text, "- sign: {{{pod}: null}}");
@@ -209,7 +216,7 @@ fn write_signature(text: &mut String, pod: &str, parts: Option<&Map<String, Valu
 }
 
 /// A text as YAML reads it back: plain where it can be.
-fn scalar(text: &str) -> String {
+pub(super) fn scalar(text: &str) -> String {
     let first = text.chars().next();
     let plain_start = first.is_some_and(char::is_alphabetic);
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
