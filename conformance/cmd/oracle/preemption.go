@@ -86,8 +86,8 @@ func preempt(q *question) (any, error) {
 	}
 
 	plugin, err := w.defaultPreemption(fw)
-	if err != nil {
-		return nil, err
+	if err != nil || plugin == nil {
+		return a, err
 	}
 	verdicts := fit.Diagnosis.NodeToStatus
 	if ok, _ := plugin.PodEligibleToPreemptOthers(w.ctx, w.pod, verdicts.Get(w.pod.Status.NominatedNodeName)); ok {
@@ -108,7 +108,8 @@ func preempt(q *question) (any, error) {
 }
 
 // defaultPreemption makes the plugin anew with the arguments of the profile: the
-// framework does not hand out those it runs.
+// framework does not hand out those it runs. A profile that does without the
+// plugin has no arguments for it, and then there is none.
 func (w *world) defaultPreemption(fw framework.Framework) (*defaultpreemption.DefaultPreemption, error) {
 	for _, profile := range w.cfg.Profiles {
 		if profile.SchedulerName != fw.ProfileName() {
@@ -121,7 +122,7 @@ func (w *world) defaultPreemption(fw framework.Framework) (*defaultpreemption.De
 			}
 		}
 	}
-	return nil, fmt.Errorf("profile %q has no arguments for DefaultPreemption", fw.ProfileName())
+	return nil, nil
 }
 
 func (w *world) candidates(fw framework.Framework, plugin *defaultpreemption.DefaultPreemption, state fwk.CycleState, verdicts *framework.NodeToStatus, a *preemptionAnswer) error {

@@ -148,6 +148,52 @@ impl Generator {
     }
 }
 
+/// Node, address, protocol and number of the host ports of a pod on a node, as it is written.
+fn host_ports(pod: &Value) -> Vec<Value> {
+    let spec = &pod["spec"];
+    let containers = ["containers", "initContainers"].map(|kind| spec[kind].as_array());
+    let ports = containers.into_iter().flatten().flatten();
+    let ports = ports.filter_map(|container| container["ports"].as_array()).flatten();
+    let held = ports.filter(|port| port["hostPort"].as_i64().unwrap_or_default() > 0);
+    let or = |value: &Value, default: &'static str| match value.as_str() {
+        Some(text) if !text.is_empty() => json!(text),
+        _ => json!(default),
+    };
+    held.map(|port| {
+        json!([
+            spec["nodeName"],
+            or(&port["hostIP"], "0.0.0.0"),
+            or(&port["protocol"], "TCP"),
+            port["hostPort"]
+        ])
+    })
+    .collect()
+}
+
+/// Whether some node has two pods with one host port.
+pub fn shares_ports(case: &Case) -> bool {
+    let mut seen: Vec<Value> = Vec::new();
+    case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some()).any(|pod| {
+        let own = host_ports(pod);
+        let shared = own.iter().any(|port| seen.contains(port));
+        seen.extend(own);
+        shared
+    })
+}
+
+/// Whether some node has two pods of one priority that have not started.
+pub fn has_unstarted_equals(case: &Case) -> bool {
+    let mut seen: Vec<Value> = Vec::new();
+    let pods = case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some());
+    pods.filter(|pod| pod["status"].get("startTime").is_none_or(Value::is_null)).any(|pod| {
+        let priority = pod["spec"]["priority"].as_i64().unwrap_or_default();
+        let key = json!([pod["spec"]["nodeName"], priority]);
+        let again = seen.contains(&key);
+        seen.push(key);
+        again
+    })
+}
+
 /// `namespace/name` of an object as it is written.
 fn full_name(object: &Value) -> String {
     let metadata = &object["metadata"];

@@ -1,6 +1,6 @@
 //! Where we differ from kube-scheduler on purpose, and why: everything that the comparison passes over.
 
-use loadmaster_sim::cases::{Ask, Case};
+use loadmaster_sim::cases::{self, Ask, Case};
 use serde_json::Value;
 
 /// Plugins of kube-scheduler that are not built here. They decide nothing in the generated cases.
@@ -23,6 +23,16 @@ pub fn of(case: &Case) -> Option<&'static str> {
     if case.ask != Ask::Config && asked.is_some_and(has_claims) {
         return Some(
             "pods with claims are turned down with a reason of our own, until the volume plugins land",
+        );
+    }
+    if case.ask == Ask::Preemption && cases::shares_ports(case) {
+        return Some(
+            "of two pods on a node with one host port, kube-scheduler's dry run frees it with the first that goes",
+        );
+    }
+    if case.ask == Ask::Preemption && cases::has_unstarted_equals(case) {
+        return Some(
+            "kube-scheduler ranks pods that have not started by two readings of the clock",
         );
     }
     None

@@ -9,7 +9,7 @@ use loadmaster_config::{Checked, Gates, Point, check_default, check_value};
 use loadmaster_engine::evaluate::filters::Filters;
 use loadmaster_engine::evaluate::one_by_one;
 use loadmaster_engine::explain::{self, Explanation, Status};
-use loadmaster_engine::{Profile, ProfileError, diagnosis};
+use loadmaster_engine::{NodeVerdict, Profile, ProfileError, Verdict, diagnosis};
 use loadmaster_framework::args::decode;
 use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::request::{Input, Step};
@@ -184,7 +184,13 @@ fn preemption(loaded: &Loaded<'_>, seed: u64) -> Value {
     let attempted = one_by_one::attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let mut answer = json!({"pod": pod.full_name(), "fits": false, "candidates": {}, "best": []});
-    if evaluation.is_feasible() && evaluation.failure.is_none() {
+    // A node that was promised to the pod is taken without asking for scores, so that nobody's failure there counts.
+    let promised = world.nodes().row(&pod.nominated_node_name);
+    let is_taken = |node: &NodeVerdict| {
+        node.verdict == Verdict::Feasible
+            && (evaluation.failure.is_none() || promised == Some(node.row))
+    };
+    if evaluation.nodes.iter().any(is_taken) {
         answer["fits"] = json!(true);
         return answer;
     }

@@ -36,6 +36,11 @@ impl Draw {
         self.focus.has(feature)
     }
 
+    /// Makes the case be about nothing yet.
+    pub(super) fn forget_focus(&mut self) {
+        self.focus = Focus::default();
+    }
+
     /// Makes the case be about this feature too.
     pub(super) fn add(&mut self, feature: Feature) {
         self.focus.add(feature);

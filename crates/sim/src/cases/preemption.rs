@@ -22,23 +22,34 @@ const STARTS: [&str; 5] = [
 
 const GOING_SINCE: &str = "2026-01-31T12:00:00Z";
 
+/// What takes room, and goes with the pods that have it.
+const SCARCE: [Feature; 5] =
+    [Feature::Resources, Feature::Ports, Feature::AntiAffinity, Feature::Spread, Feature::Scalars];
+
+const BESIDE: [Feature; 7] = [
+    Feature::Affinity,
+    Feature::Namespaces,
+    Feature::Terminating,
+    Feature::Nominated,
+    Feature::Taints,
+    Feature::NodeAffinity,
+    Feature::PodShapes,
+];
+
 /// A case that asks who would have to go for the pod, and from where.
 pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
-    // What takes room, and goes with the pods that have it.
-    let scarce = [
-        Feature::Resources,
-        Feature::Ports,
-        Feature::AntiAffinity,
-        Feature::Spread,
-        Feature::Scalars,
-    ];
-    for feature in draw.some(&scarce, 1, 2) {
+    let is_small = draw.percent(75);
+    if is_small {
+        draw.forget_focus();
+        if draw.percent(40) {
+            let beside = draw.pick(&BESIDE);
+            draw.add(beside);
+        }
+    }
+    for feature in draw.some(&SCARCE, 1, 2) {
         draw.add(feature);
     }
-    if draw.percent(15) {
-        draw.add(Feature::Affinity);
-    }
-    let case = if draw.percent(50) { small(draw) } else { of_any_kind(draw) };
+    let case = if is_small { small(draw) } else { of_any_kind(draw) };
     Case { id, ask: Ask::Preemption, ..case }
 }
 
@@ -58,10 +69,11 @@ fn small(draw: &mut Draw) -> Case {
     let names: Vec<String> =
         ["a", "b", "c", "d"][..draw.count(1, 4)].iter().map(|name| (*name).to_owned()).collect();
     let mut objects: Vec<Value> = names.iter().map(|name| small_node(draw, name)).collect();
-    for at in 0..draw.count(1, (4 * names.len()).min(11)) {
+    let n_max = (4 * names.len()).min(11);
+    for at in 0..draw.count(names.len(), n_max) {
         let mut pod = pod::pod(draw, &format!("p{at}"), Role::Assigned, &names);
         pod["status"]["phase"] = json!("Running");
-        request(draw, &mut pod, &["500m", "1", "1", "2"]);
+        request(draw, &mut pod, &["1", "1", "1500m", "2"]);
         settle(draw, &mut pod);
         objects.push(pod);
     }
@@ -72,7 +84,7 @@ fn small(draw: &mut Draw) -> Case {
         objects.push(pod);
     }
     let mut asked = pod::pod(draw, "web", Role::Asked, &names);
-    request(draw, &mut asked, &["1", "2", "3"]);
+    request(draw, &mut asked, &["2", "2", "3", "3"]);
     make_pressing(draw, &mut asked);
     if draw.percent(20) {
         asked["status"]["nominatedNodeName"] = json!(draw.pick(&names.iter().collect::<Vec<_>>()));
@@ -85,7 +97,7 @@ fn small(draw: &mut Draw) -> Case {
 fn small_node(draw: &mut Draw, name: &str) -> Value {
     let mut node = node::node(draw, name, &[name.to_owned()]);
     if draw.percent(85) {
-        let cpu = draw.pick(&["2", "3", "4"]);
+        let cpu = draw.pick(&["3", "3", "3", "2", "4"]);
         let pods = draw.mostly(&["110"], &["2", "3"]);
         node["status"]["allocatable"] = json!({"cpu": cpu, "memory": "64Gi", "pods": pods,
             "example.com/gpu": "4", "example.org/fpga": "2", "ephemeral-storage": "100Gi", "hugepages-2Mi": "64Mi"});
@@ -97,7 +109,7 @@ fn small_node(draw: &mut Draw, name: &str) -> Value {
 }
 
 fn request(draw: &mut Draw, pod: &mut Value, amounts: &[&'static str]) {
-    if draw.percent(75) {
+    if draw.percent(85) {
         pod["spec"]["containers"][0]["resources"] =
             json!({"requests": {"cpu": draw.pick(amounts)}});
     }
@@ -156,10 +168,48 @@ fn finish(draw: &mut Draw, mut case: Case) -> Case {
             drop(pod["status"].as_object_mut().map(|status| status.remove("startTime")));
         }
     }
+    if draw.percent(35) {
+        make_alike(draw, &mut case);
+    }
+    if draw.percent(95) {
+        share_no_ports(&mut case);
+    }
     for at in 0..if draw.percent(60) { draw.count(1, 3) } else { 0 } {
         case.objects.push(budget(draw, at));
     }
     case
+}
+
+/// Makes the pods on nodes differ in little, so that several nodes are equally good.
+fn make_alike(draw: &mut Draw, case: &mut Case) {
+    let start = draw.pick(&STARTS);
+    let priorities = draw.some(&[-10, 0, 5], 1, 2);
+    let amount = draw.percent(70).then(|| draw.pick(&["1", "1500m", "2"]));
+    for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
+        pod["status"]["startTime"] = json!(start);
+        pod["spec"]["priority"] = json!(draw.pick(&priorities));
+        if let Some(amount) = amount {
+            pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": amount}});
+        }
+    }
+}
+
+/// Takes its host ports from a pod that is on a node where another one has one of them.
+fn share_no_ports(case: &mut Case) {
+    let mut taken: Vec<Value> = Vec::new();
+    for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
+        let own: Vec<Value> = super::host_ports(pod);
+        if own.iter().any(|port| taken.contains(port)) {
+            let spec = &mut pod["spec"];
+            for kind in ["containers", "initContainers"] {
+                for container in spec[kind].as_array_mut().into_iter().flatten() {
+                    drop(container.as_object_mut().map(|container| container.remove("ports")));
+                }
+            }
+        } else {
+            taken.extend(own);
+        }
+    }
 }
 
 fn budget(draw: &mut Draw, at: usize) -> Value {
