@@ -2,6 +2,7 @@
 
 pub mod cases;
 pub mod cluster;
+pub mod every_eviction;
 pub mod load;
 pub mod scenario;
 pub mod twin;

@@ -92,17 +92,31 @@ impl Answerer {
     }
 
     fn try_answer(&self, case: &Case) -> Result<Value, AnswerError> {
-        let own;
-        let (checked, profiles) = match &case.config {
-            None => (&self.default.0, &self.default.1),
-            Some(config) => {
-                own = self.configure(config)?;
-                (&own.0, &own.1)
-            }
-        };
         if case.ask == Ask::Config {
+            let own = case.config.as_ref().map(|config| self.configure(config)).transpose()?;
+            let checked = own.as_ref().map_or(&self.default.0, |(checked, _)| checked);
             return Ok(json!({"plugins": plugins(checked)}));
         }
+        self.with_loaded(case, |loaded| match &case.ask {
+            Ask::Hint(event) => hint(loaded, event),
+            Ask::Sign => Ok(json!({"signature": signature(loaded.profile, &loaded.pod)})),
+            Ask::Preemption => Ok(preemption(loaded, case.id)),
+            Ask::Explain | Ask::Config => Ok(explanation(loaded)),
+        })?
+    }
+
+    /// Does something with the world of a case and the pod that it asks about.
+    ///
+    /// # Errors
+    ///
+    /// When the case makes no world.
+    pub fn with_loaded<R>(
+        &self,
+        case: &Case,
+        act: impl FnOnce(&mut Loaded<'_>) -> R,
+    ) -> Result<R, AnswerError> {
+        let own = case.config.as_ref().map(|config| self.configure(config)).transpose()?;
+        let profiles = own.as_ref().map_or(&self.default.1, |(_, profiles)| profiles);
         // The asked pod apart: it may name a node that does not exist, which a cluster file may not.
         let (asked, others): (Vec<&Value>, Vec<&Value>) =
             case.objects.iter().partition(|object| is_pod(object, &case.pod));
@@ -110,12 +124,7 @@ impl Answerer {
         let snapshot = snapshot(&others)?;
         let asked = pod(asked).map_err(|source| AnswerError::Object { side: "asked", source })?;
         let mut loaded = load::load_for(&snapshot, profiles, &self.gates.framework(), &asked)?;
-        match &case.ask {
-            Ask::Hint(event) => hint(&mut loaded, event),
-            Ask::Sign => Ok(json!({"signature": signature(loaded.profile, &loaded.pod)})),
-            Ask::Preemption => Ok(preemption(&loaded, case.id)),
-            Ask::Explain | Ask::Config => Ok(explanation(&loaded)),
-        }
+        Ok(act(&mut loaded))
     }
 
     fn configure(&self, config: &Value) -> Result<(Checked, Vec<Profile>), AnswerError> {
