@@ -134,13 +134,15 @@ impl<'a> Preemptor<'a> {
             let row = rows[(sample.offset + at) % rows.len()];
             let Some(node) = self.cx.world.node(row) else { continue };
             match select(&mut self.dry_run(node)) {
-                Ok(victims) if victims.n_violations == 0 => {
-                    found.candidates.push(Candidate { row, victims });
+                Ok(victims) => {
+                    let kept = match victims.n_violations {
+                        0 => &mut found.candidates,
+                        _ => &mut violating,
+                    };
+                    if kept.len() < sample.n_wanted {
+                        kept.push(Candidate { row, victims });
+                    }
                 }
-                Ok(victims) if violating.len() < sample.n_wanted => {
-                    violating.push(Candidate { row, victims });
-                }
-                Ok(_) => {}
                 Err(rejection) => found.turned_down.push((row, rejection)),
             }
             let n_peaceful = found.candidates.len();
@@ -248,3 +250,6 @@ impl Underway {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

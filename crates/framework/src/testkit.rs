@@ -13,6 +13,7 @@
 //! ```
 
 pub mod kept;
+pub mod room;
 
 use std::fmt;
 use std::sync::Arc;

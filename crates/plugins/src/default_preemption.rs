@@ -199,3 +199,6 @@ fn nominate(world: &World, pod: &Arc<PodInfo>, chosen: &Candidate) -> PostFilter
     }
     answer
 }
+
+#[cfg(test)]
+mod tests;

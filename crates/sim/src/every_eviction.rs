@@ -180,6 +180,10 @@ fn victims_on(
     let n_sets = 1usize << lower.len();
     let fits: Vec<bool> = (0..n_sets).map(|stays| fits(loaded, row, lower, stays)).collect();
     seen.n_sets += n_sets;
+    let is_monotone = (0..n_sets)
+        .filter(|set| fits[*set])
+        .all(|set| (0..lower.len()).all(|at| fits[set & !(1 << at)]));
+    seen.n_not_monotone += usize::from(!is_monotone);
     if lower.is_empty() || !fits[0] {
         return Ok(None);
     }
@@ -189,9 +193,6 @@ fn victims_on(
             kept |= 1 << at;
         }
     }
-    let is_monotone = (0..n_sets)
-        .filter(|set| fits[*set])
-        .all(|set| (0..lower.len()).all(|at| fits[set & !(1 << at)]));
     if is_monotone {
         // The first place counts most.
         let rank = |set: &usize| set.reverse_bits();
@@ -202,8 +203,6 @@ fn victims_on(
         if (0..n_sets).any(|set| fits[set] && set != kept && set & kept == kept) {
             return Err(format!("more could stay than {kept}"));
         }
-    } else {
-        seen.n_not_monotone += 1;
     }
     let gone = || lower.iter().enumerate().filter(|(at, _)| kept & 1 << at == 0).map(|(_, it)| it);
     let n_violations = gone().filter(|(_, violates)| *violates).count();

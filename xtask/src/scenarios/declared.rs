@@ -10,7 +10,7 @@ use loadmaster_sim::cases::answer::{self, Answerer};
 use loadmaster_sim::scenario::{Expect, Recorded};
 
 /// Every text with which a plugin turns a node or a pod down (reference, table 4.2); a text that goes on after this is one too.
-const REASONS: [(&str, &str, &str); 19] = [
+const REASONS: [(&str, &str, &str); 23] = [
     ("SchedulingGates", "UnschedulableAndUnresolvable", "waiting for scheduling gates: ["),
     ("NodeUnschedulable", "UnschedulableAndUnresolvable", "node(s) were unschedulable"),
     ("NodeName", "UnschedulableAndUnresolvable", "node(s) didn't match the requested node name"),
@@ -46,7 +46,23 @@ const REASONS: [(&str, &str, &str); 19] = [
         "Unschedulable",
         "node(s) didn't satisfy existing pods anti-affinity rules",
     ),
+    // Held back by PreEnqueue while victims go: no file can show it, because its world has no evictions under way.
+    (
+        "DefaultPreemption",
+        "Unschedulable",
+        "preemption: not eligible due to preemptionPolicy=Never.",
+    ),
+    (
+        "DefaultPreemption",
+        "Unschedulable",
+        "preemption: not eligible due to a terminating pod on the nominated node.",
+    ),
+    ("DefaultPreemption", "Unschedulable", "No preemption victims found for incoming pod"),
+    ("DefaultPreemption", "Unschedulable", "Preemption is not helpful for scheduling"),
 ];
+
+/// Plugins whose hints never wake a pod.
+const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
 
 /// Hints that are not shown, and why.
 fn is_left_out(event: &ClusterEvent) -> Option<&'static str> {
@@ -105,6 +121,11 @@ impl Shown {
         for (question, recorded) in super::all_recorded()? {
             match (recorded, &question.case.ask) {
                 (Recorded::Expect(expect), _) => shown.expectation(*expect),
+                (Recorded::Preempt(preempt), _) => {
+                    let texts = preempt.reasons().into_iter();
+                    let reason = |text| format!("DefaultPreemption, Unschedulable, {text}");
+                    shown.verdicts.extend(texts.map(reason));
+                }
                 (Recorded::Hint(hint), Ask::Hint(event)) => {
                     shown.hints.push((event.plugin.clone(), answer::cluster_event(event)?, hint));
                 }
@@ -127,8 +148,11 @@ impl Shown {
 
     /// Actions of a registration of which not every answer is shown.
     fn missing_hints(&self, plugin: &str, registered: &EventWithHint) -> Vec<String> {
-        let wanted: &[&str] =
-            if registered.hint.is_some() { &["Queue", "Skip"] } else { &["Queue"] };
+        let wanted: &[&str] = match &registered.hint {
+            _ if ONLY_SKIPS.contains(&plugin) => &["Skip"],
+            Some(_) => &["Queue", "Skip"],
+            None => &["Queue"],
+        };
         let mut lines = Vec::new();
         for bit in (0..13)
             .map(|bit| Action(1 << bit))

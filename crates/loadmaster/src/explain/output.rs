@@ -1,6 +1,6 @@
 //! An explanation as JSON and YAML: a contract, fields in this order.
 
-use loadmaster_engine::explain::{Explanation, Node, Status};
+use loadmaster_engine::explain::{Evictions, Explanation, Node, Preemption, Status};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -15,6 +15,34 @@ pub(super) struct Shown<'a> {
     nodes: Vec<ShownNode<'a>>,
     best: &'a [String],
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preemption: Option<ShownPreemption<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownPreemption<'a> {
+    candidates: Candidates<'a>,
+    best: &'a [String],
+    message: &'a str,
+}
+
+/// Evictions by node.
+struct Candidates<'a>(&'a [Evictions]);
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownEvictions<'a> {
+    victims: &'a [String],
+    pdb_violations: usize,
+}
+
+impl Serialize for Candidates<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|candidate| {
+            let pdb_violations = candidate.n_pdb_violations;
+            (&candidate.node, ShownEvictions { victims: &candidate.victims, pdb_violations })
+        }))
+    }
 }
 
 #[derive(Serialize)]
@@ -57,8 +85,14 @@ impl<'a> From<&'a Explanation> for Shown<'a> {
             nodes: explanation.nodes.iter().map(node).collect(),
             best: &explanation.best,
             message: &explanation.message,
+            preemption: explanation.preemption.as_ref().map(preemption),
         }
     }
+}
+
+fn preemption(preemption: &Preemption) -> ShownPreemption<'_> {
+    let Preemption { candidates, best, message } = preemption;
+    ShownPreemption { candidates: Candidates(candidates), best, message }
 }
 
 fn node(node: &Node) -> ShownNode<'_> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadmaster_engine::explain::{Explanation, Node, Status};
+use loadmaster_engine::explain::{Explanation, Node, Preemption, Status};
 
 use crate::text::{Line, Look, Side, Table, counted, grouped};
 
@@ -27,6 +27,10 @@ pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<
     if !rejected.is_empty() && explanation.pre_filter.is_none() {
         lines.push(Line::default());
         lines.extend(if all { each(&rejected) } else { groups(&rejected) });
+    }
+    if let Some(preemption) = &explanation.preemption {
+        lines.push(Line::default());
+        lines.extend(evictions(preemption, all));
     }
     lines
 }
@@ -147,6 +151,40 @@ fn groups(rejected: &[&Node]) -> Vec<Line> {
     if groups.len() > N_GROUPS {
         let more = counted(groups.len() - N_GROUPS, "more reason");
         lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows every node)")));
+    }
+    lines
+}
+
+/// The best nodes to evict pods from, or all of them.
+fn evictions(preemption: &Preemption, all: bool) -> Vec<Line> {
+    if preemption.candidates.is_empty() {
+        return vec![Line::new(Look::Plain, format!("  {}", preemption.message))];
+    }
+    let is_best = |node: &String| preemption.best.contains(node);
+    let n = counted(preemption.candidates.len(), "node");
+    let best = examples(preemption.best.iter().map(String::as_str));
+    let head = format!("  evicting pods of lower priority makes room on {n}; best: {best}");
+    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
+    table.row(Look::Dim, ["NODE", "VICTIMS", "PDB VIOLATIONS", "FOR EXAMPLE"]);
+    let mut shown: Vec<_> = preemption.candidates.iter().collect();
+    shown.sort_by_key(|candidate| !is_best(&candidate.node));
+    let n_max = if all { usize::MAX } else { N_EXAMPLES };
+    for candidate in shown.iter().take(n_max) {
+        let look = if is_best(&candidate.node) { Look::Good } else { Look::Plain };
+        let victims = &candidate.victims;
+        let names = match all {
+            true => victims.join(", "),
+            false => examples(victims.iter().map(String::as_str)),
+        };
+        let [n_victims, n_violations] =
+            [victims.len(), candidate.n_pdb_violations].map(|n| n.to_string());
+        table.row(look, [candidate.node.clone(), n_victims, n_violations, names]);
+    }
+    let mut lines = vec![Line::new(Look::Plain, head)];
+    lines.extend(table.lines(2));
+    if shown.len() > n_max {
+        let more = counted(shown.len() - n_max, "more node");
+        lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows them)")));
     }
     lines
 }
