@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's chores.
 
+mod e2e;
 mod layers;
 mod oracle;
 mod scenarios;
@@ -21,6 +22,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Loadmaster and kube-scheduler against a real control plane.
+    E2e(e2e::Args),
     /// Fail on an edge from a lower layer to a higher one.
     Layers,
     /// Ask kube-scheduler and us the same random questions.
@@ -35,6 +38,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
+        Chore::E2e(args) => e2e::run(&args),
         Chore::Layers => layers::run().map(|()| true),
         Chore::Oracle(args) => oracle::run(&args),
         Chore::Scenarios(args) => scenarios::run(&args),

@@ -1,0 +1,13 @@
+// Command etcd is upstream's own, for end-to-end tests. It has a module of its
+// own because it needs other versions of some libraries than Kubernetes does.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() {
+	etcdmain.Main(os.Args)
+}

@@ -1,0 +1,91 @@
+//! `cargo xtask e2e`: Loadmaster and kube-scheduler against a real control plane.
+//!
+//! etcd, kube-apiserver and kube-scheduler are upstream's own, built from the Go modules in `conformance/`, on loopback, with nothing
+//! else running: no kubelets, no controllers. Nodes and pods are objects only.
+
+#![expect(dead_code, reason = "the measurements to come use the rest")]
+
+mod api;
+mod control_plane;
+mod credentials;
+mod folder;
+mod process;
+mod programs;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use control_plane::{ControlPlane, Options};
+use programs::Program;
+
+/// Loadmaster and kube-scheduler against a real control plane.
+#[derive(Parser)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl into conformance/bin.
+    Build,
+    /// Start an empty control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
+    ControlPlane(Stay),
+}
+
+/// A control plane to try things on by hand.
+#[derive(Parser)]
+struct Stay {
+    /// Where the API server listens on loopback; a free port when not given.
+    #[arg(long)]
+    port: Option<u16>,
+    /// Where kubeconfig files and logs go, and stay; a temporary folder when not given.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+/// Answers whether everything was as it should be.
+pub fn run(args: &Args) -> Result<bool> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().context("starting the network runtime")?;
+    let done = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).context("listening for signals")?;
+        // Dropping what runs ends the processes it has started.
+        tokio::select! {
+            done = dispatch(&args.what) => done,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminated.recv() => bail!("terminated"),
+        }
+    });
+    // A thread may still be reading standard input.
+    runtime.shutdown_background();
+    done
+}
+
+async fn dispatch(what: &What) -> Result<bool> {
+    match what {
+        What::Build => programs::build(&Program::ALL).map(|()| true),
+        What::ControlPlane(stay) => control_plane(stay).await,
+    }
+}
+
+async fn control_plane(stay: &Stay) -> Result<bool> {
+    let options = Options { port: stay.port, folder: stay.dir.clone(), ..Options::default() };
+    let plane = ControlPlane::start(&options).await?;
+    println!("{}", plane.admin_kubeconfig().display());
+    eprintln!(
+        "{} is ready; kubeconfig files of other users are beside that one; ends with standard input",
+        plane.url()
+    );
+    let input =
+        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    tokio::select! {
+        read = input => { read.context("reading standard input")?.context("reading standard input")?; }
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    plane.finish();
+    Ok(true)
+}

@@ -1,0 +1,98 @@
+//! The few requests that the harness makes, as JSON over kube-rs' connections.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+
+/// For any one answer; watches end by themselves earlier.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A client of one identity.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+}
+
+/// What came back.
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+impl Api {
+    /// As the user of this kubeconfig file.
+    pub async fn new(kubeconfig: &Path) -> Result<Api> {
+        let file = Kubeconfig::read_from(kubeconfig)
+            .with_context(|| format!("reading {}", kubeconfig.display()))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let config = config.with_context(|| format!("using {}", kubeconfig.display()))?;
+        let client = Client::try_from(config).context("making a client")?;
+        Ok(Api { client })
+    }
+
+    /// The object, list or text at `path`.
+    pub async fn get(&self, path: &str) -> Result<Vec<u8>> {
+        self.expect(Method::GET, path, Vec::new()).await
+    }
+
+    /// The object or list at `path`.
+    pub async fn get_json(&self, path: &str) -> Result<Value> {
+        parse(path, &self.get(path).await?)
+    }
+
+    /// Creates an object below `path` and returns it as the API server has it.
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let body = object.to_string().into_bytes();
+        parse(path, &self.expect(Method::POST, path, body).await?)
+    }
+
+    /// Any request with any answer.
+    pub async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Answer> {
+        let exchange = async {
+            let response = self.send(&method, path, body, "application/json").await?;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await;
+            let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes().to_vec();
+            Ok::<_, anyhow::Error>(Answer { status, body })
+        };
+        let timely = tokio::time::timeout(ANSWER, exchange).await;
+        timely
+            .map_err(|_| anyhow::anyhow!("no answer in {} s", ANSWER.as_secs()))
+            .and_then(|answer| answer)
+            .with_context(|| format!("{method} {path}"))
+    }
+
+    /// The head of an answer whose body is read as it comes.
+    pub async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+        accept: &str,
+    ) -> Result<http::Response<Body>> {
+        let request = Request::builder().method(method).uri(path).header("accept", accept);
+        let request = request.header("content-type", "application/json");
+        let request = request.body(Body::from(body)).context("making a request")?;
+        self.client.send(request).await.context("talking to the API server")
+    }
+
+    async fn expect(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>> {
+        let answer = self.ask(method.clone(), path, body).await?;
+        if !(200..300).contains(&answer.status) {
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            bail!("{method} {path}: answer {}: {}", answer.status, text.trim());
+        }
+        Ok(answer.body)
+    }
+}
+
+fn parse(path: &str, body: &[u8]) -> Result<Value> {
+    serde_json::from_slice(body).with_context(|| format!("reading the answer to {path}"))
+}

@@ -1,0 +1,122 @@
+//! Who may talk to a control plane: certificates, tokens, and kubeconfig files.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use serde_json::json;
+
+/// A user as the API server's token file knows him.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// For example `system:kube-scheduler`.
+    pub user: String,
+    /// His groups, besides `system:authenticated`.
+    pub groups: Vec<String>,
+}
+
+impl Identity {
+    /// A user of these groups.
+    pub fn new(user: &str, groups: &[&str]) -> Identity {
+        Identity {
+            user: user.to_owned(),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+        }
+    }
+
+    /// He who may do everything.
+    pub fn admin() -> Identity {
+        Identity::new("admin", &["system:masters"])
+    }
+
+    /// A file name for him: the user with all but letters, digits and hyphens replaced.
+    pub fn file_stem(&self) -> String {
+        let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        self.user.chars().map(kept).collect()
+    }
+}
+
+/// The files of a folder that make the API server trusted and its users known.
+pub struct Credentials {
+    folder: PathBuf,
+}
+
+impl Credentials {
+    /// Makes a certificate authority, the server's certificate for loopback, and the key that signs service account tokens.
+    pub fn create(folder: &Path) -> Result<Credentials> {
+        let made = Credentials { folder: folder.to_owned() };
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "loadmaster-e2e");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_key = KeyPair::generate().context("making the authority's key")?;
+        let ca = params.self_signed(&ca_key).context("making the authority's certificate")?;
+        let issuer = Issuer::new(params, ca_key);
+        made.write("ca.crt", &ca.pem())?;
+
+        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "kubernetes"];
+        let names = names.map(str::to_owned).to_vec();
+        let mut params = CertificateParams::new(names).context("naming the API server")?;
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().context("making the API server's key")?;
+        let server = params.signed_by(&key, &issuer).context("signing its certificate")?;
+        made.write("apiserver.crt", &server.pem())?;
+        made.write("apiserver.key", &key.serialize_pem())?;
+
+        let key = KeyPair::generate().context("making the key of service accounts")?;
+        made.write("service-accounts.key", &key.serialize_pem())?;
+        made.write("service-accounts.pub", &key.public_key_pem())?;
+        Ok(made)
+    }
+
+    /// A file of the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Gives each identity a token, in a token file and in a kubeconfig file of his own.
+    pub fn issue_tokens(&self, identities: &[Identity], server: &str) -> Result<()> {
+        let mut lines = String::new();
+        for identity in identities {
+            let token = random_token()?;
+            let user = &identity.user;
+            writeln!(lines, "{token},{user},{user},\"{}\"", identity.groups.join(","))?;
+            self.write_kubeconfig(&identity.file_stem(), server, &token)?;
+        }
+        self.write("tokens.csv", &lines)
+    }
+
+    /// Writes `STEM.kubeconfig`; JSON, which is YAML too.
+    pub fn write_kubeconfig(&self, stem: &str, server: &str, token: &str) -> Result<PathBuf> {
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": {
+                "server": server, "certificate-authority": self.path("ca.crt")}}],
+            "users": [{"name": stem, "user": {"token": token}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": stem}}],
+            "current-context": "e2e",
+        });
+        let name = format!("{stem}.kubeconfig");
+        self.write(&name, &format!("{kubeconfig:#}\n"))?;
+        Ok(self.path(&name))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path(name);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// 128 bits from the kernel, in hexadecimal: others on this machine shall not guess it.
+fn random_token() -> Result<String> {
+    let mut bytes = [0_u8; 16];
+    let source =
+        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    source.context("reading /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
