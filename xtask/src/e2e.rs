@@ -5,8 +5,16 @@
 
 #![expect(dead_code, reason = "the measurements to come use the rest")]
 
-mod api;
 mod control_plane;
+mod drain;
+mod load;
+mod workload;
+
+mod bound;
+mod outcome;
+mod scheduler;
+
+mod api;
 mod credentials;
 mod folder;
 mod process;
@@ -34,6 +42,8 @@ enum What {
     Build,
     /// Start an empty control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
     ControlPlane(Stay),
+    /// Bind pods that wait already, and measure it.
+    Drain(drain::Args),
 }
 
 /// A control plane to try things on by hand.
@@ -69,6 +79,7 @@ async fn dispatch(what: &What) -> Result<bool> {
     match what {
         What::Build => programs::build(&Program::ALL).map(|()| true),
         What::ControlPlane(stay) => control_plane(stay).await,
+        What::Drain(args) => drain::run(args).await,
     }
 }
 

@@ -14,6 +14,9 @@ use serde_json::Value;
 /// For any one answer; watches end by themselves earlier.
 const ANSWER: Duration = Duration::from_secs(60);
 
+/// Objects a page of a long list.
+const PAGE_LEN: u32 = 1_000;
+
 /// A client of one identity.
 #[derive(Clone)]
 pub struct Api {
@@ -45,6 +48,23 @@ impl Api {
     /// The object or list at `path`.
     pub async fn get_json(&self, path: &str) -> Result<Value> {
         parse(path, &self.get(path).await?)
+    }
+
+    /// All objects of the list at `path`, read page by page.
+    pub async fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = format!("{path}?limit={PAGE_LEN}&continue={after}");
+            let mut list = self.get_json(&page).await?;
+            match list["items"].take() {
+                Value::Array(items) => all.extend(items),
+                _ => bail!("GET {page}: a list without items"),
+            }
+            match list["metadata"]["continue"].as_str() {
+                Some(token) if !token.is_empty() => after = token.to_owned(),
+                _ => return Ok(all),
+            }
+        }
     }
 
     /// Creates an object below `path` and returns it as the API server has it.

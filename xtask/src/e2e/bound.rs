@@ -1,0 +1,127 @@
+//! Sees pods being bound, from outside of every scheduler: a watch, metadata only, of pods that have a node.
+
+#![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::Method;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::api::Api;
+
+/// Only metadata: thousands of whole pods would keep the API server busy.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// A watch of one namespace, from a moment on.
+pub struct BoundPods {
+    body: Body,
+    /// Bytes after the last whole line.
+    rest: Vec<u8>,
+    uids: BTreeSet<String>,
+    seen: Vec<Instant>,
+}
+
+impl BoundPods {
+    /// Begins to watch. Pods bound before are not seen.
+    pub async fn watch(api: &Api, namespace: &str) -> Result<BoundPods> {
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let list = api.get_json(&format!("{pods}?limit=1")).await?;
+        let version = list["metadata"]["resourceVersion"].as_str();
+        let version = version.context("a list of pods without a resource version")?;
+        let path =
+            format!("{pods}?watch=1&resourceVersion={version}&fieldSelector=spec.nodeName!%3D");
+        let response = api.send(&Method::GET, &path, Vec::new(), METADATA).await?;
+        if response.status() != 200 {
+            bail!("GET {path}: answer {}", response.status());
+        }
+        let body = response.into_body();
+        Ok(BoundPods { body, rest: Vec::new(), uids: BTreeSet::new(), seen: Vec::new() })
+    }
+
+    /// When each pod was seen to be bound, in that order.
+    pub fn seen(&self) -> &[Instant] {
+        &self.seen
+    }
+
+    /// Waits until `n` pods in all are bound; `false` when for so long nothing happened before that.
+    pub async fn until(&mut self, n: usize, patience: Duration) -> Result<bool> {
+        while self.seen.len() < n {
+            let Ok(frame) = timeout(patience, self.body.frame()).await else { return Ok(false) };
+            let frame = frame.context("the watch of pods ended")?;
+            let frame = frame.map_err(|error| anyhow::anyhow!("watching pods: {error}"))?;
+            let now = Instant::now();
+            self.rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            for line in whole_lines(&mut self.rest) {
+                if let Some(uid) = uid_when_bound(&line)?
+                    && self.uids.insert(uid)
+                {
+                    self.seen.push(now);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Takes the lines that have ended out of `buffer`.
+fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let Some(end) = buffer.iter().rposition(|&byte| byte == b'\n') else { return Vec::new() };
+    let rest = buffer.split_off(end + 1);
+    let lines = std::mem::replace(buffer, rest);
+    lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// The pod that a watch event says has got a node.
+fn uid_when_bound(line: &[u8]) -> Result<Option<String>> {
+    let event: Value = serde_json::from_slice(line).context("reading a watch event")?;
+    match event["type"].as_str() {
+        Some("ADDED") => {
+            let uid = event["object"]["metadata"]["uid"].as_str();
+            Ok(Some(uid.context("a watch event without a uid")?.to_owned()))
+        }
+        Some("ERROR") => bail!("watching pods: {}", event["object"]),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_when_they_have_ended() {
+        let mut buffer = Vec::new();
+        let mut feed = |bytes: &[u8], want: &[&str]| {
+            buffer.extend_from_slice(bytes);
+            let lines = whole_lines(&mut buffer);
+            let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
+            assert_eq!(lines, want);
+        };
+        feed(b"on", &[]);
+        feed(b"e\ntwo\nth", &["one", "two"]);
+        feed(b"ree", &[]);
+        feed(b"\n\n", &["three"]);
+        feed(b"", &[]);
+    }
+
+    #[test]
+    fn only_additions_count() {
+        let check = |line: &str, want: Result<Option<&str>, ()>| {
+            let got = uid_when_bound(line.as_bytes());
+            assert_eq!(got.map_err(|_| ()), want.map(|uid| uid.map(str::to_owned)), "{line}");
+        };
+        let event =
+            |kind: &str| format!(r#"{{"type":"{kind}","object":{{"metadata":{{"uid":"u"}}}}}}"#);
+        check(&event("ADDED"), Ok(Some("u")));
+        check(&event("MODIFIED"), Ok(None));
+        check(&event("DELETED"), Ok(None));
+        check(&event("ERROR"), Err(()));
+        check(r#"{"type":"ADDED","object":{}}"#, Err(()));
+        check("{", Err(()));
+    }
+}

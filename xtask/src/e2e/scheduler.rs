@@ -1,0 +1,135 @@
+//! A scheduler as a process: kube-scheduler or Loadmaster, started with the same flags and the same configuration.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use serde_json::json;
+
+use super::control_plane::free_port;
+use super::process::Process;
+use super::programs::{self, Program};
+
+/// Requests a second of both: the client's limit is not what is measured.
+const QPS: u32 = 5_000;
+
+/// Which scheduler.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    KubeScheduler,
+    Loadmaster,
+}
+
+impl Kind {
+    /// Its name in reports and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::KubeScheduler => "kube-scheduler",
+            Kind::Loadmaster => "loadmaster",
+        }
+    }
+}
+
+/// What a run may choose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Choice {
+    KubeScheduler,
+    Loadmaster,
+    Both,
+}
+
+/// Which schedulers run, and where Loadmaster is.
+#[derive(Parser, Clone, Debug)]
+pub struct Chosen {
+    /// Whom to run.
+    #[arg(long, default_value = "both")]
+    scheduler: Choice,
+    /// Loadmaster's binary; that of the release profile when not given.
+    #[arg(long, value_name = "FILE")]
+    loadmaster: Option<PathBuf>,
+}
+
+impl Chosen {
+    /// The chosen ones, after a look whether they can be started.
+    pub fn kinds(&self) -> Result<Vec<Kind>> {
+        let kinds = match self.scheduler {
+            Choice::KubeScheduler => vec![Kind::KubeScheduler],
+            Choice::Loadmaster => vec![Kind::Loadmaster],
+            Choice::Both => vec![Kind::KubeScheduler, Kind::Loadmaster],
+        };
+        for &kind in &kinds {
+            let binary = self.binary(kind)?;
+            match kind {
+                Kind::KubeScheduler => programs::build(&[Program::KubeScheduler])?,
+                Kind::Loadmaster if binary.exists() => {}
+                Kind::Loadmaster => bail!(
+                    "{} is not there: build it with `cargo build --release`, or name another one",
+                    binary.display()
+                ),
+            }
+        }
+        Ok(kinds)
+    }
+
+    fn binary(&self, kind: Kind) -> Result<PathBuf> {
+        match (kind, &self.loadmaster) {
+            (Kind::KubeScheduler, _) => Program::KubeScheduler.path(),
+            (Kind::Loadmaster, Some(path)) => Ok(path.clone()),
+            (Kind::Loadmaster, None) => {
+                let this = std::env::current_exe().context("finding the target folder")?;
+                let target = this.ancestors().nth(2).context("finding the target folder")?;
+                Ok(target.join("release/loadmaster"))
+            }
+        }
+    }
+
+    /// Starts one.
+    pub fn start(&self, kind: Kind, setup: &Setup<'_>) -> Result<Scheduler> {
+        let stem = setup.folder.join(setup.name);
+        let config = stem.with_extension("config");
+        let text = format!("{:#}\n", configuration(setup));
+        std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        let secure_port = free_port()?;
+        let mut command = Command::new(self.binary(kind)?);
+        if kind == Kind::Loadmaster {
+            command.arg("run");
+        }
+        command.arg(format!("--config={}", config.display()));
+        let kubeconfig = setup.kubeconfig.display();
+        command.arg(format!("--authentication-kubeconfig={kubeconfig}"));
+        command.arg(format!("--authorization-kubeconfig={kubeconfig}"));
+        command.arg("--bind-address=127.0.0.1");
+        command.arg(format!("--secure-port={secure_port}"));
+        let process = Process::start(kind.name(), &mut command, &stem.with_extension("log"))?;
+        Ok(Scheduler { process, secure_port })
+    }
+}
+
+/// How one is started.
+pub struct Setup<'a> {
+    /// For its files; unique in the folder.
+    pub name: &'a str,
+    /// Where its configuration and its log go.
+    pub folder: &'a Path,
+    /// Who it is.
+    pub kubeconfig: &'a Path,
+    /// Whether it takes part in leader election, with upstream's default times.
+    pub leader_elect: bool,
+}
+
+fn configuration(setup: &Setup<'_>) -> serde_json::Value {
+    json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": setup.kubeconfig, "qps": QPS, "burst": QPS},
+        "leaderElection": {"leaderElect": setup.leader_elect},
+    })
+}
+
+/// A running scheduler. Dropping it kills it.
+pub struct Scheduler {
+    pub process: Process,
+    /// Where it serves its health and metrics, over TLS on loopback.
+    pub secure_port: u16,
+}

@@ -1,0 +1,227 @@
+//! The nodes and pods that are loaded: plain objects, as clients write them.
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// Pods that repel each other come in so many groups.
+const N_GROUPS_APART: u32 = 20;
+/// Pods that attract each other come in so many groups.
+const N_GROUPS_NEAR: u32 = 10;
+/// What a node takes.
+pub const N_PODS_MAX_PER_NODE: u32 = 110;
+
+/// Which pods come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Workload {
+    /// Requests only.
+    Basic,
+    /// Zone spread (required) and hostname spread (preferred).
+    Spread,
+    /// Required hostname anti-affinity in 20 groups.
+    AntiAffinity,
+    /// Required zone affinity and preferred hostname affinity in 10 groups.
+    Affinity,
+    /// 60 % basic, 20 % spread, 10 % of each kind of affinity.
+    Mixed,
+}
+
+/// The kind of one pod, and which of its kind it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Basic,
+    Spread,
+    Apart(u32),
+    Near(u32),
+}
+
+impl Workload {
+    /// Refuses what cannot be placed: then it would be no drain.
+    pub fn check_size(self, n_nodes: u32, n_pods: u32) -> Result<()> {
+        let room = u64::from(n_nodes) * u64::from(N_PODS_MAX_PER_NODE);
+        ensure!(u64::from(n_pods) <= room, "{n_nodes} nodes take {room} pods at most");
+        let n_apart = (0..n_pods).filter(|&i| matches!(self.shape(i), Shape::Apart(0))).count();
+        ensure!(
+            n_apart <= n_nodes as usize,
+            "{n_apart} pods of one group may not share a node, and there are {n_nodes} nodes"
+        );
+        Ok(())
+    }
+
+    /// Pod number `i`; numbers are unique in a namespace.
+    pub fn pod(self, i: u32) -> Value {
+        match self.shape(i) {
+            Shape::Basic => pod(&format!("basic-{i}"), "basic", json!({})),
+            Shape::Spread => pod(&format!("spread-{i}"), "spread", spread("spread")),
+            Shape::Apart(group) => {
+                let app = format!("apart-{group}");
+                pod(&format!("{app}-{i}"), &app, apart(&app))
+            }
+            Shape::Near(group) => {
+                let app = format!("near-{group}");
+                pod(&format!("{app}-{i}"), &app, near(&app))
+            }
+        }
+    }
+
+    fn shape(self, i: u32) -> Shape {
+        match self {
+            Workload::Basic => Shape::Basic,
+            Workload::Spread => Shape::Spread,
+            Workload::AntiAffinity => Shape::Apart(i % N_GROUPS_APART),
+            Workload::Affinity => Shape::Near(i % N_GROUPS_NEAR),
+            Workload::Mixed => match i % 10 {
+                0..=5 => Shape::Basic,
+                6..=7 => Shape::Spread,
+                8 => Shape::Apart(i / 10 % N_GROUPS_APART),
+                _ => Shape::Near(i / 10 % N_GROUPS_NEAR),
+            },
+        }
+    }
+}
+
+/// Node number `i`: 32 CPU, 256 GiB, in one of three zones, with ten images, ready.
+pub fn node(i: u32) -> Value {
+    let name = format!("node-{i}");
+    let zone = ["zone-a", "zone-b", "zone-c"][i as usize % 3];
+    let images: Vec<Value> = (0..10)
+        .map(|k| json!({"names": [format!("registry.example/app-{k}:v1")], "sizeBytes": 20_000_000 * (k + 1)}))
+        .collect();
+    let amounts = json!({"cpu": "32", "memory": "256Gi", "pods": N_PODS_MAX_PER_NODE.to_string()});
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/os": "linux",
+            "topology.kubernetes.io/zone": zone}},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "images": images,
+            "conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+/// 100 millicores and 500 MiB, as upstream's own benchmark has it.
+fn pod(name: &str, app: &str, more: Value) -> Value {
+    let requests = json!({"cpu": "100m", "memory": "500Mi"});
+    let container = json!({
+        "name": "main", "image": "registry.example/app-0:v1", "resources": {"requests": requests}});
+    let mut spec = json!({"containers": [container], "terminationGracePeriodSeconds": 0});
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    let metadata = json!({"name": name, "labels": {"app": app}});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+fn spread(app: &str) -> Value {
+    let constraint = |key: &str, when: &str| {
+        json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when,
+            "labelSelector": {"matchLabels": {"app": app}}})
+    };
+    json!({"topologySpreadConstraints": [
+        constraint("topology.kubernetes.io/zone", "DoNotSchedule"),
+        constraint("kubernetes.io/hostname", "ScheduleAnyway")]})
+}
+
+fn term(key: &str, app: &str) -> Value {
+    json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
+}
+
+fn apart(app: &str) -> Value {
+    let terms = json!([term("kubernetes.io/hostname", app)]);
+    json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
+}
+
+fn near(app: &str) -> Value {
+    let preferred = json!({"weight": 10, "podAffinityTerm": term("kubernetes.io/hostname", app)});
+    json!({"affinity": {"podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [term("topology.kubernetes.io/zone", app)],
+        "preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    fn shapes(workload: Workload, n: u32) -> BTreeMap<String, u32> {
+        let mut counts = BTreeMap::new();
+        for i in 0..n {
+            let kind = match workload.shape(i) {
+                Shape::Apart(_) => "Apart".to_owned(),
+                Shape::Near(_) => "Near".to_owned(),
+                other => format!("{other:?}"),
+            };
+            *counts.entry(kind).or_default() += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn shares_are_as_documented() {
+        let check = |workload, want: &[(&str, u32)]| {
+            let want = want.iter().map(|&(kind, n)| (kind.to_owned(), n)).collect();
+            assert_eq!(shapes(workload, 1_000), want, "{workload:?}");
+        };
+        check(Workload::Basic, &[("Basic", 1_000)]);
+        check(Workload::Spread, &[("Spread", 1_000)]);
+        check(Workload::AntiAffinity, &[("Apart", 1_000)]);
+        check(Workload::Affinity, &[("Near", 1_000)]);
+        check(Workload::Mixed, &[("Apart", 100), ("Basic", 600), ("Near", 100), ("Spread", 200)]);
+    }
+
+    #[test]
+    fn every_group_of_a_mixed_load_has_pods() {
+        let groups: BTreeSet<u32> = (0..200)
+            .filter_map(|i| match Workload::Mixed.shape(i) {
+                Shape::Apart(group) => Some(group),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(groups.len(), N_GROUPS_APART as usize);
+    }
+
+    #[test]
+    fn names_are_unique_and_labels_match_their_selectors() {
+        for workload in Workload::value_variants() {
+            let pods: Vec<Value> = (0..300).map(|i| workload.pod(i)).collect();
+            let names: BTreeSet<_> =
+                pods.iter().map(|pod| pod["metadata"]["name"].to_string()).collect();
+            assert_eq!(names.len(), pods.len(), "{workload:?}");
+            for pod in &pods {
+                let app = pod["metadata"]["labels"]["app"].as_str().unwrap();
+                let spec = pod["spec"].to_string();
+                let n_selectors = spec.matches("matchLabels").count();
+                let n_own = spec.matches(&format!(r#""matchLabels":{{"app":"{app}"}}"#)).count();
+                assert_eq!(n_selectors, n_own, "{pod}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_that_does_not_fit_is_refused() {
+        let check = |workload: Workload, n_nodes, n_pods, fits: bool| {
+            let checked = workload.check_size(n_nodes, n_pods);
+            assert_eq!(checked.is_ok(), fits, "{workload:?} {n_nodes} {n_pods}");
+        };
+        check(Workload::Basic, 10, 1_100, true);
+        check(Workload::Basic, 10, 1_101, false);
+        check(Workload::AntiAffinity, 10, 200, true);
+        check(Workload::AntiAffinity, 10, 201, false);
+        check(Workload::Mixed, 1, 110, true);
+        check(Workload::Mixed, 1, 111, false);
+    }
+
+    #[test]
+    fn nodes_are_in_three_zones() {
+        let zone = |i| node(i)["metadata"]["labels"]["topology.kubernetes.io/zone"].to_string();
+        let zones: BTreeSet<String> = (0..9).map(zone).collect();
+        assert_eq!(zones.len(), 3);
+        assert_eq!(zone(0), zone(3));
+    }
+}
