@@ -1,6 +1,7 @@
 //! The in-tree plugins: one file or folder each, one list.
 
 mod claims;
+pub mod default_binder;
 pub mod default_preemption;
 pub mod image_locality;
 pub mod inter_pod_affinity;
@@ -37,6 +38,7 @@ pub const ALL: &[PluginDef] = &[
     default_preemption::DEF,
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,
+    default_binder::DEF,
 ];
 
 /// A registry of all in-tree plugins.
