@@ -249,6 +249,7 @@ impl Source {
             created: None,
             started: None,
             terminating: false,
+            disruption: None,
             resized: None,
         })
     }

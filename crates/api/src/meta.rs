@@ -22,6 +22,9 @@ pub struct ObjectMeta {
     pub labels: Labels,
     pub creation_timestamp: Option<Timestamp>,
     pub deletion_timestamp: Option<Timestamp>,
+    /// How often the spec changed.
+    #[serde(deserialize_with = "nullable")]
+    pub generation: i64,
     #[serde(deserialize_with = "nullable")]
     pub owner_references: Vec<OwnerReference>,
 }

@@ -263,6 +263,8 @@ pub struct PodCondition {
     pub status: Str,
     #[serde(deserialize_with = "nullable")]
     pub reason: Str,
+    #[serde(deserialize_with = "nullable")]
+    pub message: Box<str>,
 }
 
 /// What runs now, where it differs from the spec (in-place resize).

@@ -50,6 +50,13 @@ impl Duration {
     }
 }
 
+/// The longest that Go can count when it is longer.
+impl From<std::time::Duration> for Duration {
+    fn from(duration: std::time::Duration) -> Self {
+        Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
 impl FromStr for Duration {
     type Err = DurationError;
 

@@ -28,7 +28,6 @@ pub(crate) const GATES: &[&str] = &[
     "DRAWorkloadResourceClaims",
     "GangScheduling",
     "GenericWorkload",
-    "NominatedNodeNameForExpectation",
     "SchedulerAsyncAPICalls",
     "StorageCapacityScoring",
     "TopologyAwareWorkloadScheduling",

@@ -10,6 +10,7 @@ pub struct FeatureGates {
     pub taint_toleration_comparison_operators: bool,
     pub opportunistic_batching: bool,
     pub pop_from_backoff_q: bool,
+    pub nominated_node_name_for_expectation: bool,
     pub scheduler_async_preemption: bool,
 }
 
@@ -23,6 +24,7 @@ impl Default for FeatureGates {
             taint_toleration_comparison_operators: false,
             opportunistic_batching: true,
             pop_from_backoff_q: true,
+            nominated_node_name_for_expectation: true,
             scheduler_async_preemption: true,
         }
     }

@@ -255,6 +255,20 @@ impl NodeTable {
         Some(pod)
     }
 
+    /// Puts a pod in the place of itself, if `same` says that nothing changed that is summed up.
+    pub(crate) fn renew_pod(
+        &mut self,
+        row: Row,
+        pod: &Arc<PodInfo>,
+        same: impl Fn(&PodInfo) -> bool,
+    ) -> bool {
+        let Some(entry) = self.entries[row.index()].as_mut() else { return false };
+        let known = entry.pods.iter_mut().find(|known| known.uid == pod.uid);
+        let Some(known) = known.filter(|known| same(known)) else { return false };
+        known.clone_from(pod);
+        true
+    }
+
     fn push_row(&mut self) -> Row {
         let row = Row(self.entries.len() as u32);
         self.entries.push(None);

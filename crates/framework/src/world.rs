@@ -44,6 +44,7 @@ pub struct World {
     /// Row by uid of every assigned pod.
     assigned: Map<Box<str>, Row>,
     nominated: Map<Str, Vec<Arc<PodInfo>>>,
+    n_promises: u64,
     preemptions: Underway,
     log: Vec<Change>,
     /// Number of the first entry of `log`.
@@ -204,14 +205,43 @@ impl World {
         Some(pod)
     }
 
+    /// Puts a pod in the place of itself when nothing changed that sums or answers depend on: the same node, template and
+    /// requests. `false`, and nothing done, when something did or the pod is not there.
+    pub fn renew_pod(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let Some(row) = self.row_of_pod(&pod.uid) else { return false };
+        let same = |known: &PodInfo| {
+            Arc::ptr_eq(&known.template, &pod.template)
+                && known.node_name == pod.node_name
+                && known.terminating == pod.terminating
+                && known.resized == pod.resized
+        };
+        self.nodes.renew_pod(row, pod, same)
+    }
+
     /// Promises a node to a pending pod.
     pub fn nominate(&mut self, node: Str, pod: Arc<PodInfo>) {
         self.forget_nomination(&pod.uid);
+        self.n_promises += 1;
         self.nominated.entry(node).or_default().push(pod);
+    }
+
+    /// The node that is promised to a pod.
+    pub fn nomination(&self, uid: &str) -> Option<&Str> {
+        let holds = |pods: &Vec<Arc<PodInfo>>| pods.iter().any(|pod| &*pod.uid == uid);
+        self.nominated.iter().find(|(_, pods)| holds(pods)).map(|(node, _)| node)
+    }
+
+    /// How often a promise was made or taken back; what hangs on promises holds while it stays.
+    pub fn n_promises(&self) -> u64 {
+        self.n_promises
     }
 
     /// Takes a promise back.
     pub fn forget_nomination(&mut self, uid: &str) {
+        if self.nomination(uid).is_none() {
+            return;
+        }
+        self.n_promises += 1;
         for pods in self.nominated.values_mut() {
             pods.retain(|pod| &*pod.uid != uid);
         }
@@ -232,6 +262,11 @@ impl World {
     pub fn change_cluster(&mut self, change: impl FnOnce(&mut Cluster)) {
         change(&mut self.cluster);
         self.recount();
+    }
+
+    /// Changes what no verdict or score reads: disruption budgets, priority classes. Kept answers stay.
+    pub fn change_unread(&mut self, change: impl FnOnce(&mut Cluster)) {
+        change(&mut self.cluster);
     }
 
     /// Evictions under way.

@@ -77,6 +77,7 @@ pub(super) fn metadata(meta: Option<wire::ObjectMeta>) -> Result<ObjectMeta> {
             namespace: str(meta.namespace),
             uid: meta.uid.into(),
             labels: labels(meta.labels),
+            generation: meta.generation,
             creation_timestamp: time(meta.creation_timestamp)?,
             deletion_timestamp: time(meta.deletion_timestamp)?,
             owner_references: each(meta.owner_references, |owner| OwnerReference {
@@ -263,6 +264,7 @@ fn pod_status(status: wire::PodStatus) -> Result<PodStatus> {
         kind: str(condition.kind),
         status: str(condition.status),
         reason: str(condition.reason),
+        message: condition.message.into(),
     };
     Ok(PodStatus {
         phase: str(status.phase),

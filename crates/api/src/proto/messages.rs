@@ -56,6 +56,8 @@ pub(super) struct ObjectMeta {
     pub(super) namespace: String,
     #[prost(string, tag = "5")]
     pub(super) uid: String,
+    #[prost(int64, tag = "7")]
+    pub(super) generation: i64,
     #[prost(message, optional, tag = "8")]
     pub(super) creation_timestamp: Option<Time>,
     #[prost(message, optional, tag = "9")]
@@ -406,6 +408,8 @@ pub(super) struct PodCondition {
     pub(super) status: String,
     #[prost(string, tag = "5")]
     pub(super) reason: String,
+    #[prost(string, tag = "6")]
+    pub(super) message: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -154,7 +154,8 @@ pub(super) const GATES: &[Gate] = &[
     ga("NodeInclusionPolicyInPodTopologySpread", true).locked(),
     ga("NodeLogQuery", true).locked(),
     ga("NodeSwap", true).locked(),
-    beta("NominatedNodeNameForExpectation", true),
+    beta("NominatedNodeNameForExpectation", true)
+        .sets(|gates| &mut gates.nominated_node_name_for_expectation),
     beta("OpenAPIEnums", true),
     beta("OpportunisticBatching", true).sets(|gates| &mut gates.opportunistic_batching),
     ga("OrderedNamespaceDeletion", true).locked(),

@@ -115,7 +115,7 @@ fn all_of_a_stage() {
     check(
         &["AllBeta=false"],
         &expect![
-            "cannot set AllBeta to false: this version of Loadmaster does not have these yet: DRAConsumableCapacity, DRADeviceBindingConditions, DRADeviceTaints, DRAExtendedResource, DRAPartitionableDevices, DRAResourceClaimDeviceStatus, DRASchedulerFilterTimeout, NominatedNodeNameForExpectation"
+            "cannot set AllBeta to false: this version of Loadmaster does not have these yet: DRAConsumableCapacity, DRADeviceBindingConditions, DRADeviceTaints, DRAExtendedResource, DRAPartitionableDevices, DRAResourceClaimDeviceStatus, DRASchedulerFilterTimeout"
         ],
     );
     check(&["AllAlpha=false"], &expect!["{}"]);

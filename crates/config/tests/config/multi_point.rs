@@ -30,17 +30,17 @@ fn check_plugins(plugins: &str, want: &Expect) {
 fn default_profile() {
     let checked = try_check("").unwrap();
     expect![[r#"
-        preEnqueue: SchedulingGates DynamicResources
+        preEnqueue: SchedulingGates DynamicResources DefaultPreemption
         queueSort: PrioritySort
         preFilter: NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources
         filter: NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources
-        postFilter: DynamicResources
+        postFilter: DynamicResources DefaultPreemption
         preScore: TaintToleration NodeAffinity NodeResourcesFit VolumeBinding PodTopologySpread InterPodAffinity NodeResourcesBalancedAllocation
         score: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 VolumeBinding=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1
         reserve: VolumeBinding DynamicResources
         preBind: VolumeBinding DynamicResources
     "#]].assert_eq(&plugins_of(&checked.profiles[0].points));
-    expect!["SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources NodeResourcesBalancedAllocation ImageLocality"].assert_eq(&checked.profiles[0].plugins.join(" "));
+    expect!["SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality"].assert_eq(&checked.profiles[0].plugins.join(" "));
 }
 
 #[test]

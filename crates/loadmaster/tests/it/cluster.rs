@@ -99,10 +99,10 @@ spec:
         &manifests,
         3_000,
         &expect![[r#"
-            0 shop/web-84b44565b-hx6rf -> b
-            0 shop/web-84b44565b-rjjqs -> a
-        2 running, 0 starting, 0 unschedulable, 0 gated, 0 in backoff, 0 succeeded, 0 deleted
-    "#]],
+                0 shop/web-648cfcc886-2pwtk -> b
+                0 shop/web-648cfcc886-cbbsx -> a
+            2 running, 0 starting, 0 unschedulable, 0 gated, 0 in backoff, 0 succeeded, 0 deleted
+        "#]],
     );
     let pods: Vec<_> = cluster.world().node_infos().flat_map(|node| node.pods()).collect();
     let owner = pods[0].template.controller.clone().unwrap();
@@ -112,7 +112,7 @@ spec:
 
     cluster.remove_node("a");
     expect![[r#"
-         3000 shop/web-84b44565b-44tn8 -> b
+         3000 shop/web-648cfcc886-mtmqd -> b
         2 running, 0 starting, 0 unschedulable, 0 gated, 0 in backoff, 0 succeeded, 1 deleted
     "#]]
     .assert_eq(&run(&mut cluster, 6_000));
@@ -126,9 +126,9 @@ spec:
     };
     cluster.apply(scale(5)).unwrap();
     expect![[r#"
-         6000 shop/web-84b44565b-dn8lm -> b
-         6000 shop/web-84b44565b-n8kk2 -> b
-         6000 shop/web-84b44565b-xrwhg -> 0/1 nodes are available: 1 Insufficient cpu.
+         6000 shop/web-648cfcc886-wfznr -> b
+         6000 shop/web-648cfcc886-8xcm7 -> b
+         6000 shop/web-648cfcc886-jkpkl -> 0/1 nodes are available: 1 Insufficient cpu.
         4 running, 0 starting, 1 unschedulable, 0 gated, 0 in backoff, 0 succeeded, 1 deleted
     "#]]
     .assert_eq(&run(&mut cluster, 9_000));
@@ -201,7 +201,7 @@ spec:
     let pod = cluster.world().node_infos().flat_map(|node| node.pods()).next().unwrap();
     let labels: Vec<String> =
         pod.template.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    expect!["app=db apps.kubernetes.io/pod-index=1 controller-revision-hash=db-7c4d9c84d6 statefulset.kubernetes.io/pod-name=db-1"].assert_eq(&labels.join(" "));
+    expect!["app=db apps.kubernetes.io/pod-index=1 controller-revision-hash=db-d7f74d6dd statefulset.kubernetes.io/pod-name=db-1"].assert_eq(&labels.join(" "));
 }
 
 #[test]

@@ -47,30 +47,32 @@ fn manifests_run() {
         MANIFESTS,
         &["--nodes", "3", "--check", "1"],
         &expect![[r#"
-        loadmaster up: 3 nodes, 3 zones, seed 1
-            0.0 s        0 running       4 starting       0 pending        0 succeeded         4 decisions
-            1.1 s        1 running       3 starting       0 pending        0 succeeded         4 decisions
-            2.3 s        4 running       0 starting       0 pending        0 succeeded         4 decisions
-           10.2 s        3 running       0 starting       0 pending        1 succeeded         4 decisions
+            loadmaster up: 3 nodes, 3 zones, seed 1
+                0.0 s        0 running       4 starting       0 pending        0 succeeded         4 decisions
+                1.0 s        1 running       3 starting       0 pending        0 succeeded         4 decisions
+                2.0 s        4 running       0 starting       0 pending        0 succeeded         4 decisions
+               10.2 s        3 running       0 starting       0 pending        1 succeeded         4 decisions
 
-        settled after 10.2 s of cluster time: every pod has its node (3 on nodes)
+            settled after 10.2 s of cluster time: every pod has its node (3 on nodes)
 
-          pods       3 running, 0 starting, 1 succeeded, 0 deleted
-          decisions  4, 4 of them placements ..
-          time ..
-          checked    one decision in 1: no difference
+              pods       3 running, 0 starting, 1 succeeded, 0 deleted
+              decisions  4, 4 of them placements ..
+              time ..
+              checked    one decision in 1: no difference
 
-          ZONE    NODES  PODS  CPU                    MEMORY
-          zone-a      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
-          zone-b      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
-          zone-c      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
+              ZONE    NODES  PODS  CPU                    MEMORY
+              zone-a      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
+              zone-b      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
+              zone-c      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
 
-          FULLEST NODES  ZONE    PODS  CPU  MEMORY
-          m8-000         zone-a     1  1 %     0 %
-          m8-001         zone-b     1  1 %     0 %
-          m16-002        zone-c     1  1 %     0 %
-        exit 0
-    "#]],
+              FULLEST NODES  ZONE    PODS  CPU  MEMORY
+              m8-000         zone-a     1  1 %     0 %
+              m8-001         zone-b     1  1 %     0 %
+              m16-002        zone-c     1  1 %     0 %
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            exit 0
+        "#]],
     );
 }
 
@@ -101,25 +103,31 @@ fn bad_input_has_a_place() {
         "kind: Pod\n",
         &[],
         &expect![[r#"
-        2> error: app.yaml:1:1: expected apiVersion and kind, found no apiVersion
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:1:1: expected apiVersion and kind, found no apiVersion
+            exit 2
+        "#]],
     );
     check(
         "{apiVersion: v1, kind: Pot, metadata: {name: a}}\n",
         &[],
         &expect![[r#"
-        2> error: app.yaml:1:24: kind: expected a kind of v1, found "Pot"
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:1:24: kind: expected a kind of v1, found "Pot"
+            exit 2
+        "#]],
     );
     check(
         &MANIFESTS.replace("cpu: 100m", "cpu: 100 m"),
         &[],
         &expect![[r#"
-        2> error: app.yaml:10:65: spec.template.spec.containers[0].resources.requests.cpu: invalid quantity "100 m": expected a number with an optional suffix such as m, Ki, M or e3
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:10:65: spec.template.spec.containers[0].resources.requests.cpu: invalid quantity "100 m": expected a number with an optional suffix such as m, Ki, M or e3
+            exit 2
+        "#]],
     );
     let dangling = "{apiVersion: v1, kind: Node, metadata: {name: a}}\n---\n\
                     {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: z}}\n";
@@ -127,18 +135,22 @@ fn bad_input_has_a_place() {
         dangling,
         &[],
         &expect![[r#"
-        2> error: app.yaml:3:67: spec.nodeName: expected one of the 1 nodes, found "z"
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:3:67: spec.nodeName: expected one of the 1 nodes, found "z"
+            exit 2
+        "#]],
     );
     let alone = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  nodeName: z\n";
     check(
         alone,
         &[],
         &expect![[r#"
-        2> error: app.yaml:5:13: spec.nodeName: no node is called "z"
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:5:13: spec.nodeName: no node is called "z"
+            exit 2
+        "#]],
     );
     let class =
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  priorityClassName: high\n";
@@ -146,9 +158,11 @@ fn bad_input_has_a_place() {
         class,
         &[],
         &expect![[r#"
-        2> error: app.yaml:5:22: spec.priorityClassName: no PriorityClass with name high was found
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:5:22: spec.priorityClassName: no PriorityClass with name high was found
+            exit 2
+        "#]],
     );
     let selector = MANIFESTS.replace(
         "spec: {containers: [{name: web",
@@ -159,9 +173,11 @@ fn bad_input_has_a_place() {
         &selector,
         &[],
         &expect![[r#"
-        2> error: app.yaml:10:121: spec.template.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: "Likes" is not a valid label selector operator
-        exit 2
-    "#]],
+            2> note: PostFilter is not run in this cluster: DefaultPreemption
+            2> note: Bind is not run in this cluster: DefaultBinder
+            2> error: app.yaml:10:121: spec.template.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: "Likes" is not a valid label selector operator
+            exit 2
+        "#]],
     );
     check(
         MANIFESTS,
