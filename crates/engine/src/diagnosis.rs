@@ -1,10 +1,75 @@
 //! Saying why a pod is pending: upstream's `FitError` text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadmaster_framework::{Code, PodInfo, Rejection, Row, World};
 
 use loadmaster_framework::result::nodes_are_unavailable;
 
 use crate::evaluate::{Evaluation, Rejected, Verdict};
+use crate::profile::Profile;
+
+/// Why no node is feasible, and whom to ask when something changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// Upstream's `FitError` text, without what PostFilter adds.
+    pub message: String,
+    /// Plugins that turned the pod down, by index, ascending. One that narrowed the nodes is among them: it may have left out
+    /// the one that will fit.
+    pub unschedulable: Vec<usize>,
+    /// Plugins that wait for something outside.
+    pub pending: Vec<usize>,
+    /// What PostFilter is told about each node, by row.
+    pub verdicts: Vec<(Row, Code)>,
+    /// An error ended the attempt; the message is that error.
+    pub failure: Option<String>,
+}
+
+impl Diagnosis {
+    /// What an evaluation without a feasible node says.
+    pub fn new(
+        profile: &Profile,
+        world: &World,
+        pod: &PodInfo,
+        evaluation: &Evaluation,
+    ) -> Diagnosis {
+        let mut unschedulable = BTreeSet::new();
+        let mut pending = BTreeSet::new();
+        let rejected = evaluation.nodes.iter().filter_map(|node| match &node.verdict {
+            Verdict::Rejected(rejected) => Some(rejected),
+            _ => None,
+        });
+        for rejected in rejected.chain(&evaluation.pre_filter).chain(&evaluation.nominated) {
+            let Some(name) = rejected.plugin else { continue };
+            match rejected.rejection {
+                Rejection::Pending(_) => pending.insert(name),
+                _ => unschedulable.insert(name),
+            };
+        }
+        unschedulable.extend(&evaluation.narrowed_by);
+        let index = |names: &BTreeSet<&str>| {
+            let plugins = profile.plugins.iter().enumerate();
+            let known = plugins.filter(|(_, plugin)| names.contains(plugin.name));
+            known.map(|(at, _)| at).collect()
+        };
+        Diagnosis {
+            message: message(evaluation, world.nodes().len()),
+            unschedulable: index(&unschedulable),
+            pending: index(&pending),
+            verdicts: evaluation.codes(world, pod),
+            failure: evaluation.failure.clone(),
+        }
+    }
+}
+
+/// The same about the only node that was asked about: Reserve or Permit turned it down.
+pub fn message_of_one(rejection: &Rejection) -> String {
+    let mut reasons: Vec<String> =
+        rejection.reasons().into_iter().map(|reason| format!("1 {reason}")).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    format!("0/1 nodes are available: {}.", reasons.join(", "))
+}
 
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`; empty when a node is feasible.
 pub fn message(evaluation: &Evaluation, n_nodes: usize) -> String {

@@ -1,7 +1,10 @@
-//! Profiles, the scheduling queue, and the evaluation of a pod against the world: node by node as plugins are written, and
+//! The engine: profiles, the evaluation of a pod against the world, the queue, and the cycles from one to the other.
+//!
+//! [`Engine`] is all of it; [`Scheduler`] decides single pods; [`evaluate`] answers about nodes, one by one as plugins are written and
 //! incrementally as decisions are made.
 
 pub mod diagnosis;
+pub mod engine;
 pub mod evaluate;
 pub mod explain;
 mod kept;
@@ -11,6 +14,7 @@ pub mod queue;
 pub mod scheduler;
 pub mod time;
 
+pub use engine::{Effect, Effects, Engine, Event};
 pub use evaluate::{Evaluation, NodeVerdict, Verdict};
 pub use profile::{Profile, ProfileError};
 pub use queue::Queue;

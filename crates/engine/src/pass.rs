@@ -21,10 +21,11 @@ pub(crate) struct Pass {
     class_of: Vec<u32>,
     table: ClassTable,
     failure: Option<String>,
+    cycle: CycleState,
 }
 
 impl Pass {
-    /// Evaluates the pod on all rows.
+    /// Evaluates the pod on all rows but `promised`, which nominated pods keep from it.
     pub fn run(
         &mut self,
         question: &Question,
@@ -32,6 +33,7 @@ impl Pass {
         world: &World,
         states: &mut PluginStates,
         pod: &PodInfo,
+        promised: &[Row],
     ) {
         let nodes = world.nodes();
         self.failure = None;
@@ -43,12 +45,15 @@ impl Pass {
         self.classify(question, world);
         question.filter_classes(world, &mut self.table);
         self.drop_infeasible_classes(question);
+        promised.iter().for_each(|row| self.set[row.index()] = 0);
         let mut rest = Rest { question, profile, world, pod, cycle: CycleState::default() };
         if !question.one_by_one.is_empty() {
             match rest.filter(states, &mut self.set) {
                 Ok(()) => self.recount(question),
                 Err(failure) => self.failure = Some(failure),
             }
+        } else if !promised.is_empty() {
+            self.recount(question);
         }
         question.score_all(nodes, &self.set, &mut self.totals);
         question.score_classes(world, &mut self.table);
@@ -59,6 +64,12 @@ impl Pass {
         {
             self.failure = Some(failure);
         }
+        self.cycle = rest.cycle;
+    }
+
+    /// What the plugins that were asked node by node remember of this cycle.
+    pub fn take_cycle(&mut self) -> CycleState {
+        std::mem::take(&mut self.cycle)
     }
 
     /// Picks one of the best rows, each with the same chance.

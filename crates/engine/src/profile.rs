@@ -53,6 +53,9 @@ pub struct Profile {
     pub bind: Vec<Member<dyn Bind>>,
     pub post_bind: Vec<Member<dyn PostBind>>,
     pub sign: Vec<Member<dyn Sign>>,
+    /// Plugins (by index) that look at the pod in PreFilter or Filter and go on with it in Reserve or later: they find their
+    /// cycle state as they left it.
+    pub late: Vec<usize>,
     /// The plugins' first states; whoever decides keeps a copy of its own.
     pub states: PluginStates,
 }
@@ -91,6 +94,7 @@ impl Profile {
             bind: order.members(Point::Bind, |points| points.bind.clone()),
             post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
             sign: order.signers(),
+            late: order.late(),
             plugins: built.iter().map(|(name, points)| order.plugin(name, points)).collect(),
             states,
         })
@@ -148,6 +152,17 @@ impl Order<'_> {
             Some(Member { plugin, name, weight: 1, point })
         });
         signers.collect()
+    }
+
+    fn late(&self) -> Vec<usize> {
+        let points = [Point::Reserve, Point::Permit, Point::PreBind, Point::Bind, Point::PostBind];
+        let listed = |name: &str| {
+            points.iter().any(|at| self.expanded.at(*at).iter().any(|placed| placed.name == name))
+        };
+        let late = self.built.iter().enumerate().filter(|(_, (name, points))| {
+            (points.pre_filter.is_some() || points.filter.is_some()) && listed(name)
+        });
+        late.map(|(at, _)| at).collect()
     }
 
     fn plugin(&self, name: &'static str, points: &Points) -> Plugin {

@@ -259,7 +259,7 @@ impl Queue {
 
     /// Something happened: pods that wait for it go to activeQ or backoffQ, pods in flight will be asked about it if they come back.
     pub fn happened(&mut self, now: Now, plugins: &dyn Plugins, happened: Happened) {
-        let Happened { event, old, new, max_priority } = happened;
+        let Happened { event, old, new, max_priority, except } = happened;
         if !event.is_wildcard() && !plugins.is_of_interest(&event) {
             return;
         }
@@ -274,7 +274,9 @@ impl Queue {
             }
             for member in members {
                 let pod = &self.pods[member.1].pod.info.pod;
-                if max_priority.is_some_and(|max| pod.template.priority() > max) {
+                if max_priority.is_some_and(|max| pod.template.priority() > max)
+                    || except.as_deref() == Some(&*pod.uid)
+                {
                     continue;
                 }
                 let strategy = listeners.strategy(pod);

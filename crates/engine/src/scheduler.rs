@@ -4,18 +4,22 @@
 //! | --- | --- | --- |
 //! | kept index | pods like this one came not long ago | a few changed rows and a table of classes |
 //! | one pass | pods never seen, or seen too long ago; plugins that must be asked node by node | columns, once over all rows |
-//! | one by one | nominated pods, pods with a node name | every plugin about every node |
+//! | one by one | pods with a node name, pods under an in-place resize | every plugin about every node |
+//!
+//! A pod that was promised a node by preemption tries that node first, alone. Nodes that are promised to other pods of at least
+//! its priority are asked about one by one, with those pods on them; the rest of the decision goes one of the ways above.
 //!
 //! All three agree; the twin tests hold the first two against the third.
 
 use std::sync::Arc;
 
 use loadmaster_framework::template::TemplateId;
-use loadmaster_framework::{PluginStates, PodInfo, Row, World};
+use loadmaster_framework::{CycleState, PluginStates, PodInfo, Rejection, Row, World};
 use loadmaster_stdx::{Map, Rng};
 
 use crate::evaluate::incremental::Question;
-use crate::evaluate::{Evaluation, one_by_one};
+use crate::evaluate::one_by_one::{self, Attempted};
+use crate::evaluate::{Evaluation, Rejected};
 use crate::kept::Index;
 use crate::pass::Pass;
 use crate::profile::Profile;
@@ -61,6 +65,8 @@ pub struct Scheduler {
     n_decisions: u64,
     check_every: Option<u64>,
     disagreements: Vec<String>,
+    /// What the last decision left in the cycle state, and for which plugins.
+    cycle: (CycleState, Vec<usize>),
 }
 
 impl Scheduler {
@@ -75,12 +81,23 @@ impl Scheduler {
             n_decisions: 0,
             check_every: None,
             disagreements: Vec::new(),
+            cycle: (CycleState::default(), Vec::new()),
         }
     }
 
     /// The profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// The plugins' states.
+    pub fn states(&self) -> &PluginStates {
+        &self.states
+    }
+
+    /// The plugins' states, for the points that are called one after the other.
+    pub fn states_mut(&mut self) -> &mut PluginStates {
+        &mut self.states
     }
 
     /// Holds one decision in `n` against asking every plugin about every node.
@@ -99,29 +116,111 @@ impl Scheduler {
         if self.check_every.is_some_and(|n| self.n_decisions.is_multiple_of(n)) {
             self.check(world, pod);
         }
-        let special = pod.resized.is_some()
-            || !pod.node_name.is_empty()
-            || !pod.nominated_node_name.is_empty()
-            || world.nominated_nodes().next().is_some();
-        if special {
+        self.cycle = Default::default();
+        if let Some(row) = self.promised(world, pod) {
+            return Decision::Place { row, total: 0, n_ties: 1 };
+        }
+        if pod.resized.is_some() || !pod.node_name.is_empty() {
             return self.decide_one_by_one(world, pod);
         }
+        let promised = match self.promised_to_others(world, pod) {
+            Ok(rows) => rows,
+            Err(failure) => return Decision::Failed(failure),
+        };
         self.refresh(world, pod);
         let id = pod.template.id;
         let Some(kept) = self.kept.get_mut(&id) else { return Decision::Unschedulable };
-        if let Some(index) = &mut kept.index {
+        if let Some(index) = &mut kept.index
+            && promised.is_empty()
+        {
             return index.decide(&kept.question, world, &mut self.rng);
         }
         if kept.question.rejected.is_some() {
             return Decision::Unschedulable;
         }
-        self.pass.run(&kept.question, &self.profile, world, &mut self.states, pod);
+        let question = &kept.question;
+        self.pass.run(question, &self.profile, world, &mut self.states, pod, &promised);
+        self.cycle = (self.pass.take_cycle(), question.one_by_one.clone());
         self.pass.decide(&mut self.rng)
+    }
+
+    /// What the plugins remember of the last decision, for those that go on with the pod in its binding cycle. `Err` when one
+    /// of them now says something else than when it decided.
+    pub fn take_cycle(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        row: Row,
+    ) -> Result<CycleState, Rejected> {
+        let (cycle, asked) = std::mem::take(&mut self.cycle);
+        let late = &self.profile.late;
+        let missing: Vec<usize> =
+            late.iter().copied().filter(|plugin| !asked.contains(plugin)).collect();
+        if missing.is_empty() {
+            return Ok(cycle);
+        }
+        let states = &mut self.states;
+        one_by_one::replay(&self.profile, world, states, pod, (row, &missing), cycle)
+    }
+
+    /// The row of the node that the pod was promised, if it fits there (upstream's `evaluateNominatedNode`).
+    fn promised(&mut self, world: &World, pod: &PodInfo) -> Option<Row> {
+        if pod.nominated_node_name.is_empty() {
+            return None;
+        }
+        let row = world.nodes().row(&pod.nominated_node_name)?;
+        let states = &mut self.states;
+        let verdicts = one_by_one::verdicts(&self.profile, world, states, pod, &[row]).ok()?;
+        matches!(verdicts.as_slice(), [Ok(())]).then_some(row)
+    }
+
+    /// Rows that the pod cannot have because of the pods that are nominated to them. The others among the nominated rows are
+    /// decided like any row.
+    fn promised_to_others(&mut self, world: &World, pod: &PodInfo) -> Result<Vec<Row>, String> {
+        let keeps = |other: &Arc<PodInfo>| {
+            other.template.priority() >= pod.template.priority() && other.uid != pod.uid
+        };
+        let nodes = world.nominated_nodes();
+        let nodes = nodes.filter(|node| world.nominated(node).iter().any(keeps));
+        let mut rows: Vec<Row> = nodes.filter_map(|node| world.nodes().row(node)).collect();
+        if rows.is_empty() {
+            return Ok(rows);
+        }
+        rows.sort_unstable();
+        let states = &mut self.states;
+        match one_by_one::verdicts(&self.profile, world, states, pod, &rows) {
+            // The usual way finds the same rejection.
+            Err(_) => Ok(Vec::new()),
+            Ok(verdicts) => {
+                let mut kept_from = Vec::new();
+                for (row, verdict) in rows.into_iter().zip(verdicts) {
+                    match verdict {
+                        Ok(()) => {}
+                        Err(Rejected { rejection: Rejection::Failed(failure), .. }) => {
+                            return Err(failure.to_string());
+                        }
+                        Err(_) => kept_from.push(row),
+                    }
+                }
+                Ok(kept_from)
+            }
+        }
     }
 
     /// Everything about every node, for a pod that was not placed.
     pub fn evaluate(&mut self, world: &World, pod: &PodInfo) -> Evaluation {
         one_by_one::evaluate(&self.profile, world, &mut self.states.clone(), pod)
+    }
+
+    /// The same, with what PostFilter goes on with.
+    pub fn attempt(&mut self, world: &World, pod: &PodInfo) -> Attempted {
+        one_by_one::attempt(&self.profile, world, &mut self.states, pod)
+    }
+
+    /// Whether the last decision about such a pod holds for all pods of its template: every plugin decides by the template.
+    pub fn answers_by_template(&self, pod: &PodInfo) -> bool {
+        let kept = self.kept.get(&pod.template.id);
+        kept.is_some_and(|kept| kept.question.one_by_one.is_empty())
     }
 
     /// The feasible rows with their totals, by row, in the way [`Scheduler::decide`] would go now.
@@ -132,7 +231,7 @@ impl Scheduler {
             Some(index) => index.totals(&kept.question, world),
             None if kept.question.rejected.is_some() => Vec::new(),
             None => {
-                self.pass.run(&kept.question, &self.profile, world, &mut self.states, pod);
+                self.pass.run(&kept.question, &self.profile, world, &mut self.states, pod, &[]);
                 self.pass.totals()
             }
         };

@@ -37,7 +37,8 @@ impl Filters<'_> {
         self.ask_once(cx, pod, node)
     }
 
-    fn ask_once(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejected> {
+    /// Asks once, without the pods that are nominated to the node.
+    pub fn ask_once(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejected> {
         for member in &self.profile.filter {
             if self.skipped.contains(&member.plugin) {
                 continue;

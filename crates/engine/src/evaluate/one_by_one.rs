@@ -68,6 +68,49 @@ pub fn attempt(
     Attempted { evaluation, cycle: attempt.cycle, skipped: attempt.skipped }
 }
 
+/// Filter's verdicts about some rows, narrowed by PreFilter or not, nominated pods included: what upstream asks about a pod's
+/// nominated node. `Err` when PreFilter turns the pod down everywhere.
+pub fn verdicts(
+    profile: &Profile,
+    world: &World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+    rows: &[Row],
+) -> Result<Vec<Result<(), Rejected>>, Rejected> {
+    let (cycle, skipped) = (CycleState::default(), Vec::new());
+    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
+    attempt.pre_filter(&mut Evaluation::default())?;
+    let filters = Filters { profile, skipped: &attempt.skipped };
+    let nodes = rows.iter().filter_map(|row| world.node(*row));
+    Ok(nodes.map(|node| filters.ask(attempt.cx(), pod, node)).collect())
+}
+
+/// Adds to a cycle what `plugins` remember of it when the decision was made without asking them node by node: PreFilter for the
+/// pod, and Filter for the chosen node.
+pub fn replay(
+    profile: &Profile,
+    world: &World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+    (row, plugins): (Row, &[usize]),
+    cycle: CycleState,
+) -> Result<CycleState, Rejected> {
+    let skipped = (0..profile.plugins.len()).filter(|plugin| !plugins.contains(plugin)).collect();
+    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
+    for member in profile.pre_filter.iter().filter(|member| plugins.contains(&member.plugin)) {
+        match member.point.pre_filter(attempt.serial(), pod) {
+            Ok(PreFiltered::Skip) => attempt.skipped.push(member.plugin),
+            Ok(_) => {}
+            Err(rejection) => return Err(Rejected { plugin: Some(member.name), rejection }),
+        }
+    }
+    if let Some(node) = world.node(row) {
+        let filters = Filters { profile, skipped: &attempt.skipped };
+        filters.ask_once(attempt.cx(), pod, node)?;
+    }
+    Ok(attempt.cycle)
+}
+
 struct Attempt<'a> {
     profile: &'a Profile,
     world: &'a World,

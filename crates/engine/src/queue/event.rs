@@ -37,12 +37,14 @@ pub struct Happened {
     /// Only pods of at most this priority are woken: room that a nominated pod leaves is no news to more urgent ones. Pods in
     /// flight learn of it whatever their priority, as upstream does it.
     pub max_priority: Option<i32>,
+    /// A pod that is not woken: the one whose own failure this is.
+    pub except: Option<Box<str>>,
 }
 
 impl Happened {
     /// An event that concerns pods of every priority.
     pub fn new(event: ClusterEvent, old: Option<Object>, new: Option<Object>) -> Happened {
-        Happened { event, old, new, max_priority: None }
+        Happened { event, old, new, max_priority: None, except: None }
     }
 
     /// A pod came to a node, or the engine assumes so.
@@ -61,6 +63,12 @@ impl Happened {
     #[must_use]
     pub fn up_to_priority(self, priority: i32) -> Happened {
         Happened { max_priority: Some(priority), ..self }
+    }
+
+    /// The same, for all pods but this one.
+    #[must_use]
+    pub fn to_others_than(self, uid: &str) -> Happened {
+        Happened { except: Some(uid.into()), ..self }
     }
 }
 

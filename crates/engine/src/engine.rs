@@ -1,0 +1,383 @@
+//! The engine: news in, effects out.
+//!
+//! It owns all that decides: the queue, the world, the profiles, the pods on their way to a node. It is synchronous and reads no
+//! clock, no random source and no socket: the time comes with every call, chance from a seed.
+//!
+//! ```text
+//! Event ──apply──► world, pending pods ──► queue ──cycle──► scheduling cycle ──► assume ──► binding cycle ──► Effect
+//!   ▲                                        ▲                   │ fails                        │ fails           │
+//!   │                                        └───────────────────┴──────────────────────────────┘                 │
+//!   └─────────────────────────── Event::Replied ◄── whoever talks to the API server ◄─────────────────────────────┘
+//! ```
+//!
+//! [`Engine::apply`] takes news and never schedules. [`Engine::cycle`] runs at most one scheduling cycle. [`Engine::wake`] does
+//! what is due, and [`Engine::deadline`] says when. Nothing else changes it.
+//!
+//! | module | |
+//! | --- | --- |
+//! | `news` | what comes in |
+//! | `effect` | what goes out |
+//! | `handlers` | objects that came, changed or went (upstream's `eventhandlers.go`) |
+//! | `scheduling` | one attempt up to Permit (upstream's `schedulingCycle`) |
+//! | `binding` | Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`) |
+//! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
+//! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `shadow` | judging what another scheduler did |
+//! | `status` | conditions and nominations on their way to the API server, one patch a pod at a time |
+
+mod binding;
+pub mod effect;
+mod eviction;
+mod failure;
+mod handlers;
+pub mod news;
+mod nominations;
+mod post_filter;
+mod scheduling;
+pub mod shadow;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster_api::Str;
+use loadmaster_framework::event::EventWithHint;
+use loadmaster_framework::{
+    ClusterEvent, Cx, CycleState, FeatureGates, PodInfo, QueueSort, QueuedPodInfo, World,
+};
+use loadmaster_stdx::{Map, Rng};
+
+use crate::profile::Profile;
+use crate::queue::{Held, PluginIdx, Plugins, Queue, SeatIdx};
+use crate::scheduler::Scheduler;
+use crate::time::{Mono, Now};
+
+use binding::{Assumed, Awaited, Owner};
+pub use effect::{Call, CallId, Effect, Effects, Lane, ObjectName, Observation, Outcome, Tell};
+use eviction::Eviction;
+pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
+use post_filter::PostFiltering;
+pub use shadow::{Judgement, Opinion};
+use status::Statuses;
+
+/// How an engine runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
+    /// After this long a pod that no event woke is tried again.
+    pub max_in_unschedulable: Duration,
+    /// How many pods may be between Permit and the end of their binding. While so many are, no pod is tried, so that an urgent
+    /// one that comes late is never behind tens of thousands that wait for the API server.
+    pub bind_window: usize,
+    /// Judge every pod of ours that another scheduler binds ([`Observation::Judged`]).
+    pub shadow: bool,
+    /// Hold one decision in so many against asking every plugin about every node; 0 for none.
+    pub check_every: u64,
+    /// What a stopwatch shows, in nanoseconds: goes into [`Observation`]s and nowhere else.
+    pub ticks: fn() -> u64,
+}
+
+impl Default for Options {
+    /// Upstream's defaults, and a bind window of 500.
+    fn default() -> Self {
+        Options {
+            seed: 0,
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+            max_in_unschedulable: Duration::from_secs(300),
+            bind_window: 500,
+            shadow: false,
+            check_every: 0,
+            ticks: || 0,
+        }
+    }
+}
+
+/// What [`Engine::cycle`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cycled {
+    /// One pod was tried.
+    Ran,
+    /// No pod is ready.
+    Idle,
+    /// The bind window is full; answers must come first.
+    Waiting,
+}
+
+/// A profile with whoever decides by it.
+pub(crate) struct Seat {
+    pub profile: Arc<Profile>,
+    pub scheduler: Scheduler,
+}
+
+/// A pod of ours that has no node yet, as the API server has it.
+pub(crate) struct Pending {
+    pub pod: Arc<PodInfo>,
+    pub seat: SeatIdx,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Its `PodScheduled` condition: as the API server has it, or as the last patch wrote it.
+    pub condition: Option<status::Condition>,
+}
+
+/// A scheduler without a clock, a random source or a socket.
+pub struct Engine {
+    options: Options,
+    gates: FeatureGates,
+    seats: Vec<Seat>,
+    interests: Interests,
+    /// For PostFilter; each profile's ties are broken by a stream of their own.
+    chance: Rng,
+    world: World,
+    queue: Queue,
+    pending: Map<Box<str>, Pending>,
+    /// Assigned pods whose node is not known (yet), by node.
+    orphans: Map<Str, Vec<Arc<PodInfo>>>,
+    /// Pods that this engine put on a node and that are not known to be bound, by uid.
+    assumed: Map<Box<str>, Assumed>,
+    /// How many of `assumed` are between Permit and the end of their binding.
+    n_binding: usize,
+    /// Who waits for the answer to a call.
+    calls: Map<CallId, Owner>,
+    /// Who waits for an object or for time to pass.
+    awaited: Vec<Awaited>,
+    /// Attempts that wait for a PostFilter plugin, by uid.
+    post_filtering: Map<Box<str>, PostFiltering>,
+    /// Evictions under way, by uid of the pod that gets the room.
+    evictions: Map<Box<str>, Eviction>,
+    statuses: Statuses,
+    diagnosed: Option<failure::Diagnosed>,
+    n_calls: u64,
+    n_bindings: u64,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet. There must be at least one profile, and all have the same QueueSort plugin.
+    pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: Options) -> Engine {
+        let rng = Rng::new(options.seed);
+        let sort = profiles.iter().find_map(|profile| profile.queue_sort.first());
+        let sort: Arc<dyn QueueSort> =
+            sort.map_or_else(|| Arc::new(FirstComesFirst) as _, |member| member.point.clone());
+        let queue = Queue::new(
+            crate::queue::Options {
+                initial_backoff: options.initial_backoff,
+                max_backoff: options.max_backoff,
+                max_in_unschedulable: options.max_in_unschedulable,
+                pop_from_backoff: gates.pop_from_backoff_q,
+            },
+            sort,
+        );
+        let seats = profiles.into_iter().map(|profile| {
+            let chance = rng.split(&profile.scheduler_name);
+            let mut scheduler = Scheduler::new(profile.clone(), chance);
+            scheduler.check_every(options.check_every);
+            Seat { profile, scheduler }
+        });
+        let seats: Vec<Seat> = seats.collect();
+        Engine {
+            interests: Interests::of(&seats),
+            seats,
+            chance: rng.split("PostFilter"),
+            world: World::new(gates.clone()),
+            queue,
+            pending: Map::default(),
+            orphans: Map::default(),
+            assumed: Map::default(),
+            n_binding: 0,
+            calls: Map::default(),
+            awaited: Vec::new(),
+            post_filtering: Map::default(),
+            evictions: Map::default(),
+            statuses: Statuses::default(),
+            diagnosed: None,
+            n_calls: 0,
+            n_bindings: 0,
+            gates,
+            options,
+        }
+    }
+
+    /// Takes news. Never schedules.
+    pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
+        match event {
+            Event::Set(object) => self.set(now, object, effects),
+            Event::Gone(name) => self.gone(now, &name, effects),
+            Event::Replied { call, reply } => self.replied(now, call, &reply, effects),
+            Event::Changed { object, value } => self.changed(now, &object, value.as_ref(), effects),
+            Event::Permit { uid, plugin, verdict } => {
+                self.permitted(now, &uid, plugin.as_deref(), &verdict, effects);
+            }
+            Event::Activate(uids) => {
+                let asking = Asking::new(&self.seats, &self.interests, &self.world);
+                let uids: Vec<&str> = uids.iter().map(|uid| &**uid).collect();
+                self.queue.activate(now, &asking, &uids);
+            }
+        }
+    }
+
+    /// Does what is due by now: backoffs that are over, waits that took too long.
+    pub fn wake(&mut self, now: Now, effects: &mut Effects) {
+        let asking = Asking::new(&self.seats, &self.interests, &self.world);
+        self.queue.flush(now, &asking);
+        self.time_out(now, effects);
+    }
+
+    /// When [`Engine::wake`] has something to do next.
+    pub fn deadline(&self) -> Option<Mono> {
+        let waits = self.awaited.iter().map(|awaited| awaited.until).min();
+        self.queue.deadline().into_iter().chain(waits).chain(self.permit_deadline()).min()
+    }
+
+    /// All nodes and assigned pods.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// The profiles, in the order of the configuration.
+    pub fn profiles(&self) -> impl Iterator<Item = &Arc<Profile>> {
+        self.seats.iter().map(|seat| &seat.profile)
+    }
+
+    /// A pod of ours without a node, as the API server has it.
+    pub fn pending_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.pending.get(uid).map(|pending| &pending.pod)
+    }
+
+    /// All of them, ordered by uid.
+    pub fn pending_pods(&self) -> Vec<&Arc<PodInfo>> {
+        let mut pods: Vec<_> = self.pending.values().map(|pending| &pending.pod).collect();
+        pods.sort_unstable_by(|a, b| a.uid.cmp(&b.uid));
+        pods
+    }
+
+    /// Number of pods that were put on a node and are not known to be bound.
+    pub fn n_assumed(&self) -> usize {
+        self.assumed.values().filter(|assumed| !assumed.confirmed).count()
+    }
+
+    /// Uids of pods whose binding cycle is under way, ordered.
+    pub fn binding_pods(&self) -> Vec<&str> {
+        let running = self.assumed.iter().filter(|(_, assumed)| assumed.binding.is_some());
+        let mut uids: Vec<&str> = running.map(|(uid, _)| &**uid).collect();
+        uids.sort_unstable();
+        uids
+    }
+
+    /// What checks of fast decisions against slow ones found ([`Options::check_every`]).
+    pub fn disagreements(&self) -> impl Iterator<Item = &String> {
+        self.seats.iter().flat_map(|seat| seat.scheduler.disagreements())
+    }
+
+    fn seat_of(&self, pod: &PodInfo) -> Option<SeatIdx> {
+        let name = pod.template.scheduler_name();
+        let at = self.seats.iter().position(|seat| seat.profile.scheduler_name == name)?;
+        Some(SeatIdx(at as u32))
+    }
+
+    fn seat(&self, seat: SeatIdx) -> &Seat {
+        &self.seats[seat.0 as usize]
+    }
+
+    fn next_call(&mut self, owner: Owner) -> CallId {
+        self.n_calls += 1;
+        let id = CallId(self.n_calls);
+        self.calls.insert(id, owner);
+        id
+    }
+}
+
+/// The order of a queue whose profiles have no QueueSort plugin.
+struct FirstComesFirst;
+
+impl QueueSort for FirstComesFirst {
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> std::cmp::Ordering {
+        a.queued.cmp(&b.queued)
+    }
+}
+
+/// What the queue is told when it asks plugins.
+pub(crate) struct Asking<'a> {
+    seats: &'a [Seat],
+    interests: &'a Interests,
+    world: &'a World,
+}
+
+impl<'a> Asking<'a> {
+    pub fn new(seats: &'a [Seat], interests: &'a Interests, world: &'a World) -> Self {
+        Asking { seats, interests, world }
+    }
+}
+
+/// What any plugin of any profile wants to be asked about.
+#[derive(Default)]
+pub(crate) struct Interests {
+    /// Some plugin named no event, which means all of them.
+    everything: bool,
+    events: Vec<ClusterEvent>,
+}
+
+impl Interests {
+    fn of(seats: &[Seat]) -> Interests {
+        let mut interests = Interests::default();
+        for plugin in seats.iter().flat_map(|seat| &seat.profile.plugins) {
+            let Some(events) = &plugin.events else {
+                interests.everything = true;
+                continue;
+            };
+            for known in events {
+                if !interests.events.contains(&known.event) {
+                    interests.events.push(known.event.clone());
+                }
+            }
+        }
+        interests
+    }
+}
+
+impl Plugins for Asking<'_> {
+    fn pre_enqueue(
+        &self,
+        seat: SeatIdx,
+        pod: &PodInfo,
+        first: Option<PluginIdx>,
+    ) -> Result<(), Held> {
+        let seat = &self.seats[seat.0 as usize];
+        let cycle = CycleState::default();
+        let cx = Cx { world: self.world, cycle: &cycle, states: seat.scheduler.states() };
+        let is_first = |plugin: usize| first == Some(PluginIdx(plugin as u32));
+        let members = &seat.profile.pre_enqueue;
+        let ordered = members
+            .iter()
+            .filter(|member| is_first(member.plugin))
+            .chain(members.iter().filter(|member| !is_first(member.plugin)));
+        for member in ordered {
+            member
+                .point
+                .pre_enqueue(cx, pod)
+                .map_err(|rejection| Held { plugin: PluginIdx(member.plugin as u32), rejection })?;
+        }
+        Ok(())
+    }
+
+    fn events(&self, seat: SeatIdx, plugin: PluginIdx) -> Option<&[EventWithHint]> {
+        let plugin = self.seats[seat.0 as usize].profile.plugins.get(plugin.0 as usize)?;
+        plugin.events.as_deref()
+    }
+
+    fn is_of_interest(&self, event: &ClusterEvent) -> bool {
+        self.interests.everything || self.interests.events.iter().any(|known| known.matches(event))
+    }
+
+    fn world(&self) -> &World {
+        self.world
+    }
+}

@@ -1,0 +1,156 @@
+//! Conditions and nominations on their way to the API server. A pod has one patch under way at a time; what comes up meanwhile
+//! is put together and follows it.
+
+use loadmaster_api::{Str, Timestamp};
+use loadmaster_framework::PodInfo;
+use loadmaster_framework::request::{ApiRequest, Verb};
+use loadmaster_stdx::Map;
+use serde_json::{Value, json};
+
+use super::Engine;
+use super::binding::Owner;
+use super::effect::{Call, Effect, Effects, Lane, Observation};
+use super::news::Reply;
+use crate::time::Now;
+
+/// A `PodScheduled` condition, as far as it decides whether another patch is worth its while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub status: Str,
+    pub reason: Str,
+    pub message: Box<str>,
+}
+
+/// What a patch writes.
+#[derive(Clone, Debug, Default)]
+struct Patch {
+    condition: Option<Written>,
+    nominated_node: Option<Str>,
+}
+
+#[derive(Clone, Debug)]
+struct Written {
+    condition: Condition,
+    generation: i64,
+    /// Set when the condition's status changes with this patch.
+    transition: Option<Timestamp>,
+}
+
+/// Patches by pod uid: present while one is under way, with what follows it.
+#[derive(Default)]
+pub(super) struct Statuses(Map<Box<str>, Option<Patch>>);
+
+impl Statuses {
+    /// The pod is gone or has its node: nothing more is written.
+    pub fn forget(&mut self, uid: &str) {
+        if let Some(next) = self.0.get_mut(uid) {
+            *next = None;
+        }
+    }
+}
+
+impl Engine {
+    /// Writes a condition and a promised node into the pod's status, if that changes anything.
+    pub(super) fn patch_status(
+        &mut self,
+        now: Now,
+        uid: &str,
+        condition: Option<Condition>,
+        nominated_node: Option<Str>,
+        effects: &mut Effects,
+    ) {
+        let Some(pending) = self.pending.get_mut(uid) else { return };
+        let condition = condition.filter(|new| pending.condition.as_ref() != Some(new));
+        let under_way = self.statuses.0.contains_key(uid);
+        let nominated_node =
+            nominated_node.filter(|node| under_way || *node != pending.pod.nominated_node_name);
+        if condition.is_none() && nominated_node.is_none() {
+            return;
+        }
+        let written = condition.map(|condition| {
+            let before = pending.condition.replace(condition.clone());
+            let stays = before.is_some_and(|before| before.status == condition.status);
+            let transition = (!stays).then_some(now.wall);
+            Written { condition, generation: pending.generation, transition }
+        });
+        let patch = Patch { condition: written, nominated_node };
+        let pod = pending.pod.clone();
+        match self.statuses.0.get_mut(uid) {
+            Some(next) => next.get_or_insert_default().add(patch),
+            None => self.send_patch(&pod, &patch, effects),
+        }
+    }
+
+    /// The API server took a patch, or did not: then the next failure writes its condition anew.
+    pub(super) fn status_patched(&mut self, uid: &str, reply: &Reply, effects: &mut Effects) {
+        let next = self.statuses.0.remove(uid).flatten();
+        let Some(pending) = self.pending.get_mut(uid) else { return };
+        if let Err(error) = reply {
+            if next.is_none() {
+                pending.condition = None;
+            }
+            let pod = pending.pod.full_name();
+            let what = format!("pod {pod}: updating its status: {}", error.message);
+            effects.push(Effect::Observe(Observation::Trouble { what }));
+        }
+        let pod = pending.pod.clone();
+        if let Some(next) = next {
+            self.send_patch(&pod, &next, effects);
+        }
+    }
+
+    fn send_patch(&mut self, pod: &PodInfo, patch: &Patch, effects: &mut Effects) {
+        self.statuses.0.insert(pod.uid.clone(), None);
+        let id = self.next_call(Owner::Status { uid: pod.uid.clone() });
+        let request = patch.request(pod);
+        effects.push(Effect::Call(Call { id, lane: Lane::Status, request }));
+    }
+}
+
+impl Patch {
+    /// Puts a later patch on top.
+    fn add(&mut self, later: Patch) {
+        if let Some(mut written) = later.condition {
+            let earlier = self.condition.take().and_then(|earlier| earlier.transition);
+            written.transition = written.transition.or(earlier);
+            self.condition = Some(written);
+        }
+        self.nominated_node = later.nominated_node.or(self.nominated_node.take());
+    }
+
+    /// A strategic merge patch; conditions are merged by their type.
+    fn request(&self, pod: &PodInfo) -> ApiRequest {
+        let mut status = serde_json::Map::new();
+        if let Some(node) = &self.nominated_node {
+            let node = if node.is_empty() { Value::Null } else { json!(node.as_str()) };
+            status.insert("nominatedNodeName".to_owned(), node);
+        }
+        if let Some(Written { condition, generation, transition }) = &self.condition {
+            let mut entry = json!({
+                "type": "PodScheduled",
+                "status": condition.status.as_str(),
+                "reason": condition.reason.as_str(),
+                "message": &*condition.message,
+            });
+            if *generation > 0 {
+                entry["observedGeneration"] = json!(generation);
+            }
+            if let Some(time) = transition {
+                entry["lastTransitionTime"] = json!(time.to_string());
+            }
+            status.insert("conditions".to_owned(), json!([entry]));
+        }
+        // The UID keeps the patch off a pod of the same name that came later.
+        let metadata = json!({"uid": &*pod.uid});
+        ApiRequest {
+            verb: Verb::StrategicMergePatch,
+            group: Str::default(),
+            version: Str::new("v1"),
+            resource: Str::new("pods"),
+            namespace: pod.template.namespace.clone(),
+            name: Str::new(&pod.name),
+            subresource: Str::new("status"),
+            body: Some(json!({"metadata": metadata, "status": status})),
+        }
+    }
+}
