@@ -49,6 +49,7 @@ enum Step {
     Happened {
         nth: usize,
         max_priority: Option<i32>,
+        except: Option<usize>,
     },
     Activate {
         pods: Vec<usize>,
@@ -113,9 +114,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         }),
         1 => (0usize..3).prop_map(|nth| Step::Done { nth }),
         1 => (0usize..3).prop_map(|nth| Step::Bound { nth }),
-        5 => (0usize..10, prop::option::weighted(0.2, 0..6)).prop_map(|(nth, max_priority)| {
-            Step::Happened { nth, max_priority }
-        }),
+        5 => (0usize..10, prop::option::weighted(0.2, 0..6), prop::option::weighted(0.2, pod.clone()))
+            .prop_map(|(nth, max_priority, except)| Step::Happened { nth, max_priority, except }),
         1 => prop::collection::vec(pod, 1..4).prop_map(|pods| Step::Activate { pods }),
         4 => (0usize..5).prop_map(|nth| Step::Wait { millis: [1, 400, 1_000, 4_500, 61_000][nth] }),
         4 => Just(Step::Flush),
@@ -214,10 +214,11 @@ impl Both {
                     self.twin.done(&pod.info.pod.uid);
                 }
             }
-            Step::Happened { nth, max_priority } => {
+            Step::Happened { nth, max_priority, except } => {
                 let (labels, spec) = looks().swap_remove(3);
                 let other = self.plugins.pod("other", labels, spec);
-                let happened = Happened { max_priority, ..news(&other).swap_remove(nth) };
+                let except = except.map(|pod| name(pod).into());
+                let happened = Happened { max_priority, except, ..news(&other).swap_remove(nth) };
                 self.queue.happened(now, &self.plugins, happened.clone());
                 self.switch();
                 self.twin.happened(now, &self.plugins, happened);

@@ -269,13 +269,15 @@ impl Twin {
     }
 
     pub fn happened(&mut self, now: Now, plugins: &FakePlugins, happened: Happened) {
-        let Happened { event, old, new, max_priority } = happened;
+        let Happened { event, old, new, max_priority, except } = happened;
         if event == boring() {
             return;
         }
         let label = Cause::Event(event.clone()).to_string();
         for pod in self.waiting() {
-            if max_priority.is_some_and(|max| pod.info.pod.template.priority() > max) {
+            let is_excepted = except.as_deref() == Some(pod.uid());
+            if is_excepted || max_priority.is_some_and(|max| pod.info.pod.template.priority() > max)
+            {
                 continue;
             }
             self.wake(now, plugins, pod, &event, &old, &new, &label);
