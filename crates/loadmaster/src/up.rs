@@ -104,9 +104,12 @@ fn options(args: &Args, setup: &Setup) -> Options {
 
 /// Extension points that only a scheduler with an API server runs must not be taken for working.
 fn note_what_is_missing(setup: &Setup) {
+    // Every default profile has this one, so that a note on it would always be there.
+    let is_usual = |name: &&str| *name == "DefaultPreemption";
     for profile in &setup.profiles {
+        let post_filter = profile.post_filter.iter().map(|it| it.name);
         let points = [
-            ("PostFilter", profile.post_filter.iter().map(|it| it.name).collect::<Vec<_>>()),
+            ("PostFilter", post_filter.filter(|name| !is_usual(name)).collect::<Vec<_>>()),
             ("Reserve", profile.reserve.iter().map(|it| it.name).collect()),
             ("Permit", profile.permit.iter().map(|it| it.name).collect()),
             ("PreBind", profile.pre_bind.iter().map(|it| it.name).collect()),

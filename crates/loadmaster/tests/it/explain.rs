@@ -56,16 +56,18 @@ fn tables() {
     check(
         &["huge", "-n", "shop", "--from", "cluster.json"],
         &expect![[r#"
-        shop/huge fits none of 4 nodes
-          0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu.
-          profile default-scheduler
+            shop/huge fits none of 4 nodes
+              0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu.
+              profile default-scheduler
 
-          NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
-              2  NodeResourcesFit   cannot help  Insufficient cpu                  a, b
-              1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
-              1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
-        exit 1
-    "#]],
+              NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
+                  2  NodeResourcesFit   cannot help  Insufficient cpu                  a, b
+                  1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
+                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
+
+              preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
+            exit 1
+        "#]],
     );
     check(
         &["default/old", "--from", "cluster.json", "--all"],
@@ -160,19 +162,115 @@ fn json_is_a_contract() {
     check(
         &["shop/huge", "--from", "cluster.json", "-o", "yaml"],
         &expect![[r#"
-        pod: shop/huge
+            pod: shop/huge
+            profile: default-scheduler
+            nodes:
+            - name: a
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+            - name: b
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+            - name: c
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: TaintToleration
+                reasons:
+                - node(s) had untolerated taint(s)
+              scores: {}
+            - name: d
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: NodeUnschedulable
+                reasons:
+                - node(s) were unschedulable
+              scores: {}
+            best: []
+            message: "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
+            preemption:
+              candidates: {}
+              best: []
+              message: "preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+            exit 1
+        "#]],
+    );
+}
+
+/// Two nodes full of pods of low priority, one node that eviction cannot open, and two pods that want room.
+const FULL: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "2", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}, "status": {"allocatable": {"cpu": "2", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "c"}, "status": {"allocatable": {"cpu": "1", "pods": "10"}}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p1", "namespace": "x", "uid": "1", "labels": {"app": "db"}},
+ "spec": {"nodeName": "a", "priority": 5, "containers": [{"resources": {"requests": {"cpu": "1"}}}]}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p2", "namespace": "x", "uid": "2", "labels": {"app": "db"}},
+ "spec": {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p3", "namespace": "x", "uid": "3"},
+ "spec": {"nodeName": "b", "priority": 5, "containers": [{"resources": {"requests": {"cpu": "2"}}}]}},
+{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "db", "namespace": "x"},
+ "spec": {"selector": {"matchLabels": {"app": "db"}}}, "status": {"disruptionsAllowed": 1}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "high", "namespace": "x", "uid": "4"},
+ "spec": {"priority": 9, "containers": [{"resources": {"requests": {"cpu": "2"}}}]}},
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "low", "namespace": "x", "uid": "5"},
+ "spec": {"priority": -9, "containers": [{"resources": {"requests": {"cpu": "2"}}}]}}
+]}"#;
+
+#[test]
+fn who_would_have_to_go() {
+    let folder = Folder::new().with("full.json", FULL);
+    let check = |args: &[&str], want: &Expect| {
+        let args = [&["explain", "-n", "x", "--from", "full.json"], args].concat();
+        want.assert_eq(&folder.run(&args));
+    };
+    check(&["high"], &expect![[r#"
+        x/high fits none of 3 nodes
+          0/3 nodes are available: 3 Insufficient cpu.
+          profile default-scheduler
+
+          NODES  TURNED DOWN BY    PREEMPTION   REASON            FOR EXAMPLE
+              2  NodeResourcesFit  may help     Insufficient cpu  a, b
+              1  NodeResourcesFit  cannot help  Insufficient cpu  c
+
+          evicting pods of lower priority makes room on 2 nodes; best: b
+          NODE  VICTIMS  PDB VIOLATIONS  FOR EXAMPLE
+          b           1               0  x/p3
+          a           2               1  x/p1, x/p2
+        exit 1
+    "#]]);
+    check(&["low"], &expect![[r#"
+        x/low fits none of 3 nodes
+          0/3 nodes are available: 3 Insufficient cpu.
+          profile default-scheduler
+
+          NODES  TURNED DOWN BY    PREEMPTION   REASON            FOR EXAMPLE
+              2  NodeResourcesFit  may help     Insufficient cpu  a, b
+              1  NodeResourcesFit  cannot help  Insufficient cpu  c
+
+          preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.
+        exit 1
+    "#]]);
+    check(&["high", "-o", "yaml"], &expect![[r#"
+        pod: x/high
         profile: default-scheduler
         nodes:
         - name: a
           filter:
-            code: UnschedulableAndUnresolvable
+            code: Unschedulable
             plugin: NodeResourcesFit
             reasons:
             - Insufficient cpu
           scores: {}
         - name: b
           filter:
-            code: UnschedulableAndUnresolvable
+            code: Unschedulable
             plugin: NodeResourcesFit
             reasons:
             - Insufficient cpu
@@ -180,22 +278,61 @@ fn json_is_a_contract() {
         - name: c
           filter:
             code: UnschedulableAndUnresolvable
-            plugin: TaintToleration
+            plugin: NodeResourcesFit
             reasons:
-            - node(s) had untolerated taint(s)
-          scores: {}
-        - name: d
-          filter:
-            code: UnschedulableAndUnresolvable
-            plugin: NodeUnschedulable
-            reasons:
-            - node(s) were unschedulable
+            - Insufficient cpu
           scores: {}
         best: []
-        message: "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
+        message: "0/3 nodes are available: 3 Insufficient cpu."
+        preemption:
+          candidates:
+            a:
+              victims:
+              - x/p1
+              - x/p2
+              pdbViolations: 1
+            b:
+              victims:
+              - x/p3
+              pdbViolations: 0
+          best:
+          - b
+          message: ""
         exit 1
-    "#]],
-    );
+    "#]]);
+    check(&["low", "-o", "yaml"], &expect![[r#"
+        pod: x/low
+        profile: default-scheduler
+        nodes:
+        - name: a
+          filter:
+            code: Unschedulable
+            plugin: NodeResourcesFit
+            reasons:
+            - Insufficient cpu
+          scores: {}
+        - name: b
+          filter:
+            code: Unschedulable
+            plugin: NodeResourcesFit
+            reasons:
+            - Insufficient cpu
+          scores: {}
+        - name: c
+          filter:
+            code: UnschedulableAndUnresolvable
+            plugin: NodeResourcesFit
+            reasons:
+            - Insufficient cpu
+          scores: {}
+        best: []
+        message: "0/3 nodes are available: 3 Insufficient cpu."
+        preemption:
+          candidates: {}
+          best: []
+          message: "preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
+        exit 1
+    "#]]);
 }
 
 #[test]

@@ -66,6 +66,8 @@ fn a_live_cluster_is_explained() {
 
           NODES  TURNED DOWN BY    PREEMPTION  REASON            FOR EXAMPLE
               1  NodeResourcesFit  may help    Insufficient cpu  a
+
+          preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
         2> warning: this cluster has no namespaces: affinity terms with a namespaceSelector match no namespace
         2> warning: this cluster has no services: default spreading of pods over zones may be scored differently
         2> warning: this cluster has no replicationcontrollers: default spreading of pods over zones may be scored differently
