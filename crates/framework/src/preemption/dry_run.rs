@@ -17,14 +17,15 @@ const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 pub struct DryRun<'a> {
     preemptor: Preemptor<'a>,
     node: NodeInfo<'a>,
-    cycle: CycleState,
+    /// Cloned at the first change: a node without victims needs none.
+    cycle: Option<CycleState>,
     overlay: Overlay,
 }
 
 impl<'a> DryRun<'a> {
     pub(super) fn new(preemptor: Preemptor<'a>, node: NodeInfo<'a>) -> Self {
         let overlay = node.overlay().cloned().unwrap_or_default();
-        DryRun { preemptor, node, cycle: preemptor.cx.cycle.clone(), overlay }
+        DryRun { preemptor, node, cycle: None, overlay }
     }
 
     /// The node as it is now in the dry run.
@@ -46,7 +47,8 @@ impl<'a> DryRun<'a> {
         self.overlay.remove(other.clone());
         let (preemptor, node) = (self.preemptor, self.node.with(&self.overlay));
         let world = preemptor.cx.world;
-        preemptor.feasibility.remove_pod(&mut self.cycle, world, preemptor.pod, other, node)
+        let cycle = self.cycle.get_or_insert_with(|| preemptor.cx.cycle.clone());
+        preemptor.feasibility.remove_pod(cycle, world, preemptor.pod, other, node)
     }
 
     /// Puts a pod on the node, or back on it.
@@ -58,7 +60,8 @@ impl<'a> DryRun<'a> {
         self.overlay.add(other.clone());
         let (preemptor, node) = (self.preemptor, self.node.with(&self.overlay));
         let world = preemptor.cx.world;
-        preemptor.feasibility.add_pod(&mut self.cycle, world, preemptor.pod, other, node)
+        let cycle = self.cycle.get_or_insert_with(|| preemptor.cx.cycle.clone());
+        preemptor.feasibility.add_pod(cycle, world, preemptor.pod, other, node)
     }
 
     /// Whether the preemptor would fit now, with and without the pods that are nominated to the node.
@@ -67,7 +70,8 @@ impl<'a> DryRun<'a> {
     ///
     /// What the first Filter says that turns it down.
     pub fn fits(&self) -> Result<(), Rejection> {
-        let cx = Cx { cycle: &self.cycle, ..self.preemptor.cx };
+        let cycle = self.cycle.as_ref().unwrap_or(self.preemptor.cx.cycle);
+        let cx = Cx { cycle, ..self.preemptor.cx };
         self.preemptor.feasibility.fits(cx, self.preemptor.pod, self.node())
     }
 

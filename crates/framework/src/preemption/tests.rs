@@ -162,7 +162,7 @@ fn budgets() {
     check(&[elsewhere], two, "a: low (0)");
     // One may go: the more important one uses it up, and its fellow would violate.
     let one = guard(json!({"disruptionsAllowed": 1}), web());
-    check(&[one.clone()], &["high 5 2 10 web", "low 0 2 10 web"], "a: high (0)");
+    check(std::slice::from_ref(&one), &["high 5 2 10 web", "low 0 2 10 web"], "a: high (0)");
     // Every budget counts, and each pod uses up all that select it.
     check(&[one.clone(), guard(json!({}), web())], two, "a: high (0)");
     let four = &["p 0 1 10 web", "q 0 1 11 web", "r 0 1 12 web", "s 0 1 13 web"];

@@ -230,7 +230,9 @@ fn who_would_have_to_go() {
         let args = [&["explain", "-n", "x", "--from", "full.json"], args].concat();
         want.assert_eq(&folder.run(&args));
     };
-    check(&["high"], &expect![[r#"
+    check(
+        &["high"],
+        &expect![[r#"
         x/high fits none of 3 nodes
           0/3 nodes are available: 3 Insufficient cpu.
           profile default-scheduler
@@ -244,8 +246,11 @@ fn who_would_have_to_go() {
           b           1               0  x/p3
           a           2               1  x/p1, x/p2
         exit 1
-    "#]]);
-    check(&["low"], &expect![[r#"
+    "#]],
+    );
+    check(
+        &["low"],
+        &expect![[r#"
         x/low fits none of 3 nodes
           0/3 nodes are available: 3 Insufficient cpu.
           profile default-scheduler
@@ -256,8 +261,11 @@ fn who_would_have_to_go() {
 
           preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.
         exit 1
-    "#]]);
-    check(&["high", "-o", "yaml"], &expect![[r#"
+    "#]],
+    );
+    check(
+        &["high", "-o", "yaml"],
+        &expect![[r#"
         pod: x/high
         profile: default-scheduler
         nodes:
@@ -299,8 +307,11 @@ fn who_would_have_to_go() {
           - b
           message: ""
         exit 1
-    "#]]);
-    check(&["low", "-o", "yaml"], &expect![[r#"
+    "#]],
+    );
+    check(
+        &["low", "-o", "yaml"],
+        &expect![[r#"
         pod: x/low
         profile: default-scheduler
         nodes:
@@ -332,7 +343,8 @@ fn who_would_have_to_go() {
           best: []
           message: "preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
         exit 1
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
