@@ -9,8 +9,10 @@
 //!    of pods that could stay, the kept one is the first in the order of 2, position by position, and nothing can be added to it.
 //! 4. The best candidates are those that five rules, one after the other, leave.
 //!
-//! One thing is left out: PodTopologySpread's PreFilter does not count pods that are terminating, and its AddPod and RemovePod, here as
-//! in kube-scheduler, do. So a dry run says something else than a world from which such a pod is gone.
+//! Two things are left out, in which a dry run, here as in kube-scheduler, says something else than a world from which pods are
+//! gone. PodTopologySpread's PreFilter does not count pods that are terminating, and its AddPod and RemovePod do. And
+//! InterPodAffinity is not asked at all when no pod that is there matters to it, so that it misses the anti-affinity of a
+//! nominated one; in a dry run it was asked before the others went.
 //!
 //! Nothing is shared with the search: no dry run, no overlay, no AddPod or RemovePod; PreFilter runs anew for every set.
 
@@ -68,7 +70,7 @@ pub fn check(loaded: &mut Loaded<'_>) -> Result<Option<Seen>, String> {
     if shown.message.starts_with("preemption: not eligible") {
         return Ok(None);
     }
-    if counts_terminating(loaded) {
+    if is_left_out(loaded) {
         return Ok(None);
     }
     let evaluation = evaluate(loaded);
@@ -119,14 +121,18 @@ fn evaluate(loaded: &Loaded<'_>) -> Evaluation {
     )
 }
 
-/// Whether PodTopologySpread counts a dry run's pods otherwise than a world's.
-fn counts_terminating(loaded: &Loaded<'_>) -> bool {
+/// Whether a dry run may differ from a world in which the same pods are gone.
+fn is_left_out(loaded: &Loaded<'_>) -> bool {
     let constraints = &loaded.pod.template.spec.topology_spread_constraints;
     let is_hard = constraints.iter().any(|known| known.when_unsatisfiable == "DoNotSchedule");
     let is_going = |pod: &Arc<PodInfo>| {
         pod.terminating && pod.template.priority() < loaded.pod.template.priority()
     };
-    is_hard && loaded.world.node_infos().any(|node| node.pods().any(is_going))
+    let counts_terminating =
+        is_hard && loaded.world.node_infos().any(|node| node.pods().any(is_going));
+    let apart = |pod: &Arc<PodInfo>| pod.template.has_required_anti_affinity();
+    let mut nodes = loaded.world.nominated_nodes();
+    counts_terminating || nodes.any(|node| loaded.world.nominated(node).iter().any(apart))
 }
 
 /// A pod of lower priority, and whether its eviction violates a budget.
