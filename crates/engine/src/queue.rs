@@ -312,7 +312,7 @@ impl Queue {
                 Place::Unschedulable | Place::Gated => Origin::Waiting,
             };
             self.detach(slot);
-            self.to_active(slot, Move { now, plugins, cause, origin });
+            self.move_to_active(slot, Move { now, plugins, cause, origin });
         }
     }
 
@@ -327,7 +327,7 @@ impl Queue {
         }
         let cause = &Cause::BackoffComplete;
         for slot in over {
-            self.to_active(slot, Move { now, plugins, cause, origin: Origin::Backoff });
+            self.move_to_active(slot, Move { now, plugins, cause, origin: Origin::Backoff });
         }
         let tick = now.mono.floor(TIMEOUT_TICK);
         if tick > self.timeout_tick {
@@ -404,7 +404,7 @@ impl Queue {
         let slot = self.pods.insert(Entry { pod, place: Place::Unschedulable });
         self.slots.insert(uid, slot);
         let cause = &Cause::Event(ClusterEvent::new(EventResource::UnschedulablePod, action));
-        self.to_active(slot, Move { now, plugins, cause, origin: Origin::Anywhere });
+        self.move_to_active(slot, Move { now, plugins, cause, origin: Origin::Anywhere });
     }
 
     /// A waiting pod changed itself: its rejecters say whether that helps. Gated pods are asked too.
@@ -503,19 +503,19 @@ impl Queue {
     fn send(&mut self, slot: Slot, strategy: Strategy, step: Move<'_>) {
         let pod = &self.pods[slot].pod;
         match strategy {
-            Strategy::Skip => self.to_waiting(slot, step),
+            Strategy::Skip => self.move_to_waiting(slot, step),
             Strategy::AfterBackoff if self.options.is_backing_off(pod, step.now.mono) => {
-                self.to_backoff(slot, step);
+                self.move_to_backoff(slot, step);
             }
-            Strategy::AfterBackoff | Strategy::Immediately => self.to_active(slot, step),
+            Strategy::AfterBackoff | Strategy::Immediately => self.move_to_active(slot, step),
         }
     }
 
-    fn to_active(&mut self, slot: Slot, step: Move<'_>) {
+    fn move_to_active(&mut self, slot: Slot, step: Move<'_>) {
         // With PopFromBackoffQ a pod was asked when it came to backoffQ.
         let was_asked = self.options.pop_from_backoff && step.origin == Origin::Backoff;
         if !was_asked && !self.passes_pre_enqueue(slot, step.plugins) {
-            return self.to_waiting(slot, step);
+            return self.move_to_waiting(slot, step);
         }
         let entry = &mut self.pods[slot];
         entry.pod.initial_attempt.get_or_insert(step.now.mono);
@@ -524,10 +524,10 @@ impl Queue {
         self.incoming.count(IncomingQueue::Active, step.cause);
     }
 
-    fn to_backoff(&mut self, slot: Slot, step: Move<'_>) {
+    fn move_to_backoff(&mut self, slot: Slot, step: Move<'_>) {
         // It may be popped from there.
         if self.options.pop_from_backoff && !self.passes_pre_enqueue(slot, step.plugins) {
-            return self.to_waiting(slot, step);
+            return self.move_to_waiting(slot, step);
         }
         let entry = &mut self.pods[slot];
         entry.place = Place::Backoff;
@@ -539,7 +539,7 @@ impl Queue {
         self.incoming.count(IncomingQueue::Backoff, step.cause);
     }
 
-    fn to_waiting(&mut self, slot: Slot, step: Move<'_>) {
+    fn move_to_waiting(&mut self, slot: Slot, step: Move<'_>) {
         let entry = &mut self.pods[slot];
         entry.place = if entry.pod.gating.is_some() { Place::Gated } else { Place::Unschedulable };
         self.waiting.insert(slot, &entry.pod);

@@ -79,7 +79,9 @@ fn a_backoff_ends_after_its_window() {
 fn errors_and_rejections_are_counted_apart() {
     let mut kit = kit();
     kit.add("a", json!({}), json!({}));
-    let attempts: [(&[u32], &[u32], (u32, u32)); 6] = [
+    /// Who rejects it, as Unschedulable and as Pending; rejections and errors then.
+    type Attempt = (&'static [u32], &'static [u32], (u32, u32));
+    let attempts: [Attempt; 6] = [
         (&[], &[], (0, 1)),
         (&[], &[], (0, 2)),
         (&[0], &[], (1, 0)),

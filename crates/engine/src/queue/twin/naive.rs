@@ -129,7 +129,7 @@ impl Twin {
             initial_attempt: None,
             nth: self.n_came,
         };
-        let pod = self.to_active(now, plugins, pod, label, false);
+        let pod = self.move_to_active(now, plugins, pod, label, false);
         self.pods.push(pod);
     }
 
@@ -323,8 +323,8 @@ impl Twin {
                 let waited = pod.at == At::Unschedulable;
                 let asked = pod.at == At::Backoff && self.options.pop_from_backoff;
                 let pod = match asked {
-                    true => self.into_active(now, pod, "ForceActivate"),
-                    false => self.to_active(now, plugins, pod, "ForceActivate", waited),
+                    true => self.move_past_pre_enqueue(now, pod, "ForceActivate"),
+                    false => self.move_to_active(now, plugins, pod, "ForceActivate", waited),
                 };
                 self.put_back(pod);
             }
@@ -339,8 +339,8 @@ impl Twin {
         for pod in over {
             if self.backoff_end(&pod).is_none_or(|end| end < tick) {
                 let pod = match self.options.pop_from_backoff {
-                    true => self.into_active(now, pod, "BackoffComplete"),
-                    false => self.to_active(now, plugins, pod, "BackoffComplete", false),
+                    true => self.move_past_pre_enqueue(now, pod, "BackoffComplete"),
+                    false => self.move_to_active(now, plugins, pod, "BackoffComplete", false),
                 };
                 self.put_back(pod);
             }
@@ -396,23 +396,23 @@ impl Twin {
         waited: bool,
     ) -> TwinPod {
         match worth {
-            Worth::No => self.to_unschedulable(pod, label, waited),
+            Worth::No => self.move_to_unschedulable(pod, label, waited),
             Worth::AfterBackoff if self.is_backing_off(&pod, now) => {
                 let mut pod = pod;
                 if self.options.pop_from_backoff {
                     pod = ask_pre_enqueue(plugins, pod);
                     if pod.gating.is_some() {
-                        return self.to_unschedulable(pod, label, waited);
+                        return self.move_to_unschedulable(pod, label, waited);
                     }
                 }
                 self.count("backoff", label);
                 TwinPod { at: At::Backoff, ..pod }
             }
-            _ => self.to_active(now, plugins, pod, label, waited),
+            _ => self.move_to_active(now, plugins, pod, label, waited),
         }
     }
 
-    fn to_active(
+    fn move_to_active(
         &mut self,
         now: Now,
         plugins: &FakePlugins,
@@ -422,18 +422,18 @@ impl Twin {
     ) -> TwinPod {
         let pod = ask_pre_enqueue(plugins, pod);
         match pod.gating {
-            Some(_) => self.to_unschedulable(pod, label, waited),
-            None => self.into_active(now, pod, label),
+            Some(_) => self.move_to_unschedulable(pod, label, waited),
+            None => self.move_past_pre_enqueue(now, pod, label),
         }
     }
 
-    fn into_active(&mut self, now: Now, pod: TwinPod, label: &str) -> TwinPod {
+    fn move_past_pre_enqueue(&mut self, now: Now, pod: TwinPod, label: &str) -> TwinPod {
         self.count("active", label);
         let initial_attempt = pod.initial_attempt.or(Some(now.mono.0));
         TwinPod { at: At::Active, initial_attempt, ..pod }
     }
 
-    fn to_unschedulable(&mut self, pod: TwinPod, label: &str, waited: bool) -> TwinPod {
+    fn move_to_unschedulable(&mut self, pod: TwinPod, label: &str, waited: bool) -> TwinPod {
         if !waited {
             self.count("unschedulable", label);
         }
