@@ -8,11 +8,13 @@
 
 mod convert;
 mod frames;
+mod items;
 mod messages;
 mod wire;
 
 use prost::Message;
 
+use crate::meta::ObjectMeta;
 use crate::node::Node;
 use crate::pod::Pod;
 use crate::quantity::QuantityError;
@@ -22,6 +24,7 @@ use crate::workload::{
 };
 
 pub use frames::Frames;
+pub use items::Items;
 pub use wire::Envelope;
 
 /// An object of any kind that is known here.
@@ -50,6 +53,25 @@ pub enum Object {
     PriorityClass(PriorityClass),
     /// What the server answers instead of an object.
     Status(Status),
+}
+
+impl Object {
+    /// The object's metadata; None for a Status, which has none worth reading.
+    pub fn metadata(&self) -> Option<&ObjectMeta> {
+        Some(match self {
+            Object::Node(object) => &object.metadata,
+            Object::Pod(object) => &object.metadata,
+            Object::Namespace(object) => &object.metadata,
+            Object::Service(object) => &object.metadata,
+            Object::ReplicationController(object) => &object.metadata,
+            Object::ReplicaSet(object) => &object.metadata,
+            Object::StatefulSet(object) => &object.metadata,
+            Object::Deployment(object) => &object.metadata,
+            Object::PodDisruptionBudget(object) => &object.metadata,
+            Object::PriorityClass(object) => &object.metadata,
+            Object::Status(_) => return None,
+        })
+    }
 }
 
 /// What the server answers instead of an object, or at the end of a watch.
@@ -256,6 +278,11 @@ kinds! {
 /// When the envelope or the message is malformed, or the kind is not known.
 pub fn decode(bytes: &[u8]) -> Result<Object, ProtoError> {
     let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
+    object(api_version, kind, raw)
+}
+
+/// Decodes the bare message of an object of any known kind.
+fn object(api_version: &str, kind: &str, raw: &[u8]) -> Result<Object, ProtoError> {
     Ok(match (api_version, kind) {
         ("v1", "Node") => Object::Node(Box::new(Kind::from_message(raw)?)),
         ("v1", "Pod") => Object::Pod(Box::new(Kind::from_message(raw)?)),
@@ -318,6 +345,22 @@ pub fn decode_list<T: Kind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
 ///
 /// When the frame is malformed, or the object is of another kind.
 pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> {
+    event_with(frame, decode_as)
+}
+
+/// Decodes a frame of a watch of any known kind.
+///
+/// # Errors
+///
+/// When the frame is malformed, or the kind is not known.
+pub fn decode_any_event(frame: &[u8]) -> Result<WatchEvent<Object>, ProtoError> {
+    event_with(frame, decode)
+}
+
+fn event_with<T>(
+    frame: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, ProtoError>,
+) -> Result<WatchEvent<T>, ProtoError> {
     let (event, bytes) = wire::watch_event(frame)?;
     let Envelope { raw, api_version, kind } = Envelope::open(bytes)?;
     if event == "ERROR" {
@@ -329,9 +372,9 @@ pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> 
     let (version, ends_initial_events) = wire::version(raw)?;
     let resource_version = version.to_owned();
     match event {
-        "ADDED" => Ok(WatchEvent::Added { object: decode_as(bytes)?, resource_version }),
-        "MODIFIED" => Ok(WatchEvent::Modified { object: decode_as(bytes)?, resource_version }),
-        "DELETED" => Ok(WatchEvent::Deleted { object: decode_as(bytes)?, resource_version }),
+        "ADDED" => Ok(WatchEvent::Added { object: decode(bytes)?, resource_version }),
+        "MODIFIED" => Ok(WatchEvent::Modified { object: decode(bytes)?, resource_version }),
+        "DELETED" => Ok(WatchEvent::Deleted { object: decode(bytes)?, resource_version }),
         "BOOKMARK" => Ok(WatchEvent::Bookmark { resource_version, ends_initial_events }),
         _ => Err(ProtoError::Event { kind: event.to_owned() }),
     }

@@ -7,8 +7,9 @@ use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::Snapshot;
 use serde::Deserialize;
 
-use crate::kinds::Kind;
-use crate::{Error, PAGE, warning};
+use crate::answer::{causes, escape, message_of};
+use crate::kinds::Resource;
+use crate::read::{Error, PAGE, warning};
 
 /// Objects a page, and how large a page and a list may be.
 const PAGE_LEN: usize = 500;
@@ -22,7 +23,7 @@ const N_RESTARTS: usize = 3;
 pub(crate) struct Asked<'a> {
     pub client: &'a Client,
     pub server: &'a str,
-    pub kind: &'a Kind,
+    pub kind: &'a Resource,
 }
 
 /// Why there is no list.
@@ -100,7 +101,7 @@ async fn get(asked: &Asked<'_>, after: &str) -> Result<Answer, Missing> {
     }
 }
 
-fn uri(kind: &Kind, after: &str) -> String {
+fn uri(kind: &Resource, after: &str) -> String {
     let mut uri = format!("{}?limit={PAGE_LEN}", kind.path());
     if let Some(selector) = kind.field_selector {
         uri.push_str("&fieldSelector=");
@@ -111,18 +112,6 @@ fn uri(kind: &Kind, after: &str) -> String {
         escape(after, &mut uri);
     }
     uri
-}
-
-/// Percent-encoding of all but RFC 3986's unreserved characters.
-fn escape(text: &str, out: &mut String) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte))
-            }
-            other => out.push_str(&format!("%{other:02X}")),
-        }
-    }
 }
 
 impl Asked<'_> {
@@ -143,7 +132,7 @@ impl Asked<'_> {
     }
 
     fn refused(&self, status: u16, message: &str) -> Missing {
-        let Kind { resource, required, .. } = *self.kind;
+        let Resource { resource, required, .. } = *self.kind;
         let (server, message) = (self.server.to_owned(), message.to_owned());
         let rule = self.kind.rule();
         match status {
@@ -162,20 +151,6 @@ impl Asked<'_> {
     }
 }
 
-/// An error with its causes. kube's texts repeat their source, so that a cause that was told already is left out.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
 fn continue_of(text: &str) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -190,43 +165,23 @@ fn continue_of(text: &str) -> String {
     serde_json::from_str::<Page>(text).unwrap_or_default().metadata.r#continue
 }
 
-/// What an error answer says: a Status object, or whatever a proxy wrote, shortened.
-fn message_of(text: &str) -> String {
-    #[derive(Deserialize)]
-    struct Status {
-        message: String,
-    }
-    const LEN_MAX: usize = 200;
-    match serde_json::from_str::<Status>(text) {
-        Ok(status) => status.message,
-        Err(_) => {
-            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(LEN_MAX).collect()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::KINDS;
+    use crate::kinds::RESOURCES;
 
     #[test]
     fn addresses() {
         assert_eq!(
-            uri(&KINDS[0], "a/b+c="),
+            uri(&RESOURCES[0], "a/b+c="),
             "/api/v1/pods?limit=500&fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed\
              &continue=a%2Fb%2Bc%3D"
         );
-        assert_eq!(uri(&KINDS[5], ""), "/apis/apps/v1/replicasets?limit=500");
+        assert_eq!(uri(&RESOURCES[5], ""), "/apis/apps/v1/replicasets?limit=500");
     }
 
     #[test]
-    fn messages() {
-        assert_eq!(
-            message_of(r#"{"kind":"Status","message":"pods is forbidden"}"#),
-            "pods is forbidden"
-        );
-        assert_eq!(message_of("<html>\n  Bad   Gateway</html>"), "<html> Bad Gateway</html>");
+    fn tokens() {
         assert_eq!(continue_of(r#"{"metadata":{"continue":"x"},"items":[{"a":[1]}]}"#), "x");
         assert_eq!(continue_of(r#"{"metadata":{"resourceVersion":"7"}}"#), "");
     }

@@ -74,6 +74,21 @@ fn check<T: Kind + DeserializeOwned + PartialEq + Debug>(message: &impl Message,
 }
 
 #[test]
+fn lists_of_any_kind_are_decoded_object_by_object() {
+    let bytes = bytes(NODE_LIST);
+    let items = Items::open(&bytes).unwrap();
+    let whole: List<Node> = decode_list(&bytes).unwrap();
+    assert_eq!(items.resource_version(), whole.resource_version);
+    assert_eq!(items.continue_token(), whole.continue_token);
+    let objects: Vec<(Object, &str)> = items.decode().map(Result::unwrap).collect();
+    let nodes: Vec<Object> =
+        whole.items.into_iter().map(|node| Object::Node(node.into())).collect();
+    assert_eq!(objects, nodes.into_iter().map(|node| (node, "")).collect::<Vec<_>>());
+    assert_eq!((items.len(), items.is_empty()), (2, false));
+    assert!(Items::open(&self::bytes(NODE)).is_err());
+}
+
+#[test]
 fn objects_made_by_go() {
     let node: Node = serde_json::from_str(NODE_JSON).unwrap();
     assert_eq!(decode(&bytes(NODE)), Ok(Object::Node(Box::new(node))));

@@ -1,0 +1,96 @@
+//! From a request value to HTTP.
+
+use bytes::Bytes;
+use http::Method;
+use loadmaster_framework::request::{ApiRequest, Verb};
+
+use crate::answer::escape;
+use crate::lane::{JSON, Request};
+
+/// The request as it is sent.
+pub(super) fn http(request: &ApiRequest) -> Request {
+    let (method, content_type) = match request.verb {
+        Verb::Get => (Method::GET, JSON),
+        Verb::Create => (Method::POST, JSON),
+        Verb::Update => (Method::PUT, JSON),
+        Verb::JsonPatch => (Method::PATCH, "application/json-patch+json"),
+        Verb::MergePatch => (Method::PATCH, "application/merge-patch+json"),
+        Verb::StrategicMergePatch => (Method::PATCH, "application/strategic-merge-patch+json"),
+        Verb::Delete => (Method::DELETE, JSON),
+    };
+    // A JSON value always has a text.
+    let body = request.body.as_ref().map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+    Request { method, body, content_type, ..Request::get(path(request)) }
+}
+
+/// Its path.
+pub(super) fn path(request: &ApiRequest) -> String {
+    let mut path = match &*request.group {
+        "" => format!("/api/{}", request.version),
+        group => format!("/apis/{group}/{}", request.version),
+    };
+    let mut part = |text: &str| {
+        path.push('/');
+        escape(text, &mut path);
+    };
+    if !request.namespace.is_empty() {
+        part("namespaces");
+        part(&request.namespace);
+    }
+    part(&request.resource);
+    // An object is created in its collection; its name stands in the body.
+    let in_collection = request.verb == Verb::Create && request.subresource.is_empty();
+    if !request.name.is_empty() && !in_collection {
+        part(&request.name);
+    }
+    if !request.subresource.is_empty() {
+        part(&request.subresource);
+    }
+    path
+}
+
+/// Whether doing it twice is doing it once.
+pub(super) fn is_repeatable(verb: Verb) -> bool {
+    match verb {
+        Verb::Get | Verb::MergePatch | Verb::StrategicMergePatch | Verb::Delete => true,
+        Verb::Create | Verb::Update | Verb::JsonPatch => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        #[track_caller]
+        fn check(verb: Verb, place: [&str; 6], want: &str) {
+            let [group, version, resource, namespace, name, subresource] = place.map(Into::into);
+            let body = None;
+            let request =
+                ApiRequest { verb, group, version, resource, namespace, name, subresource, body };
+            let sent = http(&request);
+            assert_eq!(format!("{} {} {}", sent.method, sent.path, sent.content_type), want);
+        }
+        check(
+            Verb::Create,
+            ["", "v1", "pods", "shop", "web", "binding"],
+            "POST /api/v1/namespaces/shop/pods/web/binding application/json",
+        );
+        check(
+            Verb::StrategicMergePatch,
+            ["", "v1", "pods", "shop", "web", "status"],
+            "PATCH /api/v1/namespaces/shop/pods/web/status application/strategic-merge-patch+json",
+        );
+        check(
+            Verb::Delete,
+            ["", "v1", "nodes", "", "a/b", ""],
+            "DELETE /api/v1/nodes/a%2Fb application/json",
+        );
+        check(
+            Verb::Create,
+            ["resource.k8s.io", "v1", "resourceclaims", "n", "c", ""],
+            "POST /apis/resource.k8s.io/v1/namespaces/n/resourceclaims application/json",
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! A server of a few lines: HTTP/1.1 on loopback, or HTTP/2 over TLS, that answers by a script.
+
+use std::future::Future;
+use std::io::{Error, Write};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use loadmaster_client::{Cluster, ClusterOptions};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// Longer than any test takes.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// What was asked.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub method: String,
+    pub path: String,
+    pub body: String,
+    pub headers: http::HeaderMap,
+}
+
+/// What is answered.
+pub enum Say {
+    Reply(u16, String),
+    RetryAfter(u16, u64, String),
+    /// Pieces as they come; the answer ends with the channel.
+    Stream(mpsc::Receiver<String>),
+    /// The connection is cut.
+    Cut,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Say> + Send>>;
+type Script = Arc<dyn Fn(Asked) -> Answering + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, Error>;
+
+pub struct Server {
+    pub kubeconfig: PathBuf,
+    pub n_connections: Arc<AtomicUsize>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.kubeconfig);
+    }
+}
+
+pub fn script<F>(answer: impl Fn(Asked) -> F + Send + Sync + 'static) -> Script
+where
+    F: Future<Output = Say> + Send + 'static,
+{
+    Arc::new(move |asked| Box::pin(answer(asked)))
+}
+
+/// Serves plain HTTP/1.1 until the runtime ends.
+pub async fn serve(script: Script) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let n_connections = Arc::new(AtomicUsize::new(0));
+    let count = n_connections.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let script = script.clone();
+            tokio::spawn(async move {
+                let service = service_fn(move |request| answer(script.clone(), request));
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    let kubeconfig = kubeconfig(&url, "");
+    Server { kubeconfig, n_connections }
+}
+
+/// Serves HTTP/2 over TLS, so many requests at a time on a connection.
+pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let n_connections = Arc::new(AtomicUsize::new(0));
+    let count = n_connections.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let (script, acceptor) = (script.clone(), acceptor.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let service = service_fn(move |request| answer(script.clone(), request));
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder.max_concurrent_streams(n_streams_max);
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    let pem = cert.pem();
+    let ca: String = pem.lines().map(|line| format!("        {line}\n")).collect();
+    let ca_file = write_file("pem", &ca.replace("        ", ""));
+    let kubeconfig = kubeconfig(&url, &format!(", certificate-authority: {:?}", ca_file));
+    Server { kubeconfig, n_connections }
+}
+
+async fn answer(script: Script, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(Error::other)?.to_bytes();
+    let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let asked = Asked {
+        method: head.method.to_string(),
+        path,
+        body: String::from_utf8_lossy(&body).into_owned(),
+        headers: head.headers,
+    };
+    let whole = |status: u16, text: String| {
+        Response::builder()
+            .status(status)
+            .header("content-type", "application/json")
+            .body(http_body_util::Full::from(text).map_err(|never| match never {}).boxed_unsync())
+            .map_err(Error::other)
+    };
+    match script(asked).await {
+        Say::Reply(status, text) => whole(status, text),
+        Say::RetryAfter(status, seconds, text) => {
+            let mut response = whole(status, text)?;
+            response.headers_mut().insert("retry-after", seconds.into());
+            Ok(response)
+        }
+        Say::Stream(pieces) => {
+            let frames = Pieces(pieces);
+            Response::builder()
+                .header("content-type", "application/json")
+                .body(StreamBody::new(frames).boxed_unsync())
+                .map_err(Error::other)
+        }
+        Say::Cut => Err(Error::other("cut")),
+    }
+}
+
+struct Pieces(mpsc::Receiver<String>);
+
+impl futures_core::Stream for Pieces {
+    type Item = Result<Frame<Bytes>, Error>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
+}
+
+fn write_file(extension: &str, text: &str) -> PathBuf {
+    static NTH: AtomicU32 = AtomicU32::new(0);
+    let nth = NTH.fetch_add(1, Ordering::Relaxed);
+    let name = format!("loadmaster-client-lane-{}-{nth}.{extension}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+    path
+}
+
+fn kubeconfig(url: &str, more: &str) -> PathBuf {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
+         clusters: [{{name: it, cluster: {{server: {url:?}{more}}}}}]\n\
+         users: [{{name: me, user: {{token: secret}}}}]\n\
+         contexts: [{{name: here, context: {{cluster: it, user: me}}}}]\n"
+    );
+    write_file("yaml", &text)
+}
+
+impl Server {
+    pub async fn cluster(&self) -> Cluster {
+        let options = ClusterOptions {
+            kubeconfig: Some(self.kubeconfig.clone()),
+            context: None,
+            master: None,
+            user_agent: "tester".to_owned(),
+        };
+        Cluster::find(&options).await.unwrap()
+    }
+}
+
+/// Does not wait for ever.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, what).await.expect("it takes too long")
+}
