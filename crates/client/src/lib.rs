@@ -6,6 +6,8 @@
 //! | [`lane`] | requests over connections of their own: binds never wait behind lists | |
 //! | [`watch`] | keeps a picture of the cluster current | [`watch::Machine`] |
 //! | [`calls`] | executes what the engine asks for, binds first | [`calls::Intent`], [`limit::Bucket`] |
+//! | [`lease`] | says who leads | [`lease::Election`] |
+//! | [`recorder`] | writes Events | [`recorder::Series`] |
 //! | [`read`] | reads a cluster once, for `loadmaster explain` | |
 //!
 //! How a cluster is found and how one proves who one is are kube-rs' matter: kubeconfig files, contexts, exec plugins, or the
@@ -20,9 +22,11 @@ pub mod connect;
 mod dial;
 pub mod kinds;
 pub mod lane;
+pub mod lease;
 pub mod limit;
 mod page;
 pub mod read;
+pub mod recorder;
 pub mod watch;
 
 pub use connect::{Cluster, ClusterOptions, ConnectError};

@@ -1,4 +1,4 @@
-//! Lanes, watches and calls against a scripted server.
+//! Lanes and all that goes over them, against a scripted server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 #![allow(clippy::disallowed_types, reason = "the server is shared between tasks")]
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use common::{Asked, Say, script, serve, serve_h2, soon};
 use loadmaster_client::calls::{Calls, Finished, Job, Limits, Outcome};
+use loadmaster_client::lease::{LeaseOptions, Timing, hold};
+use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
 use loadmaster_client::watch::{Change, Follow, Unavailable, follow};
 use loadmaster_client::{Kind, Lanes, Request, SendError};
 use loadmaster_framework::request::{ApiRequest, Verb};
@@ -340,4 +342,134 @@ async fn other_calls_come_back_with_the_object_or_the_refusal() {
     calls.submit(job).unwrap();
     let done = soon(finished.recv()).await.unwrap();
     assert_eq!(done, Finished { id: 7, outcome: Outcome::Done(json!({"status": {}})) });
+}
+
+fn notice(pod: &str, note: &str) -> Notice {
+    let (namespace, name) = ("n".into(), pod.into());
+    Notice {
+        regarding: Reference { namespace, name, ..Reference::default() },
+        related: None,
+        is_warning: false,
+        reason: "Scheduled".into(),
+        action: "Binding".into(),
+        note: note.to_owned(),
+        controller: "me".into(),
+    }
+}
+
+#[tokio::test]
+async fn events_are_written_and_repetitions_counted() {
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let log = written.clone();
+    let server = serve(script(move |asked: Asked| {
+        let log = log.clone();
+        async move {
+            match &*asked.method {
+                "GET" => return Say::Reply(200, "{}".to_owned()),
+                // The Event has expired meanwhile.
+                "PATCH" => return Say::Reply(404, "{}".to_owned()),
+                _ => {}
+            }
+            let body: serde_json::Value = serde_json::from_str(&asked.body).unwrap();
+            let refuse = body["note"] == "bad";
+            log.lock().unwrap().push(format!(
+                "{} {} {}",
+                body["regarding"]["name"].as_str().unwrap(),
+                body["note"].as_str().unwrap(),
+                body["series"]["count"]
+            ));
+            if refuse { Say::Reply(422, "{}".to_owned()) } else { Say::Reply(201, "{}".to_owned()) }
+        }
+    }))
+    .await;
+    let lanes = Lanes::new(&server.cluster().await);
+    let options =
+        RecorderOptions { n_waiting_max: 3, n_writing_max: 1, ..RecorderOptions::default() };
+    let recorder = Recorder::start(&lanes.events, options);
+    for (pod, note) in [("a", "x"), ("b", "bad"), ("a", "x"), ("c", "too many")] {
+        recorder.record(notice(pod, note));
+    }
+    soon(recorder.drain()).await;
+    assert_eq!(*written.lock().unwrap(), ["a x null", "b bad null", "a x 2"]);
+    let stats = recorder.stats();
+    assert_eq!((stats.n_written, stats.n_failed, stats.n_dropped, stats.n_waiting), (2, 1, 1, 0));
+}
+
+#[tokio::test]
+async fn servers_without_the_new_group_get_events_in_core() {
+    let (paths, mut asked_paths) = mpsc::channel(10);
+    let server = serve(script(move |asked: Asked| {
+        let paths = paths.clone();
+        async move {
+            if asked.method == "GET" {
+                return Say::Reply(404, "{}".to_owned());
+            }
+            paths.send(asked.path).await.unwrap();
+            Say::Reply(201, "{}".to_owned())
+        }
+    }))
+    .await;
+    let lanes = Lanes::new(&server.cluster().await);
+    let recorder = Recorder::start(&lanes.events, RecorderOptions::default());
+    recorder.record(notice("a", "x"));
+    assert_eq!(soon(asked_paths.recv()).await.unwrap(), "/api/v1/namespaces/n/events");
+}
+
+#[tokio::test]
+async fn a_lease_is_taken_and_given_back() {
+    let store = Arc::new(Mutex::new((0u64, serde_json::Value::Null)));
+    let seen = store.clone();
+    let server = serve(script(move |asked: Asked| {
+        let store = store.clone();
+        async move {
+            let (version, lease) = &mut *store.lock().unwrap();
+            if asked.method == "GET" {
+                let status = if lease.is_null() { 404 } else { 200 };
+                return Say::Reply(status, lease.to_string());
+            }
+            let mut body: serde_json::Value = serde_json::from_str(&asked.body).unwrap();
+            let base = body["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            if asked.method == "PUT" && base != version.to_string() {
+                return Say::Reply(409, "{}".to_owned());
+            }
+            *version += 1;
+            body["metadata"]["resourceVersion"] = version.to_string().into();
+            body["metadata"]["uid"] = "lease-uid".into();
+            *lease = body;
+            Say::Reply(200, lease.to_string())
+        }
+    }))
+    .await;
+    let lanes = Lanes::new(&server.cluster().await);
+    let timing = Timing {
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+    let options = |identity: &str| LeaseOptions {
+        namespace: "kube-system".to_owned(),
+        name: "kube-scheduler".to_owned(),
+        identity: identity.to_owned(),
+        timing,
+    };
+    let first = hold(&lanes.lease, options("first"));
+    let mut standing = first.standing();
+    soon(standing.wait_for(|standing| standing.is_leading && standing.leader == "first"))
+        .await
+        .unwrap();
+    assert_eq!(standing.borrow().uid, "lease-uid");
+    let second = hold(&lanes.lease, options("second"));
+    let mut waiting = second.standing();
+    soon(waiting.wait_for(|standing| standing.leader == "first")).await.unwrap();
+    assert!(!waiting.borrow().is_leading);
+    soon(first.release()).await;
+    assert!(standing.borrow().is_over && !standing.borrow().is_leading);
+    let released = seen.lock().unwrap().1["spec"].clone();
+    assert_eq!(
+        (&released["holderIdentity"], &released["leaseDurationSeconds"]),
+        (&json!(""), &json!(1))
+    );
+    soon(waiting.wait_for(|standing| standing.is_leading)).await.unwrap();
+    assert_eq!(seen.lock().unwrap().1["spec"]["leaseTransitions"], 1);
+    drop(second);
 }
