@@ -38,6 +38,18 @@ impl Kind {
         Kind::PriorityClass,
     ];
 
+    /// What a running scheduler follows: what upstream's role `system:kube-scheduler` allows. Priorities come with the pods.
+    pub const SCHEDULING: [Kind; 8] = [
+        Kind::Pod,
+        Kind::Node,
+        Kind::Namespace,
+        Kind::Service,
+        Kind::ReplicationController,
+        Kind::ReplicaSet,
+        Kind::StatefulSet,
+        Kind::PodDisruptionBudget,
+    ];
+
     /// Where it is found on the server.
     pub fn resource(self) -> &'static Resource {
         &RESOURCES[self as usize]
@@ -138,6 +150,12 @@ impl Resource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scheduler_follows_all_but_priority_classes() {
+        let followed = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PriorityClass);
+        assert!(followed.eq(Kind::SCHEDULING));
+    }
 
     #[test]
     fn the_table_is_in_the_order_of_the_kinds() {

@@ -4,12 +4,12 @@
 //!
 //! The algorithm is client-go's: a candidate takes a lease over when it has seen the same record for longer than the record's duration
 //! by its own clock (the times in the record are for people); every write names the version it replaces; a leader renews
-//! every retry period and gives up when it has not managed to for the renew deadline. Three things are stricter:
+//! every retry period and gives up when it has not managed to for the renew deadline. Three things differ:
 //!
 //! - A leader also stops shortly before its lease could be taken over, counted from when its last successful renewal was *sent*. client-go
 //!   counts from when the answer came, so that slow answers can make two leaders.
 //! - A leader that reads another holder in the record stops at once.
-//! - A candidate looks every second whether the lease has been given back, and then does not wait for its turn.
+//! - A candidate looks every second at a lease that somebody holds, so that it notices sooner that it was given back or ran out.
 
 mod driver;
 mod election;

@@ -10,8 +10,8 @@ use crate::limit::part;
 /// A candidate's pause is lengthened by up to so many times itself; client-go's JitterFactor of 1.2, in tenths.
 const JITTER_TENTHS: u32 = 12;
 
-/// How often a candidate looks whether the lease has been given back.
-const PEEK: Duration = Duration::from_secs(1);
+/// How often a candidate looks at a lease that somebody holds. client-go's looks come 2 to 4.4 s apart.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A leader stops so long before its lease could be taken over, at most.
 const MARGIN_MAX: Duration = Duration::from_secs(1);
@@ -73,10 +73,8 @@ enum Phase {
     Idle,
     /// Renews what is believed to be the newest version.
     Optimistic(Record),
-    /// Reads. A peek writes only if the lease was given back.
-    Reading {
-        is_peek: bool,
-    },
+    /// Reads.
+    Reading,
     /// Creates or updates.
     Creating(Record),
     Updating(Record),
@@ -99,9 +97,8 @@ pub struct Election {
     /// When that record was seen first, or written.
     observed_at: Duration,
     reported: String,
-    /// The next try, and the next look.
+    /// The next try.
     try_at: Duration,
-    peek_at: Duration,
     /// When the request at hand was sent.
     sent_at: Duration,
     /// When a leader gives up.
@@ -122,7 +119,6 @@ impl Election {
             observed_at: Duration::ZERO,
             reported: String::new(),
             try_at: Duration::ZERO,
-            peek_at: Duration::ZERO,
             sent_at: Duration::ZERO,
             give_up_at: Duration::MAX,
         }
@@ -153,8 +149,6 @@ impl Election {
                 self.phase = Phase::Over;
             } else if now.mono >= self.try_at {
                 self.begin(now);
-            } else if !self.is_leading && now.mono >= self.peek_at {
-                self.phase = Phase::Reading { is_peek: true };
             } else {
                 return Ask::Wait(self.wait(now));
             }
@@ -162,7 +156,7 @@ impl Election {
         self.sent_at = now.mono;
         match &self.phase {
             Phase::Idle | Phase::Over => Ask::Over,
-            Phase::Reading { .. } | Phase::ReleaseReading => Ask::Get,
+            Phase::Reading | Phase::ReleaseReading => Ask::Get,
             Phase::Creating(record) => Ask::Create(record.clone()),
             Phase::Optimistic(record) | Phase::Updating(record) | Phase::Releasing(record) => {
                 Ask::Update(record.clone())
@@ -171,7 +165,7 @@ impl Election {
     }
 
     fn wait(&self, now: Now) -> Duration {
-        let until = if self.is_leading { self.give_up_at } else { self.peek_at }.min(self.try_at);
+        let until = if self.is_leading { self.try_at.min(self.give_up_at) } else { self.try_at };
         until.saturating_sub(now.mono)
     }
 
@@ -186,7 +180,7 @@ impl Election {
             let record = self.renewal(now, &self.observed);
             self.phase = Phase::Optimistic(record);
         } else {
-            self.phase = Phase::Reading { is_peek: false };
+            self.phase = Phase::Reading;
         }
         if self.is_leading {
             self.try_at = now.mono + self.timing.retry_period;
@@ -200,12 +194,12 @@ impl Election {
             (Phase::Optimistic(record) | Phase::Updating(record), Told::Written)
             | (Phase::Creating(record), Told::Written) => self.held(now, record, news),
             // Somebody has changed it, or nobody knows: read.
-            (Phase::Optimistic(_), _) => self.phase = Phase::Reading { is_peek: false },
-            (Phase::Reading { .. }, Told::Missing) => {
+            (Phase::Optimistic(_), _) => self.phase = Phase::Reading,
+            (Phase::Reading, Told::Missing) => {
                 let record = self.fresh(now, 0);
                 self.phase = Phase::Creating(record);
             }
-            (Phase::Reading { is_peek }, Told::Found(record)) => self.found(now, record, is_peek),
+            (Phase::Reading, Told::Found(record)) => self.found(now, record),
             (Phase::ReleaseReading, Told::Found(record)) if record.holder == self.identity => {
                 self.phase = Phase::Releasing(Record {
                     holder: String::new(),
@@ -216,7 +210,6 @@ impl Election {
                 });
             }
             (Phase::ReleaseReading | Phase::Releasing(_), _) => self.over(news),
-            (Phase::Reading { is_peek: true }, _) => self.peek_at = now.mono + PEEK,
             (_, _) => self.failed(now),
         }
         self.check_deadline(now, news);
@@ -224,7 +217,7 @@ impl Election {
     }
 
     /// The lease was read.
-    fn found(&mut self, now: Now, record: Record, is_peek: bool) {
+    fn found(&mut self, now: Now, record: Record) {
         if record != self.observed {
             self.observed = record;
             self.observed_at = now.mono;
@@ -236,14 +229,8 @@ impl Election {
             self.give_up_at = now.mono;
             return;
         }
-        let is_free = holder.is_empty();
-        let is_held = !is_free && !is_mine && self.is_observed_valid(now);
-        if is_held || (is_peek && !is_free) {
-            if is_peek {
-                self.peek_at = now.mono + PEEK;
-            } else {
-                self.failed(now);
-            }
+        if !holder.is_empty() && !is_mine && self.is_observed_valid(now) {
+            self.try_at = now.mono + LOOK;
             return;
         }
         let record = if is_mine {
@@ -275,7 +262,6 @@ impl Election {
         }
         let jitter = part(&mut self.rng, self.timing.retry_period * JITTER_TENTHS / 10);
         self.try_at = now.mono + self.timing.retry_period + jitter;
-        self.peek_at = now.mono + PEEK;
     }
 
     fn check_deadline(&mut self, now: Now, news: &mut Vec<LeaseNews>) {

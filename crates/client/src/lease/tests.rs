@@ -130,18 +130,17 @@ fn a_lease_is_taken_over_when_its_record_stood_still() {
     check(
         &[
             (0, "get", other(1)),
-            (500, "wait", None),
-            // Looks change nothing, but are as good as tries for noticing a renewal.
+            (999, "wait", None),
             (1_000, "get", other(1)),
             (5_000, "get", other(2)),
-            (12_000, "get", other(2)),
-            (19_000, "get", other(2)),
-            // Fifteen seconds after the renewal was seen; before that every try is in vain.
-            (25_000, "get", other(2)),
-            (25_001, "update \"me\" x1 15s", Some(Told::Failed)),
-            (25_500, "wait", None),
-            (30_000, "get", other(2)),
-            (30_001, "update \"me\" x1 15s", Some(Told::Written)),
+            (19_999, "get", other(2)),
+            (20_999, "get", other(2)),
+            // Fifteen seconds after the renewal was seen.
+            (21_000, "update \"me\" x1 15s", Some(Told::Failed)),
+            // A write that failed is not repeated for two seconds at least.
+            (23_000, "wait", None),
+            (26_000, "get", other(2)),
+            (26_001, "update \"me\" x1 15s", Some(Told::Written)),
         ],
         &["leader \"other\"", "leading", "leader \"me\""],
     );
