@@ -272,9 +272,9 @@ fn serve(store: &mut Store, ask: &Ask, version: u64) -> (Told, u64) {
 
 /// Runs two or three candidates, for so long over a bad network, then over a good one. Answers how long somebody led in the good time.
 fn simulate(seed: u64) -> Duration {
-    const BAD: Duration = Duration::from_secs(240);
-    const END: Duration = Duration::from_secs(320);
-    const STEP: Duration = Duration::from_millis(10);
+    const BAD: Duration = Duration::from_secs(600);
+    const END: Duration = Duration::from_secs(680);
+    const STEP: Duration = Duration::from_millis(20);
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(2) as usize;
     let mut number = 0;
@@ -293,10 +293,11 @@ fn simulate(seed: u64) -> Duration {
     while at < END {
         at += STEP;
         let is_bad = at < BAD;
-        let delay = |rng: &mut Rng| match rng.below(if is_bad { 8 } else { 1 }) {
-            // Some come so late that nobody waits for them any more.
-            0..4 => ms(1 + rng.below(50)),
-            4..7 => ms(rng.below(9_000)),
+        // Mostly good: who is not cut off must be able to make use of it.
+        let delay = |rng: &mut Rng| match rng.below(if is_bad { 20 } else { 1 }) {
+            0..17 => ms(1 + rng.below(50)),
+            17..19 => ms(rng.below(9_000)),
+            // So late that nobody waits for it any more.
             _ => ms(rng.below(40_000)),
         };
         let mut arrived: Vec<Message> =
@@ -314,7 +315,7 @@ fn simulate(seed: u64) -> Duration {
                         messages.push(Message { at: late, from, number, what });
                         continue;
                     }
-                    if !(is_bad && rng.one_in(6)) {
+                    if !(is_bad && rng.one_in(20)) {
                         let what = What::Answer(told, version);
                         messages.push(Message { at: at + delay(&mut rng), from, number, what });
                     }
@@ -358,7 +359,7 @@ fn simulate(seed: u64) -> Duration {
                     number += 1;
                     let limit = candidate.election.give_up_at().saturating_sub(now.mono);
                     candidate.waiting = Some((number, at + limit.min(ms(5_000))));
-                    if !(is_bad && (rng.one_in(6) || at < candidate.cut_off_until)) {
+                    if !(is_bad && (rng.one_in(20) || at < candidate.cut_off_until)) {
                         let what = What::Request(ask, candidate.version);
                         messages.push(Message { at: at + delay(&mut rng), from, number, what });
                     }
