@@ -15,6 +15,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("plugins", 3),
     ("engine", 4),
     ("client", 5),
+    ("daemon", 6),
     ("sim", 6),
     ("loadmaster", 7),
 ];

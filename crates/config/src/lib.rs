@@ -60,24 +60,51 @@ pub fn check(
     registry: &Registry,
     gates: &Gates,
 ) -> Result<Checked, Vec<Located>> {
+    check_adjusted(document, registry, gates, |_| ())
+}
+
+/// As [`check`], with something that has the last word over the file: command-line flags. It runs
+/// when all defaults are filled in, before anything is checked.
+pub fn check_adjusted(
+    document: &Document,
+    registry: &Registry,
+    gates: &Gates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<Checked, Vec<Located>> {
     let value = source::read(document).map_err(|error| vec![error])?;
-    check_value(value, registry, gates).map_err(|errors| source::locate(document, errors))
+    check_value_adjusted(value, registry, gates, adjust)
+        .map_err(|errors| source::locate(document, errors))
 }
 
 /// The configuration that runs when no file is given.
 pub fn check_default(registry: &Registry, gates: &Gates) -> Result<Checked, Vec<FieldError>> {
-    check_value(
-        serde_json::json!({"apiVersion": v1::API_VERSION, "kind": v1::KIND}),
-        registry,
-        gates,
-    )
+    check_default_adjusted(registry, gates, |_| ())
+}
+
+/// As [`check_default`], with command-line flags over the defaults.
+pub fn check_default_adjusted(
+    registry: &Registry,
+    gates: &Gates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<Checked, Vec<FieldError>> {
+    let empty = serde_json::json!({"apiVersion": v1::API_VERSION, "kind": v1::KIND});
+    check_value_adjusted(empty, registry, gates, adjust)
 }
 
 /// As [`check`], for a value that is no file.
 pub fn check_value(
+    value: Value,
+    registry: &Registry,
+    gates: &Gates,
+) -> Result<Checked, Vec<FieldError>> {
+    check_value_adjusted(value, registry, gates, |_| ())
+}
+
+fn check_value_adjusted(
     mut value: Value,
     registry: &Registry,
     gates: &Gates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<Checked, Vec<FieldError>> {
     decode::header(&mut value).map_err(|error| vec![error])?;
     decode::drop_nulls(&mut value);
@@ -86,6 +113,7 @@ pub fn check_value(
     let (written, undecoded) = decode::strict(value.clone());
     let Some(written) = written else { return Err(undecoded) };
     let mut config = defaults::complete(written, gates);
+    adjust(&mut config);
     let mut args = Vec::new();
     let mut errors = undecoded;
     let is_decoded = errors.is_empty();
