@@ -30,6 +30,8 @@ pub use groups::{
     Misc, SecureServing,
 };
 pub use older::Older;
+pub(crate) use validate::is_metric_label;
+pub(crate) use versions::platform;
 pub use versions::{KUBERNETES_VERSION, Version, Versions, VersionsError};
 
 /// What the command line says.

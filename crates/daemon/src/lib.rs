@@ -11,5 +11,6 @@
 
 pub mod flags;
 mod load;
+pub mod metrics;
 
 pub use load::{LoadError, Loaded};

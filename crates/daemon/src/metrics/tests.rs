@@ -1,0 +1,132 @@
+//! Names, labels, what flags do.
+
+use super::*;
+
+fn with(change: impl FnOnce(&mut Settings)) -> Metrics {
+    let mut settings = Settings::default();
+    change(&mut settings);
+    Metrics::new(&settings).unwrap()
+}
+
+fn series<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.starts_with(name)).collect()
+}
+
+#[test]
+fn buckets_and_labels_as_upstream_writes_them() {
+    let metrics = with(|_| ());
+    metrics.scheduler.plugin("NodeName", "Filter", "Success", 2e-5);
+    let text = metrics.text();
+    let buckets = series(&text, "scheduler_plugin_execution_duration_seconds_bucket");
+    assert_eq!(buckets.len(), 21);
+    assert_eq!(
+        buckets[..3],
+        [
+            r#"scheduler_plugin_execution_duration_seconds_bucket{extension_point="Filter",plugin="NodeName",status="Success",le="1e-05"} 0"#,
+            r#"scheduler_plugin_execution_duration_seconds_bucket{extension_point="Filter",plugin="NodeName",status="Success",le="1.5000000000000002e-05"} 0"#,
+            r#"scheduler_plugin_execution_duration_seconds_bucket{extension_point="Filter",plugin="NodeName",status="Success",le="2.2500000000000005e-05"} 1"#,
+        ]
+    );
+    assert!(text.contains("# HELP scheduler_cache_size [ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.\n# TYPE scheduler_cache_size gauge\n"));
+    assert_eq!(series(&text, "scheduler_pending_pods").len(), 4, "shown from the start");
+    assert_eq!(
+        series(&text, "version_info"),
+        [r#"version_info{binary="1.36.3",component="kube",emulation="1.36",min_compat="1.35"} 1"#]
+    );
+    assert!(text.contains(r#"kubernetes_feature_enabled{name="SidecarContainers",stage=""} 1"#));
+}
+
+#[test]
+fn attempts_beyond_fourteen_are_one_series() {
+    let metrics = with(|_| ());
+    for attempts in [1, 14, 15, 99] {
+        metrics.scheduler.scheduled(attempts, 1.0);
+    }
+    let text = metrics.text();
+    let counts = series(&text, "scheduler_pod_scheduling_sli_duration_seconds_count");
+    assert_eq!(
+        counts,
+        [
+            r#"scheduler_pod_scheduling_sli_duration_seconds_count{attempts="1"} 1"#,
+            r#"scheduler_pod_scheduling_sli_duration_seconds_count{attempts="14"} 1"#,
+            r#"scheduler_pod_scheduling_sli_duration_seconds_count{attempts="15+"} 2"#,
+        ]
+    );
+}
+
+#[test]
+fn disabled_metrics_are_not_shown() {
+    let name = "scheduler_preemption_attempts_total";
+    let metrics =
+        with(|it| it.disabled = vec![name.into(), "process_open_fds".into(), String::new()]);
+    metrics.scheduler.preemption_attempt();
+    let text = metrics.text();
+    assert!(!text.contains(name) && !text.contains("process_open_fds"));
+    assert_eq!(series(&text, "disabled_metrics_total"), ["disabled_metrics_total 2"]);
+}
+
+#[test]
+fn values_that_are_not_allowed_are_unexpected() {
+    let metrics = with(|it| {
+        let key = "scheduler_queue_incoming_pods_total,event".to_owned();
+        it.allowed_labels.insert(key, "PodAdd,NodeAdd".to_owned());
+    });
+    metrics.scheduler.queue_incoming(Queue::Active, "PodAdd", 2);
+    metrics.scheduler.queue_incoming(Queue::Active, "Strange", 1);
+    metrics.scheduler.queue_incoming(Queue::Active, "Other", 1);
+    let text = metrics.text();
+    assert_eq!(
+        series(&text, "scheduler_queue_incoming_pods_total"),
+        [
+            r#"scheduler_queue_incoming_pods_total{event="PodAdd",queue="active"} 2"#,
+            r#"scheduler_queue_incoming_pods_total{event="unexpected",queue="active"} 2"#,
+        ]
+    );
+    let unexpected = "cardinality_enforcement_unexpected_categorizations_total";
+    assert_eq!(series(&text, unexpected), [format!("{unexpected} 2")]);
+}
+
+#[test]
+fn reset_forgets_series_and_keeps_totals() {
+    let metrics = with(|_| ());
+    metrics.scheduler.attempt(AttemptResult::Scheduled, "p", 0.1);
+    metrics.scheduler.preemption_attempt();
+    metrics.healthcheck("ping", "livez", true);
+    metrics.reset();
+    let text = metrics.text();
+    assert!(series(&text, "scheduler_schedule_attempts_total").is_empty());
+    assert_eq!(
+        series(&text, "scheduler_preemption_attempts_total"),
+        ["scheduler_preemption_attempts_total 1"]
+    );
+    assert!(
+        metrics.slis_text().contains(
+            r#"kubernetes_healthchecks_total{name="ping",status="success",type="livez"} 1"#
+        )
+    );
+    metrics.reset_slis();
+    assert_eq!(metrics.slis_text(), "");
+}
+
+#[test]
+fn gates_decide_which_metrics_there_are() {
+    let metrics = with(|_| ());
+    metrics.scheduler.preemption_executed(ApiCallResult::Success, 0.1);
+    metrics.scheduler.api_call("pod_binding", ApiCallResult::Error, 0.1);
+    metrics.scheduler.group_algorithm(0.1);
+    let text = metrics.text();
+    assert!(text.contains("scheduler_preemption_goroutines_execution_total"));
+    assert!(!text.contains("scheduler_async_api_call") && !text.contains("podgroup"));
+}
+
+#[test]
+fn a_manifest_of_allowed_labels() {
+    let path = std::env::temp_dir().join(format!("loadmaster-labels-{}.yaml", std::process::id()));
+    std::fs::write(&path, "allowListMapping:\n  \"m,l\": \"a,b\"\n").unwrap();
+    let mapping = manifest(path.to_str().unwrap()).unwrap();
+    assert_eq!(mapping, BTreeMap::from([("m,l".to_owned(), "a,b".to_owned())]));
+    std::fs::write(&path, "allowListMapping: {m: a}\n").unwrap();
+    let error = manifest(path.to_str().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "the allow list of metric labels: \"m\" is not metric,label");
+    let _ = std::fs::remove_file(&path);
+}

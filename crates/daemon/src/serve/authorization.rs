@@ -1,0 +1,128 @@
+//! Who may: the privileged group, paths that are open to all, SubjectAccessReviews.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::ServeError;
+use super::api::{Api, review};
+use super::cache::Cache;
+use super::user::User;
+use crate::flags;
+use crate::metrics::{AuthorizationResult, Metrics};
+
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// This group may do anything.
+const MASTERS: &str = "system:masters";
+/// Questions longer than this are not kept.
+const QUESTION_BYTES_MAX: usize = 10_000;
+
+/// What was decided, with a reason perhaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Allowed,
+    Denied(String),
+}
+
+/// Decides who may.
+pub(super) struct Authorizer {
+    api: Option<Arc<dyn Api>>,
+    open_paths: Vec<String>,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
+    answers: Cache<Decision>,
+    metrics: Arc<Metrics>,
+}
+
+impl Authorizer {
+    pub fn new(
+        flags: &flags::Authorization,
+        api: Option<Arc<dyn Api>>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Authorizer, ServeError> {
+        if api.is_none() {
+            tracing::warn!(
+                "No authorization-kubeconfig provided, so SubjectAccessReview of authorization tokens won't work"
+            );
+        }
+        let paths = flags.authorization_always_allow_paths.iter();
+        Ok(Authorizer {
+            api,
+            open_paths: paths.map(|path| path.trim_start_matches('/').to_owned()).collect(),
+            allowed_ttl: flags.authorization_webhook_cache_authorized_ttl.to_std().unwrap_or_default(),
+            denied_ttl: flags.authorization_webhook_cache_unauthorized_ttl.to_std().unwrap_or_default(),
+            answers: Cache::new().map_err(|_| ServeError::Random)?,
+            metrics,
+        })
+    }
+
+    /// Whether a user may; an error is a reason to answer 500.
+    pub async fn authorize(&self, user: &User, verb: &str, path: &str) -> Result<Decision, String> {
+        let started = tokio::time::Instant::now();
+        let result = self.decide(user, verb, path).await;
+        let label = match &result {
+            Ok(Decision::Allowed) => AuthorizationResult::Allowed,
+            Ok(Decision::Denied(_)) if self.api.is_some() => AuthorizationResult::Denied,
+            Ok(Decision::Denied(_)) => AuthorizationResult::NoOpinion,
+            Err(_) => AuthorizationResult::Error,
+        };
+        self.metrics.reviews.authorized(label, started.elapsed().as_secs_f64());
+        result
+    }
+
+    async fn decide(&self, user: &User, verb: &str, path: &str) -> Result<Decision, String> {
+        if user.groups.iter().any(|group| group == MASTERS) || self.is_open(path) {
+            return Ok(Decision::Allowed);
+        }
+        let Some(api) = &self.api else { return Ok(Decision::Denied(String::new())) };
+        let mut spec = json!({
+            "user": user.name,
+            "groups": user.groups,
+            "nonResourceAttributes": {"path": path, "verb": verb},
+        });
+        if !user.uid.is_empty() {
+            spec["uid"] = json!(user.uid);
+        }
+        if !user.extra.is_empty() {
+            spec["extra"] = json!(user.extra);
+        }
+        let question = spec.to_string();
+        if let Some(decision) = self.answers.get(question.as_bytes()) {
+            return Ok(decision);
+        }
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
+        });
+        let record = |code, seconds| self.metrics.reviews.access_review(code, seconds);
+        let reply = review(api.as_ref(), ACCESS_REVIEWS, body, record).await?;
+        let status = &reply["status"];
+        let (decision, ttl) = if status["allowed"].as_bool() == Some(true) {
+            (Decision::Allowed, self.allowed_ttl)
+        } else {
+            let reason = status["reason"].as_str().unwrap_or_default();
+            (Decision::Denied(reason.to_owned()), self.denied_ttl)
+        };
+        if question.len() < QUESTION_BYTES_MAX {
+            self.answers.put(question.as_bytes(), decision.clone(), ttl);
+        }
+        Ok(decision)
+    }
+
+    fn is_open(&self, path: &str) -> bool {
+        let path = path.trim_start_matches('/');
+        self.open_paths.iter().any(|open| match open.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == open,
+        })
+    }
+}
+
+/// What is said to one who may not.
+pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> String {
+    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let name = Value::from(escape(&user.name));
+    let path = Value::from(escape(path));
+    let message = format!("forbidden: User {name} cannot {verb} path {path}");
+    if reason.is_empty() { message } else { format!("{message}: {reason}") }
+}

@@ -1,0 +1,143 @@
+//! Who asks: users, and the certificates that name them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use ring::digest;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use x509_parser::der_parser::{Oid, oid};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::tls::provider;
+
+/// Nobody in particular.
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+const AUTHENTICATED: &str = "system:authenticated";
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+/// The attribute of a subject that holds a user's UID.
+const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Name.
+    pub name: String,
+    /// UID; empty if there is none.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Whatever else is known.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    pub(super) fn anonymous() -> User {
+        User {
+            name: ANONYMOUS.to_owned(),
+            groups: vec![UNAUTHENTICATED.to_owned()],
+            ..User::default()
+        }
+    }
+
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS || self.groups.iter().any(|group| group == UNAUTHENTICATED)
+    }
+
+    /// As a user who is known.
+    pub(super) fn authenticated(mut self) -> User {
+        let is_said = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
+        if self.name != ANONYMOUS && !self.groups.iter().any(is_said) {
+            self.groups.push(AUTHENTICATED.to_owned());
+        }
+        self
+    }
+
+    /// From a client certificate that was verified: the common name is the user, organizations are
+    /// groups.
+    pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Option<User>, String> {
+        let subject = Subject::read(certificate)?;
+        if subject.common_name.is_empty() {
+            return Ok(None);
+        }
+        let fingerprint = digest::digest(&digest::SHA256, certificate);
+        let mut id = "X509SHA256=".to_owned();
+        for byte in fingerprint.as_ref() {
+            // Writing to a string cannot fail.
+            let _ = write!(id, "{byte:02x}");
+        }
+        Ok(Some(User {
+            name: subject.common_name,
+            uid: subject.uid,
+            groups: subject.organizations,
+            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![id])]),
+        }))
+    }
+}
+
+/// What a certificate says of its owner.
+pub(super) struct Subject {
+    pub common_name: String,
+    organizations: Vec<String>,
+    uid: String,
+}
+
+impl Subject {
+    pub fn read(certificate: &CertificateDer<'_>) -> Result<Subject, String> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|error| format!("reading a client certificate: {error}"))?;
+        let name = parsed.subject();
+        let text = |value: Result<&str, _>| value.ok().map(str::to_owned);
+        let organizations = name.iter_organization().filter_map(|it| text(it.as_str())).collect();
+        // The last one counts, as in Go.
+        let common_name =
+            name.iter_common_name().filter_map(|it| text(it.as_str())).last().unwrap_or_default();
+        let uid =
+            name.iter_by_oid(&UID).filter_map(|it| text(it.as_str())).next().unwrap_or_default();
+        Ok(Subject { common_name, organizations, uid })
+    }
+}
+
+/// CAs whose word about a client is taken.
+#[derive(Clone)]
+pub(super) struct Trust {
+    verifier: Arc<dyn ClientCertVerifier>,
+    pem: Arc<[u8]>,
+}
+
+impl Trust {
+    /// From a bundle in PEM.
+    pub fn from_pem(pem: &[u8]) -> Result<Trust, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|error| error.to_string())?;
+            roots.add(certificate).map_err(|error| error.to_string())?;
+        }
+        if roots.is_empty() {
+            return Err("data does not contain any valid RSA or ECDSA certificates".to_owned());
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()));
+        let verifier = verifier.build().map_err(|error| error.to_string())?;
+        Ok(Trust { verifier, pem: pem.into() })
+    }
+
+    /// Whether this is made of that bundle.
+    pub fn is_of(&self, pem: &[u8]) -> bool {
+        *self.pem == *pem
+    }
+
+    /// Whether one of the CAs signed for a client.
+    pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
+        let [client, intermediates @ ..] = chain else { return Err("no certificate".to_owned()) };
+        self.verifier
+            .verify_client_cert(client, intermediates, UnixTime::now())
+            .map(drop)
+            .map_err(|error| format!("verifying certificate: {error}"))
+    }
+}
