@@ -12,5 +12,6 @@
 pub mod flags;
 mod load;
 pub mod metrics;
+pub mod serve;
 
 pub use load::{LoadError, Loaded};

@@ -28,8 +28,7 @@ pub struct ApiReply {
 }
 
 /// What an [`Api`] gives back: an answer, or why there is none.
-pub type ApiFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<ApiReply, String>> + Send + 'a>>;
+pub type ApiFuture<'a> = Pin<Box<dyn Future<Output = Result<ApiReply, String>> + Send + 'a>>;
 
 /// Somebody who can ask the API server. Closures `Fn(ApiCall) -> impl Future` are.
 pub trait Api: Send + Sync {

@@ -10,10 +10,10 @@ use http::header::AUTHORIZATION;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
+use super::ServeError;
 use super::api::{Api, ApiCall, refusal, review};
 use super::cache::Cache;
 use super::user::{Subject, Trust, User};
-use super::ServeError;
 use crate::flags;
 use crate::metrics::{AuthResult, ReviewMetrics};
 
@@ -68,7 +68,10 @@ impl Authenticator {
             if !it.flags.authentication_tolerate_lookup_failure {
                 return Err(ServeError::Lookup(reason));
             }
-            tracing::warn!(err = reason, "Error looking up in-cluster authentication configuration");
+            tracing::warn!(
+                err = reason,
+                "Error looking up in-cluster authentication configuration"
+            );
             tracing::warn!(
                 "Continuing without authentication configuration. This may treat all requests as anonymous. \
                  To require the lookup to succeed, set --authentication-tolerate-lookup-failure=false"
@@ -300,7 +303,8 @@ impl FrontProxy {
             }
         }
         let first = |names: &[String]| {
-            let mut values = names.iter().filter_map(|name| headers.get(name.trim())?.to_str().ok());
+            let mut values =
+                names.iter().filter_map(|name| headers.get(name.trim())?.to_str().ok());
             values.find(|value| !value.is_empty()).unwrap_or_default().to_owned()
         };
         let name = first(&self.username_headers);
@@ -351,7 +355,9 @@ mod tests {
 
     #[test]
     fn keys_of_extra_headers() {
-        for (key, want) in [("a", "a"), ("example.com%2fx", "example.com/x"), ("50%", "50%"), ("%zz", "%zz")] {
+        for (key, want) in
+            [("a", "a"), ("example.com%2fx", "example.com/x"), ("50%", "50%"), ("%zz", "%zz")]
+        {
             assert_eq!(unescaped(key), want);
         }
     }
@@ -359,7 +365,8 @@ mod tests {
     #[test]
     fn bearer_tokens() {
         let check = |value: &'static str, want: Option<&str>| {
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, http::HeaderValue::from_static(value))]);
+            let headers =
+                HeaderMap::from_iter([(AUTHORIZATION, http::HeaderValue::from_static(value))]);
             assert_eq!(bearer(&headers), want);
         };
         check("Bearer abc", Some("abc"));

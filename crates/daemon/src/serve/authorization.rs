@@ -50,8 +50,14 @@ impl Authorizer {
         Ok(Authorizer {
             api,
             open_paths: paths.map(|path| path.trim_start_matches('/').to_owned()).collect(),
-            allowed_ttl: flags.authorization_webhook_cache_authorized_ttl.to_std().unwrap_or_default(),
-            denied_ttl: flags.authorization_webhook_cache_unauthorized_ttl.to_std().unwrap_or_default(),
+            allowed_ttl: flags
+                .authorization_webhook_cache_authorized_ttl
+                .to_std()
+                .unwrap_or_default(),
+            denied_ttl: flags
+                .authorization_webhook_cache_unauthorized_ttl
+                .to_std()
+                .unwrap_or_default(),
             answers: Cache::new().map_err(|_| ServeError::Random)?,
             metrics,
         })

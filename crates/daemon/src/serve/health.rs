@@ -94,8 +94,8 @@ pub struct Health {
     pub readyz: Vec<Check>,
 }
 
-/// What a process that is going away says at `/readyz/shutdown`.
-pub(super) const SHUTTING_DOWN: &str = "process is shutting down";
+/// What the condition `shutdown` fails with when the process is about to end.
+pub const SHUTTING_DOWN: &str = "process is shutting down";
 
 /// One of the endpoints: `healthz` and so on.
 pub(super) struct Endpoint {
@@ -217,32 +217,47 @@ mod tests {
     #[test]
     fn endpoints() {
         check("/healthz", &expect!["200 ok"]);
-        check("/healthz?verbose", &expect![[r#"
+        check(
+            "/healthz?verbose",
+            &expect![[r#"
             200 [+]leaderElection ok
             healthz check passed
-        "#]]);
-        check("/livez?verbose=", &expect![[r#"
+        "#]],
+        );
+        check(
+            "/livez?verbose=",
+            &expect![[r#"
             200 [+]ping ok
             livez check passed
-        "#]]);
-        check("/readyz", &expect![[r#"
+        "#]],
+        );
+        check(
+            "/readyz",
+            &expect![[r#"
             500 [+]leaderElection ok
             [+]shutdown ok
             [-]sched-handler-sync failed: reason withheld
             readyz check failed
-        "#]]);
-        check("/readyz?exclude=nonsense&exclude=leaderElection", &expect![[r#"
+        "#]],
+        );
+        check(
+            "/readyz?exclude=nonsense&exclude=leaderElection",
+            &expect![[r#"
             500 [+]leaderElection excluded: ok
             [+]shutdown ok
             [-]sched-handler-sync failed: reason withheld
             warn: some health checks cannot be excluded: no matches for "nonsense"
             readyz check failed
-        "#]]);
+        "#]],
+        );
         check("/readyz?exclude=a&exclude=sched-handler-sync", &expect!["200 ok"]);
         check("/readyz/leaderElection", &expect!["200 ok"]);
-        check("/readyz/sched-handler-sync", &expect![[r#"
+        check(
+            "/readyz/sched-handler-sync",
+            &expect![[r#"
             500 internal server error: handlers are not fully synchronized
-        "#]]);
+        "#]],
+        );
         check("/readyz/none", &expect!["none"]);
         check("/healthz/ping", &expect!["none"]);
         check("/healthzz", &expect!["none"]);

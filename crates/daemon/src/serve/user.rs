@@ -89,8 +89,8 @@ pub(super) struct Subject {
 
 impl Subject {
     pub fn read(certificate: &CertificateDer<'_>) -> Result<Subject, String> {
-        let (_, parsed) =
-            X509Certificate::from_der(certificate).map_err(|error| format!("reading a client certificate: {error}"))?;
+        let (_, parsed) = X509Certificate::from_der(certificate)
+            .map_err(|error| format!("reading a client certificate: {error}"))?;
         let name = parsed.subject();
         let text = |value: Result<&str, _>| value.ok().map(str::to_owned);
         let organizations = name.iter_organization().filter_map(|it| text(it.as_str())).collect();
