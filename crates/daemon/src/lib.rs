@@ -11,6 +11,7 @@
 
 pub mod flags;
 mod load;
+pub mod logs;
 pub mod metrics;
 pub mod serve;
 

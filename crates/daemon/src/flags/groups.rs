@@ -43,7 +43,7 @@ pub struct SecureServing {
     /// Private key of --tls-cert-file, in PEM.
     #[arg(long, value_name = "string", default_value = "")]
     pub tls_private_key_file: String,
-    /// Allow these cipher suites for TLS 1.2 only, by Go's names. Suites without forward secrecy, with CBC, RC4 or 3DES are refused.
+    /// Allow these cipher suites for TLS 1.2 only, by Go's names. Suites without forward secrecy, with CBC, RC4 or 3DES are never served.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub tls_cipher_suites: Vec<String>,
     /// Allow these key exchanges only, by Go's numbers: 23 (P-256), 24 (P-384), 29 (X25519).

@@ -1,0 +1,215 @@
+//! Logs as Kubernetes components write them: klog's text or JSON, verbosity that can be changed while
+//! the process runs.
+//!
+//! Events come from `tracing`. `error!` and `warn!` are always written; `info!` is verbosity 0 unless
+//! the event has a field `v`, `debug!` is 4, `trace!` is 6. Fields are key and value pairs, the
+//! fields of open spans stand before those of the event.
+//!
+//! ```
+//! tracing::info!(v = 2, pod = "ns/web", node = "a", "Bound");
+//! // I1121 12:17:30.491594   21575 cycle.rs:64] "Bound" pod="ns/web" node="a"
+//! ```
+
+mod level;
+mod line;
+mod output;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use loadmaster_config::Gates;
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::SetGlobalDefaultError;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::flags::LogFlags;
+use level::Levels;
+use line::{Fields, Line};
+use output::Output;
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `I1121 12:17:30.491594   21575 cycle.rs:64] "Bound" pod="ns/web"`.
+    Text,
+    /// `{"ts":1795263450491.594,"caller":"engine/cycle.rs:64","msg":"Bound","v":0,"pod":"ns/web"}`.
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// How lines look.
+    pub format: Format,
+    /// How much is written.
+    pub verbosity: u32,
+    /// Levels of single files: a pattern with `*` and `?` for the name without `.rs`.
+    pub vmodule: Vec<(String, u32)>,
+    /// Information to standard output, errors to standard error; else all to standard error.
+    pub has_split_stream: bool,
+    /// Bytes of information held back; 0: none. Only with split streams.
+    pub info_buffer_bytes: usize,
+    /// Longest time it is held back.
+    pub flush_frequency: Duration,
+}
+
+/// Opens split streams and buffers.
+const ALPHA: &str = "LoggingAlphaOptions";
+/// Opens JSON.
+const BETA: &str = "LoggingBetaOptions";
+
+impl LogSettings {
+    /// From the flags, or what is wrong with them in upstream's words.
+    pub fn from_flags(flags: &LogFlags, gates: &Gates) -> Result<LogSettings, Vec<String>> {
+        let mut errors = Vec::new();
+        let flush_frequency = flags.log_flush_frequency.to_std().filter(|it| !it.is_zero());
+        if flush_frequency.is_none() {
+            let frequency = flags.log_flush_frequency.to_string();
+            errors.push(format!(
+                "flushFrequency: Invalid value: {frequency:?}: Must be greater than zero"
+            ));
+        }
+        let format = match flags.logging_format.as_str() {
+            "text" => Format::Text,
+            "json" => {
+                if !gates.enabled(BETA) {
+                    errors.push(format!(
+                        "format: Forbidden: Log format json is disabled, see {BETA} feature"
+                    ));
+                }
+                Format::Json
+            }
+            other => {
+                errors.push(format!("format: Invalid value: {other:?}: Unsupported log format"));
+                Format::Text
+            }
+        };
+        if format == Format::Json && !flags.vmodule.is_empty() {
+            errors.push("vmodule: Forbidden: Only supported for text log format".to_owned());
+        }
+        for (option, is_set) in [
+            ("text.splitStream", flags.log_text_split_stream),
+            ("text.infoBufferSize", flags.log_text_info_buffer_size != 0),
+            ("json.splitStream", flags.log_json_split_stream),
+            ("json.infoBufferSize", flags.log_json_info_buffer_size != 0),
+        ] {
+            if is_set && !gates.enabled(ALPHA) {
+                errors.push(format!("options.{option}: Forbidden: Feature {ALPHA} is disabled"));
+            }
+        }
+        let (has_split_stream, buffer) = match format {
+            Format::Text => (flags.log_text_split_stream, flags.log_text_info_buffer_size),
+            Format::Json => (flags.log_json_split_stream, flags.log_json_info_buffer_size),
+        };
+        match flush_frequency {
+            Some(flush_frequency) if errors.is_empty() => Ok(LogSettings {
+                format,
+                verbosity: flags.verbosity,
+                vmodule: flags.vmodule.clone(),
+                has_split_stream,
+                info_buffer_bytes: usize::try_from(buffer).unwrap_or(usize::MAX),
+                flush_frequency,
+            }),
+            _ => Err(errors),
+        }
+    }
+}
+
+/// A hand on the logs of the process.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    levels: Arc<Levels>,
+    output: Arc<Output>,
+}
+
+impl Logs {
+    /// Writes all events of the process from now on.
+    pub fn init(settings: &LogSettings) -> Result<Logs, SetGlobalDefaultError> {
+        let output = Output::standard(settings);
+        let (layer, logs) = layer(settings, output, TimeZone::system());
+        let registry = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::set_global_default(registry)?;
+        if settings.has_split_stream && settings.info_buffer_bytes > 0 {
+            output::flush_every(settings.flush_frequency, &logs.output);
+        }
+        Ok(logs)
+    }
+
+    /// Changes how much is written.
+    pub fn set_verbosity(&self, verbosity: u32) {
+        self.levels.set(verbosity);
+        tracing::callsite::rebuild_interest_cache();
+    }
+
+    /// Writes what is held back.
+    pub fn flush(&self) {
+        self.output.flush();
+    }
+}
+
+fn layer(settings: &LogSettings, output: Output, zone: TimeZone) -> (KlogLayer, Logs) {
+    let logs = Logs {
+        levels: Arc::new(Levels::new(settings.verbosity, settings.vmodule.clone())),
+        output: Arc::new(output),
+    };
+    (KlogLayer { format: settings.format, zone, logs: logs.clone() }, logs)
+}
+
+struct KlogLayer {
+    format: Format,
+    zone: TimeZone,
+    logs: Logs,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        metadata.is_span() || self.logs.levels.at(metadata) >= level::default_of(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        None
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::new(self.format);
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let metadata = event.metadata();
+        let mut fields = Fields::new(self.format);
+        event.record(&mut fields);
+        let verbosity = fields.verbosity.unwrap_or_else(|| level::default_of(metadata));
+        if verbosity > self.logs.levels.at(metadata) && !level::is_problem(metadata) {
+            return;
+        }
+        let mut of_spans = String::new();
+        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(fields) = span.extensions().get::<Fields>() {
+                of_spans.push_str(&fields.pairs);
+            }
+        }
+        let line = Line { metadata, verbosity, of_spans: &of_spans, fields: &fields };
+        let text = line.print(self.format, &jiff::Timestamp::now().to_zoned(self.zone.clone()));
+        self.logs.output.write(level::is_problem(metadata), &text);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Which events are written.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tracing::{Level, Metadata};
+
+/// The verbosity, and that of single files.
+#[derive(Debug)]
+pub(super) struct Levels {
+    verbosity: AtomicU32,
+    files: Vec<(String, u32)>,
+}
+
+impl Levels {
+    pub fn new(verbosity: u32, files: Vec<(String, u32)>) -> Levels {
+        Levels { verbosity: AtomicU32::new(verbosity), files }
+    }
+
+    pub fn set(&self, verbosity: u32) {
+        self.verbosity.store(verbosity, Ordering::Relaxed);
+    }
+
+    /// The verbosity where an event comes from: the first pattern that matches its file decides.
+    pub fn at(&self, metadata: &Metadata<'_>) -> u32 {
+        let everywhere = self.verbosity.load(Ordering::Relaxed);
+        if self.files.is_empty() {
+            return everywhere;
+        }
+        let file = metadata.file().unwrap_or_default();
+        let name = file.rsplit('/').next().unwrap_or_default();
+        let name = name.strip_suffix(".rs").unwrap_or(name);
+        let of_file = self.files.iter().find(|(pattern, _)| matches(pattern, name));
+        of_file.map_or(everywhere, |(_, level)| everywhere.max(*level))
+    }
+}
+
+/// The verbosity of an event that does not say its own.
+pub(super) fn default_of(metadata: &Metadata<'_>) -> u32 {
+    match *metadata.level() {
+        Level::ERROR | Level::WARN | Level::INFO => 0,
+        Level::DEBUG => 4,
+        Level::TRACE => 6,
+    }
+}
+
+/// Whether an event is written at any verbosity.
+pub(super) fn is_problem(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::WARN
+}
+
+/// Whether a name matches a pattern in which `*` stands for anything and `?` for one character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut rest, mut name) = (pattern.chars(), name.chars());
+    // What follows the last star, and from where in the name it was tried.
+    let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
+    loop {
+        let here = name.clone();
+        match (rest.next(), name.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                star = Some((rest.clone(), here.clone()));
+                name = here;
+            }
+            (Some('?'), Some(_)) => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => {
+                let Some((after, from)) = &mut star else { return false };
+                if from.next().is_none() {
+                    return false;
+                }
+                (rest, name) = (after.clone(), from.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, want) in [
+            ("queue", "queue", true),
+            ("queue", "queues", false),
+            ("que*", "queue", true),
+            ("*ue", "queue", true),
+            ("q*e", "queue", true),
+            ("q*u", "queue", false),
+            ("*", "", true),
+            ("q?eue", "queue", true),
+            ("?", "", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+        ] {
+            assert_eq!(matches(pattern, name), want, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Lines.
+#![expect(clippy::disallowed_types, reason = "a test's notebook, shared with the output")]
+
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use super::*;
+use crate::flags::{Parsed, parse};
+
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Paper {
+    /// What was written, without what differs from run to run: time, process, line of this file.
+    fn text(&self) -> String {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| tidy(line) + "\n").collect()
+    }
+}
+
+fn tidy(line: &str) -> String {
+    if let Some((head, rest)) = line.split_once("] ")
+        && head.contains("tests.rs:")
+    {
+        return format!("{}…] {rest}", &head[..1]);
+    }
+    match line.split_once(",\"msg\"") {
+        Some((_, rest)) => format!("{{…,\"msg\"{rest}"),
+        None => line.to_owned(),
+    }
+}
+
+fn settings(args: &[&str]) -> Result<LogSettings, Vec<String>> {
+    let Parsed::Run(options) = parse(["x"].iter().chain(args)).unwrap() else { panic!("not run") };
+    let gates = options.features.feature_gates.iter().map(String::as_str);
+    LogSettings::from_flags(&options.logs, &Gates::parse(gates).unwrap())
+}
+
+/// What is written of these events to each stream.
+fn written(args: &[&str], log: impl FnOnce(&Logs)) -> (String, String) {
+    let (information, problems) = (Paper::default(), Paper::default());
+    let settings = settings(args).unwrap();
+    let error: Option<Box<dyn Write + Send>> =
+        if settings.has_split_stream { Some(Box::new(problems.clone())) } else { None };
+    let output = Output::new(Box::new(information.clone()), error);
+    let (layer, logs) = layer(&settings, output, TimeZone::UTC);
+    let subscriber = tracing_subscriber::registry().with(layer);
+    tracing::subscriber::with_default(subscriber, || log(&logs));
+    (information.text(), problems.text())
+}
+
+fn events() {
+    let _span = tracing::info_span!("cycle", pod = "ns/web").entered();
+    tracing::info!(node = "a", n = 3, ok = true, share = 0.5, "Bound");
+    tracing::info!(v = 2, "Detail");
+    tracing::debug!(list = ?["x"], "Debug");
+    tracing::trace!("Trace");
+    tracing::warn!(token = "abc", "Odd \"thing\"");
+    tracing::error!(err = "two\nlines", "Failed");
+}
+
+#[test]
+fn text() {
+    let (got, _) = written(&[], |_| events());
+    expect_test::expect![[r#"
+        I…] "Bound" pod="ns/web" node="a" n=3 ok=true share=0.5
+        W…] "Odd \"thing\"" pod="ns/web" token="<redacted>"
+        E…] "Failed" pod="ns/web" err=<
+        	two
+        	lines
+         >
+    "#]]
+    .assert_eq(&got);
+}
+
+#[test]
+fn json() {
+    let (got, _) = written(&["--logging-format=json", "-v=2"], |_| events());
+    for line in got.lines() {
+        serde_json::from_str::<serde_json::Value>(&line.replace("{…,", "{")).unwrap();
+    }
+    expect_test::expect![[r#"
+        {…,"msg":"Bound","v":0,"pod":"ns/web","node":"a","n":3,"ok":true,"share":0.5}
+        {…,"msg":"Detail","v":2,"pod":"ns/web"}
+        {…,"msg":"Odd \"thing\"","v":0,"pod":"ns/web","token":"<redacted>"}
+        {…,"msg":"Failed","pod":"ns/web","err":"two\nlines"}
+    "#]]
+    .assert_eq(&got);
+}
+
+#[test]
+fn the_head_of_a_line() {
+    let paper = Paper::default();
+    let settings = settings(&[]).unwrap();
+    let (layer, _logs) =
+        layer(&settings, Output::new(Box::new(paper.clone()), None), TimeZone::UTC);
+    let subscriber = tracing_subscriber::registry().with(layer);
+    tracing::subscriber::with_default(subscriber, || tracing::info!("x"));
+    let line = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    let head: Vec<&str> = line.split_whitespace().collect();
+    let form = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "0");
+    assert_eq!((form(head[0]).as_str(), form(head[1]).as_str()), ("I0000", "00:00:00.000000"));
+    assert_eq!(head[2], std::process::id().to_string());
+    assert_eq!(form(head[3]).trim_end_matches(['0', ']']), "tests.rs:");
+}
+
+#[test]
+fn verbosity_changes_while_running() {
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.split('"').nth(1)?.to_owned())).collect()
+    };
+    let quiet = |names: &[String]| names.iter().any(|name| name == "Detail" || name == "Debug");
+    let (got, _) = written(&[], |logs| {
+        events();
+        logs.set_verbosity(4);
+        events();
+    });
+    let names = names(&got);
+    assert!(!quiet(&names[..3]), "{names:?}");
+    assert!(quiet(&names[3..]) && !names.contains(&"Trace".to_owned()), "{names:?}");
+    let of_file = written(&["--vmodule=te?t*=6"], |_| events()).0;
+    assert!(of_file.contains("\"Trace\""), "{of_file}");
+    let of_other = written(&["--vmodule=other=6"], |_| events()).0;
+    assert!(!of_other.contains("\"Detail\""), "{of_other}");
+}
+
+#[test]
+fn split_streams() {
+    let flags = ["--feature-gates=LoggingAlphaOptions=true", "--log-text-split-stream"];
+    let (information, problems) = written(&flags, |_| events());
+    assert!(information.contains("Bound") && !information.contains("Failed"), "{information}");
+    assert!(problems.contains("Failed") && !problems.contains("Bound"), "{problems}");
+}
+
+#[test]
+fn what_is_refused() {
+    #[track_caller]
+    fn check(args: &[&str], want: &str) {
+        assert_eq!(settings(args).unwrap_err(), [want]);
+    }
+    check(&["--logging-format=xml"], "format: Invalid value: \"xml\": Unsupported log format");
+    check(
+        &["--log-flush-frequency=0"],
+        "flushFrequency: Invalid value: \"0s\": Must be greater than zero",
+    );
+    check(
+        &["--log-text-split-stream"],
+        "options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled",
+    );
+    check(
+        &["--log-json-info-buffer-size=1Ki"],
+        "options.json.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled",
+    );
+    check(
+        &["--logging-format=json", "--vmodule=a=1"],
+        "vmodule: Forbidden: Only supported for text log format",
+    );
+    check(
+        &["--logging-format=json", "--feature-gates=LoggingBetaOptions=false"],
+        "format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature",
+    );
+}
