@@ -138,7 +138,7 @@ impl Metrics {
         let mut families = Families::new(settings)?;
         let mut checks = families.sibling();
         let metrics = Metrics {
-            scheduler: SchedulerMetrics::new(&mut families, &settings.gates)?,
+            scheduler: SchedulerMetrics::new(&mut families, |gate| settings.gates.enabled(gate))?,
             requests: RequestMetrics::new(&mut families)?,
             workqueues: WorkqueueMetrics::new(&mut families)?,
             election: ElectionMetrics::new(&mut families)?,

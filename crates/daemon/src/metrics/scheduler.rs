@@ -1,6 +1,5 @@
 //! What the scheduler counts. From upstream's `pkg/scheduler/metrics`, 1.36.
 
-use loadmaster_config::Gates;
 use prometheus::{Error, Gauge, Histogram};
 
 use super::family::{
@@ -171,7 +170,10 @@ pub struct SchedulerMetrics {
 impl SchedulerMetrics {
     /// Metrics of gates that are off are made and not shown.
     #[expect(clippy::too_many_lines, reason = "one table: a metric, its help, its labels")]
-    pub(super) fn new(families: &mut Families, gates: &Gates) -> Result<Self, Error> {
+    pub(super) fn new(
+        families: &mut Families,
+        is_on: impl Fn(&str) -> bool,
+    ) -> Result<Self, Error> {
         let mut hidden = families.sibling();
         let long = || exponential(0.001, 2.0, 15);
         let short = || exponential(0.0001, 2.0, 12);
@@ -337,8 +339,7 @@ impl SchedulerMetrics {
             ["operation"],
         ))?;
 
-        let on =
-            if gates.enabled("SchedulerAsyncPreemption") { &mut *families } else { &mut hidden };
+        let on = if is_on("SchedulerAsyncPreemption") { &mut *families } else { &mut hidden };
         let preemption_duration = on.histograms(
             def(
                 "scheduler_preemption_goroutines_duration_seconds",
@@ -354,7 +355,7 @@ impl SchedulerMetrics {
             ALPHA,
             ["result"],
         ))?;
-        let on = if gates.enabled("SchedulerAsyncAPICalls") { &mut *families } else { &mut hidden };
+        let on = if is_on("SchedulerAsyncAPICalls") { &mut *families } else { &mut hidden };
         let api_calls = on.counters(def(
             "scheduler_async_api_call_execution_total",
             "Total number of API calls executed by the async dispatcher.",
@@ -376,18 +377,17 @@ impl SchedulerMetrics {
             ALPHA,
             ["call_type"],
         ))?;
-        let on = if gates.enabled("DRAExtendedResource") { &mut *families } else { &mut hidden };
+        let on = if is_on("DRAExtendedResource") { &mut *families } else { &mut hidden };
         let claim_creates = on.counters(def(
             "scheduler_resourceclaim_creates_total",
             "Number of ResourceClaims creation requests within scheduler",
             ALPHA,
             ["status"],
         ))?;
-        let on =
-            if gates.enabled("DRADeviceBindingConditions") { &mut *families } else { &mut hidden };
+        let on = if is_on("DRADeviceBindingConditions") { &mut *families } else { &mut hidden };
         let binding_condition_allocations = on.counters(def("scheduler_dra_bindingconditions_allocations_total", "Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt", ALPHA, ["profile", "driver", "status"]))?;
         let binding_condition_wait = on.histograms(def("scheduler_dra_bindingconditions_wait_duration_seconds", "Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.", ALPHA, ["profile", "driver", "status"]), exponential(0.1, 2.0, 14))?;
-        let on = if gates.enabled("GenericWorkload") { &mut *families } else { &mut hidden };
+        let on = if is_on("GenericWorkload") { &mut *families } else { &mut hidden };
         let group_attempts = on.counters(def("scheduler_podgroup_schedule_attempts_total", "Number of attempts to schedule pod group, by the result. 'unschedulable' means a pod group could not be scheduled, while 'error' means an internal scheduler problem.", ALPHA, ["result", "profile"]))?;
         let group_attempt_duration = on.histograms(
             def(

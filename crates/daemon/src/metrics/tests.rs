@@ -130,3 +130,103 @@ fn a_manifest_of_allowed_labels() {
     assert_eq!(error.to_string(), "the allow list of metric labels: \"m\" is not metric,label");
     let _ = std::fs::remove_file(&path);
 }
+
+/// What the real kube-scheduler has for the Go runtime's way of talking, which is not ours.
+const OF_GO: [&str; 6] = [
+    "rest_client_exec_plugin_certificate_rotation_age",
+    "rest_client_exec_plugin_ttl_seconds",
+    "rest_client_transport_cache_entries",
+    "rest_client_transport_cert_rotation_gc_calls_total",
+    "rest_client_transport_ca_reload_total",
+    "rest_client_transport_create_calls_total",
+];
+
+/// Everything that is counted once.
+fn touch_all(it: &SchedulerMetrics, requests: &RequestMetrics, queues: &WorkqueueMetrics) {
+    const PROFILE: &str = "default-scheduler";
+    const OK: ApiCallResult = ApiCallResult::Success;
+    it.attempt(AttemptResult::Scheduled, PROFILE, 0.0);
+    it.group_attempt(AttemptResult::Scheduled, PROFILE, 0.0);
+    it.group_algorithm(0.0);
+    it.algorithm(0.0);
+    it.scheduled(1, 0.0);
+    it.scheduled_after_flush();
+    it.extension_point("Filter", "Success", PROFILE, 0.0);
+    it.plugin("NodeName", "Filter", "Success", 0.0);
+    it.plugin_evaluations("NodeName", PluginPoint::Filter, PROFILE, 1);
+    it.queue_incoming(Queue::Active, "PodAdd", 1);
+    it.set_pending(Queue::Active, 1);
+    it.add_unschedulable("NodeName", PROFILE, 1);
+    it.event_handled("PodAdd", 0.0);
+    it.hint("NodeName", "PodAdd", "Queue", 0.0);
+    it.set_inflight_events("PodAdd", 1);
+    it.permit_waited("Success", 0.0);
+    it.add_work("binding", 1);
+    it.set_cache_size(CacheKind::Nodes, 0);
+    it.preemption_attempt();
+    it.preemption_victims(0);
+    it.preemption_executed(OK, 0.0);
+    it.batch_attempt(PROFILE, "no_hint");
+    it.batch_flushed(PROFILE, "expired");
+    it.node_hint(true, PROFILE, 0.0);
+    it.results_stored(PROFILE, 0.0);
+    it.api_call("pod_binding", OK, 0.0);
+    it.set_pending_api_calls("pod_binding", 1);
+    it.claim_created(OK);
+    it.binding_conditions(PROFILE, "driver", "success", 0.0);
+    it.volume_binder_request("add");
+    it.volume_stage_error("bind");
+    requests.answered("GET", "host", Some(200), 0.0);
+    requests.retried("GET", "host", Some(500));
+    requests.transferred("GET", "host", 0, 0);
+    requests.rate_limited("GET", "host", 0.0);
+    queues.added("queue", 1);
+    queues.taken("queue", 0.0, 0);
+    queues.worked("queue", 0.0);
+}
+
+/// Names, help, types, labels and buckets, without values.
+fn without_values(text: &str) -> std::collections::BTreeSet<String> {
+    let cut = |line: &str| match line.rsplit_once(' ') {
+        Some((series, _)) if !line.starts_with('#') => series.to_owned(),
+        _ => line.to_owned(),
+    };
+    text.lines().map(cut).collect()
+}
+
+/// `conformance/cmd/metrics` recorded what kube-scheduler 1.36.3 shows when everything happened once.
+#[test]
+fn every_metric_is_as_kube_scheduler_has_it() {
+    let mut families = Families::new(&Settings::default()).unwrap();
+    let scheduler = SchedulerMetrics::new(&mut families, |_| true).unwrap();
+    let requests = RequestMetrics::new(&mut families).unwrap();
+    let queues = WorkqueueMetrics::new(&mut families).unwrap();
+    touch_all(&scheduler, &requests, &queues);
+    let ours = without_values(&text::print(&families.gather()));
+    let ours: Vec<&String> = ours
+        .iter()
+        .filter(|line| {
+            line.contains("scheduler_")
+                || line.contains("rest_client_")
+                || line.contains("workqueue_")
+        })
+        .collect();
+    let recorded = include_str!("../../tests/metrics.txt");
+    let mut recorded: Vec<&str> =
+        recorded.lines().filter(|line| !OF_GO.iter().any(|name| line.contains(name))).collect();
+    recorded.sort_unstable();
+    assert!(recorded.len() > 450, "the record is there");
+    expect_test::expect![[""]].assert_eq(
+        &ours
+            .iter()
+            .filter(|line| !recorded.contains(&line.as_str()))
+            .map(|line| format!("+ {line}\n"))
+            .chain(
+                recorded
+                    .iter()
+                    .filter(|line| !ours.iter().any(|it| it == *line))
+                    .map(|line| format!("- {line}\n")),
+            )
+            .collect::<String>(),
+    );
+}
