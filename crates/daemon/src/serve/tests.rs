@@ -1,7 +1,7 @@
 //! A server on loopback and a client without a library: what goes over the wire.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -22,9 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A scripted API server: answers by path, and what it was asked.
 #[derive(Clone, Default)]
-#[expect(clippy::disallowed_types, reason = "a test's notebook, written by the server's tasks")]
 struct Script {
-    asked: Arc<Mutex<Vec<ApiCall>>>,
+    asked: Arc<RwLock<Vec<ApiCall>>>,
     replies: Arc<Vec<(&'static str, u16, Value)>>,
 }
 
@@ -39,13 +38,13 @@ impl Script {
             let reply = script.replies.iter().find(|(path, ..)| call.path.ends_with(path));
             let reply =
                 reply.map(|(_, status, body)| ApiReply { status: *status, body: body.clone() });
-            script.asked.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            script.asked.write().unwrap_or_else(PoisonError::into_inner).push(call);
             async move { reply.ok_or_else(|| "connection refused".to_owned()) }
         }))
     }
 
     fn asked(&self) -> Vec<ApiCall> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
