@@ -35,12 +35,14 @@ pub(crate) const GATES: &[&str] = &[
     "WorkloadAwarePreemption",
 ];
 
-/// Gates that matter only to a scheduler that runs as a daemon: endpoints, metrics, leader
+/// Gates that matter only to a scheduler that runs as a daemon: endpoints, metrics, logs, leader
 /// election, watches.
 pub(crate) const DAEMON_GATES: &[&str] = &[
     "ComponentFlagz",
     "ComponentStatusz",
     "CoordinatedLeaderElection",
+    "LoggingAlphaOptions",
+    "LoggingBetaOptions",
     "NativeHistograms",
     "WatchListClient",
 ];
