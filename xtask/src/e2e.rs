@@ -3,13 +3,16 @@
 //! etcd, kube-apiserver and kube-scheduler are upstream's own, built from the Go modules in `conformance/`, on loopback, with nothing
 //! else running: no kubelets, no controllers. Nodes and pods are objects only.
 
-#![expect(dead_code, reason = "the measurements to come use the rest")]
-
 mod control_plane;
 mod drain;
+mod rbac;
+mod replicas;
+
 mod load;
+mod special;
 mod workload;
 
+mod audit;
 mod bound;
 mod outcome;
 mod scheduler;
@@ -17,6 +20,7 @@ mod scheduler;
 mod api;
 mod credentials;
 mod folder;
+mod grants;
 mod process;
 mod programs;
 
@@ -44,6 +48,10 @@ enum What {
     ControlPlane(Stay),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
+    /// End the leading one of two schedulers in mid-load, again and again.
+    Replicas(replicas::Args),
+    /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
+    Rbac(rbac::Args),
 }
 
 /// A control plane to try things on by hand.
@@ -80,6 +88,8 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Build => programs::build(&Program::ALL).map(|()| true),
         What::ControlPlane(stay) => control_plane(stay).await,
         What::Drain(args) => drain::run(args).await,
+        What::Replicas(args) => replicas::run(args).await,
+        What::Rbac(args) => rbac::run(args).await,
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -16,9 +16,12 @@ use super::api::Api;
 
 /// Only metadata: thousands of whole pods would keep the API server busy.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// A watch of one namespace, from a moment on.
+/// A watch of one namespace. The API server ends it when it falls behind; then it begins anew.
 pub struct BoundPods {
+    api: Api,
+    path: String,
     body: Body,
     /// Bytes after the last whole line.
     rest: Vec<u8>,
@@ -27,20 +30,19 @@ pub struct BoundPods {
 }
 
 impl BoundPods {
-    /// Begins to watch. Pods bound before are not seen.
+    /// Begins to watch.
     pub async fn watch(api: &Api, namespace: &str) -> Result<BoundPods> {
-        let pods = format!("/api/v1/namespaces/{namespace}/pods");
-        let list = api.get_json(&format!("{pods}?limit=1")).await?;
-        let version = list["metadata"]["resourceVersion"].as_str();
-        let version = version.context("a list of pods without a resource version")?;
-        let path =
-            format!("{pods}?watch=1&resourceVersion={version}&fieldSelector=spec.nodeName!%3D");
-        let response = api.send(&Method::GET, &path, Vec::new(), METADATA).await?;
-        if response.status() != 200 {
-            bail!("GET {path}: answer {}", response.status());
-        }
-        let body = response.into_body();
-        Ok(BoundPods { body, rest: Vec::new(), uids: BTreeSet::new(), seen: Vec::new() })
+        let selector = "fieldSelector=spec.nodeName!%3D";
+        let mut watch = BoundPods {
+            api: api.clone(),
+            path: format!("/api/v1/namespaces/{namespace}/pods?{selector}"),
+            body: Body::empty(),
+            rest: Vec::new(),
+            uids: BTreeSet::new(),
+            seen: Vec::new(),
+        };
+        watch.begin().await?;
+        Ok(watch)
     }
 
     /// When each pod was seen to be bound, in that order.
@@ -52,20 +54,53 @@ impl BoundPods {
     pub async fn until(&mut self, n: usize, patience: Duration) -> Result<bool> {
         while self.seen.len() < n {
             let Ok(frame) = timeout(patience, self.body.frame()).await else { return Ok(false) };
-            let frame = frame.context("the watch of pods ended")?;
+            let Some(frame) = frame else {
+                self.begin().await?;
+                continue;
+            };
             let frame = frame.map_err(|error| anyhow::anyhow!("watching pods: {error}"))?;
-            let now = Instant::now();
             self.rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             for line in whole_lines(&mut self.rest) {
-                if let Some(uid) = uid_when_bound(&line)?
-                    && self.uids.insert(uid)
-                {
-                    self.seen.push(now);
+                if let Some(uid) = uid_when_bound(&line)? {
+                    self.see(uid);
                 }
             }
         }
         Ok(true)
     }
+
+    /// Lists the pods that are bound, from the API server's cache, and watches from there.
+    async fn begin(&mut self) -> Result<()> {
+        let path = format!("{}&resourceVersion=0", self.path);
+        let response = self.api.send(&Method::GET, &path, Vec::new(), METADATA_LIST).await?;
+        ensure!(response.status() == 200, "GET {path}: answer {}", response.status());
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("listing pods: {error}"))?.to_bytes();
+        let list: Value = serde_json::from_slice(&body).context("reading a list of pods")?;
+        // An empty list of metadata has null there.
+        for pod in list["items"].as_array().into_iter().flatten() {
+            self.see(uid(pod)?);
+        }
+        let version = list["metadata"]["resourceVersion"].as_str();
+        let version = version.context("a list of pods without a resource version")?;
+        let path = format!("{}&watch=1&resourceVersion={version}", self.path);
+        let response = self.api.send(&Method::GET, &path, Vec::new(), METADATA).await?;
+        ensure!(response.status() == 200, "GET {path}: answer {}", response.status());
+        self.body = response.into_body();
+        self.rest.clear();
+        Ok(())
+    }
+
+    fn see(&mut self, uid: String) {
+        if self.uids.insert(uid) {
+            self.seen.push(Instant::now());
+        }
+    }
+}
+
+fn uid(object: &Value) -> Result<String> {
+    let uid = object["metadata"]["uid"].as_str();
+    Ok(uid.context("a pod without a uid")?.to_owned())
 }
 
 /// Takes the lines that have ended out of `buffer`.
@@ -80,10 +115,7 @@ fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
 fn uid_when_bound(line: &[u8]) -> Result<Option<String>> {
     let event: Value = serde_json::from_slice(line).context("reading a watch event")?;
     match event["type"].as_str() {
-        Some("ADDED") => {
-            let uid = event["object"]["metadata"]["uid"].as_str();
-            Ok(Some(uid.context("a watch event without a uid")?.to_owned()))
-        }
+        Some("ADDED") => uid(&event["object"]).map(Some),
         Some("ERROR") => bail!("watching pods: {}", event["object"]),
         _ => Ok(None),
     }

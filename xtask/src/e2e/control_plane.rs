@@ -122,9 +122,9 @@ impl ControlPlane {
         self.kubeconfig(&Identity::admin())
     }
 
-    /// The certificate of the authority that signed the API server's.
-    pub fn ca(&self) -> PathBuf {
-        self.credentials.path("ca.crt")
+    /// The token of the one who may do everything.
+    pub fn admin_token(&self) -> Result<String> {
+        self.credentials.token(&Identity::admin().file_stem())
     }
 
     /// Writes a kubeconfig file for a token that came from elsewhere, such as a service account's.
@@ -190,11 +190,17 @@ fn apiserver_command(credentials: &Credentials, etcd_url: &str, port: u16) -> Re
     command.args(["--authorization-mode=RBAC", "--delete-collection-workers=16"]);
     // Nobody makes the service account that pods would get, nor takes the taint of new nodes away.
     command.arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
+    // Whom other servers are told to trust as the API server's proxy; as kubeadm has it.
+    command.arg("--requestheader-allowed-names=front-proxy-client");
+    command.arg("--requestheader-username-headers=X-Remote-User");
+    command.arg("--requestheader-group-headers=X-Remote-Group");
+    command.arg("--requestheader-extra-headers-prefix=X-Remote-Extra-");
     command.arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local");
     for (flag, file) in [
         ("tls-cert-file", "apiserver.crt"),
         ("tls-private-key-file", "apiserver.key"),
         ("client-ca-file", "ca.crt"),
+        ("requestheader-client-ca-file", "ca.crt"),
         ("token-auth-file", "tokens.csv"),
         ("service-account-key-file", "service-accounts.pub"),
         ("service-account-signing-key-file", "service-accounts.key"),

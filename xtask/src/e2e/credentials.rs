@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A user as the API server's token file knows him.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,16 @@ impl Credentials {
             self.write_kubeconfig(&identity.file_stem(), server, &token)?;
         }
         self.write("tokens.csv", &lines)
+    }
+
+    /// The token in `STEM.kubeconfig`.
+    pub fn token(&self, stem: &str) -> Result<String> {
+        let path = self.path(&format!("{stem}.kubeconfig"));
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("reading {}", path.display()))?;
+        let kubeconfig: Value = serde_json::from_str(&text).context("reading a kubeconfig")?;
+        let token = kubeconfig["users"][0]["user"]["token"].as_str();
+        Ok(token.with_context(|| format!("{} has no token", path.display()))?.to_owned())
     }
 
     /// Writes `STEM.kubeconfig`; JSON, which is YAML too.

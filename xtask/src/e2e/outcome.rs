@@ -19,23 +19,33 @@ pub struct PodFacts {
     pub node: String,
 }
 
-/// What is wrong, a sentence each; nothing when all is right.
+/// What is wrong after a drain, a sentence each; nothing when all is right.
 pub async fn faults(api: &Api, namespace: &str, n_pods: u32) -> Result<Vec<String>> {
-    let pods = api.list(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
     let events = api.list(&format!("/api/v1/namespaces/{namespace}/events")).await?;
+    let pods = pods(api, namespace).await?;
+    let mut faults = placements(api, &pods, n_pods).await?;
+    faults.extend(event_faults(&pods, &events));
+    faults.extend(binding_faults(&String::from_utf8_lossy(&api.get("/metrics").await?), n_pods));
+    Ok(faults)
+}
+
+/// All pods of a namespace.
+pub async fn pods(api: &Api, namespace: &str) -> Result<Vec<PodFacts>> {
+    let pods = api.list(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
+    Ok(pods.iter().map(pod_facts).collect())
+}
+
+/// What is wrong with where the pods are, and with how many there are.
+pub async fn placements(api: &Api, pods: &[PodFacts], n_pods: u32) -> Result<Vec<String>> {
     let nodes = api.list("/api/v1/nodes").await?;
-    let pods: Vec<PodFacts> = pods.iter().map(pod_facts).collect();
     let zones = nodes.iter().map(|node| {
         let zone = &node["metadata"]["labels"]["topology.kubernetes.io/zone"];
         (text(&node["metadata"]["name"]), text(zone))
     });
-    let zones: BTreeMap<String, String> = zones.collect();
-    let mut faults = placement_faults(&pods, &zones);
+    let mut faults = placement_faults(pods, &zones.collect());
     if pods.len() != n_pods as usize {
         faults.push(format!("{} pods are there, {n_pods} were made", pods.len()));
     }
-    faults.extend(event_faults(&pods, &events));
-    faults.extend(binding_faults(&String::from_utf8_lossy(&api.get("/metrics").await?), n_pods));
     Ok(faults)
 }
 

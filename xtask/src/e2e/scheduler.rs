@@ -2,17 +2,22 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use http::Method;
 use serde_json::json;
 
+use super::api::Api;
 use super::control_plane::free_port;
 use super::process::Process;
 use super::programs::{self, Program};
 
 /// Requests a second of both: the client's limit is not what is measured.
 const QPS: u32 = 5_000;
+/// How long one may take to fill its cache.
+const READY: Duration = Duration::from_secs(60);
 
 /// Which scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -130,6 +135,27 @@ fn configuration(setup: &Setup<'_>) -> serde_json::Value {
 /// A running scheduler. Dropping it kills it.
 pub struct Scheduler {
     pub process: Process,
-    /// Where it serves its health and metrics, over TLS on loopback.
-    pub secure_port: u16,
+    secure_port: u16,
+}
+
+impl Scheduler {
+    /// Where it serves its health and metrics, with a certificate that nobody signed.
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.secure_port)
+    }
+
+    /// Until `/readyz` says so; a standby's is ready when its cache is filled.
+    pub async fn wait_until_ready(&mut self) -> Result<()> {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let api = Api::unverified(&self.url(), None)?;
+        for _ in 0..READY.as_millis() / PAUSE.as_millis() {
+            self.process.check_running()?;
+            let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
+            if ready.is_ok_and(|answer| answer.status == 200) {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        bail!("{} was not ready within {} s", self.url(), READY.as_secs())
+    }
 }
