@@ -53,6 +53,26 @@ pub async fn run(args: &Args) -> Result<bool> {
 async fn run_one(args: &Args, kind: Kind) -> Result<bool> {
     let audit_policy = Some(audit::policy_of_everything());
     let plane = ControlPlane::start(&Options { audit_policy, ..Options::default() }).await?;
+    let worked = work(args, kind, &plane).await;
+    // Above all when it did not work: this may be why.
+    let entries = audit::read(plane.audit_log())?;
+    let n = entries.iter().filter(|entry| entry.user == USER).count();
+    println!("{}: {n} requests as {USER}", kind.name());
+    let refusals = audit::refusals(&entries, USER);
+    for (refused, n) in &refusals {
+        println!("{}: {n} x {refused}", kind.name());
+    }
+    worked?;
+    ensure!(n > args.pods as usize, "the scheduler did not work as {USER}");
+    if refusals.is_empty() {
+        println!("{}: nothing was refused", kind.name());
+        plane.finish();
+    }
+    Ok(refusals.is_empty())
+}
+
+/// All that a scheduler does.
+async fn work(args: &Args, kind: Kind, plane: &ControlPlane) -> Result<()> {
     let api = Api::new(&plane.admin_kubeconfig()).await?;
     let token = account_token(&api).await?;
     let kubeconfig = plane.kubeconfig_for_token(ACCOUNT, &token)?;
@@ -73,25 +93,14 @@ async fn run_one(args: &Args, kind: Kind) -> Result<bool> {
     special::unschedulable(&api, NAMESPACE).await.context("a pod that fits nowhere")?;
     special::preemption(&api, NAMESPACE).await.context("preemption")?;
     if args.volume {
-        special::volume_on_demand(&api, NAMESPACE, &plane).await.context("a volume on demand")?;
+        special::volume_on_demand(&api, NAMESPACE, plane).await.context("a volume on demand")?;
     }
-    metrics_are_for_those_who_may(&scheduler, &plane).await?;
+    metrics_are_for_those_who_may(&scheduler, plane).await?;
     // Terminated, so that giving the lease back is in the log.
     scheduler.process.terminate()?;
-    scheduler.process.wait(special::PATIENCE).await?;
-    let entries = audit::read(plane.audit_log())?;
-    let n = entries.iter().filter(|entry| entry.user == USER).count();
-    let refusals = audit::refusals(&entries, USER);
-    println!("{}: {n} requests as {USER}", kind.name());
-    for (refused, n) in &refusals {
-        println!("{}: {n} x {refused}", kind.name());
-    }
-    ensure!(n > args.pods as usize, "the scheduler did not work as {USER}");
-    if refusals.is_empty() {
-        println!("{}: nothing was refused", kind.name());
-        plane.finish();
-    }
-    Ok(refusals.is_empty())
+    let status = scheduler.process.wait(special::PATIENCE).await?;
+    ensure!(status.success(), "it ended with {status} after SIGTERM");
+    Ok(())
 }
 
 /// Makes the service account, gives it the roles, and asks for a token.
