@@ -30,8 +30,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use api::Api;
 use control_plane::{ControlPlane, Options};
 use programs::Program;
+use workload::Workload;
 
 /// Loadmaster and kube-scheduler against a real control plane.
 #[derive(Parser)]
@@ -44,7 +46,7 @@ pub struct Args {
 enum What {
     /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl into conformance/bin.
     Build,
-    /// Start an empty control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
+    /// Start a control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
     ControlPlane(Stay),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
@@ -63,6 +65,15 @@ struct Stay {
     /// Where kubeconfig files and logs go, and stay; a temporary folder when not given.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Nodes to load.
+    #[arg(long, default_value_t = 0)]
+    nodes: u32,
+    /// Pods to load, in the namespace `e2e`.
+    #[arg(long, default_value_t = 0)]
+    pods: u32,
+    /// Which pods.
+    #[arg(long, default_value = "basic")]
+    workload: Workload,
 }
 
 /// Answers whether everything was as it should be.
@@ -96,6 +107,10 @@ async fn dispatch(what: &What) -> Result<bool> {
 async fn control_plane(stay: &Stay) -> Result<bool> {
     let options = Options { port: stay.port, folder: stay.dir.clone(), ..Options::default() };
     let plane = ControlPlane::start(&options).await?;
+    if stay.nodes + stay.pods > 0 {
+        let api = Api::new(&plane.admin_kubeconfig()).await?;
+        load::fill(&api, "e2e", stay.nodes, stay.workload, stay.pods).await?;
+    }
     println!("{}", plane.admin_kubeconfig().display());
     eprintln!(
         "{} is ready; kubeconfig files of other users are beside that one; ends with standard input",

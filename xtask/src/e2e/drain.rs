@@ -97,9 +97,9 @@ pub async fn run(args: &Args) -> Result<bool> {
 async fn drain(args: &Args, kind: Kind) -> Result<Run> {
     let plane = ControlPlane::start(&Options::default()).await?;
     let api = Api::new(&plane.admin_kubeconfig()).await?;
-    load::namespace(&api, NAMESPACE).await?;
-    load::nodes(&api, args.nodes).await?;
-    load::pods(&api, NAMESPACE, args.workload, 0..args.pods).await?;
+    let loading = Instant::now();
+    load::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
+    eprintln!("{} is next; loading took {:.1} s", kind.name(), loading.elapsed().as_secs_f64());
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let apiserver_before = plane.apiserver_usage()?;
     let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));

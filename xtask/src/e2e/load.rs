@@ -12,6 +12,19 @@ use super::workload::{Workload, node};
 /// Requests under way at a time. More than that only makes them wait in the API server.
 const N_LANES: u32 = 32;
 
+/// A namespace, nodes, and pending pods of a workload.
+pub async fn fill(
+    api: &Api,
+    namespace: &str,
+    n_nodes: u32,
+    workload: Workload,
+    n_pods: u32,
+) -> Result<()> {
+    self::namespace(api, namespace).await?;
+    nodes(api, n_nodes).await?;
+    pods(api, namespace, workload, 0..n_pods).await
+}
+
 /// A namespace.
 pub async fn namespace(api: &Api, name: &str) -> Result<()> {
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

@@ -76,9 +76,7 @@ async fn work(args: &Args, kind: Kind, plane: &ControlPlane) -> Result<()> {
     let api = Api::new(&plane.admin_kubeconfig()).await?;
     let token = account_token(&api).await?;
     let kubeconfig = plane.kubeconfig_for_token(ACCOUNT, &token)?;
-    load::namespace(&api, NAMESPACE).await?;
-    load::nodes(&api, args.nodes).await?;
-    load::pods(&api, NAMESPACE, args.workload, 0..args.pods).await?;
+    load::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let setup = Setup {
         name: kind.name(),
