@@ -1,4 +1,4 @@
-//! What a scheduler that runs as a daemon shows of itself: flags, endpoints, metrics, logs.
+//! A scheduler that runs as a daemon: flags, endpoints, metrics, logs, and [`run`], which puts them around the engine.
 //!
 //! ```text
 //! argv ─flags::parse─► Options ─load─► Loaded (configuration, profiles, gates)
@@ -6,14 +6,15 @@
 //!   └─prepare─► Plan ─begin─► Ready (logs, metrics) ─► serve::start(.., Parts) ─► HTTPS
 //! ```
 //!
-//! Nothing here schedules and nothing talks to the API server: what does, hands in closures and
-//! values ([`serve::Parts`], [`serve::Api`], [`metrics::Metrics`]). Read in this order: [`flags`],
-//! [`Options::load`](flags::Options::load), [`prepare`], [`serve`], [`metrics`], [`logs`].
+//! Only [`run`] knows the engine and the client. The rest takes closures and values
+//! ([`serve::Parts`], [`serve::Api`], [`metrics::Metrics`]). Read in this order: [`flags`],
+//! [`Options::load`](flags::Options::load), [`prepare`], [`run`], [`serve`], [`metrics`], [`logs`].
 
 pub mod flags;
 mod load;
 pub mod logs;
 pub mod metrics;
+pub mod run;
 pub mod serve;
 mod startup;
 

@@ -49,8 +49,9 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::{Map, Rng};
 
+use crate::explain::{Explanation, explain};
 use crate::profile::Profile;
-use crate::queue::{Held, PluginIdx, Plugins, Queue, SeatIdx};
+use crate::queue::{Held, IncomingPods, PluginIdx, Plugins, Queue, SeatIdx};
 use crate::scheduler::Scheduler;
 use crate::time::{Mono, Now};
 
@@ -153,6 +154,9 @@ pub struct Engine {
     diagnosed: Option<failure::Diagnosed>,
     n_calls: u64,
     n_bindings: u64,
+    /// When the news began to be taken, on the stopwatch, and what was made of it.
+    applying_since: u64,
+    handled: Vec<Observation>,
 }
 
 impl Engine {
@@ -196,6 +200,8 @@ impl Engine {
             diagnosed: None,
             n_calls: 0,
             n_bindings: 0,
+            applying_since: 0,
+            handled: Vec::new(),
             gates,
             options,
         }
@@ -203,6 +209,12 @@ impl Engine {
 
     /// Takes news. Never schedules.
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
+        self.applying_since = (self.options.ticks)();
+        self.take(now, event, effects);
+        effects.extend(self.handled.drain(..).map(Effect::Observe));
+    }
+
+    fn take(&mut self, now: Now, event: Event, effects: &mut Effects) {
         match event {
             Event::Set(object) => self.set(now, object, effects),
             Event::Gone(name) => self.gone(now, &name, effects),
@@ -245,6 +257,31 @@ impl Engine {
     /// The profiles, in the order of the configuration.
     pub fn profiles(&self) -> impl Iterator<Item = &Arc<Profile>> {
         self.seats.iter().map(|seat| &seat.profile)
+    }
+
+    /// The schedulerName of a profile.
+    pub fn profile_name(&self, seat: SeatIdx) -> &str {
+        &self.seat(seat).profile.scheduler_name
+    }
+
+    /// How many pods came into which queue since this was asked last.
+    pub fn take_incoming(&mut self) -> Vec<IncomingPods> {
+        self.queue.take_incoming()
+    }
+
+    /// How many pods are between Permit and the end of their binding.
+    pub fn n_binding(&self) -> usize {
+        self.n_binding
+    }
+
+    /// What would become of a pod without a node now, and why. `None` when there is no such pod of ours.
+    pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
+        let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
+        if let Some(pending) = self.pending.values().find(|pending| is_it(&pending.pod)) {
+            let profile = &self.seat(pending.seat).profile;
+            return Some(explain(profile, &self.world, &pending.pod));
+        }
+        None
     }
 
     /// A pod of ours without a node, as the API server has it.

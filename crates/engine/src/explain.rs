@@ -1,5 +1,7 @@
 //! Where a pod could go now, node by node, as plain data.
 
+pub mod output;
+
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;

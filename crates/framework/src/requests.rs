@@ -37,6 +37,22 @@ impl PodRequests {
         }
     }
 
+    /// What the pod may use at most, in the same way; overhead counts where there is a limit (upstream's `PodLimits`).
+    pub fn of_limits(spec: &PodSpec, gates: &FeatureGates) -> Resources {
+        let mut spec = spec.clone();
+        let containers = spec.containers.iter_mut().chain(&mut spec.init_containers);
+        for resources in containers.map(|it| &mut it.resources).chain(&mut spec.resources) {
+            resources.requests = std::mem::take(&mut resources.limits);
+        }
+        let overhead = std::mem::take(&mut spec.overhead);
+        let rule = Rule { spec: &spec, status: &PodStatus::default(), gates, fill: &[] };
+        let mut total = rule.total();
+        let limited: Vec<(&Str, &Quantity)> =
+            overhead.iter().filter(|(name, _)| total.get(name).is_some()).collect();
+        total.add(limited.into_iter());
+        Resources::from_list(&total.into_list())
+    }
+
     /// What NodeResourcesFit's score counts for the incoming pod: what containers ask for, with defaults for missing CPU
     /// and memory, and overhead, but never pod-level resources: upstream's scorer is not told to look at them.
     pub fn of_containers(spec: &PodSpec) -> Resources {

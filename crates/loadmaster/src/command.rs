@@ -5,10 +5,11 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use loadmaster_daemon::is_kube_scheduler;
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{Answer, Exit, guard};
-use crate::{config_check, explain, up};
+use crate::{config_check, explain, run, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
@@ -27,6 +28,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 
 const EXAMPLES: &str = "\
 Examples:
+  loadmaster run --config scheduler.yaml             the scheduler, with kube-scheduler's flags
   loadmaster up                                      a cluster in memory, before your eyes
   loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
   loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
@@ -36,6 +38,7 @@ Exit codes: 0 done, 1 a finding (pods that fit nowhere), 2 usage or bad input, 7
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     Up(up::Args),
     Explain(explain::Args),
     /// Work with KubeSchedulerConfiguration files.
@@ -79,6 +82,10 @@ impl SchedulerCommand {
 
     /// Does what these arguments say; the first is the program's name.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        if args.first().is_some_and(|program| is_kube_scheduler(program)) {
+            return run::run(&args, &self.registry);
+        }
         let command = match Cli::try_parse_from(args) {
             Ok(cli) => cli.command,
             Err(error) => {
@@ -87,6 +94,9 @@ impl SchedulerCommand {
                 return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
             }
         };
+        if let Command::Run(args) = command {
+            return run::run(&args.with_program(), &self.registry);
+        }
         guard(|| {
             let mut out = BufWriter::new(io::stdout().lock());
             let exit = dispatch(command, &self.registry, &mut out)?;
@@ -98,6 +108,8 @@ impl SchedulerCommand {
 
 fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
     match command {
+        // It has kube-scheduler's own way of ending.
+        Command::Run(_) => Ok(Exit::Done),
         Command::Up(args) => up::run(&args, registry, out),
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),

@@ -2,7 +2,6 @@
 
 #![expect(clippy::disallowed_types, reason = "--timings measures")]
 
-mod output;
 mod table;
 
 use std::io::Write;
@@ -13,6 +12,7 @@ use clap::ValueEnum;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
 use loadmaster_engine::explain::{Explanation, explain};
+use loadmaster_engine::explain::output::Shown;
 use loadmaster_framework::Registry;
 use loadmaster_sim::load;
 use loadmaster_stdx::Chain;
@@ -130,12 +130,12 @@ fn print(args: &Args, explanation: &Explanation, runs_on: &str, out: &mut dyn Wr
             text::print(out, &lines, terminal::has_color())?;
         }
         Format::Json => {
-            let shown = output::Shown::from(explanation);
+            let shown = Shown::from(explanation);
             serde_json::to_writer_pretty(&mut *out, &shown).map_err(std::io::Error::from)?;
             writeln!(out)?;
         }
         Format::Yaml => {
-            let text = serde_saphyr::to_string(&output::Shown::from(explanation));
+            let text = serde_saphyr::to_string(&Shown::from(explanation));
             out.write_all(text.map_err(|error| Failure::input(Chain(&error)))?.as_bytes())?;
         }
     }

@@ -28,6 +28,7 @@ mod config_check;
 mod exit;
 mod explain;
 mod input;
+mod run;
 mod terminal;
 mod text;
 mod up;

@@ -5,7 +5,7 @@ use loadmaster_framework::PodInfo;
 use loadmaster_framework::request::ApiRequest;
 
 use super::shadow::Judgement;
-use crate::queue::SeatIdx;
+use crate::queue::{Cause, SeatIdx};
 
 /// Effects in the order in which they came up.
 pub type Effects = Vec<Effect>;
@@ -90,8 +90,8 @@ pub enum Observation {
     PermitWait { allowed: bool, nanos: u64 },
     /// Preemption was tried, with so many victims (`None`: it found none).
     Preemption { victims: Option<usize> },
-    /// News was handled; the label as upstream's `event_handling_duration_seconds` has it.
-    Handled { event: Str, nanos: u64 },
+    /// News was handled: upstream's `event_handling_duration_seconds`.
+    Handled { event: Cause, nanos: u64 },
     /// Another scheduler placed a pod of ours ([`Options::shadow`](super::Options::shadow)).
     Judged(Box<Judgement>),
     /// Something went wrong inside that no pod is told about.

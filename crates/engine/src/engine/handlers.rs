@@ -14,7 +14,7 @@ use super::failure::Failed;
 use super::news::{Name, Object};
 use super::status::Condition;
 use super::{Asking, Engine, Pending};
-use crate::queue::{self, Happened, Object as Subject};
+use crate::queue::{self, Cause, Happened, Object as Subject};
 use crate::time::Now;
 
 impl Engine {
@@ -209,8 +209,11 @@ impl Engine {
 
     /// Tells the queue.
     pub(super) fn happened(&mut self, now: Now, happened: Happened) {
+        let event = Cause::Event(happened.event.clone());
         let asking = Asking::new(&self.seats, &self.interests, &self.world);
         self.queue.happened(now, &asking, happened);
+        let nanos = (self.options.ticks)().saturating_sub(self.applying_since);
+        self.handled.push(Observation::Handled { event, nanos });
     }
 
     /// An assigned pod as we last heard of it, on a node that we know or not.

@@ -19,6 +19,8 @@ use crate::queue::SeatIdx;
 pub struct Judgement {
     /// `namespace/name`.
     pub pod: String,
+    /// The schedulerName of the profile that judges.
+    pub profile: Str,
     pub node: Str,
     pub opinion: Opinion,
 }
@@ -87,7 +89,8 @@ impl Engine {
     ) {
         let Some(row) = self.world.nodes().row(node) else { return };
         let opinion = self.opinion(seat, pod, row);
-        let judgement = Judgement { pod: pod.full_name(), node: node.clone(), opinion };
+        let profile = self.scheduler_name(seat);
+        let judgement = Judgement { pod: pod.full_name(), profile, node: node.clone(), opinion };
         effects.push(Effect::Observe(Observation::Judged(Box::new(judgement))));
     }
 

@@ -1,13 +1,14 @@
 //! An explanation as JSON and YAML: a contract, fields in this order.
 
-use loadmaster_engine::explain::{Evictions, Explanation, Node, Preemption, Status};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
+
+use super::{Evictions, Explanation, Node, Preemption, Status};
 
 /// The whole.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Shown<'a> {
+pub struct Shown<'a> {
     pod: &'a str,
     profile: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,378 @@
+//! A scheduler on a real cluster: the engine on a thread of its own, and around it everything that talks.
+//!
+//! ```text
+//!  watches ──► news ──►┌────────┐──► calls ──► binds, status patches, evictions
+//!  answers ──────────► │ engine │──► Events
+//!  lease ──► leading ─►└────────┘──► metrics
+//!                  thread of its own
+//! ```
+//!
+//! The engine's thread is the only one that decides; it never waits for the network. Requests to the API server run on the runtime's
+//! threads, so that the lease is renewed and health answered whatever the engine does. The engine keeps its picture of the cluster while
+//! another replica leads, and begins to schedule as soon as it leads itself.
+
+mod answers;
+mod authority;
+mod clock;
+mod news;
+mod observe;
+mod shell;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster_client::calls::{Calls, Limits};
+use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
+use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
+use loadmaster_client::watch::{Follow, follow};
+use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
+use loadmaster_engine::engine::{Engine, Options as EngineOptions};
+use loadmaster_engine::{Profile, ProfileError};
+use loadmaster_framework::Registry;
+use loadmaster_stdx::Chain;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::metrics::Metrics;
+use crate::serve::{self, Check, Condition, Parts, SHUTTING_DOWN, Server};
+use crate::{Loaded, Ready};
+use shell::{Command, Shell};
+
+/// What only Loadmaster has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Decide nothing and write nothing: judge what the scheduler that is there does.
+    pub shadow: bool,
+}
+
+/// News that wait for the engine; when so many do, reading from the API server waits.
+const NEWS_MAX: usize = 16 << 10;
+
+/// How long a scheduler that is told to stop waits for the answers to its binds.
+const DRAIN_MAX: Duration = Duration::from_millis(1500);
+
+/// A leader that has not renewed for its lease and so much longer is not healthy (upstream's watchdog).
+const LEASE_GRACE: Duration = Duration::from_secs(20);
+
+/// Why a scheduler did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A plugin.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The cluster was not found.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The endpoints.
+    #[error(transparent)]
+    Serve(#[from] serve::ServeError),
+    /// Threads, sockets, signals.
+    #[error("starting the runtime")]
+    Runtime(#[source] std::io::Error),
+    /// Another replica leads, or the lease was not renewed in time.
+    #[error("leaderelection lost")]
+    LeaseLost,
+    /// A bug of ours or of a plugin.
+    #[error("the scheduler's thread ended")]
+    EngineEnded,
+}
+
+/// Runs a scheduler until it is told to stop (0), or cannot go on (1): kube-scheduler's exit codes.
+pub fn run(ready: Ready, registry: &Registry, extra: Extra) -> ExitCode {
+    let logs = ready.logs.clone();
+    let ended = try_run(ready, registry, extra);
+    if let Err(error) = &ended {
+        tracing::error!("{}", Chain(error));
+    }
+    logs.flush();
+    if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn try_run(ready: Ready, registry: &Registry, extra: Extra) -> Result<(), RunError> {
+    let gates = ready.loaded.gates.framework();
+    let profiles = ready.loaded.profiles.iter();
+    let profiles: Result<Vec<Arc<Profile>>, ProfileError> =
+        profiles.map(|it| Profile::new(it, registry, &gates).map(Arc::new)).collect();
+    let engine = Engine::new(profiles?, gates, engine_options(&ready.loaded, extra));
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)?;
+    let ended = runtime.block_on(Daemon { ready, extra }.run(engine));
+    // Whoever still reads a watch is not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+fn engine_options(loaded: &Loaded, extra: Extra) -> EngineOptions {
+    let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    EngineOptions {
+        seed: clock::seed(),
+        initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
+        max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
+        max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
+        shadow: extra.shadow,
+        ticks: clock::ticks,
+        ..EngineOptions::default()
+    }
+}
+
+struct Daemon {
+    ready: Ready,
+    extra: Extra,
+}
+
+/// What readyz and healthz look at.
+struct Conditions {
+    /// All first lists are there.
+    synced: Condition,
+    shutdown: Condition,
+}
+
+impl Daemon {
+    async fn run(self, engine: Engine) -> Result<(), RunError> {
+        let cluster = self.find().await?;
+        let lanes = Lanes::new(&cluster);
+        let metrics = self.ready.metrics.clone();
+        let conditions = Conditions {
+            synced: Condition::failing("handlers are not fully synchronized"),
+            shutdown: Condition::well(),
+        };
+        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
+        let (news_in, news) = mpsc::channel(NEWS_MAX);
+        let (finished_in, finished) = mpsc::channel(NEWS_MAX);
+        let (commands, commands_out) = mpsc::unbounded_channel();
+        let client = &self.ready.loaded.config.client_connection;
+        let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
+        let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
+        let recorder = Arc::new(Recorder::start(&lanes.events, self.recorder_options()));
+        let held = self.seek_lease(&lanes);
+        let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
+        let shell = Shell {
+            engine,
+            news,
+            finished,
+            commands: commands_out,
+            calls: calls.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            synced: conditions.synced.clone(),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let (ended_in, mut ended) = mpsc::channel::<()>(1);
+        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
+            // Dropped when the engine ends, however that comes.
+            let _ended = ended_in;
+            shell.run();
+        });
+        let thread = thread.map_err(RunError::Runtime)?;
+        let _following = follow(&lanes.watch, &self.following(), &news_in);
+        let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            () = leading.lost() => Err(RunError::LeaseLost),
+            _ = ended.recv() => Err(RunError::EngineEnded),
+        };
+        conditions.shutdown.fail(SHUTTING_DOWN);
+        if outcome.is_ok() {
+            // No new pod is tried; binds that are under way get their answers.
+            let _ = commands.send(Command::Lead(false));
+            let _ = timeout(DRAIN_MAX, calls.drain()).await;
+        }
+        calls.stop();
+        let _ = commands.send(Command::Stop);
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        if let (Ok(()), Some(held)) = (&outcome, held) {
+            held.release().await;
+        }
+        if let Some(server) = server {
+            server.shutdown().await;
+        }
+        outcome
+    }
+
+    async fn find(&self) -> Result<Cluster, RunError> {
+        let path = &self.ready.loaded.config.client_connection.kubeconfig;
+        let master = &self.ready.loaded.master;
+        let version = env!("CARGO_PKG_VERSION");
+        let options = ClusterOptions {
+            kubeconfig: (!path.is_empty()).then(|| path.into()),
+            context: None,
+            master: (!master.is_empty()).then(|| master.clone()),
+            user_agent: format!("loadmaster/{version} (linux/amd64) scheduler"),
+        };
+        let cluster = Cluster::find(&options).await?;
+        tracing::info!(server = cluster.server(), "Talking to the API server");
+        Ok(cluster)
+    }
+
+    fn recorder_options(&self) -> RecorderOptions {
+        let client = &self.ready.loaded.config.client_connection;
+        RecorderOptions {
+            hostname: clock::hostname(),
+            qps: client.qps,
+            burst: client.burst,
+            ..RecorderOptions::default()
+        }
+    }
+
+    fn following(&self) -> Follow {
+        let client = &self.ready.loaded.config.client_connection;
+        Follow {
+            kinds: Kind::ALL.to_vec(),
+            streams: self.ready.loaded.gates.enabled("WatchListClient"),
+            protobuf: client.content_type.contains("protobuf"),
+            seed: clock::seed(),
+        }
+    }
+
+    /// A shadow needs no lease: it does nothing that only one may do.
+    fn seek_lease(&self, lanes: &Lanes) -> Option<Held> {
+        let election = &self.ready.loaded.config.leader_election;
+        if !election.leader_elect || self.extra.shadow {
+            return None;
+        }
+        let options = LeaseOptions {
+            namespace: election.resource_namespace.clone(),
+            name: election.resource_name.clone(),
+            identity: LeaseOptions::identity(&clock::hostname()),
+            timing: Timing {
+                lease_duration: election.lease_duration.to_std().unwrap_or_default(),
+                renew_deadline: election.renew_deadline.to_std().unwrap_or_default(),
+                retry_period: election.retry_period.to_std().unwrap_or_default(),
+            },
+        };
+        tracing::info!(lease = format!("{}/{}", options.namespace, options.name), "Attempting to acquire leader lease");
+        Some(hold(&lanes.lease, options))
+    }
+
+    async fn serve(
+        &self,
+        lanes: &Lanes,
+        metrics: &Arc<Metrics>,
+        conditions: &Conditions,
+        held: Option<&Held>,
+        commands: &mpsc::UnboundedSender<Command>,
+    ) -> Result<Option<Server>, RunError> {
+        let mut parts = Parts::new(&self.ready.options, &self.ready.loaded, metrics.clone());
+        let lease = held.map(|held| {
+            let standing = held.standing();
+            let duration = self.ready.loaded.config.leader_election.lease_duration;
+            let duration = duration.to_std().unwrap_or_default();
+            Check::new("leaderElection", move || {
+                let now = tokio::time::Instant::now();
+                if standing.borrow().is_stuck(now, duration, LEASE_GRACE) {
+                    return Err("failed election to renew leadership on lease".to_owned());
+                }
+                Ok(())
+            })
+        });
+        parts.health.healthz.extend(lease.clone());
+        parts.health.readyz.extend(lease);
+        parts.health.readyz.push(conditions.shutdown.check("shutdown"));
+        parts.health.readyz.push(conditions.synced.check("sched-handler-sync"));
+        let api = authority::Authority::new(&lanes.other);
+        let options = &self.ready.options;
+        let kubeconfig = &options.authentication.authentication_kubeconfig;
+        parts.authentication = Some(authority::of(kubeconfig, &api).await?);
+        let kubeconfig = &options.authorization.authorization_kubeconfig;
+        parts.authorization = Some(authority::of(kubeconfig, &api).await?);
+        let logs = self.ready.logs.clone();
+        parts.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
+        parts.pod_resources = answers::pod_resources(commands.clone());
+        parts.routes = answers::routes(commands);
+        Ok(serve::start(options, parts).await?)
+    }
+
+    /// Lets the engine schedule while we lead.
+    fn leading(
+        &self,
+        held: Option<&Held>,
+        commands: &mpsc::UnboundedSender<Command>,
+        recorder: &Arc<Recorder>,
+        metrics: &Arc<Metrics>,
+    ) -> Leading {
+        let (lost_in, lost) = mpsc::channel(1);
+        let Some(held) = held else {
+            let _ = commands.send(Command::Lead(!self.extra.shadow));
+            return Leading { lost, _never: Some(lost_in) };
+        };
+        let election = &self.ready.loaded.config.leader_election;
+        let follower = Follower {
+            lease: Reference {
+                api_version: "coordination.k8s.io/v1".into(),
+                kind: "Lease".into(),
+                namespace: election.resource_namespace.as_str().into(),
+                name: election.resource_name.as_str().into(),
+                ..Reference::default()
+            },
+            commands: commands.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            lost: lost_in,
+        };
+        tokio::spawn(follower.run(held.standing()));
+        Leading { lost, _never: None }
+    }
+}
+
+/// Tells when it is over.
+struct Leading {
+    lost: mpsc::Receiver<()>,
+    /// Kept where there is no lease that could be lost.
+    _never: Option<mpsc::Sender<()>>,
+}
+
+impl Leading {
+    async fn lost(&mut self) {
+        self.lost.recv().await;
+    }
+}
+
+/// Passes on who leads.
+struct Follower {
+    lease: Reference,
+    commands: mpsc::UnboundedSender<Command>,
+    recorder: Arc<Recorder>,
+    metrics: Arc<Metrics>,
+    lost: mpsc::Sender<()>,
+}
+
+impl Follower {
+    async fn run(self, mut standing: tokio::sync::watch::Receiver<loadmaster_client::lease::Standing>) {
+        let name = self.lease.name.clone();
+        let mut was_leading = false;
+        let mut leader = String::new();
+        loop {
+            let now = standing.borrow_and_update().clone();
+            if now.leader != leader && !now.leader.is_empty() {
+                tracing::info!(identity = now.leader, "New leader elected");
+                leader.clone_from(&now.leader);
+            }
+            if now.is_leading && !was_leading {
+                tracing::info!(lease = &*name, "Successfully acquired lease");
+                self.tell(&leader, &now.uid, "became leader");
+                let _ = self.commands.send(Command::Lead(true));
+            }
+            if was_leading && !now.is_leading || now.is_over {
+                let _ = self.commands.send(Command::Lead(false));
+                self.metrics.election.set_leading(&name, false);
+                let _ = self.lost.send(()).await;
+                return;
+            }
+            self.metrics.election.set_leading(&name, now.is_leading);
+            was_leading = now.is_leading;
+            if standing.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn tell(&self, identity: &str, uid: &str, what: &str) {
+        let lease = Reference { uid: uid.into(), ..self.lease.clone() };
+        self.recorder.record(Notice::of_lease(lease, identity, what, "kube-scheduler"));
+    }
+}

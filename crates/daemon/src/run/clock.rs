@@ -1,0 +1,35 @@
+//! What the engine must not know by itself: the time, chance, the machine's name.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime};
+
+use loadmaster_api::Timestamp;
+use loadmaster_engine::{Mono, Now};
+
+static STARTED: OnceLock<Instant> = OnceLock::new();
+
+/// Now, by both clocks.
+pub(super) fn now() -> Now {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let wall = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+    Now { mono: Mono(ticks()), wall: Timestamp(wall) }
+}
+
+/// Nanoseconds since this was asked first.
+pub(super) fn ticks() -> u64 {
+    let started = STARTED.get_or_init(Instant::now);
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A number that no other replica has.
+pub(super) fn seed() -> u64 {
+    // Keyed by the system's random numbers.
+    RandomState::new().build_hasher().finish()
+}
+
+/// This machine's name.
+pub(super) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

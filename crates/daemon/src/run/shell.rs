@@ -1,0 +1,255 @@
+//! The engine's thread: gives it news, lets it schedule, carries out what it wants.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster_client::Kind;
+use loadmaster_client::calls::{Calls, Finished, Job};
+use loadmaster_client::recorder::Recorder;
+use loadmaster_client::watch::{Change, Unavailable};
+use loadmaster_engine::engine::Cycled;
+use loadmaster_engine::{Effect, Effects, Engine, Event, Now};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use tokio::time::sleep;
+
+use super::{clock, news, observe};
+use crate::metrics::Metrics;
+use crate::serve::Condition;
+
+/// What others ask of the engine's thread.
+pub(super) enum Command {
+    /// Begin to schedule, or stop.
+    Lead(bool),
+    /// A question. It should be short: nothing is decided meanwhile.
+    Ask(Box<dyn FnOnce(&Engine) + Send>),
+    /// End.
+    Stop,
+}
+
+/// News taken, and cycles run, before the other is done again: neither starves.
+const NEWS_AT_ONCE: usize = 2048;
+const CYCLES_AT_ONCE: usize = 64;
+
+/// How often states are shown in metrics.
+const STATE_PERIOD_NANOS: u64 = 250_000_000;
+
+/// The longest sleep, so that metrics stay current.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The engine and its surroundings.
+pub(super) struct Shell {
+    pub engine: Engine,
+    pub news: Receiver<Change>,
+    pub finished: Receiver<Finished>,
+    pub commands: UnboundedReceiver<Command>,
+    pub calls: Arc<Calls>,
+    pub recorder: Arc<Recorder>,
+    pub metrics: Arc<Metrics>,
+    pub synced: Condition,
+    pub runtime: Handle,
+}
+
+/// What came while the thread slept.
+enum Woken {
+    News(Option<Change>),
+    Finished(Option<Finished>),
+    Command(Option<Command>),
+    Time,
+}
+
+/// How far the thread is.
+struct Progress {
+    is_leading: bool,
+    is_over: bool,
+    /// Kinds whose first list is not there yet.
+    missing: Vec<Kind>,
+    effects: Effects,
+    /// Calls that found no room.
+    backlog: VecDeque<Job>,
+    state_shown_at: u64,
+}
+
+impl Shell {
+    /// Runs until it is told to stop.
+    pub fn run(mut self) {
+        let mut at = Progress {
+            is_leading: false,
+            is_over: false,
+            missing: Kind::ALL.to_vec(),
+            effects: Effects::new(),
+            backlog: VecDeque::new(),
+            state_shown_at: 0,
+        };
+        while !at.is_over {
+            let n_taken = self.take_what_is_there(&mut at);
+            let now = clock::now();
+            if self.engine.deadline().is_some_and(|deadline| deadline <= now.mono) {
+                self.engine.wake(now, &mut at.effects);
+            }
+            let has_run = self.schedule(now, &mut at);
+            self.carry_out(&mut at);
+            self.show_state(now, &mut at);
+            if n_taken == 0 && !has_run {
+                self.sleep(&mut at);
+            }
+        }
+    }
+
+    fn take_what_is_there(&mut self, at: &mut Progress) -> usize {
+        let mut n_taken = 0;
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command, at);
+            n_taken += 1;
+        }
+        // Answers first: they make room in the bind window.
+        while let Ok(finished) = self.finished.try_recv() {
+            self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
+            n_taken += 1;
+        }
+        for _ in 0..NEWS_AT_ONCE {
+            let Ok(change) = self.news.try_recv() else { break };
+            self.hear(change, at);
+            n_taken += 1;
+        }
+        n_taken
+    }
+
+    /// Cycles, if it is ours to schedule and the picture of the cluster is whole.
+    fn schedule(&mut self, now: Now, at: &mut Progress) -> bool {
+        if !at.is_leading || !at.missing.is_empty() {
+            return false;
+        }
+        for nth in 0..CYCLES_AT_ONCE {
+            if self.engine.cycle(now, &mut at.effects) != Cycled::Ran {
+                return nth > 0;
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, command: Command, at: &mut Progress) {
+        match command {
+            Command::Lead(is_leading) => at.is_leading = is_leading,
+            Command::Ask(question) => question(&self.engine),
+            Command::Stop => at.is_over = true,
+        }
+    }
+
+    fn hear(&mut self, change: Change, at: &mut Progress) {
+        let event: Option<Event> = match change {
+            Change::Set { object, .. } => news::set(object),
+            Change::Gone { kind, namespace, name, uid } => news::gone(kind, namespace, &name, uid),
+            Change::Synced(kind) => {
+                self.is_there(kind, at);
+                None
+            }
+            Change::Unavailable { kind, why } => {
+                self.is_missing(kind, &why, at);
+                None
+            }
+            Change::Available(kind) => {
+                tracing::info!(resource = kind.resource().resource, "Can be read again");
+                None
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            self.engine.apply(clock::now(), event, &mut at.effects);
+        }
+    }
+
+    fn is_there(&self, kind: Kind, at: &mut Progress) {
+        let n_missing = at.missing.len();
+        at.missing.retain(|missing| *missing != kind);
+        if at.missing.is_empty() && n_missing > 0 {
+            tracing::info!("Caches are synced");
+            self.synced.succeed();
+        }
+    }
+
+    /// Without some kinds decisions are only less informed; without others none is made.
+    fn is_missing(&self, kind: Kind, why: &Unavailable, at: &mut Progress) {
+        let resource = kind.resource();
+        let text = match why {
+            Unavailable::Forbidden { rule } => format!("not allowed to {rule}"),
+            Unavailable::Absent => format!("the server has no {}", resource.resource),
+            Unavailable::Failing { text } => format!("reading {}: {text}", resource.resource),
+            other => format!("reading {}: {other:?}", resource.resource),
+        };
+        if resource.required {
+            tracing::error!("{text}");
+            if at.missing.contains(&kind) {
+                self.synced.fail(text);
+            }
+        } else {
+            tracing::warn!("{text}: {}", resource.without);
+            if !matches!(why, Unavailable::Failing { .. }) {
+                self.is_there(kind, at);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, at: &mut Progress) {
+        while let Some(job) = at.backlog.pop_front() {
+            if let Err(full) = self.calls.submit(job) {
+                at.backlog.push_front(*full.0);
+                break;
+            }
+        }
+        for effect in at.effects.drain(..) {
+            match effect {
+                Effect::Call(call) => {
+                    let job = Job { id: call.id.0, request: call.request };
+                    if at.backlog.is_empty() {
+                        if let Err(full) = self.calls.submit(job) {
+                            at.backlog.push_back(*full.0);
+                        }
+                    } else {
+                        at.backlog.push_back(job);
+                    }
+                }
+                Effect::Tell(tell) => self.recorder.record(observe::notice(tell)),
+                Effect::Observe(seen) => observe::observe(&self.engine, &self.metrics, &seen),
+            }
+        }
+    }
+
+    fn show_state(&mut self, now: Now, at: &mut Progress) {
+        if now.mono.0 >= at.state_shown_at + STATE_PERIOD_NANOS {
+            at.state_shown_at = now.mono.0;
+            observe::state(&mut self.engine, &self.metrics);
+        }
+    }
+
+    /// Until something comes, or something is due.
+    fn sleep(&mut self, at: &mut Progress) {
+        let now = clock::now();
+        let due = self.engine.deadline().map(|deadline| deadline.since(now.mono));
+        let mut longest = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        if !at.backlog.is_empty() {
+            longest = longest.min(Duration::from_millis(10));
+        }
+        let runtime = self.runtime.clone();
+        let woken = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => Woken::Command(command),
+                finished = self.finished.recv() => Woken::Finished(finished),
+                change = self.news.recv() => Woken::News(change),
+                () = sleep(longest) => Woken::Time,
+            }
+        });
+        match woken {
+            Woken::Command(Some(command)) => self.obey(command, at),
+            Woken::Finished(Some(finished)) => {
+                self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
+            }
+            Woken::News(Some(change)) => self.hear(change, at),
+            Woken::Time => {}
+            // Whoever told us things is gone, and so is our purpose.
+            Woken::Command(None) | Woken::Finished(None) | Woken::News(None) => at.is_over = true,
+        }
+    }
+}
