@@ -222,7 +222,7 @@ impl Daemon {
     fn following(&self) -> Follow {
         let client = &self.ready.loaded.config.client_connection;
         Follow {
-            kinds: Kind::ALL.to_vec(),
+            kinds: Kind::SCHEDULING.to_vec(),
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
             protobuf: client.content_type.contains("protobuf"),
             seed: clock::seed(),

@@ -77,7 +77,7 @@ impl Shell {
         let mut at = Progress {
             is_leading: false,
             is_over: false,
-            missing: Kind::ALL.to_vec(),
+            missing: Kind::SCHEDULING.to_vec(),
             effects: Effects::new(),
             backlog: VecDeque::new(),
             state_shown_at: 0,
