@@ -4,6 +4,7 @@
 //! applies defaults of the API server unless its documentation says so.
 
 pub mod document;
+mod go;
 pub mod meta;
 pub mod node;
 pub mod pod;

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+pub use crate::go::nullable;
+use crate::go::objects;
 use crate::text::Str;
 
 /// `metadata` of an object; annotations and managedFields are not kept.
@@ -25,7 +27,7 @@ pub struct ObjectMeta {
     /// How often the spec changed.
     #[serde(deserialize_with = "nullable")]
     pub generation: i64,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub owner_references: Vec<OwnerReference>,
 }
 
@@ -33,9 +35,13 @@ pub struct ObjectMeta {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OwnerReference {
+    #[serde(deserialize_with = "nullable")]
     pub api_version: Str,
+    #[serde(deserialize_with = "nullable")]
     pub kind: Str,
+    #[serde(deserialize_with = "nullable")]
     pub name: Str,
+    #[serde(deserialize_with = "nullable")]
     pub uid: Str,
     pub controller: Option<bool>,
 }
@@ -179,13 +185,4 @@ impl<'de> Deserialize<'de> for Timestamp {
         }
         deserializer.deserialize_str(Rfc3339)
     }
-}
-
-/// Reads `null` as the default value, as Go's decoder does.
-pub fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -3,23 +3,28 @@
 use serde::Deserialize;
 
 use crate::ResourceList;
-use crate::meta::{ObjectMeta, nullable};
+use crate::go::{list, nullable, object, objects};
+use crate::meta::ObjectMeta;
 use crate::text::Str;
 
 /// A machine pods run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: NodeSpec,
+    #[serde(deserialize_with = "object")]
     pub status: NodeStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    pub unschedulable: bool,
     #[serde(deserialize_with = "nullable")]
+    pub unschedulable: bool,
+    #[serde(deserialize_with = "objects")]
     pub taints: Vec<Taint>,
 }
 
@@ -27,6 +32,7 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Taint {
+    #[serde(deserialize_with = "nullable")]
     pub key: Str,
     #[serde(deserialize_with = "nullable")]
     pub value: Str,
@@ -41,7 +47,7 @@ pub struct NodeStatus {
     pub capacity: ResourceList,
     #[serde(deserialize_with = "nullable")]
     pub allocatable: ResourceList,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub images: Vec<ContainerImage>,
 }
 
@@ -49,8 +55,9 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerImage {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub names: Vec<Str>,
+    #[serde(deserialize_with = "nullable")]
     pub size_bytes: i64,
 }
 

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 use crate::ResourceList;
-use crate::meta::{Labels, ObjectMeta, Timestamp, nullable};
+use crate::go::{list, nullable, object, objects, optional_object};
+use crate::meta::{Labels, ObjectMeta, Timestamp};
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
 use crate::text::Str;
 
@@ -11,8 +12,11 @@ use crate::text::Str;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: PodSpec,
+    #[serde(deserialize_with = "object")]
     pub status: PodStatus,
 }
 
@@ -37,25 +41,28 @@ pub struct PodSpec {
     pub preemption_policy: Option<Str>,
     #[serde(deserialize_with = "nullable")]
     pub node_selector: Labels,
+    #[serde(deserialize_with = "optional_object")]
     pub affinity: Option<Box<Affinity>>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub tolerations: Vec<Toleration>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub init_containers: Vec<Container>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub containers: Vec<Container>,
     #[serde(deserialize_with = "nullable")]
     pub overhead: ResourceList,
     /// Requests of the pod as a whole.
+    #[serde(deserialize_with = "optional_object")]
     pub resources: Option<ContainerResources>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub scheduling_gates: Vec<NamedItem>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub volumes: Vec<Volume>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub resource_claims: Vec<NamedItem>,
+    #[serde(deserialize_with = "nullable")]
     pub host_network: bool,
 }
 
@@ -63,6 +70,7 @@ pub struct PodSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct NamedItem {
+    #[serde(deserialize_with = "nullable")]
     pub name: Str,
 }
 
@@ -73,9 +81,9 @@ pub struct Container {
     pub name: Str,
     #[serde(deserialize_with = "nullable")]
     pub image: Str,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "object")]
     pub resources: ContainerResources,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub ports: Vec<ContainerPort>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<Str>,
@@ -93,7 +101,9 @@ pub struct ContainerResources {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPort {
+    #[serde(deserialize_with = "nullable")]
     pub container_port: i32,
+    #[serde(deserialize_with = "nullable")]
     pub host_port: i32,
     #[serde(rename = "hostIP", deserialize_with = "nullable")]
     pub host_ip: Str,
@@ -108,15 +118,19 @@ pub struct ContainerPort {
 pub struct Volume {
     #[serde(deserialize_with = "nullable")]
     pub name: Str,
+    #[serde(deserialize_with = "optional_object")]
     pub persistent_volume_claim: Option<ClaimSource>,
     /// A claim that a controller makes for this pod.
+    #[serde(deserialize_with = "optional_object")]
     pub ephemeral: Option<EphemeralSource>,
+    #[serde(deserialize_with = "optional_object")]
     pub image: Option<ImageSource>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimSource {
+    #[serde(deserialize_with = "nullable")]
     pub claim_name: Str,
 }
 
@@ -151,19 +165,25 @@ pub struct Toleration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Affinity {
+    #[serde(deserialize_with = "optional_object")]
     pub node_affinity: Option<NodeAffinity>,
+    #[serde(deserialize_with = "optional_object")]
     pub pod_affinity: Option<PodAffinity>,
+    #[serde(deserialize_with = "optional_object")]
     pub pod_anti_affinity: Option<PodAffinity>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    #[serde(
+        rename = "requiredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "optional_object"
+    )]
     pub required: Option<NodeSelector>,
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
+        deserialize_with = "objects"
     )]
     pub preferred: Vec<PreferredSchedulingTerm>,
 }
@@ -171,7 +191,9 @@ pub struct NodeAffinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct PreferredSchedulingTerm {
+    #[serde(deserialize_with = "nullable")]
     pub weight: i32,
+    #[serde(deserialize_with = "object")]
     pub preference: NodeSelectorTerm,
 }
 
@@ -181,12 +203,12 @@ pub struct PreferredSchedulingTerm {
 pub struct PodAffinity {
     #[serde(
         rename = "requiredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
+        deserialize_with = "objects"
     )]
     pub required: Vec<PodAffinityTerm>,
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
+        deserialize_with = "objects"
     )]
     pub preferred: Vec<WeightedPodAffinityTerm>,
 }
@@ -194,7 +216,9 @@ pub struct PodAffinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WeightedPodAffinityTerm {
+    #[serde(deserialize_with = "nullable")]
     pub weight: i32,
+    #[serde(deserialize_with = "object")]
     pub pod_affinity_term: PodAffinityTerm,
 }
 
@@ -202,35 +226,39 @@ pub struct WeightedPodAffinityTerm {
 #[serde(default, rename_all = "camelCase")]
 pub struct PodAffinityTerm {
     /// Absent matches no pod.
+    #[serde(deserialize_with = "optional_object")]
     pub label_selector: Option<LabelSelector>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub namespaces: Vec<Str>,
     #[serde(deserialize_with = "nullable")]
     pub topology_key: Str,
     /// Absent means none; empty matches every namespace.
+    #[serde(deserialize_with = "optional_object")]
     pub namespace_selector: Option<LabelSelector>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub match_label_keys: Vec<Str>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub mismatch_label_keys: Vec<Str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TopologySpreadConstraint {
+    #[serde(deserialize_with = "nullable")]
     pub max_skew: i32,
     #[serde(deserialize_with = "nullable")]
     pub topology_key: Str,
     /// `DoNotSchedule` or `ScheduleAnyway`.
     #[serde(deserialize_with = "nullable")]
     pub when_unsatisfiable: Str,
+    #[serde(deserialize_with = "optional_object")]
     pub label_selector: Option<LabelSelector>,
     pub min_domains: Option<i32>,
     /// `Honor` when absent; also `Ignore`.
     pub node_affinity_policy: Option<Str>,
     /// `Ignore` when absent; also `Honor`.
     pub node_taints_policy: Option<Str>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub match_label_keys: Vec<Str>,
 }
 
@@ -242,13 +270,14 @@ pub struct PodStatus {
     #[serde(deserialize_with = "nullable")]
     pub nominated_node_name: Str,
     pub start_time: Option<Timestamp>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub conditions: Vec<PodCondition>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub container_statuses: Vec<ContainerStatus>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub init_container_statuses: Vec<ContainerStatus>,
     /// Pod-level resources in force, while an in-place resize is under way.
+    #[serde(deserialize_with = "optional_object")]
     pub resources: Option<ContainerResources>,
     #[serde(deserialize_with = "nullable")]
     pub allocated_resources: ResourceList,
@@ -257,7 +286,7 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct PodCondition {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: Str,
     #[serde(deserialize_with = "nullable")]
     pub status: Str,
@@ -273,6 +302,7 @@ pub struct PodCondition {
 pub struct ContainerStatus {
     #[serde(deserialize_with = "nullable")]
     pub name: Str,
+    #[serde(deserialize_with = "optional_object")]
     pub resources: Option<ContainerResources>,
     #[serde(deserialize_with = "nullable")]
     pub allocated_resources: ResourceList,

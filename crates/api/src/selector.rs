@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::meta::{Labels, nullable};
+use crate::go::{list, nullable, objects};
+use crate::meta::Labels;
 use crate::text::Str;
 
 pub use node::{
@@ -26,7 +27,7 @@ pub use validity::label_key_complaints;
 pub struct LabelSelector {
     #[serde(deserialize_with = "nullable")]
     pub match_labels: Labels,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub match_expressions: Vec<Requirement>,
 }
 
@@ -38,7 +39,7 @@ pub struct Requirement {
     pub key: Str,
     #[serde(deserialize_with = "nullable")]
     pub operator: Str,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub values: Vec<Str>,
 }
 
@@ -46,7 +47,7 @@ pub struct Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSelector {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
@@ -54,9 +55,9 @@ pub struct NodeSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeSelectorTerm {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub match_expressions: Vec<Requirement>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "objects")]
     pub match_fields: Vec<Requirement>,
 }
 

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::meta::{Labels, ObjectMeta, nullable};
+use crate::go::{nullable, object, optional_object};
+use crate::meta::{Labels, ObjectMeta};
 use crate::pod::PodSpec;
 use crate::selector::LabelSelector;
 use crate::text::Str;
@@ -10,20 +11,25 @@ use crate::text::Str;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Service {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: MapSelectorSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ReplicationController {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: MapSelectorSpec,
 }
 
@@ -38,21 +44,27 @@ pub struct MapSelectorSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ReplicaSet {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: ReplicasSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StatefulSet {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: ReplicasSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Deployment {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: ReplicasSpec,
 }
 
@@ -62,14 +74,18 @@ pub struct Deployment {
 pub struct ReplicasSpec {
     /// 1 when absent.
     pub replicas: Option<i32>,
+    #[serde(deserialize_with = "optional_object")]
     pub selector: Option<LabelSelector>,
+    #[serde(deserialize_with = "object")]
     pub template: PodTemplateSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Job {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: JobSpec,
 }
 
@@ -79,33 +95,41 @@ pub struct JobSpec {
     /// 1 when absent.
     pub parallelism: Option<i32>,
     pub completions: Option<i32>,
+    #[serde(deserialize_with = "object")]
     pub template: PodTemplateSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodTemplateSpec {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: PodSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodDisruptionBudget {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "object")]
     pub spec: PodDisruptionBudgetSpec,
+    #[serde(deserialize_with = "object")]
     pub status: PodDisruptionBudgetStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodDisruptionBudgetSpec {
+    #[serde(deserialize_with = "optional_object")]
     pub selector: Option<LabelSelector>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodDisruptionBudgetStatus {
+    #[serde(deserialize_with = "nullable")]
     pub disruptions_allowed: i32,
     /// Names of pods whose eviction is under way.
     #[serde(deserialize_with = "nullable")]
@@ -115,8 +139,11 @@ pub struct PodDisruptionBudgetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PriorityClass {
+    #[serde(deserialize_with = "object")]
     pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "nullable")]
     pub value: i32,
+    #[serde(deserialize_with = "nullable")]
     pub global_default: bool,
     pub preemption_policy: Option<Str>,
 }
