@@ -20,6 +20,7 @@ use std::sync::Arc;
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_path_to_error::Track;
 
+pub(crate) use locate::Cursor;
 pub use path::{Path, PathError, Segment};
 
 /// How deep maps and lists may be nested in YAML: its decoder takes up to 20 kB of stack a level.

@@ -16,6 +16,7 @@
 
 mod kinds;
 mod load;
+mod split;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -157,12 +158,17 @@ impl Snapshot {
     ///
     /// See the description of this module, and [`Snapshot::check`].
     pub fn read(documents: &[Document]) -> Result<Snapshot, SnapshotError> {
+        Snapshot::read_cut(documents, split::CHUNK_BYTES)
+    }
+
+    /// [`Snapshot::read`], with long lists cut into pieces of about `chunk_bytes`.
+    fn read_cut(documents: &[Document], chunk_bytes: usize) -> Result<Snapshot, SnapshotError> {
         if documents.is_empty() {
             return Err(SnapshotError::NoDocuments);
         }
         let mut types = Types::default();
         let mut snapshot = loop {
-            match read_all(documents, &types) {
+            match read_all(documents, &types, chunk_bytes) {
                 Ok(snapshot) => break snapshot,
                 Err(Failure::Located(located)) => return Err(SnapshotError::Invalid(located)),
                 Err(Failure::NeedsType(origin, found)) => types.insert(origin, found),
@@ -245,6 +251,34 @@ impl Snapshot {
         Err(SnapshotError::Dangling(self.error(pod.origin, &path, text)))
     }
 
+    /// Adds the objects of `other`, whose list begins at item `first` of ours.
+    fn append(&mut self, other: Snapshot, first: u32) {
+        fn join<T>(ours: &mut Vec<Sourced<T>>, theirs: Vec<Sourced<T>>, first: u32) {
+            ours.extend(theirs.into_iter().map(|Sourced { object, origin }| {
+                let origin = match origin.item {
+                    Origin::NO_ITEM => origin,
+                    item => origin.at(first + item),
+                };
+                Sourced { object, origin }
+            }));
+        }
+        join(&mut self.nodes, other.nodes, first);
+        join(&mut self.pods, other.pods, first);
+        join(&mut self.namespaces, other.namespaces, first);
+        join(&mut self.services, other.services, first);
+        join(&mut self.replication_controllers, other.replication_controllers, first);
+        join(&mut self.replica_sets, other.replica_sets, first);
+        join(&mut self.stateful_sets, other.stateful_sets, first);
+        join(&mut self.deployments, other.deployments, first);
+        join(&mut self.jobs, other.jobs, first);
+        join(&mut self.disruption_budgets, other.disruption_budgets, first);
+        join(&mut self.priority_classes, other.priority_classes, first);
+        self.n_finished_pods += other.n_finished_pods;
+        for (kind, n_skipped) in other.skipped {
+            *self.skipped.entry(kind).or_default() += n_skipped;
+        }
+    }
+
     /// Line and column of a value of an object, or of its nearest ancestor that is written in the file. Walks
     /// the file up to there.
     pub fn locate(&self, origin: Origin, path: &Path) -> Option<(usize, usize)> {
@@ -271,13 +305,22 @@ enum Failure {
     NeedsType(Origin, TypeMeta),
 }
 
-fn read_all(documents: &[Document], types: &Types) -> Result<Snapshot, Failure> {
+fn read_all(
+    documents: &[Document],
+    types: &Types,
+    chunk_bytes: usize,
+) -> Result<Snapshot, Failure> {
     let mut loader = Loader::new();
     for (nth, document) in documents.iter().enumerate() {
         let result = match document.format() {
             _ if document.is_empty() => {
                 let text = "expected Kubernetes objects, found nothing";
                 Err(document.error_at(Path::ROOT, text))
+            }
+            Format::Json
+                if types.is_empty() && split::read(&mut loader, nth, document, chunk_bytes) =>
+            {
+                Ok(())
             }
             Format::Json => read_json(&mut loader, nth, document, types),
             Format::Yaml => read_yaml(&mut loader, nth, document, types),
@@ -293,7 +336,6 @@ fn read_json(
     document: &Document,
     types: &Types,
 ) -> Result<(), Located> {
-    let quick = |_, decoder: &mut JsonDecoder<'_>, seed: ObjectSeed<'_>| seed.deserialize(decoder);
     let Err(error) = each_json(loader, nth, document, types, quick) else { return Ok(()) };
     if loader.problem.is_some() || !error.is_data() {
         return Err(document.json_error(loader.origin.part as usize, Path::ROOT, &error));
@@ -305,6 +347,15 @@ fn read_json(
         |part, decoder: &mut _, seed: ObjectSeed<'_>| document.json_seed(part, decoder, seed);
     each_json(&mut second, nth, document, types, tracked)?;
     Err(document.json_error(loader.origin.part as usize, Path::ROOT, &error))
+}
+
+/// Decodes without watching the path.
+fn quick(
+    _part: usize,
+    decoder: &mut JsonDecoder<'_>,
+    seed: ObjectSeed<'_>,
+) -> Result<(), serde_json::Error> {
+    seed.deserialize(decoder)
 }
 
 fn each_json<'d, E>(

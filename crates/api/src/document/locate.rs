@@ -59,9 +59,9 @@ pub(super) fn find_json(text: &str, part: usize, path: &Path) -> Option<Found> {
 }
 
 /// Walks over JSON that has been read before, at least up to where it was found wrong.
-struct Cursor<'a> {
-    text: &'a str,
-    at: usize,
+pub(crate) struct Cursor<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) at: usize,
 }
 
 impl Cursor<'_> {
@@ -69,11 +69,11 @@ impl Cursor<'_> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn eat(&mut self, byte: u8) -> Option<()> {
+    pub(crate) fn eat(&mut self, byte: u8) -> Option<()> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    fn blanks(&mut self) {
+    pub(crate) fn blanks(&mut self) {
         while self.peek().is_some_and(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
@@ -111,7 +111,7 @@ impl Cursor<'_> {
         (self.peek()? != b']').then_some(())
     }
 
-    fn skip_string(&mut self) -> Option<()> {
+    pub(crate) fn skip_string(&mut self) -> Option<()> {
         self.eat(b'"')?;
         loop {
             match self.peek()? {
@@ -124,7 +124,7 @@ impl Cursor<'_> {
         Some(())
     }
 
-    fn skip_value(&mut self) -> Option<()> {
+    pub(crate) fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0usize;
         loop {
             match self.peek()? {

@@ -40,12 +40,22 @@ pub(super) struct Loader {
     pub(super) resume_at: Option<Origin>,
     /// An item has no kind of its own and that of its list had not been read yet.
     pub(super) needs_type: bool,
+    /// What an item says before its type ends the pass: kept aside as plain values, it may be nested as deep as the limit on the
+    /// whole text allows, which a pass over one item does not know.
+    pub(super) type_comes_first: bool,
 }
 
 impl Loader {
     pub(super) fn new() -> Loader {
         let (snapshot, origin) = (Snapshot::default(), Origin::new(0, 0));
-        Loader { snapshot, origin, problem: None, resume_at: None, needs_type: false }
+        Loader {
+            snapshot,
+            origin,
+            problem: None,
+            resume_at: None,
+            needs_type: false,
+            type_comes_first: false,
+        }
     }
 
     /// Ends the pass. The first problem counts: others follow from it.
@@ -206,6 +216,9 @@ fn read_head<'de, A: MapAccess<'de>>(
             Key::Field(name) if implied.is_some() => {
                 head.pending = Some(name);
                 break;
+            }
+            Key::Field(_) if loader.type_comes_first => {
+                return Err(loader.fail(Path::ROOT, "expected apiVersion and kind first"));
             }
             Key::Field(name) => head.early.push((name, map.next_value()?)),
             Key::Items if !is_item => {

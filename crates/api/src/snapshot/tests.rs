@@ -1,5 +1,6 @@
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::*;
 
@@ -452,6 +453,136 @@ fn nulls_are_taken_as_absent() {
     check(text, &expect!["Node n @0.0.1, Pod default/a @0.0.0"]);
 }
 
+/// Puts `null` and `[]` in the place of fields whose type in Go is no list, as their paths below an object of the kind say.
+#[test]
+fn nulls_are_zero_values_and_lists_are_no_objects() {
+    let kinds = [
+        (
+            "v1",
+            "Node",
+            "metadata spec spec.unschedulable spec.taints[] spec.taints[].key status status.images[] status.images[].sizeBytes status.images[].names[]",
+        ),
+        (
+            "v1",
+            "Pod",
+            "metadata metadata.ownerReferences[] metadata.ownerReferences[].name metadata.ownerReferences[].uid metadata.ownerReferences[].kind metadata.ownerReferences[].apiVersion metadata.ownerReferences[].controller spec spec.hostNetwork spec.priority spec.affinity spec.affinity.nodeAffinity spec.affinity.podAffinity spec.resources spec.schedulingGates[] spec.schedulingGates[].name spec.containers[] spec.containers[].resources spec.containers[].ports[] spec.containers[].ports[].hostPort spec.volumes[] spec.volumes[].ephemeral spec.volumes[].persistentVolumeClaim spec.volumes[].persistentVolumeClaim.claimName spec.topologySpreadConstraints[] spec.topologySpreadConstraints[].maxSkew spec.topologySpreadConstraints[].labelSelector spec.topologySpreadConstraints[].matchLabelKeys[] spec.tolerations[] status status.conditions[] status.conditions[].type status.containerStatuses[]",
+        ),
+        ("v1", "Namespace", "metadata"),
+        ("v1", "Service", "metadata spec spec.selector"),
+        ("v1", "ReplicationController", "metadata spec spec.selector"),
+        (
+            "apps/v1",
+            "ReplicaSet",
+            "metadata spec spec.replicas spec.selector spec.template spec.template.metadata spec.template.spec",
+        ),
+        (
+            "apps/v1",
+            "StatefulSet",
+            "metadata spec spec.selector spec.selector.matchExpressions[] spec.selector.matchExpressions[].values[]",
+        ),
+        ("apps/v1", "Deployment", "metadata spec spec.template"),
+        ("batch/v1", "Job", "metadata spec spec.parallelism spec.template"),
+        (
+            "policy/v1",
+            "PodDisruptionBudget",
+            "metadata spec spec.selector status status.disruptionsAllowed status.disruptedPods",
+        ),
+        ("scheduling.k8s.io/v1", "PriorityClass", "metadata value globalDefault preemptionPolicy"),
+    ];
+    for (version, kind, places) in kinds {
+        for place in places.split(' ') {
+            let object = |leaf: Value| {
+                let mut value = leaf;
+                for segment in place.rsplit('.') {
+                    let name = segment.trim_end_matches("[]");
+                    if segment.ends_with("[]") {
+                        value = Value::Array(vec![value]);
+                    }
+                    value = Value::Object([(name.to_owned(), value)].into_iter().collect());
+                }
+                value["apiVersion"] = version.into();
+                value["kind"] = kind.into();
+                if place != "metadata" && value["metadata"].is_null() {
+                    value["metadata"] = serde_json::json!({});
+                }
+                if let Some(metadata) = value["metadata"].as_object_mut() {
+                    metadata.insert("name".to_owned(), "x".into());
+                }
+                value.to_string()
+            };
+            let null = read(&[&object(Value::Null)]);
+            match place {
+                // Without metadata there is no name.
+                "metadata" => {
+                    let text = null.unwrap_err().to_string();
+                    assert!(
+                        text.ends_with("expected a name, found none"),
+                        "{kind} {place}: {text}"
+                    );
+                }
+                _ => assert!(null.is_ok(), "{kind} {place}: {:?}", null.err()),
+            }
+            let list = read(&[&object(Value::Array(Vec::new()))]).map(|_| ());
+            let text = list.expect_err(&format!("{kind} {place}")).to_string();
+            assert!(
+                text.contains("expected ") && text.contains("found sequence"),
+                "{kind} {place}: {text}"
+            );
+        }
+    }
+}
+
+/// What reading says of a text, with where everything came from.
+fn told(text: &str, chunk_bytes: usize) -> String {
+    match Snapshot::read_cut(&[Document::new("f", text)], chunk_bytes) {
+        Ok(snapshot) => format!("{} {:?}", describe(&snapshot), snapshot.pods),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The texts of a list of pods, in the ways that programs write them.
+fn lists() -> [String; 6] {
+    let pod = |nth: usize| {
+        let spec = r#"{"nodeSelector":{"b":"},{"},"tolerations":[{"key":"x"},{"key":"y"}]}"#;
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{nth}"}},"spec":{spec}}}"#
+        )
+    };
+    let skipped =
+        r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"p0"},"data":{"a":"\"},{\"ä"}}"#;
+    let mut all: Vec<String> = (0..9).map(pod).collect();
+    all.insert(4, skipped.to_owned());
+    let compact = format!(r#"{{"apiVersion":"v1","items":[{}],"kind":"List"}}"#, all.join(","));
+    let value: Value = serde_json::from_str(&compact).unwrap();
+    let pretty = serde_json::to_string_pretty(&value).unwrap();
+    let bare: Vec<String> =
+        (0..9).map(|nth| format!(r#"{{"metadata":{{"name":"b{nth}"}}}}"#)).collect();
+    let bare = bare.join(", ");
+    [
+        format!(
+            "{pretty}\n{{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{{\"name\":\"n\"}}}}"
+        ),
+        compact,
+        pretty,
+        format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{bare}]}}"#),
+        format!(r#"{{"apiVersion":"v1","items":[{bare}],"kind":"PodList"}}"#),
+        format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p"}},"items":[{bare}]}}"#),
+    ]
+}
+
+#[test]
+fn long_lists_are_cut() {
+    let mut cut = Vec::new();
+    for text in lists() {
+        let mut loader = Loader::new();
+        cut.push(split::read(&mut loader, 0, &Document::new("f", text.as_str()), 100));
+        for chunk_bytes in [1, 100, 300] {
+            assert_eq!(told(&text, chunk_bytes), told(&text, usize::MAX));
+        }
+    }
+    assert_eq!(cut, [true, true, true, true, false, false]);
+}
+
 /// A valid text with a piece cut out, doubled or replaced.
 fn mutated() -> impl Strategy<Value = String> {
     let yaml = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: a, labels: {a.b/c: d}}\n  status:\n    capacity: {cpu: 4, memory: 8Gi}\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: b\n  spec:\n    nodeName: a\n    containers:\n    - resources: &r\n        requests: {cpu: 100m}\n    - resources: *r\n---\nkind: Secret\napiVersion: v1\n";
@@ -498,6 +629,21 @@ proptest! {
             let located = error.located().unwrap();
             prop_assert!(located.line >= 1 && located.column >= 1 && !located.text.is_empty());
         }
+    }
+
+    #[test]
+    fn cut_lists_read_as_whole_ones(
+        text in prop::sample::select(lists().to_vec()),
+        at in any::<prop::sample::Index>(),
+        len in 0..12usize,
+        piece in prop::sample::select(vec!["", "", "{", "}", "[", "]", "\"", ",", "},{", "null", "\n", "ä", "\\", "x"]),
+        chunk_bytes in 1..400usize,
+    ) {
+        let start = at.index(text.len());
+        let end = (start + len).min(text.len());
+        let mutated = [&text.as_bytes()[..start], piece.as_bytes(), &text.as_bytes()[end..]].concat();
+        let mutated = String::from_utf8_lossy(&mutated);
+        prop_assert_eq!(told(&mutated, chunk_bytes), told(&mutated, usize::MAX));
     }
 
     #[test]
