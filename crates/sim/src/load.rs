@@ -82,8 +82,11 @@ pub fn load_for<'p>(
         scheduler_name: pod.template.scheduler_name().to_owned(),
         known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
     })?;
-    let id = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
-    let others = snapshot.pods.iter().filter(|pod| id(pod) != id(asked));
+    let is_other = |pod: &&Sourced<Pod>| {
+        pod.metadata.name != asked.metadata.name
+            || pod.metadata.namespace != asked.metadata.namespace
+    };
+    let others = snapshot.pods.iter().filter(is_other);
     place(&mut world, profiles, others)?;
     Ok(Loaded { world, profile, pod })
 }
