@@ -1,5 +1,8 @@
 //! What commands read: manifests, snapshots, configurations, feature gates.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::document::{Document, DocumentError};
@@ -13,6 +16,9 @@ use crate::exit::{Answer, Failure, complain};
 
 /// No configuration is larger than this.
 pub(crate) const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Files from this size on are read by two threads.
+const LONG_FILE_BYTES: usize = 16 << 20;
 
 /// Feature gates on a command line.
 #[derive(clap::Args)]
@@ -91,17 +97,39 @@ pub(crate) fn documents(names: &[String]) -> Answer<Vec<Document>> {
     Ok(documents)
 }
 
-/// Reads a file of any size. Its size is asked first: growing a buffer to hundreds of megabytes takes longer than reading them.
+/// Reads a file of any size.
 fn read_whole(name: &str) -> Result<Document, DocumentError> {
     if name == "-" {
         return Document::read(name, None);
     }
-    let bytes = std::fs::read(name)
+    let bytes = read_bytes(name)
         .map_err(|source| DocumentError::Read { name: name.to_owned(), source })?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Document::new(name, text)),
         // Once more, to learn where it is not text.
         Err(error) => Document::from_reader(name, error.as_bytes(), None),
+    }
+}
+
+/// The bytes of a file; those of a long one in two halves at the same time, since fetching hundreds of megabytes into fresh memory takes
+/// a noticeable part of a second.
+fn read_bytes(name: &str) -> io::Result<Vec<u8>> {
+    let file = File::open(name)?;
+    let metadata = file.metadata()?;
+    let len = usize::try_from(metadata.len()).unwrap_or_default();
+    if !metadata.is_file() || len < LONG_FILE_BYTES {
+        return std::fs::read(name);
+    }
+    let mut bytes = vec![0; len];
+    let (first, second) = bytes.split_at_mut(len / 2);
+    let (first, second) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| file.read_exact_at(second, (len / 2) as u64));
+        (file.read_exact_at(first, 0), other.join())
+    });
+    match (first, second) {
+        (Ok(()), Ok(Ok(()))) if file.metadata()?.len() == len as u64 => Ok(bytes),
+        // It changed meanwhile: what counts is what it says to one who reads it from begin to end.
+        _ => std::fs::read(name),
     }
 }
 
