@@ -392,6 +392,11 @@ pub fn json_message(error: &serde_json::Error) -> String {
     message::json(error)
 }
 
+/// What a decoder says, in the words of this module: `invalid type: A, expected B` becomes `expected B, found A`.
+pub fn expected_first(text: &str) -> String {
+    message::expected_first(text)
+}
+
 /// A decoder of JSON text.
 pub(crate) type JsonDecoder<'de> = serde_json::Deserializer<serde_json::de::StrRead<'de>>;
 

@@ -1,6 +1,6 @@
 //! Where a configuration comes from: a document, which knows the line and column of every path.
 
-use loadmaster_api::document::{Document, Located, Path};
+use loadmaster_api::document::{Document, Located, Path, expected_first};
 use loadmaster_framework::FieldError;
 use serde_json::Value;
 
@@ -14,19 +14,9 @@ pub(crate) fn read(document: &Document) -> Result<Value, Located> {
 pub(crate) fn locate(document: &Document, errors: Vec<FieldError>) -> Vec<Located> {
     let locate = |error: FieldError| {
         let path = error.path.parse().unwrap_or(Path::ROOT);
-        document.error_at(path, expected_first(error.text))
+        document.error_at(path, expected_first(&error.text))
     };
     let mut located: Vec<Located> = errors.into_iter().map(locate).collect();
     located.sort_by_key(|error| (error.line, error.column));
     located
-}
-
-/// Says what a decoder found in the words of documents: `invalid type: A, expected B` becomes
-/// `expected B, found A`.
-fn expected_first(text: String) -> String {
-    let body = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
-    match body.and_then(|body| body.rsplit_once(", expected ")) {
-        Some((found, expected)) => format!("expected {expected}, found {found}"),
-        None => text,
-    }
 }

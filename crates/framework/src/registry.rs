@@ -112,6 +112,12 @@ impl Points {
         self.events.get_or_insert_default().push(EventWithHint { event, hint });
     }
 
+    /// Nothing that happens can help pods this plugin rejected, or it rejects none. Without this, or any event, everything wakes
+    /// them.
+    pub fn wake_on_nothing(&mut self) {
+        self.events = Some(Vec::new());
+    }
+
     /// Hands the states over to the profile.
     pub fn take_slots(&mut self) -> (u32, PluginStates) {
         (self.n_slots, std::mem::take(&mut self.states))

@@ -165,8 +165,7 @@ fn build_volume_binding(points: &mut Points, _args: &Value) -> Result<(), Plugin
     points.pre_filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
     points.prepare = Some(plugin);
-    // An empty list: without any, every event would wake the pods.
-    points.events = Some(Vec::new());
+    points.wake_on_nothing();
     Ok(())
 }
 
@@ -200,7 +199,7 @@ fn build_dynamic_resources(points: &mut Points, _args: &Value) -> Result<(), Plu
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
     points.prepare = Some(plugin);
-    points.events = Some(Vec::new());
+    points.wake_on_nothing();
     Ok(())
 }
 

@@ -39,7 +39,7 @@ fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
     points.score = Some(plugin.clone());
     points.prepare = Some(plugin.clone());
     points.sign = Some(plugin);
-    points.events = Some(Vec::new());
+    points.wake_on_nothing();
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub(super) fn choose(text: &str, found: Found) -> (usize, usize) {
 }
 
 /// `invalid type: A, expected B` becomes `expected B, found A`.
-fn expected_first(text: &str) -> String {
+pub(super) fn expected_first(text: &str) -> String {
     let body = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
     match body.and_then(|body| body.rsplit_once(", expected ")) {
         Some((found, expected)) => format!("expected {expected}, found {found}"),

@@ -77,7 +77,7 @@ fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
     points.score = Some(plugin.clone());
     points.prepare = Some(plugin.clone());
     points.sign = Some(plugin);
-    points.events = Some(Vec::new());
+    points.wake_on_nothing();
     Ok(())
 }
 
