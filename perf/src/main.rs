@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use loadmaster_engine::{Decision, Profile, Scheduler};
+use loadmaster_engine::{Decision, Scheduler};
 use loadmaster_framework::{PodInfo, World};
+use loadmaster_sim::load::default_profile;
 use loadmaster_stdx::Rng;
 
 use crate::workload::{Kind, Source, Workload};
@@ -38,7 +39,7 @@ struct Run {
 }
 
 fn measure(workload: &Workload) -> Result<()> {
-    let profile = Arc::new(default_profile()?);
+    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree())?);
     let mut world = workload::world(workload.n_nodes)?;
     let mut source = Source::new(workload.kind, &mut world, 1)?;
     let mut scheduler = Scheduler::new(profile, Rng::new(1));
@@ -88,16 +89,6 @@ fn drive(
         world.add_pod(row, Arc::new(pod));
     }
     Ok(Run { decisions: n, placed, seconds: start.elapsed().as_secs_f64() })
-}
-
-/// The profile that an empty configuration gives.
-fn default_profile() -> Result<Profile> {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = loadmaster_config::Gates::default();
-    let checked = loadmaster_config::check_default(&registry, &gates)
-        .map_err(|errors| anyhow::anyhow!("default configuration: {errors:?}"))?;
-    let spec = checked.profiles.first().context("the default configuration has a profile")?;
-    Ok(Profile::new(spec, &registry, &gates.framework())?)
 }
 
 /// From the kernel's account of this process; 0 where there is none.

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
-use loadmaster_engine::Profile;
+use anyhow::{Context as _, Result};
 use loadmaster_sim::cases::Generator;
 use loadmaster_sim::cases::answer::Answerer;
 use loadmaster_sim::every_eviction::{self, Seen};
+use loadmaster_sim::load::default_profile;
 use loadmaster_sim::twin::{self, Options, Report};
 
 /// Steps of one history; the next one has another seed and so another size.
@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<bool> {
     if let Some(n_cases) = args.preemption {
         return every_eviction(args.seed, n_cases);
     }
-    let profile = Arc::new(default_profile()?);
+    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree())?);
     let mut all = Report::default();
     for history in 0..u64::from(args.steps.div_ceil(STEPS_EACH)) {
         let seed = args.seed + history;
@@ -81,14 +81,4 @@ fn every_eviction(seed: u64, n_cases: u64) -> Result<bool> {
         all.n_nodes, all.n_candidates, all.n_sets, all.n_not_monotone
     );
     Ok(true)
-}
-
-/// The profile that an empty configuration gives.
-fn default_profile() -> Result<Profile> {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = loadmaster_config::Gates::default();
-    let checked = loadmaster_config::check_default(&registry, &gates)
-        .map_err(|errors| anyhow!("default configuration: {errors:?}"))?;
-    let spec = checked.profiles.first().context("the default configuration has a profile")?;
-    Ok(Profile::new(spec, &registry, &gates.framework())?)
 }

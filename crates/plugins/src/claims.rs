@@ -21,6 +21,7 @@ use loadmaster_framework::{
     Cx, Failure, FeatureGates, FieldError, NodeInfo, PluginDef, PluginError, PodInfo, PodTemplate,
     Points, PreFilter, PreFiltered, Prepare, Prepared, Rejection, Score, SerialCx, Sign, World,
 };
+use loadmaster_stdx::duration::parse_nanos;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -129,20 +130,24 @@ fn complete_dynamic_resources_args(
     Ok(json!({filter.field: filter.default, binding.field: binding.default}))
 }
 
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
 /// A timeout that must be valid as upstream defines it, and the default as long as it has no effect.
 struct Timeout {
     field: &'static str,
     /// As upstream writes it.
     default: &'static str,
-    default_seconds: i128,
-    min_seconds: i128,
+    default_seconds: i64,
+    min_seconds: i64,
     expected: &'static str,
 }
 
 impl Timeout {
     fn check(&self, given: &str) -> Result<(), FieldError> {
-        let nanos = duration_nanos(given);
-        let nanos = nanos.map_err(|text| FieldError { path: self.field.to_owned(), text })?;
+        let nanos = parse_nanos(given).map_err(|error| FieldError {
+            path: self.field.to_owned(),
+            text: error.to_string(),
+        })?;
         let invalid = |expected: &str| FieldError::invalid(self.field, json!(given), expected);
         if nanos < self.min_seconds * NANOS_PER_SECOND {
             return Err(invalid(self.expected));
@@ -243,76 +248,6 @@ fn has_volume_claims(pod: &PodTemplate) -> bool {
 
 fn has_resource_claims(pod: &PodTemplate) -> bool {
     !pod.spec.resource_claims.is_empty()
-}
-
-const NANOS_PER_SECOND: i128 = 1_000_000_000;
-
-/// A duration as Go reads it, such as `1h15m30.5s`; the error is Go's.
-fn duration_nanos(text: &str) -> Result<i128, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if unsigned == "0" {
-        return Ok(0);
-    }
-    if unsigned.is_empty() {
-        return Err(invalid());
-    }
-    let (mut rest, mut nanos) = (unsigned, 0_i128);
-    while !rest.is_empty() {
-        let (number, tail) = split_at_first(rest, |c| !(c.is_ascii_digit() || c == '.'));
-        let (unit, tail) = split_at_first(tail, |c| c.is_ascii_digit() || c == '.');
-        let value = decimal(number).ok_or_else(invalid)?;
-        let unit = match unit {
-            "" => return Err(format!("time: missing unit in duration {text:?}")),
-            unit => unit_nanos(unit)
-                .ok_or_else(|| format!("time: unknown unit {unit:?} in duration {text:?}"))?,
-        };
-        nanos += value.whole * unit + value.part * unit / value.scale;
-        if nanos > i128::from(i64::MAX) {
-            return Err(invalid());
-        }
-        rest = tail;
-    }
-    Ok(if text.starts_with('-') { -nanos } else { nanos })
-}
-
-fn split_at_first(text: &str, stop: impl Fn(char) -> bool) -> (&str, &str) {
-    text.split_at(text.find(stop).unwrap_or(text.len()))
-}
-
-fn unit_nanos(unit: &str) -> Option<i128> {
-    Some(match unit {
-        "ns" => 1,
-        "us" | "µs" | "μs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => NANOS_PER_SECOND,
-        "m" => 60 * NANOS_PER_SECOND,
-        "h" => 3_600 * NANOS_PER_SECOND,
-        _ => return None,
-    })
-}
-
-/// `whole + part / scale`.
-struct Decimal {
-    whole: i128,
-    part: i128,
-    scale: i128,
-}
-
-/// Reads `1`, `1.5`, `.5` or `1.`. Digits that no duration needs are refused.
-fn decimal(text: &str) -> Option<Decimal> {
-    const DIGITS_MAX: usize = 18;
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let too_long = whole.len() > DIGITS_MAX || part.len() > DIGITS_MAX;
-    if too_long || (whole.is_empty() && part.is_empty()) {
-        return None;
-    }
-    let number = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse().ok() };
-    Some(Decimal {
-        whole: number(whole)?,
-        part: number(part)?,
-        scale: 10_i128.pow(part.len() as u32),
-    })
 }
 
 #[cfg(test)]
@@ -462,21 +397,5 @@ mod tests {
             json!({"filterTimeout": 10}),
             &expect!["filterTimeout: invalid type: integer `10`, expected a string"],
         );
-    }
-
-    #[test]
-    fn durations() {
-        let seconds = |text: &str, want: f64| {
-            assert_eq!(duration_nanos(text), Ok((want * 1e9) as i128), "{text}");
-        };
-        seconds("1h15m30.5s", 4530.5);
-        seconds("-1.5m", -90.0);
-        seconds("+.5s", 0.5);
-        seconds("1.s", 1.0);
-        seconds("1us2µs3μs4ns", 0.000_006_004);
-        seconds("0", 0.0);
-        for wrong in ["", "-", "s", ".s", "1", "1.5.s", "1 s", "3000000h", "1e3s"] {
-            assert!(duration_nanos(wrong).is_err(), "{wrong}");
-        }
     }
 }

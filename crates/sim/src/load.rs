@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use loadmaster_api::snapshot::{Snapshot, Sourced};
 use loadmaster_api::{ObjectMeta, Pod, Str};
-use loadmaster_config::Checked;
+use loadmaster_config::{Checked, Gates, check_default};
 use loadmaster_engine::{Profile, ProfileError};
-use loadmaster_framework::{Cx, CycleState, FeatureGates, PodInfo, Registry, TemplateError, World};
+use loadmaster_framework::{
+    Cx, CycleState, FeatureGates, FieldError, PodInfo, Registry, TemplateError, World,
+};
 use loadmaster_stdx::Map;
 
 /// A pod, the profile that decides it, and the world as it is without the pod.
@@ -46,6 +48,18 @@ pub enum LoadError {
     },
 }
 
+/// The registry's plugins do not make up the default profile.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DefaultProfileError {
+    /// The defaults name a plugin that the registry lacks, or one refuses its default arguments.
+    #[error("default configuration: {}", .0.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; "))]
+    Config(Vec<FieldError>),
+    /// A plugin could not be made.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
 /// Builds every profile of a configuration.
 pub fn profiles(
     checked: &Checked,
@@ -53,6 +67,14 @@ pub fn profiles(
     gates: &FeatureGates,
 ) -> Result<Vec<Profile>, ProfileError> {
     checked.profiles.iter().map(|profile| Profile::new(profile, registry, gates)).collect()
+}
+
+/// Builds the profile that an empty configuration gives, under the default gates.
+pub fn default_profile(registry: &Registry) -> Result<Profile, DefaultProfileError> {
+    let gates = Gates::default();
+    let checked = check_default(registry, &gates).map_err(DefaultProfileError::Config)?;
+    let mut profiles = profiles(&checked, registry, &gates.framework())?;
+    Ok(profiles.swap_remove(0))
 }
 
 /// The world that the objects make, for deciding the pod called `asked` (`namespace/name`).
@@ -199,7 +221,6 @@ fn parse(world: &mut World, pod: &Pod) -> Result<PodInfo, LoadError> {
 mod tests {
     use expect_test::{Expect, expect};
     use loadmaster_api::document::Document;
-    use loadmaster_config::{Gates, check_default};
     use loadmaster_stdx::Chain;
 
     use super::*;

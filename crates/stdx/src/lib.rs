@@ -1,6 +1,7 @@
 //! The few helpers the standard library lacks. Knows nothing of Kubernetes.
 
 pub mod chain;
+pub mod duration;
 pub mod float;
 pub mod hash;
 pub mod rng;
