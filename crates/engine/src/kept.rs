@@ -1,6 +1,6 @@
 //! The kept index of one template: which rows are feasible, by class and score, brought up to date from the world's changes.
 
-use loadmaster_framework::prepare::{RowPart, Words};
+use loadmaster_framework::prepare::{OutOfRange, RowPart, Words};
 use loadmaster_framework::world::Change;
 use loadmaster_framework::{Row, World};
 use loadmaster_stdx::Rng;
@@ -17,6 +17,8 @@ pub(crate) struct Index {
     node_passes: Vec<u8>,
     /// The part of the local score that hangs on the node object.
     node_score: Vec<i64>,
+    /// Whether a row's score was out of range since the index was made.
+    row_scores: Result<(), OutOfRange>,
     /// Number of the first change not taken over yet.
     cursor: u64,
     words: Words,
@@ -31,6 +33,7 @@ impl Index {
             table: ClassTable::default(),
             node_passes: vec![0; n_rows],
             node_score: vec![0; n_rows],
+            row_scores: Ok(()),
             cursor: world.now(),
             words: Words::new(),
         };
@@ -61,22 +64,43 @@ impl Index {
         true
     }
 
-    /// Decides among the rows as they are.
-    pub fn decide(&mut self, question: &Question, world: &World, rng: &mut Rng) -> Decision {
-        question.filter_classes(world, &mut self.table);
-        question.score_classes(world, &mut self.table);
+    /// Decides among the rows as they are. `Err` when a score is out of range: the index cannot go on then.
+    pub fn decide(
+        &mut self,
+        question: &Question,
+        world: &World,
+        rng: &mut Rng,
+    ) -> Result<Decision, OutOfRange> {
+        self.decide_classes(question, world)?;
         let picked = self.buckets.best(&self.table).and_then(|best| {
             let row = self.buckets.pick(&self.table, best, rng)?;
             Some(Decision::Place { row, total: best.total, n_ties: best.n_ties })
         });
-        picked.unwrap_or(Decision::Unschedulable)
+        Ok(picked.unwrap_or(Decision::Unschedulable))
     }
 
     /// Every feasible row with its total.
-    pub fn totals(&mut self, question: &Question, world: &World) -> Vec<(Row, i64)> {
+    pub fn totals(
+        &mut self,
+        question: &Question,
+        world: &World,
+    ) -> Result<Vec<(Row, i64)>, OutOfRange> {
+        self.decide_classes(question, world)?;
+        Ok(self.buckets.totals(&self.table).collect())
+    }
+
+    fn decide_classes(&mut self, question: &Question, world: &World) -> Result<(), OutOfRange> {
+        self.row_scores?;
         question.filter_classes(world, &mut self.table);
-        question.score_classes(world, &mut self.table);
-        self.buckets.totals(&self.table).collect()
+        question.score_classes(world, &mut self.table)
+    }
+
+    /// The row-local score; 0 and a remark where it is out of range.
+    fn score_row(&mut self, question: &Question, world: &World, row: Row, which: RowPart) -> i64 {
+        question.score_row(world.nodes(), row, which).unwrap_or_else(|error| {
+            self.row_scores = Err(error);
+            0
+        })
     }
 
     /// The node in a row appeared, changed or went.
@@ -86,7 +110,7 @@ impl Index {
         let passes = nodes.node(row).is_some() && question.filter_row(nodes, row, RowPart::Node);
         self.node_passes[at] = u8::from(passes);
         self.node_score[at] =
-            if passes { question.score_row(nodes, row, RowPart::Node) } else { 0 };
+            if passes { self.score_row(question, world, row, RowPart::Node) } else { 0 };
         self.leave(question, row);
         if passes {
             self.ask_pods(question, world, row);
@@ -103,7 +127,8 @@ impl Index {
             self.leave(question, row);
             return;
         }
-        let score = self.node_score[row.index()] + question.score_row(nodes, row, RowPart::Pods);
+        let score =
+            self.node_score[row.index()] + self.score_row(question, world, row, RowPart::Pods);
         let before = self.buckets.get(row);
         match before {
             Some((class, old)) if !question.words_follow_pods() => {

@@ -1,10 +1,10 @@
 //! One pass over all rows: for pods never seen, and for plugins that must be asked node by node.
 
 use loadmaster_framework::points::{Cx, NodeScore, SerialCx};
-use loadmaster_framework::prepare::Words;
+use loadmaster_framework::prepare::{OutOfRange, Words, in_range};
 use loadmaster_framework::{
-    CycleState, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored, Rejection,
-    Row, World,
+    CycleState, Failure, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored, Rejection, Row,
+    World,
 };
 use loadmaster_stdx::Rng;
 
@@ -20,8 +20,22 @@ pub(crate) struct Pass {
     totals: Vec<i64>,
     class_of: Vec<u32>,
     table: ClassTable,
-    failure: Option<String>,
+    failure: Option<Stop>,
     cycle: CycleState,
+}
+
+/// Why a pass has no answer.
+enum Stop {
+    /// A plugin failed.
+    Failed(String),
+    /// A score is out of range.
+    OutOfRange,
+}
+
+impl From<OutOfRange> for Stop {
+    fn from(_: OutOfRange) -> Self {
+        Stop::OutOfRange
+    }
 }
 
 impl Pass {
@@ -50,19 +64,13 @@ impl Pass {
         if !question.one_by_one.is_empty() {
             match rest.filter(states, &mut self.set) {
                 Ok(()) => self.recount(question),
-                Err(failure) => self.failure = Some(failure),
+                Err(failure) => self.failure = Some(Stop::Failed(failure)),
             }
         } else if !promised.is_empty() {
             self.recount(question);
         }
-        question.score_all(nodes, &self.set, &mut self.totals);
-        question.score_classes(world, &mut self.table);
-        self.add_offsets(question);
-        if !question.one_by_one.is_empty()
-            && self.failure.is_none()
-            && let Err(failure) = rest.score(states, &self.set, &mut self.totals)
-        {
-            self.failure = Some(failure);
+        if self.failure.is_none() {
+            self.failure = self.score(&mut rest, states).err();
         }
         self.cycle = rest.cycle;
     }
@@ -72,11 +80,27 @@ impl Pass {
         std::mem::take(&mut self.cycle)
     }
 
-    /// Picks one of the best rows, each with the same chance.
-    pub fn decide(&self, rng: &mut Rng) -> Decision {
-        if let Some(failure) = &self.failure {
-            return Decision::Failed(failure.clone());
+    fn score(&mut self, rest: &mut Rest<'_>, states: &mut PluginStates) -> Result<(), Stop> {
+        let (question, world) = (rest.question, rest.world);
+        question.score_all(world.nodes(), &self.set, &mut self.totals)?;
+        question.score_classes(world, &mut self.table)?;
+        self.add_offsets(question);
+        if question.one_by_one.is_empty() {
+            return Ok(());
         }
+        rest.score(states, &self.set, &mut self.totals)
+    }
+
+    /// Picks one of the best rows, each with the same chance. `Err` when a score is out of range.
+    pub fn decide(&self, rng: &mut Rng) -> Result<Decision, OutOfRange> {
+        match &self.failure {
+            None => Ok(self.pick(rng)),
+            Some(Stop::Failed(failure)) => Ok(Decision::Failed(failure.clone())),
+            Some(Stop::OutOfRange) => Err(OutOfRange),
+        }
+    }
+
+    fn pick(&self, rng: &mut Rng) -> Decision {
         let mut best = i64::MIN;
         let mut n_ties = 0u64;
         for (member, total) in self.set.iter().zip(&self.totals) {
@@ -100,11 +124,16 @@ impl Pass {
         Decision::Unschedulable
     }
 
-    /// Every feasible row with its total.
-    pub fn totals(&self) -> Vec<(Row, i64)> {
+    /// Every feasible row with its total. `Err` when a score is out of range.
+    pub fn totals(&self) -> Result<Vec<(Row, i64)>, OutOfRange> {
+        match &self.failure {
+            None => {}
+            Some(Stop::Failed(_)) => return Ok(Vec::new()),
+            Some(Stop::OutOfRange) => return Err(OutOfRange),
+        }
         let rows = self.set.iter().zip(&self.totals).enumerate();
         let feasible = rows.filter(|(_, (member, _))| **member != 0);
-        feasible.map(|(at, (_, total))| (Row(at as u32), *total)).collect()
+        Ok(feasible.map(|(at, (_, total))| (Row(at as u32), *total)).collect())
     }
 
     fn classify(&mut self, question: &Question, world: &World) {
@@ -247,7 +276,7 @@ impl Rest<'_> {
         states: &mut PluginStates,
         set: &[u8],
         totals: &mut [i64],
-    ) -> Result<(), String> {
+    ) -> Result<(), Stop> {
         let (profile, world, pod) = (self.profile, self.world, self.pod);
         let mine = &self.question.one_by_one;
         let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
@@ -264,7 +293,8 @@ impl Rest<'_> {
                 Ok(PreScored::Ready) => {}
                 Ok(PreScored::Skip) => skipped.push(member.plugin),
                 Err(why) => {
-                    return Err(format!("running PreScore plugin {:?}: {why}", member.name));
+                    let text = format!("running PreScore plugin {:?}: {why}", member.name);
+                    return Err(Stop::Failed(text));
                 }
             }
         }
@@ -273,20 +303,20 @@ impl Rest<'_> {
             if skipped.contains(&member.plugin) {
                 continue;
             }
-            let failed = |why: &dyn std::fmt::Display| {
-                format!("running Score plugins: plugin {:?} failed with: {why}", member.name)
+            let failed = |when: &str, why: Failure| {
+                let name = member.name;
+                Stop::Failed(format!("running {when} plugins: plugin {name:?} failed with: {why}"))
             };
             let mut scores = Vec::with_capacity(nodes.len());
             for node in &nodes {
-                let score = member.point.score(cx, pod, *node).map_err(|why| failed(&why))?;
+                let score = member.point.score(cx, pod, *node);
+                let score = score.map_err(|why| failed("Score", why))?;
                 scores.push(NodeScore { row: node.row(), score });
             }
-            member.point.normalize(cx, pod, &mut scores).map_err(|why| failed(&why))?;
+            let normalized = member.point.normalize(cx, pod, &mut scores);
+            normalized.map_err(|why| failed("Normalize on Score", why))?;
             for node in scores {
-                if !(0..=MAX_NODE_SCORE).contains(&node.score) {
-                    return Err(failed(&format_args!("an invalid score {}", node.score)));
-                }
-                totals[node.row.index()] += member.weight * node.score;
+                totals[node.row.index()] += member.weight * in_range(node.score)?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | kept index | pods like this one came not long ago | a few changed rows and a table of classes |
 //! | one pass | pods never seen, or seen too long ago; plugins that must be asked node by node | columns, once over all rows |
-//! | one by one | pods with a node name, pods under an in-place resize | every plugin about every node |
+//! | one by one | pods with a node name, pods under an in-place resize, scores out of range | every plugin about every node |
 //!
 //! A pod that was promised a node by preemption tries that node first, alone. Nodes that are promised to other pods of at least
 //! its priority are asked about one by one, with those pods on them; the rest of the decision goes one of the ways above.
@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_framework::prepare::OutOfRange;
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{CycleState, PluginStates, PodInfo, Rejection, Row, World};
 use loadmaster_stdx::{Map, Rng};
@@ -133,7 +134,11 @@ impl Scheduler {
         if let Some(index) = &mut kept.index
             && promised.is_empty()
         {
-            return index.decide(&kept.question, world, &mut self.rng);
+            if let Ok(decision) = index.decide(&kept.question, world, &mut self.rng) {
+                return decision;
+            }
+            kept.index = None;
+            return self.decide_one_by_one(world, pod);
         }
         if kept.question.rejected.is_some() {
             return Decision::Unschedulable;
@@ -141,7 +146,10 @@ impl Scheduler {
         let question = &kept.question;
         self.pass.run(question, &self.profile, world, &mut self.states, pod, &promised);
         self.cycle = (self.pass.take_cycle(), question.one_by_one.clone());
-        self.pass.decide(&mut self.rng)
+        match self.pass.decide(&mut self.rng) {
+            Ok(decision) => decision,
+            Err(OutOfRange) => self.decide_one_by_one(world, pod),
+        }
     }
 
     /// What the plugins remember of the last decision, for those that go on with the pod in its binding cycle. `Err` when one
@@ -227,14 +235,15 @@ impl Scheduler {
     pub fn totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
         self.refresh(world, pod);
         let Some(kept) = self.kept.get_mut(&pod.template.id) else { return Vec::new() };
-        let mut totals = match &mut kept.index {
+        let totals = match &mut kept.index {
             Some(index) => index.totals(&kept.question, world),
-            None if kept.question.rejected.is_some() => Vec::new(),
+            None if kept.question.rejected.is_some() => Ok(Vec::new()),
             None => {
                 self.pass.run(&kept.question, &self.profile, world, &mut self.states, pod, &[]);
                 self.pass.totals()
             }
         };
+        let Ok(mut totals) = totals else { return one_by_one::totals(&self.evaluate(world, pod)) };
         totals.sort_unstable();
         totals
     }
@@ -310,6 +319,7 @@ impl Scheduler {
         if self.kept.len() < max {
             return;
         }
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut by_use: Vec<(u64, TemplateId)> =
             self.kept.iter().map(|(id, kept)| (kept.used, *id)).collect();
         by_use.sort_unstable();

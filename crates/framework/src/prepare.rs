@@ -12,6 +12,7 @@
 
 use smallvec::SmallVec;
 
+use crate::MAX_NODE_SCORE;
 use crate::pod::PodInfo;
 use crate::result::Rejection;
 use crate::table::{NodeTable, Row};
@@ -69,8 +70,9 @@ pub struct Classes<'a> {
     pub words: &'a [i64],
     /// Words a class.
     pub stride: usize,
-    /// Where this plugin's words begin within a class, and how many it has.
+    /// Where this plugin's words begin within a class.
     pub offset: usize,
+    /// How many it has.
     pub n_words: usize,
     /// Rows in each class that passed every row-local filter.
     pub rows: &'a [u32],
@@ -101,6 +103,15 @@ impl Classes<'_> {
     }
 }
 
+/// A score is not in `0..=100`. The engine asks one by one then, which says whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// The score, if it is in `0..=100`.
+pub fn in_range(score: i64) -> Result<i64, OutOfRange> {
+    if (0..=MAX_NODE_SCORE).contains(&score) { Ok(score) } else { Err(OutOfRange) }
+}
+
 /// A plugin's answers for one template.
 pub trait Run: Send + Sync {
     /// What the answers hang on. Constant during the life of the run.
@@ -127,13 +138,21 @@ pub trait Run: Send + Sync {
         0
     }
 
-    /// Adds `weight` times [`Run::score_row`] for the members of `set`; what it writes elsewhere does not matter.
-    fn score_all(&self, nodes: &NodeTable, set: &RowSet, weight: i64, out: &mut [i64]) {
+    /// Adds `weight` times [`Run::score_row`] for the members of `set`; what it writes elsewhere does not matter. `Err` when one
+    /// of their scores is out of range: what was written does not matter then.
+    fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &RowSet,
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
         for (at, sum) in out.iter_mut().enumerate() {
             if set[at] != 0 {
-                *sum += weight * self.score_row(nodes, Row(at as u32));
+                *sum += weight * in_range(self.score_row(nodes, Row(at as u32)))?;
             }
         }
+        Ok(())
     }
 
     /// Number of words a class has: constant until [`Run::is_stale`].

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{PodSpec, Str};
 use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
+use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
 use loadmaster_framework::table::ImageState;
 use loadmaster_framework::{
     Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points,
@@ -95,7 +95,13 @@ impl Run for ImageRun {
         score(here.map(|state| worth(state, nodes.len())).sum(), self.n_containers)
     }
 
-    fn score_all(&self, nodes: &NodeTable, _: &RowSet, weight: i64, out: &mut [i64]) {
+    fn score_all(
+        &self,
+        nodes: &NodeTable,
+        _: &RowSet,
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
         // Goes through the lists of rows side by side, so that only nodes with an image are visited.
         let mut states = self.states(nodes);
         while let Some(row) = states.iter().filter_map(|held| held.rows.first()).min().copied() {
@@ -110,6 +116,7 @@ impl Run for ImageRun {
             }
             out[row.index()] += weight * score(sum, self.n_containers);
         }
+        Ok(())
     }
 
     fn is_stale(&self, world: &World) -> bool {

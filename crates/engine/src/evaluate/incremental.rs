@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::prepare::{Classes, Prepared, Reads, RowPart, Run, Words};
+use loadmaster_framework::prepare::{
+    Classes, OutOfRange, Prepared, Reads, RowPart, Run, Words, in_range,
+};
 use loadmaster_framework::table::NodeTable;
 use loadmaster_framework::{PodInfo, PodTemplate, Rejection, Row, World};
 use loadmaster_stdx::Map;
@@ -190,11 +192,17 @@ impl Question {
     }
 
     /// Adds the row-local scores of the members of `set`.
-    pub fn score_all(&self, nodes: &NodeTable, set: &[u8], out: &mut [i64]) {
+    pub fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &[u8],
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
         for part in self.parts.iter().filter(|part| part.weight != 0 && part.reads.score.is_some())
         {
-            part.run.score_all(nodes, set, part.weight, out);
+            part.run.score_all(nodes, set, part.weight, out)?;
         }
+        Ok(())
     }
 
     /// The row-local verdict as far as it hangs on `which`.
@@ -205,10 +213,15 @@ impl Question {
     }
 
     /// The row-local score as far as it hangs on `which`.
-    pub fn score_row(&self, nodes: &NodeTable, row: Row, which: RowPart) -> i64 {
+    pub fn score_row(
+        &self,
+        nodes: &NodeTable,
+        row: Row,
+        which: RowPart,
+    ) -> Result<i64, OutOfRange> {
         let parts =
             self.parts.iter().filter(|part| part.weight != 0 && part.reads.score == Some(which));
-        parts.map(|part| part.weight * part.run.score_row(nodes, row)).sum()
+        parts.map(|part| Ok(part.weight * in_range(part.run.score_row(nodes, row))?)).sum()
     }
 
     /// Whether any words hang on the pods of a row.
@@ -253,7 +266,7 @@ impl Question {
     }
 
     /// Works out what each feasible class adds to the scores of its rows.
-    pub fn score_classes(&self, world: &World, table: &mut ClassTable) {
+    pub fn score_classes(&self, world: &World, table: &mut ClassTable) -> Result<(), OutOfRange> {
         let n = table.len();
         table.offsets.clear();
         table.offsets.resize(n, self.base);
@@ -271,10 +284,11 @@ impl Question {
             part.run.class_score(world, &classes, &mut table.scratch);
             for class in 0..n {
                 if table.feasible[class] {
-                    table.offsets[class] += part.weight * table.scratch[class];
+                    table.offsets[class] += part.weight * in_range(table.scratch[class])?;
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use loadmaster_api::meta::nullable;
 use loadmaster_framework::args::{self, FieldError};
 use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
+use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
 use loadmaster_framework::{
     Cx, Failure, FeatureGates, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points,
     PreScore, PreScored, Prepare, Prepared, Row, Run, Score, SerialCx, Sign, Slot, World,
@@ -128,8 +128,14 @@ impl Run for BalancedRun {
         self.0.score_row(nodes, row.index())
     }
 
-    fn score_all(&self, nodes: &NodeTable, set: &RowSet, weight: i64, out: &mut [i64]) {
-        self.0.score_all(nodes, set, weight, out);
+    fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &RowSet,
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
+        self.0.score_all(nodes, set, weight, out)
     }
 
     fn is_stale(&self, world: &World) -> bool {

@@ -16,7 +16,7 @@ use loadmaster_api::selector::label_key_complaints;
 use loadmaster_framework::args::{self, FieldError};
 use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
+use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
 use loadmaster_framework::requests::PodRequests;
 use loadmaster_framework::resources::is_extended;
 use loadmaster_framework::result::Reasons;
@@ -402,8 +402,14 @@ impl Run for FitRun {
         self.scorer.score_row(nodes, row.index())
     }
 
-    fn score_all(&self, nodes: &NodeTable, set: &RowSet, weight: i64, out: &mut [i64]) {
-        self.scorer.score_all(nodes, set, weight, out);
+    fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &RowSet,
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
+        self.scorer.score_all(nodes, set, weight, out)
     }
 
     fn is_stale(&self, world: &World) -> bool {

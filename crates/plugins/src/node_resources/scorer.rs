@@ -1,6 +1,9 @@
 //! Scores of one pod on every row: how a formula meets the node table, the same for both plugins.
 
+use std::cell::Cell;
+
 use loadmaster_framework::NodeTable;
+use loadmaster_framework::prepare::{OutOfRange, in_range};
 
 use super::amounts::{Demand, Placed};
 use super::formula::Formula;
@@ -31,16 +34,30 @@ impl Scorer {
         self.exact(nodes, at)
     }
 
-    /// Adds `weight` times the score to the rows of `set`, and anything to other rows.
-    pub fn score_all(&self, nodes: &NodeTable, set: &[u8], weight: i64, out: &mut [i64]) {
+    /// Adds `weight` times the score to the rows of `set`, and anything to other rows. Only absurd amounts, which the lanes
+    /// leave to [`Formula::score`], can give a score that is out of range.
+    pub fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &[u8],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), OutOfRange> {
+        let outcome = Cell::new(Ok(()));
+        let exact = |at| {
+            in_range(self.exact(nodes, at)).unwrap_or_else(|error| {
+                outcome.set(Err(error));
+                0
+            })
+        };
         if let (Some(fused), Some(lanes)) = (&self.fused, self.placed.pair(nodes)) {
-            return kernel::add_scores(fused, &lanes, set, weight, out, &|at| {
-                self.exact(nodes, at)
-            });
+            kernel::add_scores(fused, &lanes, set, weight, out, &exact);
+        } else {
+            for at in (0..out.len()).filter(|at| set[*at] != 0) {
+                out[at] = out[at].wrapping_add(weight.wrapping_mul(exact(at)));
+            }
         }
-        for at in (0..out.len()).filter(|at| set[*at] != 0) {
-            out[at] = out[at].wrapping_add(weight.wrapping_mul(self.exact(nodes, at)));
-        }
+        outcome.get()
     }
 
     /// Whether looking up the columns anew would make the answers faster.

@@ -1,5 +1,6 @@
 //! Both plugins in random worlds: over columns, by row and node by node they say the same.
 
+use loadmaster_framework::prepare::in_range;
 use loadmaster_framework::testkit::{Bench, BenchError};
 use loadmaster_framework::{PluginDef, Prepared};
 use proptest::prelude::*;
@@ -110,7 +111,12 @@ fn check_weighted(bench: &mut Bench, web: &loadmaster_framework::PodInfo) {
     let Prepared::Run(run) = prepare.prepare(&mut bench.world, web) else { return };
     let nodes = bench.world.nodes();
     let mut sums = vec![5; nodes.n_rows()];
-    run.score_all(nodes, &nodes.columns().live, 3, &mut sums);
+    let scored = run.score_all(nodes, &nodes.columns().live, 3, &mut sums);
+    let mut rows = nodes.rows();
+    assert_eq!(scored.is_ok(), rows.all(|row| in_range(run.score_row(nodes, row)).is_ok()));
+    if scored.is_err() {
+        return;
+    }
     for row in nodes.rows() {
         let want = run.score_row(nodes, row).wrapping_mul(3).wrapping_add(5);
         assert_eq!(sums[row.index()], want, "{row:?}");
