@@ -353,6 +353,10 @@ impl Counters {
         for id in &gone {
             self.slots[id.slot as usize] = None;
             self.free.push(id.slot);
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "one of them knows it, whichever comes first"
+            )]
             for index in self.known.values_mut() {
                 index.forget(*id);
             }

@@ -2,6 +2,7 @@
 //!
 //! All changes go through the methods here, so that columns, counters and the change log cannot drift apart.
 
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ pub struct World {
     templates: Templates,
     /// Row by uid of every assigned pod.
     assigned: Map<Box<str>, Row>,
-    nominated: Map<Str, Vec<Arc<PodInfo>>>,
+    /// By node name; in order, because [`World::nominated_nodes`] shows it.
+    nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     n_promises: u64,
     preemptions: Underway,
     log: Vec<Change>,
@@ -132,7 +134,7 @@ impl World {
         self.nominated.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Nodes that pods are nominated to.
+    /// Nodes that pods are nominated to, by name.
     pub fn nominated_nodes(&self) -> impl Iterator<Item = &Str> {
         self.nominated.keys()
     }

@@ -65,8 +65,12 @@ impl Counts {
                 *by_domain.entry(domain.clone()).or_insert(0) += constraint.pods.n_on(node);
             }
         }
+        // Which of equal domains are remembered as the lowest hangs on the order.
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut domains: Vec<(&Str, &i64)> = by_domain.iter().collect();
+        domains.sort_unstable();
         let mut lowest = Lowest::new();
-        for (domain, count) in &by_domain {
+        for (domain, count) in domains {
             lowest.update(domain, *count);
         }
         Counts { by_domain, lowest }

@@ -139,6 +139,7 @@ impl Owner {
     }
 
     fn free_ordinal(&self) -> u32 {
+        #[expect(clippy::disallowed_methods, reason = "collected into an ordered set")]
         let taken: BTreeSet<u32> = self.ordinals.values().copied().collect();
         (0..).find(|ordinal| !taken.contains(ordinal)).unwrap_or(u32::MAX)
     }
