@@ -5,14 +5,45 @@
 //! went stale. This does: a plugin that reads more than its [`Reads`] admit is found out by a
 //! random history.
 
-use super::{Answer, Bench, compare, verdict};
+use loadmaster_stdx::Rng;
+use serde_json::Value;
+
+use super::{Answer, Bench, BenchError, compare, verdict};
 use crate::pod::PodInfo;
 use crate::prepare::{Classes, Prepared, Reads, RowPart, Run, Words};
 use crate::table::Row;
 use crate::world::{Change, World};
 
+/// Pods asked about all through a history.
+const N_PODS: usize = 4;
+
+/// Runs a random history: keeps the answers for a few pods current over `n_steps` changes of the bench's world, and compares
+/// after each. `change` makes one change and names its kind, for the error.
+pub fn check_history(
+    bench: &mut Bench,
+    rng: &mut Rng,
+    n_steps: u64,
+    mut pod: impl FnMut(&mut Rng) -> Value,
+    mut change: impl FnMut(&mut Bench, &mut Rng) -> Answer<&'static str>,
+) -> Answer<()> {
+    let mut all = Vec::new();
+    for _ in 0..N_PODS {
+        let pod = bench.pod(pod(rng))?;
+        all.push(Kept::new(bench, pod));
+    }
+    for step in 0..n_steps {
+        let what = change(bench, rng)?;
+        for (at, kept) in all.iter_mut().enumerate() {
+            kept.check(bench)
+                .map_err(|error| BenchError(format!("step {step} ({what}), pod {at}: {error}")))?;
+        }
+    }
+    all.into_iter().for_each(|kept| kept.release(bench));
+    Ok(())
+}
+
 /// The answers for one pod, kept current.
-pub struct Kept {
+struct Kept {
     pod: PodInfo,
     prepared: Prepared,
     /// What was asked of each row; `None` for rows that a row-local filter turns down and for free
@@ -30,7 +61,7 @@ struct RowAnswer {
 
 impl Kept {
     /// Asks the plugin of the bench about this pod.
-    pub fn new(bench: &mut Bench, pod: PodInfo) -> Kept {
+    fn new(bench: &mut Bench, pod: PodInfo) -> Kept {
         let prepared = Kept::prepare(bench, &pod);
         let mut kept = Kept { pod, prepared, rows: Vec::new(), seen: bench.world.now() };
         kept.read_all(&bench.world);
@@ -38,7 +69,7 @@ impl Kept {
     }
 
     /// Takes in what happened to the bench's world, and compares.
-    pub fn check(&mut self, bench: &mut Bench) -> Answer<()> {
+    fn check(&mut self, bench: &mut Bench) -> Answer<()> {
         self.catch_up(bench);
         let naive = bench.one_by_one(&self.pod);
         match &self.prepared {
@@ -46,11 +77,7 @@ impl Kept {
             Prepared::Rejected(rejection) => {
                 let want = verdict(Err(rejection.clone()));
                 let differs = naive.filters.iter().any(|(_, verdict)| *verdict != want);
-                if differs {
-                    Err(super::BenchError(format!("not {want} everywhere")))
-                } else {
-                    Ok(())
-                }
+                if differs { Err(BenchError(format!("not {want} everywhere"))) } else { Ok(()) }
             }
             Prepared::Skip => compare(&bench.world, &naive, |_| true, |_| 0),
             Prepared::Run(run) => {
@@ -62,7 +89,7 @@ impl Kept {
     }
 
     /// Gives back what the plugin took from the world.
-    pub fn release(mut self, bench: &mut Bench) {
+    fn release(mut self, bench: &mut Bench) {
         if let Prepared::Run(run) = &mut self.prepared {
             run.release(&mut bench.world);
         }

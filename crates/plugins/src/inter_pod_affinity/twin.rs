@@ -1,6 +1,6 @@
 //! Random histories: after every change the kept answers equal those of the one-node methods.
 
-use loadmaster_framework::testkit::{Bench, BenchError, kept::Kept};
+use loadmaster_framework::testkit::{Bench, BenchError, kept::check_history};
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value, json};
 
@@ -33,21 +33,8 @@ fn history(seed: u64) -> Result<(), BenchError> {
     for _ in 0..rng.below(6) {
         place(&mut bench, &mut rng, &mut uids)?;
     }
-    let mut kept = Vec::new();
-    for _ in 0..4 {
-        let pod = pod(&mut rng, "asked");
-        let pod = bench.pod(pod)?;
-        kept.push(Kept::new(&mut bench, pod));
-    }
-    for step in 0..STEPS {
-        let what = change(&mut bench, &mut rng, &mut uids)?;
-        for (at, kept) in kept.iter_mut().enumerate() {
-            kept.check(&mut bench)
-                .map_err(|error| BenchError(format!("step {step} ({what}), pod {at}: {error}")))?;
-        }
-    }
-    kept.into_iter().for_each(|kept| kept.release(&mut bench));
-    Ok(())
+    let asked = |rng: &mut Rng| pod(rng, "asked");
+    check_history(&mut bench, &mut rng, STEPS, asked, |bench, rng| change(bench, rng, &mut uids))
 }
 
 fn change(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<&'static str, BenchError> {
