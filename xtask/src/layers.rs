@@ -1,4 +1,5 @@
-//! `cargo xtask layers`: fails on an edge from a lower layer to a higher one (ARCHITECTURE.md).
+//! `cargo xtask layers`: fails on an edge from a lower layer to a higher one, and on async libraries in the lower ones
+//! (ARCHITECTURE.md).
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,6 +20,10 @@ const LAYERS: &[(&str, u32)] = &[
     ("sim", 6),
     ("loadmaster", 7),
 ];
+
+/// Async begins in this layer: what drives it stays out of the layers below.
+const ASYNC_LAYER: u32 = 5;
+const ASYNC: &[&str] = &["futures", "hyper", "kube", "rustls", "tokio"];
 
 /// Checks every edge between the workspace's crates; what is only for tests may point anywhere.
 pub fn run() -> Result<()> {
@@ -44,6 +49,9 @@ pub fn run() -> Result<()> {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let other = dependency["name"].as_str().unwrap_or_default();
             let for_tests = dependency["kind"] == "dev";
+            if mine < &ASYNC_LAYER && ASYNC.contains(&other) {
+                wrong.push(format!("{name} (layer {mine}) depends on {other}, which is async"));
+            }
             if let Some(theirs) = layer_of.get(other)
                 && !for_tests
                 && theirs > mine

@@ -2,6 +2,7 @@
 
 mod e2e;
 mod layers;
+mod licenses;
 mod oracle;
 mod scenarios;
 mod twin;
@@ -26,6 +27,8 @@ enum Chore {
     E2e(e2e::Args),
     /// Fail on an edge from a lower layer to a higher one.
     Layers,
+    /// Fail on a library with another licence than those allowed, or from elsewhere than crates.io.
+    Licenses,
     /// Ask kube-scheduler and us the same random questions.
     Oracle(oracle::Args),
     /// The behaviours in `scenarios/`.
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::E2e(args) => e2e::run(&args),
         Chore::Layers => layers::run().map(|()| true),
+        Chore::Licenses => licenses::run().map(|()| true),
         Chore::Oracle(args) => oracle::run(&args),
         Chore::Scenarios(args) => scenarios::run(&args),
         Chore::Twin(args) => twin::run(&args),
