@@ -14,22 +14,37 @@ use crate::result::Failure;
 pub enum EventResource {
     /// Registered for both of the next two.
     Pod,
+    /// A pod that is on a node.
     AssignedPod,
+    /// A pending pod.
     UnschedulablePod,
+    /// A node.
     Node,
+    /// A volume of the cluster.
     PersistentVolume,
+    /// A claim on a volume.
     PersistentVolumeClaim,
+    /// What the storage drivers of a node can do.
     CsiNode,
+    /// A storage driver.
     CsiDriver,
+    /// A volume attached to a node, or meant to be.
     VolumeAttachment,
+    /// How much a storage class has left in a topology.
     CsiStorageCapacity,
+    /// A storage class.
     StorageClass,
+    /// A claim on devices.
     ResourceClaim,
+    /// Devices that a driver offers.
     ResourceSlice,
+    /// A class of devices.
     DeviceClass,
+    /// Pods that are scheduled together.
     PodGroup,
     /// `<plural>.<version>.<group>`.
     Other(Str),
+    /// Every kind of object.
     WildCard,
 }
 
@@ -80,21 +95,35 @@ const ACTION_NAMES: [&str; 13] = [
 ];
 
 impl Action {
+    /// The object appeared; for an assigned pod, it was bound.
     pub const ADD: Action = Action(1);
+    /// The object is gone.
     pub const DELETE: Action = Action(1 << 1);
+    /// `status.allocatable` of a node changed.
     pub const UPDATE_NODE_ALLOCATABLE: Action = Action(1 << 2);
+    /// A node's labels changed.
     pub const UPDATE_NODE_LABEL: Action = Action(1 << 3);
+    /// A node's taints, or whether it is unschedulable, changed.
     pub const UPDATE_NODE_TAINT: Action = Action(1 << 4);
+    /// `status.conditions` of a node changed.
     pub const UPDATE_NODE_CONDITION: Action = Action(1 << 5);
+    /// A node's annotations changed.
     pub const UPDATE_NODE_ANNOTATION: Action = Action(1 << 6);
+    /// `status.declaredFeatures` of a node changed.
     pub const UPDATE_NODE_DECLARED_FEATURE: Action = Action(1 << 7);
+    /// A pod's labels changed.
     pub const UPDATE_POD_LABEL: Action = Action(1 << 8);
+    /// A pod asks for less than before.
     pub const UPDATE_POD_SCALE_DOWN: Action = Action(1 << 9);
+    /// A pod's tolerations changed.
     pub const UPDATE_POD_TOLERATION: Action = Action(1 << 10);
+    /// The last scheduling gate of a pod was taken away.
     pub const UPDATE_POD_SCHEDULING_GATES_ELIMINATED: Action = Action(1 << 11);
+    /// The claims that were generated for a pod became known in its status.
     pub const UPDATE_POD_GENERATED_RESOURCE_CLAIM: Action = Action(1 << 12);
     /// All update bits.
     pub const UPDATE: Action = Action(((1 << 13) - 1) & !0b11);
+    /// Every action.
     pub const ALL: Action = Action((1 << 13) - 1);
 
     /// Whether the two sets share an action.
@@ -153,7 +182,9 @@ impl fmt::Debug for Action {
 /// Something happened to objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterEvent {
+    /// The kind of object.
     pub resource: EventResource,
+    /// What happened, or in a registration, all that counts.
     pub action: Action,
 }
 
@@ -198,8 +229,11 @@ pub enum Hint {
 /// An object before or after an event.
 #[derive(Clone, Copy, Debug)]
 pub enum EventObject<'a> {
+    /// A pod, assigned or pending.
     Pod(&'a PodInfo),
+    /// A node.
     Node(&'a Node),
+    /// A namespace.
     Namespace(&'a Namespace),
 }
 
@@ -217,9 +251,13 @@ impl<'a> EventObject<'a> {
 
 /// What a hint is asked: about this rejected pod, an object that was `old` is `new`. One of the two may be absent.
 pub struct HintQuestion<'a> {
+    /// The rejected pod.
     pub pod: &'a PodInfo,
+    /// The object before the event; `None` when it is new.
     pub old: Option<EventObject<'a>>,
+    /// The object after the event; `None` when it is gone.
     pub new: Option<EventObject<'a>>,
+    /// Everything as it is after the event.
     pub world: &'a crate::world::World,
 }
 
@@ -250,6 +288,8 @@ pub type HintFn = Arc<dyn Fn(&HintQuestion<'_>) -> Result<Hint, Failure> + Send 
 /// An event that may wake pods a plugin rejected; without a function it always does.
 #[derive(Clone)]
 pub struct EventWithHint {
+    /// What is registered.
     pub event: ClusterEvent,
+    /// Asked when it happens.
     pub hint: Option<HintFn>,
 }

@@ -3,12 +3,19 @@
 /// One bool a gate; plugins read them once, when they are built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
+    /// `PodLevelResources`: requests in `spec.resources` count.
     pub pod_level_resources: bool,
+    /// `InPlacePodLevelResourcesVerticalScaling`: those requests may be resized in place.
     pub in_place_pod_level_resources_vertical_scaling: bool,
+    /// `MatchLabelKeysInPodTopologySpread`: constraints may name label keys of the pod.
     pub match_label_keys_in_pod_topology_spread: bool,
+    /// `MatchLabelKeysInPodTopologySpreadSelectorMerge`: the API server has merged those keys into the selector.
     pub match_label_keys_in_pod_topology_spread_selector_merge: bool,
+    /// `TaintTolerationComparisonOperators`: tolerations may compare numbers with `Lt` and `Gt`.
     pub taint_toleration_comparison_operators: bool,
+    /// `OpportunisticBatching`: results are reused for pods of equal signature.
     pub opportunistic_batching: bool,
+    /// `SchedulerPopFromBackoffQ`: an idle scheduler takes pods whose backoff is not over.
     pub pop_from_backoff_q: bool,
     pub nominated_node_name_for_expectation: bool,
     pub scheduler_async_preemption: bool,

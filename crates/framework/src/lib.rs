@@ -4,6 +4,8 @@
 //! [`pod`] and [`node`] (what it sees), [`state`] (what it remembers), [`event`] (what wakes its pods), and, for plugins
 //! that want to be decided incrementally, [`prepare`] and [`counter`]; for those that make room, [`preemption`].
 
+#![warn(missing_docs)]
+
 pub mod args;
 pub mod cluster;
 pub mod counter;

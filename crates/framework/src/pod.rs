@@ -13,14 +13,19 @@ use crate::template::PodTemplate;
 /// One pod: what it shares with its equals, and what is its own.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
+    /// `metadata.name`.
     pub name: Box<str>,
     /// `namespace/name` when the object has none (a manifest).
     pub uid: Box<str>,
+    /// What it shares with its equals.
     pub template: Arc<PodTemplate>,
     /// Where it is assigned; empty while pending.
     pub node_name: Str,
+    /// The node that preemption promised it; empty when there is none.
     pub nominated_node_name: Str,
+    /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
+    /// `status.startTime`.
     pub started: Option<Timestamp>,
     /// It has a deletion timestamp.
     pub terminating: bool,
@@ -80,6 +85,7 @@ impl PodInfo {
 /// A pod in the queue.
 #[derive(Clone, Debug)]
 pub struct QueuedPodInfo {
+    /// The pod.
     pub pod: Arc<PodInfo>,
     /// When it entered its present queue; renewed at every requeue.
     pub queued: Timestamp,

@@ -21,15 +21,21 @@ use crate::world::World;
 /// What a plugin may read at points that can be called side by side.
 #[derive(Clone, Copy)]
 pub struct Cx<'a> {
+    /// Nodes, pods and sums; constant during a cycle.
     pub world: &'a World,
+    /// What plugins remember within the cycle.
     pub cycle: &'a CycleState,
+    /// What plugins remember across cycles.
     pub states: &'a PluginStates,
 }
 
 /// What a plugin may read and change at points that are called one after the other.
 pub struct SerialCx<'a> {
+    /// Nodes, pods and sums; constant during a cycle.
     pub world: &'a World,
+    /// What plugins remember within the cycle.
     pub cycle: &'a mut CycleState,
+    /// What plugins remember across cycles.
     pub states: &'a mut PluginStates,
 }
 
@@ -180,7 +186,9 @@ pub trait PreScore: Send + Sync {
 /// A node's score by one plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeScore {
+    /// The node.
     pub row: Row,
+    /// Raw before `normalize`, in `0..=100` after it.
     pub score: i64,
 }
 
@@ -231,8 +239,11 @@ pub trait Permit: Send + Sync {
 pub enum PreFlight {
     /// Nothing: PreBind is not called.
     Skip,
-    /// It has work to do; `parallel` allows it beside its neighbors of the same kind.
-    Work { parallel: bool },
+    /// It has work to do.
+    Work {
+        /// Whether it may run beside its neighbors of the same kind.
+        parallel: bool,
+    },
 }
 
 /// Does what must be done before a pod is bound. Resumable.
@@ -290,6 +301,8 @@ pub trait Sign: Send + Sync {
 /// One part of a signature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fragment {
+    /// Upstream's name of what is compared.
     pub key: &'static str,
+    /// What it is for this pod.
     pub value: serde_json::Value,
 }

@@ -17,6 +17,7 @@ use crate::state::{PluginStates, Slot, StateSlot};
 /// A plugin that a scheduler knows.
 #[derive(Clone)]
 pub struct PluginDef {
+    /// What configurations call it.
     pub name: &'static str,
     /// Makes the plugin and enters it. The arguments are complete and valid when [`PluginDef::args`] made them.
     pub build: fn(&mut Points, &Value) -> Result<(), PluginError>,
@@ -33,7 +34,12 @@ pub type ArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
 pub enum PluginError {
     /// Its arguments do not fit.
     #[error("initializing plugin {plugin:?}: {error}")]
-    Args { plugin: &'static str, error: FieldError },
+    Args {
+        /// Its name.
+        plugin: &'static str,
+        /// Which one, and why.
+        error: FieldError,
+    },
 }
 
 /// The plugins that a scheduler knows, in the order in which they were added.
@@ -68,19 +74,33 @@ impl Registry {
 /// Where one plugin enters itself. One instance serves all points.
 #[derive(Default)]
 pub struct Points {
+    /// The gates to build by.
     pub gates: FeatureGates,
+    /// Entered at PreEnqueue.
     pub pre_enqueue: Option<Arc<dyn PreEnqueue>>,
+    /// Entered at QueueSort.
     pub queue_sort: Option<Arc<dyn QueueSort>>,
+    /// Entered at PreFilter.
     pub pre_filter: Option<Arc<dyn PreFilter>>,
+    /// Entered at Filter.
     pub filter: Option<Arc<dyn Filter>>,
+    /// Entered at PostFilter.
     pub post_filter: Option<Arc<dyn PostFilter>>,
+    /// Entered at PreScore.
     pub pre_score: Option<Arc<dyn PreScore>>,
+    /// Entered at Score.
     pub score: Option<Arc<dyn Score>>,
+    /// Entered at Reserve.
     pub reserve: Option<Arc<dyn Reserve>>,
+    /// Entered at Permit.
     pub permit: Option<Arc<dyn Permit>>,
+    /// Entered at PreBind.
     pub pre_bind: Option<Arc<dyn PreBind>>,
+    /// Entered at Bind.
     pub bind: Option<Arc<dyn Bind>>,
+    /// Entered at PostBind.
     pub post_bind: Option<Arc<dyn PostBind>>,
+    /// Entered at Sign.
     pub sign: Option<Arc<dyn Sign>>,
     /// The incremental form of the plugin's Filter and Score.
     pub prepare: Option<Arc<dyn Prepare>>,

@@ -6,28 +6,40 @@ use serde_json::Value;
 /// A call on any resource of any group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiRequest {
+    /// What to do.
     pub verb: Verb,
+    /// Empty for the core group.
     pub group: Str,
+    /// Such as `v1`.
     pub version: Str,
     /// The plural name, such as `persistentvolumeclaims`.
     pub resource: Str,
     /// Empty for resources without namespaces.
     pub namespace: Str,
+    /// The name of the object.
     pub name: Str,
     /// Such as `status` or `binding`; empty for the object itself.
     pub subresource: Str,
+    /// The object, or the patch; `None` where the verb takes none.
     pub body: Option<Value>,
 }
 
 /// What to do with the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
+    /// Read it.
     Get,
+    /// Make it.
     Create,
+    /// Replace it.
     Update,
+    /// Change it by a list of operations (RFC 6902).
     JsonPatch,
+    /// Change it by a part of it (RFC 7386).
     MergePatch,
+    /// Change it by a part of it, lists merged by their keys.
     StrategicMergePatch,
+    /// Delete it.
     Delete,
 }
 
@@ -52,7 +64,12 @@ pub enum Step<T> {
     /// Make this call and come back with its answer.
     Call(ApiRequest),
     /// Come back when one of these objects changes, or when this much time has passed.
-    Wait { on: Vec<ObjectRef>, timeout: std::time::Duration },
+    Wait {
+        /// Whose changes count.
+        on: Vec<ObjectRef>,
+        /// How long at most.
+        timeout: std::time::Duration,
+    },
     /// Finished.
     Done(T),
     /// The attempt failed.
@@ -62,8 +79,12 @@ pub enum Step<T> {
 /// Names one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
+    /// Empty for the core group.
     pub group: Str,
+    /// The plural name.
     pub resource: Str,
+    /// Empty for resources without namespaces.
     pub namespace: Str,
+    /// The name of the object.
     pub name: Str,
 }

@@ -4,9 +4,13 @@ use loadmaster_api::selector::label_key_complaints;
 use loadmaster_api::{ResourceList, Str};
 use smallvec::SmallVec;
 
+/// The resource name of processors.
 pub const CPU: &str = "cpu";
+/// The resource name of memory.
 pub const MEMORY: &str = "memory";
+/// The resource name of local scratch space.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// The resource name of room for pods.
 pub const PODS: &str = "pods";
 
 /// CPU a container without a request counts for in scores (upstream's `DefaultMilliCPURequest`).
@@ -17,8 +21,11 @@ pub const DEFAULT_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 /// What a pod asks for or a node offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
+    /// Thousandths of a processor.
     pub cpu_milli: i64,
+    /// Bytes of memory.
     pub memory_bytes: i64,
+    /// Bytes of local scratch space.
     pub ephemeral_storage_bytes: i64,
     /// Only nodes offer it.
     pub pods: i64,

@@ -11,12 +11,19 @@ use smallvec::SmallVec;
 /// Upstream's status codes, spelled as upstream spells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
+    /// Go on; of a node: it is feasible.
     Success,
+    /// A plugin failed.
     Error,
+    /// Turned down; preemption may help.
     Unschedulable,
+    /// Turned down; preemption cannot help.
     UnschedulableAndUnresolvable,
+    /// Held by Permit.
     Wait,
+    /// Nothing to do for this pod.
     Skip,
+    /// Turned down until somebody outside does something.
     Pending,
 }
 

@@ -29,29 +29,42 @@ pub struct TaintSetId(pub u32);
 /// What a node offers and what its pods ask for, column by column. Units: milli-CPU, bytes, pods.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
+    /// Milli-CPU the node offers.
     pub allocatable_cpu: Vec<i64>,
+    /// Bytes of memory the node offers.
     pub allocatable_memory: Vec<i64>,
+    /// Bytes of local scratch space the node offers.
     pub allocatable_storage: Vec<i64>,
+    /// How many pods the node takes.
     pub allocatable_pods: Vec<i64>,
+    /// Milli-CPU its pods ask for.
     pub requested_cpu: Vec<i64>,
+    /// Bytes of memory its pods ask for.
     pub requested_memory: Vec<i64>,
+    /// Bytes of local scratch space its pods ask for.
     pub requested_storage: Vec<i64>,
     /// With defaults for containers that ask for none: what scores count.
     pub nonzero_cpu: Vec<i64>,
+    /// Likewise for memory.
     pub nonzero_memory: Vec<i64>,
+    /// Number of its pods.
     pub pods: Vec<i64>,
     /// 1 where the row holds a node.
     pub live: Vec<u8>,
     /// 1 where `spec.unschedulable` is set.
     pub unschedulable: Vec<u8>,
+    /// What [`NodeTable`] knows the taints of the node by.
     pub taints: Vec<TaintSetId>,
 }
 
 /// One scalar resource over all rows.
 #[derive(Clone, Debug)]
 pub struct ScalarColumn {
+    /// The resource.
     pub name: Str,
+    /// What each node offers.
     pub allocatable: Vec<i64>,
+    /// What the pods of each node ask for.
     pub requested: Vec<i64>,
     /// Rows that mention the resource in their allocatable.
     pub offered: Vec<u8>,

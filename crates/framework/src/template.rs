@@ -23,7 +23,9 @@ pub struct TemplateId(pub u32);
 pub struct PodTemplate {
     /// Equal ids in one world mean equal templates.
     pub id: TemplateId,
+    /// `metadata.namespace`.
     pub namespace: Str,
+    /// `metadata.labels`.
     pub labels: Labels,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
@@ -33,9 +35,13 @@ pub struct PodTemplate {
     pub requests: PodRequests,
     /// Host ports of containers and sidecars.
     pub host_ports: Box<[HostPort]>,
+    /// `podAffinity.requiredDuringSchedulingIgnoredDuringExecution`.
     pub required_affinity: Box<[AffinityTerm]>,
+    /// `podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution`.
     pub required_anti_affinity: Box<[AffinityTerm]>,
+    /// `podAffinity.preferredDuringSchedulingIgnoredDuringExecution`.
     pub preferred_affinity: Box<[WeightedTerm]>,
+    /// `podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution`.
     pub preferred_anti_affinity: Box<[WeightedTerm]>,
 }
 
@@ -46,6 +52,7 @@ pub struct HostPort {
     pub ip: Str,
     /// `TCP` when not given.
     pub protocol: Str,
+    /// The number.
     pub port: i32,
 }
 
@@ -66,7 +73,9 @@ pub struct AffinityTerm {
     pub namespaces: Box<[Str]>,
     /// Matches nothing when the term has none.
     pub namespace_selector: Selector,
+    /// Of the labels of pods.
     pub selector: Selector,
+    /// The node label whose values are the domains.
     pub topology_key: Str,
 }
 
@@ -81,7 +90,9 @@ impl AffinityTerm {
 /// A preferred term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightedTerm {
+    /// In `1..=100`.
     pub weight: i64,
+    /// What is preferred.
     pub term: AffinityTerm,
 }
 
@@ -91,6 +102,7 @@ pub struct WeightedTerm {
 pub struct TemplateError {
     /// Where in the pod, such as `spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector`.
     pub path: String,
+    /// What is wrong with it.
     #[source]
     pub source: SelectorError,
 }
