@@ -144,10 +144,8 @@ struct Timeout {
 
 impl Timeout {
     fn check(&self, given: &str) -> Result<(), FieldError> {
-        let nanos = parse_nanos(given).map_err(|error| FieldError {
-            path: self.field.to_owned(),
-            text: error.to_string(),
-        })?;
+        let nanos = parse_nanos(given)
+            .map_err(|error| FieldError { path: self.field.to_owned(), text: error.to_string() })?;
         let invalid = |expected: &str| FieldError::invalid(self.field, json!(given), expected);
         if nanos < self.min_seconds * NANOS_PER_SECOND {
             return Err(invalid(self.expected));

@@ -38,12 +38,10 @@ pub fn parse_nanos(text: &str) -> Result<i64, Error> {
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let (part, after) = parse_part(rest, text)?;
-        total =
-            total.checked_add(part).filter(|sum| *sum <= MAGNITUDE_MAX).ok_or_else(invalid)?;
+        total = total.checked_add(part).filter(|sum| *sum <= MAGNITUDE_MAX).ok_or_else(invalid)?;
         rest = after;
     }
-    let nanos =
-        if negative { 0i64.checked_sub_unsigned(total) } else { i64::try_from(total).ok() };
+    let nanos = if negative { 0i64.checked_sub_unsigned(total) } else { i64::try_from(total).ok() };
     nanos.ok_or_else(invalid)
 }
 
@@ -69,10 +67,7 @@ fn parse_part<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), Error> {
         "m" => MINUTE,
         "h" => HOUR,
         _ => {
-            return Err(Error::UnknownUnit {
-                unit: unit.to_owned(),
-                text: text.to_owned(),
-            });
+            return Err(Error::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() });
         }
     };
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
@@ -114,7 +109,10 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, want: Result<i64, &str>) {
-        assert_eq!(parse_nanos(text).map_err(|error| error.to_string()), want.map_err(str::to_owned));
+        assert_eq!(
+            parse_nanos(text).map_err(|error| error.to_string()),
+            want.map_err(str::to_owned)
+        );
     }
 
     #[test]
