@@ -17,7 +17,7 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::request::{Input, Step};
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, FieldError, Hint, PluginDef, PluginError,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Hint, PluginDef, PluginError,
     PodInfo, Points, PostFilter, PostFiltered, PreEnqueue, Reason, Rejection, SerialCx, Unfit,
     World,
 };
@@ -25,11 +25,24 @@ use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::DeclaredReasons;
+
 pub const NAME: &str = "DefaultPreemption";
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Args>) };
 
 const REASON_WAITS: &str = "waiting for the preemption for this pod to be finished";
+
+/// What it says when it can make no room. [`REASON_WAITS`] is not among them: a file's world has no evictions under way.
+pub(crate) const REASONS: DeclaredReasons = &[
+    (Code::Unschedulable, "preemption: not eligible due to preemptionPolicy=Never."),
+    (
+        Code::Unschedulable,
+        "preemption: not eligible due to a terminating pod on the nominated node.",
+    ),
+    (Code::Unschedulable, "No preemption victims found for incoming pod"),
+    (Code::Unschedulable, "Preemption is not helpful for scheduling"),
+];
 
 /// How many candidates are enough to choose from.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]

@@ -29,8 +29,8 @@ use std::sync::Arc;
 
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::{
-    Action, ClusterEvent, EventResource, FeatureGates, FieldError, PluginDef, PluginError, PodInfo,
-    PodTemplate, Points, Sign, Slot, args,
+    Action, ClusterEvent, Code, EventResource, FeatureGates, FieldError, PluginDef, PluginError,
+    PodInfo, PodTemplate, Points, Sign, Slot, args,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,11 +38,20 @@ use serde_json::Value;
 use self::filter::Required;
 use self::score::Preferred;
 
+use crate::DeclaredReasons;
+
 pub const NAME: &str = "InterPodAffinity";
 
 const REASON_AFFINITY: &str = "node(s) didn't match pod affinity rules";
 const REASON_ANTI_AFFINITY: &str = "node(s) didn't match pod anti-affinity rules";
 const REASON_EXISTING: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[
+    (Code::UnschedulableAndUnresolvable, REASON_AFFINITY),
+    (Code::Unschedulable, REASON_ANTI_AFFINITY),
+    (Code::Unschedulable, REASON_EXISTING),
+];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(complete) };
 

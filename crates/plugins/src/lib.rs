@@ -16,7 +16,7 @@ pub mod priority_sort;
 pub mod scheduling_gates;
 pub mod taint_toleration;
 
-use loadmaster_framework::{PluginDef, Registry};
+use loadmaster_framework::{Code, PluginDef, Registry};
 
 /// Every in-tree plugin, in upstream's default order.
 pub const ALL: &[PluginDef] = &[
@@ -39,6 +39,23 @@ pub const ALL: &[PluginDef] = &[
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,
     default_binder::DEF,
+];
+
+/// Texts with which a plugin turns pods or nodes down, or how they begin, with their codes.
+pub type DeclaredReasons = &'static [(Code, &'static str)];
+
+/// The reasons of every plugin that equal kube-scheduler's: each has a scenario that shows it.
+pub const REASONS: &[(&str, DeclaredReasons)] = &[
+    (scheduling_gates::NAME, scheduling_gates::REASONS),
+    (node_unschedulable::NAME, node_unschedulable::REASONS),
+    (node_name::NAME, node_name::REASONS),
+    (taint_toleration::NAME, taint_toleration::REASONS),
+    (node_affinity::NAME, node_affinity::REASONS),
+    (node_ports::NAME, node_ports::REASONS),
+    (node_resources::fit::NAME, node_resources::fit::REASONS),
+    (pod_topology_spread::NAME, pod_topology_spread::REASONS),
+    (inter_pod_affinity::NAME, inter_pod_affinity::REASONS),
+    (default_preemption::NAME, default_preemption::REASONS),
 ];
 
 /// A registry of all in-tree plugins.

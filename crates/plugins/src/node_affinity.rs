@@ -27,13 +27,14 @@ use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{Classes, Reads, RowPart, RowSet, Words};
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, FieldError, Filter, Hint, NodeInfo,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Filter, Hint, NodeInfo,
     NodeScore, NodeTable, PluginDef, PluginError, PodInfo, PodTemplate, Points, PreFilter,
     PreFiltered, PreScore, PreScored, Prepare, Prepared, Rejection, Row, Run, Score, SerialCx,
     Sign, Slot, World,
 };
 use serde_json::Value;
 
+use crate::DeclaredReasons;
 use crate::normalize;
 use narrowing::Narrowing;
 
@@ -42,6 +43,13 @@ pub const NAME: &str = "NodeAffinity";
 const REASON_POD: &str = "node(s) didn't match Pod's node affinity/selector";
 const REASON_ENFORCED: &str = "node(s) didn't match scheduler-enforced node affinity";
 const REASON_CONFLICT: &str = "pod affinity terms conflict";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[
+    (Code::UnschedulableAndUnresolvable, REASON_POD),
+    (Code::UnschedulableAndUnresolvable, REASON_ENFORCED),
+    (Code::UnschedulableAndUnresolvable, REASON_CONFLICT),
+];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete) };
 

@@ -17,14 +17,19 @@ use loadmaster_api::Str;
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Filter, NodeInfo, NodeTable, PluginDef, PluginError,
-    PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
+    Action, ClusterEvent, Code, Cx, EventResource, Filter, NodeInfo, NodeTable, PluginDef,
+    PluginError, PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
 };
 use serde_json::Value;
+
+use crate::DeclaredReasons;
 
 pub const NAME: &str = "NodeName";
 
 const REASON: &str = "node(s) didn't match the requested node name";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 

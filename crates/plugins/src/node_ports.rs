@@ -15,15 +15,20 @@ use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{Reads, RowPart};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable, PluginDef,
-    PluginError, PodInfo, PodTemplate, Points, PreFilter, PreFiltered, Prepare, Prepared,
-    Rejection, Row, Run, SerialCx, Sign, World,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable,
+    PluginDef, PluginError, PodInfo, PodTemplate, Points, PreFilter, PreFiltered, Prepare,
+    Prepared, Rejection, Row, Run, SerialCx, Sign, World,
 };
 use serde_json::Value;
+
+use crate::DeclaredReasons;
 
 pub const NAME: &str = "NodePorts";
 
 const REASON: &str = "node(s) didn't have free ports for the requested pod ports";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[(Code::Unschedulable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 

@@ -15,16 +15,20 @@ use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable, PluginDef,
-    PluginError, PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable,
+    PluginDef, PluginError, PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
 };
 use serde_json::Value;
 
+use crate::DeclaredReasons;
 use crate::taint_toleration::{NO_SCHEDULE, Tolerance, signed_tolerations};
 
 pub const NAME: &str = "NodeUnschedulable";
 
 const REASON: &str = "node(s) were unschedulable";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 

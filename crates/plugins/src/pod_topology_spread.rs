@@ -31,14 +31,15 @@ use loadmaster_api::{Selector, TopologySpreadConstraint};
 use loadmaster_framework::cluster::Cluster;
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::{
-    Action, ClusterEvent, EventResource, Failure, PluginDef, PluginError, PodInfo, PodTemplate,
-    Points, Sign, Slot,
+    Action, ClusterEvent, Code, EventResource, Failure, PluginDef, PluginError, PodInfo,
+    PodTemplate, Points, Sign, Slot,
 };
 use serde_json::Value;
 
 use self::constraint::{Constraint, Reader};
 use self::filter::HardState;
 use self::score::SoftState;
+use crate::DeclaredReasons;
 use crate::taint_toleration::Tolerance;
 
 pub const NAME: &str = "PodTopologySpread";
@@ -54,6 +55,10 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// Values of `whenUnsatisfiable`.
 const HARD: &str = "DoNotSchedule";
 const SOFT: &str = "ScheduleAnyway";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons =
+    &[(Code::Unschedulable, REASON_SKEW), (Code::UnschedulableAndUnresolvable, REASON_LABEL)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete) };
 

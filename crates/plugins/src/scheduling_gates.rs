@@ -12,12 +12,20 @@ use std::sync::Arc;
 
 use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, Hint, PluginDef, PluginError, PodInfo,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, Hint, PluginDef, PluginError, PodInfo,
     Points, PreEnqueue, Rejection,
 };
 use serde_json::Value;
 
+use crate::DeclaredReasons;
+
 pub const NAME: &str = "SchedulingGates";
+
+/// The names of the gates follow.
+const WAITING: &str = "waiting for scheduling gates: [";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, WAITING)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
@@ -40,7 +48,7 @@ impl PreEnqueue for SchedulingGates {
             return Ok(());
         }
         let names: Vec<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
-        let reason = format!("waiting for scheduling gates: [{}]", names.join(" "));
+        let reason = format!("{WAITING}{}]", names.join(" "));
         Err(Rejection::unresolvable(reason))
     }
 }

@@ -17,12 +17,14 @@ use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{Classes, Reads, RowPart, RowSet, Words};
 use loadmaster_framework::table::TaintSetId;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventResource, Failure, FeatureGates, Filter, Hint, MAX_NODE_SCORE,
-    NodeInfo, NodeScore, NodeTable, PluginDef, PluginError, PodInfo, PodTemplate, Points, PreScore,
-    PreScored, Prepare, Prepared, Rejection, Row, Run, Score, SerialCx, Sign, World,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, FeatureGates, Filter, Hint,
+    MAX_NODE_SCORE, NodeInfo, NodeScore, NodeTable, PluginDef, PluginError, PodInfo, PodTemplate,
+    Points, PreScore, PreScored, Prepare, Prepared, Rejection, Row, Run, Score, SerialCx, Sign,
+    World,
 };
 use serde_json::{Map, Value};
 
+use crate::DeclaredReasons;
 use crate::normalize;
 
 pub const NAME: &str = "TaintToleration";
@@ -32,6 +34,9 @@ const REASON: &str = "node(s) had untolerated taint(s)";
 pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+
+/// What it turns pods and nodes down with.
+pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 

@@ -9,58 +9,6 @@ use loadmaster_sim::cases::Ask;
 use loadmaster_sim::cases::answer::{self, Answerer};
 use loadmaster_sim::scenario::{Expect, Recorded};
 
-/// Every text with which a plugin turns a node or a pod down (reference, table 4.2); a text that goes on after this is one too.
-const REASONS: [(&str, &str, &str); 23] = [
-    ("SchedulingGates", "UnschedulableAndUnresolvable", "waiting for scheduling gates: ["),
-    ("NodeUnschedulable", "UnschedulableAndUnresolvable", "node(s) were unschedulable"),
-    ("NodeName", "UnschedulableAndUnresolvable", "node(s) didn't match the requested node name"),
-    ("TaintToleration", "UnschedulableAndUnresolvable", "node(s) had untolerated taint(s)"),
-    (
-        "NodeAffinity",
-        "UnschedulableAndUnresolvable",
-        "node(s) didn't match Pod's node affinity/selector",
-    ),
-    (
-        "NodeAffinity",
-        "UnschedulableAndUnresolvable",
-        "node(s) didn't match scheduler-enforced node affinity",
-    ),
-    ("NodeAffinity", "UnschedulableAndUnresolvable", "pod affinity terms conflict"),
-    ("NodePorts", "Unschedulable", "node(s) didn't have free ports for the requested pod ports"),
-    ("NodeResourcesFit", "Unschedulable", "Too many pods"),
-    ("NodeResourcesFit", "Unschedulable", "Insufficient cpu"),
-    ("NodeResourcesFit", "Unschedulable", "Insufficient memory"),
-    ("NodeResourcesFit", "Unschedulable", "Insufficient ephemeral-storage"),
-    ("NodeResourcesFit", "Unschedulable", "Insufficient example.com/"),
-    ("NodeResourcesFit", "UnschedulableAndUnresolvable", "Insufficient "),
-    ("PodTopologySpread", "Unschedulable", "node(s) didn't match pod topology spread constraints"),
-    (
-        "PodTopologySpread",
-        "UnschedulableAndUnresolvable",
-        "node(s) didn't match pod topology spread constraints (missing required label)",
-    ),
-    ("InterPodAffinity", "UnschedulableAndUnresolvable", "node(s) didn't match pod affinity rules"),
-    ("InterPodAffinity", "Unschedulable", "node(s) didn't match pod anti-affinity rules"),
-    (
-        "InterPodAffinity",
-        "Unschedulable",
-        "node(s) didn't satisfy existing pods anti-affinity rules",
-    ),
-    // Held back by PreEnqueue while victims go: no file can show it, because its world has no evictions under way.
-    (
-        "DefaultPreemption",
-        "Unschedulable",
-        "preemption: not eligible due to preemptionPolicy=Never.",
-    ),
-    (
-        "DefaultPreemption",
-        "Unschedulable",
-        "preemption: not eligible due to a terminating pod on the nominated node.",
-    ),
-    ("DefaultPreemption", "Unschedulable", "No preemption victims found for incoming pod"),
-    ("DefaultPreemption", "Unschedulable", "Preemption is not helpful for scheduling"),
-];
-
 /// Plugins whose hints never wake a pod.
 const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
 
@@ -74,8 +22,10 @@ pub fn missing() -> Result<bool> {
     let ours = Answerer::new(loadmaster_plugins::in_tree())?;
     let shown = Shown::new()?;
     let mut lines = Vec::new();
-    for (plugin, code, reason) in REASONS {
-        let start = format!("{plugin}, {code}, ");
+    let declared = loadmaster_plugins::REASONS.iter();
+    let reasons = declared.flat_map(|(plugin, all)| all.iter().map(move |one| (plugin, one)));
+    for (plugin, (code, reason)) in reasons {
+        let start = format!("{plugin}, {}, ", code.name());
         let is_shown = |text: &String| {
             text.starts_with(&start)
                 && text[start.len()..].split("; ").any(|text| text.starts_with(reason))

@@ -21,8 +21,8 @@ use loadmaster_framework::requests::PodRequests;
 use loadmaster_framework::resources::is_extended;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, EventObject, EventResource, Failure, FeatureGates, Filter, Hint,
-    MAX_NODE_SCORE, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points, PreFilter,
+    Action, ClusterEvent, Code, Cx, EventObject, EventResource, Failure, FeatureGates, Filter,
+    Hint, MAX_NODE_SCORE, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points, PreFilter,
     PreFiltered, PreScore, PreScored, Prepare, Prepared, Reason, Rejection, Resources, Row, Run,
     Score, SerialCx, Sign, Slot, World,
 };
@@ -35,11 +35,23 @@ use super::args::{ResourceSpec, complete, encode};
 use super::formula::{Formula, Shape, ShapePoint};
 use super::kernel;
 use super::scorer::Scorer;
+use crate::DeclaredReasons;
 
 /// The plugin's name in configurations.
 pub const NAME: &str = "NodeResourcesFit";
 
 const TOO_MANY_PODS: &str = "Too many pods";
+
+/// What it turns pods and nodes down with: every resource by its name, extended ones under any domain, and what the node could
+/// not offer even if it were empty.
+pub(crate) const REASONS: DeclaredReasons = &[
+    (Code::Unschedulable, TOO_MANY_PODS),
+    (Code::Unschedulable, "Insufficient cpu"),
+    (Code::Unschedulable, "Insufficient memory"),
+    (Code::Unschedulable, "Insufficient ephemeral-storage"),
+    (Code::Unschedulable, "Insufficient example.com/"),
+    (Code::UnschedulableAndUnresolvable, "Insufficient "),
+];
 
 /// How the plugin enters a registry.
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(complete_args) };
