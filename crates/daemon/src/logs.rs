@@ -2,7 +2,7 @@
 //! the process runs.
 //!
 //! Events come from `tracing`. `error!` and `warn!` are always written; `info!` is verbosity 0 unless
-//! the event has a field `v`, `debug!` is 4, `trace!` is 6. Fields are key and value pairs, the
+//! the event has a field `v`, `debug!` is 4, `trace!` is 6; less is heard of HTTP and TLS libraries. Fields are key and value pairs, the
 //! fields of open spans stand before those of the event.
 //!
 //! ```

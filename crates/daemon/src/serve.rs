@@ -21,13 +21,18 @@ mod tls;
 mod user;
 mod zpages;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -175,6 +180,8 @@ const HEADER_BYTES_MAX: u32 = 1 << 20;
 /// As upstream's server.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(32);
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// As Go's HTTP/2 server.
+const LINGER: Duration = Duration::from_millis(25);
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often files are looked at; the ConfigMap every twelfth time.
 const REFRESH_PERIOD: Duration = Duration::from_secs(5);
@@ -346,24 +353,66 @@ async fn connection(stream: TcpStream, server: Arc<Shared>, mut stopped: watch::
     let peer = Arc::new(Peer { chain: chain.unwrap_or_default(), close: Notify::new() });
     let service = service_fn(|request: Request<Incoming>| {
         let (server, peer) = (server.clone(), peer.clone());
-        async move { Ok::<_, std::convert::Infallible>(answer(server, peer, request).await) }
+        async move { Ok::<_, Infallible>(answer(server, peer, request).await) }
     });
     let connection = server.http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let mut is_closing = false;
     loop {
         tokio::select! {
+            // First of all, what waits to be written goes out.
+            biased;
             // How a connection ends is the client's business.
             _ = connection.as_mut() => return,
             _ = stopped.changed(), if !is_closing => {}
-            () = peer.close.notified(), if !is_closing => {}
+            () = last_answer(&peer), if !is_closing => {}
         }
         is_closing = true;
         connection.as_mut().graceful_shutdown();
     }
 }
 
-type Body = http_body_util::Full<bytes::Bytes>;
+/// The connection's last answer is on its way, and the client had a moment to read it: some take the
+/// word of the end for the answer if both come at once.
+async fn last_answer(peer: &Peer) {
+    peer.close.notified().await;
+    sleep(LINGER).await;
+}
+
+/// A body that ends its connection when it was sent. Earlier, the client would hear of the end before
+/// the answer.
+struct Body {
+    bytes: Full<Bytes>,
+    ends: Option<Arc<Peer>>,
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.bytes).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.bytes.size_hint()
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(peer) = &self.ends {
+            peer.close.notify_one();
+        }
+    }
+}
 
 /// One request in a task of its own, so that a panic costs only itself.
 async fn answer(
@@ -371,15 +420,14 @@ async fn answer(
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let task = tokio::spawn(async move { server.endpoints.answer(&peer, request).await });
-    match task.await {
-        Ok(reply) => reply.into_response(),
-        Err(error) => {
-            tracing::error!(err = %error, "Handling a request panicked");
-            let text = "This request caused a panic; see the log.".to_owned();
-            reply::plain(http::StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
-        }
-    }
+    let asking = peer.clone();
+    let task = tokio::spawn(async move { server.endpoints.answer(&asking, request).await });
+    let (reply, is_last) = task.await.unwrap_or_else(|error| {
+        tracing::error!(err = %error, "Handling a request panicked");
+        let text = "This request caused a panic; see the log.".to_owned();
+        (reply::plain(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
+    });
+    reply.into_response().map(|bytes| Body { bytes, ends: is_last.then_some(peer) })
 }
 
 /// Looks at files and the ConfigMap from time to time. What cannot be read leaves all as it was.

@@ -34,11 +34,21 @@ impl Levels {
     }
 }
 
-/// The verbosity of an event that does not say its own.
+/// Libraries below us, whose every frame is an event.
+const WIRE: [&str; 8] =
+    ["h2", "hyper", "hyper_util", "kube_client", "mio", "rustls", "tokio_rustls", "tower"];
+
+/// The verbosity of an event that does not say its own. Libraries that see what goes over the wire
+/// are hardly ever heard, and never in full: it may be secret.
 pub(super) fn default_of(metadata: &Metadata<'_>) -> u32 {
+    let of_library = metadata.target().split("::").next().unwrap_or_default();
+    let is_wire = WIRE.contains(&of_library);
     match *metadata.level() {
-        Level::ERROR | Level::WARN | Level::INFO => 0,
+        Level::ERROR | Level::WARN => 0,
+        Level::INFO => 4 * u32::from(is_wire),
+        Level::DEBUG if is_wire => 8,
         Level::DEBUG => 4,
+        Level::TRACE if is_wire => u32::MAX,
         Level::TRACE => 6,
     }
 }

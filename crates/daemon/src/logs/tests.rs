@@ -136,6 +136,18 @@ fn verbosity_changes_while_running() {
 }
 
 #[test]
+fn what_goes_over_the_wire_is_hardly_ever_written() {
+    let frames = |args: &[&str]| {
+        let (got, _) = written(args, |_| {
+            tracing::debug!(target: "h2::codec", "frame");
+            tracing::trace!(target: "h2::codec", "header value");
+        });
+        got.lines().count()
+    };
+    assert_eq!((frames(&["-v=7"]), frames(&["-v=8"]), frames(&["-v=2147483647"])), (0, 1, 1));
+}
+
+#[test]
 fn split_streams() {
     let flags = ["--feature-gates=LoggingAlphaOptions=true", "--log-text-split-stream"];
     let (information, problems) = written(&flags, |_| events());

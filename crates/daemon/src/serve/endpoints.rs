@@ -94,13 +94,16 @@ impl Endpoints {
         Endpoints { parts, health, statusz, authenticator, authorizer }
     }
 
-    /// The answer to a request, logged at level 3.
-    pub async fn answer(&self, peer: &Peer, request: Request<Incoming>) -> Reply {
+    /// The answer to a request, logged at level 3, and whether it is the connection's last.
+    pub async fn answer(&self, peer: &Peer, request: Request<Incoming>) -> (Reply, bool) {
         let started = Instant::now();
         let (verb, uri) = (request.method().clone(), request.uri().path().to_owned());
-        let reply = match timeout(REQUEST_TIME_MAX, self.checked(peer, request)).await {
-            Ok(reply) => reply,
-            Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "the request took too long".to_owned()),
+        let (reply, is_last) = match timeout(REQUEST_TIME_MAX, self.checked(peer, request)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let why = "the request took too long".to_owned();
+                (plain(StatusCode::GATEWAY_TIMEOUT, why), false)
+            }
         };
         tracing::info!(
             v = 3,
@@ -110,29 +113,25 @@ impl Endpoints {
             resp = reply.status.as_u16(),
             "HTTP"
         );
-        reply.with(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"))
+        (reply.with(CACHE_CONTROL, HeaderValue::from_static("no-cache, private")), is_last)
     }
 
-    /// Who asks, may they, and what do they get.
-    async fn checked(&self, peer: &Peer, request: Request<Incoming>) -> Reply {
+    /// Who asks, may they, and what do they get. HTTP/2 is expensive: who is not known gets one answer
+    /// a connection.
+    async fn checked(&self, peer: &Peer, request: Request<Incoming>) -> (Reply, bool) {
         let is_http2 = request.version() == Version::HTTP_2;
         let user = match self.authenticator.authenticate(request.headers(), &peer.chain).await {
             Ok(user) => user,
             Err(reason) => {
                 tracing::error!(err = reason, "Unable to authenticate the request");
-                if is_http2 {
-                    peer.close.notify_one();
-                }
-                return status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+                let reply = status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+                return (reply, is_http2);
             }
         };
-        // HTTP/2 is expensive: who is not known gets one answer a connection.
-        if is_http2 && user.is_anonymous() {
-            peer.close.notify_one();
-        }
+        let is_last = is_http2 && user.is_anonymous();
         let verb = request.method().as_str().to_ascii_lowercase();
         let path = request.uri().path().to_owned();
-        match self.authorizer.authorize(&user, &verb, &path).await {
+        let reply = match self.authorizer.authorize(&user, &verb, &path).await {
             Ok(Decision::Allowed) => self.route(request).await,
             Ok(Decision::Denied(reason)) => {
                 tracing::info!(v = 4, URI = path, reason, "Forbidden");
@@ -145,7 +144,8 @@ impl Endpoints {
                 let text = format!("Internal Server Error: {path:?}: {error}");
                 plain(StatusCode::INTERNAL_SERVER_ERROR, text)
             }
-        }
+        };
+        (reply, is_last)
     }
 
     async fn route(&self, request: Request<Incoming>) -> Reply {
@@ -168,7 +168,7 @@ impl Endpoints {
             "/metrics/slis" => shown(metrics.slis_text()),
             "/metrics/resources" => match (self.parts.pod_resources)() {
                 Some(pods) => shown(resources_text(&pods)),
-                None => Reply::new(StatusCode::OK, "text/plain", ""),
+                None => Reply::empty(StatusCode::OK),
             },
             "/configz" => {
                 let body = format!("{{\"componentconfig\":{}}}", self.parts.configz);
@@ -212,7 +212,12 @@ impl Endpoints {
         }
     }
 
+    /// Upstream's answers, which do not name their character set.
     async fn set_verbosity(&self, request: Request<Incoming>) -> Reply {
+        self.verbosity(request).await.with_type("text/plain")
+    }
+
+    async fn verbosity(&self, request: Request<Incoming>) -> Reply {
         if request.method() != Method::PUT {
             return plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method".to_owned());
         }
@@ -229,7 +234,7 @@ impl Endpoints {
         match text.parse::<u32>() {
             Ok(level) if level <= i32::MAX as u32 => {
                 (self.parts.set_verbosity)(level);
-                let done = format!("successfully set klog.logging.verbosity to {text}");
+                let done = format!("successfully set klog.logging.verbosity to {text}\n");
                 Reply::text(StatusCode::OK, done)
             }
             _ => {

@@ -26,6 +26,18 @@ impl Reply {
         Reply { status, headers: vec![(CONTENT_TYPE, content_type)], body: body.into() }
     }
 
+    /// Without a body.
+    pub fn empty(status: StatusCode) -> Reply {
+        Reply { status, headers: Vec::new(), body: Bytes::new() }
+    }
+
+    /// With this type instead of its own.
+    #[must_use]
+    pub fn with_type(mut self, content_type: &'static str) -> Reply {
+        self.headers.retain(|(name, _)| name != CONTENT_TYPE);
+        self.with(CONTENT_TYPE, HeaderValue::from_static(content_type))
+    }
+
     /// Plain text that browsers must not take for anything else.
     pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
         let reply = Reply::new(status, TEXT, body);
