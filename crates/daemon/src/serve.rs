@@ -30,7 +30,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -421,13 +422,21 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let asking = peer.clone();
+    let is_head = request.method() == Method::HEAD;
     let task = tokio::spawn(async move { server.endpoints.answer(&asking, request).await });
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();
         (reply::plain(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
     });
-    reply.into_response().map(|bytes| Body { bytes, ends: is_last.then_some(peer) })
+    let n_bytes = reply.body.len();
+    let mut response = reply.into_response();
+    if is_head {
+        // The length of what GET would get, and nothing of it: over HTTP/2 this is left to us.
+        response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());
+        *response.body_mut() = Full::default();
+    }
+    response.map(|bytes| Body { bytes, ends: is_last.then_some(peer) })
 }
 
 /// Looks at files and the ConfigMap from time to time. What cannot be read leaves all as it was.

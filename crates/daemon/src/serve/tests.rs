@@ -268,6 +268,8 @@ async fn http2_answers_a_stranger_once() {
     let request = Request::head("https://localhost/livez").body(Full::<Bytes>::default()).unwrap();
     let response = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-length"], "2");
+    assert!(hyper::body::Body::is_end_stream(response.body()), "no body for HEAD");
     drop(response);
     timeout(PATIENCE, connection).await.expect("the server ends the connection").unwrap().unwrap();
     server.shutdown().await;
