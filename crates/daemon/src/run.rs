@@ -245,7 +245,10 @@ impl Daemon {
                 retry_period: election.retry_period.to_std().unwrap_or_default(),
             },
         };
-        tracing::info!(lease = format!("{}/{}", options.namespace, options.name), "Attempting to acquire leader lease");
+        tracing::info!(
+            lease = format!("{}/{}", options.namespace, options.name),
+            "Attempting to acquire leader lease"
+        );
         Some(hold(&lanes.lease, options))
     }
 
@@ -342,7 +345,10 @@ struct Follower {
 }
 
 impl Follower {
-    async fn run(self, mut standing: tokio::sync::watch::Receiver<loadmaster_client::lease::Standing>) {
+    async fn run(
+        self,
+        mut standing: tokio::sync::watch::Receiver<loadmaster_client::lease::Standing>,
+    ) {
         let name = self.lease.name.clone();
         let mut was_leading = false;
         let mut leader = String::new();

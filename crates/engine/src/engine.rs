@@ -39,6 +39,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,7 +138,7 @@ pub struct Engine {
     queue: Queue,
     pending: Map<Box<str>, Pending>,
     /// Assigned pods whose node is not known (yet), by node.
-    orphans: Map<Str, Vec<Arc<PodInfo>>>,
+    orphans: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     /// Pods that this engine put on a node and that are not known to be bound, by uid.
     assumed: Map<Box<str>, Assumed>,
     /// How many of `assumed` are between Permit and the end of their binding.
@@ -189,7 +190,7 @@ impl Engine {
             world: World::new(gates.clone()),
             queue,
             pending: Map::default(),
-            orphans: Map::default(),
+            orphans: BTreeMap::new(),
             assumed: Map::default(),
             n_binding: 0,
             calls: Map::default(),
@@ -277,11 +278,9 @@ impl Engine {
     /// What would become of a pod without a node now, and why. `None` when there is no such pod of ours.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
-        if let Some(pending) = self.pending.values().find(|pending| is_it(&pending.pod)) {
-            let profile = &self.seat(pending.seat).profile;
-            return Some(explain(profile, &self.world, &pending.pod));
-        }
-        None
+        #[expect(clippy::disallowed_methods, reason = "names are unique")]
+        let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
+        Some(explain(&self.seat(pending.seat).profile, &self.world, &pending.pod))
     }
 
     /// A pod of ours without a node, as the API server has it.
@@ -291,6 +290,7 @@ impl Engine {
 
     /// All of them, ordered by uid.
     pub fn pending_pods(&self) -> Vec<&Arc<PodInfo>> {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut pods: Vec<_> = self.pending.values().map(|pending| &pending.pod).collect();
         pods.sort_unstable_by(|a, b| a.uid.cmp(&b.uid));
         pods
@@ -298,11 +298,13 @@ impl Engine {
 
     /// Number of pods that were put on a node and are not known to be bound.
     pub fn n_assumed(&self) -> usize {
+        #[expect(clippy::disallowed_methods, reason = "counted")]
         self.assumed.values().filter(|assumed| !assumed.confirmed).count()
     }
 
     /// Uids of pods whose binding cycle is under way, ordered.
     pub fn binding_pods(&self) -> Vec<&str> {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let running = self.assumed.iter().filter(|(_, assumed)| assumed.binding.is_some());
         let mut uids: Vec<&str> = running.map(|(uid, _)| &**uid).collect();
         uids.sort_unstable();

@@ -17,7 +17,9 @@ pub struct FeatureGates {
     pub opportunistic_batching: bool,
     /// `SchedulerPopFromBackoffQ`: an idle scheduler takes pods whose backoff is not over.
     pub pop_from_backoff_q: bool,
+    /// `NominatedNodeNameForExpectation`: a pod's status names its node before a long binding.
     pub nominated_node_name_for_expectation: bool,
+    /// `SchedulerAsyncPreemption`: victims are evicted beside the scheduling of other pods.
     pub scheduler_async_preemption: bool,
 }
 

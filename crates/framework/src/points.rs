@@ -129,6 +129,7 @@ pub struct Unfit<'a> {
     /// What became of every node, by row. A node that PreFilter left out is `UnschedulableAndUnresolvable`; where PreFilter
     /// rejected the pod, every node has that code.
     pub verdicts: &'a [(Row, Code)],
+    /// For asking about nodes as they could be.
     pub feasibility: &'a dyn Feasibility,
 }
 

@@ -49,7 +49,9 @@ pub struct Victims {
 /// A node on which the pod would fit without these pods, of which there is at least one.
 #[derive(Clone, Debug)]
 pub struct Candidate {
+    /// The node.
     pub row: Row,
+    /// Who would have to go.
     pub victims: Victims,
 }
 
@@ -81,7 +83,9 @@ impl Sample {
 pub struct Preemptor<'a> {
     /// The cycle state is that in which the pod was found to fit nowhere.
     pub cx: Cx<'a>,
+    /// For asking about nodes as they could be.
     pub feasibility: &'a dyn Feasibility,
+    /// The pod.
     pub pod: &'a Arc<PodInfo>,
 }
 

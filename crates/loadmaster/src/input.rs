@@ -102,8 +102,8 @@ fn read_whole(name: &str) -> Result<Document, DocumentError> {
     if name == "-" {
         return Document::read(name, None);
     }
-    let bytes = read_bytes(name)
-        .map_err(|source| DocumentError::Read { name: name.to_owned(), source })?;
+    let bytes =
+        read_bytes(name).map_err(|source| DocumentError::Read { name: name.to_owned(), source })?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Document::new(name, text)),
         // Once more, to learn where it is not text.

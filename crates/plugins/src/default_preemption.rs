@@ -17,9 +17,9 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::request::{Input, Step};
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Hint, PluginDef, PluginError,
-    PodInfo, Points, PostFilter, PostFiltered, PreEnqueue, Reason, Rejection, SerialCx, Unfit,
-    World,
+    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Hint, PluginDef,
+    PluginError, PodInfo, Points, PostFilter, PostFiltered, PreEnqueue, Reason, Rejection,
+    SerialCx, Unfit, World,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};

@@ -7,8 +7,8 @@ use http::StatusCode;
 use loadmaster_engine::Engine;
 use loadmaster_engine::explain::output::Shown;
 use loadmaster_framework::requests::PodRequests;
-use loadmaster_framework::{FeatureGates, PodInfo, Resources};
 use loadmaster_framework::resources::{CPU, EPHEMERAL_STORAGE, MEMORY};
+use loadmaster_framework::{FeatureGates, PodInfo, Resources};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -75,7 +75,8 @@ pub(super) fn routes(commands: &UnboundedSender<Command>) -> Vec<Route> {
 
 /// `/explain/NAMESPACE/POD`: what would become of the pod now.
 async fn explain(commands: &UnboundedSender<Command>, path: &str) -> Reply {
-    let parts: Vec<&str> = path.trim_start_matches("/explain").trim_matches('/').split('/').collect();
+    let parts: Vec<&str> =
+        path.trim_start_matches("/explain").trim_matches('/').split('/').collect();
     let [namespace, name] = parts[..] else {
         let text = "expected /explain/NAMESPACE/POD\n";
         return Reply::text(StatusCode::BAD_REQUEST, text);

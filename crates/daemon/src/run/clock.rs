@@ -1,5 +1,7 @@
 //! What the engine must not know by itself: the time, chance, the machine's name.
 
+#![expect(clippy::disallowed_types, reason = "clocks are read here, and handed to the engine")]
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;

@@ -392,6 +392,7 @@ impl Engine {
 
     /// The first plugin of each pod whose time is over, ordered by pod.
     fn overdue(&self, now: Mono) -> Vec<(Box<str>, Rejection, usize, Mono)> {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let overdue = self.assumed.iter().filter_map(|(uid, assumed)| {
             let Stage::Permit { waits, since } = &assumed.binding.as_ref()?.stage else {
                 return None;
@@ -409,6 +410,7 @@ impl Engine {
 
     /// When Permit's patience with some pod ends.
     pub(super) fn permit_deadline(&self) -> Option<Mono> {
+        #[expect(clippy::disallowed_methods, reason = "the least is the same in any order")]
         let stages = self.assumed.values().filter_map(|assumed| assumed.binding.as_ref());
         let waits = stages.filter_map(|binding| match &binding.stage {
             Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),

@@ -20,7 +20,7 @@ struct Budget {
 impl Budgets {
     /// Those that select anything: an absent or empty selector selects no pod here, nor does an invalid one.
     pub fn new(cluster: &Cluster) -> Budgets {
-        // In the order of no namespace in particular: each budget counts for itself.
+        #[expect(clippy::disallowed_methods, reason = "each budget counts for itself")]
         let all = cluster.disruption_budgets.values().flatten();
         let compiled = all.filter_map(|object| {
             let selector = Selector::new(object.spec.selector.as_ref()).ok()?;
