@@ -140,14 +140,14 @@ pub struct Gates {
     /// Gates that were named and that nothing here reads.
     elsewhere: Vec<&'static str>,
     /// Gates that were named and that only a running scheduler reads.
-    daemon: Vec<&'static str>,
+    idle: Vec<&'static str>,
 }
 
 impl Default for Gates {
     /// The defaults of 1.36.
     fn default() -> Self {
         let on = table::GATES.iter().map(|gate| gate.on).collect();
-        Gates { on, elsewhere: Vec::new(), daemon: Vec::new() }
+        Gates { on, elsewhere: Vec::new(), idle: Vec::new() }
     }
 }
 
@@ -232,10 +232,10 @@ impl Gates {
                 self.elsewhere.join(", ")
             ));
         }
-        if !self.daemon.is_empty() {
+        if !self.idle.is_empty() {
             notes.push(format!(
-                "feature gates that matter only to a scheduler that runs as a daemon: {}",
-                self.daemon.join(", ")
+                "feature gates that have no effect here: {}",
+                self.idle.join(", ")
             ));
         }
         notes
@@ -248,9 +248,9 @@ impl Gates {
     fn set(&mut self, idx: usize, to: bool) {
         let gate = &table::GATES[idx];
         self.on[idx] = to;
-        if not_yet::DAEMON_GATES.contains(&gate.name) {
-            self.daemon.push(gate.name);
-        } else if !is_read(gate) {
+        if not_yet::IDLE_GATES.contains(&gate.name) {
+            self.idle.push(gate.name);
+        } else if !is_read(gate) && !not_yet::DAEMON_GATES.contains(&gate.name) {
             self.elsewhere.push(gate.name);
         }
     }

@@ -133,7 +133,7 @@ fn check_value_adjusted(
     }
     let resolver = resolve::Resolver { registry, gates, features: &features, written: &value };
     let profiles = resolver.resolve(&config, args)?;
-    let notes = [not_yet::plugin_note(&config.profiles, registry), not_yet::daemon_note(&config)];
+    let notes = [not_yet::plugin_note(&config.profiles, registry), not_yet::idle_note(&config)];
     let notes = gates.notes().into_iter().chain(notes.into_iter().flatten()).collect();
     for profile in &mut config.profiles {
         resolve::trim_args(profile, registry);

@@ -2,13 +2,13 @@
 //! crate knows it.
 //!
 //! Whoever builds one of these things deletes its entry here. Two kinds: what would change
-//! placements, which is refused so that nobody believes it took effect; and what only matters to a
-//! scheduler that runs as a daemon, which is accepted and noted.
+//! placements, which is refused so that nobody believes it took effect; and what changes nothing here,
+//! which is accepted and noted.
 
 use loadmaster_framework::Registry;
 use loadmaster_framework::args::FieldError;
 
-use crate::v1::{ClientConnection, LeaderElection, SchedulerConfiguration, SchedulerProfile};
+use crate::v1::{SchedulerConfiguration, SchedulerProfile};
 use crate::{defaults, in_tree};
 
 /// Gates that kube-scheduler reads and whose other side is not built: they must keep their
@@ -35,17 +35,17 @@ pub(crate) const GATES: &[&str] = &[
     "WorkloadAwarePreemption",
 ];
 
-/// Gates that matter only to a scheduler that runs as a daemon: endpoints, metrics, logs, leader
-/// election, watches.
+/// Gates that endpoints, logs and watches read.
 pub(crate) const DAEMON_GATES: &[&str] = &[
     "ComponentFlagz",
     "ComponentStatusz",
-    "CoordinatedLeaderElection",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
-    "NativeHistograms",
     "WatchListClient",
 ];
+
+/// Gates of kube-scheduler that change nothing here, and no placement: accepted and noted.
+pub(crate) const IDLE_GATES: &[&str] = &["CoordinatedLeaderElection", "NativeHistograms"];
 
 /// `path: Unsupported value: <value>: cannot take effect in this version of Loadmaster: <what
 /// happens instead>`.
@@ -109,32 +109,14 @@ pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) ->
     Some(format!("plugins that are enabled and not built in this version of Loadmaster: {names}"))
 }
 
-/// The note on values that only a scheduler that runs as a daemon reads and that are not the
-/// defaults.
-pub(crate) fn daemon_note(config: &SchedulerConfiguration) -> Option<String> {
+/// The note on values that change nothing here and are not the defaults: how many goroutines search, and a profiler of Go's.
+pub(crate) fn idle_note(config: &SchedulerConfiguration) -> Option<String> {
     let changed = [
         ("parallelism", config.parallelism != defaults::PARALLELISM),
-        (
-            "leaderElection",
-            config.leader_election != defaults::leader_election(LeaderElection::default()),
-        ),
-        (
-            "clientConnection",
-            config.client_connection != defaults::client_connection(ClientConnection::default()),
-        ),
-        ("enableProfiling", !config.enable_profiling),
         ("enableContentionProfiling", !config.enable_contention_profiling),
-        (
-            "podInitialBackoffSeconds",
-            config.pod_initial_backoff_seconds != defaults::POD_INITIAL_BACKOFF_SECONDS,
-        ),
-        (
-            "podMaxBackoffSeconds",
-            config.pod_max_backoff_seconds != defaults::POD_MAX_BACKOFF_SECONDS,
-        ),
     ];
     let names: Vec<&str> =
         changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
     let names = (!names.is_empty()).then(|| names.join(", "))?;
-    Some(format!("fields that matter only to a scheduler that runs as a daemon: {names}"))
+    Some(format!("fields that have no effect here: {names}"))
 }
