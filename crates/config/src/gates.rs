@@ -233,10 +233,7 @@ impl Gates {
             ));
         }
         if !self.idle.is_empty() {
-            notes.push(format!(
-                "feature gates that have no effect here: {}",
-                self.idle.join(", ")
-            ));
+            notes.push(format!("feature gates that have no effect here: {}", self.idle.join(", ")));
         }
         notes
     }

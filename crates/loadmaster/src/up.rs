@@ -104,16 +104,17 @@ fn options(args: &Args, setup: &Setup) -> Options {
 
 /// Extension points that only a scheduler with an API server runs must not be taken for working.
 fn note_what_is_missing(setup: &Setup) {
-    // Every default profile has this one, so that a note on it would always be there.
-    let is_usual = |name: &&str| *name == "DefaultPreemption";
+    // Every default profile has these, so that a note on them would always be there; the cluster itself binds.
+    let is_usual = |name: &&str| ["DefaultPreemption", "DefaultBinder"].contains(name);
     for profile in &setup.profiles {
         let post_filter = profile.post_filter.iter().map(|it| it.name);
+        let binders = profile.bind.iter().map(|it| it.name);
         let points = [
             ("PostFilter", post_filter.filter(|name| !is_usual(name)).collect::<Vec<_>>()),
             ("Reserve", profile.reserve.iter().map(|it| it.name).collect()),
             ("Permit", profile.permit.iter().map(|it| it.name).collect()),
             ("PreBind", profile.pre_bind.iter().map(|it| it.name).collect()),
-            ("Bind", profile.bind.iter().map(|it| it.name).collect()),
+            ("Bind", binders.filter(|name| !is_usual(name)).collect()),
             ("PostBind", profile.post_bind.iter().map(|it| it.name).collect()),
         ];
         for (point, names) in points.into_iter().filter(|(_, names)| !names.is_empty()) {

@@ -82,7 +82,7 @@ podMaxBackoffSeconds: 60
 ",
         &expect![[r#"
             plugins that are enabled and not built in this version of Loadmaster: DefaultBinder, NodeDeclaredFeatures
-            fields that matter only to a scheduler that runs as a daemon: parallelism, leaderElection, clientConnection, enableProfiling, enableContentionProfiling, podMaxBackoffSeconds"#]],
+            fields that have no effect here: parallelism, enableContentionProfiling"#]],
     );
 }
 

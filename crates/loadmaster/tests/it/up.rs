@@ -69,8 +69,6 @@ fn manifests_run() {
               m8-000         zone-a     1  1 %     0 %
               m8-001         zone-b     1  1 %     0 %
               m16-002        zone-c     1  1 %     0 %
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             exit 0
         "#]],
     );
@@ -103,8 +101,6 @@ fn bad_input_has_a_place() {
         "kind: Pod\n",
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:1:1: expected apiVersion and kind, found no apiVersion
             exit 2
         "#]],
@@ -113,8 +109,6 @@ fn bad_input_has_a_place() {
         "{apiVersion: v1, kind: Pot, metadata: {name: a}}\n",
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:1:24: kind: expected a kind of v1, found "Pot"
             exit 2
         "#]],
@@ -123,8 +117,6 @@ fn bad_input_has_a_place() {
         &MANIFESTS.replace("cpu: 100m", "cpu: 100 m"),
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:10:65: spec.template.spec.containers[0].resources.requests.cpu: invalid quantity "100 m": expected a number with an optional suffix such as m, Ki, M or e3
             exit 2
         "#]],
@@ -135,8 +127,6 @@ fn bad_input_has_a_place() {
         dangling,
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:3:67: spec.nodeName: expected one of the 1 nodes, found "z"
             exit 2
         "#]],
@@ -146,8 +136,6 @@ fn bad_input_has_a_place() {
         alone,
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:5:13: spec.nodeName: no node is called "z"
             exit 2
         "#]],
@@ -158,8 +146,6 @@ fn bad_input_has_a_place() {
         class,
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:5:22: spec.priorityClassName: no PriorityClass with name high was found
             exit 2
         "#]],
@@ -173,8 +159,6 @@ fn bad_input_has_a_place() {
         &selector,
         &[],
         &expect![[r#"
-            2> note: PostFilter is not run in this cluster: DefaultPreemption
-            2> note: Bind is not run in this cluster: DefaultBinder
             2> error: app.yaml:10:121: spec.template.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: "Likes" is not a valid label selector operator
             exit 2
         "#]],
