@@ -15,6 +15,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("config", 2),
     ("plugins", 3),
     ("engine", 4),
+    ("apiserver", 5),
     ("client", 5),
     ("daemon", 6),
     ("sim", 6),

@@ -1,0 +1,378 @@
+//! The multi-version store: pure and synchronous. It holds objects as encoded bytes with the few facts that selectors
+//! read, one revision counter over all tables, and a bounded log of changes a table.
+//!
+//! Lists and watches read the same log. A watch is a [`Cursor`]: the revision after which it goes on. It owns no queue,
+//! so no change can be lost, doubled or put out of order between the store and a watcher; one that is too slow learns
+//! that its revision is compacted. A list at an older revision undoes the changes since then.
+//!
+//! | | |
+//! | --- | --- |
+//! | write | O(log n), one allocation for the bytes |
+//! | watch, a change | O(1), shares the object |
+//! | list at the newest revision | O(log n + objects passed) |
+//! | list at an older revision | the same, plus O(changes of the table since then) |
+
+mod change;
+mod filter;
+mod object;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+pub use change::{Change, ChangeKind, Cursor, Delivery};
+pub use filter::{Field, FieldTest, Filter};
+pub use object::{Draft, Object};
+
+/// Objects of one resource, by key. Made by [`Store::add_table`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(usize);
+
+impl TableId {
+    /// Tables are numbered from 0 in the order they were added.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// How much history a table keeps for watchers and paged lists.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Changes a table.
+    pub n_changes_max: usize,
+    /// Bytes of versions that live only because of the log, a table.
+    pub superseded_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { n_changes_max: 200_000, superseded_bytes_max: 64 << 20 }
+    }
+}
+
+/// What must be true of the stored object for a write to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing is stored under the key.
+    Absent,
+    /// The object has this revision.
+    Revision(u64),
+}
+
+/// Why a write did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// An object with this key is there already.
+    #[error("an object with this key exists")]
+    Exists,
+    /// There is no such object.
+    #[error("there is no object with this key")]
+    Missing,
+    /// The object has another revision.
+    #[error("the object has changed")]
+    Changed,
+}
+
+/// Why a revision cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// Changes up to `compacted` are forgotten.
+    #[error("revision {asked} is compacted, the oldest that can be read is {compacted}")]
+    Compacted { asked: u64, compacted: u64 },
+    /// The store has not come so far.
+    #[error("revision {asked} is in the future, the newest is {newest}")]
+    Future { asked: u64, newest: u64 },
+}
+
+/// What to list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span<'a> {
+    /// Only keys that start with this; empty for all. A namespace is `name/`.
+    pub prefix: &'a str,
+    /// Only keys behind this one.
+    pub after: Option<&'a str>,
+    /// At most so many objects; 0 is no limit.
+    pub limit: usize,
+    /// At this revision; the newest if absent.
+    pub at: Option<u64>,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// In the order of their keys.
+    pub objects: Vec<Arc<Object>>,
+    /// The revision at which this was true.
+    pub revision: u64,
+    /// The last key, if there are objects behind it.
+    pub next: Option<Arc<str>>,
+    /// How many keys, selected or not, are behind `next`.
+    pub n_remaining: usize,
+}
+
+/// All tables. See the module.
+#[derive(Debug)]
+pub struct Store {
+    revision: u64,
+    tables: Vec<Table>,
+    limits: Limits,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    objects: BTreeMap<Arc<str>, Arc<Object>>,
+    log: VecDeque<Change>,
+    /// Changes up to this revision are not in the log.
+    compacted: u64,
+    superseded_bytes: usize,
+}
+
+impl Store {
+    /// An empty store at revision 1, as etcd's.
+    pub fn new(limits: Limits) -> Store {
+        Store { revision: 1, tables: Vec::new(), limits }
+    }
+
+    /// A new, empty table.
+    pub fn add_table(&mut self) -> TableId {
+        let table = Table { compacted: self.revision, ..Table::default() };
+        self.tables.push(table);
+        TableId(self.tables.len() - 1)
+    }
+
+    /// The revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The newest version of an object.
+    pub fn get(&self, table: TableId, key: &str) -> Option<&Arc<Object>> {
+        self.tables[table.0].objects.get(key)
+    }
+
+    /// How many objects a table has.
+    pub fn len(&self, table: TableId) -> usize {
+        self.tables[table.0].objects.len()
+    }
+
+    /// Whether a table has no objects.
+    pub fn is_empty(&self, table: TableId) -> bool {
+        self.tables[table.0].objects.is_empty()
+    }
+
+    /// Stores a new version and gives it the next revision.
+    ///
+    /// # Errors
+    ///
+    /// When `expect` is not met; nothing has happened then.
+    pub fn put(
+        &mut self,
+        table: TableId,
+        expect: Expect,
+        draft: Draft,
+    ) -> Result<Arc<Object>, Refused> {
+        let stored = self.tables[table.0].objects.get(draft.key());
+        match (expect, stored) {
+            (Expect::Absent, None) => {}
+            (Expect::Absent, Some(_)) => return Err(Refused::Exists),
+            (Expect::Revision(_), None) => return Err(Refused::Missing),
+            (Expect::Revision(wanted), Some(object)) if object.revision() != wanted => {
+                return Err(Refused::Changed);
+            }
+            (Expect::Revision(_), Some(_)) => {}
+        }
+        self.revision += 1;
+        let key = stored.map(|object| object.shared_key());
+        let object = Arc::new(draft.into_object(self.revision, key));
+        let table = &mut self.tables[table.0];
+        let previous = table.objects.insert(object.shared_key(), Arc::clone(&object));
+        let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+        table.record(Change { kind, object: Arc::clone(&object), previous }, &self.limits);
+        Ok(object)
+    }
+
+    /// Removes an object and returns its last state, which carries the revision of the removal. `last` is a state to
+    /// show instead of the stored one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such object or it has another revision; nothing has happened then.
+    pub fn remove(
+        &mut self,
+        table: TableId,
+        key: &str,
+        revision: u64,
+        last: Option<Draft>,
+    ) -> Result<Arc<Object>, Refused> {
+        let stored = self.tables[table.0].objects.get(key).ok_or(Refused::Missing)?;
+        if stored.revision() != revision {
+            return Err(Refused::Changed);
+        }
+        self.revision += 1;
+        let object = Arc::new(match last {
+            Some(draft) => draft.into_object(self.revision, Some(stored.shared_key())),
+            None => stored.at_revision(self.revision),
+        });
+        let table = &mut self.tables[table.0];
+        let previous = table.objects.remove(key);
+        let change = Change { kind: ChangeKind::Deleted, object: Arc::clone(&object), previous };
+        table.record(change, &self.limits);
+        Ok(object)
+    }
+
+    /// The objects that `filter` selects, in the order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// When `span.at` is compacted or in the future.
+    pub fn list(
+        &self,
+        table: TableId,
+        span: &Span<'_>,
+        filter: &Filter,
+    ) -> Result<Page, Unreadable> {
+        let at = span.at.unwrap_or(self.revision);
+        let table = &self.tables[table.0];
+        self.check_readable(table, at)?;
+        let undone = table.undone_since(at);
+        let mut objects = Vec::new();
+        let mut keys = Merged::new(&table.objects, &undone, span);
+        let mut next = None;
+        for object in keys.by_ref() {
+            if filter.matches(object) {
+                objects.push(Arc::clone(object));
+                if objects.len() == span.limit {
+                    next = Some(object.shared_key());
+                    break;
+                }
+            }
+        }
+        let n_remaining = if next.is_some() { keys.count() } else { 0 };
+        let next = next.filter(|_| n_remaining > 0);
+        Ok(Page { objects, revision: at, next, n_remaining })
+    }
+
+    /// A watch over the changes after a revision.
+    ///
+    /// # Errors
+    ///
+    /// When `after` is compacted or in the future.
+    pub fn watch(
+        &self,
+        table: TableId,
+        after: u64,
+        prefix: &str,
+        filter: Filter,
+    ) -> Result<Cursor, Unreadable> {
+        self.check_readable(&self.tables[table.0], after)?;
+        Ok(Cursor::new(table, after, prefix, filter))
+    }
+
+    fn check_readable(&self, table: &Table, asked: u64) -> Result<(), Unreadable> {
+        if asked > self.revision {
+            return Err(Unreadable::Future { asked, newest: self.revision });
+        }
+        if asked < table.compacted {
+            return Err(Unreadable::Compacted { asked, compacted: table.compacted });
+        }
+        Ok(())
+    }
+
+    /// Forgets the history of a table up to a revision; readers of it are told so.
+    pub fn compact(&mut self, table: TableId, revision: u64) {
+        let revision = revision.min(self.revision);
+        let table = &mut self.tables[table.0];
+        while table.log.front().is_some_and(|change| change.revision() <= revision) {
+            table.forget_oldest();
+        }
+        table.compacted = table.compacted.max(revision);
+    }
+}
+
+impl Table {
+    fn record(&mut self, change: Change, limits: &Limits) {
+        self.superseded_bytes += change.superseded_bytes();
+        self.log.push_back(change);
+        while self.log.len() > limits.n_changes_max
+            || self.superseded_bytes > limits.superseded_bytes_max
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(change) = self.log.pop_front() else { return };
+        self.superseded_bytes -= change.superseded_bytes();
+        self.compacted = change.revision();
+    }
+
+    /// The changes after a revision, in order.
+    fn since(&self, after: u64) -> impl DoubleEndedIterator<Item = &Change> {
+        let start = self.log.partition_point(|change| change.revision() <= after);
+        self.log.range(start..)
+    }
+
+    /// What the keys that changed after a revision had then.
+    fn undone_since(&self, at: u64) -> BTreeMap<Arc<str>, Option<Arc<Object>>> {
+        let changes = self.since(at).rev();
+        changes.map(|change| (change.object.shared_key(), change.previous.clone())).collect()
+    }
+}
+
+type Present<'a> = std::collections::btree_map::Range<'a, Arc<str>, Arc<Object>>;
+type Undone<'a> = std::collections::btree_map::Range<'a, Arc<str>, Option<Arc<Object>>>;
+
+/// The objects of a span in key order: those of now, with older states laid over them.
+struct Merged<'a> {
+    present: std::iter::Peekable<Present<'a>>,
+    undone: std::iter::Peekable<Undone<'a>>,
+    prefix: &'a str,
+}
+
+impl<'a> Merged<'a> {
+    fn new(
+        present: &'a BTreeMap<Arc<str>, Arc<Object>>,
+        undone: &'a BTreeMap<Arc<str>, Option<Arc<Object>>>,
+        span: &Span<'a>,
+    ) -> Merged<'a> {
+        let start = match span.after {
+            Some(key) if key >= span.prefix => Bound::Excluded(key),
+            _ => Bound::Included(span.prefix),
+        };
+        let bounds = (start, Bound::Unbounded);
+        Merged {
+            present: present.range::<str, _>(bounds).peekable(),
+            undone: undone.range::<str, _>(bounds).peekable(),
+            prefix: span.prefix,
+        }
+    }
+}
+
+impl<'a> Iterator for Merged<'a> {
+    type Item = &'a Arc<Object>;
+
+    fn next(&mut self) -> Option<&'a Arc<Object>> {
+        loop {
+            let now = self.present.peek().map(|(key, _)| &***key);
+            let then = self.undone.peek().map(|(key, _)| &***key);
+            let key = match (now, then) {
+                (Some(now), Some(then)) => now.min(then),
+                (Some(key), None) | (None, Some(key)) => key,
+                (None, None) => return None,
+            };
+            if !key.starts_with(self.prefix) {
+                return None;
+            }
+            let (has_now, has_then) = (now == Some(key), then == Some(key));
+            let present = if has_now { self.present.next() } else { None };
+            let undone = if has_then { self.undone.next() } else { None };
+            match (undone, present) {
+                (Some((_, Some(object))), _) | (None, Some((_, object))) => return Some(object),
+                // Not there at that revision.
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a reader wants to see: a label selector and field tests.
+
+use loadmaster_api::Selector;
+
+use super::object::Object;
+
+/// Which field a test reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `metadata.name`
+    Name,
+    /// `metadata.namespace`
+    Namespace,
+    /// A place in [`Object::fields`].
+    Slot(usize),
+}
+
+/// A field must, or must not, have a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldTest {
+    /// What is compared.
+    pub field: Field,
+    /// Equal, or different.
+    pub equals: bool,
+    /// With what. An absent field is the empty text.
+    pub value: Box<str>,
+}
+
+/// All tests an object must pass to be seen.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// Over `metadata.labels`.
+    pub labels: Selector,
+    /// Over fields.
+    pub fields: Vec<FieldTest>,
+}
+
+impl Filter {
+    /// Everything is seen.
+    pub fn everything() -> Filter {
+        Filter { labels: Selector::everything(), fields: Vec::new() }
+    }
+
+    /// Whether nothing is tested.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether an object is seen.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.labels.matches(object.labels()) && self.fields.iter().all(|test| test.matches(object))
+    }
+}
+
+impl FieldTest {
+    fn matches(&self, object: &Object) -> bool {
+        let value = match self.field {
+            Field::Name => object.name(),
+            Field::Namespace => object.namespace(),
+            Field::Slot(at) => object.fields().get(at).map_or("", |value| value),
+        };
+        (value == &*self.value) == self.equals
+    }
+}

@@ -1,0 +1,223 @@
+//! The store against a model that keeps every state there ever was.
+
+use std::collections::BTreeMap;
+
+use loadmaster_api::{LabelSelector, Selector};
+use loadmaster_stdx::Rng;
+use serde_json::{Value, json};
+
+use super::*;
+
+type State = BTreeMap<String, Value>;
+
+/// Every state by revision, whole.
+struct Model {
+    states: BTreeMap<u64, State>,
+}
+
+impl Model {
+    fn at(&self, revision: u64) -> &State {
+        self.states.range(..=revision).next_back().expect("a state at the start").1
+    }
+}
+
+/// A watcher, and what it believes the world to be from what it was told.
+struct Watcher {
+    cursor: Cursor,
+    colour: Option<&'static str>,
+    prefix: &'static str,
+    believed: State,
+    last: u64,
+}
+
+fn draft(key: &str, colour: &str, count: u64) -> Draft {
+    let value = json!({"metadata": {"labels": {"colour": colour}}, "count": count});
+    let labels = [("colour", colour.into())].into_iter().collect();
+    Draft::new(key.to_owned(), labels, Box::new([colour.into()]), &value).expect("encodes")
+}
+
+fn filter(colour: Option<&str>, by_field: bool) -> Filter {
+    let Some(colour) = colour else { return Filter::everything() };
+    if by_field {
+        let test = FieldTest { field: Field::Slot(0), equals: true, value: colour.into() };
+        return Filter { fields: vec![test], ..Filter::everything() };
+    }
+    let selector: LabelSelector =
+        serde_json::from_value(json!({"matchLabels": {"colour": colour}})).expect("a selector");
+    let labels = Selector::new(Some(&selector)).expect("compiles");
+    Filter { labels, ..Filter::everything() }
+}
+
+fn parsed(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).expect("stored bytes are JSON")
+}
+
+fn selected(state: &State, prefix: &str, colour: Option<&str>) -> State {
+    let wanted = |key: &String, value: &Value| {
+        key.starts_with(prefix)
+            && colour.is_none_or(|colour| value["metadata"]["labels"]["colour"] == colour)
+    };
+    state.iter().filter(|(k, v)| wanted(k, v)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn as_state(objects: &[Arc<Object>]) -> State {
+    objects.iter().map(|o| (o.key().to_owned(), parsed(o.json()))).collect()
+}
+
+const KEYS: &[&str] = &["a/x", "a/y", "a-b/x", "b/x", "b/y", "b/z"];
+const COLOURS: &[&str] = &["red", "blue"];
+const PREFIXES: &[&str] = &["", "a/", "b/"];
+
+/// One random write; the model is told the outcome.
+fn write(store: &mut Store, table: TableId, other: TableId, model: &mut Model, rng: &mut Rng) {
+    if rng.one_in(5) {
+        let revision = store.get(other, "o").map(|object| object.revision());
+        let expect = revision.map_or(Expect::Absent, Expect::Revision);
+        store.put(other, expect, draft("o", "red", 0)).expect("nothing is in the way");
+        return;
+    }
+    let key = *rng.pick(KEYS);
+    let mut state = model.at(store.revision()).clone();
+    let stored = store.get(table, key).map(|object| object.revision());
+    assert_eq!(stored.is_some(), state.contains_key(key));
+    let before = store.revision();
+    let stale = rng.one_in(6);
+    let outcome = match stored {
+        Some(revision) if rng.one_in(3) => {
+            let asked = if stale { revision - 1 } else { revision };
+            store.remove(table, key, asked, None).map(|_| drop(state.remove(key)))
+        }
+        _ => {
+            let colour: &str = rng.pick::<&str>(COLOURS);
+            let fresh = draft(key, colour, rng.below(9));
+            let expect = match stored {
+                None if stale => Expect::Revision(before),
+                None => Expect::Absent,
+                Some(_) if stale => Expect::Absent,
+                Some(revision) => Expect::Revision(revision),
+            };
+            store.put(table, expect, fresh).map(|object| {
+                drop(state.insert(key.to_owned(), parsed(object.json())));
+            })
+        }
+    };
+    assert_eq!(outcome.is_err(), stale, "{outcome:?}");
+    assert_eq!(store.revision(), before + u64::from(!stale));
+    if !stale {
+        model.states.insert(store.revision(), state);
+    }
+}
+
+fn read(store: &Store, model: &Model, watcher: &mut Watcher, rng: &mut Rng) {
+    let n_max = 1 + rng.below(4) as usize;
+    match watcher.cursor.read(store, n_max) {
+        Ok(deliveries) => {
+            for delivery in deliveries {
+                assert!(delivery.revision > watcher.last, "out of order or twice");
+                watcher.last = delivery.revision;
+                let key = delivery.object.key().to_owned();
+                let shown = parsed(&delivery.object.json_at(delivery.revision));
+                assert_eq!(
+                    shown["metadata"]["resourceVersion"],
+                    Value::String(delivery.revision.to_string())
+                );
+                let was_known = watcher.believed.contains_key(&key);
+                assert_eq!(was_known, delivery.kind != ChangeKind::Added, "{key}");
+                match delivery.kind {
+                    ChangeKind::Deleted => drop(watcher.believed.remove(&key)),
+                    _ => drop(watcher.believed.insert(key, shown)),
+                }
+            }
+        }
+        Err(Unreadable::Compacted { .. }) => *watcher = start(store, model, watcher, rng),
+        Err(other) => panic!("{other}"),
+    }
+    let truth = selected(model.at(watcher.cursor.revision()), watcher.prefix, watcher.colour);
+    assert_eq!(watcher.believed, truth);
+}
+
+/// Lists and watches from there, as an informer does.
+fn start(store: &Store, model: &Model, old: &Watcher, rng: &mut Rng) -> Watcher {
+    let table = TableId(0);
+    let filter = filter(old.colour, rng.one_in(2));
+    let span = Span { prefix: old.prefix, ..Span::default() };
+    let page = store.list(table, &span, &filter).expect("now can be read");
+    let believed = as_state(&page.objects);
+    assert_eq!(believed, selected(model.at(page.revision), old.prefix, old.colour));
+    let cursor = store.watch(table, page.revision, old.prefix, filter).expect("now");
+    Watcher { cursor, believed, last: page.revision, ..*old }
+}
+
+/// A list at some revision in pages, against the model.
+fn page_through(store: &Store, model: &Model, rng: &mut Rng) {
+    let at = 1 + rng.below(store.revision() + 1);
+    let (prefix, colour) = (*rng.pick(PREFIXES), *rng.pick(&[None, Some("red")]));
+    let filter = filter(colour, true);
+    let limit = 1 + rng.below(3) as usize;
+    let (mut all, mut after) = (Vec::new(), None::<Arc<str>>);
+    loop {
+        let span = Span { prefix, after: after.as_deref(), limit, at: Some(at) };
+        let page = match store.list(TableId(0), &span, &filter) {
+            Ok(page) => page,
+            Err(Unreadable::Future { .. }) => return assert!(at > store.revision()),
+            Err(Unreadable::Compacted { compacted, .. }) => return assert!(at < compacted),
+        };
+        all.extend(page.objects);
+        if page.next.is_none() {
+            break;
+        }
+        after = page.next;
+    }
+    assert!(all.is_sorted_by(|a, b| a.key() < b.key()));
+    assert_eq!(as_state(&all), selected(model.at(at), prefix, colour));
+}
+
+#[test]
+fn watchers_and_lists_agree_with_a_store_of_all_states() {
+    for seed in 0..120 {
+        let mut rng = Rng::new(seed);
+        let limits = match seed % 3 {
+            0 => Limits::default(),
+            1 => Limits { n_changes_max: 5, ..Limits::default() },
+            _ => Limits { superseded_bytes_max: 2_000, ..Limits::default() },
+        };
+        let mut store = Store::new(limits);
+        let (table, other) = (store.add_table(), store.add_table());
+        let mut model = Model { states: [(1, State::new())].into() };
+        let mut watchers = Vec::new();
+        for n in 0..6 {
+            let (colour, prefix) = ([None, Some("red")][n % 2], PREFIXES[n / 2]);
+            let cursor = store.watch(table, 1, prefix, filter(colour, false)).expect("at start");
+            watchers.push(Watcher { cursor, colour, prefix, believed: State::new(), last: 0 });
+        }
+        for _ in 0..150 {
+            match rng.below(8) {
+                0..=3 => write(&mut store, table, other, &mut model, &mut rng),
+                4 if rng.one_in(6) => store.compact(table, rng.below(store.revision() + 1)),
+                4 | 5 => page_through(&store, &model, &mut rng),
+                _ => {
+                    let at = rng.below(6) as usize;
+                    read(&store, &model, &mut watchers[at], &mut rng);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_log_is_bounded() {
+    let mut store = Store::new(Limits { n_changes_max: 10, superseded_bytes_max: usize::MAX });
+    let table = store.add_table();
+    let mut revision = None;
+    for n in 0..100 {
+        let expect = revision.map_or(Expect::Absent, Expect::Revision);
+        let object = store.put(table, expect, draft("a/x", "red", n)).expect("free");
+        revision = Some(object.revision());
+    }
+    assert_eq!(store.tables[0].log.len(), 10);
+    let span = Span { at: Some(50), ..Span::default() };
+    let unreadable = store.list(table, &span, &Filter::everything()).expect_err("long ago");
+    assert_eq!(unreadable, Unreadable::Compacted { asked: 50, compacted: 91 });
+    let unreadable = store.watch(table, 200, "", Filter::everything()).expect_err("to come");
+    assert_eq!(unreadable, Unreadable::Future { asked: 200, newest: 101 });
+}
