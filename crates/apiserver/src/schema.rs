@@ -1,0 +1,272 @@
+//! What Kubernetes' types look like: a table of every type behind the resources served, read from `types.txt`, and the
+//! resources themselves, from `kinds.txt`. Both are facts of upstream written by `conformance/cmd/schema`.
+//!
+//! One table drives decoding ([`read`]), protobuf, strategic merge patch, OpenAPI and discovery, so that they cannot
+//! disagree.
+
+mod kinds;
+mod read;
+
+use std::sync::LazyLock;
+
+use loadmaster_stdx::Map;
+
+pub use kinds::{Kind, Kinds, Subresource};
+pub use read::{Problem, Reading, read};
+
+/// A type in the [`Schema`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TypeId(usize);
+
+/// All types.
+#[derive(Debug)]
+pub struct Schema {
+    types: Vec<Type>,
+    by_name: Map<&'static str, TypeId>,
+}
+
+/// A struct of upstream's.
+#[derive(Debug)]
+pub struct Type {
+    /// Group, version and Go name, such as `core/v1.Pod`.
+    pub name: &'static str,
+    /// Merged as a whole by server-side apply.
+    pub is_atomic: bool,
+    /// In Go's order, which is that of JSON output.
+    pub fields: Vec<Field>,
+}
+
+/// A field of a struct.
+#[derive(Debug)]
+pub struct Field {
+    /// In JSON; `-` for an inlined struct.
+    pub name: &'static str,
+    /// In protobuf; 0 if the type has no protobuf form.
+    pub number: u32,
+    /// What it holds.
+    pub shape: Shape,
+    /// A pointer in Go, so that absent and zero differ.
+    pub is_pointer: bool,
+    /// Left out of JSON when empty.
+    pub omits_empty: bool,
+    /// Left out of JSON when zero, structs included.
+    pub omits_zero: bool,
+    /// OpenAPI calls it required.
+    pub is_required: bool,
+    /// The fields of the inlined struct stand in this one's JSON.
+    pub is_inline: bool,
+    /// How server-side apply merges it.
+    pub topology: Topology,
+    /// How a strategic merge patch changes it.
+    pub patch: Patch,
+    /// A strategic merge patch may name the keys that stay (`$retainKeys`).
+    pub retains_keys: bool,
+}
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    String,
+    Bool,
+    Int32,
+    Int64,
+    Double,
+    /// Base64 in JSON.
+    Bytes,
+    Time,
+    MicroTime,
+    Duration,
+    Quantity,
+    IntOrString,
+    /// Any object, kept as its bytes (`RawExtension`).
+    Raw,
+    /// A set of field paths (`FieldsV1`).
+    Fields,
+    /// Any JSON (`apiextensions.JSON`).
+    Json,
+    Object(TypeId),
+    List(Box<Shape>),
+    Map(Box<Shape>),
+    /// A list that protobuf puts into a message of its own.
+    Wrapped(Box<Shape>),
+}
+
+/// How server-side apply sees a list or map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Lists are atomic, maps and structs granular.
+    Default,
+    Atomic,
+    Set,
+    /// A list whose entries are told apart by these fields, separated by commas.
+    Keys(&'static str),
+}
+
+/// How a strategic merge patch treats a list or struct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// Lists are replaced, structs merged.
+    Default,
+    Replace,
+    /// A list of plain values that grows.
+    Merge,
+    /// A list whose entries are told apart by this field.
+    MergeBy(&'static str),
+}
+
+static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::parse(include_str!("schema/types.txt")));
+
+/// The types of Kubernetes 1.36.
+pub fn schema() -> &'static Schema {
+    &SCHEMA
+}
+
+impl Schema {
+    fn parse(text: &'static str) -> Schema {
+        let lines = || text.lines().filter(|line| !line.starts_with('#'));
+        let mut by_name = Map::default();
+        for (at, line) in lines().filter(|line| !line.starts_with(' ')).enumerate() {
+            by_name.insert(line.split(' ').next().unwrap_or(line), TypeId(at));
+        }
+        let mut types: Vec<Type> = Vec::with_capacity(by_name.len());
+        for line in lines() {
+            if let Some(field) = line.strip_prefix(' ') {
+                if let Some(last) = types.last_mut() {
+                    last.fields.extend(parse_field(field, &by_name));
+                }
+                continue;
+            }
+            let mut words = line.split(' ');
+            let name = words.next().unwrap_or_default();
+            types.push(Type { name, is_atomic: words.next().is_some(), fields: Vec::new() });
+        }
+        Schema { types, by_name }
+    }
+
+    /// A type.
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[id.0]
+    }
+
+    /// A type by its name, such as `core/v1.Pod`.
+    pub fn find(&self, name: &str) -> Option<TypeId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The type of a kind, such as (`apps`, `v1`, `Deployment`).
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
+        let package = match group {
+            "" => "core",
+            "internal.apiserver.k8s.io" => "apiserverinternal",
+            _ => group.split('.').next().unwrap_or(group),
+        };
+        let own = self.find(&format!("{package}/{version}.{kind}"));
+        own.or_else(|| self.find(&format!("meta/v1.{kind}")))
+    }
+
+    /// A field by its JSON name, through inlined structs.
+    pub fn field(&self, id: TypeId, name: &str) -> Option<&Field> {
+        self.get(id).fields.iter().find_map(|field| match (&field.shape, field.is_inline) {
+            (Shape::Object(inner), true) => self.field(*inner, name),
+            _ => (field.name == name).then_some(field),
+        })
+    }
+
+    /// All types in the order of their names.
+    pub fn types(&self) -> impl Iterator<Item = (TypeId, &Type)> {
+        self.types.iter().enumerate().map(|(at, it)| (TypeId(at), it))
+    }
+}
+
+fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Option<Field> {
+    let mut words = line.split(' ');
+    let name = words.next()?;
+    let number = words.next()?.parse().ok()?;
+    let shape = parse_shape(words.next()?, by_name)?;
+    let mut field = Field {
+        name,
+        number,
+        shape,
+        is_pointer: false,
+        omits_empty: false,
+        omits_zero: false,
+        is_required: false,
+        is_inline: false,
+        topology: Topology::Default,
+        patch: Patch::Default,
+        retains_keys: false,
+    };
+    for flag in words {
+        match flag.split_once('=').unwrap_or((flag, "")) {
+            ("ptr", _) => field.is_pointer = true,
+            ("omit", _) => field.omits_empty = true,
+            ("omitzero", _) => field.omits_zero = true,
+            ("req", _) => field.is_required = true,
+            ("inline", _) => field.is_inline = true,
+            ("atomic", _) => field.topology = Topology::Atomic,
+            ("set", _) => field.topology = Topology::Set,
+            ("map", keys) => field.topology = Topology::Keys(keys),
+            ("replace", _) => field.patch = Patch::Replace,
+            ("merge", "") => field.patch = Patch::Merge,
+            ("merge", key) => field.patch = Patch::MergeBy(key),
+            ("retain", _) => field.retains_keys = true,
+            _ => return None,
+        }
+    }
+    Some(field)
+}
+
+fn parse_shape(word: &str, by_name: &Map<&'static str, TypeId>) -> Option<Shape> {
+    let boxed = |rest| parse_shape(rest, by_name).map(Box::new);
+    Some(match word {
+        "string" => Shape::String,
+        "bool" => Shape::Bool,
+        "int32" => Shape::Int32,
+        "int64" => Shape::Int64,
+        "double" => Shape::Double,
+        "bytes" => Shape::Bytes,
+        "time" => Shape::Time,
+        "microtime" => Shape::MicroTime,
+        "duration" => Shape::Duration,
+        "quantity" => Shape::Quantity,
+        "intorstring" => Shape::IntOrString,
+        "raw" => Shape::Raw,
+        "fields" => Shape::Fields,
+        "json" => Shape::Json,
+        _ => {
+            if let Some(rest) = word.strip_prefix("wrapped[]") {
+                Shape::Wrapped(boxed(rest)?)
+            } else if let Some(rest) = word.strip_prefix("[]") {
+                Shape::List(boxed(rest)?)
+            } else if let Some(rest) = word.strip_prefix("{}") {
+                Shape::Map(boxed(rest)?)
+            } else {
+                Shape::Object(*by_name.get(word)?)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_is_understood() {
+        let text = include_str!("schema/types.txt");
+        let n_fields = text.lines().filter(|line| line.starts_with(' ')).count();
+        let n_types = text.lines().filter(|line| !line.starts_with([' ', '#'])).count();
+        assert_eq!(schema().types.len(), n_types);
+        assert_eq!(schema().types.iter().map(|it| it.fields.len()).sum::<usize>(), n_fields);
+    }
+
+    #[test]
+    fn fields_are_found_through_inlined_structs() {
+        let volume = schema().find("core/v1.Volume").expect("a type");
+        let field = schema().field(volume, "emptyDir").expect("a field");
+        assert_eq!((field.number, field.is_pointer), (2, true));
+        let spec = schema().find("core/v1.PodSpec").expect("a type");
+        let field = schema().field(spec, "containers").expect("a field");
+        assert_eq!((field.topology, field.patch), (Topology::Keys("name"), Patch::MergeBy("name")));
+    }
+}

@@ -1,0 +1,196 @@
+//! The resources that are served.
+
+use super::{TypeId, schema};
+use crate::store::{Store, TableId};
+
+/// A resource.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Empty for the core group.
+    pub group: &'static str,
+    pub version: &'static str,
+    /// Plural, as in paths.
+    pub resource: &'static str,
+    pub singular: &'static str,
+    pub kind: &'static str,
+    pub is_namespaced: bool,
+    pub verbs: Vec<&'static str>,
+    pub short_names: Vec<&'static str>,
+    pub categories: Vec<&'static str>,
+    pub subresources: Vec<Subresource>,
+    /// The type of one object.
+    pub type_id: TypeId,
+    /// Where the objects are; none for those that are only answered.
+    pub table: Option<TableId>,
+}
+
+/// A part of a resource with a path of its own.
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    pub name: &'static str,
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub verbs: Vec<&'static str>,
+    pub type_id: TypeId,
+}
+
+impl Kind {
+    /// `apps/v1`, or `v1` for the core group.
+    pub fn api_version(&self) -> String {
+        api_version(self.group, self.version)
+    }
+
+    /// `deployments.apps`, or `pods` for the core group: as errors name it.
+    pub fn qualified(&self) -> String {
+        match self.group {
+            "" => self.resource.to_owned(),
+            group => format!("{}.{group}", self.resource),
+        }
+    }
+
+    /// Whether this is that resource.
+    pub fn is(&self, group: &str, resource: &str) -> bool {
+        self.group == group && self.resource == resource
+    }
+
+    /// Whether objects have a status that only the status subresource writes.
+    pub fn has_status(&self) -> bool {
+        self.subresources.iter().any(|it| it.name == "status")
+    }
+
+    /// A subresource by name.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|it| it.name == name)
+    }
+}
+
+/// `group/version`, or the version alone for the core group.
+pub fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// All resources served.
+#[derive(Debug)]
+pub struct Kinds(Vec<Kind>);
+
+/// Groups whose objects would be stored without having the effect their users rely on: they are not served.
+const NOT_SERVED: &[&str] = &[
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// Older versions of a stored kind, which would need conversion.
+const NOT_CONVERTED: &[&str] = &["autoscaling/v1"];
+
+/// Subresources that reach into a kubelet or a proxy.
+const NO_BACKEND: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
+
+impl Kinds {
+    /// The stable versions, and `also` (such as `scheduling.k8s.io/v1alpha2`); each kind gets a table.
+    pub fn new(store: &mut Store, also: &[String]) -> Kinds {
+        let mut kinds: Vec<Kind> = Vec::new();
+        let mut served = false;
+        for line in include_str!("kinds.txt").lines().filter(|line| !line.starts_with('#')) {
+            if let Some(line) = line.strip_prefix("  ") {
+                if let (true, Some(last)) = (served, kinds.last_mut()) {
+                    last.subresources.extend(parse_subresource(line));
+                }
+                continue;
+            }
+            let words: Vec<&'static str> = line.split(' ').collect();
+            served = is_served(words[0], also) && words[1] != "componentstatuses";
+            if served {
+                kinds.extend(parse_kind(&words));
+            }
+        }
+        for at in 0..kinds.len() {
+            if !kinds[at].verbs.contains(&"list") {
+                continue;
+            }
+            // Events are one set of objects with two forms.
+            let twin = kinds[..at]
+                .iter()
+                .find(|it| it.resource == "events" && kinds[at].resource == "events")
+                .and_then(|it| it.table);
+            kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table()));
+        }
+        Kinds(kinds)
+    }
+
+    /// In the order of discovery.
+    pub fn iter(&self) -> impl Iterator<Item = &Kind> {
+        self.0.iter()
+    }
+
+    /// A resource by its place in a path.
+    pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Kind> {
+        self.0.iter().find(|it| it.is(group, resource) && it.version == version)
+    }
+
+    /// The stable version of a resource; only for those the server itself needs.
+    pub fn named(&self, group: &str, resource: &str) -> Option<&Kind> {
+        self.0.iter().find(|it| it.is(group, resource))
+    }
+
+    /// Groups with their versions, in the order of discovery; the core group first.
+    pub fn groups(&self) -> Vec<(&'static str, Vec<&'static str>)> {
+        let mut groups: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
+        for kind in &self.0 {
+            match groups.iter_mut().find(|(group, _)| *group == kind.group) {
+                Some((_, versions)) if versions.contains(&kind.version) => {}
+                Some((_, versions)) => versions.push(kind.version),
+                None => groups.push((kind.group, vec![kind.version])),
+            }
+        }
+        groups
+    }
+}
+
+fn is_served(group_version: &str, also: &[String]) -> bool {
+    if also.iter().any(|it| it == group_version) {
+        return true;
+    }
+    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+    let is_stable = !version.contains("alpha") && !version.contains("beta");
+    is_stable && !NOT_SERVED.contains(&group) && !NOT_CONVERTED.contains(&group_version)
+}
+
+fn list(word: &'static str) -> Vec<&'static str> {
+    if word == "-" { Vec::new() } else { word.split(',').collect() }
+}
+
+fn parse_kind(words: &[&'static str]) -> Option<Kind> {
+    let &[gv, resource, singular, kind, scope, verbs, short_names, categories] = words else {
+        return None;
+    };
+    let (group, version) = gv.split_once('/').unwrap_or(("", gv));
+    Some(Kind {
+        group,
+        version,
+        resource,
+        singular,
+        kind,
+        is_namespaced: scope == "namespaced",
+        verbs: list(verbs),
+        short_names: list(short_names),
+        categories: list(categories),
+        subresources: Vec::new(),
+        type_id: schema().find_kind(group, version, kind)?,
+        table: None,
+    })
+}
+
+fn parse_subresource(line: &'static str) -> Option<Subresource> {
+    let words: Vec<&'static str> = line.split(' ').collect();
+    let &[name, gv, kind, verbs] = words.as_slice() else { return None };
+    if NO_BACKEND.contains(&name) {
+        return None;
+    }
+    let (group, version) = gv.split_once('/').unwrap_or(("", gv));
+    let type_id = schema().find_kind(group, version, kind)?;
+    Some(Subresource { name, group, version, kind, verbs: list(verbs), type_id })
+}
