@@ -19,7 +19,7 @@ pub use node::{
     CompiledNodeSelector, CompiledNodeTerm, PreferredNodeTerms, RequiredNodeAffinity,
     required_node_affinity,
 };
-pub use validity::label_key_complaints;
+pub use validity::{label_key_complaints, label_value_complaints};
 
 /// A label selector as objects carry it. Absent selects nothing, empty selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

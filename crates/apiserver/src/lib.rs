@@ -1,5 +1,34 @@
-//! An embedded Kubernetes API server.
+//! An embedded Kubernetes API server: what kubectl, client libraries and schedulers talk to, in the process.
+//!
+//! Three parts, each usable without the next:
+//!
+//! | part | what it is |
+//! | --- | --- |
+//! | [`store`] | objects in a multi-version log: pure, synchronous, without a clock |
+//! | [`ApiServer`] | the API over the store: a request and a user in, a response out; the clock and the seed are given |
+//! | [`http`] | sockets, TLS, who is who |
+//!
+//! [`schema`] is a table of facts about Kubernetes' types; decoding, protobuf, patches, OpenAPI and discovery all read it.
 
+pub mod auth;
+pub mod http;
+pub mod kubeconfig;
 pub mod proto;
+pub mod request;
 pub mod schema;
+pub mod status;
 pub mod store;
+
+mod admit;
+mod defaults;
+mod discovery;
+mod event;
+mod object;
+mod openapi;
+mod select;
+mod server;
+mod strategic;
+mod table;
+mod validate;
+
+pub use server::{Answer, ApiServer, BODY_BYTES_MAX, Body, Clock, Options};

@@ -59,6 +59,16 @@ pub fn close(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Adds an item to the message of a list, in which items are field 2.
+pub fn append_item(item: &[u8], list: &mut Vec<u8>) {
+    encode::append_item(item, list);
+}
+
+/// A watch event: its type and an object in its envelope, behind four bytes of length.
+pub fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    encode::watch_frame(kind, object)
+}
+
 /// An object, whose `apiVersion` and `kind` say what it is, in its envelope.
 pub fn encode_object(id: TypeId, value: &Value) -> Vec<u8> {
     let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();

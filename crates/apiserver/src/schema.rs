@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 
 use loadmaster_stdx::Map;
 
-pub use kinds::{Kind, Kinds, Subresource};
-pub use read::{Problem, Reading, read};
+pub use kinds::{Kind, Kinds, Subresource, api_version};
+pub use read::{Problem, Reading, empty, read};
 
 /// A type in the [`Schema`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

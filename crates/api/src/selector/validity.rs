@@ -94,7 +94,7 @@ fn invalid_key(key: &str, path: &str) -> Option<String> {
 fn invalid_label_values(key: &str, values: &[Str], path: &str) -> Vec<String> {
     let mut messages = Vec::new();
     for (at, value) in values.iter().enumerate() {
-        let complaints = value_complaints(value);
+        let complaints = label_value_complaints(value);
         if !complaints.is_empty() {
             let field = child(path, &format!("values[{at}][{key}]"));
             let value = quote(value);
@@ -144,7 +144,8 @@ pub fn label_key_complaints(key: &str) -> Vec<String> {
     complaints
 }
 
-fn value_complaints(value: &str) -> Vec<String> {
+/// What is wrong with a text as the value of a label, in upstream's words; nothing if it can be one.
+pub fn label_value_complaints(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > NAME_LEN_MAX {
         complaints.push(too_long("", NAME_LEN_MAX));

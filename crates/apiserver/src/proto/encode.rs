@@ -31,6 +31,23 @@ pub(super) fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
+pub(super) fn append_item(item: &[u8], list: &mut Vec<u8>) {
+    bytes_field(2, item, list);
+}
+
+/// `meta.k8s.io/v1` `WatchEvent`: type (1) and object (2), which is a `RawExtension` with its bytes (1).
+pub(super) fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut raw = Vec::with_capacity(object.len() + 8);
+    bytes_field(1, object, &mut raw);
+    let mut event = Vec::with_capacity(raw.len() + 24);
+    bytes_field(1, kind.as_bytes(), &mut event);
+    bytes_field(2, &raw, &mut event);
+    let mut frame = Vec::with_capacity(event.len() + 4);
+    frame.extend_from_slice(&u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes());
+    frame.extend_from_slice(&event);
+    frame
+}
+
 fn message(schema: &Schema, id: TypeId, members: &Map<String, Value>, out: &mut Vec<u8>) {
     for field in &schema.get(id).fields {
         if let (Shape::Object(inner), true) = (&field.shape, field.is_inline) {

@@ -48,6 +48,11 @@ pub fn read(schema: &Schema, id: TypeId, value: Value) -> Result<Reading, Proble
     Ok(Reading { value: Value::Object(out), unknown: reader.unknown })
 }
 
+/// What Go writes for a field nobody set; none if it leaves the field out.
+pub fn empty(schema: &Schema, field: &Field) -> Option<Value> {
+    Reader { schema, unknown: Vec::new() }.absent(field)
+}
+
 struct Reader<'a> {
     schema: &'a Schema,
     unknown: Vec<String>,

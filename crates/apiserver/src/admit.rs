@@ -1,0 +1,241 @@
+//! What upstream's strategies do to objects before they are stored: what a client may not set is taken back.
+
+use loadmaster_api::Quantity;
+use serde_json::{Map, Value, json};
+
+use crate::object::{entries, members_mut, meta, meta_mut};
+use crate::schema::{Kind, empty, schema};
+
+/// Resources whose `metadata.generation` counts changes of what is wanted.
+const COUNTED: &[&str] = &[
+    "cronjobs",
+    "daemonsets",
+    "deployments",
+    "deviceclasses",
+    "devicetaintrules",
+    "endpointslices",
+    "ingressclasses",
+    "ingresses",
+    "jobs",
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "pods",
+    "podtemplates",
+    "priorityclasses",
+    "replicasets",
+    "replicationcontrollers",
+    "resourceslices",
+    "statefulsets",
+];
+
+/// Metadata that stays as it is, whatever an update says.
+const KEPT: &[&str] = &[
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generateName",
+    "generation",
+    "resourceVersion",
+];
+
+/// Prepares a typed object with defaults for being stored the first time.
+pub fn prepare_create(kind: &Kind, value: &mut Value) {
+    meta_mut(value).remove("generation");
+    if COUNTED.contains(&kind.resource) {
+        meta_mut(value).insert("generation".to_owned(), 1.into());
+    }
+    match (kind.group, kind.resource) {
+        // A kubelet registers its node with a status; what has no status subresource has none to reset.
+        ("", "nodes") => {}
+        ("", "pods") => {
+            value["status"] = json!({"phase": "Pending", "qosClass": qos_class(&value["spec"])});
+        }
+        ("", "namespaces") => {
+            value["status"] = json!({"phase": "Active"});
+            let finalizers = members_mut(&mut value["spec"]).entry("finalizers");
+            finalizers.or_insert_with(|| json!(["kubernetes"]));
+        }
+        ("", "persistentvolumes" | "persistentvolumeclaims") => {
+            value["status"] = json!({"phase": "Pending"});
+        }
+        ("batch", "jobs") => {
+            reset_status(kind, value);
+            job_selector(value);
+        }
+        _ if kind.has_status() => reset_status(kind, value),
+        _ => {}
+    }
+}
+
+fn reset_status(kind: &Kind, value: &mut Value) {
+    let Some(field) = schema().field(kind.type_id, "status") else { return };
+    match empty(schema(), field) {
+        Some(status) => value["status"] = status,
+        None => drop(members_mut(value).remove("status")),
+    }
+}
+
+/// A job selects its pods by its own uid, unless it says otherwise.
+fn job_selector(job: &mut Value) {
+    if job["spec"]["manualSelector"] == true {
+        return;
+    }
+    let (name, uid) = (meta(job, "name").to_owned(), meta(job, "uid").to_owned());
+    let labels = json!({
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": uid,
+        "job-name": name,
+    });
+    let template = members_mut(&mut job["spec"]["template"]["metadata"]);
+    let known = members_mut(template.entry("labels").or_insert_with(|| json!({})));
+    if let Value::Object(labels) = labels {
+        known.extend(labels);
+    }
+    job["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+}
+
+/// Makes an update through a (sub)resource change only what that may change.
+pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Value) {
+    for field in KEPT {
+        copy(&old["metadata"], meta_mut(new), field);
+    }
+    meta_mut(new).remove("selfLink");
+    match subresource {
+        "" if kind.has_status() => {
+            copy(old, members_mut(new), "status");
+            if kind.is("", "namespaces") {
+                // Only the finalize subresource lets go of a namespace.
+                let finalizers = &old["spec"]["finalizers"];
+                members_mut(&mut new["spec"]).insert("finalizers".to_owned(), finalizers.clone());
+            }
+        }
+        "status" => {
+            let own: Vec<String> = members_mut(new).keys().cloned().collect();
+            for field in own.iter().map(String::as_str).chain(["spec"]) {
+                if !matches!(field, "status" | "metadata" | "kind" | "apiVersion") {
+                    copy(old, members_mut(new), field);
+                }
+            }
+            for field in ["ownerReferences", "deletionTimestamp"] {
+                copy(&old["metadata"], meta_mut(new), field);
+            }
+            if kind.is("", "pods") {
+                copy(&old["status"], members_mut(&mut new["status"]), "qosClass");
+            }
+        }
+        "ephemeralcontainers" => {
+            let containers = new["spec"]["ephemeralContainers"].clone();
+            restore(old, new);
+            new["spec"]["ephemeralContainers"] = containers;
+        }
+        "resize" => {
+            let (containers, inits) =
+                (new["spec"]["containers"].clone(), new["spec"]["initContainers"].clone());
+            restore(old, new);
+            take_resources(&containers, &mut new["spec"]["containers"]);
+            take_resources(&inits, &mut new["spec"]["initContainers"]);
+        }
+        "finalize" => {
+            let finalizers = new["spec"]["finalizers"].clone();
+            restore(old, new);
+            new["spec"]["finalizers"] = finalizers;
+        }
+        "approval" => {
+            let conditions = new["status"]["conditions"].clone();
+            restore(old, new);
+            new["status"]["conditions"] = conditions;
+        }
+        _ => {}
+    }
+    let counts = COUNTED.contains(&kind.resource) && subresource != "status";
+    if counts && wanted_differs(old, new) {
+        bump_generation(new);
+    }
+}
+
+/// Everything but metadata as it was.
+fn restore(old: &Value, new: &mut Value) {
+    let metadata = new["metadata"].take();
+    *new = old.clone();
+    new["metadata"] = metadata;
+}
+
+fn take_resources(from: &Value, to: &mut Value) {
+    for container in to.as_array_mut().into_iter().flatten() {
+        if let Some(same) = entries(from).iter().find(|it| it["name"] == container["name"]) {
+            copy(same, members_mut(container), "resources");
+        }
+    }
+}
+
+fn copy(from: &Value, to: &mut Map<String, Value>, field: &str) {
+    match from.get(field) {
+        Some(value) => drop(to.insert(field.to_owned(), value.clone())),
+        None => drop(to.remove(field)),
+    }
+}
+
+/// Whether anything but metadata and status differs.
+fn wanted_differs(old: &Value, new: &Value) -> bool {
+    let wanted = |value: &Value| -> Map<String, Value> {
+        let members = value.as_object().cloned().unwrap_or_default();
+        members.into_iter().filter(|(name, _)| name != "metadata" && name != "status").collect()
+    };
+    wanted(old) != wanted(new)
+}
+
+/// Counts a change, on objects that count.
+pub fn bump_generation(value: &mut Value) {
+    if let Some(generation) = value["metadata"]["generation"].as_i64() {
+        meta_mut(value).insert("generation".to_owned(), (generation + 1).into());
+    }
+}
+
+/// How well a pod is treated when its node runs out of something.
+pub fn qos_class(spec: &Value) -> &'static str {
+    let mut any = false;
+    let mut all_limited = true;
+    let containers = entries(&spec["containers"]).iter().chain(entries(&spec["initContainers"]));
+    for container in containers {
+        let amount = |list: &str, name: &str| {
+            let text = container["resources"][list][name].as_str()?;
+            Quantity::parse(text).ok().filter(|it| !it.is_zero())
+        };
+        for name in ["cpu", "memory"] {
+            let (request, limit) = (amount("requests", name), amount("limits", name));
+            any |= request.is_some() || limit.is_some();
+            all_limited &= limit.is_some() && request == limit;
+        }
+    }
+    match (any, all_limited) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(resources: &[Value], want: &str) {
+        let containers: Vec<Value> =
+            resources.iter().map(|it| json!({"name": "c", "resources": it})).collect();
+        assert_eq!(qos_class(&json!({"containers": containers})), want);
+    }
+
+    #[test]
+    fn classes_of_service() {
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        check(&[json!({})], "BestEffort");
+        check(&[json!({"requests": {"cpu": "1"}})], "Burstable");
+        check(&[json!({"requests": full, "limits": full})], "Guaranteed");
+        check(&[json!({"requests": full, "limits": full}), json!({})], "Burstable");
+        check(&[json!({"requests": {"example.com/x": "1"}})], "BestEffort");
+    }
+}

@@ -1,0 +1,144 @@
+//! Certificates: an authority made at start, a certificate for the server, and one for each user who needs one.
+
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::auth::User;
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    #[error("making a certificate")]
+    Certificate(#[source] rcgen::Error),
+    #[error("setting up TLS")]
+    Tls(#[source] rustls::Error),
+    #[error("setting up the check of client certificates")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+}
+
+/// A certificate and its key, as PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
+/// The authority of a cluster and the server's side of TLS.
+pub struct Pki {
+    authority_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    config: Arc<ServerConfig>,
+}
+
+impl Pki {
+    /// A new authority and a certificate for a server with these names and addresses.
+    ///
+    /// # Errors
+    ///
+    /// When certificates cannot be made or used.
+    pub fn new(names: &[&str]) -> Result<Pki, TlsError> {
+        let key = KeyPair::generate().map_err(TlsError::Certificate)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "loadmaster-ca");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let authority = params.self_signed(&key).map_err(TlsError::Certificate)?;
+        let issuer = Issuer::new(params, key);
+
+        let mut params = CertificateParams::new(
+            names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(),
+        )
+        .map_err(TlsError::Certificate)?;
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().map_err(TlsError::Certificate)?;
+        let leaf = params.signed_by(&key, &issuer).map_err(TlsError::Certificate)?;
+        let config = server_config(authority.der(), leaf.der(), &key)?;
+        Ok(Pki { authority_pem: authority.pem(), issuer, config })
+    }
+
+    /// The authority's certificate, for clients.
+    pub fn authority_pem(&self) -> &str {
+        &self.authority_pem
+    }
+
+    /// A certificate that says its bearer is this user, in these groups.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, TlsError> {
+        let key = KeyPair::generate().map_err(TlsError::Certificate)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, user);
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).map_err(TlsError::Certificate)?;
+        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    }
+
+    pub(super) fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+}
+
+fn server_config(
+    authority: &CertificateDer<'static>,
+    leaf: &CertificateDer<'static>,
+    key: &KeyPair,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone()).map_err(TlsError::Tls)?;
+    // Who brings no certificate may still bring a token.
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(TlsError::Verifier)?;
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Tls)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![leaf.clone()], key)
+        .map_err(TlsError::Tls)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// The user a verified certificate names: its common name, with its organizations as groups.
+pub(super) fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let subject = parsed.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?;
+    let groups = subject.iter_organization().filter_map(|it| it.as_str().ok());
+    Some(User::authenticated(name, groups.map(str::to_owned).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_names_its_user() {
+        let pki = Pki::new(&["localhost", "127.0.0.1"]).expect("certificates");
+        let identity = pki.client("ann", &["a", "b"]).expect("a certificate");
+        let der = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
+        let want = User::authenticated("ann", vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(user_of(&der), Some(want));
+    }
+}

@@ -1,0 +1,173 @@
+//! Objects as JSON values: their metadata, and what the store keeps beside their bytes.
+
+use loadmaster_api::Labels;
+use serde_json::{Map, Value};
+
+use crate::schema::Kind;
+use crate::status::ApiError;
+use crate::store::{Draft, Field, Object};
+
+/// A text in `metadata`; empty when absent.
+pub fn meta<'a>(object: &'a Value, name: &str) -> &'a str {
+    object["metadata"][name].as_str().unwrap_or_default()
+}
+
+/// The metadata to change; made when absent.
+pub fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
+    members_mut(&mut object["metadata"])
+}
+
+/// The members of an object to change; anything else becomes one.
+pub fn members_mut(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(members) => members,
+        _ => unreachable!("it was made an object above"),
+    }
+}
+
+/// The entries of a list; none when absent.
+pub fn entries(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The key of an object in its table.
+pub fn key_of(kind: &Kind, namespace: &str, name: &str) -> String {
+    if kind.is_namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
+}
+
+/// `metadata.labels`.
+pub fn labels(object: &Value) -> Labels {
+    let pairs = object["metadata"]["labels"].as_object().into_iter().flatten();
+    pairs.map(|(name, value)| (name.as_str(), value.as_str().unwrap_or_default().into())).collect()
+}
+
+/// What the store is to write.
+///
+/// # Errors
+///
+/// When the value is not an object, which a decoded one always is.
+pub fn draft(kind: &Kind, value: &Value) -> Result<Draft, ApiError> {
+    let key = key_of(kind, meta(value, "namespace"), meta(value, "name"));
+    let labels = labels(value);
+    let fields = selectable(kind).iter().map(|it| it.value(value).into()).collect();
+    Draft::new(key, labels, fields, value)
+        .map_err(|error| ApiError::internal(&format!("encoding {}: {error}", kind.kind)))
+}
+
+/// A stored object as a value.
+///
+/// # Errors
+///
+/// When the stored bytes are damaged.
+pub fn parsed(object: &Object) -> Result<Value, ApiError> {
+    serde_json::from_slice(object.json())
+        .map_err(|error| ApiError::internal(&format!("decoding {}: {error}", object.key())))
+}
+
+/// A field that selectors may name beside `metadata.name` and `metadata.namespace`.
+#[derive(Debug)]
+pub struct Selectable {
+    /// As selectors name it.
+    pub name: &'static str,
+    /// Where it is, if that is not what its name says.
+    path: &'static str,
+    /// What it is when absent.
+    absent: &'static str,
+}
+
+const fn at(name: &'static str) -> Selectable {
+    Selectable { name, path: name, absent: "" }
+}
+
+const fn flag(name: &'static str) -> Selectable {
+    Selectable { name, path: name, absent: "false" }
+}
+
+impl Selectable {
+    fn value(&self, object: &Value) -> String {
+        let found = self.path.split('.').try_fold(object, |value, name| value.get(name));
+        match found {
+            Some(Value::String(text)) => text.clone(),
+            None | Some(Value::Null) => self.absent.to_owned(),
+            Some(other) => other.to_string(),
+        }
+    }
+}
+
+/// The fields of upstream's `AddFieldLabelConversionFunc` and its registries, by resource.
+static SELECTABLE: &[(&str, &str, &[Selectable])] = &[
+    (
+        "",
+        "pods",
+        &[
+            at("spec.nodeName"),
+            at("spec.restartPolicy"),
+            at("spec.schedulerName"),
+            at("spec.serviceAccountName"),
+            flag("spec.hostNetwork"),
+            at("status.phase"),
+            at("status.podIP"),
+            at("status.nominatedNodeName"),
+        ],
+    ),
+    ("", "nodes", &[flag("spec.unschedulable")]),
+    ("", "namespaces", &[Selectable { name: "name", path: "metadata.name", absent: "" }, at("status.phase")]),
+    ("", "secrets", &[at("type")]),
+    ("", "events", EVENT),
+    ("events.k8s.io", "events", EVENT),
+    (
+        "",
+        "replicationcontrollers",
+        &[Selectable { name: "status.replicas", path: "status.replicas", absent: "0" }],
+    ),
+    (
+        "apps",
+        "replicasets",
+        &[Selectable { name: "status.replicas", path: "status.replicas", absent: "0" }],
+    ),
+    (
+        "batch",
+        "jobs",
+        &[Selectable { name: "status.successful", path: "status.succeeded", absent: "0" }],
+    ),
+    ("certificates.k8s.io", "certificatesigningrequests", &[at("spec.signerName")]),
+    ("resource.k8s.io", "resourceslices", &[at("spec.nodeName"), at("spec.driver")]),
+];
+
+static EVENT: &[Selectable] = &[
+    at("involvedObject.kind"),
+    at("involvedObject.namespace"),
+    at("involvedObject.name"),
+    at("involvedObject.uid"),
+    at("involvedObject.apiVersion"),
+    at("involvedObject.resourceVersion"),
+    at("involvedObject.fieldPath"),
+    at("reason"),
+    Selectable { name: "reportingComponent", path: "reportingComponent", absent: "" },
+    Selectable { name: "source", path: "source.component", absent: "" },
+    at("type"),
+];
+
+/// The selectable fields of a resource, in the order of [`Object::fields`].
+pub fn selectable(kind: &Kind) -> &'static [Selectable] {
+    let row = SELECTABLE.iter().find(|(group, resource, _)| kind.is(group, resource));
+    row.map_or(&[], |(_, _, fields)| fields)
+}
+
+/// The field a selector names.
+pub fn selectable_field(kind: &Kind, name: &str) -> Option<Field> {
+    match name {
+        "metadata.name" => return Some(Field::Name),
+        "metadata.namespace" => return Some(Field::Namespace),
+        _ => {}
+    }
+    // The other form of an event has other names.
+    let name = match name.strip_prefix("regarding.") {
+        Some(rest) if kind.group == "events.k8s.io" => &format!("involvedObject.{rest}"),
+        _ => name,
+    };
+    selectable(kind).iter().position(|it| it.name == name).map(Field::Slot)
+}

@@ -1,0 +1,244 @@
+//! OpenAPI v3, made from the table of types: schemas with names, types, merge keys and required fields, and the paths as
+//! far as kubectl reads them (which operations know `fieldValidation` and `dryRun`). Descriptions are not there.
+
+use http::HeaderMap;
+use serde_json::{Map, Value, json};
+
+use crate::schema::{Field, Kind, Kinds, Patch, Schema, Shape, Topology, TypeId, schema};
+use crate::server::Answer;
+
+/// The answer to a path below `/openapi`; none for other paths. Version 2 is not served: kubectl takes version 3 first.
+pub fn answer(kinds: &Kinds, path: &str, _headers: &HeaderMap) -> Option<Answer> {
+    if path == "/openapi/v3" {
+        return Some(Answer::json(&index(kinds)));
+    }
+    let (group, version) = match path.strip_prefix("/openapi/v3/api/") {
+        Some(version) => ("", version),
+        None => path.strip_prefix("/openapi/v3/apis/")?.split_once('/')?,
+    };
+    let own: Vec<&Kind> =
+        kinds.iter().filter(|it| it.group == group && it.version == version).collect();
+    (!own.is_empty()).then(|| Answer::json(&document(&own)))
+}
+
+fn index(kinds: &Kinds) -> Value {
+    let mut paths = Map::new();
+    for (group, versions) in kinds.groups() {
+        for version in versions {
+            let path = match group {
+                "" => format!("api/{version}"),
+                _ => format!("apis/{group}/{version}"),
+            };
+            let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
+            paths.insert(path, url);
+        }
+    }
+    json!({"paths": paths})
+}
+
+fn document(kinds: &[&Kind]) -> Value {
+    let mut schemas = Schemas { schema: schema(), kinds, out: Map::new() };
+    let mut paths = Map::new();
+    for kind in kinds {
+        schemas.add(kind.type_id);
+        let list = schema().find_kind(kind.group, kind.version, &format!("{}List", kind.kind));
+        if let (Some(list), true) = (list, kind.table.is_some()) {
+            schemas.add(list);
+        }
+        add_paths(kind, &mut paths);
+    }
+    if let Some(id) = schema().find("meta/v1.DeleteOptions") {
+        schemas.add(id);
+    }
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.3"},
+        "paths": paths,
+        "components": {"schemas": schemas.out},
+    })
+}
+
+fn add_paths(kind: &Kind, paths: &mut Map<String, Value>) {
+    let root = match kind.group {
+        "" => format!("/api/{}", kind.version),
+        group => format!("/apis/{group}/{}", kind.version),
+    };
+    let namespace = if kind.is_namespaced { "/namespaces/{namespace}" } else { "" };
+    let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let body = json!({"content": {"application/json":
+        {"schema": {"$ref": reference(schema().get(kind.type_id).name)}}}});
+    let operation = |action: &str, parameters: &[&str]| {
+        let parameter =
+            |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
+        let parameters: Vec<Value> = parameters.iter().map(parameter).collect();
+        json!({"x-kubernetes-action": action, "x-kubernetes-group-version-kind": gvk,
+            "parameters": parameters, "responses": {"200": {"description": "OK"}}})
+    };
+    const WRITES: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+    let with_body = |mut operation: Value| {
+        operation["requestBody"] = body.clone();
+        operation
+    };
+    let mut collection = json!({"post": with_body(operation("post", WRITES))});
+    if kind.table.is_some() {
+        collection["get"] =
+            operation("list", &["labelSelector", "fieldSelector", "limit", "continue", "watch"]);
+        let one = json!({
+            "get": operation("get", &[]),
+            "put": with_body(operation("put", WRITES)),
+            "patch": operation("patch", WRITES),
+            "delete": operation("delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
+        });
+        paths.insert(format!("{root}{namespace}/{}/{{name}}", kind.resource), one);
+    }
+    paths.insert(format!("{root}{namespace}/{}", kind.resource), collection);
+}
+
+/// `core/v1.Pod` as OpenAPI names it.
+fn openapi_name(name: &str) -> String {
+    let root = match name.split('/').next().unwrap_or_default() {
+        "meta" => "io.k8s.apimachinery.pkg.apis.",
+        "apiextensions" => "io.k8s.apiextensions-apiserver.pkg.apis.",
+        _ => "io.k8s.api.",
+    };
+    format!("{root}{}", name.replace('/', "."))
+}
+
+fn reference(name: &str) -> String {
+    format!("#/components/schemas/{}", openapi_name(name))
+}
+
+struct Schemas<'a> {
+    schema: &'a Schema,
+    kinds: &'a [&'a Kind],
+    out: Map<String, Value>,
+}
+
+impl Schemas<'_> {
+    /// Adds a type and everything it holds.
+    fn add(&mut self, id: TypeId) {
+        let it = self.schema.get(id);
+        let name = openapi_name(it.name);
+        if self.out.contains_key(&name) {
+            return;
+        }
+        // The entry stands for itself while its fields are visited: types may hold each other.
+        self.out.insert(name.clone(), Value::Null);
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        let kind = it.name.rsplit('.').next().unwrap_or_default();
+        let own = self.kinds.iter().find(|kind| kind.type_id == id);
+        let is_list = kind.ends_with("List") && self.schema.field(id, "items").is_some();
+        if own.is_some() || is_list {
+            for name in ["apiVersion", "kind"] {
+                properties.insert(name.to_owned(), json!({"type": "string"}));
+            }
+        }
+        self.add_fields(id, &mut properties, &mut required);
+        let mut entry = json!({"type": "object", "properties": properties});
+        if !required.is_empty() {
+            entry["required"] = json!(required);
+        }
+        if it.is_atomic {
+            entry["x-kubernetes-map-type"] = "atomic".into();
+        }
+        if let (Some(first), true) = (self.kinds.first(), own.is_some() || is_list) {
+            entry["x-kubernetes-group-version-kind"] =
+                json!([{"group": first.group, "version": first.version, "kind": kind}]);
+        }
+        self.out.insert(name, entry);
+    }
+
+    fn add_fields(
+        &mut self,
+        id: TypeId,
+        properties: &mut Map<String, Value>,
+        required: &mut Vec<&'static str>,
+    ) {
+        let schema = self.schema;
+        for field in &schema.get(id).fields {
+            if let (Shape::Object(inner), true) = (&field.shape, field.is_inline) {
+                self.add_fields(*inner, properties, required);
+                continue;
+            }
+            if field.is_required {
+                required.push(field.name);
+            }
+            properties.insert(field.name.to_owned(), self.property(field));
+        }
+    }
+
+    fn property(&mut self, field: &Field) -> Value {
+        let mut property = self.shape(&field.shape);
+        match field.topology {
+            Topology::Keys(keys) => {
+                let keys: Vec<&str> = keys.split(',').collect();
+                property["x-kubernetes-list-type"] = "map".into();
+                property["x-kubernetes-list-map-keys"] = json!(keys);
+            }
+            Topology::Set => property["x-kubernetes-list-type"] = "set".into(),
+            Topology::Atomic if matches!(field.shape, Shape::List(_)) => {
+                property["x-kubernetes-list-type"] = "atomic".into();
+            }
+            Topology::Atomic => property["x-kubernetes-map-type"] = "atomic".into(),
+            Topology::Default => {}
+        }
+        let retain = if field.retains_keys { ",retainKeys" } else { "" };
+        match field.patch {
+            Patch::MergeBy(key) => {
+                property["x-kubernetes-patch-merge-key"] = key.into();
+                property["x-kubernetes-patch-strategy"] = format!("merge{retain}").into();
+            }
+            Patch::Merge => property["x-kubernetes-patch-strategy"] = "merge".into(),
+            Patch::Replace => property["x-kubernetes-patch-strategy"] = "replace".into(),
+            Patch::Default if field.retains_keys => {
+                property["x-kubernetes-patch-strategy"] = "retainKeys".into();
+            }
+            Patch::Default => {}
+        }
+        property
+    }
+
+    fn shape(&mut self, shape: &Shape) -> Value {
+        match shape {
+            Shape::String | Shape::Duration => json!({"type": "string"}),
+            Shape::Bool => json!({"type": "boolean"}),
+            Shape::Int32 => json!({"type": "integer", "format": "int32"}),
+            Shape::Int64 => json!({"type": "integer", "format": "int64"}),
+            Shape::Double => json!({"type": "number", "format": "double"}),
+            Shape::Bytes => json!({"type": "string", "format": "byte"}),
+            Shape::Time | Shape::MicroTime => json!({"type": "string", "format": "date-time"}),
+            // Named types in upstream; kubectl explain prints such names.
+            Shape::Quantity => {
+                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", json!({"type": "string"}))
+            }
+            Shape::IntOrString => self.named(
+                "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+                json!({"format": "int-or-string", "type": "string"}),
+            ),
+            Shape::Raw => self.named(
+                "io.k8s.apimachinery.pkg.runtime.RawExtension",
+                json!({"type": "object"}),
+            ),
+            Shape::Fields => {
+                self.named("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1", json!({"type": "object"}))
+            }
+            Shape::Json => json!({}),
+            Shape::Object(id) => {
+                self.add(*id);
+                json!({"allOf": [{"$ref": reference(self.schema.get(*id).name)}], "default": {}})
+            }
+            Shape::List(inner) | Shape::Wrapped(inner) => {
+                json!({"type": "array", "items": self.shape(inner)})
+            }
+            Shape::Map(inner) => {
+                json!({"type": "object", "additionalProperties": self.shape(inner)})
+            }
+        }
+    }
+
+    fn named(&mut self, name: &str, entry: Value) -> Value {
+        self.out.entry(name).or_insert(entry);
+        json!({"allOf": [{"$ref": format!("#/components/schemas/{name}")}]})
+    }
+}

@@ -1,0 +1,281 @@
+//! What a request asks for: its path, its parameters, and the form of the answer.
+
+use http::{HeaderMap, Method, header};
+use loadmaster_stdx::Map;
+
+use crate::proto;
+use crate::status::ApiError;
+
+/// A path below `/api` or `/apis` that names a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    /// Empty when none is named.
+    pub namespace: String,
+    /// Empty for a collection.
+    pub name: String,
+    /// Empty for the object itself.
+    pub subresource: String,
+}
+
+impl Target {
+    /// The resource a path names; none for discovery and all else.
+    pub fn parse(path: &str) -> Option<Target> {
+        let mut parts = path.split('/').skip(1).map(|part| decoded(part));
+        let mut target = Target::default();
+        match &*parts.next()? {
+            "api" => {}
+            "apis" => target.group = parts.next()?,
+            _ => return None,
+        }
+        target.version = parts.next()?;
+        let rest: Vec<String> = parts.collect();
+        let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+        // A namespace's own subresources look like resources within it.
+        let rest = match *rest.as_slice() {
+            ["namespaces", _, "status" | "finalize"] => &rest[..],
+            ["namespaces", namespace, _, ..] => {
+                target.namespace = namespace.to_owned();
+                &rest[2..]
+            }
+            _ => &rest[..],
+        };
+        let (resource, rest) = rest.split_first()?;
+        if resource.is_empty() || rest.len() > 2 {
+            return None;
+        }
+        target.resource = (*resource).to_owned();
+        target.name = rest.first().copied().unwrap_or_default().to_owned();
+        target.subresource = rest.get(1).copied().unwrap_or_default().to_owned();
+        Some(target)
+    }
+}
+
+fn decoded(part: &str) -> String {
+    // A plus stands for itself in a path.
+    let escaped = format!("x={}", part.replace('+', "%2B"));
+    let pair = form_urlencoded::parse(escaped.as_bytes()).next();
+    pair.map_or_else(String::new, |(_, value)| value.into_owned())
+}
+
+/// The parameters behind the question mark; of repeated ones all values.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Map<String, Vec<String>>);
+
+impl Query {
+    /// Reads a query string.
+    pub fn parse(text: &str) -> Query {
+        let mut all: Map<String, Vec<String>> = Map::default();
+        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+            all.entry(name.into_owned()).or_default().push(value.into_owned());
+        }
+        Query(all)
+    }
+
+    /// The first value, if it is not empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(name)?.first()?;
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// All values.
+    pub fn all(&self, name: &str) -> &[String] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// A switch: present and not `false` or `0`, as upstream reads it.
+    pub fn is_on(&self, name: &str) -> bool {
+        match self.0.get(name).and_then(|values| values.first()) {
+            None => false,
+            Some(value) => !matches!(value.as_str(), "false" | "0"),
+        }
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+        })
+    }
+
+    /// Whether nothing is to be written.
+    ///
+    /// # Errors
+    ///
+    /// When `dryRun` is anything but `All`.
+    pub fn dry_run(&self) -> Result<bool, ApiError> {
+        match self.all("dryRun").iter().find(|value| *value != "All") {
+            Some(other) if !other.is_empty() => Err(ApiError::bad_request(format!(
+                "dryRun: Unsupported value: [{other:?}]: supported values: \"All\""
+            ))),
+            _ => Ok(self.get("dryRun").is_some()),
+        }
+    }
+}
+
+/// What becomes of fields that a type does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl FieldValidation {
+    /// # Errors
+    ///
+    /// When the parameter is none of the three.
+    pub fn of(query: &Query) -> Result<FieldValidation, ApiError> {
+        match query.get("fieldValidation") {
+            Some("Ignore") => Ok(FieldValidation::Ignore),
+            None | Some("Warn") => Ok(FieldValidation::Warn),
+            Some("Strict") => Ok(FieldValidation::Strict),
+            Some(other) => Err(ApiError::bad_request(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+            ))),
+        }
+    }
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Protobuf,
+}
+
+/// What an answer shows of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    Whole,
+    /// `as=Table`
+    Table,
+    /// `as=PartialObjectMetadata` or its list
+    Metadata,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub encoding: Encoding,
+    pub view: View,
+}
+
+/// What upstream lists when nothing fits.
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+impl Form {
+    /// The first form in `Accept` that can be given.
+    ///
+    /// # Errors
+    ///
+    /// When none can.
+    pub fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+        let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("");
+        if accept.is_empty() {
+            return Ok(Form { encoding: Encoding::Json, view: View::Whole });
+        }
+        accept.split(',').find_map(Form::of_clause).ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
+    }
+
+    fn of_clause(clause: &str) -> Option<Form> {
+        let mut parts = clause.split(';').map(str::trim);
+        let encoding = match parts.next()? {
+            "application/json" | "application/*" | "*/*" => Encoding::Json,
+            proto::MEDIA_TYPE => Encoding::Protobuf,
+            _ => return None,
+        };
+        let mut view = View::Whole;
+        for part in parts {
+            match part.split_once('=')? {
+                ("as", "Table") => view = View::Table,
+                ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => {
+                    view = View::Metadata;
+                }
+                ("g", group) if group != "meta.k8s.io" => return None,
+                ("v", version) if version != "v1" => return None,
+                ("as", _) => return None,
+                _ => {}
+            }
+        }
+        // Tables have no protobuf form of their own.
+        (view != View::Table || encoding == Encoding::Json).then_some(Form { encoding, view })
+    }
+}
+
+/// The media type of a body, without parameters.
+pub fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or("");
+    value.split(';').next().unwrap_or("").trim()
+}
+
+/// The verb of a request on resources, as authorization and audit name it.
+pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
+    Some(match *method {
+        Method::GET | Method::HEAD if query.is_on("watch") && target.subresource.is_empty() => {
+            "watch"
+        }
+        Method::GET | Method::HEAD if target.name.is_empty() => "list",
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if target.name.is_empty() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, want: &str) {
+        let got = Target::parse(path).map_or_else(String::new, |it| {
+            [it.group, it.version, it.resource, it.namespace, it.name, it.subresource].join("|")
+        });
+        assert_eq!(got, want, "{path}");
+    }
+
+    #[test]
+    fn paths() {
+        check("/api/v1/pods", "|v1|pods|||");
+        check("/api/v1/namespaces/a/pods/b", "|v1|pods|a|b|");
+        check("/api/v1/namespaces/a/pods/b/binding", "|v1|pods|a|b|binding");
+        check("/api/v1/namespaces", "|v1|namespaces|||");
+        check("/api/v1/namespaces/a", "|v1|namespaces||a|");
+        check("/api/v1/namespaces/a/status", "|v1|namespaces||a|status");
+        check("/apis/apps/v1/namespaces/a/deployments/b%3Ac", "apps|v1|deployments|a|b:c|");
+        check("/api/v1/nodes/n", "|v1|nodes||n|");
+        check("/api/v1", "");
+        check("/apis/apps/v1", "");
+        check("/version", "");
+        check("/api/v1/nodes/n/status/more", "");
+    }
+
+    #[test]
+    fn forms() {
+        let form = |accept: &'static str| {
+            let headers = [(header::ACCEPT, accept.parse().expect("a header"))];
+            Form::negotiate(&headers.into_iter().collect()).ok().map(|it| (it.encoding, it.view))
+        };
+        assert_eq!(
+            form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
+            Some((Encoding::Json, View::Table))
+        );
+        assert_eq!(
+            form("application/vnd.kubernetes.protobuf,application/json"),
+            Some((Encoding::Protobuf, View::Whole))
+        );
+        assert_eq!(form("application/cbor, */*"), Some((Encoding::Json, View::Whole)));
+        assert_eq!(form("text/html"), None);
+    }
+}

@@ -1,0 +1,338 @@
+//! The server without sockets: a request and who sends it go in, a response comes out. All state is behind one lock that
+//! is held for the store's own operations only; decoding and encoding happen outside it.
+
+mod admission;
+mod answer;
+mod body;
+mod bootstrap;
+mod create;
+mod delete;
+mod list;
+mod patch;
+mod pods;
+mod review;
+mod scale;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+#[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use jiff::Timestamp;
+use loadmaster_stdx::Rng;
+use serde_json::Value;
+use tokio::sync::watch as news;
+
+pub use answer::Answer;
+pub(crate) use answer::partial as partial_metadata;
+pub use body::Body;
+pub(crate) use scale::selector_text;
+
+use crate::auth::{Authorizer, Tokens, User};
+use crate::object::{key_of, parsed};
+use crate::request::{Form, Query, Target, verb};
+use crate::schema::{Kind, Kinds};
+use crate::status::ApiError;
+use crate::store::{Limits, Object, Refused, Store, TableId};
+use crate::{discovery, openapi};
+
+/// Reads the time. The server has no clock of its own, so that a simulator can hand it a virtual one.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How a server is set up.
+#[derive(Clone)]
+pub struct Options {
+    /// What time it is.
+    pub clock: Clock,
+    /// Where uids and name suffixes come from.
+    pub seed: u64,
+    /// History kept.
+    pub limits: Limits,
+    /// Group-versions to serve beside the stable ones, such as `scheduling.k8s.io/v1alpha2`.
+    pub also_serve: Vec<String>,
+}
+
+/// The largest body of a request, as kube-apiserver's.
+pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// An API server. Clones share their state.
+#[derive(Clone)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    kinds: Kinds,
+    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+    state: Mutex<State>,
+    /// Told the revision after each write, by table.
+    news: Vec<news::Sender<u64>>,
+    clock: Clock,
+    authorizer: Authorizer,
+    tokens: Tokens,
+    frames: watch::FrameCache,
+}
+
+struct State {
+    store: Store,
+    rng: Rng,
+    /// How many addresses services were given.
+    n_addresses: u32,
+}
+
+/// A request on a resource, looked up and checked.
+struct Call<'a> {
+    user: &'a User,
+    kind: &'a Kind,
+    target: &'a Target,
+    query: &'a Query,
+    form: Form,
+    headers: &'a http::HeaderMap,
+    body: &'a [u8],
+}
+
+impl ApiServer {
+    /// A server with the objects a new cluster has.
+    ///
+    /// # Errors
+    ///
+    /// When one of those cannot be stored, which is a bug.
+    pub fn new(options: Options) -> Result<ApiServer, ApiError> {
+        let mut store = Store::new(options.limits);
+        let kinds = Kinds::new(&mut store, &options.also_serve);
+        let n_tables = kinds.iter().filter_map(|kind| kind.table).map(|it| it.index() + 1).max();
+        let first = store.revision();
+        let news = (0..n_tables.unwrap_or(0)).map(|_| news::Sender::new(first)).collect();
+        let rng = Rng::new(options.seed);
+        #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+        let state = Mutex::new(State { store, rng, n_addresses: 1 });
+        let server = ApiServer {
+            shared: Arc::new(Shared {
+                kinds,
+                state,
+                news,
+                clock: options.clock,
+                authorizer: Authorizer::AllowAll,
+                tokens: Tokens::default(),
+                frames: watch::FrameCache::default(),
+            }),
+        };
+        server.bootstrap()?;
+        Ok(server)
+    }
+
+    /// Bearer tokens that are accepted.
+    pub fn tokens(&self) -> &Tokens {
+        &self.shared.tokens
+    }
+
+    /// The resources served.
+    pub fn kinds(&self) -> &Kinds {
+        &self.shared.kinds
+    }
+
+    /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
+    pub fn handle(&self, user: &User, request: &Request<Bytes>) -> Response<Body> {
+        self.answer(user, request).unwrap_or_else(|error| Answer::error(&error).into_response())
+    }
+
+    fn answer(&self, user: &User, request: &Request<Bytes>) -> Result<Response<Body>, ApiError> {
+        let path = request.uri().path();
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let Some(target) = Target::parse(path) else {
+            return self.answer_other(path, request);
+        };
+        let kind = self
+            .kinds()
+            .find(&target.group, &target.version, &target.resource)
+            .ok_or_else(ApiError::no_such_resource)?;
+        let verb =
+            verb(request.method(), &target, &query).ok_or_else(ApiError::method_not_allowed)?;
+        self.check_verb(kind, &target, verb)?;
+        self.shared.authorizer.check(user, verb, kind, &target)?;
+        let call = Call {
+            user,
+            kind,
+            target: &target,
+            query: &query,
+            form: Form::negotiate(request.headers())?,
+            headers: request.headers(),
+            body: request.body(),
+        };
+        self.dispatch(&call, verb)
+    }
+
+    fn check_verb(&self, kind: &Kind, target: &Target, verb: &str) -> Result<(), ApiError> {
+        // Objects in namespaces are named within one; those outside have none.
+        let misplaced = if kind.is_namespaced {
+            target.namespace.is_empty() && (!target.name.is_empty() || verb == "create")
+        } else {
+            !target.namespace.is_empty()
+        };
+        if misplaced && !(kind.resource == "subjectaccessreviews") {
+            return Err(ApiError::no_such_resource());
+        }
+        let verbs = match target.subresource.as_str() {
+            "" => &kind.verbs,
+            name => &kind.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
+        };
+        if verbs.contains(&verb) { Ok(()) } else { Err(ApiError::method_not_allowed()) }
+    }
+
+    fn dispatch(&self, call: &Call<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
+        if call.kind.table.is_none() {
+            return self.review(call);
+        }
+        match (verb, call.target.subresource.as_str()) {
+            ("watch", _) => self.watch(call),
+            ("list", _) => self.list(call),
+            ("get" | "update" | "patch", "scale") => self.scale(call, verb),
+            ("create", "binding") => self.bind(call),
+            ("create", "eviction") => self.evict(call),
+            ("create", "token") => self.token(call),
+            ("get", _) => self.get(call),
+            ("create", _) => self.create(call),
+            ("update", _) => self.update(call),
+            ("patch", _) => self.patch(call),
+            ("delete", _) => self.delete(call),
+            ("deletecollection", _) => self.delete_collection(call),
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    /// Health, version, discovery and OpenAPI.
+    fn answer_other(
+        &self,
+        path: &str,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Body>, ApiError> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(ApiError::method_not_allowed());
+        }
+        let path = path.trim_end_matches('/');
+        let answer = match path {
+            "/healthz" | "/livez" | "/readyz" => Some(Answer::text(200, "ok")),
+            "/version" => Some(Answer::json(&discovery::version())),
+            _ if path.starts_with("/openapi") => {
+                openapi::answer(self.kinds(), path, request.headers())
+            }
+            _ => discovery::answer(self.kinds(), path, request.headers()),
+        };
+        Ok(answer.unwrap_or_else(|| Answer::text(404, "404 page not found\n")).into_response())
+    }
+
+    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock leaves the store whole: it is changed by single steps.
+        self.shared.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.shared.clock)()
+    }
+
+    /// Wakes the watchers of a table.
+    fn announce(&self, table: TableId, revision: u64) {
+        if let Some(sender) = self.shared.news.get(table.index()) {
+            sender.send_if_modified(|known| {
+                let is_newer = revision > *known;
+                *known = revision.max(*known);
+                is_newer
+            });
+        }
+    }
+
+    /// The kind of a resource the server itself needs.
+    fn own_kind(&self, group: &str, resource: &str) -> Result<&Kind, ApiError> {
+        self.kinds().named(group, resource).ok_or_else(ApiError::no_such_resource)
+    }
+
+    /// An object as it is stored.
+    fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Arc<Object>, ApiError> {
+        let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let found = self.state().store.get(table, &key_of(kind, namespace, name)).cloned();
+        found.ok_or_else(|| ApiError::not_found(kind, name))
+    }
+
+    /// Changes an object, again if it changed meanwhile. `change` gets the newest state and returns the new one; an equal
+    /// one is not written.
+    fn rewrite(
+        &self,
+        kind: &Kind,
+        key: (&str, &str),
+        dry_run: bool,
+        mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
+    ) -> Result<Rewritten, ApiError> {
+        let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        loop {
+            let stored = self.stored(kind, key.0, key.1)?;
+            let old = parsed(&stored)?;
+            let new = change(&old)?;
+            if dry_run {
+                return Ok(Rewritten::Dry(new));
+            }
+            if new == old {
+                return Ok(Rewritten::Stored(stored));
+            }
+            match self.replace(kind, table, &stored, &new)? {
+                Ok(object) => return Ok(Rewritten::Stored(object)),
+                Err(Refused::Missing) => return Err(ApiError::not_found(kind, key.1)),
+                Err(Refused::Changed | Refused::Exists) => {}
+            }
+        }
+    }
+
+    /// Writes over a version, or removes the object if nothing keeps it any longer.
+    fn replace(
+        &self,
+        kind: &Kind,
+        table: TableId,
+        stored: &Object,
+        new: &Value,
+    ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
+        let draft = crate::object::draft(kind, new)?;
+        let is_done = delete::is_done(new);
+        let mut state = self.state();
+        let expect = crate::store::Expect::Revision(stored.revision());
+        let written = if is_done {
+            state.store.remove(table, stored.key(), stored.revision(), Some(draft))
+        } else {
+            state.store.put(table, expect, draft)
+        };
+        drop(state);
+        if let Ok(object) = &written {
+            self.announce(table, object.revision());
+        }
+        Ok(written)
+    }
+}
+
+/// What came of changing an object.
+enum Rewritten {
+    Stored(Arc<Object>),
+    /// Nothing was written because the request said so.
+    Dry(Value),
+}
+
+/// A random uid, in the form of version 4.
+fn uid(rng: &mut Rng) -> String {
+    let (high, low) = (rng.next_u64(), rng.next_u64());
+    let high = high & 0xffff_ffff_ffff_0fff | 0x4000;
+    let low = low & 0x3fff_ffff_ffff_ffff | 0x8000_0000_0000_0000;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+/// Seconds only, as upstream writes times of metadata.
+fn spelled(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}

@@ -1,0 +1,181 @@
+//! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations,
+//! addresses of services.
+
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use crate::object::{entries, meta, meta_mut, parsed};
+use crate::schema::Kind;
+use crate::status::ApiError;
+use crate::store::{Filter, Span};
+
+/// How long a pod stays on a node that does not answer (upstream's DefaultTolerationSeconds).
+const TOLERATION_SECONDS: i64 = 300;
+
+impl ApiServer {
+    pub(super) fn admit(&self, kind: &Kind, value: &mut Value) -> Result<(), ApiError> {
+        match (kind.group, kind.resource) {
+            ("", "pods") => {
+                self.set_priority(kind, value)?;
+                set_service_account(value);
+                tolerate_lost_nodes(value);
+                self.set_topology_labels(value)
+            }
+            ("", "services") => {
+                self.set_addresses(value);
+                Ok(())
+            }
+            ("scheduling.k8s.io", "priorityclasses") => self.check_only_default(kind, value),
+            _ => Ok(()),
+        }
+    }
+
+    /// A pod has the priority of its class; without one, that of the default class or none.
+    fn set_priority(&self, kind: &Kind, pod: &mut Value) -> Result<(), ApiError> {
+        let classes = self.own_kind("scheduling.k8s.io", "priorityclasses")?;
+        let name = pod["spec"]["priorityClassName"].as_str().unwrap_or_default();
+        let class = if name.is_empty() {
+            self.default_class()?
+        } else {
+            let Ok(stored) = self.stored(classes, "", name) else {
+                let why = format!("no PriorityClass with name {name} was found");
+                return Err(ApiError::forbidden(kind, meta(pod, "name"), &why));
+            };
+            Some(parsed(&stored)?)
+        };
+        let (name, value, policy) = match &class {
+            Some(class) => (
+                meta(class, "name"),
+                class["value"].as_i64().unwrap_or(0),
+                class["preemptionPolicy"].as_str().unwrap_or("PreemptLowerPriority"),
+            ),
+            None => ("", 0, "PreemptLowerPriority"),
+        };
+        let spec = &mut pod["spec"];
+        if let Some(given) = spec["priority"].as_i64()
+            && given != value
+        {
+            let why = format!(
+                "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+            );
+            return Err(ApiError::forbidden(kind, meta(pod, "name"), &why));
+        }
+        if !name.is_empty() {
+            spec["priorityClassName"] = name.into();
+        }
+        spec["priority"] = value.into();
+        if spec["preemptionPolicy"].is_null() {
+            spec["preemptionPolicy"] = policy.into();
+        }
+        Ok(())
+    }
+
+    /// The class of pods that name none: of several the lowest.
+    fn default_class(&self) -> Result<Option<Value>, ApiError> {
+        let classes = self.own_kind("scheduling.k8s.io", "priorityclasses")?;
+        let table = classes.table.ok_or_else(ApiError::no_such_resource)?;
+        let page = self.state().store.list(table, &Span::default(), &Filter::everything());
+        let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
+        let mut best: Option<Value> = None;
+        for object in &page.objects {
+            let class = parsed(object)?;
+            let value = class["value"].as_i64();
+            let is_lower = best.as_ref().is_none_or(|best| value < best["value"].as_i64());
+            if class["globalDefault"] == true && is_lower {
+                best = Some(class);
+            }
+        }
+        Ok(best)
+    }
+
+    fn check_only_default(&self, kind: &Kind, class: &Value) -> Result<(), ApiError> {
+        if class["globalDefault"] != true {
+            return Ok(());
+        }
+        match self.default_class()? {
+            Some(known) if meta(&known, "name") != meta(class, "name") => {
+                let why = format!(
+                    "PriorityClass {} is already marked as default. Only one default can exist",
+                    meta(&known, "name")
+                );
+                Err(ApiError::forbidden(kind, meta(class, "name"), &why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A pod that is created on a node takes over that node's topology.
+    fn set_topology_labels(&self, pod: &mut Value) -> Result<(), ApiError> {
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        if node.is_empty() {
+            return Ok(());
+        }
+        let labels = self.topology_labels(&node)?;
+        if !labels.is_empty() {
+            let known = meta_mut(pod).entry("labels").or_insert_with(|| json!({}));
+            crate::object::members_mut(known).extend(labels);
+        }
+        Ok(())
+    }
+
+    /// Addresses and ports of the ranges a new cluster has: 10.96.0.0/12, and 30000 to 32767.
+    fn set_addresses(&self, service: &mut Value) {
+        let spec = &mut service["spec"];
+        let kind = spec["type"].as_str().unwrap_or_default().to_owned();
+        let given = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
+        if kind != "ExternalName" && given.is_empty() {
+            let n = {
+                let mut state = self.state();
+                state.n_addresses += 1;
+                state.n_addresses
+            };
+            let address = format!("10.{}.{}.{}", 96 + (n >> 16 & 0xf), n >> 8 & 0xff, n & 0xff);
+            spec["clusterIP"] = address.into();
+        }
+        if spec["clusterIP"].is_string() && spec["clusterIPs"].is_null() {
+            spec["clusterIPs"] = json!([spec["clusterIP"]]);
+        }
+        if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+            return;
+        }
+        for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            if port["nodePort"].as_i64().unwrap_or(0) == 0 {
+                let n = {
+                    let mut state = self.state();
+                    state.n_addresses += 1;
+                    state.n_addresses
+                };
+                port["nodePort"] = (30_000 + i64::from(n) % 2_768).into();
+            }
+        }
+    }
+}
+
+fn set_service_account(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    if spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {
+        spec["serviceAccountName"] = "default".into();
+        spec["serviceAccount"] = "default".into();
+    }
+}
+
+fn tolerate_lost_nodes(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let is_tolerated = entries(&spec["tolerations"]).iter().any(|it| {
+            let has_key = it["key"].as_str().is_none_or(|it| it.is_empty() || it == key);
+            let has_effect =
+                it["effect"].as_str().is_none_or(|it| it.is_empty() || it == "NoExecute");
+            has_key && has_effect
+        });
+        if is_tolerated {
+            continue;
+        }
+        let toleration = json!({"key": key, "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": TOLERATION_SECONDS});
+        match spec.get_mut("tolerations") {
+            Some(Value::Array(list)) => list.push(toleration),
+            _ => spec["tolerations"] = json!([toleration]),
+        }
+    }
+}

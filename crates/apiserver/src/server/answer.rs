@@ -1,0 +1,149 @@
+//! Writing objects in the form a client asked for.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use serde_json::{Value, json};
+
+use super::body::Body;
+use crate::event;
+use crate::proto;
+use crate::request::{Encoding, Form, View};
+use crate::schema::{Kind, TypeId, schema};
+use crate::status::ApiError;
+use crate::store::Object;
+use crate::table;
+
+/// A response whose body is known.
+pub struct Answer {
+    code: u16,
+    content_type: &'static str,
+    body: Bytes,
+    warnings: Vec<String>,
+}
+
+const JSON: &str = "application/json";
+
+impl Answer {
+    /// 200 with JSON.
+    pub fn json(value: &Value) -> Answer {
+        Answer::of(200, JSON, value.to_string())
+    }
+
+    /// Plain text.
+    pub fn text(code: u16, text: &'static str) -> Answer {
+        Answer::of(code, "text/plain; charset=utf-8", text)
+    }
+
+    /// Any bytes.
+    pub fn of(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+        Answer { code, content_type, body: body.into(), warnings: Vec::new() }
+    }
+
+    /// A refusal.
+    pub fn error(error: &ApiError) -> Answer {
+        Answer::of(error.code, JSON, error.to_status().to_string())
+    }
+
+    /// A `Status`.
+    pub fn status(code: u16, status: &Value, form: Form) -> Answer {
+        if form.encoding == Encoding::Protobuf
+            && let Some(id) = schema().find("meta/v1.Status")
+        {
+            return Answer::of(code, proto::MEDIA_TYPE, proto::encode_object(id, status));
+        }
+        Answer::of(code, JSON, status.to_string())
+    }
+
+    /// A value that is not stored, of a type.
+    pub fn value(code: u16, id: TypeId, value: &Value, form: Form) -> Answer {
+        match form.encoding {
+            Encoding::Json => Answer::of(code, JSON, value.to_string()),
+            Encoding::Protobuf => {
+                Answer::of(code, proto::MEDIA_TYPE, proto::encode_object(id, value))
+            }
+        }
+    }
+
+    /// A value of a stored kind, in the view asked for.
+    pub fn viewed(
+        code: u16,
+        kind: &Kind,
+        value: &Value,
+        form: Form,
+        now: jiff::Timestamp,
+    ) -> Answer {
+        match form.view {
+            View::Whole => Answer::value(code, kind.type_id, value, form),
+            View::Table => {
+                let rows = [table::row(kind, value, now, table::Include::Metadata)];
+                let revision = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+                let list = json!({"resourceVersion": revision});
+                Answer::of(code, JSON, table::table(kind, &list, &rows, true).to_string())
+            }
+            View::Metadata => metadata_answer(code, &partial(value), form),
+        }
+    }
+
+    /// A stored object, in the view asked for.
+    ///
+    /// # Errors
+    ///
+    /// When the stored bytes are damaged.
+    pub fn object(
+        code: u16,
+        kind: &Kind,
+        object: &Object,
+        form: Form,
+        now: jiff::Timestamp,
+    ) -> Result<Answer, ApiError> {
+        if form == (Form { encoding: Encoding::Json, view: View::Whole }) && !event::is_other(kind) {
+            return Ok(Answer::of(code, JSON, object.json().clone()));
+        }
+        let value = event::shown(kind, crate::object::parsed(object)?);
+        Ok(Answer::viewed(code, kind, &value, form, now))
+    }
+
+    /// Adds texts for people, as `Warning` headers.
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<String>) -> Answer {
+        self.warnings = warnings;
+        self
+    }
+
+    /// The response.
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::whole(self.body));
+        *response.status_mut() =
+            http::StatusCode::from_u16(self.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        for warning in self.warnings {
+            let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+                headers.append(header::WARNING, value);
+            }
+        }
+        response
+    }
+}
+
+/// `PartialObjectMetadata` of an object.
+pub(crate) fn partial(value: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": value["metadata"],
+    })
+}
+
+pub(super) fn metadata_answer(code: u16, value: &Value, form: Form) -> Answer {
+    let name = match value["kind"].as_str() {
+        Some("PartialObjectMetadataList") => "meta/v1.PartialObjectMetadataList",
+        _ => "meta/v1.PartialObjectMetadata",
+    };
+    match (form.encoding, schema().find(name)) {
+        (Encoding::Protobuf, Some(id)) => Answer::value(code, id, value, form),
+        _ => Answer::of(code, JSON, value.to_string()),
+    }
+}

@@ -1,0 +1,81 @@
+//! Bodies of responses: whole, or made while they are read.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+/// The next part of a body and what makes the rest.
+type Step = Pin<Box<dyn Future<Output = Option<(Bytes, Box<dyn Parts>)>> + Send>>;
+
+/// Makes a body part by part.
+pub(crate) trait Parts: Send {
+    /// The next part; none at the end.
+    fn next(self: Box<Self>) -> Step;
+}
+
+pub(crate) type NextPart = Step;
+
+/// The body of a response.
+pub struct Body(Inner);
+
+enum Inner {
+    Whole(Option<Bytes>),
+    Parts(Option<Step>),
+}
+
+impl Body {
+    /// All bytes at once.
+    pub fn whole(bytes: impl Into<Bytes>) -> Body {
+        Body(Inner::Whole(Some(bytes.into())))
+    }
+
+    pub(crate) fn parts(parts: Box<dyn Parts>) -> Body {
+        Body(Inner::Parts(Some(parts.next())))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.0 {
+            Inner::Whole(bytes) => {
+                Poll::Ready(bytes.take().filter(|it| !it.is_empty()).map(|it| Ok(Frame::data(it))))
+            }
+            Inner::Parts(step) => {
+                let Some(future) = step else { return Poll::Ready(None) };
+                match future.as_mut().poll(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(None) => {
+                        *step = None;
+                        Poll::Ready(None)
+                    }
+                    Poll::Ready(Some((bytes, parts))) => {
+                        *step = Some(parts.next());
+                        Poll::Ready(Some(Ok(Frame::data(bytes))))
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Inner::Parts(step) => step.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Inner::Parts(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a new cluster has: its namespaces, service accounts, system priority classes, and the service of the API server.
+
+use serde_json::{Value, json};
+
+use super::ApiServer;
+use super::create::Expected;
+use crate::request::FieldValidation;
+use crate::status::ApiError;
+
+/// Where in-cluster clients find the API server, the first address of upstream's default service range.
+const SERVICE_ADDRESS: &str = "10.96.0.1";
+
+const NAMESPACES: &[&str] = &["kube-system", "default", "kube-public", "kube-node-lease"];
+
+impl ApiServer {
+    pub(super) fn bootstrap(&self) -> Result<(), ApiError> {
+        for name in NAMESPACES {
+            self.make("", "namespaces", "", json!({"metadata": {"name": name}}))?;
+            let account = json!({"metadata": {"name": "default"}});
+            self.make("", "serviceaccounts", name, account)?;
+        }
+        let classes = [
+            ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+            ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+        ];
+        for (name, value, description) in classes {
+            let class = json!({"metadata": {"name": name}, "value": value,
+                "description": description});
+            self.make("scheduling.k8s.io", "priorityclasses", "", class)?;
+        }
+        let service = json!({
+            "metadata": {"name": "kubernetes",
+                "labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {"clusterIP": SERVICE_ADDRESS, "clusterIPs": [SERVICE_ADDRESS],
+                "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
+        });
+        self.make("", "services", "default", service)
+    }
+
+    fn make(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        value: Value,
+    ) -> Result<(), ApiError> {
+        let kind = self.own_kind(group, resource)?;
+        let (value, _) = self.typed(value, Expected::of(kind), FieldValidation::Strict)?;
+        self.create_value(kind, namespace, value, false).map(drop)
+    }
+}

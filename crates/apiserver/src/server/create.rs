@@ -1,0 +1,245 @@
+//! Creating objects, and reading the bodies of requests.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::{Answer, ApiServer, Call, spelled, uid};
+use crate::object::{draft, key_of, meta, meta_mut};
+use crate::request::{FieldValidation, content_type};
+use crate::schema::{Kind, TypeId, read, schema};
+use crate::status::{ApiError, Cause};
+use crate::store::{Expect, Refused};
+use crate::{admit, defaults, event, proto, validate};
+
+/// What bodies may be.
+const ACCEPTED: &str =
+    "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+/// What a body is expected to hold.
+#[derive(Clone, Copy)]
+pub(super) struct Expected<'a> {
+    pub group: &'a str,
+    pub version: &'a str,
+    pub kind: &'a str,
+    pub type_id: TypeId,
+}
+
+impl<'a> Expected<'a> {
+    /// An object of the resource itself.
+    pub fn of(kind: &Kind) -> Expected<'a> {
+        Expected { group: kind.group, version: kind.version, kind: kind.kind, type_id: kind.type_id }
+    }
+
+    fn api_version(self) -> String {
+        crate::schema::api_version(self.group, self.version)
+    }
+}
+
+impl ApiServer {
+    /// Decodes a body. The texts are warnings for the client.
+    pub(super) fn read_body(
+        &self,
+        call: &Call<'_>,
+        expected: Expected<'_>,
+    ) -> Result<(Value, Vec<String>), ApiError> {
+        let value = match content_type(call.headers) {
+            "application/json" | "" => serde_json::from_slice(call.body).map_err(|error| {
+                ApiError::bad_request(format!(
+                    "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
+                    expected.kind
+                ))
+            })?,
+            "application/yaml" => yaml(call.body)?,
+            proto::MEDIA_TYPE => {
+                let (value, kind) = from_protobuf(call.body, expected.type_id)?;
+                check_kind(&kind.0, &kind.1, expected)?;
+                value
+            }
+            _ => return Err(ApiError::unsupported_media_type(ACCEPTED)),
+        };
+        self.typed(value, expected, FieldValidation::of(call.query)?)
+    }
+
+    /// Gives a value the form of its type.
+    pub(super) fn typed(
+        &self,
+        value: Value,
+        expected: Expected<'_>,
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), ApiError> {
+        let text = |name: &str| value[name].as_str().unwrap_or_default();
+        check_kind(text("apiVersion"), text("kind"), expected)?;
+        let cannot = |what: String| {
+            let Expected { version, kind, .. } = expected;
+            ApiError::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: {what}"
+            ))
+        };
+        let reading =
+            read(schema(), expected.type_id, value).map_err(|problem| cannot(problem.0))?;
+        let mut value = reading.value;
+        value["apiVersion"] = expected.api_version().into();
+        value["kind"] = expected.kind.into();
+        match validation {
+            FieldValidation::Strict if !reading.unknown.is_empty() => {
+                Err(cannot(format!("strict decoding error: {}", reading.unknown.join(", "))))
+            }
+            FieldValidation::Warn => Ok((value, reading.unknown)),
+            _ => Ok((value, Vec::new())),
+        }
+    }
+
+    pub(super) fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        if !call.target.name.is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let (value, warnings) = self.read_body(call, Expected::of(call.kind))?;
+        let dry_run = call.query.dry_run()?;
+        let value = self.create_value(call.kind, &call.target.namespace, value, dry_run)?;
+        let shown = event::shown(call.kind, value);
+        let answer = Answer::viewed(201, call.kind, &shown, call.form, self.now());
+        Ok(answer.with_warnings(warnings).into_response())
+    }
+
+    /// Creates an object from a typed value and returns it as stored.
+    pub(super) fn create_value(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        value: Value,
+        dry_run: bool,
+    ) -> Result<Value, ApiError> {
+        let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let mut value = event::stored(kind, value);
+        self.name_it(kind, namespace, &mut value)?;
+        self.check_namespace(kind, namespace, meta(&value, "name"))?;
+        defaults::apply(kind, &mut value);
+        self.admit(kind, &mut value)?;
+        admit::prepare_create(kind, &mut value);
+        let causes = validate::create(kind, &value);
+        let name = meta(&value, "name").to_owned();
+        if !causes.is_empty() {
+            return Err(ApiError::invalid(kind, &name, &causes));
+        }
+        if dry_run {
+            let key = key_of(kind, namespace, &name);
+            return match self.state().store.get(table, &key) {
+                Some(_) => Err(ApiError::already_exists(kind, &name)),
+                None => Ok(value),
+            };
+        }
+        let draft = draft(kind, &value)?;
+        let written = self.state().store.put(table, Expect::Absent, draft);
+        match written {
+            Ok(object) => {
+                self.announce(table, object.revision());
+                meta_mut(&mut value)
+                    .insert("resourceVersion".to_owned(), object.revision().to_string().into());
+                Ok(value)
+            }
+            Err(Refused::Exists | Refused::Changed | Refused::Missing) => {
+                Err(ApiError::already_exists(kind, &name))
+            }
+        }
+    }
+
+    /// Gives a new object its name, its namespace and what the system sets.
+    fn name_it(&self, kind: &Kind, namespace: &str, value: &mut Value) -> Result<(), ApiError> {
+        let given = meta(value, "namespace").to_owned();
+        if kind.is_namespaced && !given.is_empty() && given != namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        if !meta(value, "resourceVersion").is_empty() {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let (mut name, prefix) =
+            (meta(value, "name").to_owned(), meta(value, "generateName").to_owned());
+        let (uid, suffix) = {
+            let rng = &mut self.state().rng;
+            (uid(rng), suffix(rng))
+        };
+        if name.is_empty() && !prefix.is_empty() {
+            // Names of services and the like have 63 bytes.
+            let kept: String = prefix.chars().take(58).collect();
+            name = format!("{kept}{suffix}");
+        }
+        if name.is_empty() {
+            let cause = Cause::required("metadata.name", "name or generateName is required");
+            return Err(ApiError::invalid(kind, "", &[cause]));
+        }
+        let created = spelled(self.now());
+        let metadata = meta_mut(value);
+        for unset in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"] {
+            metadata.remove(unset);
+        }
+        metadata.insert("name".to_owned(), name.into());
+        if kind.is_namespaced {
+            metadata.insert("namespace".to_owned(), namespace.into());
+        } else {
+            metadata.remove("namespace");
+        }
+        metadata.insert("uid".to_owned(), uid.into());
+        metadata.insert("creationTimestamp".to_owned(), created.into());
+        Ok(())
+    }
+
+    /// Refuses what is created in a namespace that is not there or going.
+    fn check_namespace(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), ApiError> {
+        if !kind.is_namespaced {
+            return Ok(());
+        }
+        let found = self.stored(self.own_kind("", "namespaces")?, "", namespace)?;
+        if found.fields().iter().any(|field| &**field == "Terminating") {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            let mut error = ApiError::forbidden(kind, name, &why);
+            error.details["causes"] = json!([{"reason": "NamespaceTerminating",
+                "message": format!("namespace {namespace} is being terminated"),
+                "field": "metadata.namespace"}]);
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+/// The object in a protobuf body, with the version and kind of its envelope.
+fn from_protobuf(body: &[u8], id: TypeId) -> Result<(Value, (String, String)), ApiError> {
+    let bad = |error: proto::Error| ApiError::bad_request(error.to_string());
+    let envelope = proto::open(body).map_err(bad)?;
+    let value = proto::decode_message(schema(), id, &envelope.raw).map_err(bad)?;
+    Ok((value, (envelope.api_version, envelope.kind)))
+}
+
+pub(super) fn yaml(body: &[u8]) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(body)
+        .map_err(|_| ApiError::bad_request("error converting YAML to JSON: yaml: not UTF-8"))?;
+    serde_saphyr::from_str(text).map_err(|error| {
+        ApiError::bad_request(format!("error converting YAML to JSON: yaml: {error}"))
+    })
+}
+
+fn check_kind(api_version: &str, kind: &str, expected: Expected<'_>) -> Result<(), ApiError> {
+    let wanted = expected.api_version();
+    if !api_version.is_empty() && api_version != wanted {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+        )));
+    }
+    if !kind.is_empty() && kind != expected.kind {
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version {:?} cannot be handled as a {}: no kind {kind:?} is registered for this path",
+            expected.version, expected.kind
+        )));
+    }
+    Ok(())
+}
+
+/// Five letters and digits without vowels, as upstream's name generator makes.
+fn suffix(rng: &mut loadmaster_stdx::Rng) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    (0..5).map(|_| char::from(*rng.pick(ALPHABET))).collect()
+}

@@ -1,0 +1,289 @@
+//! Deleting: at once, or marked and left to those who hold the object.
+
+use std::sync::Arc;
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::list::prefix;
+use super::{Answer, ApiServer, Call, spelled};
+use crate::admit;
+use crate::object::{draft, entries, meta, meta_mut, parsed};
+use crate::request::content_type;
+use crate::schema::{Kind, read, schema};
+use crate::select::filter;
+use crate::status::{ApiError, success};
+use crate::store::{Object, Refused, Span};
+use crate::{event, proto};
+
+/// What a client wants of a deletion.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deletion {
+    pub grace: Option<i64>,
+    pub uid: Option<String>,
+    pub revision: Option<String>,
+    /// `Background`, `Foreground` or `Orphan`.
+    pub propagation: Option<String>,
+    pub dry_run: bool,
+}
+
+impl Deletion {
+    fn of(call: &Call<'_>) -> Result<Deletion, ApiError> {
+        let options = read_options(call)?;
+        let dry_run =
+            call.query.dry_run()? || entries(&options["dryRun"]).iter().any(|it| it == "All");
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let orphans = options["orphanDependents"].as_bool();
+        let propagation = text(&options["propagationPolicy"])
+            .or_else(|| call.query.get("propagationPolicy").map(str::to_owned))
+            .or(orphans.map(|it| if it { "Orphan" } else { "Background" }.to_owned()));
+        if let Some(policy) = &propagation
+            && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan")
+        {
+            return Err(ApiError::bad_request(format!(
+                "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+            )));
+        }
+        Ok(Deletion {
+            grace: options["gracePeriodSeconds"]
+                .as_i64()
+                .or(call.query.number("gracePeriodSeconds")?),
+            uid: text(&options["preconditions"]["uid"]),
+            revision: text(&options["preconditions"]["resourceVersion"]),
+            propagation,
+            dry_run,
+        })
+    }
+}
+
+/// The `DeleteOptions` of a body, or null.
+fn read_options(call: &Call<'_>) -> Result<Value, ApiError> {
+    if call.body.is_empty() {
+        return Ok(Value::Null);
+    }
+    let id = schema().find("meta/v1.DeleteOptions").ok_or_else(ApiError::no_such_resource)?;
+    let bad = |error: String| ApiError::bad_request(format!("decoding DeleteOptions: {error}"));
+    let value = match content_type(call.headers) {
+        proto::MEDIA_TYPE => {
+            let envelope = proto::open(call.body).map_err(|error| bad(error.to_string()))?;
+            proto::decode_message(schema(), id, &envelope.raw)
+                .map_err(|error| bad(error.to_string()))?
+        }
+        "application/yaml" => super::create::yaml(call.body)?,
+        _ => serde_json::from_slice(call.body).map_err(|error| bad(error.to_string()))?,
+    };
+    Ok(read(schema(), id, value).map_err(|problem| bad(problem.0))?.value)
+}
+
+/// Whether an object that is being deleted has nobody left who holds it.
+pub(super) fn is_done(value: &Value) -> bool {
+    let metadata = &value["metadata"];
+    !metadata["deletionTimestamp"].is_null()
+        && entries(&metadata["finalizers"]).is_empty()
+        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && (value["kind"] != "Namespace" || entries(&value["spec"]["finalizers"]).is_empty())
+}
+
+/// Kinds that are answered with their last state, not with a `Status`.
+const RETURNED: &[&str] = &[
+    "pods",
+    "services",
+    "serviceaccounts",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "podtemplates",
+    "resourcequotas",
+    "namespaces",
+    "csidrivers",
+    "csinodes",
+    "storageclasses",
+    "volumeattachments",
+    "volumeattributesclasses",
+    "deviceclasses",
+    "resourceclaims",
+    "resourceclaimtemplates",
+    "resourceslices",
+];
+
+/// What came of a deletion.
+pub(super) enum Deleted {
+    /// It is gone.
+    Gone(Value),
+    /// It is marked, and goes when its time or its finalizers are over.
+    Marked(Value),
+}
+
+impl ApiServer {
+    pub(super) fn delete(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        if !call.target.subresource.is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let deletion = Deletion::of(call)?;
+        let target = call.target;
+        let deleted =
+            self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
+        let now = self.now();
+        let answer = match deleted {
+            Deleted::Gone(value) if !RETURNED.contains(&call.kind.resource) => {
+                let mut details = json!({"name": target.name, "kind": call.kind.resource,
+                    "uid": meta(&value, "uid")});
+                if !call.kind.group.is_empty() {
+                    details["group"] = call.kind.group.into();
+                }
+                Answer::status(200, &success(details), call.form)
+            }
+            Deleted::Gone(value) | Deleted::Marked(value) => {
+                Answer::viewed(200, call.kind, &event::shown(call.kind, value), call.form, now)
+            }
+        };
+        Ok(answer.into_response())
+    }
+
+    pub(super) fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let deletion = Deletion::of(call)?;
+        let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let (filter, prefix) = (filter(call.kind, call.query)?, prefix(call));
+        let span = Span { prefix: &prefix, ..Span::default() };
+        let page = self.state().store.list(table, &span, &filter);
+        let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
+        let mut items = Vec::with_capacity(page.objects.len());
+        for object in &page.objects {
+            match self.delete_object(call.kind, object.namespace(), object.name(), &deletion) {
+                Ok(Deleted::Gone(value) | Deleted::Marked(value)) => {
+                    items.push(event::shown(call.kind, value));
+                }
+                // Somebody else was faster.
+                Err(error) if error.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let list = format!("{}List", call.kind.kind);
+        let id = schema().find_kind(call.kind.group, call.kind.version, &list);
+        let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
+        let value = json!({"kind": list, "apiVersion": call.kind.api_version(),
+            "metadata": {"resourceVersion": page.revision.to_string()}, "items": items});
+        Ok(Answer::value(200, id, &value, call.form).into_response())
+    }
+
+    /// Deletes an object, again if it changed meanwhile and nothing was said about its revision.
+    pub(super) fn delete_object(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        deletion: &Deletion,
+    ) -> Result<Deleted, ApiError> {
+        let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        loop {
+            let stored = self.stored(kind, namespace, name)?;
+            let old = parsed(&stored)?;
+            check_preconditions(kind, &old, deletion)?;
+            let Some(new) = self.marked(kind, &old, deletion) else {
+                return Ok(Deleted::Marked(old));
+            };
+            let done = is_done(&new);
+            if deletion.dry_run {
+                return Ok(if done { Deleted::Gone(new) } else { Deleted::Marked(new) });
+            }
+            let written = if done {
+                self.remove(kind, table, &stored, &old, deletion)?
+            } else {
+                self.replace(kind, table, &stored, &new)?
+            };
+            match written {
+                Ok(object) if done => return Ok(Deleted::Gone(parsed(&object)?)),
+                Ok(object) => return Ok(Deleted::Marked(parsed(&object)?)),
+                Err(Refused::Missing) => return Err(ApiError::not_found(kind, name)),
+                Err(Refused::Changed | Refused::Exists) => {}
+            }
+        }
+    }
+
+    /// Removes an object that nobody holds. Pods show that they were asked to go.
+    fn remove(
+        &self,
+        kind: &Kind,
+        table: crate::store::TableId,
+        stored: &Object,
+        old: &Value,
+        deletion: &Deletion,
+    ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
+        let last = match (kind.resource, self.marked(kind, old, deletion)) {
+            ("pods", Some(marked)) => Some(draft(kind, &marked)?),
+            _ => None,
+        };
+        let revision = stored.revision();
+        let removed = self.state().store.remove(table, stored.key(), revision, last);
+        if let Ok(object) = &removed {
+            self.announce(table, object.revision());
+        }
+        Ok(removed)
+    }
+
+    /// The state with the marks of deletion; none when it has them and nothing shortens them.
+    fn marked(&self, kind: &Kind, old: &Value, deletion: &Deletion) -> Option<Value> {
+        let grace = grace_seconds(kind, old, deletion);
+        let mut new = old.clone();
+        let is_marked = !old["metadata"]["deletionTimestamp"].is_null();
+        let left = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        let held = !entries(&old["metadata"]["finalizers"]).is_empty();
+        if is_marked && grace >= left && (held || left > 0 || kind.resource == "namespaces") {
+            return None;
+        }
+        let at = self.now() + jiff::SignedDuration::from_secs(grace);
+        let metadata = meta_mut(&mut new);
+        metadata.insert("deletionTimestamp".to_owned(), spelled(at).into());
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        let extra = match deletion.propagation.as_deref() {
+            Some("Foreground") => Some("foregroundDeletion"),
+            Some("Orphan") => Some("orphan"),
+            _ => None,
+        };
+        if let (Some(extra), false) = (extra, is_marked) {
+            let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
+            if let Value::Array(finalizers) = finalizers {
+                finalizers.push(extra.into());
+            }
+        }
+        if kind.resource == "namespaces" {
+            new["status"]["phase"] = "Terminating".into();
+        }
+        if !is_marked {
+            admit::bump_generation(&mut new);
+        }
+        Some(new)
+    }
+}
+
+/// How long an object may still be there: only pods on nodes have such a time.
+fn grace_seconds(kind: &Kind, old: &Value, deletion: &Deletion) -> i64 {
+    let phase = old["status"]["phase"].as_str().unwrap_or_default();
+    let is_on_node = old["spec"]["nodeName"].as_str().is_some_and(|name| !name.is_empty());
+    if !kind.is("", "pods") || !is_on_node || matches!(phase, "Succeeded" | "Failed") {
+        return 0;
+    }
+    let own = old["spec"]["terminationGracePeriodSeconds"].as_i64();
+    let grace = deletion.grace.or(own).unwrap_or(30);
+    // A negative time means at once, as upstream reads it.
+    if grace < 0 { 1 } else { grace }
+}
+
+fn check_preconditions(kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(), ApiError> {
+    let checks = [
+        ("UID", "uid", &deletion.uid),
+        ("ResourceVersion", "resourceVersion", &deletion.revision),
+    ];
+    for (label, field, wanted) in checks {
+        let found = meta(old, field);
+        if let Some(wanted) = wanted
+            && wanted != found
+        {
+            let why = format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+            );
+            return Err(ApiError::conflict(kind, "", meta(old, "name"), &why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Reading: one object, or a list of them.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use serde_json::{Value, json};
+
+use super::answer::{Answer, metadata_answer, partial};
+use super::body::{Body, NextPart, Parts};
+use super::{ApiServer, Call};
+use crate::object::parsed;
+use crate::request::{Encoding, View};
+use crate::schema::{Kind, schema};
+use crate::select::filter;
+use crate::status::ApiError;
+use crate::store::{Object, Page, Span, Unreadable};
+use crate::{event, proto, table};
+
+impl ApiServer {
+    pub(super) fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let target = call.target;
+        let object = self.stored(call.kind, &target.namespace, &target.name)?;
+        Ok(Answer::object(200, call.kind, &object, call.form, self.now())?.into_response())
+    }
+
+    pub(super) fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let page = self.page(call)?;
+        let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+        if let Some(next) = &page.next {
+            metadata["continue"] = continue_token(page.revision, next).into();
+            let is_filtered =
+                call.query.get("labelSelector").or(call.query.get("fieldSelector")).is_some();
+            if !is_filtered {
+                metadata["remainingItemCount"] = page.n_remaining.into();
+            }
+        }
+        match (call.form.view, call.form.encoding) {
+            (View::Table, _) => {
+                let include = table::Include::of(call.query)?;
+                let now = self.now();
+                let rows = values(call.kind, &page.objects)
+                    .map(|value| value.map(|value| table::row(call.kind, &value, now, include)))
+                    .collect::<Result<Vec<Value>, ApiError>>()?;
+                Ok(Answer::json(&table::table(call.kind, &metadata, &rows, true)).into_response())
+            }
+            (View::Metadata, _) => {
+                let items = values(call.kind, &page.objects)
+                    .map(|value| value.map(|value| partial(&value)))
+                    .collect::<Result<Vec<Value>, ApiError>>()?;
+                let list = json!({"kind": "PartialObjectMetadataList",
+                    "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
+                Ok(metadata_answer(200, &list, call.form).into_response())
+            }
+            (View::Whole, Encoding::Protobuf) => {
+                let bytes = protobuf_list(call.kind, &metadata, &page.objects)?;
+                Ok(Answer::of(200, proto::MEDIA_TYPE, bytes).into_response())
+            }
+            (View::Whole, Encoding::Json) => Ok(json_list(call.kind, &metadata, page.objects)),
+        }
+    }
+
+    /// The objects a request selects.
+    fn page(&self, call: &Call<'_>) -> Result<Page, ApiError> {
+        let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let filter = filter(call.kind, call.query)?;
+        let limit = call.query.number::<usize>("limit")?.unwrap_or(0);
+        let token = call.query.get("continue").map(read_token).transpose()?;
+        let (wanted, after) = match &token {
+            Some((revision, after)) => (Wanted::Exactly(*revision), Some(after.as_str())),
+            None => (wanted_revision(call, limit)?, None),
+        };
+        let at = match wanted {
+            Wanted::Exactly(revision) => Some(revision),
+            Wanted::AtLeast(_) => None,
+        };
+        let prefix = prefix(call);
+        let span = Span { prefix: &prefix, after, limit, at };
+        let page = self.state().store.list(table, &span, &filter);
+        let page = page.map_err(|unreadable| match unreadable {
+            Unreadable::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
+            Unreadable::Compacted { .. } if token.is_some() => ApiError::expired(
+                "The provided continue parameter is too old to display a consistent list result. \
+                 You must start a new list without the continue parameter.",
+            ),
+            Unreadable::Compacted { asked, compacted } => {
+                ApiError::expired(format!("too old resource version: {asked} ({compacted})"))
+            }
+        })?;
+        match wanted {
+            Wanted::AtLeast(asked) if asked > page.revision => {
+                Err(ApiError::too_large_revision(asked, page.revision))
+            }
+            _ => Ok(page),
+        }
+    }
+}
+
+/// The start of the keys a request is about.
+pub(super) fn prefix(call: &Call<'_>) -> String {
+    match call.target.namespace.as_str() {
+        "" => String::new(),
+        namespace => format!("{namespace}/"),
+    }
+}
+
+/// Which state a list must show.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    /// The newest, which must have come to this revision.
+    AtLeast(u64),
+    Exactly(u64),
+}
+
+fn wanted_revision(call: &Call<'_>, limit: usize) -> Result<Wanted, ApiError> {
+    let revision = call.query.get("resourceVersion").map(revision_of).transpose()?;
+    match (call.query.get("resourceVersionMatch"), revision) {
+        (Some("Exact"), Some(0) | None) => Err(ApiError::bad_request(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        )),
+        (Some("Exact"), Some(revision)) => Ok(Wanted::Exactly(revision)),
+        (Some("NotOlderThan"), None) => Err(ApiError::bad_request(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+        )),
+        // An old rule: a limit and a revision without a match mean exactly.
+        (None, Some(revision)) if limit > 0 && revision > 0 => Ok(Wanted::Exactly(revision)),
+        (None | Some("NotOlderThan"), revision) => Ok(Wanted::AtLeast(revision.unwrap_or(0))),
+        (Some(other), _) => Err(ApiError::bad_request(format!(
+            "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
+        ))),
+    }
+}
+
+/// A revision as clients write it.
+pub(super) fn revision_of(text: &str) -> Result<u64, ApiError> {
+    text.parse().map_err(|_| {
+        ApiError::bad_request(format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        ))
+    })
+}
+
+const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+fn continue_token(revision: u64, after: &str) -> String {
+    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{after}\0")});
+    BASE64.encode(token.to_string())
+}
+
+fn read_token(token: &str) -> Result<(u64, String), ApiError> {
+    let bytes = BASE64.decode(token).ok();
+    let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let parts = value.as_ref().and_then(|value| {
+        let start = value["start"].as_str()?.strip_suffix('\0')?;
+        Some((value["rv"].as_u64()?, start.to_owned()))
+    });
+    parts.ok_or_else(|| ApiError::bad_request("continue key is not valid: unrecognized token"))
+}
+
+fn values<'a>(
+    kind: &'a Kind,
+    objects: &'a [Arc<Object>],
+) -> impl Iterator<Item = Result<Value, ApiError>> {
+    objects.iter().map(|object| Ok(event::shown(kind, parsed(object)?)))
+}
+
+fn protobuf_list(
+    kind: &Kind,
+    metadata: &Value,
+    objects: &[Arc<Object>],
+) -> Result<Vec<u8>, ApiError> {
+    let list = format!("{}List", kind.kind);
+    let id = schema().find_kind(kind.group, kind.version, &list);
+    let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
+    // Every list is its metadata (1) and its items (2).
+    let mut raw = proto::encode_message(schema(), id, &json!({"metadata": metadata}));
+    for value in values(kind, objects) {
+        let item = proto::encode_message(schema(), kind.type_id, &value?);
+        proto::append_item(&item, &mut raw);
+    }
+    Ok(proto::close(&kind.api_version(), &list, &raw))
+}
+
+fn json_list(kind: &Kind, metadata: &Value, objects: Vec<Arc<Object>>) -> Response<Body> {
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+        kind.kind,
+        kind.api_version()
+    );
+    let parts =
+        JsonList { head: Some(head), kind: kind.clone(), objects: objects.into_iter(), is_done: false };
+    let mut response = Response::new(Body::parts(Box::new(parts)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// A list that is written while it is sent, so that a large one is never in memory twice.
+struct JsonList {
+    /// What comes before the items, until it is sent.
+    head: Option<String>,
+    kind: Kind,
+    objects: std::vec::IntoIter<Arc<Object>>,
+    is_done: bool,
+}
+
+const PART_BYTES: usize = 64 * 1024;
+
+impl Parts for JsonList {
+    fn next(mut self: Box<Self>) -> NextPart {
+        Box::pin(std::future::ready(self.part().map(|bytes| (bytes, self as Box<dyn Parts>))))
+    }
+}
+
+impl JsonList {
+    fn part(&mut self) -> Option<Bytes> {
+        if self.is_done {
+            return None;
+        }
+        let mut part = Vec::with_capacity(PART_BYTES + 8 * 1024);
+        let mut needs_comma = self.head.is_none();
+        part.extend_from_slice(self.head.take().unwrap_or_default().as_bytes());
+        while part.len() < PART_BYTES {
+            let Some(object) = self.objects.next() else {
+                part.extend_from_slice(b"]}");
+                self.is_done = true;
+                break;
+            };
+            if needs_comma {
+                part.push(b',');
+            }
+            needs_comma = true;
+            part.extend_from_slice(&shown_json(&self.kind, &object));
+        }
+        Some(part.into())
+    }
+}
+
+/// The JSON of a stored object in the form of its kind.
+fn shown_json(kind: &Kind, object: &Object) -> Bytes {
+    match event::is_other(kind).then(|| parsed(object)) {
+        Some(Ok(value)) => event::shown(kind, value).to_string().into(),
+        _ => object.json().clone(),
+    }
+}

@@ -1,0 +1,268 @@
+//! What is special to pods: binding, eviction; and the tokens of service accounts.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::create::Expected;
+use super::delete::Deletion;
+use super::{Answer, ApiServer, Call, spelled};
+use crate::auth::User;
+use crate::object::{entries, members_mut, meta, meta_mut, parsed};
+use crate::schema::schema;
+use crate::status::{ApiError, success};
+use crate::store::{Filter, Span};
+
+/// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
+const TOPOLOGY_LABELS: &[&str] =
+    &["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+/// What an eviction that a budget forbids is told.
+const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+
+impl ApiServer {
+    /// `POST pods/NAME/binding`, and `POST bindings`, which names the pod in its body.
+    pub(super) fn bind(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let pods = self.own_kind("", "pods")?;
+        let id = schema().find("core/v1.Binding").ok_or_else(ApiError::no_such_resource)?;
+        let expected = Expected { group: "", version: "v1", kind: "Binding", type_id: id };
+        let (binding, warnings) = self.read_body(call, expected)?;
+        let name = meta(&binding, "name");
+        if !call.target.name.is_empty() && name != call.target.name {
+            return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+        }
+        let target = &binding["target"];
+        let text = |field: &str| target[field].as_str().unwrap_or_default();
+        let node = text("name");
+        if !matches!(text("kind"), "" | "Node") {
+            return Err(ApiError::internal(&format!(
+                "target.kind: Unsupported value: {:?}: supported values: \"<empty>\", \"Node\"",
+                text("kind")
+            )));
+        }
+        if node.is_empty() {
+            return Err(ApiError::internal("target.name: Required value"));
+        }
+        let labels = self.topology_labels(node)?;
+        let now = spelled(self.now());
+        let key = (call.target.namespace.as_str(), name);
+        let dry_run = call.query.dry_run()?;
+        self.rewrite(pods, key, dry_run, |old| {
+            let conflict = |why: &str| ApiError::conflict(pods, "binding", name, why);
+            check_identity(old, &binding).map_err(|why| conflict(&why))?;
+            if let Some(why) = cannot_bind(old) {
+                return Err(conflict(&why));
+            }
+            Ok(bound(old, node, &binding, &labels, &now))
+        })?;
+        Ok(Answer::status(201, &success(Value::Null), call.form)
+            .with_warnings(warnings)
+            .into_response())
+    }
+
+    pub(super) fn topology_labels(&self, node: &str) -> Result<Vec<(String, Value)>, ApiError> {
+        let nodes = self.own_kind("", "nodes")?;
+        // A pod may be bound to a node that is not there.
+        let Ok(node) = self.stored(nodes, "", node) else { return Ok(Vec::new()) };
+        let label = |name: &&str| {
+            let value = node.labels().get(name)?;
+            Some(((*name).to_owned(), Value::from(value.as_str())))
+        };
+        Ok(TOPOLOGY_LABELS.iter().filter_map(label).collect())
+    }
+
+    /// `POST pods/NAME/eviction`: a deletion that disruption budgets may forbid.
+    pub(super) fn evict(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let id = schema().find("policy/v1.Eviction").ok_or_else(ApiError::no_such_resource)?;
+        let expected = Expected { group: "policy", version: "v1", kind: "Eviction", type_id: id };
+        let (eviction, _) = self.read_body(call, expected)?;
+        let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
+        if meta(&eviction, "name") != name {
+            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+        }
+        let pod = parsed(&*self.stored(call.kind, namespace, name)?)?;
+        let options = &eviction["deleteOptions"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let deletion = Deletion {
+            grace: options["gracePeriodSeconds"].as_i64(),
+            uid: text(&options["preconditions"]["uid"]),
+            revision: text(&options["preconditions"]["resourceVersion"]),
+            propagation: text(&options["propagationPolicy"]),
+            dry_run: call.query.dry_run()?
+                || entries(&options["dryRun"]).iter().any(|it| it == "All"),
+        };
+        if !needs_no_budget(&pod) {
+            self.spend_budget(namespace, &pod, deletion.dry_run)?;
+        }
+        self.delete_object(call.kind, namespace, name, &deletion)?;
+        Ok(Answer::status(201, &success(Value::Null), call.form).into_response())
+    }
+
+    /// Takes one disruption from the budget over a pod.
+    fn spend_budget(&self, namespace: &str, pod: &Value, dry_run: bool) -> Result<(), ApiError> {
+        let budgets = self.own_kind("policy", "poddisruptionbudgets")?;
+        let table = budgets.table.ok_or_else(ApiError::no_such_resource)?;
+        let prefix = format!("{namespace}/");
+        let span = Span { prefix: &prefix, ..Span::default() };
+        let page = self.state().store.list(table, &span, &Filter::everything());
+        let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
+        let labels = crate::object::labels(pod);
+        let mut over = Vec::new();
+        for object in &page.objects {
+            let budget = parsed(object)?;
+            if crate::select::selects(&budget["spec"]["selector"], &labels) {
+                over.push(budget);
+            }
+        }
+        let [budget] = over.as_slice() else {
+            let message =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return if over.is_empty() { Ok(()) } else { Err(ApiError::internal(message)) };
+        };
+        let is_ready = entries(&pod["status"]["conditions"])
+            .iter()
+            .any(|it| it["type"] == "Ready" && it["status"] == "True");
+        let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+        let healthy = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+        let is_spare = healthy("currentHealthy") >= healthy("desiredHealthy")
+            && healthy("desiredHealthy") > 0;
+        if !is_ready && (always || is_spare) {
+            return Ok(());
+        }
+        let name = meta(budget, "name");
+        let at = spelled(self.now());
+        self.rewrite(budgets, (namespace, name), dry_run, |old| {
+            take_disruption(old, name, meta(pod, "name"), &at)
+        })?;
+        Ok(())
+    }
+
+    /// `POST serviceaccounts/NAME/token`.
+    pub(super) fn token(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let sub = call.kind.subresource("token").ok_or_else(ApiError::no_such_resource)?;
+        let expected = Expected {
+            group: sub.group,
+            version: sub.version,
+            kind: sub.kind,
+            type_id: sub.type_id,
+        };
+        let (mut request, warnings) = self.read_body(call, expected)?;
+        let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
+        self.stored(call.kind, namespace, name)?;
+        let token = {
+            let rng = &mut self.state().rng;
+            format!("{}{}", super::uid(rng), super::uid(rng)).replace('-', "")
+        };
+        self.shared.tokens.add(&token, User::service_account(namespace, name));
+        let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
+        let expires = self.now() + jiff::SignedDuration::from_secs(seconds);
+        request["spec"]["expirationSeconds"] = seconds.into();
+        request["status"] = json!({"token": token, "expirationTimestamp": spelled(expires)});
+        let answer = Answer::value(201, sub.type_id, &request, call.form);
+        Ok(answer.with_warnings(warnings).into_response())
+    }
+}
+
+/// Why a pod is not the one a binding means.
+fn check_identity(pod: &Value, binding: &Value) -> Result<(), String> {
+    for (label, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
+        let (wanted, found) = (meta(binding, field), meta(pod, field));
+        if !wanted.is_empty() && wanted != found {
+            return Err(format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Why a pod cannot be bound.
+fn cannot_bind(pod: &Value) -> Option<String> {
+    let name = meta(pod, "name");
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
+    } else if !node.is_empty() {
+        Some(format!("pod {name} is already assigned to node {node:?}"))
+    } else if !entries(&pod["spec"]["schedulingGates"]).is_empty() {
+        Some(format!("pod {name} has non-empty .spec.schedulingGates"))
+    } else {
+        None
+    }
+}
+
+fn bound(
+    old: &Value,
+    node: &str,
+    binding: &Value,
+    labels: &[(String, Value)],
+    now: &str,
+) -> Value {
+    let mut pod = old.clone();
+    pod["spec"]["nodeName"] = node.into();
+    let given = |field: &str| binding["metadata"][field].as_object().cloned().unwrap_or_default();
+    let mut all_labels = given("labels");
+    all_labels.extend(labels.iter().cloned());
+    for (field, more) in [("annotations", given("annotations")), ("labels", all_labels)] {
+        if !more.is_empty() {
+            let known = meta_mut(&mut pod).entry(field).or_insert_with(|| json!({}));
+            members_mut(known).extend(more);
+        }
+    }
+    let status = members_mut(&mut pod["status"]);
+    status.remove("nominatedNodeName");
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    set_condition(conditions, json!({"type": "PodScheduled", "status": "True"}), now);
+    pod
+}
+
+/// Puts a condition in place of the one of its type.
+fn set_condition(conditions: &mut Value, mut condition: Value, now: &str) {
+    let Value::Array(list) = conditions else { return };
+    condition["lastProbeTime"] = Value::Null;
+    condition["lastTransitionTime"] = now.into();
+    match list.iter_mut().find(|it| it["type"] == condition["type"]) {
+        Some(known) => {
+            if known["status"] == condition["status"] {
+                condition["lastTransitionTime"] = known["lastTransitionTime"].clone();
+            }
+            *known = condition;
+        }
+        None => list.push(condition),
+    }
+}
+
+/// Pods that are over, or are going already, or do not run yet.
+fn needs_no_budget(pod: &Value) -> bool {
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    matches!(phase, "Succeeded" | "Failed" | "Pending")
+        || !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn take_disruption(
+    budget: &Value,
+    name: &str,
+    pod: &str,
+    at: &str,
+) -> Result<Value, ApiError> {
+    let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+    let refuse =
+        |detail: String| Err(ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail));
+    if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return refuse(format!(
+            "The disruption budget {name} is still being processed by the server."
+        ));
+    }
+    if number("disruptionsAllowed") <= 0 {
+        return refuse(format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            number("desiredHealthy"),
+            number("currentHealthy")
+        ));
+    }
+    let mut new = budget.clone();
+    new["status"]["disruptionsAllowed"] = (number("disruptionsAllowed") - 1).into();
+    let disrupted = members_mut(&mut new["status"]).entry("disruptedPods").or_insert_with(|| json!({}));
+    members_mut(disrupted).insert(pod.to_owned(), at.into());
+    Ok(new)
+}

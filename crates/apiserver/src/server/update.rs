@@ -1,0 +1,84 @@
+//! Replacing objects whole.
+
+use http::Response;
+use serde_json::Value;
+
+use super::body::Body;
+use super::create::Expected;
+use super::{Answer, ApiServer, Call, Rewritten};
+use crate::object::{meta, parsed};
+use crate::schema::Kind;
+use crate::status::ApiError;
+use crate::{admit, defaults, event, validate};
+
+impl ApiServer {
+    pub(super) fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let (kind, target) = (call.kind, call.target);
+        let (value, warnings) = self.read_body(call, Expected::of(kind))?;
+        let value = event::stored(kind, value);
+        let name = meta(&value, "name");
+        if !name.is_empty() && name != target.name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                target.name
+            )));
+        }
+        let namespace = meta(&value, "namespace");
+        if !namespace.is_empty() && namespace != target.namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        let key = (target.namespace.as_str(), target.name.as_str());
+        let rewritten = self.rewrite(kind, key, call.query.dry_run()?, |old| {
+            self.updated(kind, &target.subresource, old, value.clone())
+        })?;
+        self.rewritten_answer(call, rewritten, warnings)
+    }
+
+    /// The state after an update through a (sub)resource, checked. The new value must be typed.
+    pub(super) fn updated(
+        &self,
+        kind: &Kind,
+        subresource: &str,
+        old: &Value,
+        mut new: Value,
+    ) -> Result<Value, ApiError> {
+        let name = meta(old, "name");
+        let revision = meta(&new, "resourceVersion");
+        if !revision.is_empty() && revision != meta(old, "resourceVersion") {
+            return Err(ApiError::modified(kind, name));
+        }
+        let uid = meta(&new, "uid");
+        if !uid.is_empty() && uid != meta(old, "uid") {
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                meta(old, "uid")
+            );
+            return Err(ApiError::conflict(kind, "", name, &why));
+        }
+        defaults::apply(kind, &mut new);
+        admit::prepare_update(kind, subresource, old, &mut new);
+        let causes = validate::update(kind, subresource, old, &new);
+        if causes.is_empty() { Ok(new) } else { Err(ApiError::invalid(kind, name, &causes)) }
+    }
+
+    pub(super) fn rewritten_answer(
+        &self,
+        call: &Call<'_>,
+        rewritten: Rewritten,
+        warnings: Vec<String>,
+    ) -> Result<Response<Body>, ApiError> {
+        let answer = match rewritten {
+            Rewritten::Stored(object) => {
+                let shown = event::shown(call.kind, parsed(&object)?);
+                Answer::viewed(200, call.kind, &shown, call.form, self.now())
+            }
+            Rewritten::Dry(value) => {
+                let shown = event::shown(call.kind, value);
+                Answer::viewed(200, call.kind, &shown, call.form, self.now())
+            }
+        };
+        Ok(answer.with_warnings(warnings).into_response())
+    }
+}

@@ -1,0 +1,355 @@
+//! Watching: the changes of a resource as a stream that ends when its client goes, its time is over, or it is too slow.
+
+use std::sync::Arc;
+#[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use loadmaster_stdx::Map;
+use serde_json::{Value, json};
+use tokio::sync::watch as news;
+use tokio::time::Instant;
+
+use super::answer::partial;
+use super::body::{Body, NextPart, Parts};
+use super::list::{prefix, revision_of};
+use super::{ApiServer, Call};
+use crate::request::{Encoding, Form, View};
+use crate::schema::Kind;
+use crate::select::filter;
+use crate::status::ApiError;
+use crate::store::{ChangeKind, Cursor, Delivery, Filter, Object, Span, Unreadable};
+use crate::{event, proto, table};
+
+/// How often a quiet watch that asked for bookmarks gets one, as in upstream's watch cache.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// How long a watch lasts that did not say: upstream's minimum is half an hour, up to twice that at random.
+const LASTS: Duration = Duration::from_secs(45 * 60);
+
+/// Changes looked at, at a time.
+const N_CHANGES: usize = 500;
+
+/// Marks the bookmark that ends the initial events.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+impl ApiServer {
+    pub(super) fn watch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+        let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let mut filter = filter(call.kind, call.query)?;
+        if !call.target.name.is_empty() {
+            let test = crate::store::FieldTest {
+                field: crate::store::Field::Name,
+                equals: true,
+                value: call.target.name.as_str().into(),
+            };
+            filter.fields.push(test);
+        }
+        let start = Start::of(call)?;
+        let bookmarks = call.query.is_on("allowWatchBookmarks");
+        let lasts = call.query.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+        let receiver = self.shared.news[table.index()].subscribe();
+        let (cursor, initial) = self.start_watch(call, table, filter, start)?;
+        let now = Instant::now();
+        let watching = Watching {
+            server: self.clone(),
+            kind: call.kind.clone(),
+            form: call.form,
+            include: table::Include::of(call.query)?,
+            cursor,
+            initial: initial.into_iter(),
+            ends_initial: matches!(start, Start::Initial { .. }),
+            is_over: false,
+            sent_columns: false,
+            bookmark_at: bookmarks.then_some(now + BOOKMARK_EVERY),
+            ends_at: now + lasts.map_or(LASTS, Duration::from_secs),
+            news: receiver,
+        };
+        let content_type = match call.form.encoding {
+            Encoding::Json => "application/json",
+            Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        };
+        let mut response = Response::new(Body::parts(Box::new(watching)));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        Ok(response)
+    }
+
+    /// A cursor, and the objects to show before its changes.
+    fn start_watch(
+        &self,
+        call: &Call<'_>,
+        table: crate::store::TableId,
+        filter: Filter,
+        start: Start,
+    ) -> Result<(Cursor, Vec<Arc<Object>>), ApiError> {
+        let prefix = prefix(call);
+        let state = self.state();
+        let (after, initial) = match start {
+            Start::After(revision) => (revision, Vec::new()),
+            Start::Now { at_least } | Start::Initial { at_least } => {
+                if at_least > state.store.revision() {
+                    let newest = state.store.revision();
+                    return Err(ApiError::too_large_revision(at_least, newest));
+                }
+                let span = Span { prefix: &prefix, ..Span::default() };
+                let page = state.store.list(table, &span, &filter);
+                let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
+                (page.revision, page.objects)
+            }
+        };
+        let cursor = state.store.watch(table, after, &prefix, filter);
+        let cursor = cursor.map_err(|unreadable| match unreadable {
+            Unreadable::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
+            Unreadable::Compacted { asked, compacted } => too_old(asked, compacted),
+        })?;
+        Ok((cursor, initial))
+    }
+}
+
+fn too_old(asked: u64, compacted: u64) -> ApiError {
+    ApiError::expired(format!("too old resource version: {asked} ({compacted})"))
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// Changes after a revision.
+    After(u64),
+    /// What is there, as additions, then changes.
+    Now { at_least: u64 },
+    /// The same, with a bookmark between the two.
+    Initial { at_least: u64 },
+}
+
+impl Start {
+    fn of(call: &Call<'_>) -> Result<Start, ApiError> {
+        let revision = call.query.get("resourceVersion").map(revision_of).transpose()?;
+        let wants_initial = call.query.get("sendInitialEvents");
+        let given_match = call.query.get("resourceVersionMatch");
+        if wants_initial.is_none() && given_match.is_some() {
+            return Err(ApiError::bad_request(
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
+        }
+        match wants_initial {
+            Some(_) if given_match != Some("NotOlderThan") => Err(ApiError::bad_request(
+                "sendInitialEvents: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            )),
+            Some("true" | "1") if call.query.is_on("allowWatchBookmarks") => {
+                Ok(Start::Initial { at_least: revision.unwrap_or(0) })
+            }
+            Some("true" | "1") => Ok(Start::Now { at_least: revision.unwrap_or(0) }),
+            _ => Ok(match revision.unwrap_or(0) {
+                0 => Start::Now { at_least: 0 },
+                revision => Start::After(revision),
+            }),
+        }
+    }
+}
+
+/// A watch that is being read.
+struct Watching {
+    server: ApiServer,
+    kind: Kind,
+    form: Form,
+    include: table::Include,
+    cursor: Cursor,
+    initial: std::vec::IntoIter<Arc<Object>>,
+    /// A bookmark is due when `initial` is empty.
+    ends_initial: bool,
+    is_over: bool,
+    sent_columns: bool,
+    bookmark_at: Option<Instant>,
+    ends_at: Instant,
+    news: news::Receiver<u64>,
+}
+
+const PART_BYTES: usize = 64 * 1024;
+
+impl Parts for Watching {
+    fn next(mut self: Box<Self>) -> NextPart {
+        Box::pin(async move {
+            let bytes = self.part().await?;
+            Some((bytes, self as Box<dyn Parts>))
+        })
+    }
+}
+
+impl Watching {
+    /// The next events; none when the watch is over.
+    async fn part(&mut self) -> Option<Bytes> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            if let Some(bytes) = self.initial_part() {
+                return Some(bytes);
+            }
+            self.news.mark_unchanged();
+            let deliveries = {
+                let state = self.server.state();
+                self.cursor.read(&state.store, N_CHANGES)
+            };
+            match deliveries {
+                Ok(deliveries) if deliveries.is_empty() => {}
+                Ok(deliveries) => return Some(self.frames(&deliveries)),
+                Err(Unreadable::Compacted { asked, compacted }) => {
+                    self.is_over = true;
+                    return Some(self.error(&too_old(asked, compacted)));
+                }
+                Err(Unreadable::Future { .. }) => return None,
+            }
+            let wake_at = self.bookmark_at.map_or(self.ends_at, |at| at.min(self.ends_at));
+            match tokio::time::timeout_at(wake_at, self.news.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return None,
+                Err(_) if wake_at >= self.ends_at => return None,
+                Err(_) => {
+                    self.bookmark_at = Some(wake_at + BOOKMARK_EVERY);
+                    return Some(self.bookmark(false));
+                }
+            }
+        }
+    }
+
+    /// A part of what was there at the start.
+    fn initial_part(&mut self) -> Option<Bytes> {
+        let mut part = Vec::new();
+        while part.len() < PART_BYTES {
+            let Some(object) = self.initial.next() else { break };
+            let revision = object.revision();
+            let delivery = Delivery { kind: ChangeKind::Added, object, revision };
+            self.frame(&delivery, &mut part);
+        }
+        if self.initial.len() == 0 && self.ends_initial {
+            self.ends_initial = false;
+            part.extend_from_slice(&self.bookmark(true));
+        }
+        (!part.is_empty()).then(|| part.into())
+    }
+
+    fn frames(&mut self, deliveries: &[Delivery]) -> Bytes {
+        let mut part = Vec::new();
+        for delivery in deliveries {
+            self.frame(delivery, &mut part);
+        }
+        part.into()
+    }
+
+    fn frame(&mut self, delivery: &Delivery, part: &mut Vec<u8>) {
+        let kind = event_type(delivery.kind);
+        let json = delivery.object.json_at(delivery.revision);
+        if self.form.view == View::Whole && !event::is_other(&self.kind) {
+            match self.form.encoding {
+                Encoding::Json => {
+                    part.extend_from_slice(b"{\"type\":\"");
+                    part.extend_from_slice(kind.as_bytes());
+                    part.extend_from_slice(b"\",\"object\":");
+                    part.extend_from_slice(&json);
+                    part.extend_from_slice(b"}\n");
+                }
+                Encoding::Protobuf => {
+                    let make = || {
+                        let value = serde_json::from_slice(&json).unwrap_or(Value::Null);
+                        self.encoded(kind, &value)
+                    };
+                    let frames = &self.server.shared.frames;
+                    part.extend_from_slice(&frames.get(delivery, &self.kind, make));
+                }
+            }
+            return;
+        }
+        let value = serde_json::from_slice(&json).unwrap_or(Value::Null);
+        let value = event::shown(&self.kind, value);
+        let value = match self.form.view {
+            View::Whole => value,
+            View::Metadata => partial(&value),
+            View::Table => {
+                let row = table::row(&self.kind, &value, self.server.now(), self.include);
+                let list = json!({"resourceVersion": delivery.revision.to_string()});
+                let with_columns = !std::mem::replace(&mut self.sent_columns, true);
+                table::table(&self.kind, &list, &[row], with_columns)
+            }
+        };
+        part.extend_from_slice(&self.encoded(kind, &value));
+    }
+
+    /// An event with any object of this watch's view.
+    fn encoded(&self, kind: &str, value: &Value) -> Vec<u8> {
+        let id = match (self.form.view, value["kind"].as_str()) {
+            (_, Some("Status")) => crate::schema::schema().find("meta/v1.Status"),
+            (View::Metadata, _) => crate::schema::schema().find("meta/v1.PartialObjectMetadata"),
+            _ => Some(self.kind.type_id),
+        };
+        match (self.form.encoding, id) {
+            (Encoding::Protobuf, Some(id)) => {
+                proto::watch_frame(kind, &proto::encode_object(id, value))
+            }
+            _ => format!("{{\"type\":\"{kind}\",\"object\":{value}}}\n").into_bytes(),
+        }
+    }
+
+    fn bookmark(&self, ends_initial: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": self.cursor.revision().to_string()});
+        if ends_initial {
+            metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
+        }
+        let value = match self.form.view {
+            View::Whole => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(),
+                "metadata": metadata}),
+            View::Metadata => partial(&json!({"metadata": metadata})),
+            View::Table => table::table(&self.kind, &metadata, &[], false),
+        };
+        self.encoded("BOOKMARK", &value).into()
+    }
+
+    fn error(&self, error: &ApiError) -> Bytes {
+        self.encoded("ERROR", &error.to_status()).into()
+    }
+}
+
+fn event_type(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Added => "ADDED",
+        ChangeKind::Modified => "MODIFIED",
+        ChangeKind::Deleted => "DELETED",
+    }
+}
+
+/// Protobuf frames of the last changes: many watchers want the same one at the same time.
+#[derive(Default)]
+pub(super) struct FrameCache {
+    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+    known: Mutex<Map<(u64, &'static str, &'static str), Arc<Vec<u8>>>>,
+}
+
+/// How many frames are known before all are forgotten.
+const N_FRAMES_MAX: usize = 4096;
+
+impl FrameCache {
+    fn get(
+        &self,
+        delivery: &Delivery,
+        kind: &Kind,
+        make: impl FnOnce() -> Vec<u8>,
+    ) -> Arc<Vec<u8>> {
+        // A revision belongs to one object; its view may still differ between watchers.
+        let key = (delivery.revision, event_type(delivery.kind), kind.resource);
+        #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+        let lock = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(frame) = lock().get(&key) {
+            return Arc::clone(frame);
+        }
+        let frame = Arc::new(make());
+        let mut known = lock();
+        if known.len() >= N_FRAMES_MAX {
+            known.clear();
+        }
+        known.insert(key, Arc::clone(&frame));
+        frame
+    }
+}

@@ -1,0 +1,280 @@
+//! Refusals, in the words of kube-apiserver: clients act on code, reason and details, people on the message.
+
+use serde_json::{Value, json};
+
+use crate::schema::Kind;
+
+/// A request that is refused. Becomes a `Status` object.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// The HTTP code.
+    pub code: u16,
+    /// For programs, such as `NotFound`.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// `status.details`, or null.
+    pub details: Value,
+}
+
+/// A field that makes an object invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// Such as `FieldValueRequired`.
+    pub reason: &'static str,
+    /// Such as `Required value`.
+    pub message: String,
+    /// Such as `spec.containers[0].name`.
+    pub field: String,
+}
+
+impl Cause {
+    /// A field that must be set. `detail` may be empty.
+    pub fn required(field: impl Into<String>, detail: &str) -> Cause {
+        Cause::new("FieldValueRequired", "Required value".to_owned(), field, detail)
+    }
+
+    /// A field with a value that cannot be.
+    pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Cause {
+        let message = format!("Invalid value: {}", printed(value));
+        Cause::new("FieldValueInvalid", message, field, detail)
+    }
+
+    /// A field that may not be set, or not be changed.
+    pub fn forbidden(field: impl Into<String>, detail: &str) -> Cause {
+        Cause::new("FieldValueForbidden", "Forbidden".to_owned(), field, detail)
+    }
+
+    /// A value that occurs twice where it may not.
+    pub fn duplicate(field: impl Into<String>, value: &Value) -> Cause {
+        let message = format!("Duplicate value: {}", printed(value));
+        Cause::new("FieldValueDuplicate", message, field, "")
+    }
+
+    /// A value that is none of those there are.
+    pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Cause {
+        let mut names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
+        names.sort();
+        let message = format!("Unsupported value: {}", printed(value));
+        let detail = format!("supported values: {}", names.join(", "));
+        Cause::new("FieldValueNotSupported", message, field, &detail)
+    }
+
+    /// More than fits.
+    pub fn too_long(field: impl Into<String>, bytes_max: usize) -> Cause {
+        let detail = format!("may not be more than {bytes_max} bytes");
+        Cause::new("FieldValueTooLong", "Too long".to_owned(), field, &detail)
+    }
+
+    /// Something that is named and does not exist.
+    pub fn not_found(field: impl Into<String>, value: &Value) -> Cause {
+        let message = format!("Not found: {}", printed(value));
+        Cause::new("FieldValueNotFound", message, field, "")
+    }
+
+    fn new(reason: &'static str, what: String, field: impl Into<String>, detail: &str) -> Cause {
+        let message = if detail.is_empty() { what } else { format!("{what}: {detail}") };
+        Cause { reason, message, field: field.into() }
+    }
+
+    fn text(&self) -> String {
+        format!("{}: {}", self.field, self.message)
+    }
+}
+
+fn printed(value: &Value) -> String {
+    value.to_string()
+}
+
+/// Several complaints as upstream joins them.
+fn aggregate(causes: &[Cause]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in causes {
+        if !texts.contains(&cause.text()) {
+            texts.push(cause.text());
+        }
+    }
+    if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) }
+}
+
+fn details(kind: &Kind, name: &str) -> Value {
+    let mut details = json!({"kind": kind.resource});
+    if !name.is_empty() {
+        details["name"] = name.into();
+    }
+    if !kind.group.is_empty() {
+        details["group"] = kind.group.into();
+    }
+    details
+}
+
+impl ApiError {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError { code, reason, message: message.into(), details: Value::Null }
+    }
+
+    fn with(mut self, details: Value) -> ApiError {
+        self.details = details;
+        self
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(400, "BadRequest", message)
+    }
+
+    /// 401.
+    pub fn unauthorized() -> ApiError {
+        ApiError::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 for an object.
+    pub fn forbidden(kind: &Kind, name: &str, why: &str) -> ApiError {
+        let message = match name {
+            "" => format!("{} is forbidden: {why}", kind.qualified()),
+            _ => format!("{} {name:?} is forbidden: {why}", kind.qualified()),
+        };
+        ApiError::new(403, "Forbidden", message).with(details(kind, name))
+    }
+
+    /// 404 for an object.
+    pub fn not_found(kind: &Kind, name: &str) -> ApiError {
+        let message = format!("{} {name:?} not found", kind.qualified());
+        ApiError::new(404, "NotFound", message).with(details(kind, name))
+    }
+
+    /// 404 for a path within a known group.
+    pub fn no_such_resource() -> ApiError {
+        let message = "the server could not find the requested resource";
+        ApiError::new(404, "NotFound", message).with(json!({}))
+    }
+
+    /// 405.
+    pub fn method_not_allowed() -> ApiError {
+        let message = "the server does not allow this method on the requested resource";
+        ApiError::new(405, "MethodNotAllowed", message).with(json!({}))
+    }
+
+    /// 406.
+    pub fn not_acceptable(accepted: &str) -> ApiError {
+        let message = format!("only the following media types are accepted: {accepted}");
+        ApiError::new(406, "NotAcceptable", message)
+    }
+
+    /// 409, the name is taken.
+    pub fn already_exists(kind: &Kind, name: &str) -> ApiError {
+        let message = format!("{} {name:?} already exists", kind.qualified());
+        ApiError::new(409, "AlreadyExists", message).with(details(kind, name))
+    }
+
+    /// 409, because of `why`; `subresource` may be empty.
+    pub fn conflict(kind: &Kind, subresource: &str, name: &str, why: &str) -> ApiError {
+        let slash = if subresource.is_empty() { "" } else { "/" };
+        let resource = match kind.group {
+            "" => format!("{}{slash}{subresource}", kind.resource),
+            group => format!("{}{slash}{subresource}.{group}", kind.resource),
+        };
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
+        let mut details = details(kind, name);
+        details["kind"] = format!("{}{slash}{subresource}", kind.resource).into();
+        ApiError::new(409, "Conflict", message).with(details)
+    }
+
+    /// 409, the object has changed since it was read.
+    pub fn modified(kind: &Kind, name: &str) -> ApiError {
+        ApiError::conflict(
+            kind,
+            "",
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 410 for a list or watch at a forgotten revision.
+    pub fn expired(message: impl Into<String>) -> ApiError {
+        ApiError::new(410, "Expired", message)
+    }
+
+    /// 413.
+    pub fn too_large(bytes_max: usize) -> ApiError {
+        let message = format!("Request entity too large: limit is {bytes_max}");
+        ApiError::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 415.
+    pub fn unsupported_media_type(accepted: &str) -> ApiError {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        ApiError::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 422; `causes` is not empty.
+    pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> ApiError {
+        let qualified = match kind.group {
+            "" => kind.kind.to_owned(),
+            group => format!("{}.{group}", kind.kind),
+        };
+        let message = format!("{qualified} {name:?} is invalid: {}", aggregate(causes));
+        let mut details = details(kind, name);
+        details["kind"] = kind.kind.into();
+        details["causes"] = causes
+            .iter()
+            .map(|it| json!({"reason": it.reason, "message": it.message, "field": it.field}))
+            .collect();
+        ApiError::new(422, "Invalid", message).with(details)
+    }
+
+    /// 422 for a patch that cannot be carried out.
+    pub fn unprocessable(message: impl Into<String>) -> ApiError {
+        ApiError::new(422, "Invalid", message)
+    }
+
+    /// 429 with a cause for programs.
+    pub fn too_many_requests(message: &str, cause: &str, detail: String) -> ApiError {
+        let details = json!({"causes": [{"reason": cause, "message": detail}]});
+        ApiError::new(429, "TooManyRequests", message).with(details)
+    }
+
+    /// 500.
+    pub fn internal(message: &str) -> ApiError {
+        let error = ApiError::new(500, "InternalError", format!("Internal error occurred: {message}"));
+        error.with(json!({"causes": [{"message": message}]}))
+    }
+
+    /// 504, a revision that is not reached yet.
+    pub fn too_large_revision(asked: u64, newest: u64) -> ApiError {
+        let message = format!("Too large resource version: {asked}, current: {newest}");
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        ApiError::new(504, "Timeout", message)
+            .with(json!({"causes": [cause], "retryAfterSeconds": 1}))
+    }
+
+    /// The `Status` object.
+    pub fn to_status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        status
+    }
+}
+
+/// The `Status` of something done; `details` may be null.
+pub fn success(details: Value) -> Value {
+    let mut status =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if !details.is_null() {
+        status["details"] = details;
+    }
+    status
+}

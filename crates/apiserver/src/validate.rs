@@ -1,0 +1,351 @@
+//! What makes an object invalid, in upstream's words. Metadata is checked of every kind; beyond that pods, workloads,
+//! nodes, services and priority classes.
+
+mod pod;
+mod text;
+
+use serde_json::Value;
+
+use crate::object::{entries, meta};
+use crate::schema::Kind;
+use crate::status::Cause;
+
+/// Complaints about a new object, with its defaults.
+pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
+    let mut causes = metadata(kind, value);
+    let spec = &value["spec"];
+    match (kind.group, kind.resource) {
+        ("", "pods") => pod::spec(spec, "spec", &mut causes),
+        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
+            workload(value, &mut causes);
+        }
+        ("", "replicationcontrollers") => replication_controller(value, &mut causes),
+        ("batch", "jobs") => job(spec, "spec", &mut causes),
+        ("batch", "cronjobs") => cron_job(spec, &mut causes),
+        ("", "nodes") => node(spec, &mut causes),
+        ("", "services") => service(spec, &mut causes),
+        ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
+        _ => {}
+    }
+    causes
+}
+
+/// Complaints about a change through a (sub)resource.
+pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
+    if !matches!(subresource, "" | "ephemeralcontainers" | "resize") {
+        return Vec::new();
+    }
+    let mut causes = create(kind, new);
+    let mut fixed = |field: &str| {
+        let at = |value: &Value| {
+            field.split('.').fold(value.clone(), |value, name| value[name].clone())
+        };
+        if at(old) != at(new) {
+            causes.push(Cause::invalid(field, &at(new), "field is immutable"));
+        }
+    };
+    match (kind.group, kind.resource) {
+        ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
+        ("apps", "deployments" | "replicasets" | "daemonsets") => fixed("spec.selector"),
+        ("batch", "jobs") => {
+            fixed("spec.selector");
+            fixed("spec.completionMode");
+        }
+        ("scheduling.k8s.io", "priorityclasses") => {
+            fixed("value");
+            fixed("preemptionPolicy");
+        }
+        ("apps", "statefulsets") => stateful_set_update(old, new, &mut causes),
+        ("", "secrets" | "configmaps") if old["immutable"] == true => immutable(old, new, &mut causes),
+        _ => {}
+    }
+    causes
+}
+
+fn immutable(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    for field in ["data", "binaryData", "stringData"] {
+        if old[field] != new[field] {
+            causes.push(Cause::forbidden(field, "field is immutable when `immutable` is set"));
+        }
+    }
+    if new["immutable"] != true {
+        causes.push(Cause::forbidden("immutable", "field is immutable when `immutable` is set"));
+    }
+}
+
+const STATEFUL_SET_FIXED: &str = "updates to statefulset spec for fields other than 'replicas', \
+    'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', \
+    'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+
+fn stateful_set_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let fixed = ["selector", "serviceName", "volumeClaimTemplates", "podManagementPolicy"];
+    if fixed.iter().any(|field| old["spec"][field] != new["spec"][field]) {
+        causes.push(Cause::forbidden("spec", STATEFUL_SET_FIXED));
+    }
+}
+
+/// Resources whose names are labels of DNS.
+const NAMED_BY_LABEL: &[&str] = &["namespaces", "services"];
+
+fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let name = meta(value, "name");
+    let complaints = if kind.group == "rbac.authorization.k8s.io" {
+        text::path_segment(name)
+    } else if NAMED_BY_LABEL.contains(&kind.resource) {
+        text::label_name(name)
+    } else {
+        text::subdomain(name)
+    };
+    for complaint in complaints {
+        causes.push(Cause::invalid("metadata.name", &name.into(), &complaint));
+    }
+    labels(&value["metadata"]["labels"], "metadata.labels", &mut causes);
+    annotations(&value["metadata"]["annotations"], &mut causes);
+    for (at, owner) in entries(&value["metadata"]["ownerReferences"]).iter().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner[field].as_str().is_none_or(str::is_empty) {
+                let path = format!("metadata.ownerReferences[{at}].{field}");
+                causes.push(Cause::invalid(path, &"".into(), "must not be empty"));
+            }
+        }
+    }
+    causes
+}
+
+fn labels(labels: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        for complaint in loadmaster_api::selector::label_key_complaints(key) {
+            causes.push(Cause::invalid(path, &key.as_str().into(), &complaint));
+        }
+        for complaint in
+            loadmaster_api::selector::label_value_complaints(value.as_str().unwrap_or_default())
+        {
+            causes.push(Cause::invalid(path, value, &complaint));
+        }
+    }
+}
+
+/// As upstream's `TotalAnnotationSizeLimitB`.
+const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+fn annotations(annotations: &Value, causes: &mut Vec<Cause>) {
+    let mut n_bytes = 0;
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        n_bytes += key.len() + value.as_str().map_or(0, str::len);
+        for complaint in loadmaster_api::selector::label_key_complaints(&key.to_lowercase()) {
+            causes.push(Cause::invalid("metadata.annotations", &key.as_str().into(), &complaint));
+        }
+    }
+    if n_bytes > ANNOTATION_BYTES_MAX {
+        causes.push(Cause::too_long("metadata.annotations", ANNOTATION_BYTES_MAX));
+    }
+}
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+fn not_negative(value: &Value, path: impl Into<String>, causes: &mut Vec<Cause>) {
+    if value.as_i64().is_some_and(|n| n < 0) {
+        causes.push(Cause::invalid(path, value, NOT_NEGATIVE));
+    }
+}
+
+/// Deployments and their like: a selector that selects the template, and a template that may run for ever.
+fn workload(value: &Value, causes: &mut Vec<Cause>) {
+    let spec = &value["spec"];
+    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"] {
+        not_negative(&spec[field], format!("spec.{field}"), causes);
+    }
+    let selector = &spec["selector"];
+    let is_empty = |field: &str| selector[field].as_object().is_none_or(serde_json::Map::is_empty);
+    let template = &spec["template"];
+    let template_labels = &template["metadata"]["labels"];
+    if selector.is_null() {
+        causes.push(Cause::required("spec.selector", ""));
+    } else if is_empty("matchLabels") && entries(&selector["matchExpressions"]).is_empty() {
+        let detail = "empty selector is invalid for deployment";
+        causes.push(Cause::invalid("spec.selector", selector, detail));
+    } else if !crate::select::selects(selector, &crate::object::labels(template)) {
+        let shown = if template_labels.is_null() { &Value::Null } else { template_labels };
+        let detail = "`selector` does not match template `labels`";
+        causes.push(Cause::invalid("spec.template.metadata.labels", shown, detail));
+    }
+    template_spec(template, "spec.template", &["Always"], causes);
+}
+
+fn replication_controller(value: &Value, causes: &mut Vec<Cause>) {
+    let spec = &value["spec"];
+    not_negative(&spec["replicas"], "spec.replicas", causes);
+    if spec["selector"].as_object().is_none_or(serde_json::Map::is_empty) {
+        causes.push(Cause::required("spec.selector", ""));
+    }
+    if spec["template"].is_null() {
+        causes.push(Cause::required("spec.template", ""));
+    } else {
+        template_spec(&spec["template"], "spec.template", &["Always"], causes);
+    }
+}
+
+fn template_spec(template: &Value, path: &str, restart: &[&str], causes: &mut Vec<Cause>) {
+    labels(&template["metadata"]["labels"], &format!("{path}.metadata.labels"), causes);
+    pod::spec(&template["spec"], &format!("{path}.spec"), causes);
+    let policy = template["spec"]["restartPolicy"].as_str().unwrap_or_default();
+    if !restart.contains(&policy) && matches!(policy, "Always" | "OnFailure" | "Never") {
+        let policy = &template["spec"]["restartPolicy"];
+        causes.push(Cause::not_supported(format!("{path}.spec.restartPolicy"), policy, restart));
+    }
+}
+
+fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for field in ["parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"] {
+        not_negative(&spec[field], format!("{path}.{field}"), causes);
+    }
+    let template = &spec["template"];
+    let template_path = format!("{path}.template");
+    if template["spec"]["restartPolicy"] == "Always" {
+        let at = format!("{template_path}.spec.restartPolicy");
+        causes.push(Cause::required(at, "valid values: \"OnFailure\", \"Never\""));
+    }
+    labels(&template["metadata"]["labels"], &format!("{template_path}.metadata.labels"), causes);
+    pod::spec(&template["spec"], &format!("{template_path}.spec"), causes);
+}
+
+fn cron_job(spec: &Value, causes: &mut Vec<Cause>) {
+    if spec["schedule"].as_str().is_none_or(str::is_empty) {
+        causes.push(Cause::required("spec.schedule", ""));
+    }
+    job(&spec["jobTemplate"]["spec"], "spec.jobTemplate.spec", causes);
+}
+
+const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "PreferNoSchedule"];
+
+fn node(spec: &Value, causes: &mut Vec<Cause>) {
+    let mut seen: Vec<(&Value, &Value)> = Vec::new();
+    for (at, taint) in entries(&spec["taints"]).iter().enumerate() {
+        let path = format!("metadata.taints[{at}]");
+        let key = taint["key"].as_str().unwrap_or_default();
+        for complaint in loadmaster_api::selector::label_key_complaints(key) {
+            causes.push(Cause::invalid(format!("{path}.key"), &key.into(), &complaint));
+        }
+        let value = taint["value"].as_str().unwrap_or_default();
+        for complaint in loadmaster_api::selector::label_value_complaints(value) {
+            causes.push(Cause::invalid(format!("{path}.value"), &value.into(), &complaint));
+        }
+        match taint["effect"].as_str().unwrap_or_default() {
+            "" => causes.push(Cause::required(format!("{path}.effect"), "")),
+            effect if !EFFECTS.contains(&effect) => {
+                causes.push(Cause::not_supported(format!("{path}.effect"), &effect.into(), EFFECTS));
+            }
+            _ => {}
+        }
+        let identity = (&taint["key"], &taint["effect"]);
+        if seen.contains(&identity) {
+            let mut cause = Cause::duplicate(path, taint);
+            cause.message.push_str(": taints must be unique by key and effect pair");
+            causes.push(cause);
+        }
+        seen.push(identity);
+    }
+}
+
+fn service(spec: &Value, causes: &mut Vec<Cause>) {
+    let is_headless = spec["clusterIP"] == "None";
+    let is_external = spec["type"] == "ExternalName";
+    let ports = entries(&spec["ports"]);
+    if ports.is_empty() && !is_headless && !is_external {
+        causes.push(Cause::required("spec.ports", ""));
+    }
+    for (at, port) in ports.iter().enumerate() {
+        let path = format!("spec.ports[{at}]");
+        if ports.len() > 1 && port["name"].as_str().is_none_or(str::is_empty) {
+            causes.push(Cause::required(format!("{path}.name"), ""));
+        }
+        pod::port(&port["port"], &format!("{path}.port"), causes);
+        let protocols = &["SCTP", "TCP", "UDP"];
+        if !protocols.iter().any(|it| port["protocol"] == *it) {
+            let path = format!("{path}.protocol");
+            causes.push(Cause::not_supported(path, &port["protocol"], protocols));
+        }
+    }
+    let types = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    if !types.iter().any(|it| spec["type"] == *it) {
+        causes.push(Cause::not_supported("spec.type", &spec["type"], types));
+    }
+}
+
+/// Upstream's `HighestUserDefinablePriority`.
+const USER_PRIORITY_MAX: i64 = 1_000_000_000;
+
+fn priority_class(value: &Value, causes: &mut Vec<Cause>) {
+    let name = meta(value, "name");
+    if name.starts_with("system-") {
+        if !matches!(name, "system-node-critical" | "system-cluster-critical") {
+            let detail = "priority class names with 'system-' prefix are reserved for system use only. error: unknown system priority class";
+            causes.push(Cause::forbidden("metadata.name", detail));
+        }
+    } else if value["value"].as_i64().unwrap_or(0) > USER_PRIORITY_MAX {
+        let detail = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
+        causes.push(Cause::forbidden("value", &detail));
+    }
+    let policies = &["Never", "PreemptLowerPriority"];
+    let policy = &value["preemptionPolicy"];
+    if !policies.iter().any(|it| policy == *it) {
+        causes.push(Cause::not_supported("preemptionPolicy", policy, policies));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::Kinds;
+    use crate::store::{Limits, Store};
+
+    #[track_caller]
+    fn check(group: &str, resource: &str, value: Value, want: &Expect) {
+        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kind = kinds.named(group, resource).expect("a kind");
+        let mut value = value;
+        crate::defaults::apply(kind, &mut value);
+        let lines: Vec<String> =
+            create(kind, &value).iter().map(|it| format!("{}: {}", it.field, it.message)).collect();
+        want.assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn complaints() {
+        check("", "pods", json!({"metadata": {"name": "a"}, "spec": {}}), &expect!["spec.containers: Required value"]);
+        check(
+            "",
+            "pods",
+            json!({"metadata": {"name": "a"}, "spec": {"containers": [
+                {"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
+                {"name": "c", "ports": [{"containerPort": 0}]}]}}),
+            &expect![[r#"
+                spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1
+                spec.containers[1].name: Duplicate value: "c"
+                spec.containers[1].image: Required value
+                spec.containers[1].ports[0].containerPort: Invalid value: 0: must be between 1 and 65535, inclusive"#]],
+        );
+        check(
+            "apps",
+            "deployments",
+            json!({"metadata": {"name": "a"}, "spec": {"replicas": -1, "selector": {"matchLabels": {"a": "b"}},
+                "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"restartPolicy": "Never",
+                "containers": [{"name": "c", "image": "i"}]}}}}),
+            &expect![[r#"
+                spec.replicas: Invalid value: -1: must be greater than or equal to 0
+                spec.template.metadata.labels: Invalid value: {"a":"c"}: `selector` does not match template `labels`
+                spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always""#]],
+        );
+        check(
+            "scheduling.k8s.io",
+            "priorityclasses",
+            json!({"metadata": {"name": "high"}, "value": 1_000_000_001}),
+            &expect!["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"],
+        );
+        check("", "namespaces", json!({"metadata": {"name": "a.b"}}), &expect![[r#"metadata.name: Invalid value: "a.b": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"#]]);
+    }
+}
