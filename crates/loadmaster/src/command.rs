@@ -9,7 +9,7 @@ use loadmaster_daemon::is_kube_scheduler;
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{Answer, Exit, guard};
-use crate::{config_check, explain, run, up};
+use crate::{apiserver, config_check, explain, run, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
@@ -32,6 +32,7 @@ Examples:
   loadmaster up                                      a cluster in memory, before your eyes
   loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
   loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
+  loadmaster apiserver                               an API server for kubectl and schedulers
   loadmaster config check scheduler.yaml             is this configuration right?
 
 Exit codes: 0 done, 1 a finding (pods that fit nowhere), 2 usage or bad input, 70 a bug.";
@@ -41,6 +42,7 @@ enum Command {
     Run(run::Args),
     Up(up::Args),
     Explain(explain::Args),
+    Apiserver(apiserver::Args),
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -112,6 +114,7 @@ fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answe
         Command::Run(_) => Ok(Exit::Done),
         Command::Up(args) => up::run(&args, registry, out),
         Command::Explain(args) => explain::run(&args, registry, out),
+        Command::Apiserver(args) => apiserver::run(&args, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::Completion { shell } => {
             let mut script = Vec::new();

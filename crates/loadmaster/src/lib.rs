@@ -23,6 +23,7 @@
 
 #![warn(missing_docs)]
 
+mod apiserver;
 mod command;
 mod config_check;
 mod exit;

@@ -71,18 +71,16 @@ impl Pki {
         &self.authority_pem
     }
 
-    /// A certificate that says its bearer is this user, in these groups.
+    /// A certificate that says its bearer is this user, in this group.
     ///
     /// # Errors
     ///
     /// When it cannot be made.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, TlsError> {
+    pub fn client(&self, user: &str, group: &str) -> Result<Identity, TlsError> {
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
-        for group in groups {
-            params.distinguished_name.push(DnType::OrganizationName, *group);
-        }
+        params.distinguished_name.push(DnType::OrganizationName, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(TlsError::Certificate)?;
         Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
@@ -136,9 +134,9 @@ mod tests {
     #[test]
     fn a_certificate_names_its_user() {
         let pki = Pki::new(&["localhost", "127.0.0.1"]).expect("certificates");
-        let identity = pki.client("ann", &["a", "b"]).expect("a certificate");
+        let identity = pki.client("ann", "a").expect("a certificate");
         let der = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
-        let want = User::authenticated("ann", vec!["a".to_owned(), "b".to_owned()]);
+        let want = User::authenticated("ann", vec!["a".to_owned()]);
         assert_eq!(user_of(&der), Some(want));
     }
 }
