@@ -64,6 +64,7 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
         ("batch", "jobs") => {
             reset_status(kind, value);
             job_selector(value);
+            job_labels(value);
         }
         _ if kind.has_status() => reset_status(kind, value),
         _ => {}
@@ -96,6 +97,19 @@ fn job_selector(job: &mut Value) {
         known.extend(labels);
     }
     job["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+}
+
+/// A job without labels has those of its pods.
+fn job_labels(job: &mut Value) {
+    let labels = job["spec"]["template"]["metadata"]["labels"].clone();
+    let is_bare = entries_of(&job["metadata"]["labels"]) == 0;
+    if is_bare && entries_of(&labels) > 0 {
+        meta_mut(job).insert("labels".to_owned(), labels);
+    }
+}
+
+fn entries_of(map: &Value) -> usize {
+    map.as_object().map_or(0, Map::len)
 }
 
 /// Makes an update through a (sub)resource change only what that may change.
@@ -152,7 +166,10 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
         _ => {}
     }
     let counts = COUNTED.contains(&kind.resource) && subresource != "status";
-    if counts && wanted_differs(old, new) {
+    // The annotations of a deployment say things its controller acts on.
+    let notes_differ = kind.is("apps", "deployments")
+        && old["metadata"]["annotations"] != new["metadata"]["annotations"];
+    if counts && (notes_differ || wanted_differs(old, new)) {
         bump_generation(new);
     }
 }

@@ -43,12 +43,7 @@ fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldTest>, ApiError> {
             ))
         })?;
         let field = selectable_field(kind, name).ok_or_else(|| {
-            let api_version = kind.api_version();
-            ApiError::bad_request(format!(
-                "Unable to find {:?} that match label selector \"\", field selector {text:?}: \
-                 field label not supported: {name}",
-                format!("{}, {}", api_version, kind.resource)
-            ))
+            ApiError::bad_request(format!("field label not supported: {name}"))
         })?;
         tests.push(FieldTest { field, equals, value: value.into() });
     }
@@ -123,7 +118,7 @@ fn requirement(text: &str) -> Result<(Requirement, &str), String> {
         _ => return Err(format!("found '{rest}', expected: in, notin, =, ==, !=, gt, lt")),
     };
     let list = after.trim_start().strip_prefix('(').and_then(|list| list.split_once(')'));
-    let (values, rest) = list.ok_or_else(|| format!("found '{after}', expected: '('"))?;
+    let (values, rest) = list.ok_or_else(|| format!("found '{}' expected: '('", after.trim()))?;
     let values = values.split(',').map(|value| value.trim().into()).collect();
     Ok((make(key, operator, values), rest))
 }

@@ -52,10 +52,9 @@ impl Cause {
         Cause::new("FieldValueDuplicate", message, field, "")
     }
 
-    /// A value that is none of those there are.
+    /// A value that is none of those there are, which are told in the order given.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Cause {
-        let mut names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
-        names.sort();
+        let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
         let message = format!("Unsupported value: {}", printed(value));
         let detail = format!("supported values: {}", names.join(", "));
         Cause::new("FieldValueNotSupported", message, field, &detail)
@@ -243,6 +242,21 @@ impl ApiError {
         error.with(json!({"causes": [{"message": message}]}))
     }
 
+    /// 422 for parameters of a list or watch.
+    pub fn invalid_options(cause: &Cause) -> ApiError {
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {}", cause.text());
+        ApiError::new(422, "Invalid", message).with(json!({
+            "group": "meta.k8s.io",
+            "kind": "ListOptions",
+            "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field}],
+        }))
+    }
+
+    /// 500 for an error that upstream does not classify.
+    pub fn unclassified(message: &str) -> ApiError {
+        ApiError::new(500, "", message)
+    }
+
     /// 504, a revision that is not reached yet.
     pub fn too_large_revision(asked: u64, newest: u64) -> ApiError {
         let message = format!("Too large resource version: {asked}, current: {newest}");
@@ -259,9 +273,11 @@ impl ApiError {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }
@@ -269,12 +285,13 @@ impl ApiError {
     }
 }
 
-/// The `Status` of something done; `details` may be null.
-pub fn success(details: Value) -> Value {
-    let mut status =
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    if !details.is_null() {
-        status["details"] = details;
-    }
-    status
+/// The `Status` of something created that is not shown.
+pub fn created() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+}
+
+/// The `Status` of something deleted.
+pub fn deleted(details: Value) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details})
 }

@@ -148,12 +148,13 @@ fn merge_list(
     let key = match how {
         Patch::Default | Patch::Replace => return Ok(patch.to_vec()),
         Patch::Merge => {
+            let original = old.clone();
             for value in patch {
                 if !old.contains(value) {
                     old.push(value.clone());
                 }
             }
-            return Ok(old);
+            return Ok(in_order(old, &original, patch, None));
         }
         Patch::MergeBy(key) => key,
     };
@@ -163,6 +164,7 @@ fn merge_list(
         let kept = patch.iter().filter(|entry| directive(entry).is_none());
         return Ok(kept.cloned().collect());
     }
+    let original = old.clone();
     for entry in patch {
         let Value::Object(members) = entry else { continue };
         let wanted = members.get(key).ok_or_else(|| Problem::NoMergeKey {
@@ -184,7 +186,7 @@ fn merge_list(
             }
         }
     }
-    Ok(old)
+    Ok(in_order(old, &original, patch, Some(key)))
 }
 
 /// Puts entries named by `order` in that order; those the patch does not know stay where they were among them.
@@ -278,7 +280,7 @@ mod tests {
             "meta/v1.ObjectMeta",
             json!({"finalizers": ["a", "b"]}),
             json!({"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]}),
-            &expect![[r#"{"finalizers":["b","c"]}"#]],
+            &expect![[r#"{"finalizers":["c","b"]}"#]],
         );
     }
 

@@ -36,30 +36,35 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         return Vec::new();
     }
     let mut causes = create(kind, new);
-    let mut fixed = |field: &str| {
-        let at = |value: &Value| {
-            field.split('.').fold(value.clone(), |value, name| value[name].clone())
-        };
-        if at(old) != at(new) {
-            causes.push(Cause::invalid(field, &at(new), "field is immutable"));
-        }
-    };
     match (kind.group, kind.resource) {
         ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
-        ("apps", "deployments" | "replicasets" | "daemonsets") => fixed("spec.selector"),
+        ("apps", "deployments" | "replicasets" | "daemonsets") => fixed("spec.selector", old, new, &mut causes),
         ("batch", "jobs") => {
-            fixed("spec.selector");
-            fixed("spec.completionMode");
+            fixed("spec.selector", old, new, &mut causes);
+            fixed("spec.completionMode", old, new, &mut causes);
         }
         ("scheduling.k8s.io", "priorityclasses") => {
-            fixed("value");
-            fixed("preemptionPolicy");
+            if old["value"] != new["value"] {
+                causes.push(Cause::forbidden("value", "may not be changed in an update."));
+            } else if old["preemptionPolicy"] != new["preemptionPolicy"] {
+                let policy = &new["preemptionPolicy"];
+                causes.push(Cause::invalid("preemptionPolicy", policy, "field is immutable"));
+            }
         }
         ("apps", "statefulsets") => stateful_set_update(old, new, &mut causes),
         ("", "secrets" | "configmaps") if old["immutable"] == true => immutable(old, new, &mut causes),
         _ => {}
     }
     causes
+}
+
+/// A field that may not change.
+fn fixed(field: &str, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let at =
+        |value: &Value| field.split('.').fold(value.clone(), |value, name| value[name].clone());
+    if at(old) != at(new) {
+        causes.push(Cause::invalid(field, &at(new), "field is immutable"));
+    }
 }
 
 fn immutable(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
@@ -162,7 +167,8 @@ fn workload(value: &Value, causes: &mut Vec<Cause>) {
     let template_labels = &template["metadata"]["labels"];
     if selector.is_null() {
         causes.push(Cause::required("spec.selector", ""));
-    } else if is_empty("matchLabels") && entries(&selector["matchExpressions"]).is_empty() {
+    }
+    if !selector.is_null() && is_empty("matchLabels") && entries(&selector["matchExpressions"]).is_empty() {
         let detail = "empty selector is invalid for deployment";
         causes.push(Cause::invalid("spec.selector", selector, detail));
     } else if !crate::select::selects(selector, &crate::object::labels(template)) {
@@ -217,7 +223,7 @@ fn cron_job(spec: &Value, causes: &mut Vec<Cause>) {
     job(&spec["jobTemplate"]["spec"], "spec.jobTemplate.spec", causes);
 }
 
-const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "PreferNoSchedule"];
+const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 fn node(spec: &Value, causes: &mut Vec<Cause>) {
     let mut seen: Vec<(&Value, &Value)> = Vec::new();
@@ -261,6 +267,9 @@ fn service(spec: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(format!("{path}.name"), ""));
         }
         pod::port(&port["port"], &format!("{path}.port"), causes);
+        if port["targetPort"].is_number() {
+            pod::port(&port["targetPort"], &format!("{path}.targetPort"), causes);
+        }
         let protocols = &["SCTP", "TCP", "UDP"];
         if !protocols.iter().any(|it| port["protocol"] == *it) {
             let path = format!("{path}.protocol");
@@ -325,9 +334,9 @@ mod tests {
                 {"name": "c", "ports": [{"containerPort": 0}]}]}}),
             &expect![[r#"
                 spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1
-                spec.containers[1].name: Duplicate value: "c"
                 spec.containers[1].image: Required value
-                spec.containers[1].ports[0].containerPort: Invalid value: 0: must be between 1 and 65535, inclusive"#]],
+                spec.containers[1].ports[0].containerPort: Invalid value: 0: must be between 1 and 65535, inclusive
+                spec.containers[1].name: Duplicate value: "c""#]],
         );
         check(
             "apps",
@@ -346,6 +355,6 @@ mod tests {
             json!({"metadata": {"name": "high"}, "value": 1_000_000_001}),
             &expect!["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"],
         );
-        check("", "namespaces", json!({"metadata": {"name": "a.b"}}), &expect![[r#"metadata.name: Invalid value: "a.b": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"#]]);
+        check("", "namespaces", json!({"metadata": {"name": "a.b"}}), &expect![[r#"metadata.name: Invalid value: "a.b": must not contain dots"#]]);
     }
 }

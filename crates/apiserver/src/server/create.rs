@@ -45,8 +45,12 @@ impl ApiServer {
     ) -> Result<(Value, Vec<String>), ApiError> {
         let value = match content_type(call.headers) {
             "application/json" | "" => serde_json::from_slice(call.body).map_err(|error| {
+                let why = match call.body {
+                    [] => "unexpected end of JSON input (<empty>)".to_owned(),
+                    _ => error.to_string(),
+                };
                 ApiError::bad_request(format!(
-                    "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
+                    "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {why}",
                     expected.kind
                 ))
             })?,

@@ -13,7 +13,7 @@ use crate::object::{draft, entries, meta, meta_mut, parsed};
 use crate::request::content_type;
 use crate::schema::{Kind, read, schema};
 use crate::select::filter;
-use crate::status::{ApiError, success};
+use crate::status::{ApiError, deleted as deleted_status};
 use crate::store::{Object, Refused, Span};
 use crate::{event, proto};
 
@@ -131,7 +131,7 @@ impl ApiServer {
                 if !call.kind.group.is_empty() {
                     details["group"] = call.kind.group.into();
                 }
-                Answer::status(200, &success(details), call.form)
+                Answer::status(200, &deleted_status(details), call.form)
             }
             Deleted::Gone(value) | Deleted::Marked(value) => {
                 Answer::viewed(200, call.kind, &event::shown(call.kind, value), call.form, now)

@@ -14,7 +14,7 @@ use crate::object::parsed;
 use crate::request::{Encoding, View};
 use crate::schema::{Kind, schema};
 use crate::select::filter;
-use crate::status::ApiError;
+use crate::status::{ApiError, Cause};
 use crate::store::{Object, Page, Span, Unreadable};
 use crate::{event, proto, table};
 
@@ -116,27 +116,33 @@ enum Wanted {
 fn wanted_revision(call: &Call<'_>, limit: usize) -> Result<Wanted, ApiError> {
     let revision = call.query.get("resourceVersion").map(revision_of).transpose()?;
     match (call.query.get("resourceVersionMatch"), revision) {
-        (Some("Exact"), Some(0) | None) => Err(ApiError::bad_request(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        (Some("Exact" | "NotOlderThan"), None) => Err(forbidden_match(
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        )),
+        (Some("Exact"), Some(0)) => Err(forbidden_match(
+            "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
         )),
         (Some("Exact"), Some(revision)) => Ok(Wanted::Exactly(revision)),
-        (Some("NotOlderThan"), None) => Err(ApiError::bad_request(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-        )),
         // An old rule: a limit and a revision without a match mean exactly.
         (None, Some(revision)) if limit > 0 && revision > 0 => Ok(Wanted::Exactly(revision)),
         (None | Some("NotOlderThan"), revision) => Ok(Wanted::AtLeast(revision.unwrap_or(0))),
-        (Some(other), _) => Err(ApiError::bad_request(format!(
-            "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
+        (Some(other), _) => Err(ApiError::invalid_options(&Cause::not_supported(
+            "resourceVersionMatch",
+            &other.into(),
+            &["Exact", "NotOlderThan", ""],
         ))),
     }
+}
+
+fn forbidden_match(why: &str) -> ApiError {
+    ApiError::invalid_options(&Cause::forbidden("resourceVersionMatch", why))
 }
 
 /// A revision as clients write it.
 pub(super) fn revision_of(text: &str) -> Result<u64, ApiError> {
     text.parse().map_err(|_| {
         ApiError::bad_request(format!(
-            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
         ))
     })
 }
@@ -155,7 +161,7 @@ fn read_token(token: &str) -> Result<(u64, String), ApiError> {
         let start = value["start"].as_str()?.strip_suffix('\0')?;
         Some((value["rv"].as_u64()?, start.to_owned()))
     });
-    parts.ok_or_else(|| ApiError::bad_request("continue key is not valid: unrecognized token"))
+    parts.ok_or_else(|| ApiError::bad_request("invalid continue token: continue key is not valid: illegal base64 data at input byte 0"))
 }
 
 fn values<'a>(

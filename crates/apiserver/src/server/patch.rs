@@ -50,8 +50,10 @@ impl Patch {
     fn apply(&self, call: &Call<'_>, expected: Expected<'_>, old: &Value) -> Result<Value, ApiError> {
         let mut value = old.clone();
         match self {
-            Patch::Json(patch) => json_patch::patch(&mut value, patch).map_err(|error| {
-                ApiError::unprocessable(format!("the server rejected our request due to an error in our request: {error}"))
+            Patch::Json(patch) => json_patch::patch(&mut value, patch).map_err(|_| {
+                ApiError::unprocessable(
+                    "the server rejected our request due to an error in our request",
+                )
             })?,
             Patch::Merge(patch) => {
                 if !patch.is_object() {

@@ -10,7 +10,7 @@ use super::{Answer, ApiServer, Call, spelled};
 use crate::auth::User;
 use crate::object::{entries, members_mut, meta, meta_mut, parsed};
 use crate::schema::schema;
-use crate::status::{ApiError, success};
+use crate::status::{ApiError, created};
 use crate::store::{Filter, Span};
 
 /// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
@@ -35,13 +35,13 @@ impl ApiServer {
         let text = |field: &str| target[field].as_str().unwrap_or_default();
         let node = text("name");
         if !matches!(text("kind"), "" | "Node") {
-            return Err(ApiError::internal(&format!(
+            return Err(ApiError::unclassified(&format!(
                 "target.kind: Unsupported value: {:?}: supported values: \"<empty>\", \"Node\"",
                 text("kind")
             )));
         }
         if node.is_empty() {
-            return Err(ApiError::internal("target.name: Required value"));
+            return Err(ApiError::unclassified("target.name: Required value"));
         }
         let labels = self.topology_labels(node)?;
         let now = spelled(self.now());
@@ -55,7 +55,7 @@ impl ApiServer {
             }
             Ok(bound(old, node, &binding, &labels, &now))
         })?;
-        Ok(Answer::status(201, &success(Value::Null), call.form)
+        Ok(Answer::status(201, &created(), call.form)
             .with_warnings(warnings)
             .into_response())
     }
@@ -95,7 +95,7 @@ impl ApiServer {
             self.spend_budget(namespace, &pod, deletion.dry_run)?;
         }
         self.delete_object(call.kind, namespace, name, &deletion)?;
-        Ok(Answer::status(201, &success(Value::Null), call.form).into_response())
+        Ok(Answer::status(201, &created(), call.form).into_response())
     }
 
     /// Takes one disruption from the budget over a pod.

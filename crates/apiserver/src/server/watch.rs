@@ -19,7 +19,7 @@ use super::{ApiServer, Call};
 use crate::request::{Encoding, Form, View};
 use crate::schema::Kind;
 use crate::select::filter;
-use crate::status::ApiError;
+use crate::status::{ApiError, Cause};
 use crate::store::{ChangeKind, Cursor, Delivery, Filter, Object, Span, Unreadable};
 use crate::{event, proto, table};
 
@@ -131,14 +131,14 @@ impl Start {
         let wants_initial = call.query.get("sendInitialEvents");
         let given_match = call.query.get("resourceVersionMatch");
         if wants_initial.is_none() && given_match.is_some() {
-            return Err(ApiError::bad_request(
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-            ));
+            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return Err(ApiError::invalid_options(&Cause::forbidden("resourceVersionMatch", why)));
         }
         match wants_initial {
-            Some(_) if given_match != Some("NotOlderThan") => Err(ApiError::bad_request(
-                "sendInitialEvents: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            )),
+            Some(_) if given_match != Some("NotOlderThan") => {
+                let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+                Err(ApiError::invalid_options(&Cause::forbidden("resourceVersionMatch", why)))
+            }
             Some("true" | "1") if call.query.is_on("allowWatchBookmarks") => {
                 Ok(Start::Initial { at_least: revision.unwrap_or(0) })
             }

@@ -24,11 +24,11 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         for (at, it) in entries(&spec[list]).iter().enumerate() {
             let path = format!("{path}.{list}[{at}]");
             let name = it["name"].as_str().unwrap_or_default();
+            container(it, &path, &volumes, causes);
             if names.contains(&name) && !name.is_empty() {
                 causes.push(Cause::duplicate(format!("{path}.name"), &name.into()));
             }
             names.push(name);
-            container(it, &path, &volumes, causes);
         }
     }
     let one_of = |field: &str, supported: &[&str], causes: &mut Vec<Cause>| {
@@ -37,7 +37,7 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::not_supported(path, &spec[field], supported));
         }
     };
-    one_of("restartPolicy", &["Always", "Never", "OnFailure"], causes);
+    one_of("restartPolicy", &["Always", "OnFailure", "Never"], causes);
     one_of("dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"], causes);
     not_negative(
         &spec["terminationGracePeriodSeconds"],

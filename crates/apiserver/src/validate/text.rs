@@ -22,7 +22,8 @@ pub(super) fn subdomain(name: &str) -> Vec<String> {
 pub(super) fn label_name(name: &str) -> Vec<String> {
     let mut complaints = too_long(name, 63);
     if !is_label(name) {
-        complaints.push(LABEL.to_owned());
+        let has_dots = name.split('.').all(is_label);
+        complaints.push(if has_dots { "must not contain dots" } else { LABEL }.to_owned());
     }
     complaints
 }
