@@ -165,7 +165,8 @@ fn pod(it: &mut Map<String, Value>) {
     set(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for list in ["containers", "initContainers"] {
-            for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+            {
                 host_ports(container);
             }
         }

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::schema::{Kind, Kinds, api_version};
 use crate::server::Answer;
 
-const AGGREGATED: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// `/version`.
 pub fn version() -> Value {
@@ -88,8 +87,7 @@ fn of_group(kinds: &Kinds, path: &str) -> Option<Answer> {
 }
 
 fn api_group(group: &str, versions: &[&str]) -> Value {
-    let version =
-        |it: &&str| json!({"groupVersion": api_version(group, it), "version": it});
+    let version = |it: &&str| json!({"groupVersion": api_version(group, it), "version": it});
     let versions: Vec<Value> = versions.iter().map(version).collect();
     json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "preferredVersion": versions[0],
         "versions": versions})
@@ -145,9 +143,7 @@ fn aggregated_answer(kinds: &Kinds, wanted: impl Fn(&str) -> bool) -> Answer {
 }
 
 fn aggregated_resource(kind: &Kind) -> Value {
-    let response_kind = |group: &str, version: &str, name: &str| {
-        json!({"group": group, "version": version, "kind": name})
-    };
+    let response_kind = |group: &str, version: &str, name: &str| json!({"group": group, "version": version, "kind": name});
     let mut entry = json!({
         "resource": kind.resource,
         "responseKind": response_kind(kind.group, kind.version, kind.kind),

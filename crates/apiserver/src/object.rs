@@ -114,7 +114,11 @@ static SELECTABLE: &[(&str, &str, &[Selectable])] = &[
         ],
     ),
     ("", "nodes", &[flag("spec.unschedulable")]),
-    ("", "namespaces", &[Selectable { name: "name", path: "metadata.name", absent: "" }, at("status.phase")]),
+    (
+        "",
+        "namespaces",
+        &[Selectable { name: "name", path: "metadata.name", absent: "" }, at("status.phase")],
+    ),
     ("", "secrets", &[at("type")]),
     ("", "events", EVENT),
     ("events.k8s.io", "events", EVENT),

@@ -209,20 +209,16 @@ impl Schemas<'_> {
             Shape::Bytes => json!({"type": "string", "format": "byte"}),
             Shape::Time | Shape::MicroTime => json!({"type": "string", "format": "date-time"}),
             // Named types in upstream; kubectl explain prints such names.
-            Shape::Quantity => {
-                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", json!({"type": "string"}))
-            }
+            Shape::Quantity => self
+                .named("io.k8s.apimachinery.pkg.api.resource.Quantity", json!({"type": "string"})),
             Shape::IntOrString => self.named(
                 "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
                 json!({"format": "int-or-string", "type": "string"}),
             ),
-            Shape::Raw => self.named(
-                "io.k8s.apimachinery.pkg.runtime.RawExtension",
-                json!({"type": "object"}),
-            ),
-            Shape::Fields => {
-                self.named("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1", json!({"type": "object"}))
-            }
+            Shape::Raw => self
+                .named("io.k8s.apimachinery.pkg.runtime.RawExtension", json!({"type": "object"})),
+            Shape::Fields => self
+                .named("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1", json!({"type": "object"})),
             Shape::Json => json!({}),
             Shape::Object(id) => {
                 self.add(*id);

@@ -182,7 +182,10 @@ impl Form {
         if accept.is_empty() {
             return Ok(Form { encoding: Encoding::Json, view: View::Whole });
         }
-        accept.split(',').find_map(Form::of_clause).ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
+        accept
+            .split(',')
+            .find_map(Form::of_clause)
+            .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
     }
 
     fn of_clause(clause: &str) -> Option<Form> {

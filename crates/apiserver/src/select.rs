@@ -42,9 +42,8 @@ fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldTest>, ApiError> {
                 "unable to find a valid field selector in {text:?}: invalid selector: {text:?}; can't understand {term:?}"
             ))
         })?;
-        let field = selectable_field(kind, name).ok_or_else(|| {
-            ApiError::bad_request(format!("field label not supported: {name}"))
-        })?;
+        let field = selectable_field(kind, name)
+            .ok_or_else(|| ApiError::bad_request(format!("field label not supported: {name}")))?;
         tests.push(FieldTest { field, equals, value: value.into() });
     }
     Ok(tests)
@@ -59,9 +58,7 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
 
 /// Reads `a=b, c!=d, e in (f, g), !h, i` and so on.
 fn labels(text: &str) -> Result<Selector, ApiError> {
-    let bad = |why: String| {
-        ApiError::bad_request(format!("unable to parse requirement: {why}"))
-    };
+    let bad = |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
     let mut match_expressions = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {

@@ -238,7 +238,8 @@ impl ApiError {
 
     /// 500.
     pub fn internal(message: &str) -> ApiError {
-        let error = ApiError::new(500, "InternalError", format!("Internal error occurred: {message}"));
+        let error =
+            ApiError::new(500, "InternalError", format!("Internal error occurred: {message}"));
         error.with(json!({"causes": [{"message": message}]}))
     }
 
@@ -260,7 +261,8 @@ impl ApiError {
     /// 504, a revision that is not reached yet.
     pub fn too_large_revision(asked: u64, newest: u64) -> ApiError {
         let message = format!("Too large resource version: {asked}, current: {newest}");
-        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        let cause =
+            json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
         ApiError::new(504, "Timeout", message)
             .with(json!({"causes": [cause], "retryAfterSeconds": 1}))
     }

@@ -30,12 +30,7 @@ const SET_ORDER: &str = "$setElementOrder/";
 /// # Errors
 ///
 /// When the patch is malformed.
-pub fn apply(
-    schema: &Schema,
-    id: TypeId,
-    value: Value,
-    patch: &Value,
-) -> Result<Value, Problem> {
+pub fn apply(schema: &Schema, id: TypeId, value: Value, patch: &Value) -> Result<Value, Problem> {
     let Value::Object(patch) = patch else { return Err(Problem::NotAnObject) };
     let Value::Object(members) = value else { return Err(Problem::NotAnObject) };
     Ok(Value::Object(merge_members(schema, Some(id), members, patch)?))
@@ -88,11 +83,13 @@ fn merge_members(
     for (name, order) in patch {
         let Some(list) = name.strip_prefix(SET_ORDER) else { continue };
         let field = id.and_then(|id| schema.field(id, list));
-        if let (false, Some(Value::Array(entries))) = (patch.contains_key(list), members.get_mut(list))
+        if let (false, Some(Value::Array(entries))) =
+            (patch.contains_key(list), members.get_mut(list))
         {
             let key = merge_key(field.map_or(Patch::Default, |field| field.patch));
             let original = entries.clone();
-            *entries = in_order(std::mem::take(entries), &original, list_of(SET_ORDER, order)?, key);
+            *entries =
+                in_order(std::mem::take(entries), &original, list_of(SET_ORDER, order)?, key);
         }
     }
     Ok(members)
@@ -167,10 +164,9 @@ fn merge_list(
     let original = old.clone();
     for entry in patch {
         let Value::Object(members) = entry else { continue };
-        let wanted = members.get(key).ok_or_else(|| Problem::NoMergeKey {
-            entry: entry.to_string(),
-            key: key.to_owned(),
-        })?;
+        let wanted = members
+            .get(key)
+            .ok_or_else(|| Problem::NoMergeKey { entry: entry.to_string(), key: key.to_owned() })?;
         if directive(entry).as_deref() == Some("delete") {
             old.retain(|it| it[key] != *wanted);
             continue;
@@ -251,7 +247,9 @@ mod tests {
             "core/v1.PodSpec",
             json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}),
             json!({"containers": [{"name": "b", "image": "2"}, {"name": "c"}]}),
-            &expect![[r#"{"containers":[{"image":"1","name":"a"},{"image":"2","name":"b"},{"name":"c"}]}"#]],
+            &expect![[
+                r#"{"containers":[{"image":"1","name":"a"},{"image":"2","name":"b"},{"name":"c"}]}"#
+            ]],
         );
         check(
             "core/v1.PodSpec",

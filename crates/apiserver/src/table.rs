@@ -1,6 +1,7 @@
 //! Tables, as `kubectl get` asks for them: columns and cells of upstream's printers.
 
 mod columns;
+mod more;
 mod pod;
 
 use jiff::Timestamp;
@@ -38,9 +39,9 @@ impl Include {
             None | Some("Metadata") => Ok(Include::Metadata),
             Some("None") => Ok(Include::Nothing),
             Some("Object") => Ok(Include::Object),
-            Some(other) => Err(ApiError::bad_request(format!(
-                "unrecognized includeObject value: {other:?}"
-            ))),
+            Some(other) => {
+                Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}")))
+            }
         }
     }
 }

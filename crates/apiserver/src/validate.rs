@@ -38,7 +38,9 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     let mut causes = create(kind, new);
     match (kind.group, kind.resource) {
         ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
-        ("apps", "deployments" | "replicasets" | "daemonsets") => fixed("spec.selector", old, new, &mut causes),
+        ("apps", "deployments" | "replicasets" | "daemonsets") => {
+            fixed("spec.selector", old, new, &mut causes)
+        }
         ("batch", "jobs") => {
             fixed("spec.selector", old, new, &mut causes);
             fixed("spec.completionMode", old, new, &mut causes);
@@ -52,7 +54,9 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
             }
         }
         ("apps", "statefulsets") => stateful_set_update(old, new, &mut causes),
-        ("", "secrets" | "configmaps") if old["immutable"] == true => immutable(old, new, &mut causes),
+        ("", "secrets" | "configmaps") if old["immutable"] == true => {
+            immutable(old, new, &mut causes)
+        }
         _ => {}
     }
     causes
@@ -158,7 +162,8 @@ fn not_negative(value: &Value, path: impl Into<String>, causes: &mut Vec<Cause>)
 /// Deployments and their like: a selector that selects the template, and a template that may run for ever.
 fn workload(value: &Value, causes: &mut Vec<Cause>) {
     let spec = &value["spec"];
-    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"] {
+    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]
+    {
         not_negative(&spec[field], format!("spec.{field}"), causes);
     }
     let selector = &spec["selector"];
@@ -168,7 +173,10 @@ fn workload(value: &Value, causes: &mut Vec<Cause>) {
     if selector.is_null() {
         causes.push(Cause::required("spec.selector", ""));
     }
-    if !selector.is_null() && is_empty("matchLabels") && entries(&selector["matchExpressions"]).is_empty() {
+    if !selector.is_null()
+        && is_empty("matchLabels")
+        && entries(&selector["matchExpressions"]).is_empty()
+    {
         let detail = "empty selector is invalid for deployment";
         causes.push(Cause::invalid("spec.selector", selector, detail));
     } else if !crate::select::selects(selector, &crate::object::labels(template)) {
@@ -203,7 +211,13 @@ fn template_spec(template: &Value, path: &str, restart: &[&str], causes: &mut Ve
 }
 
 fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
-    for field in ["parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"] {
+    for field in [
+        "parallelism",
+        "completions",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ] {
         not_negative(&spec[field], format!("{path}.{field}"), causes);
     }
     let template = &spec["template"];
@@ -240,7 +254,11 @@ fn node(spec: &Value, causes: &mut Vec<Cause>) {
         match taint["effect"].as_str().unwrap_or_default() {
             "" => causes.push(Cause::required(format!("{path}.effect"), "")),
             effect if !EFFECTS.contains(&effect) => {
-                causes.push(Cause::not_supported(format!("{path}.effect"), &effect.into(), EFFECTS));
+                causes.push(Cause::not_supported(
+                    format!("{path}.effect"),
+                    &effect.into(),
+                    EFFECTS,
+                ));
             }
             _ => {}
         }
@@ -293,7 +311,8 @@ fn priority_class(value: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::forbidden("metadata.name", detail));
         }
     } else if value["value"].as_i64().unwrap_or(0) > USER_PRIORITY_MAX {
-        let detail = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
+        let detail =
+            format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
         causes.push(Cause::forbidden("value", &detail));
     }
     let policies = &["Never", "PreemptLowerPriority"];
@@ -325,7 +344,12 @@ mod tests {
 
     #[test]
     fn complaints() {
-        check("", "pods", json!({"metadata": {"name": "a"}, "spec": {}}), &expect!["spec.containers: Required value"]);
+        check(
+            "",
+            "pods",
+            json!({"metadata": {"name": "a"}, "spec": {}}),
+            &expect!["spec.containers: Required value"],
+        );
         check(
             "",
             "pods",
@@ -353,8 +377,15 @@ mod tests {
             "scheduling.k8s.io",
             "priorityclasses",
             json!({"metadata": {"name": "high"}, "value": 1_000_000_001}),
-            &expect!["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"],
+            &expect![
+                "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"
+            ],
         );
-        check("", "namespaces", json!({"metadata": {"name": "a.b"}}), &expect![[r#"metadata.name: Invalid value: "a.b": must not contain dots"#]]);
+        check(
+            "",
+            "namespaces",
+            json!({"metadata": {"name": "a.b"}}),
+            &expect![[r#"metadata.name: Invalid value: "a.b": must not contain dots"#]],
+        );
     }
 }

@@ -58,10 +58,10 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)))
             .await
             .map_err(|error| failed(&format!("listening on port {}", args.port), &error))?;
-        let address = listener
-            .local_addr()
-            .map_err(|error| failed("finding out the port", &error))?;
-        let default = || std::env::temp_dir().join(format!("loadmaster-{}.kubeconfig", address.port()));
+        let address =
+            listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
+        let default =
+            || std::env::temp_dir().join(format!("loadmaster-{}.kubeconfig", address.port()));
         let path = args.kubeconfig.clone().unwrap_or_else(default);
         let text = kubeconfig(&format!("https://{address}"), pki.authority_pem(), &admin);
         write_private(&path, &text)
@@ -71,13 +71,16 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
         writeln!(out, "kubeconfig:  {shown}")?;
         writeln!(out, "try:         kubectl --kubeconfig {shown} get namespaces")?;
         out.flush()?;
-        tokio::select! {
-            served = serve(listener, server, Some(Arc::new(pki))) => {
-                served.map_err(|error| failed("accepting connections", &error))?;
+        let serving = tokio::spawn(serve(listener, server, Some(Arc::new(pki))));
+        let stop = serving.abort_handle();
+        tokio::spawn(async move {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                stop.abort();
             }
-            stopped = tokio::signal::ctrl_c() => {
-                stopped.map_err(|error| failed("waiting for Ctrl-C", &error))?;
-            }
+        });
+        // Aborted is how it is meant to end.
+        if let Ok(served) = serving.await {
+            served.map_err(|error| failed("accepting connections", &error))?;
         }
         Ok(Exit::Done)
     })

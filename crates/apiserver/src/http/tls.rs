@@ -54,10 +54,9 @@ impl Pki {
         let authority = params.self_signed(&key).map_err(TlsError::Certificate)?;
         let issuer = Issuer::new(params, key);
 
-        let mut params = CertificateParams::new(
-            names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(),
-        )
-        .map_err(TlsError::Certificate)?;
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+                .map_err(TlsError::Certificate)?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;

@@ -132,9 +132,7 @@ fn value(cx: &Context<'_>, shape: &Shape, token: Token<'_>) -> Result<Value, Err
             }
             other => return Err(other.wrong(cx)),
         },
-        Shape::Bytes => {
-            base64::engine::general_purpose::STANDARD.encode(token.bytes(cx)?).into()
-        }
+        Shape::Bytes => base64::engine::general_purpose::STANDARD.encode(token.bytes(cx)?).into(),
         Shape::Time | Shape::MicroTime => {
             let inner = Inner::of(cx, token)?;
             let nanos = inner.second.cast_signed().clamp(0, 999_999_999) as i32;
@@ -300,7 +298,8 @@ pub(super) fn go_duration_text(ns: i64) -> String {
     let sign = if ns < 0 { "-" } else { "" };
     let ns = ns.unsigned_abs();
     let fraction = |value: u64, unit: u64| {
-        let text = format!("{}.{:0width$}", value / unit, value % unit, width = unit.ilog10() as usize);
+        let text =
+            format!("{}.{:0width$}", value / unit, value % unit, width = unit.ilog10() as usize);
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     };
     let text = match ns {

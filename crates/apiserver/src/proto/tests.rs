@@ -42,7 +42,10 @@ fn objects_survive_the_round_trip() {
         json!({"metadata": {"name": "l"}, "spec": {"renewTime": "2026-01-02T03:04:05.123456Z",
             "leaseDurationSeconds": 40}}),
     );
-    check("core/v1.Secret", json!({"metadata": {"name": "s"}, "data": {"k": "AAEC"}, "type": "Opaque"}));
+    check(
+        "core/v1.Secret",
+        json!({"metadata": {"name": "s"}, "data": {"k": "AAEC"}, "type": "Opaque"}),
+    );
     check(
         "apps/v1.Deployment",
         json!({"metadata": {"name": "d"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},

@@ -145,7 +145,11 @@ impl Reader<'_> {
         }
         let is_struct = matches!(
             field.shape,
-            Shape::Object(_) | Shape::Time | Shape::MicroTime | Shape::Quantity | Shape::IntOrString
+            Shape::Object(_)
+                | Shape::Time
+                | Shape::MicroTime
+                | Shape::Quantity
+                | Shape::IntOrString
         );
         if field.omits_zero || (field.omits_empty && !is_struct) {
             return None;
@@ -295,9 +299,14 @@ fn time(text: &str, digits: u8) -> Result<Value, Problem> {
         Ok(time) if digits == 0 => Ok(Value::String(format!("{:.0}", truncated(time)))),
         Ok(time) => Ok(Value::String(format!("{time:.6}"))),
         Err(_) => {
-            let layout =
-                if digits == 0 { "2006-01-02T15:04:05Z07:00" } else { "2006-01-02T15:04:05.000000Z07:00" };
-            Err(Problem(format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"")))
+            let layout = if digits == 0 {
+                "2006-01-02T15:04:05Z07:00"
+            } else {
+                "2006-01-02T15:04:05.000000Z07:00"
+            };
+            Err(Problem(format!(
+                "parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""
+            )))
         }
     }
 }
@@ -425,7 +434,9 @@ mod tests {
         check(
             "core/v1.Node",
             json!({"status": {"capacity": {"cpu": "x"}}}),
-            &expect!["quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"],
+            &expect![
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            ],
         );
     }
 }

@@ -96,7 +96,8 @@ impl Answer {
         form: Form,
         now: jiff::Timestamp,
     ) -> Result<Answer, ApiError> {
-        if form == (Form { encoding: Encoding::Json, view: View::Whole }) && !event::is_other(kind) {
+        if form == (Form { encoding: Encoding::Json, view: View::Whole }) && !event::is_other(kind)
+        {
             return Ok(Answer::of(code, JSON, object.json().clone()));
         }
         let value = event::shown(kind, crate::object::parsed(object)?);
@@ -113,8 +114,8 @@ impl Answer {
     /// The response.
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::whole(self.body));
-        *response.status_mut() =
-            http::StatusCode::from_u16(self.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() = http::StatusCode::from_u16(self.code)
+            .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

@@ -20,8 +20,16 @@ impl ApiServer {
             self.make("", "serviceaccounts", name, account)?;
         }
         let classes = [
-            ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-            ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+            (
+                "system-node-critical",
+                2_000_001_000,
+                "Used for system critical pods that must not be moved from their current node.",
+            ),
+            (
+                "system-cluster-critical",
+                2_000_000_000,
+                "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+            ),
         ];
         for (name, value, description) in classes {
             let class = json!({"metadata": {"name": name}, "value": value,

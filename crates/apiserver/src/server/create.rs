@@ -13,8 +13,7 @@ use crate::store::{Expect, Refused};
 use crate::{admit, defaults, event, proto, validate};
 
 /// What bodies may be.
-const ACCEPTED: &str =
-    "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// What a body is expected to hold.
 #[derive(Clone, Copy)]
@@ -28,7 +27,12 @@ pub(super) struct Expected<'a> {
 impl<'a> Expected<'a> {
     /// An object of the resource itself.
     pub fn of(kind: &Kind) -> Expected<'a> {
-        Expected { group: kind.group, version: kind.version, kind: kind.kind, type_id: kind.type_id }
+        Expected {
+            group: kind.group,
+            version: kind.version,
+            kind: kind.kind,
+            type_id: kind.type_id,
+        }
     }
 
     fn api_version(self) -> String {
@@ -157,7 +161,9 @@ impl ApiServer {
             ));
         }
         if !meta(value, "resourceVersion").is_empty() {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         let (mut name, prefix) =
             (meta(value, "name").to_owned(), meta(value, "generateName").to_owned());
@@ -176,7 +182,9 @@ impl ApiServer {
         }
         let created = spelled(self.now());
         let metadata = meta_mut(value);
-        for unset in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"] {
+        for unset in
+            ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"]
+        {
             metadata.remove(unset);
         }
         metadata.insert("name".to_owned(), name.into());

@@ -121,8 +121,7 @@ impl ApiServer {
         }
         let deletion = Deletion::of(call)?;
         let target = call.target;
-        let deleted =
-            self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
+        let deleted = self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
         let now = self.now();
         let answer = match deleted {
             Deleted::Gone(value) if !RETURNED.contains(&call.kind.resource) => {
@@ -270,10 +269,8 @@ fn grace_seconds(kind: &Kind, old: &Value, deletion: &Deletion) -> i64 {
 }
 
 fn check_preconditions(kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(), ApiError> {
-    let checks = [
-        ("UID", "uid", &deletion.uid),
-        ("ResourceVersion", "resourceVersion", &deletion.revision),
-    ];
+    let checks =
+        [("UID", "uid", &deletion.uid), ("ResourceVersion", "resourceVersion", &deletion.revision)];
     for (label, field, wanted) in checks {
         let found = meta(old, field);
         if let Some(wanted) = wanted

@@ -194,8 +194,12 @@ fn json_list(kind: &Kind, metadata: &Value, objects: Vec<Arc<Object>>) -> Respon
         kind.kind,
         kind.api_version()
     );
-    let parts =
-        JsonList { head: Some(head), kind: kind.clone(), objects: objects.into_iter(), is_done: false };
+    let parts = JsonList {
+        head: Some(head),
+        kind: kind.clone(),
+        objects: objects.into_iter(),
+        is_done: false,
+    };
     let mut response = Response::new(Body::parts(Box::new(parts)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

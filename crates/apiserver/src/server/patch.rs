@@ -47,7 +47,12 @@ impl Patch {
         }
     }
 
-    fn apply(&self, call: &Call<'_>, expected: Expected<'_>, old: &Value) -> Result<Value, ApiError> {
+    fn apply(
+        &self,
+        call: &Call<'_>,
+        expected: Expected<'_>,
+        old: &Value,
+    ) -> Result<Value, ApiError> {
         let mut value = old.clone();
         match self {
             Patch::Json(patch) => json_patch::patch(&mut value, patch).map_err(|_| {

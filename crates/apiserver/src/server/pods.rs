@@ -14,8 +14,7 @@ use crate::status::{ApiError, created};
 use crate::store::{Filter, Span};
 
 /// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
-const TOPOLOGY_LABELS: &[&str] =
-    &["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+const TOPOLOGY_LABELS: &[&str] = &["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
 /// What an eviction that a budget forbids is told.
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -55,9 +54,7 @@ impl ApiServer {
             }
             Ok(bound(old, node, &binding, &labels, &now))
         })?;
-        Ok(Answer::status(201, &created(), call.form)
-            .with_warnings(warnings)
-            .into_response())
+        Ok(Answer::status(201, &created(), call.form).with_warnings(warnings).into_response())
     }
 
     pub(super) fn topology_labels(&self, node: &str) -> Result<Vec<(String, Value)>, ApiError> {
@@ -78,7 +75,9 @@ impl ApiServer {
         let (eviction, _) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
         if meta(&eviction, "name") != name {
-            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+            return Err(ApiError::bad_request(
+                "name in URL does not match name in Eviction object",
+            ));
         }
         let pod = parsed(&*self.stored(call.kind, namespace, name)?)?;
         let options = &eviction["deleteOptions"];
@@ -115,8 +114,7 @@ impl ApiServer {
             }
         }
         let [budget] = over.as_slice() else {
-            let message =
-                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return if over.is_empty() { Ok(()) } else { Err(ApiError::internal(message)) };
         };
         let is_ready = entries(&pod["status"]["conditions"])
@@ -124,8 +122,8 @@ impl ApiServer {
             .any(|it| it["type"] == "Ready" && it["status"] == "True");
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let healthy = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-        let is_spare = healthy("currentHealthy") >= healthy("desiredHealthy")
-            && healthy("desiredHealthy") > 0;
+        let is_spare =
+            healthy("currentHealthy") >= healthy("desiredHealthy") && healthy("desiredHealthy") > 0;
         if !is_ready && (always || is_spare) {
             return Ok(());
         }
@@ -191,13 +189,7 @@ fn cannot_bind(pod: &Value) -> Option<String> {
     }
 }
 
-fn bound(
-    old: &Value,
-    node: &str,
-    binding: &Value,
-    labels: &[(String, Value)],
-    now: &str,
-) -> Value {
+fn bound(old: &Value, node: &str, binding: &Value, labels: &[(String, Value)], now: &str) -> Value {
     let mut pod = old.clone();
     pod["spec"]["nodeName"] = node.into();
     let given = |field: &str| binding["metadata"][field].as_object().cloned().unwrap_or_default();
@@ -239,15 +231,11 @@ fn needs_no_budget(pod: &Value) -> bool {
         || !pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-fn take_disruption(
-    budget: &Value,
-    name: &str,
-    pod: &str,
-    at: &str,
-) -> Result<Value, ApiError> {
+fn take_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Value, ApiError> {
     let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-    let refuse =
-        |detail: String| Err(ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail));
+    let refuse = |detail: String| {
+        Err(ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail))
+    };
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
         return refuse(format!(
             "The disruption budget {name} is still being processed by the server."
@@ -262,7 +250,8 @@ fn take_disruption(
     }
     let mut new = budget.clone();
     new["status"]["disruptionsAllowed"] = (number("disruptionsAllowed") - 1).into();
-    let disrupted = members_mut(&mut new["status"]).entry("disruptedPods").or_insert_with(|| json!({}));
+    let disrupted =
+        members_mut(&mut new["status"]).entry("disruptedPods").or_insert_with(|| json!({}));
     members_mut(disrupted).insert(pod.to_owned(), at.into());
     Ok(new)
 }

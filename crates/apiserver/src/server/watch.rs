@@ -131,7 +131,8 @@ impl Start {
         let wants_initial = call.query.get("sendInitialEvents");
         let given_match = call.query.get("resourceVersionMatch");
         if wants_initial.is_none() && given_match.is_some() {
-            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            let why =
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
             return Err(ApiError::invalid_options(&Cause::forbidden("resourceVersionMatch", why)));
         }
         match wants_initial {

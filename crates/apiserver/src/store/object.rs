@@ -146,7 +146,8 @@ fn encode_around_revision(value: &Value) -> serde_json::Result<(Vec<u8>, Vec<u8>
     use serde::ser::Error as _;
     let top = value.as_object().ok_or_else(|| serde_json::Error::custom("not an object"))?;
     let metadata = top.get("metadata").and_then(Value::as_object);
-    let metadata = metadata.ok_or_else(|| serde_json::Error::custom("an object has no metadata"))?;
+    let metadata =
+        metadata.ok_or_else(|| serde_json::Error::custom("an object has no metadata"))?;
     let mut head = Vec::with_capacity(1024);
     head.push(b'{');
     for name in ["kind", "apiVersion"] {

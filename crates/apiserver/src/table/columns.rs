@@ -3,27 +3,27 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Column, human, pod, since};
+use super::{Column, human, more, pod, since};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
 use crate::server::selector_text;
 
 type Cell = fn(&Value, Timestamp) -> Value;
 
-const fn text(name: &'static str, cell: Cell) -> Column {
+pub(super) const fn text(name: &'static str, cell: Cell) -> Column {
     Column { name, kind: "string", is_wide: false, cell }
 }
 
-const fn number(name: &'static str, cell: Cell) -> Column {
+pub(super) const fn number(name: &'static str, cell: Cell) -> Column {
     Column { name, kind: "integer", is_wide: false, cell }
 }
 
-const fn wide(name: &'static str, cell: Cell) -> Column {
+pub(super) const fn wide(name: &'static str, cell: Cell) -> Column {
     Column { name, kind: "string", is_wide: true, cell }
 }
 
-const NAME: Column = text("Name", |it, _| meta(it, "name").into());
-const AGE: Column =
+pub(super) const NAME: Column = text("Name", |it, _| meta(it, "name").into());
+pub(super) const AGE: Column =
     text("Age", |it, now| since(&it["metadata"]["creationTimestamp"], now).into());
 const CONTAINERS: Column = wide("Containers", |it, _| containers(it, "name"));
 const IMAGES: Column = wide("Images", |it, _| containers(it, "image"));
@@ -31,7 +31,7 @@ const SELECTOR: Column = wide("Selector", |it, _| selector(it));
 
 /// The columns of a kind.
 pub(super) fn of(kind: &Kind) -> &'static [Column] {
-    let row = TABLE.iter().find(|(group, resource, _)| kind.is(group, resource));
+    let row = TABLE.iter().chain(more::TABLE).find(|(group, resource, _)| kind.is(group, resource));
     row.map_or(&[NAME, AGE], |(_, _, columns)| columns)
 }
 
@@ -88,7 +88,11 @@ static TABLE: &[(&str, &str, &[Column])] = &[
     (
         "",
         "configmaps",
-        &[NAME, text("Data", |it, _| (n_members(&it["data"]) + n_members(&it["binaryData"])).into()), AGE],
+        &[
+            NAME,
+            text("Data", |it, _| (n_members(&it["data"]) + n_members(&it["binaryData"])).into()),
+            AGE,
+        ],
     ),
     (
         "",
@@ -111,7 +115,9 @@ static TABLE: &[(&str, &str, &[Column])] = &[
             text("Status", |it, _| status_or_terminating(it)),
             text("Claim", |it, _| claim(&it["spec"]["claimRef"]).into()),
             text("StorageClass", |it, _| or_empty(&it["spec"]["storageClassName"])),
-            text("VolumeAttributesClass", |it, _| or_unset(&it["spec"]["volumeAttributesClassName"])),
+            text("VolumeAttributesClass", |it, _| {
+                or_unset(&it["spec"]["volumeAttributesClassName"])
+            }),
             text("Reason", |it, _| or_empty(&it["status"]["reason"])),
             AGE,
             wide("VolumeMode", |it, _| or_unset(&it["spec"]["volumeMode"])),
@@ -127,7 +133,9 @@ static TABLE: &[(&str, &str, &[Column])] = &[
             text("Capacity", |it, _| or_empty(&it["status"]["capacity"]["storage"])),
             text("Access Modes", |it, _| access_modes(&it["status"]["accessModes"]).into()),
             text("StorageClass", |it, _| or_empty(&it["spec"]["storageClassName"])),
-            text("VolumeAttributesClass", |it, _| or_unset(&it["spec"]["volumeAttributesClassName"])),
+            text("VolumeAttributesClass", |it, _| {
+                or_unset(&it["spec"]["volumeAttributesClassName"])
+            }),
             AGE,
             wide("VolumeMode", |it, _| or_unset(&it["spec"]["volumeMode"])),
         ],
@@ -203,7 +211,9 @@ static TABLE: &[(&str, &str, &[Column])] = &[
                 name: "Suspend",
                 kind: "boolean",
                 is_wide: false,
-                cell: |it, _| if it["spec"]["suspend"] == true { "True".into() } else { "False".into() },
+                cell: |it, _| {
+                    if it["spec"]["suspend"] == true { "True".into() } else { "False".into() }
+                },
             },
             number("Active", |it, _| entries(&it["status"]["active"]).len().into()),
             text("Last Schedule", |it, now| match &it["status"]["lastScheduleTime"] {
@@ -211,6 +221,9 @@ static TABLE: &[(&str, &str, &[Column])] = &[
                 time => since(time, now).into(),
             }),
             AGE,
+            wide("Containers", |it, _| containers(&it["spec"]["jobTemplate"], "name")),
+            wide("Images", |it, _| containers(&it["spec"]["jobTemplate"], "image")),
+            wide("Selector", |it, _| selector(&it["spec"]["jobTemplate"])),
         ],
     ),
     (
@@ -296,11 +309,11 @@ fn or_else(value: &Value, other: &str) -> Value {
     }
 }
 
-fn or_empty(value: &Value) -> Value {
+pub(super) fn or_empty(value: &Value) -> Value {
     or_else(value, "")
 }
 
-fn or_none(value: &Value) -> Value {
+pub(super) fn or_none(value: &Value) -> Value {
     or_else(value, "<none>")
 }
 
@@ -321,7 +334,7 @@ fn plain_or(value: &Value, other: &str) -> Value {
     }
 }
 
-fn count(value: &Value) -> Value {
+pub(super) fn count(value: &Value) -> Value {
     value.as_i64().unwrap_or(0).into()
 }
 
@@ -329,7 +342,7 @@ fn n_members(value: &Value) -> usize {
     value.as_object().map_or(0, serde_json::Map::len)
 }
 
-fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
@@ -339,7 +352,12 @@ fn containers(it: &Value, field: &str) -> Value {
 }
 
 fn selector(it: &Value) -> Value {
-    or_none(&selector_text(&it["spec"]["selector"]).into())
+    selector_of(&it["spec"]["selector"])
+}
+
+/// A selector as text.
+pub(super) fn selector_of(selector: &Value) -> Value {
+    or_none(&selector_text(selector).into())
 }
 
 fn of_wanted(it: &Value, field: &str) -> String {
@@ -392,7 +410,9 @@ fn node_roles(node: &Value) -> String {
 
 fn node_address(node: &Value, kind: &str) -> Value {
     let addresses = entries(&node["status"]["addresses"]);
-    or_none(addresses.iter().find(|it| it["type"] == kind).map_or(&Value::Null, |it| &it["address"]))
+    or_none(
+        addresses.iter().find(|it| it["type"] == kind).map_or(&Value::Null, |it| &it["address"]),
+    )
 }
 
 fn kernel(info: &Value) -> Value {
@@ -462,9 +482,12 @@ fn status_or_terminating(it: &Value) -> Value {
 }
 
 fn storage_class_name(class: &Value) -> String {
-    let is_default = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
-        .iter()
-        .any(|key| class["metadata"]["annotations"][key] == "true");
+    let is_default = [
+        "storageclass.kubernetes.io/is-default-class",
+        "storageclass.beta.kubernetes.io/is-default-class",
+    ]
+    .iter()
+    .any(|key| class["metadata"]["annotations"][key] == "true");
     let suffix = if is_default { " (default)" } else { "" };
     format!("{}{suffix}", meta(class, "name"))
 }
@@ -502,7 +525,8 @@ fn completions(job: &Value) -> String {
 }
 
 fn job_duration(job: &Value, now: Timestamp) -> String {
-    let time = |field: &str| job["status"][field].as_str().and_then(|it| it.parse::<Timestamp>().ok());
+    let time =
+        |field: &str| job["status"][field].as_str().and_then(|it| it.parse::<Timestamp>().ok());
     match (time("startTime"), time("completionTime")) {
         (None, _) => String::new(),
         (Some(start), end) => human(end.unwrap_or(now).as_second() - start.as_second()),
@@ -548,7 +572,7 @@ mod tests {
     #[test]
     fn cells_never_panic_on_empty_objects() {
         let now = Timestamp::UNIX_EPOCH;
-        for (_, _, columns) in TABLE {
+        for (_, _, columns) in TABLE.iter().chain(more::TABLE) {
             for column in *columns {
                 let cell = (column.cell)(&json!({}), now);
                 assert!(!cell.is_array() && !cell.is_object(), "{}", column.name);

@@ -46,8 +46,7 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
     let mut all = Count { n_ready: 0, n_restarts: 0, last_restart: String::new() };
     let mut sidecars = Count { n_ready: 0, n_restarts: 0, last_restart: String::new() };
     let initializing = init_reason(pod, &mut all, &mut sidecars);
-    let is_initialized =
-        |it: &Value| it["type"] == "Initialized" && it["status"] == "True";
+    let is_initialized = |it: &Value| it["type"] == "Initialized" && it["status"] == "True";
     match initializing {
         Some(why) if !entries(&status["conditions"]).iter().any(is_initialized) => reason = why,
         _ => {
@@ -77,9 +76,8 @@ fn init_reason(pod: &Value, all: &mut Count, sidecars: &mut Count) -> Option<Str
     let inits = entries(&pod["spec"]["initContainers"]);
     for (at, status) in entries(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
         all.restart(status);
-        let is_sidecar = inits
-            .iter()
-            .any(|it| it["name"] == status["name"] && it["restartPolicy"] == "Always");
+        let is_sidecar =
+            inits.iter().any(|it| it["name"] == status["name"] && it["restartPolicy"] == "Always");
         if is_sidecar {
             sidecars.restart(status);
         }

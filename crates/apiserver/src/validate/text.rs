@@ -38,7 +38,11 @@ pub(super) fn path_segment(name: &str) -> Vec<String> {
 }
 
 fn too_long(name: &str, len_max: usize) -> Vec<String> {
-    if name.len() > len_max { vec![format!("must be no more than {len_max} bytes")] } else { Vec::new() }
+    if name.len() > len_max {
+        vec![format!("must be no more than {len_max} bytes")]
+    } else {
+        Vec::new()
+    }
 }
 
 fn is_label(text: &str) -> bool {

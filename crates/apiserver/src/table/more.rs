@@ -1,0 +1,226 @@
+//! Columns of kinds that are looked at less often.
+
+use serde_json::Value;
+
+use super::Column;
+use super::columns::{
+    AGE, NAME, count, joined, number, or_empty, or_none, selector_of, text, wide,
+};
+use crate::object::entries;
+use crate::server::selector_text;
+
+/// Columns by group and resource.
+pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
+    ("rbac.authorization.k8s.io", "roles", CREATED_AT),
+    ("rbac.authorization.k8s.io", "clusterroles", CREATED_AT),
+    ("rbac.authorization.k8s.io", "rolebindings", BINDING),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", BINDING),
+    (
+        "",
+        "resourcequotas",
+        &[
+            NAME,
+            text("Request", |it, _| quota(it, false).into()),
+            text("Limit", |it, _| quota(it, true).into()),
+            AGE,
+        ],
+    ),
+    ("", "limitranges", &[NAME, text("Created At", |it, _| created_at(it))]),
+    (
+        "",
+        "podtemplates",
+        &[
+            NAME,
+            text("Containers", |it, _| template_containers(it, "name").into()),
+            text("Images", |it, _| template_containers(it, "image").into()),
+            text("Pod Labels", |it, _| {
+                or_none(&selector_text(&it["template"]["metadata"]["labels"]).into())
+            }),
+        ],
+    ),
+    (
+        "networking.k8s.io",
+        "ingresses",
+        &[
+            NAME,
+            text("Class", |it, _| or_none(&it["spec"]["ingressClassName"])),
+            text("Hosts", |it, _| hosts(it).into()),
+            text("Address", |it, _| addresses(it).into()),
+            text("Ports", |it, _| {
+                if entries(&it["spec"]["tls"]).is_empty() { "80".into() } else { "80, 443".into() }
+            }),
+            AGE,
+        ],
+    ),
+    (
+        "networking.k8s.io",
+        "networkpolicies",
+        &[NAME, text("Pod-Selector", |it, _| selector_of(&it["spec"]["podSelector"])), AGE],
+    ),
+    (
+        "autoscaling",
+        "horizontalpodautoscalers",
+        &[
+            NAME,
+            text("Reference", |it, _| {
+                let target = &it["spec"]["scaleTargetRef"];
+                let part = |field: &str| target[field].as_str().unwrap_or_default().to_owned();
+                format!("{}/{}", part("kind"), part("name")).into()
+            }),
+            text("Targets", |it, _| match entries(&it["spec"]["metrics"]).is_empty() {
+                true => "<none>".into(),
+                false => "<unknown>".into(),
+            }),
+            text("MinPods", |it, _| match it["spec"]["minReplicas"].as_i64() {
+                Some(n) => n.to_string().into(),
+                None => "<unset>".into(),
+            }),
+            text("MaxPods", |it, _| count(&it["spec"]["maxReplicas"])),
+            text("Replicas", |it, _| count(&it["status"]["currentReplicas"])),
+            AGE,
+        ],
+    ),
+    (
+        "node.k8s.io",
+        "runtimeclasses",
+        &[NAME, text("Handler", |it, _| or_empty(&it["handler"])), AGE],
+    ),
+    (
+        "storage.k8s.io",
+        "csinodes",
+        &[NAME, number("Drivers", |it, _| entries(&it["spec"]["drivers"]).len().into()), AGE],
+    ),
+    (
+        "storage.k8s.io",
+        "volumeattributesclasses",
+        &[NAME, text("DriverName", |it, _| or_empty(&it["driverName"])), AGE],
+    ),
+    (
+        "resource.k8s.io",
+        "resourceclaims",
+        &[NAME, text("State", |it, _| claim_state(it).into()), AGE],
+    ),
+    (
+        "resource.k8s.io",
+        "resourceslices",
+        &[
+            NAME,
+            text("Node", |it, _| or_empty(&it["spec"]["nodeName"])),
+            text("Driver", |it, _| or_empty(&it["spec"]["driver"])),
+            text("Pool", |it, _| or_empty(&it["spec"]["pool"]["name"])),
+            AGE,
+        ],
+    ),
+    (
+        "apps",
+        "controllerrevisions",
+        &[
+            NAME,
+            text("Controller", |it, _| controller(it).into()),
+            text("Revision", |it, _| count(&it["revision"])),
+            AGE,
+        ],
+    ),
+];
+
+const CREATED_AT: &[Column] = &[NAME, text("Created At", |it, _| created_at(it))];
+
+const BINDING: &[Column] = &[
+    NAME,
+    text("Role", |it, _| {
+        let part = |field: &str| it["roleRef"][field].as_str().unwrap_or_default().to_owned();
+        format!("{}/{}", part("kind"), part("name")).into()
+    }),
+    AGE,
+    wide("Users", |it, _| subjects(it, "User").into()),
+    wide("Groups", |it, _| subjects(it, "Group").into()),
+    wide("ServiceAccounts", |it, _| subjects(it, "ServiceAccount").into()),
+];
+
+fn created_at(it: &Value) -> Value {
+    or_empty(&it["metadata"]["creationTimestamp"])
+}
+
+fn subjects(binding: &Value, kind: &str) -> String {
+    let name = |it: &Value| match it["namespace"].as_str() {
+        Some(namespace) if kind == "ServiceAccount" => {
+            format!("{namespace}/{}", text_of(it, "name"))
+        }
+        _ => text_of(it, "name").to_owned(),
+    };
+    let all = entries(&binding["subjects"]).iter().filter(|it| it["kind"] == kind).map(name);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn text_of<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// What is used of what there may be, of limits or of the rest.
+fn quota(quota: &Value, of_limits: bool) -> String {
+    let hard = quota["status"]["hard"].as_object();
+    let amount = |value: &Value| value.as_str().unwrap_or("0").to_owned();
+    let parts =
+        hard.into_iter().flatten().filter(|(name, _)| name.starts_with("limits.") == of_limits);
+    let part = |(name, hard): (&String, &Value)| {
+        format!("{name}: {}/{}", amount(&quota["status"]["used"][name]), amount(hard))
+    };
+    parts.map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn template_containers(template: &Value, field: &str) -> String {
+    let containers = entries(&template["template"]["spec"]["containers"]);
+    joined(containers.iter().map(|it| text_of(it, field)))
+}
+
+/// At most three hosts, and how many more there are.
+fn hosts(ingress: &Value) -> String {
+    let hosts: Vec<&str> = entries(&ingress["spec"]["rules"])
+        .iter()
+        .map(|it| text_of(it, "host"))
+        .filter(|host| !host.is_empty())
+        .collect();
+    match hosts.len() {
+        0 => "*".to_owned(),
+        1..=3 => hosts.join(","),
+        n => format!("{} + {} more...", hosts[..3].join(","), n - 3),
+    }
+}
+
+fn addresses(ingress: &Value) -> String {
+    let points = entries(&ingress["status"]["loadBalancer"]["ingress"]);
+    joined(points.iter().map(|it| match text_of(it, "ip") {
+        "" => text_of(it, "hostname"),
+        ip => ip,
+    }))
+}
+
+fn claim_state(claim: &Value) -> String {
+    let mut states = Vec::new();
+    if !claim["metadata"]["deletionTimestamp"].is_null() {
+        states.push("deleted");
+    }
+    if claim["status"]["allocation"].is_null() {
+        if states.is_empty() {
+            states.push("pending");
+        }
+    } else {
+        states.push("allocated");
+        let users = entries(&claim["status"]["reservedFor"]);
+        if !users.is_empty() {
+            states.push("reserved");
+        }
+    }
+    states.join(",")
+}
+
+fn controller(it: &Value) -> String {
+    let owners = entries(&it["metadata"]["ownerReferences"]);
+    let Some(owner) = owners.iter().find(|it| it["controller"] == true) else {
+        return "<none>".to_owned();
+    };
+    let group = text_of(owner, "apiVersion").split_once('/').map_or("", |(group, _)| group);
+    let kind = text_of(owner, "kind").to_lowercase();
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("{kind}{dot}{group}/{}", text_of(owner, "name"))
+}

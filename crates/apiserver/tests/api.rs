@@ -1,0 +1,487 @@
+//! The API without sockets: requests in, responses out, at a time that stands still.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use expect_test::{Expect, expect};
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt as _;
+use loadmaster_apiserver::auth::User;
+use loadmaster_apiserver::schema::schema;
+use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::{ApiServer, Body, Options, proto};
+use serde_json::{Value, json};
+
+const JSON: &str = "application/json";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn server() -> ApiServer {
+    server_with(Limits::default())
+}
+
+fn server_with(limits: Limits) -> ApiServer {
+    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
+    let options = Options { clock: Arc::new(move || now), seed: 1, limits, also_serve: Vec::new() };
+    ApiServer::new(options).expect("starts")
+}
+
+/// Runs what does not wait.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+fn send(
+    server: &ApiServer,
+    method: Method,
+    path: &str,
+    headers: &[(header::HeaderName, &str)],
+    body: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    server.handle(&User::admin(), &request.body(body.into()).expect("a request"))
+}
+
+fn bytes(response: Response<Body>) -> Bytes {
+    block_on(response.into_body().collect()).expect("never fails").to_bytes()
+}
+
+/// Code and answer of a request with JSON.
+fn call(server: &ApiServer, method: Method, path: &str, body: Value) -> (u16, Value) {
+    call_as(server, method, path, JSON, body)
+}
+
+fn call_as(
+    server: &ApiServer,
+    method: Method,
+    path: &str,
+    content_type: &str,
+    body: Value,
+) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let response = send(server, method, path, &[(header::CONTENT_TYPE, content_type)], body);
+    let code = response.status().as_u16();
+    (code, serde_json::from_slice(&bytes(response)).expect("JSON"))
+}
+
+fn get(server: &ApiServer, path: &str) -> Value {
+    let (code, value) = call(server, Method::GET, path, Value::Null);
+    assert_eq!(code, 200, "{value}");
+    value
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
+}
+
+fn create(server: &ApiServer, path: &str, value: Value) -> Value {
+    let (code, value) = call(server, Method::POST, path, value);
+    assert_eq!(code, 201, "{value}");
+    value
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("a list");
+    items.iter().filter_map(|it| it["metadata"]["name"].as_str()).collect()
+}
+
+/// What a refused request says.
+#[track_caller]
+fn refused(server: &ApiServer, method: Method, path: &str, body: Value, want: &Expect) {
+    let (code, status) = call(server, method, path, body);
+    assert_eq!(status["code"], code, "{status}");
+    let text = |field: &str| status[field].as_str().unwrap_or_default();
+    want.assert_eq(&format!("{code} {}: {}", text("reason"), text("message")));
+}
+
+#[test]
+fn a_new_cluster_has_its_namespaces_and_classes() {
+    let server = server();
+    let namespaces = get(&server, "/api/v1/namespaces");
+    assert_eq!(names(&namespaces), ["default", "kube-node-lease", "kube-public", "kube-system"]);
+    let classes = get(&server, "/apis/scheduling.k8s.io/v1/priorityclasses");
+    assert_eq!(names(&classes), ["system-cluster-critical", "system-node-critical"]);
+}
+
+#[test]
+fn writes_need_the_newest_version() {
+    let server = server();
+    let first = create(&server, PODS, pod("a"));
+    assert_eq!(first["metadata"]["generation"], 1);
+    assert_eq!(first["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
+    let path = format!("{PODS}/a");
+    let mut changed = first.clone();
+    changed["metadata"]["labels"]["app"] = "b".into();
+    let (code, second) = call(&server, Method::PUT, &path, changed.clone());
+    assert_eq!(code, 200);
+    assert_ne!(first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"]);
+    refused(
+        &server,
+        Method::PUT,
+        &path,
+        changed,
+        &expect![[
+            r#"409 Conflict: Operation cannot be fulfilled on pods "a": the object has been modified; please apply your changes to the latest version and try again"#
+        ]],
+    );
+    let unchanged = call(&server, Method::PUT, &path, second.clone()).1;
+    assert_eq!(unchanged, second, "an equal object is not written");
+}
+
+#[test]
+fn refusals() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    let post = |value: Value, want: Expect| refused(&server, Method::POST, PODS, value, &want);
+    post(pod("a"), expect![[r#"409 AlreadyExists: pods "a" already exists"#]]);
+    post(
+        json!({"kind": "Node"}),
+        expect![[
+            r#"400 BadRequest: Node in version "v1" cannot be handled as a Pod: no kind "Node" is registered for this path"#
+        ]],
+    );
+    post(
+        json!({"spec": {"containers": 1}}),
+        expect![[
+            r#"400 BadRequest: Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal number into Go struct field PodSpec.spec.containers of type []v1.Container"#
+        ]],
+    );
+    post(
+        json!({"metadata": {"name": "b"}}),
+        expect![[r#"422 Invalid: Pod "b" is invalid: spec.containers: Required value"#]],
+    );
+    let got = |path: &str, want: Expect| refused(&server, Method::GET, path, Value::Null, &want);
+    got(&format!("{PODS}/b"), expect![[r#"404 NotFound: pods "b" not found"#]]);
+    got(
+        "/api/v1/nothing",
+        expect!["404 NotFound: the server could not find the requested resource"],
+    );
+    got(
+        &format!("{PODS}?fieldSelector=spec.x=1"),
+        expect!["400 BadRequest: field label not supported: spec.x"],
+    );
+    got(
+        &format!("{PODS}?resourceVersion=99999"),
+        expect!["504 Timeout: Too large resource version: 99999, current: 13"],
+    );
+    refused(
+        &server,
+        Method::POST,
+        "/api/v1/namespaces/b/pods",
+        pod("a"),
+        &expect![[r#"404 NotFound: namespaces "b" not found"#]],
+    );
+    refused(
+        &server,
+        Method::DELETE,
+        PODS.trim_end_matches("/pods"),
+        json!({"preconditions": {"uid": "x"}}),
+        &expect![[
+            r#"409 Conflict: Operation cannot be fulfilled on namespaces "default": Precondition failed: UID in precondition: x, UID in object meta: 6f9b6dae-6f4c-47a8-aac2-ce17a5794a3b"#
+        ]],
+    );
+}
+
+#[test]
+fn lists_come_in_pages_of_one_state() {
+    let server = server();
+    for name in ["a", "b", "c", "d", "e"] {
+        create(&server, PODS, pod(name));
+    }
+    let first = get(&server, &format!("{PODS}?limit=2"));
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    create(&server, PODS, pod("bb"));
+    call(&server, Method::DELETE, &format!("{PODS}/c"), Value::Null);
+    let token = first["metadata"]["continue"].as_str().expect("a token");
+    let second = get(&server, &format!("{PODS}?limit=2&continue={token}"));
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert_eq!(names(&get(&server, PODS)), ["a", "b", "bb", "d", "e"]);
+}
+
+#[test]
+fn a_pod_is_bound_once() {
+    let server = server();
+    let zone = json!({"topology.kubernetes.io/zone": "z", "other": "o"});
+    create(&server, "/api/v1/nodes", json!({"metadata": {"name": "n", "labels": zone}}));
+    let mut nominated = pod("a");
+    nominated["metadata"]["annotations"] = json!({"own": "1"});
+    create(&server, PODS, nominated);
+    let path = format!("{PODS}/a/binding");
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    let (code, status) = call(&server, Method::POST, &path, binding.clone());
+    assert_eq!((code, &status["status"]), (201, &json!("Success")));
+    let bound = get(&server, &format!("{PODS}/a"));
+    assert_eq!(bound["spec"]["nodeName"], "n");
+    assert_eq!(
+        bound["metadata"]["labels"],
+        json!({"app": "a", "topology.kubernetes.io/zone": "z"})
+    );
+    expect![[r#"[{"lastProbeTime":null,"lastTransitionTime":"2026-01-02T03:04:05Z","status":"True","type":"PodScheduled"}]"#]]
+        .assert_eq(&bound["status"]["conditions"].to_string());
+    refused(
+        &server,
+        Method::POST,
+        &path,
+        binding,
+        &expect![[
+            r#"409 Conflict: Operation cannot be fulfilled on pods/binding "a": pod a is already assigned to node "n""#
+        ]],
+    );
+    let selected = get(&server, "/api/v1/pods?fieldSelector=spec.nodeName=n");
+    assert_eq!(names(&selected), ["a"]);
+}
+
+#[test]
+fn a_pod_on_a_node_goes_when_its_kubelet_says_so() {
+    let server = server();
+    let mut placed = pod("a");
+    placed["spec"]["nodeName"] = "n".into();
+    create(&server, PODS, placed);
+    let path = format!("{PODS}/a");
+    let (code, marked) = call(&server, Method::DELETE, &path, Value::Null);
+    assert_eq!((code, &marked["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(30)));
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:35Z");
+    let now = json!({"gracePeriodSeconds": 0});
+    assert_eq!(call(&server, Method::DELETE, &path, now).0, 200);
+    refused(
+        &server,
+        Method::GET,
+        &path,
+        Value::Null,
+        &expect![[r#"404 NotFound: pods "a" not found"#]],
+    );
+}
+
+#[test]
+fn finalizers_hold_an_object() {
+    let server = server();
+    let path = "/api/v1/namespaces/default/configmaps";
+    create(&server, path, json!({"metadata": {"name": "a", "finalizers": ["x.io/y"]}}));
+    let path = format!("{path}/a");
+    let (code, marked) = call(&server, Method::DELETE, &path, Value::Null);
+    assert_eq!(code, 200);
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:05Z");
+    let patch = json!({"metadata": {"finalizers": null}});
+    let merge = "application/merge-patch+json";
+    assert_eq!(call_as(&server, Method::PATCH, &path, merge, patch).0, 200);
+    refused(
+        &server,
+        Method::GET,
+        &path,
+        Value::Null,
+        &expect![[r#"404 NotFound: configmaps "a" not found"#]],
+    );
+}
+
+#[test]
+fn a_status_is_written_through_its_subresource_only() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    let merge = "application/merge-patch+json";
+    let patch = json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 5}});
+    let path = format!("{PODS}/a");
+    let spec = call_as(&server, Method::PATCH, &path, merge, patch.clone()).1;
+    assert_eq!(
+        (&spec["status"]["phase"], &spec["spec"]["activeDeadlineSeconds"]),
+        (&json!("Pending"), &json!(5))
+    );
+    assert_eq!(spec["metadata"]["generation"], 2);
+    let patch = json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 7}});
+    let status = call_as(&server, Method::PATCH, &format!("{path}/status"), merge, patch).1;
+    assert_eq!(
+        (&status["status"]["phase"], &status["spec"]["activeDeadlineSeconds"]),
+        (&json!("Running"), &json!(5))
+    );
+    assert_eq!(status["metadata"]["generation"], 2);
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let server = server();
+    create(&server, &format!("{PODS}?dryRun=All"), pod("a"));
+    assert_eq!(names(&get(&server, PODS)), Vec::<&str>::new());
+}
+
+#[test]
+fn unknown_fields_are_told_or_refused() {
+    let server = server();
+    let mut odd = pod("a");
+    odd["spec"]["odd"] = 1.into();
+    let headers = [(header::CONTENT_TYPE, JSON)];
+    let response = send(&server, Method::POST, PODS, &headers, odd.to_string());
+    let warning = response.headers().get(header::WARNING).and_then(|it| it.to_str().ok());
+    assert_eq!(warning, Some(r#"299 - "unknown field \"spec.odd\"""#));
+    refused(
+        &server,
+        Method::POST,
+        &format!("{PODS}?fieldValidation=Strict"),
+        odd,
+        &expect![[
+            r#"400 BadRequest: Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.odd""#
+        ]],
+    );
+}
+
+#[test]
+fn events_have_two_forms() {
+    let server = server();
+    let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "a"},
+        "note": "text", "reportingController": "c", "eventTime": "2026-01-02T03:04:05.000001Z"});
+    create(&server, "/apis/events.k8s.io/v1/namespaces/default/events", event);
+    let core = get(&server, "/api/v1/namespaces/default/events/e");
+    assert_eq!((&core["involvedObject"]["name"], &core["message"]), (&json!("a"), &json!("text")));
+    assert_eq!(core["apiVersion"], "v1");
+    let other = get(&server, "/apis/events.k8s.io/v1/namespaces/default/events/e");
+    assert_eq!((&other["regarding"]["name"], &other["note"]), (&json!("a"), &json!("text")));
+    let selected = get(&server, "/api/v1/events?fieldSelector=involvedObject.name=a");
+    assert_eq!(names(&selected), ["e"]);
+}
+
+#[test]
+fn protobuf_both_ways() {
+    let server = server();
+    let id = schema().find("core/v1.Pod").expect("a type");
+    let mut value = pod("a");
+    value["apiVersion"] = "v1".into();
+    value["kind"] = "Pod".into();
+    let headers = [(header::CONTENT_TYPE, proto::MEDIA_TYPE), (header::ACCEPT, proto::MEDIA_TYPE)];
+    let body = proto::encode_object(id, &value);
+    let response = send(&server, Method::POST, PODS, &headers, body);
+    assert_eq!(response.status(), 201);
+    let envelope = proto::open(&bytes(response)).expect("an envelope");
+    assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("v1", "Pod"));
+    let pod = proto::decode_message(schema(), id, &envelope.raw).expect("a pod");
+    assert_eq!(pod["spec"]["containers"][0]["image"], "i:1");
+    let list = send(&server, Method::GET, PODS, &headers, Bytes::new());
+    let envelope = proto::open(&bytes(list)).expect("an envelope");
+    let id = schema().find("core/v1.PodList").expect("a type");
+    let list = proto::decode_message(schema(), id, &envelope.raw).expect("a list");
+    assert_eq!(names(&list), ["a"]);
+}
+
+/// The next events of a watch: type, name and revision each.
+async fn next(body: &mut Body) -> Vec<String> {
+    let Some(frame) = body.frame().await else { return Vec::new() };
+    let data = frame.expect("never fails").into_data().expect("data");
+    let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let event: Value = serde_json::from_slice(line).expect("JSON");
+            let object = &event["object"];
+            let kind = event["type"].as_str().unwrap_or_default();
+            match kind {
+                "ERROR" => format!("ERROR {}", object["message"].as_str().unwrap_or_default()),
+                _ => format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or("-")),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn a_watch_tells_every_change_once() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    let path = format!(
+        "{PODS}?watch=1&labelSelector=app%3Da&allowWatchBookmarks=true\
+        &sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    );
+    let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+    block_on(async {
+        assert_eq!(next(&mut body).await, ["ADDED a", "BOOKMARK -"]);
+        create_now(&server, "b");
+        let merge = [(header::CONTENT_TYPE, "application/merge-patch+json")];
+        let leave = json!({"metadata": {"labels": {"app": "other"}}}).to_string();
+        let back = json!({"metadata": {"labels": {"app": "a"}}}).to_string();
+        send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, leave);
+        send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, back);
+        send(&server, Method::DELETE, &format!("{PODS}/b"), &[], Bytes::new());
+        assert_eq!(next(&mut body).await, ["ADDED b", "DELETED a", "ADDED a", "DELETED b"]);
+    });
+}
+
+fn create_now(server: &ApiServer, name: &str) {
+    let headers = [(header::CONTENT_TYPE, JSON)];
+    let response = send(server, Method::POST, PODS, &headers, pod(name).to_string());
+    assert_eq!(response.status(), 201);
+}
+
+#[test]
+fn a_watch_that_is_too_slow_is_told_so() {
+    let server = server_with(Limits { n_changes_max: 3, ..Limits::default() });
+    let path = format!("{PODS}?watch=1");
+    let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+    for name in ["a", "b", "c", "d", "e"] {
+        create_now(&server, name);
+    }
+    block_on(async {
+        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 12 (14)"]);
+        assert_eq!(next(&mut body).await, Vec::<String>::new());
+    });
+    refused(
+        &server,
+        Method::GET,
+        &format!("{path}&resourceVersion=2"),
+        Value::Null,
+        &expect!["410 Expired: too old resource version: 2 (14)"],
+    );
+}
+
+#[test]
+fn a_watch_ends_when_its_time_is_over() {
+    let server = server();
+    let path = format!("{PODS}?watch=1&timeoutSeconds=7");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+        assert_eq!(next(&mut body).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn tables_have_the_columns_of_kubectl() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    let headers = [(header::ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let response = send(&server, Method::GET, PODS, &headers, Bytes::new());
+    let table: Value = serde_json::from_slice(&bytes(response)).expect("JSON");
+    assert_eq!(table["columnDefinitions"][2]["name"], "Status");
+    expect![[r#"["a","0/1","Pending","0","0s","<none>","<none>","<none>","<none>"]"#]]
+        .assert_eq(&table["rows"][0]["cells"].to_string());
+}
+
+#[test]
+fn an_eviction_asks_the_budget() {
+    let server = server();
+    let mut placed = pod("a");
+    placed["spec"]["nodeName"] = "n".into();
+    create(&server, PODS, placed);
+    let merge = "application/merge-patch+json";
+    let running = json!({"status": {"phase": "Running"}});
+    call_as(&server, Method::PATCH, &format!("{PODS}/a/status"), merge, running);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let spec = json!({"selector": {"matchLabels": {"app": "a"}}, "minAvailable": 1});
+    create(&server, budgets, json!({"metadata": {"name": "b"}, "spec": spec}));
+    let path = format!("{PODS}/a/eviction");
+    let eviction = json!({"metadata": {"name": "a"}});
+    refused(
+        &server,
+        Method::POST,
+        &path,
+        eviction.clone(),
+        &expect![
+            "429 TooManyRequests: Cannot evict pod as it would violate the pod's disruption budget."
+        ],
+    );
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1}});
+    call_as(&server, Method::PATCH, &format!("{budgets}/b/status"), merge, status);
+    assert_eq!(call(&server, Method::POST, &path, eviction).0, 201);
+    let budget = get(&server, &format!("{budgets}/b"));
+    assert_eq!(budget["status"]["disruptionsAllowed"], 0);
+}
