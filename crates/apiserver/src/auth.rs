@@ -60,7 +60,6 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     fn lock(&self) -> MutexGuard<'_, Map<String, User>> {
         self.users.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -23,7 +23,7 @@ pub struct Target {
 impl Target {
     /// The resource a path names; none for discovery and all else.
     pub fn parse(path: &str) -> Option<Target> {
-        let mut parts = path.split('/').skip(1).map(|part| decoded(part));
+        let mut parts = path.split('/').skip(1).map(decoded);
         let mut target = Target::default();
         match &*parts.next()? {
             "api" => {}

@@ -172,7 +172,7 @@ impl ApiServer {
         } else {
             !target.namespace.is_empty()
         };
-        if misplaced && !(kind.resource == "subjectaccessreviews") {
+        if misplaced {
             return Err(ApiError::no_such_resource());
         }
         let verbs = match target.subresource.as_str() {
@@ -224,7 +224,6 @@ impl ApiServer {
         Ok(answer.unwrap_or_else(|| Answer::text(404, "404 page not found\n")).into_response())
     }
 
-    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic under the lock leaves the store whole: it is changed by single steps.
         self.shared.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

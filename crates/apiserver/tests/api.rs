@@ -1,5 +1,7 @@
 //! The API without sockets: requests in, responses out, at a time that stands still.
 
+#![expect(clippy::expect_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 
 use bytes::Bytes;

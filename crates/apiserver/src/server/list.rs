@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, metadata_answer, partial};
@@ -39,13 +40,17 @@ impl ApiServer {
         match (call.form.view, call.form.encoding) {
             (View::Table, _) => {
                 let include = table::Include::of(call.query)?;
-                let now = self.now();
-                let rows = values(call.kind, &page.objects)
-                    .map(|value| value.map(|value| table::row(call.kind, &value, now, include)))
-                    .collect::<Result<Vec<Value>, ApiError>>()?;
-                Ok(Answer::json(&table::table(call.kind, &metadata, &rows, true)).into_response())
+                let empty = table::table(call.kind, &metadata, &[], true).to_string();
+                let render = Render::Row { include, now: self.now() };
+                Ok(json_list(call.kind, &empty, render, page.objects))
             }
-            (View::Metadata, _) => {
+            (View::Metadata, Encoding::Json) => {
+                let empty = format!(
+                    "{{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{metadata},\"items\":[]}}"
+                );
+                Ok(json_list(call.kind, &empty, Render::Metadata, page.objects))
+            }
+            (View::Metadata, Encoding::Protobuf) => {
                 let items = values(call.kind, &page.objects)
                     .map(|value| value.map(|value| partial(&value)))
                     .collect::<Result<Vec<Value>, ApiError>>()?;
@@ -57,7 +62,13 @@ impl ApiServer {
                 let bytes = protobuf_list(call.kind, &metadata, &page.objects)?;
                 Ok(Answer::of(200, proto::MEDIA_TYPE, bytes).into_response())
             }
-            (View::Whole, Encoding::Json) => Ok(json_list(call.kind, &metadata, page.objects)),
+            (View::Whole, Encoding::Json) => {
+                let (kind, version) = (call.kind.kind, call.kind.api_version());
+                let empty = format!(
+                    "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[]}}"
+                );
+                Ok(json_list(call.kind, &empty, Render::Whole, page.objects))
+            }
         }
     }
 
@@ -188,15 +199,43 @@ fn protobuf_list(
     Ok(proto::close(&kind.api_version(), &list, &raw))
 }
 
-fn json_list(kind: &Kind, metadata: &Value, objects: Vec<Arc<Object>>) -> Response<Body> {
-    let head = format!(
-        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
-        kind.kind,
-        kind.api_version()
-    );
+/// What a list shows of an object.
+#[derive(Clone, Copy)]
+enum Render {
+    Whole,
+    Metadata,
+    Row { include: table::Include, now: Timestamp },
+}
+
+impl Render {
+    fn render(self, kind: &Kind, object: &Object) -> Bytes {
+        if matches!(self, Render::Whole) && !event::is_other(kind) {
+            return object.json().clone();
+        }
+        let Ok(value) = parsed(object) else { return object.json().clone() };
+        let value = event::shown(kind, value);
+        let shown = match self {
+            Render::Whole => value,
+            Render::Metadata => partial(&value),
+            Render::Row { include, now } => table::row(kind, &value, now, include),
+        };
+        shown.to_string().into()
+    }
+}
+
+/// A list; `empty` is how it would be without entries, which come in its last pair of brackets.
+fn json_list(
+    kind: &Kind,
+    empty: &str,
+    render: Render,
+    objects: Vec<Arc<Object>>,
+) -> Response<Body> {
+    let (head, tail) = empty.split_at(empty.rfind(']').unwrap_or(empty.len()));
     let parts = JsonList {
-        head: Some(head),
+        head: Some(head.to_owned()),
+        tail: tail.to_owned(),
         kind: kind.clone(),
+        render,
         objects: objects.into_iter(),
         is_done: false,
     };
@@ -209,9 +248,11 @@ fn json_list(kind: &Kind, metadata: &Value, objects: Vec<Arc<Object>>) -> Respon
 
 /// A list that is written while it is sent, so that a large one is never in memory twice.
 struct JsonList {
-    /// What comes before the items, until it is sent.
+    /// What comes before the entries, until it is sent.
     head: Option<String>,
+    tail: String,
     kind: Kind,
+    render: Render,
     objects: std::vec::IntoIter<Arc<Object>>,
     is_done: bool,
 }
@@ -234,7 +275,7 @@ impl JsonList {
         part.extend_from_slice(self.head.take().unwrap_or_default().as_bytes());
         while part.len() < PART_BYTES {
             let Some(object) = self.objects.next() else {
-                part.extend_from_slice(b"]}");
+                part.extend_from_slice(self.tail.as_bytes());
                 self.is_done = true;
                 break;
             };
@@ -242,16 +283,8 @@ impl JsonList {
                 part.push(b',');
             }
             needs_comma = true;
-            part.extend_from_slice(&shown_json(&self.kind, &object));
+            part.extend_from_slice(&self.render.render(&self.kind, &object));
         }
         Some(part.into())
-    }
-}
-
-/// The JSON of a stored object in the form of its kind.
-fn shown_json(kind: &Kind, object: &Object) -> Bytes {
-    match event::is_other(kind).then(|| parsed(object)) {
-        Some(Ok(value)) => event::shown(kind, value).to_string().into(),
-        _ => object.json().clone(),
     }
 }

@@ -321,11 +321,14 @@ fn event_type(kind: ChangeKind) -> &'static str {
     }
 }
 
+/// A change, what happened from the watcher's view, and the resource.
+type FrameKey = (u64, &'static str, &'static str);
+
 /// Protobuf frames of the last changes: many watchers want the same one at the same time.
 #[derive(Default)]
 pub(super) struct FrameCache {
     #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
-    known: Mutex<Map<(u64, &'static str, &'static str), Arc<Vec<u8>>>>,
+    known: Mutex<Map<FrameKey, Arc<Vec<u8>>>>,
 }
 
 /// How many frames are known before all are forgotten.
@@ -340,7 +343,6 @@ impl FrameCache {
     ) -> Arc<Vec<u8>> {
         // A revision belongs to one object; its view may still differ between watchers.
         let key = (delivery.revision, event_type(delivery.kind), kind.resource);
-        #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
         let lock = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(frame) = lock().get(&key) {
             return Arc::clone(frame);
