@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, header};
@@ -25,6 +26,9 @@ pub use tls::{Identity, Pki, TlsError};
 
 /// Many small writes of many requests share a connection: as kube-apiserver's default is 100, ours is wider.
 const N_STREAMS_MAX: u32 = 1_000;
+
+/// How long a client may take to send a body, as kube-apiserver's default for a whole request.
+const BODY_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Serves connections until the listener fails. Without `pki` connections are plain and everybody is admin: for tests.
 ///
@@ -99,9 +103,11 @@ async fn respond(
     if user == User::anonymous() && !is_public {
         return refuse(&ApiError::unauthorized());
     }
-    let body: Bytes = match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(_) => return refuse(&ApiError::too_large(BODY_BYTES_MAX)),
+    let whole = Limited::new(body, BODY_BYTES_MAX).collect();
+    let body: Bytes = match tokio::time::timeout(BODY_TIME_MAX, whole).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => return refuse(&ApiError::too_large(BODY_BYTES_MAX)),
+        Err(_) => return refuse(&ApiError::bad_request("the body did not come in time")),
     };
     server.handle(&user, &Request::from_parts(parts, body))
 }

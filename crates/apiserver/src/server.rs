@@ -51,7 +51,8 @@ pub struct Options {
     pub seed: u64,
     /// History kept.
     pub limits: Limits,
-    /// Group-versions to serve beside the stable ones, such as `scheduling.k8s.io/v1alpha2`.
+    /// Group-versions to serve beside the stable ones, such as `scheduling.k8s.io/v1alpha2`; see
+    /// [`Kinds::can_also_serve`]. Others are not served.
     pub also_serve: Vec<String>,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use loadmaster_apiserver::http::{Pki, serve};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
+use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
 use loadmaster_stdx::Chain;
@@ -40,6 +41,11 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
     let failed = |doing: &str, error: &dyn std::error::Error| {
         Failure::input(format!("{doing}: {}", Chain(error)))
     };
+    if let Some(unknown) = args.serve.iter().find(|it| !Kinds::can_also_serve(it)) {
+        return Err(Failure::input(format!(
+            "--serve {unknown}: not a group and version that can be served beside the stable ones"
+        )));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
     let server = ApiServer::new(Options {

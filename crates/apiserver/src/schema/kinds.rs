@@ -70,6 +70,8 @@ pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
+static KINDS: &str = include_str!("kinds.txt");
+
 /// All resources served.
 #[derive(Debug)]
 pub struct Kinds(Vec<Kind>);
@@ -94,7 +96,7 @@ impl Kinds {
     pub fn new(store: &mut Store, also: &[String]) -> Kinds {
         let mut kinds: Vec<Kind> = Vec::new();
         let mut served = false;
-        for line in include_str!("kinds.txt").lines().filter(|line| !line.starts_with('#')) {
+        for line in KINDS.lines().filter(|line| !line.starts_with('#')) {
             if let Some(line) = line.strip_prefix("  ") {
                 if let (true, Some(last)) = (served, kinds.last_mut()) {
                     last.subresources.extend(parse_subresource(line));
@@ -119,6 +121,26 @@ impl Kinds {
             kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table()));
         }
         Kinds(kinds)
+    }
+
+    /// Whether [`Kinds::new`] can serve a group and version beside the stable ones: it must be known, and none of its
+    /// resources may be a stable one in another form.
+    pub fn can_also_serve(group_version: &str) -> bool {
+        let group = group_version.split_once('/').map_or("", |(group, _)| group);
+        let lines = || KINDS.lines().filter(|line| !line.starts_with(['#', ' ']));
+        let named = |line: &'static str| line.split_once(' ').unwrap_or((line, ""));
+        let resource = |rest: &'static str| rest.split(' ').next().unwrap_or(rest);
+        let stable: Vec<&str> = lines()
+            .map(named)
+            .filter(|(gv, _)| {
+                gv.split_once('/').map_or("", |(it, _)| it) == group && is_served(gv, &[])
+            })
+            .map(|(_, rest)| resource(rest))
+            .collect();
+        let mut own = lines().map(named).filter(|(gv, _)| *gv == group_version).peekable();
+        !NOT_SERVED.contains(&group)
+            && own.peek().is_some()
+            && own.all(|(_, rest)| !stable.contains(&resource(rest)))
     }
 
     /// In the order of discovery.
@@ -151,7 +173,7 @@ impl Kinds {
 }
 
 fn is_served(group_version: &str, also: &[String]) -> bool {
-    if also.iter().any(|it| it == group_version) {
+    if also.iter().any(|it| it == group_version && Kinds::can_also_serve(it)) {
         return true;
     }
     let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
@@ -193,4 +215,25 @@ fn parse_subresource(line: &'static str) -> Option<Subresource> {
     let (group, version) = gv.split_once('/').unwrap_or(("", gv));
     let type_id = schema().find_kind(group, version, kind)?;
     Some(Subresource { name, group, version, kind, verbs: list(verbs), type_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_beside_the_stable_ones() {
+        let cases = [
+            ("scheduling.k8s.io/v1alpha2", true),
+            ("coordination.k8s.io/v1beta1", true),
+            ("resource.k8s.io/v1beta2", false),
+            ("autoscaling/v1", false),
+            ("apps/v1", false),
+            ("flowcontrol.apiserver.k8s.io/v1", false),
+            ("example.com/v1", false),
+        ];
+        for (group_version, want) in cases {
+            assert_eq!(Kinds::can_also_serve(group_version), want, "{group_version}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub struct Answer {
     content_type: &'static str,
     body: Bytes,
     warnings: Vec<String>,
+    /// Seconds after which the client may try again.
+    retry_after: Option<u64>,
 }
 
 const JSON: &str = "application/json";
@@ -36,12 +38,14 @@ impl Answer {
 
     /// Any bytes.
     pub fn of(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-        Answer { code, content_type, body: body.into(), warnings: Vec::new() }
+        Answer { code, content_type, body: body.into(), warnings: Vec::new(), retry_after: None }
     }
 
     /// A refusal.
     pub fn error(error: &ApiError) -> Answer {
-        Answer::of(error.code, JSON, error.to_status().to_string())
+        let mut answer = Answer::of(error.code, JSON, error.to_status().to_string());
+        answer.retry_after = error.details["retryAfterSeconds"].as_u64();
+        answer
     }
 
     /// A `Status`.
@@ -119,6 +123,9 @@ impl Answer {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
         for warning in self.warnings {
             let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
