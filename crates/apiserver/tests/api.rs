@@ -403,7 +403,10 @@ fn a_watch_tells_every_change_once() {
         send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, leave);
         send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, back);
         send(&server, Method::DELETE, &format!("{PODS}/b"), &[], Bytes::new());
-        assert_eq!(next(&mut body).await, ["ADDED b", "DELETED a", "ADDED a", "DELETED b"]);
+        assert_eq!(
+            next(&mut body).await,
+            ["ADDED b", "DELETED a", "ADDED a", "MODIFIED b", "DELETED b"]
+        );
     });
 }
 

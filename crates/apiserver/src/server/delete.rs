@@ -14,7 +14,7 @@ use crate::request::content_type;
 use crate::schema::{Kind, read, schema};
 use crate::select::filter;
 use crate::status::{ApiError, deleted as deleted_status};
-use crate::store::{Object, Refused, Span};
+use crate::store::{Expect, Object, Refused, Span};
 use crate::{event, proto};
 
 /// What a client wants of a deletion.
@@ -199,7 +199,7 @@ impl ApiServer {
         }
     }
 
-    /// Removes an object that nobody holds. Pods show that they were asked to go.
+    /// Removes an object that nobody holds. Pods are marked first, as upstream does it: watchers see both.
     fn remove(
         &self,
         kind: &Kind,
@@ -212,8 +212,16 @@ impl ApiServer {
             ("pods", Some(marked)) => Some(draft(kind, &marked)?),
             _ => None,
         };
-        let revision = stored.revision();
-        let removed = self.state().store.remove(table, stored.key(), revision, last);
+        let mut revision = stored.revision();
+        let mut state = self.state();
+        if let Some(draft) = last {
+            match state.store.put(table, Expect::Revision(revision), draft) {
+                Ok(object) => revision = object.revision(),
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        let removed = state.store.remove(table, stored.key(), revision, None);
+        drop(state);
         if let Ok(object) = &removed {
             self.announce(table, object.revision());
         }
