@@ -486,6 +486,35 @@ fn at_most_a_window_of_pods_is_being_bound() {
 }
 
 #[test]
+fn an_urgent_pod_is_behind_one_window_of_twenty_thousand() {
+    let mut bench = Bench::new();
+    let node = json!({"metadata": {"name": "z"}, "status": {"allocatable": {"cpu": "99999", "pods": "99999"}}});
+    let node: Node = serde_json::from_value(node).unwrap();
+    bench.apply(Event::Set(Object::Node(Arc::new(node))));
+    let spec = json!({"containers": [{"name": "c"}], "priority": -1});
+    let mut pod: Pod =
+        serde_json::from_value(json!({"metadata": {"namespace": "default"}, "spec": spec}))
+            .unwrap();
+    for n in 0..20_000 {
+        pod.metadata.name = format!("low-{n}").into();
+        pod.metadata.uid = pod.metadata.name.clone();
+        bench.apply(Event::Set(Object::Pod(Box::new(pod.clone()))));
+    }
+    // The API server answers nothing yet.
+    while bench.cycle() == Cycled::Ran {}
+    let n_ahead = bench.calls.len();
+    pod.metadata.name = "urgent".into();
+    pod.metadata.uid = "urgent".into();
+    pod.spec.priority = Some(1000);
+    bench.apply(Event::Set(Object::Pod(Box::new(pod))));
+    assert_eq!(bench.cycle(), Cycled::Waiting);
+    bench.answer(Ok(()));
+    assert_eq!(bench.cycle(), Cycled::Ran);
+    let last = bench.calls.last().map(|call| call.request.name.to_string());
+    assert_eq!((n_ahead, last.as_deref()), (Options::default().bind_window, Some("urgent")));
+}
+
+#[test]
 fn pods_on_a_node_that_comes_later_are_on_it() {
     let mut bench = Bench::new();
     bench.set_pod("old", json!({}), json!({"nodeName": "z"}), json!({}));
