@@ -9,7 +9,7 @@ use loadmaster_daemon::is_kube_scheduler;
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{Answer, Exit, guard};
-use crate::{apiserver, config_check, explain, run, up};
+use crate::{apiserver, config_check, explain, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
@@ -43,6 +43,7 @@ enum Command {
     Up(up::Args),
     Explain(explain::Args),
     Apiserver(apiserver::Args),
+    Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -115,6 +116,7 @@ fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answe
         Command::Up(args) => up::run(&args, registry, out),
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Apiserver(args) => apiserver::run(&args, out),
+        Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::Completion { shell } => {
             let mut script = Vec::new();

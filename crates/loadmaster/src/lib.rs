@@ -30,6 +30,7 @@ mod exit;
 mod explain;
 mod input;
 mod run;
+mod simulate;
 mod terminal;
 mod text;
 mod up;

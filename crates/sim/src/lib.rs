@@ -5,4 +5,5 @@ pub mod cluster;
 pub mod every_eviction;
 pub mod load;
 pub mod scenario;
+pub mod simulate;
 pub mod twin;

@@ -196,6 +196,10 @@ impl Engine {
             self.binding_failed(now, uid, failed, effects);
         } else {
             assumed.forgotten = true;
+            if assumed.binding.is_none() {
+                // It is bound, and the news of that will never come.
+                self.assumed.remove(uid);
+            }
             self.remove_assigned(uid);
         }
         self.happened(now, Happened::assigned_pod_deleted(pod));

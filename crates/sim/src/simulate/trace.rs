@@ -1,0 +1,108 @@
+//! All that happened: as a number, so that two runs can be compared, and as lines, so that one can be read.
+
+use std::fmt::{self, Debug, Write};
+
+use loadmaster_engine::engine::{Call, Effect, Event, Object, Observation};
+
+/// Takes the lines of a run.
+pub type Log<'a> = Option<&'a mut dyn FnMut(&str)>;
+
+pub(super) struct Trace<'a> {
+    hash: Fnv,
+    log: Log<'a>,
+}
+
+/// FNV-1a, which is the same on every platform.
+struct Fnv(u64);
+
+impl Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Trace<'a> {
+    pub fn new(log: Log<'a>) -> Trace<'a> {
+        Trace { hash: Fnv(0xcbf2_9ce4_8422_2325), log }
+    }
+
+    pub fn value(&self) -> u64 {
+        self.hash.0
+    }
+
+    pub fn event(&mut self, at_ms: u64, event: &Event) {
+        self.add(&(at_ms, event));
+        if let Some(log) = &mut self.log {
+            log(&format!("{at_ms:>8} < {}", of_event(event)));
+        }
+    }
+
+    pub fn effect(&mut self, at_ms: u64, effect: &Effect) {
+        self.add(effect);
+        if let Some(log) = &mut self.log
+            && let Some(line) = of_effect(effect)
+        {
+            log(&format!("{at_ms:>8} > {line}"));
+        }
+    }
+
+    /// Something that is neither.
+    pub fn note(&mut self, at_ms: u64, what: fmt::Arguments<'_>) {
+        self.add(&what);
+        if let Some(log) = &mut self.log {
+            log(&format!("{at_ms:>8} = {what}"));
+        }
+    }
+
+    fn add(&mut self, what: &dyn Debug) {
+        // Writing into a number cannot fail.
+        let _ = write!(self.hash, "{what:?}");
+    }
+}
+
+fn of_event(event: &Event) -> String {
+    match event {
+        Event::Set(Object::Pod(pod)) => {
+            let mut line = format!("pod {} {}", pod.full_name(), pod.metadata.uid);
+            let said = [
+                ("on", pod.spec.node_name.as_str()),
+                ("promised", pod.status.nominated_node_name.as_str()),
+                ("phase", pod.status.phase.as_str()),
+            ];
+            for (word, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+                let _ = write!(line, ", {word} {value}");
+            }
+            if pod.metadata.deletion_timestamp.is_some() {
+                line.push_str(", terminating");
+            }
+            line
+        }
+        Event::Set(Object::Node(node)) => format!("node {}", node.name()),
+        Event::Set(other) => format!("{other:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn of_effect(effect: &Effect) -> Option<String> {
+    match effect {
+        Effect::Call(call) => Some(of_call(call)),
+        Effect::Tell(tell) => {
+            Some(format!("{} {}: {}", tell.reason, tell.regarding.name, tell.note))
+        }
+        Effect::Observe(Observation::Trouble { what }) => Some(format!("trouble: {what}")),
+        Effect::Observe(_) => None,
+    }
+}
+
+/// A call in a line.
+pub(super) fn of_call(call: &Call) -> String {
+    let request = &call.request;
+    let body = request.body.as_ref();
+    let target = body.and_then(|body| body.pointer("/target/name").or_else(|| body.get("status")));
+    let target = target.map_or(String::new(), |target| format!(" {target}"));
+    let subresource = &request.subresource;
+    format!("call {} {:?} {}/{subresource}{target}", call.id.0, request.verb, request.name)
+}

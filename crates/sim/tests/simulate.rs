@@ -1,0 +1,58 @@
+//! A sample of simulated runs; `loadmaster simulate` runs more.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::sync::Arc;
+
+use loadmaster_config::Gates;
+use loadmaster_sim::load::default_profile;
+use loadmaster_sim::simulate::{Options, Report, Sabotage, Setup, run};
+
+fn setup() -> Setup {
+    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree()).unwrap());
+    Setup { profile, gates: Gates::default().framework() }
+}
+
+#[test]
+fn no_seed_breaks_an_invariant() {
+    let setup = setup();
+    let mut all = Report::default();
+    for seed in 0..60 {
+        let report = run(&setup, Options::new(seed), None).unwrap_or_else(|it| panic!("{it}"));
+        all.binds += report.binds;
+        all.evictions += report.evictions;
+        all.relists += report.relists;
+        all.leader_losses += report.leader_losses;
+        all.refused += report.refused;
+        all.left += report.left;
+        if seed % 10 == 0 {
+            let again = run(&setup, Options::new(seed), None).unwrap();
+            assert_eq!(report, again, "seed {seed} is not a whole run");
+        }
+    }
+    // What is not met is not tried.
+    let Report { binds, evictions, relists, leader_losses, refused, left, .. } = all;
+    assert!(
+        [binds, evictions, relists, leader_losses, refused, left].iter().all(|n| *n > 20),
+        "{all:?}"
+    );
+}
+
+/// What the checks say first when the engine is deceived in this way, and after how many seeds at the latest.
+#[track_caller]
+fn check_caught(sabotage: Sabotage, said: &str) {
+    let setup = setup();
+    let found = (0..30).find_map(|seed| {
+        run(&setup, Options { sabotage: Some(sabotage), ..Options::new(seed) }, None).err()
+    });
+    let what = found.map(|broken| broken.what).unwrap_or_default();
+    assert!(what.contains(said), "{sabotage:?} was answered with {what:?}");
+}
+
+#[test]
+fn bugs_are_caught() {
+    check_caught(Sabotage::ForgottenForget, "times in the queue");
+    check_caught(Sabotage::LostDeletion, "the engine has");
+    check_caught(Sabotage::StalePod, "bound already");
+    check_caught(Sabotage::LostUpdate, "x");
+}
