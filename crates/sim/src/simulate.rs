@@ -87,7 +87,8 @@ pub struct Report {
     /// Watches that broke and were listed anew.
     pub relists: u64,
     pub leader_losses: u64,
-    /// Pods that were bound only because they had waited for five minutes: an event that should have woken them did not.
+    /// Pods that were bound when nothing went wrong any more, but only because they had waited for five minutes: perhaps an event
+    /// did not wake them that should have.
     pub bound_after_flush: u64,
     /// Pods that fit nowhere in the end.
     pub left: u64,

@@ -38,6 +38,21 @@ fn no_seed_breaks_an_invariant() {
     );
 }
 
+/// Seeds that broke something once.
+const REGRESSIONS: [(u64, &str); 2] = [
+    (5, "a pod that was bound and gone before the news of its node stayed assumed for ever"),
+    (912, "a condition whose patch was refused was not written again"),
+];
+
+#[test]
+fn what_was_mended_stays_mended() {
+    let setup = setup();
+    for (seed, what) in REGRESSIONS {
+        let ended = run(&setup, Options::new(seed), None);
+        assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
+    }
+}
+
 /// What the checks say first when the engine is deceived in this way, and after how many seeds at the latest.
 #[track_caller]
 fn check_caught(sabotage: Sabotage, said: &str) {
@@ -54,5 +69,5 @@ fn bugs_are_caught() {
     check_caught(Sabotage::ForgottenForget, "times in the queue");
     check_caught(Sabotage::LostDeletion, "the engine has");
     check_caught(Sabotage::StalePod, "bound already");
-    check_caught(Sabotage::LostUpdate, "x");
+    check_caught(Sabotage::LostUpdate, "fits, but was not bound");
 }

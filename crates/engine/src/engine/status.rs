@@ -86,7 +86,7 @@ impl Engine {
         let next = self.statuses.0.remove(uid).flatten();
         let Some(pending) = self.pending.get_mut(uid) else { return };
         if let Err(error) = reply {
-            if next.is_none() {
+            if next.as_ref().is_none_or(|next| next.condition.is_none()) {
                 pending.condition = None;
             }
             let pod = pending.pod.full_name();

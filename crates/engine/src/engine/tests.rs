@@ -555,6 +555,32 @@ fn patches_of_one_pod_follow_each_other() {
 }
 
 #[test]
+fn a_condition_that_was_refused_is_written_again() {
+    let mut bench = Bench::new();
+    bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
+    bench.cycle();
+    // It fails in the same way while its patch is under way: what follows says nothing about the condition.
+    bench.apply(Event::Activate(vec!["db".into()]));
+    bench.cycle();
+    bench.answer(Err("the server is busy"));
+    bench.answer(Ok(()));
+    bench.apply(Event::Activate(vec!["db".into()]));
+    bench.cycle();
+    let body = bench.calls[0].request.body.as_ref().unwrap();
+    assert_eq!(body["status"]["conditions"][0]["reason"], "Unschedulable");
+}
+
+#[test]
+fn a_bound_pod_that_is_gone_before_the_news_of_its_node_leaves_nothing() {
+    let mut bench = Bench::new();
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.answer(Ok(()));
+    bench.apply(Event::Gone(Name::Pod("web".into())));
+    assert_eq!((bench.engine.n_assumed(), bench.engine.world().n_assigned()), (0, 0));
+}
+
+#[test]
 fn the_default_profile_makes_an_engine() {
     let registry = loadmaster_plugins::in_tree();
     let gates = Gates::default();

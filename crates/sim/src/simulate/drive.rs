@@ -261,7 +261,10 @@ impl<'a> Run<'a> {
                 Effect::Tell(tell) if tell.reason == "Preempted" => {
                     check::preempted(&self.known, &tell)?;
                 }
-                Effect::Observe(Observation::Bound { after_flush: true, .. }) => {
+                // While things go wrong room may come after the flush as well.
+                Effect::Observe(Observation::Bound { after_flush: true, .. })
+                    if self.step == self.options.steps =>
+                {
                     self.report.bound_after_flush += 1;
                 }
                 Effect::Tell(_) | Effect::Observe(_) => {}
