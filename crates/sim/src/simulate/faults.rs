@@ -205,9 +205,9 @@ impl Network {
 
     /// One of the things that are due, in no order but that of each watch. `None` when nothing is.
     pub fn deliver(&mut self, now: Now, truth: &mut Truth, out: &mut Vec<Delivery>) -> bool {
-        for at in 0..KINDS.len() {
-            if self.watches[at].lists_at.is_some_and(|due| due <= now.mono) {
-                self.list(now.mono, KINDS[at], truth);
+        for kind in KINDS {
+            if self.watches[kind as usize].lists_at.is_some_and(|due| due <= now.mono) {
+                self.list(now.mono, kind, truth);
             }
         }
         let watches = self.watches.iter().enumerate();
