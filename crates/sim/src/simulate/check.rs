@@ -7,7 +7,7 @@ use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::Tell;
 use loadmaster_engine::evaluate::one_by_one;
-use loadmaster_framework::{NodeInfo, World};
+use loadmaster_framework::{NodeInfo, Row, World};
 use loadmaster_stdx::Set;
 
 use super::Setup;
@@ -203,6 +203,14 @@ pub(super) fn at_rest(engine: &Engine) -> Checked {
     }
 }
 
+/// A node, and whom the engine promised it to.
+fn promised(engine: &Engine, world: &World, row: Row) -> String {
+    let Some(node) = world.node(row) else { return String::new() };
+    let pods = engine.world().nominated(node.name()).iter();
+    let pods: Vec<String> = pods.map(|pod| pod.full_name()).collect();
+    format!("{}, promised to {pods:?}", node.name())
+}
+
 /// In the end the engine's world is that of the API server, and no pod waits that fits somewhere. Answers how many wait.
 pub(super) fn settled(setup: &Setup, truth: &Truth, engine: &Engine) -> Result<u64, String> {
     let assigned = truth.pods().filter(|pod| !pod.spec.node_name.is_empty() && !has_ended(pod));
@@ -225,7 +233,12 @@ pub(super) fn settled(setup: &Setup, truth: &Truth, engine: &Engine) -> Result<u
         if found.is_feasible() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();
-            return Err(format!("pod {name} fits, but was not bound; in the queue: {place:?}"));
+            let nodes: Vec<String> =
+                found.best().into_iter().map(|row| promised(engine, &world, row)).collect();
+            let nodes = nodes.join(", ");
+            return Err(format!(
+                "pod {name} fits, but was not bound; in the queue: {place:?}; on {nodes}"
+            ));
         }
         let told = pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
         if !told {
