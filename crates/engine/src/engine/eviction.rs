@@ -25,6 +25,8 @@ pub(super) struct Eviction {
     /// The one that goes when all others are gone.
     last: Option<Arc<PodInfo>>,
     has_failed: bool,
+    /// A victim was gone before it was asked to go: the news of it came while the preemptor was held back, and will not come again.
+    has_missed: bool,
 }
 
 /// How far the eviction of one victim is.
@@ -60,6 +62,7 @@ impl Engine {
             running: victims.clone(),
             last: Some(last),
             has_failed: false,
+            has_missed: false,
         };
         self.evictions.insert(uid.clone(), eviction);
         for victim in victims {
@@ -131,7 +134,12 @@ impl Engine {
                 effects.push(self.preempted(eviction, &pod, note));
                 self.evicted(preemptor, victim, true);
             }
-            (Err(error), _) if error.code == 404 => self.evicted(preemptor, victim, true),
+            (Err(error), _) if error.code == 404 => {
+                self.evicted(preemptor, victim, true);
+                if let Some(eviction) = self.evictions.get_mut(preemptor) {
+                    eviction.has_missed = true;
+                }
+            }
             (Err(error), _) => {
                 let what = format!(
                     "pod {}: evicting {}: {}",
@@ -153,8 +161,8 @@ impl Engine {
         }
     }
 
-    /// When all calls are answered: the last victim, or the end. After a failure the preemptor is tried again at once, because no
-    /// event may come that wakes it.
+    /// When all calls are answered: the last victim, or the end. After a failure, or when a victim had gone by itself, the
+    /// preemptor is tried again at once, because no event may come that wakes it.
     fn go_on_evicting(&mut self, now: Now, preemptor: &str, effects: &mut Effects) {
         loop {
             let Some(eviction) = self.evictions.get_mut(preemptor) else { return };
@@ -169,7 +177,7 @@ impl Engine {
         }
         let Some(eviction) = self.evictions.remove(preemptor) else { return };
         self.world.preemptions_mut().end(preemptor);
-        if eviction.has_failed {
+        if eviction.has_failed || eviction.has_missed {
             let asking = Asking::new(&self.seats, &self.interests, &self.world);
             self.queue.activate(now, &asking, &[preemptor]);
         }
