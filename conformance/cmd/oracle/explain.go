@@ -48,18 +48,11 @@ func toJSON(s *fwk.Status) statusJSON {
 }
 
 func explain(q *question) (any, error) {
-	w, err := build(q, q.Pod)
+	w, fw, err := buildForPod(q)
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	if w.pod == nil {
-		return nil, fmt.Errorf("the question names no pod")
-	}
-	fw, err := w.framework()
-	if err != nil {
-		return nil, err
-	}
 
 	e := &explanation{
 		ID:      q.ID,

@@ -51,18 +51,11 @@ func (c choice) Victims() *extenderv1.Victims { return c.victims }
 // PostFilter. Since that shows one choice only, its search is run once more and
 // every candidate is shown.
 func preempt(q *question) (any, error) {
-	w, err := build(q, q.Pod)
+	w, fw, err := buildForPod(q)
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	if w.pod == nil {
-		return nil, fmt.Errorf("the question names no pod")
-	}
-	fw, err := w.framework()
-	if err != nil {
-		return nil, err
-	}
 	a := &preemptionAnswer{
 		ID:         q.ID,
 		Pod:        nameOf(w.pod).String(),

@@ -81,18 +81,11 @@ func hint(q *question) (any, error) {
 		return nil, fmt.Errorf("new: %w", err)
 	}
 
-	w, err := build(q, q.Pod)
+	w, fw, err := buildForPod(q)
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	if w.pod == nil {
-		return nil, fmt.Errorf("the question names no pod")
-	}
-	fw, err := w.framework()
-	if err != nil {
-		return nil, err
-	}
 	if !enabled(fw, q.Plugin) {
 		return nil, fmt.Errorf("profile %q has no plugin %q", fw.ProfileName(), q.Plugin)
 	}
@@ -211,18 +204,11 @@ type signAnswer struct {
 }
 
 func sign(q *question) (any, error) {
-	w, err := build(q, q.Pod)
+	w, fw, err := buildForPod(q)
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	if w.pod == nil {
-		return nil, fmt.Errorf("the question names no pod")
-	}
-	fw, err := w.framework()
-	if err != nil {
-		return nil, err
-	}
 	a := &signAnswer{ID: q.ID}
 	if sig := fw.SignPod(w.ctx, w.pod); sig != nil {
 		text := string(sig)

@@ -286,6 +286,25 @@ func (w *world) startInformers(objects []runtime.Object) error {
 	return w.sched.WaitForHandlersSync(ctx)
 }
 
+// buildForPod builds the world of a question that must name a pod, and the
+// framework of that pod's profile. The caller closes the world.
+func buildForPod(q *question) (*world, framework.Framework, error) {
+	w, err := build(q, q.Pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	if w.pod == nil {
+		w.close()
+		return nil, nil, fmt.Errorf("the question names no pod")
+	}
+	fw, err := w.framework()
+	if err != nil {
+		w.close()
+		return nil, nil, err
+	}
+	return w, fw, nil
+}
+
 // framework returns the profile that is responsible for the asked pod, with its
 // snapshot brought up to date.
 func (w *world) framework() (framework.Framework, error) {

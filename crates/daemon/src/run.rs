@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use loadmaster_client::calls::{Calls, Limits};
 use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
+use loadmaster_client::limit::random_seed;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
 use loadmaster_client::watch::{Follow, follow};
 use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
@@ -35,8 +36,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::flags::platform;
 use crate::metrics::Metrics;
-use crate::serve::{self, Check, Condition, Parts, SHUTTING_DOWN, Server};
+use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
 use crate::{Loaded, Ready};
 use shell::{Command, Shell};
 
@@ -105,10 +107,15 @@ fn try_run(ready: Ready, registry: &Registry, extra: Extra) -> Result<(), RunErr
     ended
 }
 
+/// What the API server's audit log calls us.
+fn user_agent() -> String {
+    format!("loadmaster/{} ({}) scheduler", env!("CARGO_PKG_VERSION"), platform())
+}
+
 fn engine_options(loaded: &Loaded, extra: Extra) -> EngineOptions {
     let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     EngineOptions {
-        seed: clock::seed(),
+        seed: random_seed(),
         initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
@@ -197,12 +204,11 @@ impl Daemon {
     async fn find(&self) -> Result<Cluster, RunError> {
         let path = &self.ready.loaded.config.client_connection.kubeconfig;
         let master = &self.ready.loaded.master;
-        let version = env!("CARGO_PKG_VERSION");
         let options = ClusterOptions {
             kubeconfig: (!path.is_empty()).then(|| path.into()),
             context: None,
             master: (!master.is_empty()).then(|| master.clone()),
-            user_agent: format!("loadmaster/{version} (linux/amd64) scheduler"),
+            user_agent: user_agent(),
         };
         let cluster = Cluster::find(&options).await?;
         tracing::info!(server = cluster.server(), "Talking to the API server");
@@ -225,7 +231,7 @@ impl Daemon {
             kinds: Kind::SCHEDULING.to_vec(),
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
             protobuf: client.content_type.contains("protobuf"),
-            seed: clock::seed(),
+            seed: random_seed(),
         }
     }
 
@@ -273,10 +279,7 @@ impl Daemon {
                 Ok(())
             })
         });
-        parts.health.healthz.extend(lease.clone());
-        parts.health.readyz.extend(lease);
-        parts.health.readyz.push(conditions.shutdown.check("shutdown"));
-        parts.health.readyz.push(conditions.synced.check("sched-handler-sync"));
+        parts.health = Health::of_scheduler(lease, &conditions.shutdown, &conditions.synced);
         let api = authority::Authority::new(&lanes.other);
         let options = &self.ready.options;
         let kubeconfig = &options.authentication.authentication_kubeconfig;
@@ -298,11 +301,11 @@ impl Daemon {
         recorder: &Arc<Recorder>,
         metrics: &Arc<Metrics>,
     ) -> Leading {
-        let (lost_in, lost) = mpsc::channel(1);
         let Some(held) = held else {
             let _ = commands.send(Command::Lead(!self.extra.shadow));
-            return Leading { lost, _never: Some(lost_in) };
+            return Leading(None);
         };
+        let (lost_in, lost) = mpsc::channel(1);
         let election = &self.ready.loaded.config.leader_election;
         let follower = Follower {
             lease: Reference {
@@ -318,20 +321,19 @@ impl Daemon {
             lost: lost_in,
         };
         tokio::spawn(follower.run(held.standing()));
-        Leading { lost, _never: None }
+        Leading(Some(lost))
     }
 }
 
-/// Tells when it is over.
-struct Leading {
-    lost: mpsc::Receiver<()>,
-    /// Kept where there is no lease that could be lost.
-    _never: Option<mpsc::Sender<()>>,
-}
+/// Tells when it is over; without a lease, never.
+struct Leading(Option<mpsc::Receiver<()>>);
 
 impl Leading {
     async fn lost(&mut self) {
-        self.lost.recv().await;
+        match &mut self.0 {
+            Some(lost) => drop(lost.recv().await),
+            None => std::future::pending().await,
+        }
     }
 }
 

@@ -3,9 +3,8 @@
 //! ```no_run
 //! # use std::process::ExitCode;
 //! # fn run(_: loadmaster_daemon::Ready) -> ExitCode { ExitCode::SUCCESS }
-//! # fn registry() -> loadmaster_framework::Registry { unimplemented!() }
 //! fn main() -> ExitCode {
-//!     match loadmaster_daemon::prepare(std::env::args_os(), &registry()) {
+//!     match loadmaster_daemon::prepare(std::env::args_os(), &loadmaster_plugins::in_tree()) {
 //!         Ok(plan) => match plan.begin() {
 //!             Ok(ready) => run(ready),
 //!             Err(stop) => stop.end(),

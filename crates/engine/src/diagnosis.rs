@@ -64,11 +64,11 @@ impl Diagnosis {
 
 /// The same about the only node that was asked about: Reserve or Permit turned it down.
 pub fn message_of_one(rejection: &Rejection) -> String {
-    let mut reasons: Vec<String> =
-        rejection.reasons().into_iter().map(|reason| format!("1 {reason}")).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    format!("0/1 nodes are available: {}.", reasons.join(", "))
+    let mut counts = BTreeMap::new();
+    for reason in rejection.reasons() {
+        *counts.entry(reason).or_insert(0) += 1;
+    }
+    nodes_are_unavailable(1, &counts)
 }
 
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`; empty when a node is feasible.

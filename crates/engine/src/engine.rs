@@ -155,8 +155,8 @@ pub struct Engine {
     diagnosed: Option<failure::Diagnosed>,
     n_calls: u64,
     n_bindings: u64,
-    /// When the news began to be taken, on the stopwatch, and what was made of it.
-    applying_since: u64,
+    /// When the news of an object that is being heard began, on the stopwatch, and what was made of it.
+    hearing_since: Option<u64>,
     handled: Vec<Observation>,
 }
 
@@ -201,7 +201,7 @@ impl Engine {
             diagnosed: None,
             n_calls: 0,
             n_bindings: 0,
-            applying_since: 0,
+            hearing_since: None,
             handled: Vec::new(),
             gates,
             options,
@@ -210,8 +210,10 @@ impl Engine {
 
     /// Takes news. Never schedules.
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
-        self.applying_since = (self.options.ticks)();
+        self.hearing_since =
+            matches!(event, Event::Set(_) | Event::Gone(_)).then(self.options.ticks);
         self.take(now, event, effects);
+        self.hearing_since = None;
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
@@ -253,11 +255,6 @@ impl Engine {
     /// The queue.
     pub fn queue(&self) -> &Queue {
         &self.queue
-    }
-
-    /// The profiles, in the order of the configuration.
-    pub fn profiles(&self) -> impl Iterator<Item = &Arc<Profile>> {
-        self.seats.iter().map(|seat| &seat.profile)
     }
 
     /// The schedulerName of a profile.

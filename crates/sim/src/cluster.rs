@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, PriorityClass, Str, Timestamp};
+use loadmaster_engine::queue::node_update_events;
 use loadmaster_engine::{Profile, Scheduler};
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::world::World;
@@ -41,7 +42,6 @@ use controller::{Owner, OwnerId};
 pub use look::{NodeLoad, Pending, Share, Zone};
 use queue::{ActiveQ, Waiting};
 pub use why::Why;
-use why::node_changes;
 
 /// Milliseconds since the cluster began.
 pub type Millis = u64;
@@ -284,8 +284,8 @@ impl Cluster {
         let Some(old) = old else {
             return self.happened(EventResource::Node, Action::ADD, None, new);
         };
-        for action in node_changes(&old, &node) {
-            self.happened(EventResource::Node, action, Some(EventObject::Node(&old)), new);
+        for event in node_update_events(&old, &node) {
+            self.happened(EventResource::Node, event.action, Some(EventObject::Node(&old)), new);
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) async fn of(kubeconfig: &str, own: &Authority) -> Result<Arc<dyn Api>
         kubeconfig: Some(kubeconfig.into()),
         context: None,
         master: None,
-        user_agent: format!("loadmaster/{} scheduler", env!("CARGO_PKG_VERSION")),
+        user_agent: super::user_agent(),
     };
     let cluster = Cluster::find(&options).await?;
     Ok(Arc::new(Authority::new(&Lanes::new(&cluster).other)))

@@ -1,9 +1,7 @@
-//! What the engine must not know by itself: the time, chance, the machine's name.
+//! What the engine must not know by itself: the time, the machine's name.
 
 #![expect(clippy::disallowed_types, reason = "clocks are read here, and handed to the engine")]
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
@@ -23,12 +21,6 @@ pub(super) fn now() -> Now {
 pub(super) fn ticks() -> u64 {
     let started = STARTED.get_or_init(Instant::now);
     u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A number that no other replica has.
-pub(super) fn seed() -> u64 {
-    // Keyed by the system's random numbers.
-    RandomState::new().build_hasher().finish()
 }
 
 /// This machine's name.

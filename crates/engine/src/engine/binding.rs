@@ -35,8 +35,7 @@ pub(super) struct Assumed {
 
 impl Assumed {
     pub fn waits_on_permit(&self) -> bool {
-        let stage = self.binding.as_ref().map(|binding| &binding.stage);
-        matches!(stage, Some(Stage::Permit { waits, .. }) if !waits.is_empty())
+        self.binding.as_ref().is_some_and(|binding| binding.stage.waits_on_permit())
     }
 }
 
@@ -65,6 +64,12 @@ pub(super) enum Stage {
         next: usize,
     },
     Bind,
+}
+
+impl Stage {
+    fn waits_on_permit(&self) -> bool {
+        matches!(self, Stage::Permit { waits, .. } if !waits.is_empty())
+    }
 }
 
 /// A plugin that holds the pod.
@@ -103,7 +108,7 @@ impl Engine {
         let works = flights.iter().any(|flight| *flight != PreFlight::Skip);
         binding.flights = flights;
         let node = binding.node.clone();
-        let waits = matches!(&binding.stage, Stage::Permit { waits, .. } if !waits.is_empty());
+        let waits = binding.stage.waits_on_permit();
         if self.gates.nominated_node_name_for_expectation && (works || waits) {
             // Autoscalers see where the pod will be while it is not there yet.
             self.patch_status(now, uid, None, Some(node), effects);

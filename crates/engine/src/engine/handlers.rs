@@ -213,11 +213,13 @@ impl Engine {
 
     /// Tells the queue.
     pub(super) fn happened(&mut self, now: Now, happened: Happened) {
-        let event = Cause::Event(happened.event.clone());
+        let heard = self.hearing_since.map(|since| (since, happened.event.clone()));
         let asking = Asking::new(&self.seats, &self.interests, &self.world);
         self.queue.happened(now, &asking, happened);
-        let nanos = (self.options.ticks)().saturating_sub(self.applying_since);
-        self.handled.push(Observation::Handled { event, nanos });
+        if let Some((since, event)) = heard {
+            let nanos = (self.options.ticks)().saturating_sub(since);
+            self.handled.push(Observation::Handled { event: Cause::Event(event), nanos });
+        }
     }
 
     /// An assigned pod as we last heard of it, on a node that we know or not.

@@ -129,8 +129,7 @@ impl Cluster {
         let before = (self.options.ticks)();
         let seat = &mut self.seats[seat_idx];
         let evaluation = seat.scheduler.evaluate(&self.world, pod);
-        let n_nodes = self.world.nodes().len();
-        let why = Arc::new(Why::new(seat_idx, &seat.profile, &evaluation, n_nodes));
+        let why = Arc::new(Why::new(seat_idx, &seat.profile, &self.world, pod, &evaluation));
         self.tally.diagnose_ns += (self.options.ticks)().saturating_sub(before);
         self.diagnosed = Some((state.0, state.1, why.clone()));
         why

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use loadmaster_api::{Node, Str};
-use loadmaster_engine::{Evaluation, Profile, Verdict, diagnosis};
+use loadmaster_api::Str;
+use loadmaster_engine::diagnosis::{self, Diagnosis};
+use loadmaster_engine::{Evaluation, Profile, Verdict};
 use loadmaster_framework::event::HintFn;
-use loadmaster_framework::{Action, ClusterEvent};
+use loadmaster_framework::{ClusterEvent, PodInfo, World};
 
 use super::queue::Rejecters;
 
@@ -29,31 +30,20 @@ impl Why {
     pub(super) fn new(
         seat: usize,
         profile: &Profile,
+        world: &World,
+        pod: &PodInfo,
         evaluation: &Evaluation,
-        n_nodes: usize,
     ) -> Why {
+        let diagnosis = Diagnosis::new(profile, world, pod, evaluation);
+        let mut plugins = [diagnosis.unschedulable, diagnosis.pending].concat();
+        plugins.sort_unstable();
+        plugins.dedup();
         Why {
-            message: diagnosis::message(evaluation, n_nodes),
+            message: diagnosis.message,
             reasons: reasons(evaluation),
-            by: Rejecters { seat, plugins: plugins(profile, evaluation) },
+            by: Rejecters { seat, plugins },
         }
     }
-}
-
-/// Plugins with a part in the rejection, by index. A plugin that narrowed the nodes may have left out the one that will fit.
-fn plugins(profile: &Profile, evaluation: &Evaluation) -> Vec<usize> {
-    let by_filter = evaluation.nodes.iter().filter_map(|node| match &node.verdict {
-        Verdict::Rejected(rejected) => rejected.plugin,
-        _ => None,
-    });
-    let names = by_filter
-        .chain(evaluation.pre_filter.iter().filter_map(|rejected| rejected.plugin))
-        .chain(evaluation.nominated.iter().filter_map(|rejected| rejected.plugin))
-        .chain(evaluation.narrowed_by.iter().copied());
-    let names: BTreeSet<&str> = names.collect();
-    let known =
-        profile.plugins.iter().enumerate().filter(|(_, plugin)| names.contains(plugin.name));
-    known.map(|(at, _)| at).collect()
 }
 
 fn reasons(evaluation: &Evaluation) -> Vec<Str> {
@@ -98,18 +88,4 @@ pub(super) fn listeners(profile: &Profile, by: &Rejecters, event: &ClusterEvent)
         }
     }
     if hints.is_empty() { Listeners::Nobody } else { Listeners::Hints(hints) }
-}
-
-/// What changed on a node, one event each, as upstream's `nodeSchedulingPropertiesChange` tells them apart.
-pub(super) fn node_changes(old: &Node, new: &Node) -> Vec<Action> {
-    let changes = [
-        (old.spec.unschedulable != new.spec.unschedulable, Action::UPDATE_NODE_TAINT),
-        (old.status.allocatable != new.status.allocatable, Action::UPDATE_NODE_ALLOCATABLE),
-        (old.metadata.labels != new.metadata.labels, Action::UPDATE_NODE_LABEL),
-        (old.spec.taints != new.spec.taints, Action::UPDATE_NODE_TAINT),
-    ];
-    let mut actions: Vec<Action> =
-        changes.into_iter().filter(|(changed, _)| *changed).map(|(_, action)| action).collect();
-    actions.dedup();
-    actions
 }
