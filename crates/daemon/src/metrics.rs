@@ -15,9 +15,10 @@
 //!
 //! [`Metrics`] is made once and shared; updating takes `&self`. `scheduler` holds what the engine and
 //! its shell count, `shared` what every Kubernetes component has; `family` knows what flags do to
-//! metrics, `text` how they are printed, `process` what the operating system counts.
+//! metrics, `labels` what their values may be, `text` how they are printed, `process` what the operating system counts.
 
 mod family;
+mod labels;
 mod process;
 mod resources;
 mod scheduler;
@@ -30,10 +31,9 @@ use loadmaster_api::document::Document;
 use loadmaster_config::{Gates, Stage};
 
 pub use family::{Counters, Gauges, Histograms, Total};
+pub use labels::{ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue};
 pub use resources::{PodResources, resources_text};
-pub use scheduler::{
-    ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue, SchedulerMetrics,
-};
+pub use scheduler::SchedulerMetrics;
 pub use shared::{
     AuthResult, AuthorizationResult, ElectionMetrics, RequestMetrics, ReviewMetrics,
     WorkqueueMetrics,

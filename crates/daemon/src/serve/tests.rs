@@ -1,9 +1,7 @@
 //! A server on loopback and a client without a library: what goes over the wire.
 
-use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{PrivateKeyDer, ServerName, UnixTime};
@@ -16,6 +14,9 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::flags::{Parsed, parse};
 use crate::metrics::Settings;
+use certificates::Directory;
+
+mod certificates;
 
 /// No test waits longer than this for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -360,209 +361,6 @@ async fn reviews_are_tried_again() {
     let error = api::review(api.as_ref(), "/reviews", json!({}), record).await.unwrap_err();
     assert_eq!(error, "/reviews: status 429: later");
     assert_eq!(answers.load(std::sync::atomic::Ordering::Relaxed), 5);
-}
-
-/// A CA, and certificates it signed.
-struct Ca {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Ca {
-    fn new() -> Ca {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Ca { pem, issuer: Issuer::new(params, key) }
-    }
-
-    fn sign(&self, names: &[&str], common_name: &str, organization: &str) -> (String, String) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(DnType::CommonName, common_name);
-        if !organization.is_empty() {
-            params.distinguished_name.push(DnType::OrganizationName, organization);
-        }
-        let key = KeyPair::generate().unwrap();
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        (cert.pem(), key.serialize_pem())
-    }
-
-    fn client(&self, common_name: &str, organization: &str) -> Identity {
-        let (cert, key) = self.sign(&[], common_name, organization);
-        let cert = CertificateDer::from_pem_slice(cert.as_bytes()).unwrap();
-        (cert, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
-    }
-}
-
-/// A directory that is gone with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path =
-            std::env::temp_dir().join(format!("loadmaster-serve-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Directory(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[tokio::test]
-async fn client_certificates_name_users() {
-    let (ca, other) = (Ca::new(), Ca::new());
-    let directory = Directory::new("client-ca");
-    let flag = format!("--client-ca-file={}", directory.write("ca.crt", &ca.pem));
-    let server = serve(&[&flag], |_| ()).await;
-    let status = async |identity: Option<&Identity>, path: &str| {
-        status_of(&request(&server, &format!("GET {path}"), "", identity).await.0)
-    };
-    assert_eq!(status(Some(&ca.client("root", "system:masters")), "/metrics").await, 200);
-    assert_eq!(status(Some(&ca.client("jane", "devs")), "/metrics").await, 403);
-    assert_eq!(status(Some(&ca.client("jane", "devs")), "/healthz").await, 200);
-    assert_eq!(status(Some(&other.client("root", "system:masters")), "/healthz").await, 401);
-    assert_eq!(status(None, "/healthz").await, 200);
-    // A new CA in the file is believed, the old one no longer.
-    directory.write("ca.crt", &other.pem);
-    server.reload().unwrap();
-    assert_eq!(status(Some(&other.client("root", "system:masters")), "/metrics").await, 200);
-    assert_eq!(status(Some(&ca.client("root", "system:masters")), "/metrics").await, 401);
-    server.shutdown().await;
-}
-
-#[tokio::test]
-async fn front_proxies_name_users_in_headers() {
-    let (users, proxies) = (Ca::new(), Ca::new());
-    let lists = |names: &[&str]| json!(names).to_string();
-    let config_map = json!({"data": {
-        "client-ca-file": users.pem,
-        "requestheader-client-ca-file": proxies.pem,
-        "requestheader-allowed-names": lists(&["front-proxy-client"]),
-        "requestheader-username-headers": lists(&["X-Remote-User"]),
-        "requestheader-group-headers": lists(&["X-Remote-Group"]),
-        "requestheader-extra-headers-prefix": lists(&["X-Remote-Extra-"]),
-    }});
-    let script = Script::new(&[("extension-apiserver-authentication", 200, config_map)]);
-    let reviews =
-        Script::new(&[("subjectaccessreviews", 201, json!({"status": {"allowed": true}}))]);
-    let server = serve(&[], |parts| {
-        parts.authentication = script.api();
-        parts.authorization = reviews.api();
-    })
-    .await;
-    let headers =
-        "X-Remote-User: jane\r\nX-Remote-Group: devs\r\nX-Remote-Extra-Example.com%2fscope: a\r\n";
-    let proxy = proxies.client("front-proxy-client", "");
-    assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&proxy)).await.0), 200);
-    let spec = reviews.asked()[0].body.as_ref().unwrap()["spec"].clone();
-    assert_eq!(spec["user"], "jane");
-    assert_eq!(spec["groups"], json!(["devs", "system:authenticated"]));
-    assert_eq!(spec["extra"], json!({"example.com/scope": ["a"]}));
-    // Neither a proxy of another name nor a user may speak for others.
-    let impostor = proxies.client("other", "");
-    assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&impostor)).await.0), 401);
-    let user = users.client("joe", "");
-    assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&user)).await.0), 200);
-    assert_eq!(reviews.asked()[1].body.as_ref().unwrap()["spec"]["user"], "joe");
-    server.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_lookup_that_is_forbidden() {
-    let forbidden = json!({"message": "configmaps is forbidden"});
-    let script = Script::new(&[("extension-apiserver-authentication", 403, forbidden)]);
-    let strict = "--authentication-tolerate-lookup-failure=false";
-    let error =
-        try_serve(&[strict], |parts| parts.authentication = script.api()).await.err().unwrap();
-    let text = error.to_string();
-    assert!(text.contains("configmaps is forbidden"), "{text}");
-    assert!(text.contains("Role extension-apiserver-authentication-reader"), "{text}");
-    let server = serve(&[], |parts| parts.authentication = script.api()).await;
-    assert_eq!(get(&server, "/healthz").await.0, 200);
-    server.shutdown().await;
-}
-
-/// The common name of the certificate that is shown for a name.
-async fn shown(server: &Server, name: &str) -> String {
-    let stream = connect(server, name, b"http/1.1", None).await;
-    let chain = stream.get_ref().1.peer_certificates().unwrap();
-    user::Subject::read(&chain[0]).unwrap().common_name
-}
-
-#[tokio::test]
-async fn certificates_by_name_and_when_files_change() {
-    let ca = Ca::new();
-    let directory = Directory::new("certificates");
-    let pair = |name: &str, dns: &[&str], common_name: &str| {
-        let (cert, key) = ca.sign(dns, common_name, "");
-        (
-            directory.write(&format!("{name}.crt"), &cert),
-            directory.write(&format!("{name}.key"), &key),
-        )
-    };
-    let (cert, key) = pair("main", &["main.test"], "main");
-    let (a_cert, a_key) = pair("a", &["a.test", "*.w.test"], "a");
-    let (b_cert, b_key) = pair("b", &["a.test"], "b");
-    let server = serve(
-        &[
-            &format!("--tls-cert-file={cert}"),
-            &format!("--tls-private-key-file={key}"),
-            &format!("--tls-sni-cert-key={a_cert},{a_key}"),
-            &format!("--tls-sni-cert-key={b_cert},{b_key}:b.test,x.w.test"),
-        ],
-        |_| (),
-    )
-    .await;
-    for (name, want) in [
-        ("main.test", "main"),
-        ("a.test", "a"),
-        ("b.test", "b"),
-        ("y.w.test", "a"),
-        ("x.w.test", "b"),
-        ("z", "main"),
-    ] {
-        assert_eq!(shown(&server, name).await, want, "{name}");
-    }
-    assert!(!server.reload().unwrap());
-    pair("main", &["main.test"], "renewed");
-    assert!(server.reload().unwrap());
-    assert_eq!(shown(&server, "main.test").await, "renewed");
-    directory.write("main.key", "broken");
-    assert!(server.reload().is_err());
-    assert_eq!(shown(&server, "main.test").await, "renewed", "what works stays");
-    server.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_certificate_is_made_and_kept_in_a_directory() {
-    let directory = Directory::new("made");
-    let flag = format!("--cert-dir={}", directory.0.display());
-    let first = serve(&[&flag], |_| ()).await;
-    let der =
-        |stream: TlsStream<TcpStream>| stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
-    let made = der(connect(&first, "localhost", b"http/1.1", None).await);
-    first.shutdown().await;
-    let second = serve(&[&flag], |_| ()).await;
-    assert_eq!(der(connect(&second, "localhost", b"http/1.1", None).await), made);
-    second.shutdown().await;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let key = std::fs::metadata(directory.0.join("kube-scheduler.key")).unwrap();
-        assert_eq!(key.permissions().mode() & 0o777, 0o600);
-    }
 }
 
 #[tokio::test]
