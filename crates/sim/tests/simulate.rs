@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use loadmaster_config::Gates;
+use loadmaster_framework::Action;
 use loadmaster_sim::load::default_profile;
 use loadmaster_sim::simulate::{Options, Report, Sabotage, Setup, run};
 
@@ -39,10 +40,11 @@ fn no_seed_breaks_an_invariant() {
 }
 
 /// Seeds that broke something once.
-const REGRESSIONS: [(u64, &str); 3] = [
+const REGRESSIONS: [(u64, &str); 4] = [
     (5, "a pod that was bound and gone before the news of its node stayed assumed for ever"),
     (231, "a preemptor whose last victim went by itself was held back for ever"),
     (912, "a condition whose patch was refused was not written again"),
+    (101_730, "a preemptor that was woken while it was held back waited for ever"),
 ];
 
 #[test]
@@ -54,21 +56,33 @@ fn what_was_mended_stays_mended() {
     }
 }
 
-/// What the checks say first when the engine is deceived in this way, and after how many seeds at the latest.
+/// What the checks say first when the engine is deceived in this way, or asks these plugins, and after how many seeds at the
+/// latest.
 #[track_caller]
-fn check_caught(sabotage: Sabotage, said: &str) {
-    let setup = setup();
-    let found = (0..30).find_map(|seed| {
-        run(&setup, Options { sabotage: Some(sabotage), ..Options::new(seed) }, None).err()
-    });
+fn check_caught(setup: &Setup, sabotage: Option<Sabotage>, said: &str) {
+    let found =
+        (0..30).find_map(|seed| run(setup, Options { sabotage, ..Options::new(seed) }, None).err());
     let what = found.map(|broken| broken.what).unwrap_or_default();
     assert!(what.contains(said), "{sabotage:?} was answered with {what:?}");
 }
 
 #[test]
 fn bugs_are_caught() {
-    check_caught(Sabotage::ForgottenForget, "times in the queue");
-    check_caught(Sabotage::LostDeletion, "the engine has");
-    check_caught(Sabotage::StalePod, "bound already");
-    check_caught(Sabotage::LostUpdate, "fits, but was not bound");
+    let setup = setup();
+    check_caught(&setup, Some(Sabotage::ForgottenForget), "times in the queue");
+    check_caught(&setup, Some(Sabotage::LostDeletion), "the engine has");
+    check_caught(&setup, Some(Sabotage::StalePod), "bound already");
+    check_caught(&setup, Some(Sabotage::LostUpdate), "fits, but was not bound");
+}
+
+#[test]
+fn a_plugin_that_misses_the_event_it_waits_for_is_caught() {
+    let mut profile = default_profile(&loadmaster_plugins::in_tree()).unwrap();
+    let fit = profile.plugins.iter_mut().find(|plugin| plugin.name == "NodeResourcesFit").unwrap();
+    let events = fit.events.as_mut().unwrap();
+    let n_known = events.len();
+    events.retain(|known| !known.event.action.contains(Action::DELETE));
+    assert!(events.len() < n_known);
+    let setup = Setup { profile: Arc::new(profile), ..setup() };
+    check_caught(&setup, None, "fits, but was not bound");
 }

@@ -12,7 +12,7 @@ use super::effect::{Call, Effect, Effects, Lane, Observation, Tell};
 use super::failure::Failed;
 use super::news::Reply;
 use super::{Asking, Engine};
-use crate::queue::{QueuedPod, SeatIdx};
+use crate::queue::{Place, QueuedPod, SeatIdx};
 use crate::time::Now;
 
 /// The evictions for one preemptor.
@@ -25,8 +25,6 @@ pub(super) struct Eviction {
     /// The one that goes when all others are gone.
     last: Option<Arc<PodInfo>>,
     has_failed: bool,
-    /// A victim was gone before it was asked to go: the news of it came while the preemptor was held back, and will not come again.
-    has_missed: bool,
 }
 
 /// How far the eviction of one victim is.
@@ -62,7 +60,6 @@ impl Engine {
             running: victims.clone(),
             last: Some(last),
             has_failed: false,
-            has_missed: false,
         };
         self.evictions.insert(uid.clone(), eviction);
         for victim in victims {
@@ -136,9 +133,6 @@ impl Engine {
             }
             (Err(error), _) if error.code == 404 => {
                 self.evicted(preemptor, victim, true);
-                if let Some(eviction) = self.evictions.get_mut(preemptor) {
-                    eviction.has_missed = true;
-                }
             }
             (Err(error), _) => {
                 let what = format!(
@@ -161,8 +155,9 @@ impl Engine {
         }
     }
 
-    /// When all calls are answered: the last victim, or the end. After a failure, or when a victim had gone by itself, the
-    /// preemptor is tried again at once, because no event may come that wakes it.
+    /// When all calls are answered: the last victim, or the end. After a failure the preemptor is tried again at once, because no
+    /// event may come that wakes it. So it is when it was woken meanwhile and held back: what woke it (a victim's end, say) will
+    /// not happen again, and the end of the last victim may be nothing to whoever turned it down.
     fn go_on_evicting(&mut self, now: Now, preemptor: &str, effects: &mut Effects) {
         loop {
             let Some(eviction) = self.evictions.get_mut(preemptor) else { return };
@@ -177,7 +172,8 @@ impl Engine {
         }
         let Some(eviction) = self.evictions.remove(preemptor) else { return };
         self.world.preemptions_mut().end(preemptor);
-        if eviction.has_failed || eviction.has_missed {
+        let is_held = self.queue.get(preemptor).is_some_and(|(_, place)| place == Place::Gated);
+        if eviction.has_failed || is_held {
             let asking = Asking::new(&self.seats, &self.interests, &self.world);
             self.queue.activate(now, &asking, &[preemptor]);
         }

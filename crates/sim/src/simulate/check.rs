@@ -217,15 +217,8 @@ pub(super) fn settled(setup: &Setup, truth: &Truth, engine: &Engine) -> Result<u
     let assigned = assigned.map(|pod| (pod, pod.spec.node_name.clone()));
     let mut world = known::world(&setup.gates, truth.nodes(), truth.budgets(), assigned);
     same_world(engine.world(), &world)?;
-    let waits = |pod: &&Pod| {
-        pod.spec.node_name.is_empty()
-            && !has_ended(pod)
-            && pod.metadata.deletion_timestamp.is_none()
-            && pod.spec.scheduling_gates.is_empty()
-            && known::is_for(pod, &setup.profile.scheduler_name)
-    };
     let mut n_left = 0;
-    for pod in truth.pods().filter(waits) {
+    for pod in waiting(setup, truth) {
         n_left += 1;
         let Ok(info) = world.parse(pod) else { continue };
         let mut states = setup.profile.states.clone();
@@ -240,11 +233,29 @@ pub(super) fn settled(setup: &Setup, truth: &Truth, engine: &Engine) -> Result<u
                 "pod {name} fits, but was not bound; in the queue: {place:?}; on {nodes}"
             ));
         }
-        let told = pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
-        if !told {
-            let name = pod.full_name();
-            return Err(format!("pod {name} fits nowhere, but its status does not say so"));
-        }
     }
     Ok(n_left)
+}
+
+/// The status of every pod that waits says so.
+pub(super) fn told(setup: &Setup, truth: &Truth) -> Checked {
+    let is_told = |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
+    match waiting(setup, truth).find(|pod| !is_told(pod)) {
+        None => Ok(()),
+        Some(pod) => {
+            let name = pod.full_name();
+            Err(format!("pod {name} fits nowhere, but its status does not say so"))
+        }
+    }
+}
+
+/// Pods of ours that could be bound.
+fn waiting<'a>(setup: &'a Setup, truth: &'a Truth) -> impl Iterator<Item = &'a Pod> {
+    truth.pods().filter(|pod| {
+        pod.spec.node_name.is_empty()
+            && !has_ended(pod)
+            && pod.metadata.deletion_timestamp.is_none()
+            && pod.spec.scheduling_gates.is_empty()
+            && known::is_for(pod, &setup.profile.scheduler_name)
+    })
 }

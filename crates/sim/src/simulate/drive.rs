@@ -27,6 +27,9 @@ const BEGIN_WALL: i64 = 1_700_000_000_000_000_000;
 /// backoff after each.
 const SETTLES_IN: Duration = Duration::from_secs(15 * 60);
 
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Time stands still for at most so many rounds.
 const N_ROUNDS_MAX: u32 = 20_000;
 
@@ -48,6 +51,8 @@ pub fn run<'a>(setup: &'a Setup, options: Options, log: Log<'a>) -> Result<Repor
 struct Run<'a> {
     setup: &'a Setup,
     options: Options,
+    /// Whether pods that no event woke are tried after a while. Where they are not, an event that was missed is seen.
+    flushes: bool,
     rng: Rng,
     step: u32,
     now: Now,
@@ -69,8 +74,10 @@ impl<'a> Run<'a> {
         let rng = Rng::new(options.seed);
         let mut truth = Truth::default();
         let users = Users::new(rng.split("users"), &mut truth);
+        let flushes = rng.split("flushes").one_in(2);
         let mut run = Run {
-            engine: engine(setup, &mut rng.split("engine 0")),
+            engine: engine(setup, flushes, &mut rng.split("engine 0")),
+            flushes,
             setup,
             options,
             rng: rng.split("steps"),
@@ -144,7 +151,7 @@ impl<'a> Run<'a> {
         self.report.leader_losses += 1;
         self.trace.note(self.at_ms(), format_args!("leader {} begins", self.term));
         let mut chance = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
-        self.engine = engine(self.setup, &mut chance);
+        self.engine = engine(self.setup, self.flushes, &mut chance);
         self.known = Known::default();
         self.network.start_over(self.now.mono);
     }
@@ -340,14 +347,16 @@ impl<'a> Run<'a> {
         }
         check::at_rest(&self.engine)?;
         self.report.left = check::settled(self.setup, &self.truth, &self.engine)?;
-        Ok(())
+        // A status that could not be written is written after the next attempt.
+        if self.flushes { check::told(self.setup, &self.truth) } else { Ok(()) }
     }
 }
 
-fn engine(setup: &Setup, chance: &mut Rng) -> Engine {
+fn engine(setup: &Setup, flushes: bool, chance: &mut Rng) -> Engine {
     let options = EngineOptions {
         seed: chance.next_u64(),
         bind_window: *chance.pick(&[1, 3, 20, 500]),
+        max_in_unschedulable: if flushes { Duration::from_secs(300) } else { NEVER },
         check_every: 1,
         ..EngineOptions::default()
     };
