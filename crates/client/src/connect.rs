@@ -129,8 +129,13 @@ impl Cluster {
         if let Some(master) = &options.master {
             config.cluster_url = master_url(master)?;
         }
-        let agent = HeaderValue::from_str(&options.user_agent).map_err(|_| {
-            let text = format!("user agent {:?} cannot stand in a header", options.user_agent);
+        Cluster::of(config, &options.user_agent).await
+    }
+
+    /// With what kube-rs calls a configuration.
+    pub(crate) async fn of(config: Config, user_agent: &str) -> Result<Cluster, ConnectError> {
+        let agent = HeaderValue::from_str(user_agent).map_err(|_| {
+            let text = format!("user agent {user_agent:?} cannot stand in a header");
             ConnectError::Config { text }
         })?;
         // Plugins and files are read on a thread that may wait.

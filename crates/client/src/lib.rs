@@ -9,6 +9,7 @@
 //! | [`lease`] | says who leads | [`lease::Election`] |
 //! | [`recorder`] | writes Events | [`recorder::Series`] |
 //! | [`read`] | reads a cluster once, for `loadmaster explain` | |
+//! | [`remote`] | asks a running Loadmaster, for `loadmaster explain --server` | |
 //!
 //! How a cluster is found and how one proves who one is are kube-rs' matter: kubeconfig files, contexts, exec plugins, or the
 //! service account of the pod this runs in. TLS is verified unless the kubeconfig says otherwise. Connections are our own,
@@ -27,9 +28,12 @@ pub mod limit;
 mod page;
 pub mod read;
 pub mod recorder;
+pub mod remote;
 pub mod watch;
 
 pub use connect::{Cluster, ClusterOptions, ConnectError};
+pub use http::Method;
 pub use kinds::Kind;
 pub use lane::{Lane, Lanes, Reply, Request, SendError};
 pub use read::{Error, Options, Reading, read_cluster};
+pub use remote::{Credentials, Remote, RemoteError, RemoteOptions};

@@ -137,7 +137,7 @@ async fn read(options: &Options) -> Result<Reading, Error> {
     Ok(reading)
 }
 
-async fn find(options: &Options) -> Result<Config, Error> {
+pub(crate) async fn find(options: &Options) -> Result<Config, Error> {
     let selected =
         KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
     let wrong = |error: KubeconfigError| Error::Config { text: error.to_string() };

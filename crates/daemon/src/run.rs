@@ -17,6 +17,8 @@ mod clock;
 mod news;
 mod observe;
 mod shell;
+#[cfg(test)]
+mod testkit;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -22,6 +22,7 @@
 //! | `binding` | Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
 //! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
 //! | `shadow` | judging what another scheduler did |
 //! | `status` | conditions and nominations on their way to the API server, one patch a pod at a time |
 
@@ -30,9 +31,11 @@ pub mod effect;
 mod eviction;
 mod failure;
 mod handlers;
+mod last;
 pub mod news;
 mod nominations;
 mod post_filter;
+pub mod progress;
 mod scheduling;
 pub mod shadow;
 mod status;
@@ -124,6 +127,8 @@ pub(crate) struct Pending {
     pub generation: i64,
     /// Its `PodScheduled` condition: as the API server has it, or as the last patch wrote it.
     pub condition: Option<status::Condition>,
+    /// Its last attempt that failed.
+    pub last: Option<Box<last::Last>>,
 }
 
 /// A scheduler without a clock, a random source or a socket.
@@ -291,6 +296,16 @@ impl Engine {
         let mut pods: Vec<_> = self.pending.values().map(|pending| &pending.pod).collect();
         pods.sort_unstable_by(|a, b| a.uid.cmp(&b.uid));
         pods
+    }
+
+    /// Assigned pods whose node is not known, by node.
+    pub fn orphans(&self) -> impl Iterator<Item = (&Str, &[Arc<PodInfo>])> {
+        self.orphans.iter().map(|(node, pods)| (node, pods.as_slice()))
+    }
+
+    /// The schedulerNames of its profiles.
+    pub fn profile_names(&self) -> impl Iterator<Item = &str> {
+        self.seats.iter().map(|seat| &*seat.profile.scheduler_name)
     }
 
     /// Number of pods that were put on a node and are not known to be bound.

@@ -1,11 +1,16 @@
 //! Where a pod could go now, node by node, as plain data.
+//!
+//! What is here is written and read as JSON with these fields in this order: a contract. `loadmaster explain` shows what it worked out
+//! itself and what a running scheduler answered by the same code.
 
-pub mod output;
+mod pairs;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;
 use loadmaster_framework::{Code, Cx, PluginStates, PodInfo, Rejection, Unfit, World};
+use serde::{Deserialize, Serialize};
 
 use crate::diagnosis;
 use crate::evaluate::filters::Filters;
@@ -13,13 +18,22 @@ use crate::evaluate::one_by_one::{self, Attempted};
 use crate::evaluate::{Evaluation, Rejected, Verdict};
 use crate::profile::Profile;
 
-/// Everything `explain` shows. The field order is that of its JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A name of ours, or one that another process told.
+pub type Name = Cow<'static, str>;
+
+/// The code of a node that a PreFilter plugin left out.
+pub(crate) const NARROWED: &str = "PreFilterResult";
+
+/// Everything `explain` shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `namespace/name`.
     pub pod: String,
     /// The profile's schedulerName.
     pub profile: String,
+    /// Who turned the pod down before any node was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_filter: Option<Status>,
     /// By name.
     pub nodes: Vec<Node>,
@@ -28,13 +42,15 @@ pub struct Explanation {
     /// Upstream's text when nothing fits, else empty.
     pub message: String,
     /// What evicting other pods could do, if no node fits and a plugin of the profile preempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
 }
 
 /// What evicting pods could do for the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemption {
     /// The nodes on which it would fit then, by name.
+    #[serde(with = "pairs::evictions")]
     pub candidates: Vec<Evictions>,
     /// Names of the candidates of which one is chosen, sorted.
     pub best: Vec<String>,
@@ -53,21 +69,25 @@ pub struct Evictions {
 }
 
 /// A status as upstream spells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// A code's name, or `PreFilterResult` for a node that PreFilter left out.
-    pub code: &'static str,
-    pub plugin: Option<&'static str>,
+    pub code: Name,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<Name>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
 /// One node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub name: String,
     pub filter: Status,
     /// Weighted scores by plugin, in the order of plugins; only of feasible nodes.
-    pub scores: Vec<(&'static str, i64)>,
+    #[serde(with = "pairs::scores")]
+    pub scores: Vec<(Name, i64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
 }
 
@@ -145,25 +165,29 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {
         name: name(node.row),
         filter: match &node.verdict {
             Verdict::Feasible => {
-                Status { code: Code::Success.name(), plugin: None, reasons: vec![] }
+                Status { code: Code::Success.name().into(), plugin: None, reasons: vec![] }
             }
             Verdict::Narrowed => Status {
-                code: "PreFilterResult",
+                code: NARROWED.into(),
                 plugin: None,
                 reasons: vec![diagnosis::narrowed_reason(evaluation)],
             },
             Verdict::Rejected(rejected) => status(rejected),
         },
-        scores: evaluation.score_plugins.iter().copied().zip(node.scores.iter().copied()).collect(),
+        scores: names(&evaluation.score_plugins).zip(node.scores.iter().copied()).collect(),
         total: node.total,
     });
     each.collect()
 }
 
-fn status(rejected: &Rejected) -> Status {
+fn names<'a>(plugins: &'a [&'static str]) -> impl Iterator<Item = Name> + 'a {
+    plugins.iter().map(|name| Name::Borrowed(name))
+}
+
+pub(crate) fn status(rejected: &Rejected) -> Status {
     Status {
-        code: rejected.rejection.code().name(),
-        plugin: rejected.plugin,
+        code: rejected.rejection.code().name().into(),
+        plugin: rejected.plugin.map(Name::Borrowed),
         reasons: rejected.rejection.reasons(),
     }
 }

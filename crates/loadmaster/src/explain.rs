@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_types, reason = "--timings measures")]
 
+mod remote;
 mod table;
 
 use std::io::Write;
@@ -11,29 +12,33 @@ use std::time::Instant;
 use clap::ValueEnum;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
-use loadmaster_engine::explain::output::Shown;
-use loadmaster_engine::explain::{Explanation, explain};
+use loadmaster_engine::explain::explain;
 use loadmaster_framework::Registry;
 use loadmaster_sim::load;
 use loadmaster_stdx::Chain;
+use serde::Serialize;
 
 use crate::exit::{Answer, Exit, Failure, complain};
 use crate::input::{self, ConfigArgs};
 use crate::terminal;
-use crate::text::{self, duration};
+use crate::text::{self, Line, duration};
+use remote::ServerArgs;
 
 /// Say where a pod could go now, node by node: verdict, plugin, reason, scores.
 ///
 /// From saved objects (--from), as kubectl prints them, or from a live cluster, with only a kubeconfig: no scheduler is asked, so any
-/// cluster can be explained. A pod that already runs is explained as if it came now.
+/// cluster can be explained. A pod that already runs is explained as if it came now. With --server a running Loadmaster answers from
+/// what it knows; with --last, why its last attempt failed.
 ///
-/// Ends with 0 when the pod fits somewhere, with 1 when it fits nowhere, with 2 when the input is bad.
+/// Ends with 0 when the pod fits somewhere, with 1 when it fits nowhere, with 2 when the input is bad. With --last: 0 when there is a
+/// failed attempt to tell of, 1 when there is none, 2 when the pod is not known.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster explain shop/web-7d9c5
   kubectl get nodes,pods,namespaces,services,replicasets,statefulsets -A -o json > cluster.json
   loadmaster explain web-7d9c5 -n shop --from cluster.json
-  loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json")]
+  loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json
+  loadmaster explain shop/web-7d9c5 --server https://scheduler:10259 --token-file token --last")]
 pub(crate) struct Args {
     /// The pod.
     #[arg(value_name = "[NAMESPACE/]POD")]
@@ -50,6 +55,8 @@ pub(crate) struct Args {
     /// The kubeconfig's context.
     #[arg(long)]
     context: Option<String>,
+    #[command(flatten)]
+    remote: ServerArgs,
     #[command(flatten)]
     config: ConfigArgs,
     /// How to print it.
@@ -72,6 +79,9 @@ enum Format {
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
     let mut timings = Timings::new(args.timings);
+    if let Some(server) = &args.remote.server {
+        return remote::run(args, server, &mut timings, out);
+    }
     let setup = args.config.setup(registry)?;
     timings.lap("configuration");
     let (snapshot, namespace) = read(args)?;
@@ -87,7 +97,8 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     timings.lap("loading");
     let explanation = explain(loaded.profile, &loaded.world, &loaded.pod);
     timings.lap("deciding");
-    print(args, &explanation, runs_on.as_deref().unwrap_or_default(), out)?;
+    let runs_on = runs_on.unwrap_or_default();
+    print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;
     out.flush()?;
     timings.lap("printing");
     let fits = !explanation.best.is_empty();
@@ -123,19 +134,21 @@ fn full_name(args: &Args, namespace: &str) -> Answer<String> {
     }
 }
 
-fn print(args: &Args, explanation: &Explanation, runs_on: &str, out: &mut dyn Write) -> Answer<()> {
+/// Prints an answer, which is one thing in every form.
+fn print(
+    args: &Args,
+    answer: &impl Serialize,
+    lines: impl FnOnce() -> Vec<Line>,
+    out: &mut dyn Write,
+) -> Answer<()> {
     match args.output {
-        Format::Table => {
-            let lines = table::lines(explanation, runs_on, args.all);
-            text::print(out, &lines, terminal::has_color())?;
-        }
+        Format::Table => text::print(out, &lines(), terminal::has_color())?,
         Format::Json => {
-            let shown = Shown::from(explanation);
-            serde_json::to_writer_pretty(&mut *out, &shown).map_err(std::io::Error::from)?;
+            serde_json::to_writer_pretty(&mut *out, answer).map_err(std::io::Error::from)?;
             writeln!(out)?;
         }
         Format::Yaml => {
-            let text = serde_saphyr::to_string(&Shown::from(explanation));
+            let text = serde_saphyr::to_string(answer);
             out.write_all(text.map_err(|error| Failure::input(Chain(&error)))?.as_bytes())?;
         }
     }

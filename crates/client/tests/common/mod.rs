@@ -187,6 +187,11 @@ fn kubeconfig(url: &str, more: &str) -> PathBuf {
 }
 
 impl Server {
+    pub fn url(&self) -> String {
+        let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        text.split('"').nth(1).unwrap().to_owned()
+    }
+
     pub async fn cluster(&self) -> Cluster {
         let options = ClusterOptions {
             kubeconfig: Some(self.kubeconfig.clone()),

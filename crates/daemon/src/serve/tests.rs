@@ -246,6 +246,26 @@ async fn strangers_may_look_at_health_only() {
 }
 
 #[tokio::test]
+async fn what_is_explained_is_not_for_everybody() {
+    let no = [("subjectaccessreviews", 201, json!({"status": {"allowed": false}}))];
+    let script = Script::new(&no);
+    let server = serve(&[], |parts| {
+        parts.authorization = script.api();
+        parts.routes.push(Route::new("/explain", |_| async {
+            Reply::text(http::StatusCode::OK, "secret")
+        }));
+    })
+    .await;
+    let (status, body) = get(&server, "/explain/ns/pod?last").await;
+    assert_eq!((status, body.contains("secret")), (403, false));
+    let asked = &script.asked()[0].body.clone().unwrap()["spec"];
+    assert_eq!(asked["user"], "system:anonymous");
+    let wanted = json!({"path": "/explain/ns/pod", "verb": "get"});
+    assert_eq!(asked["nonResourceAttributes"], wanted);
+    server.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_panic_costs_one_answer() {
     let server = serve(&[OPEN], |parts| {
         parts.routes.push(Route::new("/panic", |_| async { panic!("on purpose") }));

@@ -9,6 +9,7 @@ use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{Failure, PodInfo, Rejection};
 
 use super::effect::{Effect, Effects, Outcome, Tell};
+use super::last::{Evidence, Last, Reasons};
 use super::nominations::Nomination;
 use super::post_filter::PostFiltering;
 use super::status::Condition;
@@ -33,6 +34,8 @@ pub(super) struct Failed {
     pub unschedulable: Vec<usize>,
     /// Plugins that wait for something outside.
     pub pending: Vec<usize>,
+    /// What is kept of it.
+    pub evidence: Evidence,
 }
 
 impl Failed {
@@ -42,16 +45,19 @@ impl Failed {
             message: message.into(),
             unschedulable: Vec::new(),
             pending: Vec::new(),
+            evidence: Evidence::default(),
         }
     }
 
     /// No node is feasible.
-    pub fn unfit(diagnosis: &Diagnosis) -> Failed {
+    pub fn unfit(unplaced: &Unplaced) -> Failed {
+        let diagnosis = &unplaced.diagnosis;
         Failed {
             outcome: Outcome::Unschedulable,
             message: diagnosis.message.clone(),
             unschedulable: diagnosis.unschedulable.clone(),
             pending: diagnosis.pending.clone(),
+            evidence: Evidence::of(&unplaced.reasons),
         }
     }
 
@@ -59,9 +65,7 @@ impl Failed {
     pub fn rejected(plugin: Option<usize>, rejection: &Rejection) -> Failed {
         let mut failed = Failed {
             outcome: Outcome::Unschedulable,
-            message: diagnosis::message_of_one(rejection),
-            unschedulable: Vec::new(),
-            pending: Vec::new(),
+            ..Failed::error(diagnosis::message_of_one(rejection))
         };
         match rejection {
             Rejection::Pending(_) => failed.pending.extend(plugin),
@@ -106,6 +110,7 @@ impl Failed {
 pub(super) struct Unplaced {
     pub attempted: Attempted,
     pub diagnosis: Diagnosis,
+    pub reasons: Arc<Reasons>,
 }
 
 /// The last pod that fit nowhere: those like it in the same world are told the same.
@@ -130,7 +135,7 @@ impl Engine {
         if failure.is_some() || self.world.nodes().is_empty() {
             let failed = match failure {
                 Some(failure) => Failed::error(failure.clone()),
-                None => Failed::unfit(&unplaced.diagnosis),
+                None => Failed::unfit(&unplaced),
             };
             self.observe_algorithm(began, effects);
             return self.fail(now, queued, failed, &Nomination::clear(), began, effects);
@@ -158,7 +163,8 @@ impl Engine {
         let attempted = seat.scheduler.attempt(&self.world, pod);
         let evaluation = &attempted.evaluation;
         let diagnosis = Diagnosis::new(&seat.profile, &self.world, pod, evaluation);
-        let unplaced = Arc::new(Unplaced { attempted, diagnosis });
+        let reasons = Arc::new(Reasons::of(&self.world, evaluation));
+        let unplaced = Arc::new(Unplaced { attempted, diagnosis, reasons });
         if is_shared {
             let unplaced = unplaced.clone();
             self.diagnosed = Some(Diagnosed { template: pod.template.id, state, unplaced });
@@ -183,8 +189,10 @@ impl Engine {
         let tried = queued.info.pod.clone();
         let seat = queued.seat;
         // The pod as it is now: it may have changed, have got a node from somebody else, or be gone.
-        let pod = match self.pending.get(&tried.uid) {
+        let pod = match self.pending.get_mut(&tried.uid) {
             Some(pending) => {
+                let last = Last::new(now.wall, queued.info.attempts, &failed, nomination);
+                pending.last = Some(Box::new(last));
                 queued.info.pod = pending.pod.clone();
                 let asking = Asking::new(&self.seats, &self.interests, &self.world);
                 self.queue.requeue(now, &asking, queued);

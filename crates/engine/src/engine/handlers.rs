@@ -143,7 +143,8 @@ impl Engine {
         let Some(seat) = self.seat_of(&pod) else { return };
         let condition = condition(&object.status);
         let generation = object.metadata.generation;
-        let record = Pending { pod: pod.clone(), seat, generation, condition };
+        let last = self.pending.get_mut(&pod.uid).and_then(|known| known.last.take());
+        let record = Pending { pod: pod.clone(), seat, generation, condition, last };
         let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
         if let Some(assumed) = self.assumed.get(&pod.uid) {
             let ends = pod.terminating && old.is_some_and(|old| !old.terminating);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loadmaster_framework::points::SerialCx;
 use loadmaster_framework::request::{Input, Step};
-use loadmaster_framework::{CycleState, PostFiltered, Rejection, Unfit};
+use loadmaster_framework::{CycleState, PodInfo, PostFiltered, Rejection, Unfit};
 
 use super::Engine;
 use super::binding::{Awaited, Owner};
@@ -30,6 +30,8 @@ pub(super) struct PostFiltering {
     /// What the plugins before it said.
     reasons: Vec<String>,
     nomination: Nomination,
+    /// The pods that go for this one.
+    victims: Vec<Arc<PodInfo>>,
 }
 
 impl PostFiltering {
@@ -43,6 +45,7 @@ impl PostFiltering {
             member: 0,
             reasons: Vec::new(),
             nomination: Nomination::Keep,
+            victims: Vec::new(),
         }
     }
 }
@@ -113,6 +116,7 @@ impl Engine {
                 asked.reasons.clear();
                 asked.nomination = nominated.unwrap_or(Nomination::Keep);
                 self.evict(now, &asked.queued, &filtered, effects);
+                asked.victims = filtered.victims;
                 true
             }
             Some(Rejection::Unresolvable(_)) => {
@@ -142,7 +146,8 @@ impl Engine {
         nomination: Nomination,
         effects: &mut Effects,
     ) {
-        let mut failed = Failed::unfit(&asked.unplaced.diagnosis);
+        let mut failed = Failed::unfit(&asked.unplaced);
+        failed.evidence.set_victims(&asked.victims);
         let said = asked.reasons.join(", ");
         if !said.is_empty() {
             failed.message = format!("{} {said}", failed.message);

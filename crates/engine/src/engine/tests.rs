@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 use super::news::{ApiError, Name};
 use super::*;
 
+mod progress;
+
 const SECOND: u64 = 1_000_000_000;
 
 /// Does what the pod's labels say: `reserve: no`, `permit: no | wait | long`, `pre-bind: call | wait | no`, `bind: skip`.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use loadmaster_engine::engine::progress::{LastAttempt, Progress, State};
 use loadmaster_engine::explain::{Explanation, Node, Preemption, Status};
 
+use super::remote;
 use crate::text::{Line, Look, Side, Table, counted, grouped};
 
 /// Rows shown unless all are wanted.
@@ -54,7 +56,7 @@ fn verdict(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<L
         lines.push(Line::new(Look::Plain, format!("  {}", explanation.message)));
     }
     if let Some(status) = &explanation.pre_filter {
-        let plugin = status.plugin.map(|plugin| format!(" by {plugin}")).unwrap_or_default();
+        let plugin = status.plugin.as_ref().map(|it| format!(" by {it}")).unwrap_or_default();
         let text = format!("  turned down{plugin} before any node was asked{}", preemption(status));
         lines.push(Line::new(Look::Plain, text));
     }
@@ -68,10 +70,10 @@ fn verdict(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<L
 
 /// A row a feasible node, a column a plugin that gives points to any.
 fn scores(explanation: &Explanation, feasible: &[&Node], n_max: usize) -> Vec<Line> {
-    let gives_points = |at: &usize| feasible.iter().any(|node| node.scores[*at].1 != 0);
+    let gives_points = |at: &usize| feasible.iter().any(|node| score(node, *at) != 0);
     let all = 0..feasible[0].scores.len();
     let (columns, silent): (Vec<usize>, Vec<usize>) = all.partition(gives_points);
-    let name = |at: &usize| feasible[0].scores[*at].0;
+    let name = |at: &usize| &*feasible[0].scores[*at].0;
     let sides = [Side::Left, Side::Right].into_iter().chain(columns.iter().map(|_| Side::Right));
     let mut table = Table::new(&sides.collect::<Vec<_>>());
     let heads: Vec<Vec<String>> = columns.iter().map(|at| words(name(at))).collect();
@@ -88,7 +90,7 @@ fn scores(explanation: &Explanation, feasible: &[&Node], n_max: usize) -> Vec<Li
     for node in feasible.iter().take(n_max) {
         let look = if explanation.best.contains(&node.name) { Look::Good } else { Look::Plain };
         let total = node.total.unwrap_or_default().to_string();
-        let scores = columns.iter().map(|at| node.scores[*at].1.to_string());
+        let scores = columns.iter().map(|at| score(node, *at).to_string());
         table.row(look, [node.name.clone(), total].into_iter().chain(scores));
     }
     let mut lines = table.lines(2);
@@ -104,6 +106,11 @@ fn scores(explanation: &Explanation, feasible: &[&Node], n_max: usize) -> Vec<Li
         ));
     }
     lines
+}
+
+/// Another process may have told of fewer plugins on one node than on the next.
+fn score(node: &Node, at: usize) -> i64 {
+    node.scores.get(at).map_or(0, |(_, score)| *score)
 }
 
 /// `NodeResourcesFit`: Node, Resources, Fit.
@@ -126,7 +133,10 @@ fn each(rejected: &[&Node]) -> Vec<Line> {
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
         let help = preemption_word(&node.filter);
-        table.row(Look::Plain, [&node.name, plugin.unwrap_or("-"), help, &reasons.join(", ")]);
+        table.row(
+            Look::Plain,
+            [&node.name, plugin.as_deref().unwrap_or("-"), help, &reasons.join(", ")],
+        );
     }
     table.lines(2)
 }
@@ -135,13 +145,13 @@ fn groups(rejected: &[&Node]) -> Vec<Line> {
     let mut groups: BTreeMap<(&str, String, &str), Vec<&str>> = BTreeMap::new();
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
-        let key = (plugin.unwrap_or("-"), reasons.join(", "), preemption_word(&node.filter));
+        let key =
+            (plugin.as_deref().unwrap_or("-"), reasons.join(", "), preemption_word(&node.filter));
         groups.entry(key).or_default().push(&node.name);
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
-    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
-    table.row(Look::Dim, ["NODES", "TURNED DOWN BY", "PREEMPTION", "REASON", "FOR EXAMPLE"]);
+    let mut table = reasons_table();
     for ((plugin, reasons, help), names) in groups.iter().take(N_GROUPS) {
         let n = grouped(names.len() as u64);
         let examples = examples(names.iter().copied());
@@ -151,6 +161,82 @@ fn groups(rejected: &[&Node]) -> Vec<Line> {
     if groups.len() > N_GROUPS {
         let more = counted(groups.len() - N_GROUPS, "more reason");
         lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows every node)")));
+    }
+    lines
+}
+
+/// A row a reason.
+fn reasons_table() -> Table {
+    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
+    table.row(Look::Dim, ["NODES", "TURNED DOWN BY", "PREEMPTION", "REASON", "FOR EXAMPLE"]);
+    table
+}
+
+/// How far a pod is, and why its last attempt failed.
+pub(super) fn progress(progress: &Progress) -> Vec<Line> {
+    let head = Line::new(Look::Bold, progress.pod.as_str());
+    let mut state = format!(" {}", remote::state(progress));
+    if let Some(since) = &progress.since {
+        state.push_str(&format!(" since {since}"));
+    }
+    let mut lines = vec![head.with(Look::Plain, state)];
+    let mut tell = |text: String| lines.push(Line::new(Look::Plain, format!("  {text}")));
+    if let Some(until) = &progress.backoff_until {
+        tell(format!("backs off until {until}"));
+    }
+    if let Some(Status { plugin, reasons, .. }) = &progress.gated {
+        let plugin = plugin.as_deref().unwrap_or("a plugin");
+        tell(format!("held by {plugin}: {}", reasons.join(", ")));
+    }
+    for wait in &progress.waits_for {
+        let events = match wait.events.is_empty() {
+            true => "any event".to_owned(),
+            false => wait.events.join(", "),
+        };
+        tell(format!("waits for {}: {events}", wait.plugin));
+    }
+    let profile = &progress.profile;
+    let attempts = match progress.state {
+        State::Assigned => "its attempts are no longer known".to_owned(),
+        _ => format!("{} so far", counted(progress.attempts as usize, "attempt")),
+    };
+    let failed = if progress.last.is_none() { ", none of which failed" } else { "" };
+    let failed = if progress.attempts == 0 { "" } else { failed };
+    lines.push(Line::new(Look::Dim, format!("  {attempts}{failed}; profile {profile}")));
+    lines.extend(progress.last.iter().flat_map(last_attempt));
+    lines
+}
+
+fn last_attempt(last: &LastAttempt) -> Vec<Line> {
+    let head = format!("attempt {} ended at {}: ", last.attempt, last.time);
+    let result = Line::new(Look::Plain, head).with(Look::Bad, last.result.as_ref());
+    let mut lines =
+        vec![Line::default(), result, Line::new(Look::Plain, format!("  {}", last.message))];
+    if !last.turned_down.is_empty() {
+        let mut table = reasons_table();
+        for group in &last.turned_down {
+            let (n, help) = (grouped(group.n_nodes as u64), preemption_word(&group.why));
+            let plugin = group.why.plugin.as_deref().unwrap_or("-");
+            let reasons = group.why.reasons.join(", ");
+            let examples = some_of(&group.examples, group.n_nodes);
+            table.row(Look::Plain, [n.as_str(), plugin, help, &reasons, &examples]);
+        }
+        lines.push(Line::default());
+        lines.extend(table.lines(2));
+    }
+    if last.n_other_nodes > 0 {
+        let more = counted(last.n_other_nodes, "node");
+        lines.push(Line::new(Look::Dim, format!("  and {more} with other reasons")));
+    }
+    if !last.nominated_node.is_empty() {
+        let node = &last.nominated_node;
+        let text = match last.n_victims {
+            0 => format!("  {node} is promised to it"),
+            n => {
+                format!("  {node} is promised to it; evicted for it: {}", some_of(&last.victims, n))
+            }
+        };
+        lines.extend([Line::default(), Line::new(Look::Plain, text)]);
     }
     lines
 }
@@ -191,7 +277,7 @@ fn evictions(preemption: &Preemption, all: bool) -> Vec<Line> {
 
 /// What evicting pods could do about it.
 fn preemption_word(status: &Status) -> &'static str {
-    match status.code {
+    match &*status.code {
         "Unschedulable" => "may help",
         "UnschedulableAndUnresolvable" | "PreFilterResult" => "cannot help",
         _ => "-",
@@ -207,10 +293,15 @@ fn preemption(status: &Status) -> String {
 
 fn examples<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let n = names.len();
-    let shown: Vec<&str> = names.take(N_EXAMPLES).collect();
-    match n.saturating_sub(N_EXAMPLES) {
-        0 => shown.join(", "),
-        more => format!("{} and {} more", shown.join(", "), grouped(more as u64)),
+    let shown: Vec<String> = names.take(N_EXAMPLES).map(str::to_owned).collect();
+    some_of(&shown, n)
+}
+
+/// A few names of so many.
+fn some_of(names: &[String], n: usize) -> String {
+    match n.saturating_sub(names.len()) {
+        0 => names.join(", "),
+        more => format!("{} and {} more", names.join(", "), grouped(more as u64)),
     }
 }
 

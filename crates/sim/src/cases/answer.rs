@@ -166,7 +166,7 @@ fn explanation(loaded: &Loaded<'_>) -> Value {
                 shown["scores"] = node
                     .scores
                     .iter()
-                    .map(|(name, score)| ((*name).to_owned(), json!(score)))
+                    .map(|(name, score)| (name.to_string(), json!(score)))
                     .collect();
             }
             if let Some(total) = node.total {
@@ -239,7 +239,7 @@ fn preemption(loaded: &Loaded<'_>, seed: u64) -> Value {
 
 fn status(status: &Status) -> Value {
     let mut shown = json!({"code": status.code});
-    if let Some(plugin) = status.plugin {
+    if let Some(plugin) = &status.plugin {
         shown["plugin"] = json!(plugin);
     }
     if !status.reasons.is_empty() {

@@ -1,0 +1,215 @@
+//! Where a pod is on its way to a node, and why its last attempt failed: `loadmaster explain --last`.
+
+use std::time::Duration;
+
+use loadmaster_api::Timestamp;
+use loadmaster_framework::PodInfo;
+use serde::{Deserialize, Serialize};
+
+use super::binding::Stage;
+use super::{Asking, Engine, Pending};
+use crate::explain::{Name, Status};
+use crate::queue::{Cause, Place, PluginIdx, Plugins, QueuedPod};
+use crate::time::{Mono, Now};
+
+/// How far a pod is. Written and read as JSON with these fields in this order: a contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// `namespace/name`.
+    pub pod: String,
+    /// The schedulerName of its profile.
+    pub profile: String,
+    pub state: State,
+    /// Where it is, or is about to be; empty while that is open.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    /// How often it was tried, a running attempt included.
+    pub attempts: u32,
+    /// Since when it has been in its queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Until then it is not tried unless nobody else is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_until: Option<String>,
+    /// Who keeps it out of the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gated: Option<Status>,
+    /// Who turned it down last, and what would make them look again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<Wait>,
+    /// The last attempt that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastAttempt>,
+}
+
+/// Where a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// Ready, in activeQ.
+    Active,
+    /// In backoffQ.
+    Backoff,
+    /// In unschedulablePods, until an event wakes it.
+    Unschedulable,
+    /// Held by PreEnqueue.
+    Gated,
+    /// Its attempt waits for a PostFilter plugin.
+    InFlight,
+    /// It has a node; Permit holds it.
+    Permit,
+    /// It has a node, and is being bound.
+    Binding,
+    /// It is on its node.
+    Assigned,
+}
+
+/// A plugin that turned the pod down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    pub plugin: Name,
+    /// Events after which the plugin is asked, such as `NodeAdd`; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastAttempt {
+    /// When it ended.
+    pub time: String,
+    /// 1 for the first one.
+    pub attempt: u32,
+    /// `unschedulable` or `error`.
+    pub result: Name,
+    /// What the FailedScheduling event said, at most 4 KiB of it.
+    pub message: String,
+    /// Nodes by reason, most nodes first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turned_down: Vec<TurnedDown>,
+    /// Nodes with other reasons, when there were more than are kept.
+    #[serde(default, rename = "otherNodes", skip_serializing_if = "is_zero")]
+    pub n_other_nodes: usize,
+    /// The node that preemption promised it; empty if none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nominated_node: String,
+    /// Pods that are evicted for it, the first few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<String>,
+    /// How many there are.
+    #[serde(default, rename = "allVictims", skip_serializing_if = "is_zero")]
+    pub n_victims: usize,
+}
+
+/// Nodes that were turned down for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnedDown {
+    #[serde(flatten)]
+    pub why: Status,
+    /// How many.
+    #[serde(rename = "nodes")]
+    pub n_nodes: usize,
+    /// Names of a few of them.
+    pub examples: Vec<String>,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl Engine {
+    /// How far a pod is; `None` when it is not known: it does not exist, has ended, or has no node and another scheduler's name.
+    pub fn progress(&self, now: Now, namespace: &str, name: &str) -> Option<Progress> {
+        let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
+        #[expect(clippy::disallowed_methods, reason = "names are unique")]
+        let pending = self.pending.values().find(|pending| is_it(&pending.pod));
+        if let Some(pending) = pending {
+            return Some(self.progress_of(now, pending));
+        }
+        let mut assigned = self.world.node_infos().flat_map(|node| node.pods());
+        let found = assigned.find(|pod| is_it(pod));
+        let pod = found.or_else(|| self.orphans.values().flatten().find(|pod| is_it(pod)))?;
+        let mut progress = Progress::new(pod, pod.template.scheduler_name(), State::Assigned);
+        progress.node = pod.node_name.to_string();
+        Some(progress)
+    }
+
+    fn progress_of(&self, now: Now, pending: &Pending) -> Progress {
+        let (pod, uid) = (&pending.pod, &*pending.pod.uid);
+        let mut progress = Progress::new(pod, self.profile_name(pending.seat), State::InFlight);
+        progress.last = pending.last.as_ref().map(|last| last.shown());
+        if let Some(assumed) = self.assumed.get(uid) {
+            progress.node = assumed.pod.node_name.to_string();
+            progress.state = State::Binding;
+            if let Some(binding) = &assumed.binding {
+                progress.attempts = binding.queued.info.attempts;
+                if let Stage::Permit { waits, .. } = &binding.stage
+                    && !waits.is_empty()
+                {
+                    progress.state = State::Permit;
+                    let holds = |name| Wait { plugin: Name::Borrowed(name), events: Vec::new() };
+                    progress.waits_for = waits.iter().map(|wait| holds(wait.name)).collect();
+                }
+            }
+        } else if let Some((queued, place)) = self.queue.get(uid) {
+            self.describe_wait(now, queued, place, &mut progress);
+        } else if let Some(asked) = self.post_filtering.get(uid) {
+            progress.attempts = asked.queued.info.attempts;
+        }
+        progress
+    }
+
+    fn describe_wait(&self, now: Now, queued: &QueuedPod, place: Place, progress: &mut Progress) {
+        progress.state = match place {
+            Place::Active => State::Active,
+            Place::Backoff => State::Backoff,
+            Place::Unschedulable => State::Unschedulable,
+            Place::Gated => State::Gated,
+        };
+        progress.attempts = queued.info.attempts;
+        progress.since = Some(wall(now, queued.queued_at()));
+        let backoff = queued.backoff_until().filter(|until| *until > now.mono);
+        progress.backoff_until = backoff.map(|until| wall(now, until));
+        let plugins = &self.seat(queued.seat).profile.plugins;
+        let name = |at: PluginIdx| plugins.get(at.0 as usize).map(|plugin| plugin.name);
+        progress.gated = queued.gating.as_ref().map(|held| Status {
+            code: held.rejection.code().name().into(),
+            plugin: name(held.plugin).map(Name::Borrowed),
+            reasons: held.rejection.reasons(),
+        });
+        let asking = Asking::new(&self.seats, &self.interests, &self.world);
+        let all = queued.unschedulable_plugins.iter().chain(queued.pending_plugins.iter());
+        let waits = all.filter_map(|at| {
+            let events = asking.events(queued.seat, at).unwrap_or_default();
+            let events = events.iter().map(|known| Cause::Event(known.event.clone()).to_string());
+            Some(Wait { plugin: Name::Borrowed(name(at)?), events: events.collect() })
+        });
+        progress.waits_for = waits.collect();
+    }
+}
+
+impl Progress {
+    fn new(pod: &PodInfo, profile: &str, state: State) -> Progress {
+        Progress {
+            pod: pod.full_name(),
+            profile: profile.to_owned(),
+            state,
+            node: String::new(),
+            attempts: 0,
+            since: None,
+            backoff_until: None,
+            gated: None,
+            waits_for: Vec::new(),
+            last: None,
+        }
+    }
+}
+
+/// A moment of the engine's time as the API server would write it.
+fn wall(now: Now, moment: Mono) -> String {
+    let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    let (ahead, behind) = (nanos(moment.since(now.mono)), nanos(now.mono.since(moment)));
+    Timestamp(now.wall.0.saturating_add(ahead).saturating_sub(behind)).to_string()
+}
