@@ -10,6 +10,7 @@
 //! | [`recorder`] | writes Events | [`recorder::Series`] |
 //! | [`read`] | reads a cluster once, for `loadmaster explain` | |
 //! | [`remote`] | asks a running Loadmaster, for `loadmaster explain --server` | |
+//! | [`listing`] | a list apart from the watches, to hold against what they told | |
 //!
 //! How a cluster is found and how one proves who one is are kube-rs' matter: kubeconfig files, contexts, exec plugins, or the
 //! service account of the pod this runs in. TLS is verified unless the kubeconfig says otherwise. Connections are our own,
@@ -25,6 +26,7 @@ pub mod kinds;
 pub mod lane;
 pub mod lease;
 pub mod limit;
+pub mod listing;
 mod page;
 pub mod read;
 pub mod recorder;

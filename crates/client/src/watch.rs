@@ -19,6 +19,8 @@ use loadmaster_api::proto::Object;
 
 use crate::kinds::Kind;
 
+pub(crate) use decode::Page;
+pub(crate) use driver::list_path;
 pub use driver::{Follow, Following, follow};
 pub use machine::{Do, Ended, Failure, Item, Machine, News};
 

@@ -12,9 +12,12 @@ use std::time::Duration;
 use common::{Asked, Say, script, serve, serve_h2, soon};
 use loadmaster_client::calls::{Calls, Finished, Job, Limits, Outcome};
 use loadmaster_client::lease::{LeaseOptions, Timing, hold};
+use loadmaster_client::listing::list;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
 use loadmaster_client::watch::{Change, Follow, Unavailable, follow};
-use loadmaster_client::{Kind, Lanes, Request, SendError};
+use loadmaster_client::{
+    Credentials, Kind, Lanes, Options, Remote, RemoteOptions, Request, SendError,
+};
 use loadmaster_framework::request::{ApiRequest, Verb};
 use serde_json::json;
 use tokio::sync::{Barrier, mpsc};
@@ -472,4 +475,80 @@ async fn a_lease_is_taken_and_given_back() {
     soon(waiting.wait_for(|standing| standing.is_leading)).await.unwrap();
     assert_eq!(seen.lock().unwrap().1["spec"]["leaseTransitions"], 1);
     drop(second);
+}
+
+#[tokio::test]
+async fn a_list_is_read_to_its_end_and_begun_anew_when_it_expires() {
+    let n_expired = Arc::new(AtomicUsize::new(0));
+    let count = n_expired.clone();
+    let node = |name: &str, more: &str| {
+        let items = json!([{"metadata": {"name": name}}]);
+        json!({"kind": "NodeList", "metadata": {"continue": more}, "items": items}).to_string()
+    };
+    let server = serve(script(move |asked: Asked| {
+        let count = count.clone();
+        async move {
+            if !asked.path.contains("continue=") {
+                return Say::Reply(200, node("a", "more"));
+            }
+            if count.fetch_add(1, Ordering::SeqCst) == 0 {
+                return Say::Reply(410, "{}".to_owned());
+            }
+            Say::Reply(200, node("b", ""))
+        }
+    }))
+    .await;
+    let lanes = Lanes::new(&server.cluster().await);
+    let name = |object: loadmaster_api::proto::Object| Some(object.metadata()?.name.to_string());
+    let names = soon(list(&lanes.other, Kind::Node, name)).await.unwrap();
+    assert_eq!(
+        (names, n_expired.load(Ordering::SeqCst)),
+        (vec!["a".to_owned(), "b".to_owned()], 2)
+    );
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_says_why() {
+    let server =
+        serve(script(|_| async { Say::Reply(403, r#"{"message":"no"}"#.to_owned()) })).await;
+    let lanes = Lanes::new(&server.cluster().await);
+    let listed = soon(list(&lanes.other, Kind::Pod, Some)).await;
+    assert_eq!(listed.err().unwrap(), "listing pods: 403 no");
+}
+
+/// What a server of ours is asked as, or why it is not.
+async fn asked_as(options: RemoteOptions) -> Result<String, String> {
+    let asking = tokio::task::spawn_blocking(move || {
+        let remote = Remote::find(&options).map_err(|error| error.to_string())?;
+        let reply = remote.get("/explain/a/b").map_err(|error| error.to_string())?;
+        Ok(String::from_utf8_lossy(&reply.body).into_owned())
+    });
+    soon(asking).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_remote_is_believed_only_if_its_certificate_is() {
+    let who = |asked: Asked| async move {
+        let header = asked.headers.get("authorization").map(|it| it.to_str().unwrap().to_owned());
+        Say::Reply(200, format!("{} {}", asked.path, header.unwrap_or_default()))
+    };
+    let server = serve_h2(script(who), 5).await;
+    let url = server.url();
+    let ask = |credentials: Credentials, change: fn(&mut RemoteOptions)| {
+        let server = url.clone();
+        let mut options = RemoteOptions { server, credentials, ..RemoteOptions::default() };
+        change(&mut options);
+        asked_as(options)
+    };
+    let unknown = ask(Credentials::None, |_| ()).await.unwrap_err();
+    assert!(unknown.contains("certificate"), "{unknown}");
+    let told = ask(Credentials::None, |it| it.insecure_skip_tls_verify = true).await;
+    assert_eq!(told.unwrap(), "/explain/a/b ");
+    let token = Credentials::Token("mine\n".to_owned());
+    let told = ask(token, |it| it.insecure_skip_tls_verify = true).await;
+    assert_eq!(told.unwrap(), "/explain/a/b Bearer mine");
+    // Of a kubeconfig the user, and the CA.
+    let user = Options { kubeconfig: Some(server.kubeconfig.clone()), context: None };
+    let told = ask(Credentials::Kubeconfig(user), |_| ()).await;
+    assert_eq!(told.unwrap(), "/explain/a/b Bearer secret");
 }

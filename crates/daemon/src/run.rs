@@ -14,6 +14,7 @@
 mod answers;
 mod authority;
 mod clock;
+mod dump;
 mod news;
 mod observe;
 mod shell;
@@ -150,6 +151,7 @@ impl Daemon {
         };
         let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
+        let debug = signal(SignalKind::user_defined2()).map_err(RunError::Runtime)?;
         let (news_in, news) = mpsc::channel(NEWS_MAX);
         let (finished_in, finished) = mpsc::channel(NEWS_MAX);
         let (commands, commands_out) = mpsc::unbounded_channel();
@@ -178,6 +180,7 @@ impl Daemon {
         });
         let thread = thread.map_err(RunError::Runtime)?;
         let _following = follow(&lanes.watch, &self.following(), &news_in);
+        tokio::spawn(dump::on_signal(debug, lanes.other.clone(), commands.clone()));
         let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
         let outcome = tokio::select! {
             _ = terminate.recv() => Ok(()),

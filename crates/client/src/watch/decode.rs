@@ -14,13 +14,13 @@ use crate::kinds::Kind;
 const EVENT_BYTES_MAX: usize = 32 << 20;
 
 /// A page that has been opened but not decoded.
-pub(super) enum Page<'a> {
+pub(crate) enum Page<'a> {
     Protobuf(Items<'a>),
     Json(JsonPage<'a>),
 }
 
 #[derive(Deserialize)]
-pub(super) struct JsonPage<'a> {
+pub(crate) struct JsonPage<'a> {
     #[serde(default)]
     metadata: ListMetadata,
     #[serde(borrow)]
@@ -63,21 +63,21 @@ struct JsonEvent<'a> {
 }
 
 impl<'a> Page<'a> {
-    pub(super) fn open(is_protobuf: bool, body: &'a [u8]) -> Result<Page<'a>, String> {
+    pub(crate) fn open(is_protobuf: bool, body: &'a [u8]) -> Result<Page<'a>, String> {
         if is_protobuf {
             return Items::open(body).map(Page::Protobuf).map_err(|error| told(&error));
         }
         serde_json::from_slice(body).map(Page::Json).map_err(|error| told(&error))
     }
 
-    pub(super) fn resource_version(&self) -> &str {
+    pub(crate) fn resource_version(&self) -> &str {
         match self {
             Page::Protobuf(items) => items.resource_version(),
             Page::Json(page) => &page.metadata.resource_version,
         }
     }
 
-    pub(super) fn continue_token(&self) -> &str {
+    pub(crate) fn continue_token(&self) -> &str {
         match self {
             Page::Protobuf(items) => items.continue_token(),
             Page::Json(page) => &page.metadata.r#continue,
@@ -85,7 +85,7 @@ impl<'a> Page<'a> {
     }
 
     /// The objects, decoded when they are taken.
-    pub(super) fn items(
+    pub(crate) fn items(
         &self,
         kind: Kind,
     ) -> Box<dyn Iterator<Item = Result<Item, String>> + Send + '_> {

@@ -263,7 +263,12 @@ async fn refused(stream: Stream) -> Failure {
     Failure::Status(status_of(code, &body))
 }
 
-fn list_path(kind: Kind, resource_version: &str, continue_token: &str, limit: u32) -> String {
+pub(crate) fn list_path(
+    kind: Kind,
+    resource_version: &str,
+    continue_token: &str,
+    limit: u32,
+) -> String {
     let mut path = begin(kind);
     if limit > 0 {
         path.push_str(&format!("limit={limit}&"));

@@ -7,4 +7,5 @@ mod config;
 mod explain;
 mod live;
 mod process;
+mod running;
 mod up;

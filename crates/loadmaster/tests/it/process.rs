@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder for one test, removed at the end.
@@ -28,6 +28,31 @@ impl Folder {
         self.run_with_stdin(args, "")
     }
 
+    /// Where a file of the folder is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// What a file says by now; empty if it is not there.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Starts the binary in the folder; what it prints goes to a file.
+    pub fn start(&self, args: &[&str], log: &str) -> Running {
+        let log = std::fs::File::create(self.path(log)).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
+            .args(args)
+            .current_dir(&self.0)
+            .env_remove("KUBECONFIG")
+            .env("HOME", &self.0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn();
+        Running(child.unwrap())
+    }
+
     pub fn run_with_stdin(&self, args: &[&str], stdin: &str) -> String {
         let mut child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
             .args(args)
@@ -45,6 +70,28 @@ impl Folder {
         let _ = pipe.write_all(stdin.as_bytes());
         drop(pipe);
         describe(&child.wait_with_output().unwrap())
+    }
+}
+
+/// A process that ends with the test.
+pub struct Running(Child);
+
+impl Running {
+    pub fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

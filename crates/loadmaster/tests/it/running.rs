@@ -1,0 +1,203 @@
+//! A scheduler that runs, and what it tells when it is asked: an API server, `loadmaster run` and `loadmaster explain --server`, each a
+//! process of its own.
+
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use expect_test::expect;
+use loadmaster_client::lane::LaneLimits;
+use loadmaster_client::{Cluster, ClusterOptions, Lane, Request};
+use serde_json::{Value, json};
+
+use crate::process::{Folder, Running};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until it is there.
+fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Creates an object; what the API server made of it.
+fn create(folder: &Folder, path: &str, object: Value) -> Value {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = ClusterOptions {
+            kubeconfig: Some(folder.path("kubeconfig")),
+            context: None,
+            master: None,
+            user_agent: "tester".to_owned(),
+        };
+        let cluster = Cluster::find(&options).await.unwrap();
+        let limits = LaneLimits { http2_connections_max: 1, http1_connections_max: 1 };
+        let lane: Lane = cluster.lane("test", limits);
+        let request = Request::with(loadmaster_client::Method::POST, path, object.to_string());
+        let reply = lane.call(&request).await.unwrap();
+        assert!(reply.is_success(), "{path}: {}", String::from_utf8_lossy(&reply.body));
+        serde_json::from_slice(&reply.body).unwrap()
+    })
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]},
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    pod
+}
+
+struct Stage {
+    folder: Folder,
+    scheduler: Running,
+    _apiserver: Running,
+    server: String,
+}
+
+/// Two nodes; `web` fits, `db` fits nowhere, `gated` is not tried.
+fn stage() -> Stage {
+    let folder = Folder::new();
+    let api = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "api.log");
+    until("the API server", || folder.read("api.log").contains("try:").then_some(()));
+    for name in ["a", "b"] {
+        let status = json!({"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
+        create(&folder, "/api/v1/nodes", node);
+    }
+    let pods = "/api/v1/namespaces/default/pods";
+    create(&folder, pods, pod("web", json!({})));
+    create(&folder, pods, pod("db", json!({"nodeSelector": {"disk": "ssd"}})));
+    create(
+        &folder,
+        pods,
+        pod("gated", json!({"schedulingGates": [{"name": "example.com/quota"}]})),
+    );
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "asker"}});
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    create(&folder, accounts, account);
+    let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+    let token = create(&folder, &format!("{accounts}/asker/token"), wanted);
+    std::fs::write(folder.path("token"), token["status"]["token"].as_str().unwrap()).unwrap();
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let flags =
+        ["run", "--kubeconfig=kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"];
+    let own = [format!("--secure-port={port}"), "--cert-dir=certs".to_owned(), "-v=3".to_owned()];
+    let args: Vec<&str> = flags.into_iter().chain(own.iter().map(String::as_str)).collect();
+    let scheduler = folder.start(&args, "run.log");
+    let server = format!("https://127.0.0.1:{port}");
+    let stage = Stage { folder, scheduler, _apiserver: api, server };
+    until("a decision about db, and the end of its backoff", || {
+        let told = stage.explain(&["default/db", "--last"]);
+        (told.contains("attempt 1 ended") && !told.contains("backs off")).then_some(())
+    });
+    until("web on its node", || {
+        stage.explain(&["default/web", "--last"]).contains(" is on ").then_some(())
+    });
+    stage
+}
+
+impl Stage {
+    fn explain(&self, args: &[&str]) -> String {
+        let who = ["--certificate-authority", "certs/kube-scheduler.crt", "--token-file", "token"];
+        let server = ["explain", "--server", &self.server];
+        self.folder.run(&[&server[..], &who, args].concat())
+    }
+}
+
+/// Without times, and with one name for the node that chance has chosen.
+fn stable(text: &str) -> String {
+    let words = text.split(' ').map(|word| match word.trim_end().trim_end_matches([':', '"']) {
+        time if time.len() == 20 && time.ends_with('Z') => word.replace(time, "TIME"),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ").replace("is on b", "is on a")
+}
+
+#[test]
+fn a_running_scheduler_explains_and_dumps_what_it_knows() {
+    let mut stage = stage();
+    let all: Vec<String> = [
+        &["default/db"][..],
+        &["default/db", "--last"],
+        &["gated", "--last", "-n", "default"],
+        &["default/web"],
+        &["default/web", "--last"],
+        &["default/nobody", "--last"],
+    ]
+    .map(|args| stable(&stage.explain(args)))
+    .into();
+    expect![[r#"
+        default/db fits none of 2 nodes
+          0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.
+          profile default-scheduler
+
+          NODES  TURNED DOWN BY  PREEMPTION   REASON                                             FOR EXAMPLE
+              2  NodeAffinity    cannot help  node(s) didn't match Pod's node affinity/selector  a, b
+
+          preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        exit 1
+
+        default/db waits in unschedulablePods since TIME
+          waits for NodeAffinity: NodeAdd|UpdateNodeLabel, NodeUpdateNodeTaint
+          1 attempt so far; profile default-scheduler
+
+        attempt 1 ended at TIME: unschedulable
+          0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+
+          NODES  TURNED DOWN BY  PREEMPTION   REASON                                             FOR EXAMPLE
+              2  NodeAffinity    cannot help  node(s) didn't match Pod's node affinity/selector  a, b
+        exit 0
+
+        default/gated is held before the queue by PreEnqueue since TIME
+          held by SchedulingGates: waiting for scheduling gates: [example.com/quota]
+          waits for SchedulingGates: PodUpdatePodSchedulingGatesEliminated
+          0 attempts so far; profile default-scheduler
+        exit 1
+
+        default/web is on a: only pods without a node are explained here
+        exit 1
+
+        default/web is on a
+          its attempts are no longer known; profile default-scheduler
+        exit 1
+
+        2> error: no such pod waits here: default/nobody
+        exit 2
+    "#]].assert_eq(&all.join("\n"));
+    let json = stage.explain(&["default/db", "-o", "json"]);
+    assert!(json.contains("\"code\": \"UnschedulableAndUnresolvable\""), "{json}");
+    let yaml = stage.explain(&["default/db", "--last", "-o", "yaml"]);
+    assert!(yaml.contains("turnedDown:"), "{yaml}");
+    let unknown = stage.folder.run(&["explain", "default/db", "--server", &stage.server]);
+    assert!(
+        unknown.contains("--certificate-authority") && unknown.ends_with("exit 2\n"),
+        "{unknown}"
+    );
+
+    stage.scheduler.signal("USR2");
+    let log = || stage.folder.read("run.log");
+    until("the dump", || log().contains("\"Dump of scheduling queue\"").then_some(()));
+    let log = log();
+    assert!(
+        log.contains("\tNode name: b\n\tDeleted: false\n\tRequested Resources: &{MilliCPU:"),
+        "{log}"
+    );
+    assert!(log.contains("activeQ:0; backoffQ:0; unschedulablePods:2"), "{log}");
+    assert!(log.contains("name: db, namespace: default, uid: "), "{log}");
+    assert!(!log.contains("Cache mismatch"), "{log}");
+    assert!(!stage.scheduler.has_ended());
+}
