@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 a finding (pods that fit nowhere), 2 usage or bad input, 7
 enum Command {
     Run(run::Args),
     Up(up::Args),
-    Explain(explain::Args),
+    Explain(Box<explain::Args>),
     Apiserver(apiserver::Args),
     Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.

@@ -181,14 +181,17 @@ async fn explain(asking: &Asking, request: &RouteRequest) -> Reply {
         let explained = if is_last { None } else { engine.explain(&namespace, &name) };
         match explained {
             Some(explanation) => Answer::Explained(Box::new(explanation)),
-            None => Answer::Progress(engine.progress(clock::now(), &namespace, &name)),
+            None => {
+                let progress = engine.progress(clock::now(), &namespace, &name);
+                Answer::Progress(progress.map(Box::new))
+            }
         }
     };
     match asking.ask(question).await {
         Ok(Answer::Explained(explanation)) => json(&*explanation),
-        Ok(Answer::Progress(Some(progress))) if is_last => json(&progress),
+        Ok(Answer::Progress(Some(progress))) if is_last => json(&*progress),
         Ok(Answer::Progress(Some(progress))) => {
-            let Progress { pod, node, .. } = progress;
+            let Progress { pod, node, .. } = &*progress;
             let text = format!("{pod} is on {node}: only pods without a node are explained here\n");
             Reply::text(StatusCode::CONFLICT, text)
         }
@@ -203,7 +206,7 @@ async fn explain(asking: &Asking, request: &RouteRequest) -> Reply {
 /// What the engine says of a pod.
 enum Answer {
     Explained(Box<Explanation>),
-    Progress(Option<Progress>),
+    Progress(Option<Box<Progress>>),
 }
 
 fn json(value: &impl Serialize) -> Reply {

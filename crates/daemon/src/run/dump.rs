@@ -185,13 +185,13 @@ fn nodes_mismatch(before: &Names, after: &Names, listed: &Listed) -> Mismatch {
 }
 
 fn pods_mismatch(before: &Names, after: &Names, listed: &Listed) -> Mismatch {
-    let expected = listed.pods.iter().filter(|(_, pod)| pod.is_expected).map(|(uid, _)| uid);
-    let is_missed = |uid: &&Box<str>| !before.pods.contains(*uid) && !after.pods.contains(*uid);
-    let is_redundant =
-        |uid: &&Box<str>| after.pods.contains(*uid) && !listed.pods.contains_key(*uid);
+    let expected = listed.pods.iter().filter(|(_, pod)| pod.is_expected).map(|(uid, _)| &**uid);
+    let known = before.pods.iter().map(|uid| &**uid);
+    let is_missed = |uid: &&str| !before.pods.contains(*uid) && !after.pods.contains(*uid);
+    let is_redundant = |uid: &&str| after.pods.contains(*uid) && !listed.pods.contains_key(*uid);
     Mismatch {
         missed: texts(expected.filter(is_missed)),
-        redundant: texts(before.pods.iter().filter(is_redundant)),
+        redundant: texts(known.filter(is_redundant)),
     }
 }
 
