@@ -59,31 +59,9 @@ fn refused(path: impl Into<String>, value: impl std::fmt::Display, instead: &str
 /// Values of a valid configuration that would change placements and cannot.
 pub(crate) fn refusals(config: &SchedulerConfiguration) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let all_nodes = "all nodes are always evaluated (use 0 or 100)";
-    if !matches!(config.percentage_of_nodes_to_score, 0 | 100) {
-        errors.push(refused(
-            "percentageOfNodesToScore",
-            config.percentage_of_nodes_to_score,
-            all_nodes,
-        ));
-    }
-    for (i, profile) in config.profiles.iter().enumerate() {
-        if let Some(percentage) =
-            profile.percentage_of_nodes_to_score.filter(|it| !matches!(it, 0 | 100))
-        {
-            errors.push(refused(
-                format!("profiles[{i}].percentageOfNodesToScore"),
-                percentage,
-                all_nodes,
-            ));
-        }
-    }
     for (i, extender) in config.extenders.iter().enumerate() {
         let url = format!("{:?}", extender.url_prefix);
         errors.push(refused(format!("extenders[{i}]"), url, "no extender is called"));
-    }
-    if config.delay_cache_until_active {
-        errors.push(refused("delayCacheUntilActive", true, "watches start at once"));
     }
     errors
 }

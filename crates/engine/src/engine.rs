@@ -54,13 +54,14 @@ use loadmaster_framework::{
 use loadmaster_stdx::{Map, Rng};
 
 use crate::explain::{Explanation, explain};
+use crate::guard::{self, Panic};
 use crate::profile::Profile;
 use crate::queue::{Held, IncomingPods, PluginIdx, Plugins, Queue, SeatIdx};
 use crate::scheduler::Scheduler;
 use crate::time::{Mono, Now};
 
 use binding::{Assumed, Awaited, Owner};
-pub use effect::{Call, CallId, Effect, Effects, Lane, ObjectName, Observation, Outcome, Tell};
+pub use effect::{Call, CallId, Effect, Effects, ObjectName, Observation, Outcome, Tell};
 use eviction::Eviction;
 pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
 use post_filter::PostFiltering;
@@ -113,6 +114,9 @@ pub enum Cycled {
     Waiting,
 }
 
+/// In one turn in so many the calls of plugins are timed, as upstream does in one cycle in ten.
+const TIMED_EVERY: u64 = 10;
+
 /// A profile with whoever decides by it.
 pub(crate) struct Seat {
     pub profile: Arc<Profile>,
@@ -160,6 +164,10 @@ pub struct Engine {
     diagnosed: Option<failure::Diagnosed>,
     n_calls: u64,
     n_bindings: u64,
+    /// Where the next search that ends early begins.
+    search_start: usize,
+    /// How often the engine was told or asked to do something: chooses whose calls are timed.
+    n_turns: u64,
     /// When the news of an object that is being heard began, on the stopwatch, and what was made of it.
     hearing_since: Option<u64>,
     handled: Vec<Observation>,
@@ -206,6 +214,8 @@ impl Engine {
             diagnosed: None,
             n_calls: 0,
             n_bindings: 0,
+            search_start: 0,
+            n_turns: 0,
             hearing_since: None,
             handled: Vec::new(),
             gates,
@@ -217,7 +227,7 @@ impl Engine {
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
         self.hearing_since =
             matches!(event, Event::Set(_) | Event::Gone(_)).then(self.options.ticks);
-        self.take(now, event, effects);
+        self.watched(effects, |engine, effects| engine.take(now, event, effects));
         self.hearing_since = None;
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
@@ -241,9 +251,40 @@ impl Engine {
 
     /// Does what is due by now: backoffs that are over, waits that took too long.
     pub fn wake(&mut self, now: Now, effects: &mut Effects) {
-        let asking = Asking::new(&self.seats, &self.interests, &self.world);
-        self.queue.flush(now, &asking);
-        self.time_out(now, effects);
+        self.watched(effects, |engine, effects| {
+            let asking = Asking::new(&engine.seats, &engine.interests, &engine.world);
+            engine.queue.flush(now, &asking);
+            engine.time_out(now, effects);
+        });
+    }
+
+    /// Does something in which plugins are called. One that panics is made anew; of some turns the calls are timed.
+    fn watched<R>(
+        &mut self,
+        effects: &mut Effects,
+        work: impl FnOnce(&mut Engine, &mut Effects) -> R,
+    ) -> R {
+        self.n_turns += 1;
+        let is_timed = self.n_turns.is_multiple_of(TIMED_EVERY);
+        let watch = is_timed.then_some(self.options.ticks);
+        let (done, notes) = guard::listen(watch, || work(self, effects));
+        for panic in notes.panics {
+            self.recover(&panic);
+            effects.push(Effect::Observe(Observation::Panicked(Box::new(panic))));
+        }
+        if !notes.calls.is_empty() {
+            effects.push(Effect::Observe(Observation::Timed(notes.calls)));
+        }
+        done
+    }
+
+    /// What was made with the help of a plugin that panicked is made anew.
+    fn recover(&mut self, panic: &Panic) {
+        let is_its = |seat: &&mut Seat| *seat.profile.scheduler_name == *panic.who.profile;
+        if let Some(seat) = self.seats.iter_mut().find(is_its) {
+            seat.scheduler.recover(panic, &mut self.world);
+        }
+        self.diagnosed = None;
     }
 
     /// When [`Engine::wake`] has something to do next.

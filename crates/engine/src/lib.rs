@@ -7,11 +7,13 @@ pub mod diagnosis;
 pub mod engine;
 pub mod evaluate;
 pub mod explain;
+pub mod guard;
 mod kept;
 mod pass;
 pub mod profile;
 pub mod queue;
 pub mod scheduler;
+pub mod search;
 pub mod time;
 
 pub use engine::{Effect, Effects, Engine, Event};

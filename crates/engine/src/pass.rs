@@ -9,8 +9,10 @@ use loadmaster_framework::{
 use loadmaster_stdx::Rng;
 
 use crate::evaluate::incremental::{ClassTable, Question};
+use crate::guard::{self, Site};
 use crate::profile::Profile;
 use crate::scheduler::Decision;
+use crate::search::Course;
 
 /// Scratch space and result of a pass.
 #[derive(Default)]
@@ -39,7 +41,9 @@ impl From<OutOfRange> for Stop {
 }
 
 impl Pass {
-    /// Evaluates the pod on all rows but `promised`, which nominated pods keep from it.
+    /// Evaluates the pod on all rows but `promised`, which nominated pods keep from it. With a search that ends early, only the
+    /// first so many feasible rows of its course are scored.
+    #[expect(clippy::too_many_arguments, reason = "the pass's surroundings, each once")]
     pub fn run(
         &mut self,
         question: &Question,
@@ -48,6 +52,7 @@ impl Pass {
         states: &mut PluginStates,
         pod: &PodInfo,
         promised: &[Row],
+        early: Option<(&mut Course, usize)>,
     ) {
         let nodes = world.nodes();
         self.failure = None;
@@ -62,11 +67,15 @@ impl Pass {
         promised.iter().for_each(|row| self.set[row.index()] = 0);
         let mut rest = Rest { question, profile, world, pod, cycle: CycleState::default() };
         if !question.one_by_one.is_empty() {
-            match rest.filter(states, &mut self.set) {
-                Ok(()) => self.recount(question),
-                Err(failure) => self.failure = Some(Stop::Failed(failure)),
+            if let Err(failure) = rest.filter(states, &mut self.set) {
+                self.failure = Some(Stop::Failed(failure));
             }
-        } else if !promised.is_empty() {
+        }
+        let is_smaller = !question.one_by_one.is_empty() || !promised.is_empty() || early.is_some();
+        if let Some((course, n_wanted)) = early {
+            course.take_first(n_wanted, &mut self.set);
+        }
+        if is_smaller && self.failure.is_none() {
             self.recount(question);
         }
         if self.failure.is_none() {
@@ -250,6 +259,7 @@ impl Rest<'_> {
                 continue;
             }
             let cx = Cx { world, cycle: &self.cycle, states };
+            guard::turn(member.plugin, Site::Filter);
             let mut failure = None;
             keep(set, |row| {
                 let Some(node) = world.node(row) else { return false };
@@ -308,11 +318,13 @@ impl Rest<'_> {
                 Stop::Failed(format!("running {when} plugins: plugin {name:?} failed with: {why}"))
             };
             let mut scores = Vec::with_capacity(nodes.len());
+            guard::turn(member.plugin, Site::Score);
             for node in &nodes {
                 let score = member.point.score(cx, pod, *node);
                 let score = score.map_err(|why| failed("Score", why))?;
                 scores.push(NodeScore { row: node.row(), score });
             }
+            guard::turn(member.plugin, Site::Normalize);
             let normalized = member.point.normalize(cx, pod, &mut scores);
             normalized.map_err(|why| failed("Normalize on Score", why))?;
             for node in scores {

@@ -1,5 +1,6 @@
 //! A profile: the plugins of one schedulerName, built and put in order at every extension point.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use loadmaster_config::{self as config, Point};
@@ -12,6 +13,10 @@ use loadmaster_framework::prepare::Prepare;
 use loadmaster_framework::{
     Action, ClusterEvent, EventResource, FeatureGates, PluginError, PluginStates, Points, Registry,
 };
+
+use crate::guard::Who;
+use crate::guard::points::{self as guard, Guard};
+use crate::search::Search;
 
 /// A plugin at one extension point.
 pub struct Member<T: ?Sized> {
@@ -34,11 +39,15 @@ pub struct Plugin {
     pub has_pre_score: bool,
     /// What may wake pods it rejected; `None` means everything.
     pub events: Option<Vec<EventWithHint>>,
+    /// Which of [`Profile::states`] are its own.
+    pub states: Range<usize>,
 }
 
 /// The plugins of one schedulerName.
 pub struct Profile {
     pub scheduler_name: String,
+    /// How many feasible nodes are enough.
+    pub search: Search,
     pub plugins: Vec<Plugin>,
     pub pre_enqueue: Vec<Member<dyn PreEnqueue>>,
     pub queue_sort: Vec<Member<dyn QueueSort>>,
@@ -78,9 +87,11 @@ impl Profile {
     ) -> Result<Profile, ProfileError> {
         let (built, states) = build_all(spec, registry, gates)
             .map_err(|source| ProfileError { profile: spec.scheduler_name.clone(), source })?;
-        let order = Order { built: &built, expanded: &spec.points };
+        let name = spec.scheduler_name.as_str().into();
+        let order = Order { profile: name, built: &built, expanded: &spec.points };
         Ok(Profile {
             scheduler_name: spec.scheduler_name.clone(),
+            search: Search::new(spec.percentage_of_nodes_to_score, gates),
             pre_enqueue: order.members(Point::PreEnqueue, |points| points.pre_enqueue.clone()),
             queue_sort: order.members(Point::QueueSort, |points| points.queue_sort.clone()),
             pre_filter: order.members(Point::PreFilter, |points| points.pre_filter.clone()),
@@ -95,13 +106,25 @@ impl Profile {
             post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
             sign: order.signers(),
             late: order.late(),
-            plugins: built.iter().map(|(name, points)| order.plugin(name, points)).collect(),
+            plugins: built.iter().map(|built| order.plugin(built)).collect(),
             states,
         })
     }
+
+    /// A plugin's name with the profile's.
+    pub(crate) fn who(&self, plugin: &'static str) -> Who {
+        Who { profile: self.scheduler_name.as_str().into(), plugin }
+    }
 }
 
-type Built = Vec<(&'static str, Points)>;
+/// A plugin, where it entered itself, and which states it took.
+struct Entered {
+    name: &'static str,
+    points: Points,
+    states: Range<usize>,
+}
+
+type Built = Vec<Entered>;
 
 fn build_all(
     spec: &config::Profile,
@@ -112,40 +135,48 @@ fn build_all(
     let mut slots = (0, PluginStates::default());
     for name in &spec.plugins {
         let Some(def) = registry.get(name) else { continue };
+        let n_states = slots.1.len();
         let mut points = Points::following(gates.clone(), slots.0, slots.1);
         (def.build)(&mut points, spec.args_of(name))?;
         slots = points.take_slots();
-        built.push((def.name, points));
+        built.push(Entered { name: def.name, points, states: n_states..slots.1.len() });
     }
     Ok((built, slots.1))
 }
 
 struct Order<'a> {
+    profile: Arc<str>,
     built: &'a Built,
     expanded: &'a config::Expanded,
 }
 
 impl Order<'_> {
-    fn members<T: ?Sized>(
+    fn members<T: ?Sized + Guard>(
         &self,
         point: Point,
         get: impl Fn(&Points) -> Option<Arc<T>>,
     ) -> Vec<Member<T>> {
         let listed = self.expanded.at(point).iter();
         let members = listed.filter_map(|placed| {
-            let plugin = self.built.iter().position(|(known, _)| *known == placed.name)?;
-            let (name, points) = &self.built[plugin];
+            let plugin = self.built.iter().position(|known| known.name == placed.name)?;
+            let Entered { name, points, .. } = &self.built[plugin];
             // Upstream takes a weight of 0 as 1 (`framework.go`, score weights).
             let weight = i64::from(if placed.weight == 0 { 1 } else { placed.weight });
-            Some(Member { plugin, name, weight, point: get(points)? })
+            let point = T::guarded(self.who(name), get(points)?);
+            Some(Member { plugin, name, weight, point })
         });
         members.collect()
+    }
+
+    fn who(&self, plugin: &'static str) -> Who {
+        Who { profile: self.profile.clone(), plugin }
     }
 
     /// Sign is not configured: a plugin signs where it filters or scores.
     fn signers(&self) -> Vec<Member<dyn Sign>> {
         let asked = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
-        let signers = self.built.iter().enumerate().filter_map(|(plugin, (name, points))| {
+        let signers = self.built.iter().enumerate().filter_map(|(plugin, built)| {
+            let Entered { name, points, .. } = built;
             let takes_part =
                 |point| self.expanded.at(point).iter().any(|placed| placed.name == *name);
             let point = points.sign.clone().filter(|_| asked.into_iter().any(takes_part))?;
@@ -159,20 +190,23 @@ impl Order<'_> {
         let listed = |name: &str| {
             points.iter().any(|at| self.expanded.at(*at).iter().any(|placed| placed.name == name))
         };
-        let late = self.built.iter().enumerate().filter(|(_, (name, points))| {
+        let late = self.built.iter().enumerate().filter(|(_, Entered { name, points, .. })| {
             (points.pre_filter.is_some() || points.filter.is_some()) && listed(name)
         });
         late.map(|(at, _)| at).collect()
     }
 
-    fn plugin(&self, name: &'static str, points: &Points) -> Plugin {
+    fn plugin(&self, Entered { name, points, states }: &Entered) -> Plugin {
         let rejects = points.pre_enqueue.is_some()
             || points.pre_filter.is_some()
             || points.filter.is_some()
             || points.reserve.is_some()
             || points.permit.is_some();
         let events = match &points.events {
-            Some(events) => Some(with_taint_updates(events.clone())),
+            Some(events) => {
+                let guarded = |known: &EventWithHint| guard::event(self.who(name), known.clone());
+                Some(with_taint_updates(events.iter().map(guarded).collect()))
+            }
             // A plugin that can reject but names no event is asked about all of them.
             None if rejects => None,
             None => Some(Vec::new()),
@@ -184,6 +218,7 @@ impl Order<'_> {
             has_filter: points.filter.is_some(),
             has_pre_score: points.pre_score.is_some(),
             events,
+            states: states.clone(),
         }
     }
 }

@@ -43,7 +43,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_framework::event::EventWithHint;
-use loadmaster_framework::{Action, ClusterEvent, EventResource, PodInfo, QueueSort, World};
+use loadmaster_framework::{
+    Action, ClusterEvent, EventResource, PodInfo, QueueSort, Rejection, World,
+};
 use loadmaster_stdx::Map;
 
 pub use backoff::Options;
@@ -427,7 +429,7 @@ impl Queue {
                 continue;
             }
             self.detach(slot);
-            let cause = &Cause::Event(event);
+            let cause = &Cause::Event(event.clone());
             self.send(slot, strategy, Move { now, plugins, cause, origin: Origin::Waiting });
             if matches!(self.pods[slot].place, Place::Active | Place::Backoff) {
                 return;
@@ -460,7 +462,7 @@ impl Queue {
     }
 
     /// Pods that wait for too long by this tick are tried without an event. Gated ones are marked only, unless their gating plugin
-    /// listens to everything.
+    /// listens to everything or failed.
     fn flush_waiting(&mut self, now: Now, plugins: &dyn Plugins, tick: Mono) {
         let overdue = self.waiting.older_than(tick.before(self.options.max_in_unschedulable));
         if overdue.is_empty() {
@@ -470,7 +472,11 @@ impl Queue {
         for (_, slot) in overdue {
             let pod = &mut self.pods[slot].pod;
             pod.flushed_by_timeout = true;
-            if may_ungate(plugins, &Group::of(pod), &event) {
+            // A plugin that failed holds no pod for ever: no event may come that it registered.
+            let has_failed = |held: &Held| matches!(held.rejection, Rejection::Failed(_));
+            if may_ungate(plugins, &Group::of(pod), &event)
+                || pod.gating.as_ref().is_some_and(has_failed)
+            {
                 self.detach(slot);
                 let step = Move { now, plugins, cause: &cause, origin: Origin::Anywhere };
                 self.send(slot, Strategy::AfterBackoff, step);

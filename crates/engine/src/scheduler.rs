@@ -6,6 +6,9 @@
 //! | one pass | pods never seen, or seen too long ago; plugins that must be asked node by node | columns, once over all rows |
 //! | one by one | pods with a node name, pods under an in-place resize, scores out of range | every plugin about every node |
 //!
+//! Where a few feasible nodes are enough ([`crate::search`]) no index is kept: the pass takes the first ones of the rotating order.
+//! Pods whose PreFilter narrows the nodes, and plugins that must be asked node by node, go one by one then.
+//!
 //! A pod that was promised a node by preemption tries that node first, alone. Nodes that are promised to other pods of at least
 //! its priority are asked about one by one, with those pods on them; the rest of the decision goes one of the ways above.
 //!
@@ -15,15 +18,17 @@ use std::sync::Arc;
 
 use loadmaster_framework::prepare::OutOfRange;
 use loadmaster_framework::template::TemplateId;
-use loadmaster_framework::{CycleState, PluginStates, PodInfo, Rejection, Row, World};
+use loadmaster_framework::{CycleState, Failure, PluginStates, PodInfo, Rejection, Row, World};
 use loadmaster_stdx::{Map, Rng};
 
 use crate::evaluate::incremental::Question;
 use crate::evaluate::one_by_one::{self, Attempted};
 use crate::evaluate::{Evaluation, Rejected};
+use crate::guard::{self, Panic};
 use crate::kept::Index;
 use crate::pass::Pass;
 use crate::profile::Profile;
+use crate::search::{Course, Search};
 
 /// What was decided about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +68,7 @@ pub struct Scheduler {
     kept: Map<TemplateId, Kept>,
     pass: Pass,
     rng: Rng,
+    course: Course,
     n_decisions: u64,
     check_every: Option<u64>,
     disagreements: Vec<String>,
@@ -79,6 +85,7 @@ impl Scheduler {
             kept: Map::default(),
             pass: Pass::default(),
             rng,
+            course: Course::default(),
             n_decisions: 0,
             check_every: None,
             disagreements: Vec::new(),
@@ -111,8 +118,40 @@ impl Scheduler {
         &self.disagreements
     }
 
+    /// Where a search that ends early begins. All profiles of an engine share it.
+    pub fn search_start(&self) -> usize {
+        self.course.start
+    }
+
+    /// Lets the next such search begin there.
+    pub fn search_from(&mut self, start: usize) {
+        self.course.start = start;
+    }
+
+    /// A plugin panicked: all that it had a hand in is made anew. Its state is again what it was at first, if it may have been
+    /// changed in part.
+    pub fn recover(&mut self, panic: &Panic, world: &mut World) {
+        self.forget_all(world);
+        let mut plugins = self.profile.plugins.iter();
+        let plugin = plugins.find(|plugin| plugin.name == panic.who.plugin);
+        if let Some(plugin) = plugin.filter(|_| panic.site.may_tear()) {
+            self.states.reset(plugin.states.clone(), &self.profile.states);
+        }
+    }
+
     /// Decides a pod. The world's nodes and pods stay as they are: placing the pod is the caller's.
     pub fn decide(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+        let decided = guard::section(|| self.decide_by_kind(world, pod));
+        decided.unwrap_or_else(|caught| {
+            let (_, failure) = caught.note(&self.profile);
+            // Whatever was being changed is dropped.
+            self.forget_all(world);
+            self.pass = Pass::default();
+            Decision::Failed(failure.to_string())
+        })
+    }
+
+    fn decide_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         self.n_decisions += 1;
         if self.check_every.is_some_and(|n| self.n_decisions.is_multiple_of(n)) {
             self.check(world, pod);
@@ -128,9 +167,20 @@ impl Scheduler {
             Ok(rows) => rows,
             Err(failure) => return Decision::Failed(failure),
         };
-        self.refresh(world, pod);
+        let search = self.profile.search;
+        let n_nodes = world.nodes().len();
+        let n_wanted = search.n_wanted(n_nodes, !self.profile.score.is_empty());
+        let ends_early = n_wanted < n_nodes;
+        if let Err(failure) = self.refresh(world, pod, !ends_early) {
+            return Decision::Failed(failure.to_string());
+        }
         let id = pod.template.id;
         let Some(kept) = self.kept.get_mut(&id) else { return Decision::Unschedulable };
+        // Whom PreFilter leaves is searched, and a plugin that fails counts only where it is asked.
+        let asks = kept.question.narrows() || ends_early && !kept.question.one_by_one.is_empty();
+        if search != Search::All && asks {
+            return self.decide_one_by_one(world, pod);
+        }
         if let Some(index) = &mut kept.index
             && promised.is_empty()
         {
@@ -144,7 +194,11 @@ impl Scheduler {
             return Decision::Unschedulable;
         }
         let question = &kept.question;
-        self.pass.run(question, &self.profile, world, &mut self.states, pod, &promised);
+        if ends_early {
+            self.course.refresh(world.nodes());
+        }
+        let early = ends_early.then_some((&mut self.course, n_wanted));
+        self.pass.run(question, &self.profile, world, &mut self.states, pod, &promised, early);
         self.cycle = (self.pass.take_cycle(), question.one_by_one.clone());
         match self.pass.decide(&mut self.rng) {
             Ok(decision) => decision,
@@ -197,6 +251,7 @@ impl Scheduler {
         rows.sort_unstable();
         let states = &mut self.states;
         match one_by_one::verdicts(&self.profile, world, states, pod, &rows) {
+            Err(Rejected { rejection: Rejection::Failed(failure), .. }) => Err(failure.to_string()),
             // The usual way finds the same rejection.
             Err(_) => Ok(Vec::new()),
             Ok(verdicts) => {
@@ -233,13 +288,22 @@ impl Scheduler {
 
     /// The feasible rows with their totals, by row, in the way [`Scheduler::decide`] would go now.
     pub fn totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
-        self.refresh(world, pod);
-        let Some(kept) = self.kept.get_mut(&pod.template.id) else { return Vec::new() };
+        let is_known = self.refresh(world, pod, true).is_ok();
+        let kept = self.kept.get_mut(&pod.template.id).filter(|_| is_known);
+        let Some(kept) = kept else { return Vec::new() };
         let totals = match &mut kept.index {
             Some(index) => index.totals(&kept.question, world),
             None if kept.question.rejected.is_some() => Ok(Vec::new()),
             None => {
-                self.pass.run(&kept.question, &self.profile, world, &mut self.states, pod, &[]);
+                self.pass.run(
+                    &kept.question,
+                    &self.profile,
+                    world,
+                    &mut self.states,
+                    pod,
+                    &[],
+                    None,
+                );
                 self.pass.totals()
             }
         };
@@ -249,7 +313,17 @@ impl Scheduler {
     }
 
     fn decide_one_by_one(&mut self, world: &World, pod: &PodInfo) -> Decision {
-        let evaluation = one_by_one::evaluate(&self.profile, world, &mut self.states, pod);
+        let search = self.profile.search;
+        if search != Search::All {
+            self.course.refresh(world.nodes());
+        }
+        let walk = (search != Search::All).then(|| self.course.walk(search));
+        let states = &mut self.states;
+        let Attempted { evaluation, n_visited, .. } =
+            one_by_one::search(&self.profile, world, states, pod, walk);
+        if search != Search::All {
+            self.course.advance(n_visited);
+        }
         if let Some(failure) = evaluation.failure {
             return Decision::Failed(failure);
         }
@@ -268,8 +342,13 @@ impl Scheduler {
         }
     }
 
-    /// Brings what is kept for the pod's template up to date, and decides whether an index is worth having.
-    fn refresh(&mut self, world: &mut World, pod: &PodInfo) {
+    /// Brings what is kept for the pod's template up to date, and decides whether an index is worth having, if it may have one.
+    fn refresh(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        may_index: bool,
+    ) -> Result<(), Failure> {
         let id = pod.template.id;
         let now = world.now();
         if let Some(kept) = self.kept.get(&id)
@@ -279,16 +358,17 @@ impl Scheduler {
         }
         if !self.kept.contains_key(&id) {
             self.make_room(world);
-            let question = Question::new(&self.profile, world, pod);
+            let question = Question::new(&self.profile, world, pod)?;
             let kept = Kept { question, index: None, checked_at: now, used: 0 };
             self.kept.insert(id, kept);
             self.update(id, world, false);
-            return;
+            return Ok(());
         }
-        self.update(id, world, true);
+        self.update(id, world, may_index);
+        Ok(())
     }
 
-    fn update(&mut self, id: TemplateId, world: &World, seen_before: bool) {
+    fn update(&mut self, id: TemplateId, world: &World, may_index: bool) {
         let n_decisions = self.n_decisions;
         let Some(kept) = self.kept.get_mut(&id) else { return };
         let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
@@ -296,7 +376,7 @@ impl Scheduler {
         kept.used = n_decisions;
         kept.checked_at = world.now();
         let divisible = kept.question.one_by_one.is_empty() && kept.question.rejected.is_none();
-        if !seen_before || !divisible || behind > worth {
+        if !may_index || !divisible || behind > worth {
             kept.index = None;
             return;
         }
@@ -309,8 +389,15 @@ impl Scheduler {
 
     fn forget(&mut self, id: TemplateId, world: &mut World) {
         if let Some(kept) = self.kept.remove(&id) {
-            kept.question.release(world);
+            kept.question.release(&self.profile, world);
         }
+    }
+
+    fn forget_all(&mut self, world: &mut World) {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut ids: Vec<TemplateId> = self.kept.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.forget(id, world));
     }
 
     /// Drops what was not used for longest, a quarter at a time.
@@ -332,9 +419,11 @@ impl Scheduler {
         if world.nominated_nodes().next().is_some() || !pod.node_name.is_empty() {
             return;
         }
+        let n_panics = guard::n_panics();
         let fast = self.totals(world, pod);
         let slow = one_by_one::totals(&self.evaluate(world, pod));
-        if fast != slow {
+        // A plugin that panics fails one of both, and that is no news.
+        if fast != slow && guard::n_panics() == n_panics {
             let line = format!("{}: fast {fast:?}, one by one {slow:?}", pod.full_name());
             self.disagreements.push(line);
         }

@@ -253,6 +253,8 @@ impl<'a> EventObject<'a> {
 pub struct HintQuestion<'a> {
     /// The rejected pod.
     pub pod: &'a PodInfo,
+    /// What happened.
+    pub event: &'a ClusterEvent,
     /// The object before the event; `None` when it is new.
     pub old: Option<EventObject<'a>>,
     /// The object after the event; `None` when it is gone.

@@ -21,6 +21,9 @@ pub struct FeatureGates {
     pub nominated_node_name_for_expectation: bool,
     /// `SchedulerAsyncPreemption`: victims are evicted beside the scheduling of other pods.
     pub scheduler_async_preemption: bool,
+    /// `LoadmasterAdaptiveNodeSampling`, not upstream's: a percentageOfNodesToScore of 0 means upstream's formula instead of all
+    /// nodes.
+    pub adaptive_node_sampling: bool,
 }
 
 impl Default for FeatureGates {
@@ -35,6 +38,7 @@ impl Default for FeatureGates {
             pop_from_backoff_q: true,
             nominated_node_name_for_expectation: true,
             scheduler_async_preemption: true,
+            adaptive_node_sampling: false,
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct PodInfo {
     pub node_name: Str,
     /// The node that preemption promised it; empty when there is none.
     pub nominated_node_name: Str,
+    /// `metadata.generation`; 0 when the object has none.
+    pub generation: i64,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
     /// `status.startTime`.
@@ -54,6 +56,7 @@ impl PodInfo {
             uid,
             node_name: pod.spec.node_name.clone(),
             nominated_node_name: status.nominated_node_name.clone(),
+            generation: pod.metadata.generation,
             created: pod.metadata.creation_timestamp,
             started: status.start_time,
             terminating: pod.metadata.deletion_timestamp.is_some(),

@@ -171,6 +171,11 @@ pub trait PostFilter: Send + Sync {
         let _ = (cx, pod, unfit);
         None
     }
+
+    /// Whether its calls are what `scheduler_preemption_attempts_total` counts.
+    fn counts_as_preemption(&self) -> bool {
+        false
+    }
 }
 
 /// Looks at the feasible nodes once before they are scored.

@@ -207,7 +207,7 @@ pub fn by_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
 }
 
 /// Everything a PostFilter could do for a pod, as `explain` shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Preview {
     /// Every node on which the pod would fit without some others; none left out by sampling.
     pub candidates: Vec<Candidate>,

@@ -117,6 +117,12 @@ pub trait Run: Send + Sync {
     /// What the answers hang on. Constant during the life of the run.
     fn reads(&self) -> Reads;
 
+    /// Whether PreFilter narrows the nodes for these pods. Of so many nodes fewer may be enough when
+    /// `percentageOfNodesToScore` says so: the search is then over those that are left.
+    fn narrows(&self) -> bool {
+        false
+    }
+
     /// Row-local verdict. Called only for rows that hold a node.
     fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
         let _ = (nodes, row);

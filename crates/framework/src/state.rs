@@ -122,6 +122,24 @@ impl PluginStates {
         (**self.states.get(slot.0 as usize)?).as_any().downcast_ref()
     }
 
+    /// Number of states.
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Whether no plugin has a state.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// Sets these states back to what they are in `first`, which is of the same profile.
+    pub fn reset(&mut self, which: std::ops::Range<usize>, first: &PluginStates) {
+        let states = self.states.iter_mut().zip(&first.states);
+        for (state, first) in states.skip(which.start).take(which.len()) {
+            *state = (**first).boxed_clone();
+        }
+    }
+
     /// A plugin's state, to change it at a serial point.
     pub fn get_mut<T: Any>(&mut self, slot: StateSlot<T>) -> Option<&mut T> {
         (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()

@@ -1,5 +1,7 @@
 //! The node table: nodes in rows with stable numbers, their sums in columns.
 
+mod order;
+
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Str, Taint};
@@ -10,6 +12,8 @@ use crate::pod::PodInfo;
 use crate::requests::PodRequests;
 use crate::resources::Resources;
 use crate::template::HostPort;
+
+pub use order::NodeOrder;
 
 /// A node's number: stable while the node exists, reused afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,6 +99,7 @@ pub struct NodeTable {
     taint_ids: Map<Arc<[Taint]>, TaintSetId>,
     /// Images by every name that a node reports.
     images: Map<Str, ImageState>,
+    order: NodeOrder,
 }
 
 /// Which nodes hold an image.
@@ -131,6 +136,11 @@ impl NodeTable {
     /// The row of a node.
     pub fn row(&self, name: &str) -> Option<Row> {
         self.by_name.get(name).copied()
+    }
+
+    /// The order in which a search that ends early visits them.
+    pub fn order(&self) -> &NodeOrder {
+        &self.order
     }
 
     /// The node in a row; `None` for a free row.
@@ -215,6 +225,7 @@ impl NodeTable {
             n_required_anti_affinity: 0,
         });
         self.add_images(row, &node);
+        self.order.insert(row, &node);
         self.write_node(row, &node);
         row
     }
@@ -223,6 +234,7 @@ impl NodeTable {
     pub(crate) fn replace(&mut self, row: Row, node: Arc<Node>) {
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
         let old = std::mem::replace(&mut entry.node, node.clone());
+        self.order.replace(row, &old, &node);
         if old.status.images != node.status.images {
             self.remove_images(row, &old);
             self.add_images(row, &node);
@@ -235,6 +247,7 @@ impl NodeTable {
         let Some(entry) = self.entries[row.index()].take() else { return };
         assert!(entry.pods.is_empty(), "a node leaves the table only after its pods");
         self.remove_images(row, &entry.node);
+        self.order.remove(row, &entry.node);
         self.by_name.remove(entry.node.name());
         self.n_nodes -= 1;
         self.write_node(row, &Node::default());

@@ -179,7 +179,7 @@ impl Bench {
     ) -> Answer<String> {
         let pod = self.pod(pod)?;
         let Some(events) = &self.points.events else { return Ok("Queue".into()) };
-        let question = HintQuestion { pod: &pod, old, new, world: &self.world };
+        let question = HintQuestion { pod: &pod, event: &event, old, new, world: &self.world };
         let mut answer = "Unregistered";
         for registered in events.iter().filter(|registered| registered.event.matches(&event)) {
             match registered.hint.as_ref().map_or(Ok(Hint::Queue), |hint| hint(&question)) {

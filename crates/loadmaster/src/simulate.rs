@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loadmaster_config::Gates;
 use loadmaster_framework::Registry;
 use loadmaster_sim::load::default_profile;
-use loadmaster_sim::simulate::{Options, Report, Setup, run as run_seed};
+use loadmaster_sim::simulate::{Options, Report, Setup, nervous, run as run_seed};
 use loadmaster_stdx::Chain;
 
 use crate::exit::{Answer, Exit, Failure};
@@ -15,7 +15,7 @@ use crate::text::counted;
 /// Try the scheduler in clusters that misbehave.
 ///
 /// A seed is a cluster, what its users do, and what goes wrong: news that come late, twice or never, calls that are refused or whose
-/// answers are lost, nodes that flap, leaders that die in the middle of a bind. While it runs, what must always hold is checked; then
+/// answers are lost, nodes that flap, leaders that die in the middle of a bind, plugins that panic. While it runs, what must always hold is checked; then
 /// nothing goes wrong any more, and everything must settle: each pod that fits is bound. Time is virtual. It ends with 0 when every
 /// seed holds, with 1 when one does not.
 #[derive(clap::Args)]
@@ -39,7 +39,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
     let profile = default_profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
-    let setup = Setup { profile: Arc::new(profile), gates: Gates::default().framework() };
+    let nervous = nervous::profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
+    let setup = Setup {
+        profile: Arc::new(profile),
+        nervous: Some(Arc::new(nervous)),
+        gates: Gates::default().framework(),
+    };
     let mut all = Report::default();
     let mut n_broken = 0u64;
     for seed in (0..args.runs).map(|nth| args.seed.wrapping_add(nth)) {
@@ -71,7 +76,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     }
     writeln!(
         out,
-        "{}, {} broken: {} pods, {} attempts, {} binds, {} evictions, {} calls gone wrong, {} relists, {} lost leaders, {} pods bound after a flush, {} left",
+        "{}, {} broken: {} pods, {} attempts, {} binds, {} evictions, {} calls gone wrong, {} relists, {} lost leaders, {} panics, {} pods bound after a flush, {} left",
         counted(args.runs as usize, "run"),
         n_broken,
         all.pods,
@@ -81,6 +86,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
         all.refused,
         all.relists,
         all.leader_losses,
+        all.panics,
         all.bound_after_flush,
         all.left,
     )?;

@@ -143,6 +143,10 @@ impl PostFilter for DefaultPreemption {
         })
     }
 
+    fn counts_as_preemption(&self) -> bool {
+        true
+    }
+
     fn preview(&self, cx: Cx<'_>, pod: &Arc<PodInfo>, unfit: Unfit<'_>) -> Option<Preview> {
         Some(match candidates(cx, pod, unfit, Sample::ALL) {
             Ok(candidates) => Preview { best: best(&candidates), candidates, rejection: None },

@@ -241,6 +241,7 @@ impl Prepare for NodeAffinity {
         let selectors = [added, affinity_of(pod).and_then(|affinity| affinity.required.as_ref())];
         Prepared::Run(Box::new(AffinityRun {
             added: self.added.clone(),
+            narrows: names.is_some(),
             narrowing: Narrowing::new(world, &pod.spec.node_selector, selectors, names),
             required: filters.then(|| required_of(pod)),
             preferred: scores.then_some(preferred),
@@ -250,6 +251,8 @@ impl Prepare for NodeAffinity {
 
 struct AffinityRun {
     added: Arc<Added>,
+    /// The pod names its nodes.
+    narrows: bool,
     narrowing: Narrowing,
     /// `None` when nothing is required, not even by the profile.
     required: Option<RequiredNodeAffinity>,
@@ -258,6 +261,10 @@ struct AffinityRun {
 }
 
 impl Run for AffinityRun {
+    fn narrows(&self) -> bool {
+        self.narrows
+    }
+
     fn reads(&self) -> Reads {
         Reads {
             filter: self.required.is_some().then_some(RowPart::Node),

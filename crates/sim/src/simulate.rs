@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `truth` | an API server in memory: objects, refusals, news |
 //! | `users` | what is asked of the cluster, and what nodes do |
+//! | `nervous` | a plugin that panics now and then |
 //! | `faults` | which faults a run has, and the network that has them |
 //! | `known` | what the engine was told, as an independent bookkeeper writes it down |
 //! | `check` | the invariants |
@@ -22,6 +23,7 @@ mod check;
 mod drive;
 mod faults;
 mod known;
+pub mod nervous;
 mod trace;
 mod truth;
 mod users;
@@ -54,6 +56,8 @@ impl Options {
 #[derive(Clone)]
 pub struct Setup {
     pub profile: Arc<Profile>,
+    /// The same with a plugin that panics: who decides in some runs. The checks ask the first one.
+    pub nervous: Option<Arc<Profile>>,
     pub gates: FeatureGates,
 }
 
@@ -87,6 +91,8 @@ pub struct Report {
     /// Watches that broke and were listed anew.
     pub relists: u64,
     pub leader_losses: u64,
+    /// Panics of plugins.
+    pub panics: u64,
     /// Pods that were bound when nothing went wrong any more, but only because they had waited for five minutes: perhaps an event
     /// did not wake them that should have.
     pub bound_after_flush: u64,
@@ -100,7 +106,16 @@ impl Report {
     /// Adds the numbers of another run; of their traces nothing is left.
     pub fn add(&mut self, other: &Report) {
         let Report {
-            pods, attempts, binds, bound, refused, evictions, relists, leader_losses, ..
+            pods,
+            attempts,
+            binds,
+            bound,
+            refused,
+            evictions,
+            relists,
+            leader_losses,
+            panics,
+            ..
         } = other;
         self.pods += pods;
         self.attempts += attempts;
@@ -110,6 +125,7 @@ impl Report {
         self.evictions += evictions;
         self.relists += relists;
         self.leader_losses += leader_losses;
+        self.panics += panics;
         self.bound_after_flush += other.bound_after_flush;
         self.left += other.left;
         self.trace = 0;

@@ -129,6 +129,9 @@ pub(super) const GATES: &[Gate] = &[
     beta("KubeletServiceAccountTokenForCredentialProviders", true),
     ga("KubeletTracing", true).locked(),
     beta("ListFromCacheSnapshot", true),
+    // Not kube-scheduler's: its sampling of nodes, for comparisons.
+    deprecated("LoadmasterAdaptiveNodeSampling", false)
+        .sets(|gates| &mut gates.adaptive_node_sampling),
     beta("LocalStorageCapacityIsolationFSQuotaMonitoring", false),
     ga("LogarithmicScaleDown", true).locked(),
     alpha("LoggingAlphaOptions"),

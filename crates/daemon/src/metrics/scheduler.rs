@@ -51,6 +51,7 @@ pub struct SchedulerMetrics {
     volume_stage_errors: Counters<1>,
     shadow_agreement: Counters<2>,
     bind_window: Gauge,
+    plugin_panics: Counters<2>,
 }
 
 impl SchedulerMetrics {
@@ -302,6 +303,12 @@ impl SchedulerMetrics {
             ALPHA,
             [],
         ))?;
+        let plugin_panics = families.counters(def(
+            "loadmaster_plugin_panics_total",
+            "Number of times a plugin panicked; each cost one pod one attempt.",
+            ALPHA,
+            ["plugin", "extension_point"],
+        ))?;
         Ok(SchedulerMetrics {
             schedule_attempts,
             attempt_duration,
@@ -342,6 +349,7 @@ impl SchedulerMetrics {
             volume_stage_errors,
             shadow_agreement,
             bind_window,
+            plugin_panics,
         })
     }
 
@@ -523,6 +531,11 @@ impl SchedulerMetrics {
     /// In shadow mode, another scheduler bound a pod; `agreement` says how its choice stands to ours.
     pub fn shadow_decision(&self, profile: &str, agreement: &str) {
         self.shadow_agreement.inc([profile, agreement]);
+    }
+
+    /// A plugin panicked `n` times.
+    pub fn plugin_panicked(&self, plugin: &str, point: &str, n: u64) {
+        self.plugin_panics.add([plugin, point], n);
     }
 
     /// So many pods are past Permit and not bound yet.

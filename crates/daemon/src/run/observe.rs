@@ -1,10 +1,14 @@
 //! What the engine saw, as metrics and log lines.
 
+use std::collections::BTreeMap;
+
 use loadmaster_client::recorder::{Notice, Reference};
 use loadmaster_engine::engine::{Engine, ObjectName, Observation, Outcome, Tell};
+use loadmaster_engine::guard::{self, Panic, Site, Timed};
 use loadmaster_engine::queue::IncomingQueue;
+use loadmaster_framework::Code;
 
-use crate::metrics::{AttemptResult, CacheKind, Metrics, Queue};
+use crate::metrics::{AttemptResult, CacheKind, Metrics, Queue, SchedulerMetrics};
 
 /// Counts one observation.
 pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observation) {
@@ -29,12 +33,16 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
             let result = if *allowed { "Success" } else { "Unschedulable" };
             scheduler.permit_waited(result, seconds(*nanos));
         }
-        Observation::Preemption { victims } => {
-            scheduler.preemption_attempt();
-            if let Some(n_victims) = victims {
-                scheduler.preemption_victims(*n_victims);
+        Observation::Preemption { counts, victims } => {
+            if *counts {
+                scheduler.preemption_attempt();
+            }
+            if let Some(n_victims) = victims.filter(|n| *n > 0) {
+                scheduler.preemption_victims(n_victims);
             }
         }
+        Observation::Timed(calls) => timed(scheduler, calls),
+        Observation::Panicked(panic) => panicked(scheduler, panic),
         Observation::Handled { event, nanos } => {
             scheduler.event_handled(&event.to_string(), seconds(*nanos));
         }
@@ -45,6 +53,54 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
         }
         Observation::Trouble { what } => tracing::warn!("{what}"),
     }
+}
+
+/// Durations of plugins, and of points where they are the sum of these. Filters and scores that are asked one by one are some of
+/// many; what they take together is told by itself, as all plugins' Filter.
+fn timed(scheduler: &SchedulerMetrics, calls: &[Timed]) {
+    let mut points: BTreeMap<(&str, Site), (Code, u64)> = BTreeMap::new();
+    for Timed { who, site, code, nanos, event } in calls {
+        if let Some(event) = event {
+            let hint = match code {
+                Code::Success => "Queue",
+                Code::Skip => "QueueSkip",
+                _ => "Error",
+            };
+            scheduler.hint(who.plugin, event, hint, seconds(*nanos));
+            continue;
+        }
+        let is_all = who.plugin == guard::ALL;
+        if !is_all {
+            scheduler.plugin(who.plugin, site.name(), code.name(), seconds(*nanos));
+        }
+        let in_pass = matches!(
+            site,
+            Site::Filter | Site::Score | Site::Normalize | Site::AddPod | Site::RemovePod
+        );
+        if is_all || !in_pass {
+            let code = if *code == Code::Skip { Code::Success } else { *code };
+            let (worst, sum) = points.entry((&who.profile, *site)).or_insert((Code::Success, 0));
+            *worst = if code == Code::Success { *worst } else { code };
+            *sum += nanos;
+        }
+    }
+    for ((profile, site), (code, nanos)) in points {
+        scheduler.extension_point(site.name(), code.name(), profile, seconds(nanos));
+    }
+}
+
+fn panicked(scheduler: &SchedulerMetrics, panic: &Panic) {
+    let Panic { who, site, message, place, times } = panic;
+    scheduler.plugin_panicked(who.plugin, site.name(), *times);
+    tracing::error!(
+        plugin = who.plugin,
+        extension_point = site.name(),
+        profile = &*who.profile,
+        times,
+        place = place.as_deref().unwrap_or("unknown"),
+        "A plugin panicked: {message}; {}",
+        site.instead()
+    );
 }
 
 /// Sets what is a state and no event.
@@ -91,4 +147,71 @@ pub(super) fn notice(tell: Tell) -> Notice {
 
 fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Settings;
+    use loadmaster_engine::guard::Who;
+
+    fn who(plugin: &'static str) -> Who {
+        Who { profile: "default-scheduler".into(), plugin }
+    }
+
+    fn call(plugin: &'static str, site: Site, code: Code, nanos: u64) -> Timed {
+        Timed { who: who(plugin), site, code, nanos, event: None }
+    }
+
+    /// The sums and counts of the metrics whose names begin like this.
+    fn lines(metrics: &Metrics, names: &[&str]) -> String {
+        let text = metrics.text();
+        let is_shown = |line: &&str| {
+            let is_total = line.contains("_sum{") || line.contains("_total{");
+            is_total && names.iter().any(|name| line.starts_with(name))
+        };
+        text.lines().filter(is_shown).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn points_are_the_sums_of_their_plugins_but_for_the_pass() {
+        let metrics = Metrics::new(&Settings::default()).unwrap();
+        let hint = Timed {
+            event: Some("NodeAdd".into()),
+            ..call("NodeName", Site::QueueingHint, Code::Skip, 9_000)
+        };
+        timed(
+            &metrics.scheduler,
+            &[
+                call("A", Site::PreFilter, Code::Skip, 1_000),
+                call("B", Site::PreFilter, Code::Success, 2_000),
+                call("A", Site::Filter, Code::Success, 5_000),
+                call(guard::ALL, Site::Filter, Code::Success, 70_000),
+                call("A", Site::Permit, Code::Wait, 3_000),
+                hint,
+            ],
+        );
+        expect_test::expect![].assert_eq(&lines(
+            &metrics,
+            &[
+                "scheduler_framework_extension_point_duration_seconds",
+                "scheduler_plugin_execution_duration_seconds",
+                "scheduler_queueing_hint_execution_duration_seconds",
+            ],
+        ));
+    }
+
+    #[test]
+    fn panics_are_counted() {
+        let metrics = Metrics::new(&Settings::default()).unwrap();
+        let panic = Panic {
+            who: who("Nervous"),
+            site: Site::Filter,
+            message: "a mouse".to_owned(),
+            place: None,
+            times: 3,
+        };
+        panicked(&metrics.scheduler, &panic);
+        expect_test::expect![].assert_eq(&lines(&metrics, &["loadmaster_plugin_panics_total"]));
+    }
 }

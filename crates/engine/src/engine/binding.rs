@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use loadmaster_framework::points::{Bound, PreFlight, SerialCx};
 use loadmaster_framework::request::{Input, ObjectRef, Step};
-use loadmaster_framework::{Cx, CycleState, PodInfo, Rejection};
+use loadmaster_framework::{Code, Cx, CycleState, PodInfo, Rejection};
 use serde_json::Value;
 
-use super::Engine;
-use super::effect::{Call, CallId, Effect, Effects, Lane, Observation, Outcome, Tell};
+use super::effect::{Call, CallId, Effect, Effects, Observation, Outcome, Tell};
 use super::eviction::EvictionStep;
 use super::failure::Failed;
 use super::news::{Reply, Verdict};
 use super::nominations::Nomination;
+use super::{Engine, TIMED_EVERY};
+use crate::guard::{Site, Timed};
+use crate::profile::Profile;
 use crate::queue::{Happened, QueuedPod};
 use crate::time::{Mono, Now};
 
@@ -50,6 +52,8 @@ pub(super) struct Binding {
     /// What each PreBind plugin said it will do, in order.
     pub flights: Vec<PreFlight>,
     pub began: Mono,
+    /// When the plugins at work now were asked.
+    pub asked: Mono,
 }
 
 /// How far a binding cycle is.
@@ -168,6 +172,7 @@ impl Engine {
             0
         };
         let group: Vec<usize> = (first..=first + n_more).collect();
+        binding.asked = now.mono;
         running.clone_from(&group);
         *next = first + n_more + 1;
         let serial = binding.serial;
@@ -203,6 +208,14 @@ impl Engine {
                 self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
             }
             Step::Done(()) => {
+                observe_step(
+                    now,
+                    &profile,
+                    binding,
+                    (member.name, Site::PreBind),
+                    Code::Success,
+                    effects,
+                );
                 let Stage::PreBind { running, .. } = &mut binding.stage else { return };
                 running.retain(|at| *at != member_idx);
                 if running.is_empty() {
@@ -210,6 +223,8 @@ impl Engine {
                 }
             }
             Step::Fail(rejection) => {
+                let code = rejection.code();
+                observe_step(now, &profile, binding, (member.name, Site::PreBind), code, effects);
                 if let Stage::PreBind { running, .. } = &mut binding.stage {
                     running.retain(|at| *at != member_idx);
                 }
@@ -240,6 +255,7 @@ impl Engine {
     fn ask_binder(&mut self, now: Now, uid: &str, member: usize, effects: &mut Effects) {
         if let Some(binding) = self.binding_mut(uid) {
             binding.stage = Stage::Bind;
+            binding.asked = now.mono;
         }
         self.step_bind(now, uid, member, Input::Start, effects);
     }
@@ -269,9 +285,31 @@ impl Engine {
             Step::Wait { on, timeout } => {
                 self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
             }
-            Step::Done(Bound::Done) => self.bound(now, uid, effects),
-            Step::Done(Bound::Skip) => self.ask_binder(now, uid, member_idx + 1, effects),
+            Step::Done(Bound::Done) => {
+                observe_step(
+                    now,
+                    &profile,
+                    binding,
+                    (member.name, Site::Bind),
+                    Code::Success,
+                    effects,
+                );
+                self.bound(now, uid, effects);
+            }
+            Step::Done(Bound::Skip) => {
+                observe_step(
+                    now,
+                    &profile,
+                    binding,
+                    (member.name, Site::Bind),
+                    Code::Skip,
+                    effects,
+                );
+                self.ask_binder(now, uid, member_idx + 1, effects);
+            }
             Step::Fail(rejection) => {
+                let code = rejection.code();
+                observe_step(now, &profile, binding, (member.name, Site::Bind), code, effects);
                 let failed = Failed::late("Bind", member.name, rejection);
                 self.binding_failed(now, uid, failed, effects);
             }
@@ -487,7 +525,7 @@ impl Engine {
         effects: &mut Effects,
     ) {
         let id = self.next_call(owner);
-        effects.push(Effect::Call(Call { id, lane: Lane::Bind, request }));
+        effects.push(Effect::Call(Call { id, request }));
     }
 
     fn binding_mut(&mut self, uid: &str) -> Option<&mut Binding> {
@@ -501,6 +539,22 @@ impl Owner {
             Owner::PreBind { serial, .. } | Owner::Bind { serial, .. } => *serial == cycle,
             Owner::PostFilter { .. } | Owner::Status { .. } | Owner::Evict { .. } => false,
         }
+    }
+}
+
+/// A plugin that may have waited for answers is done: how long it took by the time the engine was told, for some pods.
+fn observe_step(
+    now: Now,
+    profile: &Profile,
+    binding: &Binding,
+    (plugin, site): (&'static str, Site),
+    code: Code,
+    effects: &mut Effects,
+) {
+    if binding.serial.is_multiple_of(TIMED_EVERY) {
+        let nanos = now.mono.since(binding.asked).as_nanos() as u64;
+        let call = Timed { who: profile.who(plugin), site, code, nanos, event: None };
+        effects.push(Effect::Observe(Observation::Timed(vec![call])));
     }
 }
 

@@ -1,10 +1,11 @@
-//! What an engine wants done. Effects are values; whoever owns the engine carries them out, in any order within a lane's rules.
+//! What an engine wants done. Effects are values; whoever owns the engine carries them out, binds before other calls.
 
 use loadmaster_api::Str;
 use loadmaster_framework::PodInfo;
 use loadmaster_framework::request::ApiRequest;
 
 use super::shadow::Judgement;
+use crate::guard::{Panic, Timed};
 use crate::queue::{Cause, SeatIdx};
 
 /// Effects in the order in which they came up.
@@ -29,19 +30,7 @@ pub struct CallId(pub u64);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub id: CallId,
-    pub lane: Lane,
     pub request: ApiRequest,
-}
-
-/// Calls of a lane may overtake those of the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
-    /// What plugins do for a pod that is about to run: PreBind and Bind.
-    Bind,
-    /// Conditions and nominations.
-    Status,
-    /// Room for a pod with priority: patches and deletions of its victims.
-    Evict,
 }
 
 /// Names an object in an Event.
@@ -88,12 +77,17 @@ pub enum Observation {
     Bound { attempts: u32, nanos: u64, after_flush: bool },
     /// Permit held a pod for so long; whether it was allowed.
     PermitWait { allowed: bool, nanos: u64 },
-    /// Preemption was tried, with so many victims (`None`: it found none).
-    Preemption { victims: Option<usize> },
+    /// A PostFilter plugin answered: whether that counts as an attempt to preempt, and how many victims it chose (`None`: it made
+    /// no room).
+    Preemption { counts: bool, victims: Option<usize> },
     /// News was handled: upstream's `event_handling_duration_seconds`.
     Handled { event: Cause, nanos: u64 },
     /// Another scheduler placed a pod of ours ([`Options::shadow`](super::Options::shadow)).
     Judged(Box<Judgement>),
+    /// Some calls of plugins, timed.
+    Timed(Vec<Timed>),
+    /// A plugin panicked, and was made anew.
+    Panicked(Box<Panic>),
     /// Something went wrong inside that no pod is told about.
     Trouble { what: String },
 }

@@ -8,7 +8,7 @@ use loadmaster_framework::preemption::evict;
 use loadmaster_framework::{PodInfo, PostFiltered};
 
 use super::binding::{Owner, Stage};
-use super::effect::{Call, Effect, Effects, Lane, Observation, Tell};
+use super::effect::{Call, Effect, Effects, Observation, Tell};
 use super::failure::Failed;
 use super::news::Reply;
 use super::{Asking, Engine};
@@ -99,7 +99,7 @@ impl Engine {
             step: EvictionStep::Condition,
         };
         let id = self.next_call(owner);
-        effects.push(Effect::Call(Call { id, lane: Lane::Evict, request }));
+        effects.push(Effect::Call(Call { id, request }));
     }
 
     /// The API server answered about a victim. One that it does not find has gone by itself.
@@ -123,7 +123,7 @@ impl Engine {
                     step: EvictionStep::Deletion,
                 };
                 let id = self.next_call(owner);
-                effects.push(Effect::Call(Call { id, lane: Lane::Evict, request }));
+                effects.push(Effect::Call(Call { id, request }));
                 return;
             }
             (Ok(_), EvictionStep::Deletion) => {

@@ -9,7 +9,7 @@ use loadmaster_framework::{CycleState, PodInfo, PostFiltered, Rejection, Unfit};
 
 use super::Engine;
 use super::binding::{Awaited, Owner};
-use super::effect::{Call, Effect, Effects, Lane, Observation};
+use super::effect::{Call, Effect, Effects, Observation};
 use super::failure::{Failed, Unplaced};
 use super::nominations::Nomination;
 use crate::evaluate::filters::Filters;
@@ -80,7 +80,7 @@ impl Engine {
                 }
                 Step::Call(request) => {
                     let id = self.next_call(owner(&asked));
-                    effects.push(Effect::Call(Call { id, lane: Lane::Evict, request }));
+                    effects.push(Effect::Call(Call { id, request }));
                     self.post_filtering.insert(pod.uid.clone(), asked);
                     return;
                 }
@@ -91,6 +91,9 @@ impl Engine {
                     return;
                 }
             };
+            let counts = member.point.counts_as_preemption();
+            let victims = filtered.rejection.is_none().then_some(filtered.victims.len());
+            effects.push(Effect::Observe(Observation::Preemption { counts, victims }));
             if self.is_settled(now, &mut asked, filtered, effects) {
                 break;
             }
@@ -109,8 +112,6 @@ impl Engine {
         effects: &mut Effects,
     ) -> bool {
         let nominated = filtered.nominated_node.clone().map(Nomination::Set);
-        let n_victims = filtered.rejection.is_none().then_some(filtered.victims.len());
-        effects.push(Effect::Observe(Observation::Preemption { victims: n_victims }));
         match &filtered.rejection {
             None => {
                 asked.reasons.clear();

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use loadmaster_api::Str;
 use loadmaster_framework::points::SerialCx;
-use loadmaster_framework::{CycleState, Permitted, PodInfo, Row};
+use loadmaster_framework::{Code, CycleState, Permitted, PodInfo, Row};
 
 use super::binding::{Assumed, Binding, PERMIT_WAIT_MAX, PermitWait, Stage};
 use super::effect::{Effect, Effects, Observation, Outcome, Tell};
 use super::failure::Failed;
 use super::nominations::Nomination;
 use super::{Cycled, Engine};
+use crate::guard::{self, Site};
 use crate::queue::{QueuedPod, SeatIdx};
 use crate::scheduler::Decision;
 use crate::time::Now;
@@ -21,6 +22,10 @@ impl Engine {
         if self.n_binding >= self.options.bind_window {
             return Cycled::Waiting;
         }
+        self.watched(effects, |engine, effects| engine.try_next(now, effects))
+    }
+
+    fn try_next(&mut self, now: Now, effects: &mut Effects) -> Cycled {
         let Some(queued) = self.queue.pop() else { return Cycled::Idle };
         if self.is_skipped(&queued, effects) {
             self.queue.done(&queued.info.pod.uid);
@@ -53,7 +58,12 @@ impl Engine {
         let began = (self.options.ticks)();
         let pod = queued.info.pod.clone();
         let seat = &mut self.seats[queued.seat.0 as usize];
+        seat.scheduler.search_from(self.search_start);
         let decision = seat.scheduler.decide(&mut self.world, &pod);
+        self.search_start = seat.scheduler.search_start();
+        let code = if let Decision::Failed(_) = decision { Code::Error } else { Code::Success };
+        // All plugins together; filtering and scoring is one pass over them.
+        guard::timed(|| seat.profile.who(guard::ALL), Site::Filter, code, began);
         let failed = match decision {
             Decision::Place { row, .. } => {
                 let cycle = seat.scheduler.take_cycle(&self.world, &pod, row);
@@ -106,6 +116,7 @@ impl Engine {
             stage: Stage::Permit { waits: Vec::new(), since: now.mono },
             flights: Vec::new(),
             began: now.mono,
+            asked: now.mono,
         };
         let asked = self.reserve(&mut binding, &assumed, row).and_then(|()| {
             binding.stage = Stage::Permit {

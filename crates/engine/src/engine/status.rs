@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Engine;
 use super::binding::Owner;
-use super::effect::{Call, Effect, Effects, Lane, Observation};
+use super::effect::{Call, Effect, Effects, Observation};
 use super::news::Reply;
 use crate::time::Now;
 
@@ -103,7 +103,7 @@ impl Engine {
         self.statuses.0.insert(pod.uid.clone(), None);
         let id = self.next_call(Owner::Status { uid: pod.uid.clone() });
         let request = patch.request(pod);
-        effects.push(Effect::Call(Call { id, lane: Lane::Status, request }));
+        effects.push(Effect::Call(Call { id, request }));
     }
 }
 

@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 use super::news::{ApiError, Name};
 use super::*;
 
+mod panics;
 mod progress;
+mod samples;
+mod search;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -130,15 +133,21 @@ impl Bench {
     }
 
     fn with(options: Options) -> Bench {
-        let registry: Registry = loadmaster_plugins::in_tree().with(OBEDIENT);
+        let profile = json!({"plugins": {
+            "multiPoint": {"enabled": [{"name": "Obedient"}], "disabled": [{"name": "DefaultBinder"}]},
+            "bind": {"enabled": [{"name": "Obedient"}, {"name": "DefaultBinder"}]},
+        }});
+        Bench::of(options, OBEDIENT, &profile)
+    }
+
+    /// With one more plugin, and this profile.
+    fn of(options: Options, plugin: PluginDef, profile: &Value) -> Bench {
+        let registry: Registry = loadmaster_plugins::in_tree().with(plugin);
         let gates = Gates::default();
         let config = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "profiles": [{"plugins": {
-                "multiPoint": {"enabled": [{"name": "Obedient"}], "disabled": [{"name": "DefaultBinder"}]},
-                "bind": {"enabled": [{"name": "Obedient"}, {"name": "DefaultBinder"}]},
-            }}],
+            "profiles": [profile],
         });
         let checked = check_value(config, &registry, &gates).unwrap();
         let gates = gates.framework();
@@ -230,6 +239,11 @@ impl Bench {
                         .push(format!("{} {}: {}", tell.reason, tell.regarding.name, tell.note));
                 }
                 Effect::Observe(Observation::Trouble { what }) => self.said.push(what),
+                Effect::Observe(Observation::Panicked(panic)) => {
+                    let (plugin, site) = (panic.who.plugin, panic.site.name());
+                    let (times, message) = (panic.times, &panic.message);
+                    self.said.push(format!("panic of {plugin} in {site}, {times}x: {message}"));
+                }
                 Effect::Observe(_) => {}
             }
         }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use loadmaster_framework::{
-    Cx, CycleState, Failure, Feasibility, NodeInfo, PodInfo, Rejection, World,
+    Code, Cx, CycleState, Failure, Feasibility, NodeInfo, PodInfo, Rejection, World,
 };
 
 use super::Rejected;
+use crate::guard::{self, Site};
 use crate::profile::Profile;
 
 /// The Filters of one cycle.
@@ -39,11 +40,26 @@ impl Filters<'_> {
 
     /// Asks once, without the pods that are nominated to the node.
     pub fn ask_once(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejected> {
+        guard::section(|| self.ask_each(cx, pod, node)).unwrap_or_else(|caught| {
+            let (plugin, failure) = caught.note(self.profile);
+            Err(Rejected { plugin, rejection: failure.into() })
+        })
+    }
+
+    fn ask_each(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejected> {
+        let watch = guard::stopwatch();
         for member in &self.profile.filter {
             if self.skipped.contains(&member.plugin) {
                 continue;
             }
-            if let Err(rejection) = member.point.filter(cx, pod, node) {
+            guard::turn(member.plugin, Site::Filter);
+            let began = watch.map(|watch| watch());
+            let answer = member.point.filter(cx, pod, node);
+            if let Some(began) = began {
+                let code = answer.as_ref().map_or_else(Rejection::code, |()| Code::Success);
+                guard::timed(|| self.profile.who(member.name), Site::Filter, code, began);
+            }
+            if let Err(rejection) = answer {
                 let rejection = match rejection {
                     Rejection::Failed(failure) => {
                         let text = format!("running {:?} filter plugin: {failure}", member.name);

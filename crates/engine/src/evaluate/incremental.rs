@@ -9,14 +9,17 @@ use loadmaster_framework::prepare::{
     Classes, OutOfRange, Prepared, Reads, RowPart, Run, Words, in_range,
 };
 use loadmaster_framework::table::NodeTable;
-use loadmaster_framework::{PodInfo, PodTemplate, Rejection, Row, World};
+use loadmaster_framework::{Failure, PodInfo, PodTemplate, Rejection, Row, World};
 use loadmaster_stdx::Map;
 
 use super::Rejected;
+use crate::guard::{self, Site};
 use crate::profile::Profile;
 
 /// A plugin's run, and what the profile uses of it.
 pub(crate) struct Part {
+    /// Index in the profile.
+    plugin: usize,
     run: Box<dyn Run>,
     reads: Reads,
     filters: bool,
@@ -25,6 +28,15 @@ pub(crate) struct Part {
     /// Where its words begin in a class.
     offset: usize,
     n_words: usize,
+}
+
+impl Part {
+    /// The run, whose turn it is now.
+    #[inline]
+    fn ask(&self, site: Site) -> &dyn Run {
+        guard::turn(self.plugin, site);
+        &*self.run
+    }
 }
 
 /// The answers of a profile's plugins for one template.
@@ -111,7 +123,7 @@ impl ClassTable {
 
 impl Question {
     /// Asks every plugin that filters or scores to prepare.
-    pub fn new(profile: &Profile, world: &mut World, pod: &PodInfo) -> Question {
+    pub fn new(profile: &Profile, world: &mut World, pod: &PodInfo) -> Result<Question, Failure> {
         let mut question = Question {
             template: pod.template.clone(),
             parts: Vec::new(),
@@ -126,29 +138,37 @@ impl Question {
                 continue;
             }
             let prepared = match &plugin.prepare {
-                Some(prepare) if used.whole => prepare.prepare(world, pod),
-                _ => Prepared::OneByOne,
+                Some(prepare) if used.whole => {
+                    let who = profile.who(plugin.name);
+                    who.call(Site::Prepare, || prepare.prepare(world, pod))
+                }
+                _ => Ok(Prepared::OneByOne),
             };
             match prepared {
-                Prepared::Skip => {}
-                Prepared::OneByOne => question.one_by_one.push(index),
-                Prepared::Rejected(rejection) if used.filters => {
+                Ok(Prepared::Skip) => {}
+                Ok(Prepared::OneByOne) => question.one_by_one.push(index),
+                Ok(Prepared::Rejected(rejection)) if used.filters => {
                     question.remember(Rejected { plugin: Some(plugin.name), rejection });
                 }
-                Prepared::Rejected(_) => {}
-                Prepared::Run(run) => question.add(run, used),
+                Ok(Prepared::Rejected(_)) => {}
+                Ok(Prepared::Run(run)) => question.add(index, run, used),
+                Err(failure) => {
+                    question.release(profile, world);
+                    return Err(failure);
+                }
             }
         }
-        question
+        Ok(question)
     }
 
-    fn add(&mut self, run: Box<dyn Run>, used: Used) {
+    fn add(&mut self, plugin: usize, run: Box<dyn Run>, used: Used) {
+        guard::turn(plugin, Site::Prepare);
         let reads = run.reads();
         let n_words = if reads.class.is_some() { run.n_words() } else { 0 };
         let offset = self.stride;
         self.stride += n_words;
         let Used { filters, weight, .. } = used;
-        self.parts.push(Part { run, reads, filters, weight, offset, n_words });
+        self.parts.push(Part { plugin, run, reads, filters, weight, offset, n_words });
     }
 
     /// As PreFilter does: an unresolvable rejection ends it, of the others the last one counts.
@@ -162,11 +182,22 @@ impl Question {
         }
     }
 
-    /// Gives back what the runs took from the world.
-    pub fn release(mut self, world: &mut World) {
+    /// Gives back what the runs took from the world. What one that panics took stays.
+    pub fn release(mut self, profile: &Profile, world: &mut World) {
         for part in &mut self.parts {
-            part.run.release(world);
+            let released = guard::section(|| {
+                guard::turn(part.plugin, Site::Prepare);
+                part.run.release(world);
+            });
+            if let Err(caught) = released {
+                caught.note(profile);
+            }
         }
+    }
+
+    /// Whether PreFilter would narrow the nodes.
+    pub fn narrows(&self) -> bool {
+        self.parts.iter().any(|part| part.filters && part.ask(Site::Prepare).narrows())
     }
 
     /// Words a class.
@@ -176,7 +207,7 @@ impl Question {
 
     /// Whether the meaning of what was prepared changed.
     pub fn is_stale(&self, world: &World) -> bool {
-        self.parts.iter().any(|part| part.run.is_stale(world))
+        self.parts.iter().any(|part| part.ask(Site::Prepare).is_stale(world))
     }
 
     /// Whether row-local answers hang on the set of nodes.
@@ -187,7 +218,7 @@ impl Question {
     /// Takes the rows out of `set` that fail a row-local filter.
     pub fn filter_all(&self, nodes: &NodeTable, set: &mut [u8]) {
         for part in self.parts.iter().filter(|part| part.filters && part.reads.filter.is_some()) {
-            part.run.filter_all(nodes, set);
+            part.ask(Site::Filter).filter_all(nodes, set);
         }
     }
 
@@ -200,7 +231,7 @@ impl Question {
     ) -> Result<(), OutOfRange> {
         for part in self.parts.iter().filter(|part| part.weight != 0 && part.reads.score.is_some())
         {
-            part.run.score_all(nodes, set, part.weight, out)?;
+            part.ask(Site::Score).score_all(nodes, set, part.weight, out)?;
         }
         Ok(())
     }
@@ -209,7 +240,7 @@ impl Question {
     pub fn filter_row(&self, nodes: &NodeTable, row: Row, which: RowPart) -> bool {
         let mut parts =
             self.parts.iter().filter(|part| part.filters && part.reads.filter == Some(which));
-        parts.all(|part| part.run.filter_row(nodes, row))
+        parts.all(|part| part.ask(Site::Filter).filter_row(nodes, row))
     }
 
     /// The row-local score as far as it hangs on `which`.
@@ -221,7 +252,9 @@ impl Question {
     ) -> Result<i64, OutOfRange> {
         let parts =
             self.parts.iter().filter(|part| part.weight != 0 && part.reads.score == Some(which));
-        parts.map(|part| Ok(part.weight * in_range(part.run.score_row(nodes, row))?)).sum()
+        parts
+            .map(|part| Ok(part.weight * in_range(part.ask(Site::Score).score_row(nodes, row))?))
+            .sum()
     }
 
     /// Whether any words hang on the pods of a row.
@@ -233,7 +266,7 @@ impl Question {
     pub fn words(&self, world: &World, row: Row, out: &mut Words) {
         out.clear();
         for part in self.parts.iter().filter(|part| part.n_words > 0) {
-            part.run.class_row(world, row, out);
+            part.ask(Site::Prepare).class_row(world, row, out);
         }
     }
 
@@ -242,7 +275,7 @@ impl Question {
         out.clear();
         for part in self.parts.iter().filter(|part| part.n_words > 0) {
             if part.reads.class == Some(RowPart::Pods) {
-                part.run.class_row(world, row, out);
+                part.ask(Site::Prepare).class_row(world, row, out);
             } else {
                 out.extend_from_slice(&before[part.offset..part.offset + part.n_words]);
             }
@@ -259,7 +292,7 @@ impl Question {
                 if table.feasible[class] {
                     let start = class * self.stride + part.offset;
                     let words = &table.words[start..start + part.n_words];
-                    table.feasible[class] = part.run.class_filter(world, words);
+                    table.feasible[class] = part.ask(Site::Filter).class_filter(world, words);
                 }
             }
         }
@@ -281,7 +314,7 @@ impl Question {
                 rows: &table.rows,
                 feasible: &table.feasible,
             };
-            part.run.class_score(world, &classes, &mut table.scratch);
+            part.ask(Site::Score).class_score(world, &classes, &mut table.scratch);
             for class in 0..n {
                 if table.feasible[class] {
                     table.offsets[class] += part.weight * in_range(table.scratch[class])?;

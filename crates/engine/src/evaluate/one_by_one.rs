@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use loadmaster_api::Str;
 use loadmaster_framework::points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::{
-    CycleState, Failure, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered, PreScored,
-    Rejection, Row, World,
+    Code, CycleState, Failure, MAX_NODE_SCORE, NodeInfo, PluginStates, PodInfo, PreFiltered,
+    PreScored, Rejection, Row, Score, World,
 };
 use loadmaster_stdx::Set;
 
 use super::filters::Filters;
 use super::{Evaluation, NodeVerdict, Rejected, Verdict};
-use crate::profile::Profile;
+use crate::guard::{self, Site};
+use crate::profile::{Member, Profile};
+use crate::search::Walk;
 
 /// Evaluates a pod as upstream's PreFilter, Filter, PreScore, Score and NormalizeScore do, over all nodes. `states` is changed
 /// only by PreFilter and PreScore.
@@ -32,6 +34,8 @@ pub struct Attempted {
     pub cycle: CycleState,
     /// Indexes of plugins whose Filter is not called in this cycle.
     pub skipped: Vec<usize>,
+    /// How many nodes Filter was asked about.
+    pub n_visited: usize,
 }
 
 /// The same, for those who go on when no node is feasible.
@@ -41,14 +45,26 @@ pub fn attempt(
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> Attempted {
+    search(profile, world, states, pod, None)
+}
+
+/// The same about the nodes that a walk visits, with only as many feasible ones as it wants.
+pub fn search(
+    profile: &Profile,
+    world: &World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+    walk: Option<Walk<'_>>,
+) -> Attempted {
     if world.nodes().is_empty() {
         return Attempted::default();
     }
     let (cycle, skipped) = (CycleState::default(), Vec::new());
     let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
     let mut evaluation = Evaluation::default();
+    let mut n_visited = 0;
     match attempt.pre_filter(&mut evaluation) {
-        Ok(nodes) => attempt.filter(nodes.as_ref(), &mut evaluation),
+        Ok(nodes) => n_visited = attempt.filter(nodes.as_ref(), walk, &mut evaluation),
         Err(rejected) => {
             if let Rejection::Failed(failure) = &rejected.rejection {
                 evaluation.failure = Some(failure.to_string());
@@ -65,7 +81,7 @@ pub fn attempt(
             evaluation.failure = Some(failure.to_string());
         }
     }
-    Attempted { evaluation, cycle: attempt.cycle, skipped: attempt.skipped }
+    Attempted { evaluation, cycle: attempt.cycle, skipped: attempt.skipped, n_visited }
 }
 
 /// Filter's verdicts about some rows, narrowed by PreFilter or not, nominated pods included: what upstream asks about a pod's
@@ -173,11 +189,33 @@ impl Attempt<'_> {
         }
     }
 
-    fn filter(&mut self, narrowed: Option<&Set<Str>>, evaluation: &mut Evaluation) {
+    /// Asks about the nodes; how many were asked about.
+    fn filter(
+        &mut self,
+        narrowed: Option<&Set<Str>>,
+        walk: Option<Walk<'_>>,
+        evaluation: &mut Evaluation,
+    ) -> usize {
         let filters = Filters { profile: self.profile, skipped: &self.skipped };
-        evaluation.nodes.reserve(self.world.nodes().len());
-        for node in self.world.node_infos() {
-            let left_out = narrowed.is_some_and(|nodes| !nodes.contains(node.name()));
+        let is_left = |row: &Row| {
+            let name = self.world.node(*row).map(|node| node.name());
+            narrowed.is_none_or(|nodes| name.is_some_and(|name| nodes.contains(name)))
+        };
+        let n_nodes = self.world.nodes().len();
+        let mut n_wanted = n_nodes;
+        let rows: Vec<Row> = match walk {
+            None => self.world.nodes().rows().collect(),
+            Some(walk) => {
+                let left: Vec<Row> = walk.order.iter().copied().filter(is_left).collect();
+                n_wanted = walk.search.n_wanted(left.len(), !self.profile.score.is_empty());
+                let others = walk.order.iter().copied().filter(|row| !is_left(row));
+                others.chain(walk.visit(&left)).collect()
+            }
+        };
+        evaluation.nodes.reserve(rows.len());
+        let (mut n_visited, mut n_found) = (0, 0);
+        for node in rows.into_iter().filter_map(|row| self.world.node(row)) {
+            let left_out = !is_left(&node.row());
             let verdict = if left_out {
                 Verdict::Narrowed
             } else {
@@ -186,6 +224,11 @@ impl Attempt<'_> {
                     Err(rejected) => Verdict::Rejected(rejected),
                 }
             };
+            n_found += usize::from(verdict == Verdict::Feasible);
+            if n_found > n_wanted {
+                break;
+            }
+            n_visited += usize::from(!left_out);
             if let Verdict::Rejected(Rejected { rejection: Rejection::Failed(failure), .. }) =
                 &verdict
                 && evaluation.failure.is_none()
@@ -210,6 +253,10 @@ impl Attempt<'_> {
                 total: None,
             });
         }
+        if walk.is_some() {
+            evaluation.nodes.sort_unstable_by_key(|node| node.row);
+        }
+        n_visited
     }
 
     fn score(&mut self, evaluation: &mut Evaluation) -> Result<(), Failure> {
@@ -231,7 +278,8 @@ impl Attempt<'_> {
         let skipped = self.pre_score(&feasible)?;
         places.iter().for_each(|at| evaluation.nodes[*at].total = Some(0));
         for member in profile.score.iter().filter(|member| !skipped.contains(&member.plugin)) {
-            let scores = self.score_by(member.name, &*member.point, &feasible)?;
+            let scores = guard::section(|| self.score_by(member, &feasible));
+            let scores = scores.unwrap_or_else(|caught| Err(caught.note(profile).1))?;
             evaluation.score_plugins.push(member.name);
             for (at, score) in places.iter().zip(scores) {
                 let node = &mut evaluation.nodes[*at];
@@ -259,20 +307,28 @@ impl Attempt<'_> {
 
     fn score_by(
         &self,
-        name: &str,
-        point: &dyn loadmaster_framework::Score,
+        member: &Member<dyn Score>,
         feasible: &[NodeInfo<'_>],
     ) -> Result<Vec<NodeScore>, Failure> {
+        let Member { plugin, name, point, .. } = member;
+        let watch = guard::stopwatch();
+        guard::turn(*plugin, Site::Score);
         let cx = Cx { world: self.world, cycle: &self.cycle, states: self.states };
         let failed = |when: &str, failure: Failure| {
             Failure::new(format!("running {when} plugins: plugin {name:?} failed with: {failure}"))
         };
         let mut scores = Vec::with_capacity(feasible.len());
         for node in feasible {
-            let score =
-                point.score(cx, self.pod, *node).map_err(|failure| failed("Score", failure))?;
+            let began = watch.map(|watch| watch());
+            let score = point.score(cx, self.pod, *node);
+            if let Some(began) = began {
+                let code = score.as_ref().map_or(Code::Error, |_| Code::Success);
+                guard::timed(|| self.profile.who(name), Site::Score, code, began);
+            }
+            let score = score.map_err(|failure| failed("Score", failure))?;
             scores.push(NodeScore { row: node.row(), score });
         }
+        guard::turn(*plugin, Site::Normalize);
         point
             .normalize(cx, self.pod, &mut scores)
             .map_err(|failure| failed("Normalize on Score", failure))?;

@@ -28,6 +28,7 @@ pub(super) struct Listeners<'a> {
     unschedulable: SmallVec<[&'a HintFn; 4]>,
     /// The event is about this pod only.
     only: Option<&'a str>,
+    event: &'a ClusterEvent,
     old: Option<EventObject<'a>>,
     new: Option<EventObject<'a>>,
     world: &'a World,
@@ -38,7 +39,7 @@ impl<'a> Listeners<'a> {
     pub fn new(
         plugins: &'a dyn Plugins,
         group: &Group,
-        event: &ClusterEvent,
+        event: &'a ClusterEvent,
         old: Option<&'a Object>,
         new: Option<&'a Object>,
     ) -> Listeners<'a> {
@@ -47,6 +48,7 @@ impl<'a> Listeners<'a> {
             pending: SmallVec::new(),
             unschedulable: SmallVec::new(),
             only: None,
+            event,
             old: old.map(Object::as_event_object),
             new: new.map(Object::as_event_object),
             world: plugins.world(),
@@ -97,7 +99,8 @@ impl<'a> Listeners<'a> {
         if self.only.is_some_and(|uid| *uid != *pod.uid) {
             return Strategy::Skip;
         }
-        let question = HintQuestion { pod, old: self.old, new: self.new, world: self.world };
+        let Listeners { event, old, new, world, .. } = *self;
+        let question = HintQuestion { pod, event, old, new, world };
         // A hint that fails must not leave a pod waiting for ever.
         let yes = |hint: &&HintFn| !matches!(hint(&question), Ok(Hint::Skip));
         if self.floor == Strategy::Immediately || self.pending.iter().any(yes) {

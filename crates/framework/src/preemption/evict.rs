@@ -21,6 +21,9 @@ pub fn condition(preemptor: &PodInfo, victim: &PodInfo, now: Timestamp) -> ApiRe
         "reason": PREEMPTION_BY_SCHEDULER,
         "message": format!("{scheduler}: preempting to accommodate a higher priority pod"),
     });
+    if victim.generation > 0 {
+        condition["observedGeneration"] = json!(victim.generation);
+    }
     let was_true = victim.disruption.as_ref().is_some_and(|known| known.status == "True");
     if !was_true {
         condition["lastTransitionTime"] = json!(now.to_string());

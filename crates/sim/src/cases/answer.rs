@@ -313,6 +313,7 @@ fn hint(loaded: &mut Loaded<'_>, event: &Event) -> Result<Value, AnswerError> {
     let new = parse(&mut loaded.world, "new", &event.new)?;
     let question = HintQuestion {
         pod: &loaded.pod,
+        event: &happened,
         old: old.as_ref().map(Object::borrow),
         new: new.as_ref().map(Object::borrow),
         world: &loaded.world,

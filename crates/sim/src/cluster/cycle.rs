@@ -157,7 +157,8 @@ impl Cluster {
             };
             for id in ids {
                 let Some(record) = self.pods.get(id) else { continue };
-                let question = HintQuestion { pod: &record.pod, old, new, world: &self.world };
+                let world = &self.world;
+                let question = HintQuestion { pod: &record.pod, event: &event, old, new, world };
                 if hints.iter().any(|hint| !matches!(hint(&question), Ok(Hint::Skip))) {
                     woken.push(*id);
                 }

@@ -8,12 +8,13 @@ use loadmaster_api::Timestamp;
 use loadmaster_engine::engine::{
     Call, Cycled, Effect, Effects, Event, Name, Object, Observation, Options as EngineOptions,
 };
-use loadmaster_engine::{Engine, Mono, Now};
+use loadmaster_engine::{Engine, Mono, Now, Profile};
 use loadmaster_stdx::Rng;
 
 use super::check::{self, Checked};
 use super::faults::{Delivery, Network};
 use super::known::{About, Known};
+use super::nervous;
 use super::trace::{Log, Trace};
 use super::truth::{Truth, has_ended};
 use super::users::Users;
@@ -56,6 +57,8 @@ struct Run<'a> {
     rng: Rng,
     step: u32,
     now: Now,
+    /// Who decides.
+    profile: Arc<Profile>,
     truth: Truth,
     users: Users,
     network: Network,
@@ -75,9 +78,14 @@ impl<'a> Run<'a> {
         let mut truth = Truth::default();
         let users = Users::new(rng.split("users"), &mut truth);
         let flushes = rng.split("flushes").one_in(2);
+        let mut chance = rng.split("panics");
+        let nervous = setup.nervous.as_ref().filter(|_| chance.one_in(3));
+        let profile = Arc::clone(nervous.unwrap_or(&setup.profile));
+        nervous::upset(nervous.is_some().then_some(chance));
         let mut run = Run {
-            engine: engine(setup, flushes, &mut rng.split("engine 0")),
+            engine: engine(&profile, setup, flushes, &mut rng.split("engine 0")),
             flushes,
+            profile,
             setup,
             options,
             rng: rng.split("steps"),
@@ -151,7 +159,7 @@ impl<'a> Run<'a> {
         self.report.leader_losses += 1;
         self.trace.note(self.at_ms(), format_args!("leader {} begins", self.term));
         let mut chance = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
-        self.engine = engine(self.setup, self.flushes, &mut chance);
+        self.engine = engine(&self.profile, self.setup, self.flushes, &mut chance);
         self.known = Known::default();
         self.network.start_over(self.now.mono);
     }
@@ -274,6 +282,7 @@ impl<'a> Run<'a> {
                 {
                     self.report.bound_after_flush += 1;
                 }
+                Effect::Observe(Observation::Panicked(panic)) => self.report.panics += panic.times,
                 Effect::Tell(_) | Effect::Observe(_) => {}
             }
         }
@@ -323,6 +332,7 @@ impl<'a> Run<'a> {
         self.step = self.options.steps;
         self.trace.note(self.at_ms(), format_args!("no more faults"));
         self.network.heal(self.now.mono);
+        nervous::upset(None);
         self.users.settle(&mut self.truth);
         let end = self.now.mono.after(SETTLES_IN);
         let mut n_rounds = 0;
@@ -352,7 +362,7 @@ impl<'a> Run<'a> {
     }
 }
 
-fn engine(setup: &Setup, flushes: bool, chance: &mut Rng) -> Engine {
+fn engine(profile: &Arc<Profile>, setup: &Setup, flushes: bool, chance: &mut Rng) -> Engine {
     let options = EngineOptions {
         seed: chance.next_u64(),
         bind_window: *chance.pick(&[1, 3, 20, 500]),
@@ -360,5 +370,5 @@ fn engine(setup: &Setup, flushes: bool, chance: &mut Rng) -> Engine {
         check_every: 1,
         ..EngineOptions::default()
     };
-    Engine::new(vec![Arc::clone(&setup.profile)], setup.gates.clone(), options)
+    Engine::new(vec![Arc::clone(profile)], setup.gates.clone(), options)
 }

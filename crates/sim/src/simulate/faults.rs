@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use loadmaster_engine::engine::{ApiError, Call, Event, Lane, Name, Object, Reply};
+use loadmaster_engine::engine::{ApiError, Call, Event, Name, Object, Reply};
 use loadmaster_engine::{Mono, Now};
 use loadmaster_stdx::Rng;
 
@@ -165,14 +165,14 @@ impl Network {
 
     /// The engine calls.
     pub fn send(&mut self, now: Mono, term: u64, call: Call) {
-        let fate = self.fate(call.lane);
+        let fate = self.fate(&call);
         let due = now.after(self.delay(self.faults.call_delay_ms));
         self.flights.push(Flight { term, call, fate, due, answer: None });
     }
 
     /// A bind that may have been carried out unseen is resolved by reading the pod before it is answered, so that the answer of a
     /// bind is true in the end. Others are answered by what came back.
-    fn fate(&mut self, lane: Lane) -> Fate {
+    fn fate(&mut self, call: &Call) -> Fate {
         if self.faults.refusals && self.rng.one_in(8) {
             let (code, message) = *self.rng.pick(&[
                 (0, "connection refused"),
@@ -183,7 +183,8 @@ impl Network {
             self.n_refused += 1;
             return Fate::Refused(ApiError { code, message: message.to_owned() });
         }
-        if lane != Lane::Bind && self.faults.lost_answers && self.rng.one_in(8) {
+        let is_bind = call.request.subresource == "binding";
+        if !is_bind && self.faults.lost_answers && self.rng.one_in(8) {
             self.n_refused += 1;
             return Fate::Unseen;
         }

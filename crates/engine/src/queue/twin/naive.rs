@@ -492,6 +492,7 @@ fn worth_requeuing(
     }
     let question = HintQuestion {
         pod: &pod.info.pod,
+        event,
         old: old.as_ref().map(Object::as_event_object),
         new: new.as_ref().map(Object::as_event_object),
         world: plugins.world(),
