@@ -9,7 +9,7 @@
 //!
 //! The engine's thread is the only one that decides; it never waits for the network. Requests to the API server run on the runtime's
 //! threads, so that the lease is renewed and health answered whatever the engine does. The engine keeps its picture of the cluster while
-//! another replica leads, and begins to schedule as soon as it leads itself.
+//! another replica leads, unless the configuration delays it, and begins to schedule as soon as it leads itself.
 
 mod answers;
 mod authority;
@@ -29,7 +29,7 @@ use loadmaster_client::calls::{Calls, Limits};
 use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
 use loadmaster_client::limit::random_seed;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
-use loadmaster_client::watch::{Follow, follow};
+use loadmaster_client::watch::{Change, Follow, follow};
 use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
 use loadmaster_engine::engine::{Engine, Options as EngineOptions};
 use loadmaster_engine::{Profile, ProfileError};
@@ -37,6 +37,7 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::Chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::flags::platform;
@@ -97,6 +98,7 @@ pub fn run(ready: Ready, registry: &Registry, extra: Extra) -> ExitCode {
 }
 
 fn try_run(ready: Ready, registry: &Registry, extra: Extra) -> Result<(), RunError> {
+    loadmaster_engine::guard::quiet_caught_panics();
     let gates = ready.loaded.gates.framework();
     let profiles = ready.loaded.profiles.iter();
     let profiles: Result<Vec<Arc<Profile>>, ProfileError> =
@@ -179,7 +181,7 @@ impl Daemon {
             shell.run();
         });
         let thread = thread.map_err(RunError::Runtime)?;
-        let _following = follow(&lanes.watch, &self.following(), &news_in);
+        let _following = self.follow(&lanes, held.as_ref(), news_in);
         tokio::spawn(dump::on_signal(debug, lanes.other.clone(), commands.clone()));
         let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
         let outcome = tokio::select! {
@@ -238,6 +240,32 @@ impl Daemon {
             protobuf: client.content_type.contains("protobuf"),
             seed: random_seed(),
         }
+    }
+
+    /// Watches, from now on or, with delayCacheUntilActive, from when we lead: a standby then holds no picture of the cluster and
+    /// is not ready. They end when this is dropped.
+    fn follow(
+        &self,
+        lanes: &Lanes,
+        held: Option<&Held>,
+        news: mpsc::Sender<Change>,
+    ) -> JoinSet<()> {
+        let is_delayed = self.ready.loaded.config.delay_cache_until_active;
+        let standing = held.filter(|_| is_delayed).map(Held::standing);
+        let (lane, what) = (lanes.watch.clone(), self.following());
+        let mut following = JoinSet::new();
+        following.spawn(async move {
+            if let Some(mut standing) = standing {
+                // Whoever ends the process sees that the lease is over.
+                if standing.wait_for(|standing| standing.is_leading).await.is_err() {
+                    return;
+                }
+                tracing::info!("Starting watches");
+            }
+            let _following = follow(&lane, &what, &news);
+            std::future::pending().await
+        });
+        following
     }
 
     /// A shadow needs no lease: it does nothing that only one may do.

@@ -8,4 +8,5 @@ mod explain;
 mod live;
 mod process;
 mod running;
+mod standby;
 mod up;

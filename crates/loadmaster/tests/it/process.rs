@@ -23,6 +23,10 @@ impl Folder {
         self
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
     /// Runs the binary in the folder. What it prints, and its exit code, as one text.
     pub fn run(&self, args: &[&str]) -> String {
         self.run_with_stdin(args, "")
