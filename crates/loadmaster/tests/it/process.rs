@@ -1,9 +1,12 @@
 //! Running the binary.
 
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A folder for one test, removed at the end.
 pub struct Folder(PathBuf);
@@ -21,10 +24,6 @@ impl Folder {
     pub fn with(self, name: &str, text: &str) -> Folder {
         std::fs::write(self.0.join(name), text).unwrap();
         self
-    }
-
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
     }
 
     /// Runs the binary in the folder. What it prints, and its exit code, as one text.
@@ -77,6 +76,22 @@ impl Folder {
     }
 }
 
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until it is there.
+#[track_caller]
+pub fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A process that ends with the test.
 pub struct Running(Child);
 
@@ -85,6 +100,12 @@ impl Running {
         let sent =
             Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
         assert!(sent.unwrap().success());
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn terminate(mut self) {
+        self.signal("TERM");
+        self.0.wait().unwrap();
     }
 
     pub fn has_ended(&mut self) -> bool {

@@ -1,32 +1,14 @@
 //! A scheduler that runs, and what it tells when it is asked: an API server, `loadmaster run` and `loadmaster explain --server`, each a
 //! process of its own.
 
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
-
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 use expect_test::expect;
 use loadmaster_client::lane::LaneLimits;
 use loadmaster_client::{Cluster, ClusterOptions, Lane, Request};
 use serde_json::{Value, json};
 
-use crate::process::{Folder, Running};
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until it is there.
-fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use crate::process::{Folder, Running, until};
 
 /// Creates an object; what the API server made of it.
 fn create(folder: &Folder, path: &str, object: Value) -> Value {
