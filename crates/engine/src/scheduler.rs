@@ -144,9 +144,7 @@ impl Scheduler {
         let decided = guard::section(|| self.decide_by_kind(world, pod));
         decided.unwrap_or_else(|caught| {
             let (_, failure) = caught.note(&self.profile);
-            // Whatever was being changed is dropped.
-            self.forget_all(world);
-            self.pass = Pass::default();
+            self.start_over(world);
             Decision::Failed(failure.to_string())
         })
     }
@@ -286,8 +284,17 @@ impl Scheduler {
         kept.is_some_and(|kept| kept.question.one_by_one.is_empty())
     }
 
-    /// The feasible rows with their totals, by row, in the way [`Scheduler::decide`] would go now.
+    /// The feasible rows with their totals, by row, in the way [`Scheduler::decide`] would go now; none when a plugin fails.
     pub fn totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
+        let totals = guard::section(|| self.totals_by_kind(world, pod));
+        totals.unwrap_or_else(|caught| {
+            caught.note(&self.profile);
+            self.start_over(world);
+            Vec::new()
+        })
+    }
+
+    fn totals_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
         let is_known = self.refresh(world, pod, true).is_ok();
         let kept = self.kept.get_mut(&pod.template.id).filter(|_| is_known);
         let Some(kept) = kept else { return Vec::new() };
@@ -391,6 +398,12 @@ impl Scheduler {
         if let Some(kept) = self.kept.remove(&id) {
             kept.question.release(&self.profile, world);
         }
+    }
+
+    /// Drops whatever was being changed when somebody panicked.
+    fn start_over(&mut self, world: &mut World) {
+        self.forget_all(world);
+        self.pass = Pass::default();
     }
 
     fn forget_all(&mut self, world: &mut World) {

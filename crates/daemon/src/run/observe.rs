@@ -191,7 +191,15 @@ mod tests {
                 hint,
             ],
         );
-        expect_test::expect![].assert_eq(&lines(
+        expect_test::expect![[r#"
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="default-scheduler",status="Success"} 7e-05
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="Permit",profile="default-scheduler",status="Wait"} 3e-06
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="PreFilter",profile="default-scheduler",status="Success"} 3e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="A",status="Success"} 5e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="Permit",plugin="A",status="Wait"} 3e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="PreFilter",plugin="A",status="Skip"} 1e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="PreFilter",plugin="B",status="Success"} 2e-06
+            scheduler_queueing_hint_execution_duration_seconds_sum{event="NodeAdd",hint="QueueSkip",plugin="NodeName"} 9e-06"#]].assert_eq(&lines(
             &metrics,
             &[
                 "scheduler_framework_extension_point_duration_seconds",
@@ -212,6 +220,9 @@ mod tests {
             times: 3,
         };
         panicked(&metrics.scheduler, &panic);
-        expect_test::expect![].assert_eq(&lines(&metrics, &["loadmaster_plugin_panics_total"]));
+        expect_test::expect![[
+            r#"loadmaster_plugin_panics_total{extension_point="Filter",plugin="Nervous"} 3"#
+        ]]
+        .assert_eq(&lines(&metrics, &["loadmaster_plugin_panics_total"]));
     }
 }

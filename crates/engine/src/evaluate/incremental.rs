@@ -139,8 +139,11 @@ impl Question {
             }
             let prepared = match &plugin.prepare {
                 Some(prepare) if used.whole => {
-                    let who = profile.who(plugin.name);
-                    who.call(Site::Prepare, || prepare.prepare(world, pod))
+                    let prepared = guard::section(|| {
+                        guard::turn(index, Site::Prepare);
+                        prepare.prepare(world, pod)
+                    });
+                    prepared.map_err(|caught| caught.note(profile).1)
                 }
                 _ => Ok(Prepared::OneByOne),
             };

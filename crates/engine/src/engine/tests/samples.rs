@@ -26,7 +26,7 @@ fn timed(ticks: fn() -> u64) -> BTreeMap<String, usize> {
         let mut effects = Effects::new();
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "default", "uid": name, "labels": labels},
-            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": if nth % 5 == 4 { "100" } else { "100m" }}}}]},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": if nth % 7 == 4 { "100" } else { "100m" }}}}]},
         }))
         .unwrap();
         bench.engine.apply(bench.now, Event::Set(Object::Pod(Box::new(pod))), &mut effects);
@@ -66,5 +66,28 @@ fn timed(ticks: fn() -> u64) -> BTreeMap<String, usize> {
 #[test]
 fn points_and_hints_are_timed_in_one_turn_of_ten() {
     let lines = timed(ticking).into_iter().map(|(line, n)| format!("{n} {line}"));
-    expect![].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+    expect![[r#"
+        9  Filter Success
+        5 DefaultBinder Bind Success
+        2 DefaultPreemption PostFilter Unschedulable
+        4 DefaultPreemption PreEnqueue Success
+        2 DynamicResources PreFilter Skip
+        2 InterPodAffinity PreFilter Skip
+        2 NodeAffinity PreFilter Skip
+        19 NodeName Filter Success
+        2 NodePorts PreFilter Skip
+        19 NodeResourcesFit Filter UnschedulableAndUnresolvable
+        2 NodeResourcesFit PreFilter Success
+        19 NodeResourcesFit QueueingHint Skip of NodeAdd
+        19 NodeUnschedulable Filter Success
+        5 Obedient Bind Skip
+        7 Obedient Permit Success
+        4 Obedient PreBindPreFlight Skip
+        3 Obedient PreBindPreFlight Success
+        7 Obedient Reserve Success
+        2 PodTopologySpread PreFilter Skip
+        4 SchedulingGates PreEnqueue Success
+        19 TaintToleration Filter Success
+        2 VolumeBinding PreFilter Skip"#]]
+    .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
