@@ -250,6 +250,7 @@ impl Source {
             started: None,
             terminating: false,
             disruption: None,
+            generation: 0,
             resized: None,
         })
     }
