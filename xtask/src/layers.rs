@@ -13,6 +13,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("api", 1),
     ("framework", 2),
     ("config", 2),
+    ("extender", 3),
     ("plugins", 3),
     ("engine", 4),
     ("apiserver", 5),
