@@ -10,6 +10,7 @@ pub mod node;
 pub mod pod;
 pub mod proto;
 pub mod quantity;
+pub mod raw;
 pub mod selector;
 pub mod snapshot;
 pub mod text;
@@ -22,6 +23,7 @@ pub use pod::{
     PodSpec, PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
 pub use quantity::Quantity;
+pub use raw::{Encoding, Raw};
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};
 pub use text::Str;
 pub use workload::{

@@ -345,7 +345,7 @@ pub fn decode_list<T: Kind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
 ///
 /// When the frame is malformed, or the object is of another kind.
 pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> {
-    event_with(frame, decode_as)
+    decode_event_with(frame, decode_as)
 }
 
 /// Decodes a frame of a watch of any known kind.
@@ -354,10 +354,15 @@ pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> 
 ///
 /// When the frame is malformed, or the kind is not known.
 pub fn decode_any_event(frame: &[u8]) -> Result<WatchEvent<Object>, ProtoError> {
-    event_with(frame, decode)
+    decode_event_with(frame, decode)
 }
 
-fn event_with<T>(
+/// Decodes a frame of a watch; the object in it, given as its envelope, by `decode`.
+///
+/// # Errors
+///
+/// When the frame is malformed, or `decode` fails.
+pub fn decode_event_with<T>(
     frame: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, ProtoError>,
 ) -> Result<WatchEvent<T>, ProtoError> {

@@ -14,15 +14,15 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-use loadmaster_api::Str;
 use loadmaster_api::proto::Object;
+use loadmaster_api::{Raw, Str};
 
 use crate::kinds::Kind;
 
 pub(crate) use decode::Page;
 pub(crate) use driver::list_path;
 pub use driver::{Follow, Following, follow};
-pub use machine::{Do, Ended, Failure, Item, Machine, News};
+pub use machine::{Do, Ended, Failure, Item, Machine, News, Read};
 
 /// What has changed in the cluster. Changes of one object come in their order; between kinds there is no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub enum Change {
         kind: Kind,
         /// As it is now.
         object: Object,
+        /// The bytes it was read from, when [`Follow::keep_raw`] asks for them.
+        raw: Option<Raw>,
     },
     /// An object is gone, or no longer one of those asked for (a pod that has ended).
     Gone {

@@ -134,7 +134,7 @@ async fn errors_say_whether_the_request_arrived() {
 }
 
 fn follow_what(kinds: &[Kind]) -> Follow {
-    Follow { kinds: kinds.to_vec(), streams: true, protobuf: true, seed: 1 }
+    Follow { kinds: kinds.to_vec(), streams: true, protobuf: true, keep_raw: false, seed: 1 }
 }
 
 fn told(change: &Change) -> String {

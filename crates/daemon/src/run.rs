@@ -237,6 +237,7 @@ impl Daemon {
         Follow {
             kinds: Kind::SCHEDULING.to_vec(),
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
+            keep_raw: false,
             protobuf: client.content_type.contains("protobuf"),
             seed: random_seed(),
         }

@@ -45,6 +45,11 @@ impl<'a> Items<'a> {
         self.list.items.is_empty()
     }
 
+    /// The bare messages in their order.
+    pub fn messages(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.list.items.iter().copied()
+    }
+
     /// Decodes the objects in their order, each with its resource version.
     ///
     /// # Errors

@@ -1,12 +1,13 @@
 //! From bytes to objects and events, in protobuf and in JSON.
 
-use loadmaster_api::proto::{self, Frames, Items, Object, WatchEvent};
+use loadmaster_api::proto::{self, Envelope, Frames, Items, Object, ProtoError, WatchEvent};
+use loadmaster_api::{Encoding, Raw};
 use loadmaster_stdx::Chain;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use super::Item;
+use super::{Item, Read};
 use crate::answer::json_status;
 use crate::kinds::Kind;
 
@@ -88,17 +89,22 @@ impl<'a> Page<'a> {
     pub(crate) fn items(
         &self,
         kind: Kind,
+        keep_raw: bool,
     ) -> Box<dyn Iterator<Item = Result<Item, String>> + Send + '_> {
         match self {
-            Page::Protobuf(items) => Box::new(items.decode().map(|item| {
-                let (object, resource_version) = item.map_err(|error| told(&error))?;
-                Ok(Item { object, resource_version: resource_version.to_owned() })
-            })),
+            Page::Protobuf(items) => {
+                Box::new(items.decode().zip(items.messages()).map(move |(item, message)| {
+                    let (object, resource_version) = item.map_err(|error| told(&error))?;
+                    let raw = keep_raw.then(|| Raw::new(Encoding::Protobuf, message));
+                    let resource_version = resource_version.to_owned();
+                    Ok(Item { object: Read { object, raw }, resource_version })
+                }))
+            }
             Page::Json(page) => {
                 let items = page.items.as_deref().unwrap_or_default();
                 Box::new(items.iter().map(move |raw| {
                     let resource_version = head(raw)?.metadata.resource_version;
-                    Ok(Item { object: json_object(kind, raw.get())?, resource_version })
+                    Ok(Item { object: json_object(kind, raw.get(), keep_raw)?, resource_version })
                 }))
             }
         }
@@ -109,6 +115,7 @@ impl<'a> Page<'a> {
 pub(super) struct Events {
     kind: Kind,
     is_protobuf: bool,
+    keep_raw: bool,
     frames: Frames,
     lines: Lines,
 }
@@ -123,9 +130,9 @@ struct Lines {
 }
 
 impl Events {
-    pub(super) fn new(kind: Kind, is_protobuf: bool) -> Events {
+    pub(super) fn new(kind: Kind, is_protobuf: bool, keep_raw: bool) -> Events {
         let (frames, lines) = (Frames::new(EVENT_BYTES_MAX), Lines::default());
-        Events { kind, is_protobuf, frames, lines }
+        Events { kind, is_protobuf, keep_raw, frames, lines }
     }
 
     /// Takes the next piece. Take all events before the next one.
@@ -137,13 +144,17 @@ impl Events {
         }
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<WatchEvent<Object>>, String> {
+    pub(super) fn next(&mut self) -> Result<Option<WatchEvent<Read>>, String> {
         if self.is_protobuf {
             let frame = self.frames.next().map_err(|error| told(&error))?;
-            return frame.map(proto::decode_any_event).transpose().map_err(|error| told(&error));
+            let keep_raw = self.keep_raw;
+            let event = |frame| {
+                proto::decode_event_with(frame, |envelope| proto_object(envelope, keep_raw))
+            };
+            return frame.map(event).transpose().map_err(|error| told(&error));
         }
         match self.lines.next()? {
-            Some(line) => json_event(self.kind, line).map(Some),
+            Some(line) => json_event(self.kind, line, self.keep_raw).map(Some),
             None => Ok(None),
         }
     }
@@ -172,7 +183,7 @@ impl Lines {
     }
 }
 
-fn json_event(kind: Kind, line: &[u8]) -> Result<WatchEvent<Object>, String> {
+fn json_event(kind: Kind, line: &[u8], keep_raw: bool) -> Result<WatchEvent<Read>, String> {
     let JsonEvent { r#type, object: raw } =
         serde_json::from_slice(line).map_err(|error| told(&error))?;
     if r#type == "ERROR" {
@@ -181,7 +192,7 @@ fn json_event(kind: Kind, line: &[u8]) -> Result<WatchEvent<Object>, String> {
     }
     let Head { metadata } = head(raw)?;
     let resource_version = metadata.resource_version;
-    let object = || json_object(kind, raw.get());
+    let object = || json_object(kind, raw.get(), keep_raw);
     Ok(match &*r#type {
         "ADDED" => WatchEvent::Added { object: object()?, resource_version },
         "MODIFIED" => WatchEvent::Modified { object: object()?, resource_version },
@@ -199,11 +210,17 @@ fn head(raw: &RawValue) -> Result<Head, String> {
     serde_json::from_str(raw.get()).map_err(|error| told(&error))
 }
 
-fn json_object(kind: Kind, text: &str) -> Result<Object, String> {
+fn proto_object(envelope: &[u8], keep_raw: bool) -> Result<Read, ProtoError> {
+    let object = proto::decode(envelope)?;
+    let message = keep_raw.then(|| Envelope::open(envelope)).transpose()?;
+    Ok(Read { object, raw: message.map(|it| Raw::new(Encoding::Protobuf, it.raw)) })
+}
+
+fn json_object(kind: Kind, text: &str, keep_raw: bool) -> Result<Read, String> {
     fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         serde_json::from_str(text).map_err(|error| told(&error))
     }
-    Ok(match kind {
+    let object = match kind {
         Kind::Pod => Object::Pod(Box::new(read(text)?)),
         Kind::Node => Object::Node(Box::new(read(text)?)),
         Kind::Namespace => Object::Namespace(read(text)?),
@@ -213,7 +230,9 @@ fn json_object(kind: Kind, text: &str) -> Result<Object, String> {
         Kind::StatefulSet => Object::StatefulSet(Box::new(read(text)?)),
         Kind::PodDisruptionBudget => Object::PodDisruptionBudget(read(text)?),
         Kind::PriorityClass => Object::PriorityClass(read(text)?),
-    })
+    };
+    let raw = keep_raw.then(|| Raw::new(Encoding::Json, text.as_bytes()));
+    Ok(Read { object, raw })
 }
 
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
@@ -225,14 +244,16 @@ mod tests {
     use super::*;
 
     fn events(pieces: &[&str]) -> Result<Vec<String>, String> {
-        let mut events = Events::new(Kind::Node, false);
+        let mut events = Events::new(Kind::Node, false, true);
         let mut all = Vec::new();
         for piece in pieces {
             events.push(piece.as_bytes());
             while let Some(event) = events.next()? {
                 all.push(match event {
                     WatchEvent::Added { object, resource_version } => {
-                        format!("+{}@{resource_version}", object.metadata().unwrap().name)
+                        let node = object.raw.unwrap().decode::<loadmaster_api::Node>().unwrap();
+                        assert_eq!(object.object, Object::Node(Box::new(node.clone())));
+                        format!("+{}@{resource_version}", node.metadata.name)
                     }
                     other => format!("{other:?}"),
                 });
@@ -271,11 +292,47 @@ mod tests {
             "items":[{"metadata":{"name":"a","resourceVersion":"3"}},{"metadata":{"name":7}}]}"#;
         let page = Page::open(false, text.as_bytes()).unwrap();
         assert_eq!((page.resource_version(), page.continue_token()), ("5", "c"));
-        let items: Vec<_> = page.items(Kind::Node).collect();
-        assert_eq!(items[0].as_ref().unwrap().resource_version, "3");
+        let items: Vec<_> = page.items(Kind::Node, true).collect();
+        let first = items[0].as_ref().unwrap();
+        assert_eq!(first.resource_version, "3");
+        let raw = first.object.raw.as_ref().unwrap();
+        assert_eq!(&*raw.bytes, br#"{"metadata":{"name":"a","resourceVersion":"3"}}"#);
         assert!(items[1].is_err());
         let empty = Page::open(false, br#"{"metadata":{},"items":null}"#).unwrap();
-        assert_eq!(empty.items(Kind::Node).count(), 0);
+        assert_eq!(empty.items(Kind::Node, true).count(), 0);
         assert!(Page::open(true, b"{}").is_err());
+    }
+
+    /// A field of a protobuf message that holds bytes.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
+    }
+
+    fn envelope(kind: &str, raw: &[u8]) -> Vec<u8> {
+        let type_meta = [field(1, b"v1"), field(2, kind.as_bytes())].concat();
+        [b"k8s\0".as_slice(), &field(1, &type_meta), &field(2, raw)].concat()
+    }
+
+    #[test]
+    fn bytes_in_protobuf_are_kept_without_their_envelope() {
+        // ObjectMeta (1) with name (1) and resourceVersion (6).
+        let node = field(1, &[field(1, b"a"), field(6, b"7")].concat());
+        let check = |keep_raw: bool, read: &Read| {
+            let want = Raw::new(Encoding::Protobuf, &node);
+            assert_eq!(read.raw, keep_raw.then_some(want));
+            assert_eq!(&*read.object.metadata().unwrap().name, "a");
+        };
+        for keep_raw in [false, true] {
+            let list = envelope("NodeList", &field(2, &node));
+            let page = Page::open(true, &list).unwrap();
+            check(keep_raw, &page.items(Kind::Node, keep_raw).next().unwrap().unwrap().object);
+            let mut events = Events::new(Kind::Node, true, keep_raw);
+            let object = field(1, &envelope("Node", &node));
+            let event = [field(1, b"ADDED"), field(2, &object)].concat();
+            events.push(&(event.len() as u32).to_be_bytes());
+            events.push(&event);
+            let Ok(Some(WatchEvent::Added { object, .. })) = events.next() else { panic!() };
+            check(keep_raw, &object);
+        }
     }
 }

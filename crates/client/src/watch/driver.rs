@@ -37,6 +37,8 @@ pub struct Follow {
     pub streams: bool,
     /// Ask for protobuf first.
     pub protobuf: bool,
+    /// Keep the bytes of every object ([`Change::Set`]): each is copied once.
+    pub keep_raw: bool,
     /// For pauses, which should differ between replicas.
     pub seed: u64,
 }
@@ -101,6 +103,7 @@ pub fn follow(lane: &Lane, what: &Follow, out: &mpsc::Sender<Change>) -> Followi
             kind: *kind,
             lane: lane.clone(),
             accept: if what.protobuf { PROTOBUF } else { JSON },
+            keep_raw: what.keep_raw,
             accept_stream: if what.protobuf { PROTOBUF_STREAM } else { JSON },
             machine,
             started: Instant::now(),
@@ -124,6 +127,7 @@ struct Driver {
     lane: Lane,
     accept: &'static str,
     accept_stream: &'static str,
+    keep_raw: bool,
     machine: Machine,
     started: Instant,
     counters: Arc<Counters>,
@@ -181,7 +185,7 @@ impl Driver {
             Ok(page) => page,
             Err(text) => return Ok(Err(Failure::Decode(text))),
         };
-        for item in page.items(self.kind) {
+        for item in page.items(self.kind, self.keep_raw) {
             match item {
                 Ok(item) => self.hear(News::Listed(item)).await?,
                 Err(text) => return Ok(Err(Failure::Decode(text))),
@@ -207,7 +211,7 @@ impl Driver {
             Err(error) => return lost(error),
         };
         self.hear(News::Opened).await?;
-        let mut events = Events::new(self.kind, stream.is_protobuf);
+        let mut events = Events::new(self.kind, stream.is_protobuf, self.keep_raw);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match stream.next(left).await {

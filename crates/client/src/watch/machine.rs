@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use loadmaster_api::Str;
 use loadmaster_api::proto::{Object, Status, WatchEvent};
+use loadmaster_api::{Raw, Str};
 use loadmaster_stdx::{Map, Rng};
 
 use super::{Change, Unavailable};
@@ -59,11 +59,26 @@ pub enum Failure {
     Decode(String),
 }
 
+/// An object as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// What it says.
+    pub object: Object,
+    /// Its bytes, if they are kept.
+    pub raw: Option<Raw>,
+}
+
+impl From<Object> for Read {
+    fn from(object: Object) -> Read {
+        Read { object, raw: None }
+    }
+}
+
 /// An object, and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The object.
-    pub object: Object,
+    pub object: Read,
     /// Its `metadata.resourceVersion`.
     pub resource_version: String,
 }
@@ -85,7 +100,7 @@ pub enum News {
     /// The watch is open.
     Opened,
     /// An event of the watch.
-    Event(WatchEvent<Object>),
+    Event(WatchEvent<Read>),
     /// There was no watch, or it ended.
     End(Ended),
     /// The pause is over.
@@ -237,7 +252,8 @@ impl Machine {
 
     /// An object is there.
     fn found(&mut self, item: Item, out: &mut Vec<Change>) {
-        let Some(metadata) = item.object.metadata() else { return };
+        let Read { object, raw } = item.object;
+        let Some(metadata) = object.metadata() else { return };
         let key = (metadata.namespace.clone(), metadata.name.clone());
         let version = number(&item.resource_version);
         let seen_in = self.list;
@@ -249,7 +265,7 @@ impl Machine {
                     return;
                 }
                 known.version = version;
-                out.push(Change::Set { kind: self.kind, object: item.object });
+                out.push(Change::Set { kind: self.kind, object, raw });
                 return;
             }
             let uid = std::mem::replace(&mut known.uid, metadata.uid.clone());
@@ -260,7 +276,7 @@ impl Machine {
             let uid = metadata.uid.clone();
             self.known.insert(key, Known { uid, version, seen_in });
         }
-        out.push(Change::Set { kind: self.kind, object: item.object });
+        out.push(Change::Set { kind: self.kind, object, raw });
     }
 
     fn deleted(&mut self, object: &Object, out: &mut Vec<Change>) {
@@ -326,7 +342,7 @@ impl Machine {
         self.pause = Some(self.backoff.next(now));
     }
 
-    fn event(&mut self, now: Duration, event: WatchEvent<Object>, out: &mut Vec<Change>) -> bool {
+    fn event(&mut self, now: Duration, event: WatchEvent<Read>, out: &mut Vec<Change>) -> bool {
         self.n_events += 1;
         match event {
             WatchEvent::Added { object, resource_version }
@@ -341,7 +357,7 @@ impl Machine {
                 if self.stage == Stage::Follow {
                     self.version = resource_version;
                 }
-                self.deleted(&object, out);
+                self.deleted(&object.object, out);
             }
             WatchEvent::Bookmark { resource_version, ends_initial_events } => {
                 if self.stage == Stage::Stream && ends_initial_events {

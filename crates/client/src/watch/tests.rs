@@ -9,17 +9,16 @@ use loadmaster_api::proto::{Object, Status, WatchEvent};
 use loadmaster_api::{Namespace, ObjectMeta};
 use loadmaster_stdx::Rng;
 
-use super::{Change, Do, Ended, Failure, Item, Machine, News, Unavailable};
+use super::{Change, Do, Ended, Failure, Item, Machine, News, Read, Unavailable};
 use crate::kinds::Kind;
 
 /// A namespace whose label tells its version, since objects do not carry theirs.
-fn object(name: &str, uid: &str, version: u64) -> Object {
+fn object(name: &str, uid: &str, version: u64) -> Read {
     let version = version.to_string();
     let labels = [("v", &*version)].map(|(k, v)| (k, v.into())).into_iter().collect();
     let (name, uid) = (name.into(), uid.into());
-    Object::Namespace(Namespace {
-        metadata: ObjectMeta { name, uid, labels, ..ObjectMeta::default() },
-    })
+    let metadata = ObjectMeta { name, uid, labels, ..ObjectMeta::default() };
+    Object::Namespace(Namespace { metadata }).into()
 }
 
 fn version_of(object: &Object) -> u64 {
