@@ -191,6 +191,22 @@ message! {
 }
 
 message! {
+    /// An object of which only the name is read.
+    pub struct Named {
+        /// The part of `metadata` that is read.
+        metadata: Metadata = "metadata",
+    }
+}
+
+message! {
+    /// `metadata` of a [`Named`].
+    pub struct Metadata {
+        /// Empty when there is none.
+        name: String = "name",
+    }
+}
+
+message! {
     /// The part of `v1.NodeList` that means something here.
     struct NodeListFields<Node> {
         /// The nodes.

@@ -1,0 +1,351 @@
+//! Who is asked, in which order, and what an answer or an error means (upstream's `findNodesThatPassExtenders`,
+//! `prioritizeNodes`, `extendersBinding` and `callExtenders`, 1.36).
+//!
+//! Nothing here waits: whoever runs a cycle asks a chain for the next extender, carries the question out, and hands in the answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use loadmaster_api::pod::Container;
+use loadmaster_api::{PodSpec, Str};
+use loadmaster_config::v1;
+
+use crate::ask::Verb;
+use crate::messages::{
+    ExtenderFilterResult, ExtenderPreemptionResult, HostPriorityList, MAX_EXTENDER_PRIORITY,
+    MetaVictims, Named,
+};
+
+/// Upstream's `DefaultExtenderTimeout`.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Upper end of a node's score (upstream's `MaxNodeScore`).
+const MAX_NODE_SCORE: i64 = 100;
+
+/// An extender, as far as it matters to who is asked what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extender {
+    /// `urlPrefix`: where it is reached, and its name in errors.
+    pub url_prefix: String,
+    filter_verb: String,
+    prioritize_verb: String,
+    preempt_verb: String,
+    bind_verb: String,
+    /// Factor of its scores.
+    pub weight: i64,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// It is sent names of nodes and uids of pods instead of whole objects.
+    pub node_cache_capable: bool,
+    /// Its errors fail no pod.
+    pub ignorable: bool,
+    /// It is asked about pods that name one of these resources; about all when empty.
+    managed_resources: Vec<String>,
+    /// Its place in the configuration.
+    pub configured_at: usize,
+}
+
+impl Extender {
+    fn new(configured_at: usize, config: &v1::Extender) -> Extender {
+        // A negative time is over before the call begins, as with Go's client.
+        let timeout = match config.http_timeout.as_nanos() {
+            0 => TIMEOUT_DEFAULT,
+            _ => config.http_timeout.to_std().unwrap_or_default(),
+        };
+        Extender {
+            url_prefix: config.url_prefix.clone(),
+            filter_verb: config.filter_verb.clone(),
+            prioritize_verb: config.prioritize_verb.clone(),
+            preempt_verb: config.preempt_verb.clone(),
+            bind_verb: config.bind_verb.clone(),
+            weight: config.weight,
+            timeout,
+            node_cache_capable: config.node_cache_capable,
+            ignorable: config.ignorable,
+            managed_resources: config.managed_resources.iter().map(|it| it.name.clone()).collect(),
+            configured_at,
+        }
+    }
+
+    /// What is appended to the URL; empty when it does not take part.
+    pub fn verb(&self, verb: Verb) -> &str {
+        match verb {
+            Verb::Filter => &self.filter_verb,
+            Verb::Prioritize => &self.prioritize_verb,
+            Verb::Preempt => &self.preempt_verb,
+            Verb::Bind => &self.bind_verb,
+        }
+    }
+
+    /// Whether it takes part in this.
+    pub fn has(&self, verb: Verb) -> bool {
+        !self.verb(verb).is_empty()
+    }
+
+    /// Where a call goes.
+    pub fn url(&self, verb: Verb) -> String {
+        format!("{}/{}", self.url_prefix.trim_end_matches('/'), self.verb(verb))
+    }
+
+    /// Whether it is asked about such pods: it manages everything, or a resource that a container names.
+    pub fn is_interested(&self, pod: &PodSpec) -> bool {
+        let names_one = |container: &Container| {
+            let resources = &container.resources;
+            let is_named = |managed: &String| {
+                resources.requests.contains_key(managed) || resources.limits.contains_key(managed)
+            };
+            self.managed_resources.iter().any(is_named)
+        };
+        self.managed_resources.is_empty()
+            || pod.containers.iter().chain(&pod.init_containers).any(names_one)
+    }
+}
+
+/// All extenders in the order in which they are asked: those whose errors count first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extenders(Vec<Extender>);
+
+impl Extenders {
+    /// Those of a valid configuration.
+    pub fn new(config: &[v1::Extender]) -> Extenders {
+        let mut all: Vec<Extender> =
+            config.iter().enumerate().map(|(at, it)| Extender::new(at, it)).collect();
+        all.sort_by_key(|extender| extender.ignorable);
+        Extenders(all)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = &Extender> {
+        self.0.iter()
+    }
+
+    /// By its place in the order.
+    pub fn get(&self, at: usize) -> Option<&Extender> {
+        self.0.get(at)
+    }
+
+    /// Places of those that are asked this about such a pod.
+    pub fn asked(&self, verb: Verb, pod: &PodSpec) -> Vec<usize> {
+        let all = self.0.iter().enumerate();
+        let asked = all.filter(|(_, extender)| extender.has(verb) && extender.is_interested(pod));
+        asked.map(|(at, _)| at).collect()
+    }
+
+    /// Whether an interested extender gives no scores: upstream then takes it as giving 0 to every node.
+    pub fn any_without_scores(&self, pod: &PodSpec) -> bool {
+        self.0.iter().any(|it| !it.has(Verb::Prioritize) && it.is_interested(pod))
+    }
+}
+
+/// Why an extender turned a node down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// Whether evicting pods would not help.
+    pub is_unresolvable: bool,
+    /// The extender's words.
+    pub message: String,
+}
+
+/// Filter: one extender after the other, each about what the one before it left.
+#[derive(Clone, Debug, Default)]
+pub struct Filtering {
+    /// Nodes that are left.
+    nodes: Vec<Str>,
+    /// Extenders that have not been asked, the next one last.
+    rest: Vec<usize>,
+    /// Why nodes were turned down, whether they were asked about or not.
+    failures: BTreeMap<String, NodeFailure>,
+}
+
+impl Filtering {
+    /// These nodes, and the extenders that will be asked, by place.
+    pub fn new(nodes: Vec<Str>, mut asked: Vec<usize>) -> Filtering {
+        asked.reverse();
+        Filtering { nodes, rest: asked, failures: BTreeMap::new() }
+    }
+
+    /// Whom to ask next; nobody once no node is left.
+    pub fn next(&mut self) -> Option<usize> {
+        if self.nodes.is_empty() { None } else { self.rest.pop() }
+    }
+
+    /// Nodes that are left.
+    pub fn nodes(&self) -> &[Str] {
+        &self.nodes
+    }
+
+    /// What became of it.
+    pub fn finish(self) -> (Vec<Str>, BTreeMap<String, NodeFailure>) {
+        (self.nodes, self.failures)
+    }
+
+    /// Takes the answer of the extender asked last. An error of one whose errors do not count leaves everything as it was.
+    ///
+    /// # Errors
+    ///
+    /// What fails the pod.
+    pub fn answered(
+        &mut self,
+        extender: &Extender,
+        answer: Result<ExtenderFilterResult<Named>, String>,
+    ) -> Result<(), String> {
+        let taken = answer.and_then(|answer| match answer.error.is_empty() {
+            true => self.kept(extender, &answer).map(|kept| (kept, answer)),
+            false => Err(answer.error),
+        });
+        let (kept, answer) = match taken {
+            Ok(taken) => taken,
+            Err(_) if extender.ignorable => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let failure = |is_unresolvable| {
+            move |(name, message)| (name, NodeFailure { is_unresolvable, message })
+        };
+        // What is beyond help goes before what is not.
+        self.failures.extend(answer.failed_nodes.into_iter().map(failure(false)));
+        let beyond_help = answer.failed_and_unresolvable_nodes.into_iter();
+        self.failures.extend(beyond_help.map(failure(true)));
+        self.nodes = kept;
+        Ok(())
+    }
+
+    /// The nodes that an answer keeps. Names count only from extenders that are asked by name; without either there are none.
+    fn kept(
+        &self,
+        extender: &Extender,
+        answer: &ExtenderFilterResult<Named>,
+    ) -> Result<Vec<Str>, String> {
+        let by_name = answer.node_names.as_ref().filter(|_| extender.node_cache_capable);
+        let names: Vec<&str> = match (by_name, &answer.nodes) {
+            (Some(names), _) => names.iter().map(String::as_str).collect(),
+            (None, Some(nodes)) => {
+                nodes.items.iter().map(|node| node.metadata.name.as_str()).collect()
+            }
+            (None, None) => Vec::new(),
+        };
+        let asked: BTreeMap<&str, &Str> =
+            self.nodes.iter().map(|node| (node.as_str(), node)).collect();
+        let mut kept: BTreeMap<&str, &Str> = BTreeMap::new();
+        for name in names {
+            let Some(node) = asked.get(name) else {
+                return Err(format!(
+                    "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
+                    extender.url_prefix
+                ));
+            };
+            kept.insert(name, node);
+        }
+        let is_kept = |node: &&Str| kept.contains_key(node.as_str());
+        Ok(self.nodes.iter().filter(is_kept).cloned().collect())
+    }
+}
+
+/// What extenders' scores add to nodes, whether these were asked about or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scores(BTreeMap<String, i64>);
+
+impl Scores {
+    /// Adds an extender's scores, scaled to those of plugins. Sums wrap around, as Go's do; nobody checks the range.
+    pub fn add(&mut self, extender: &Extender, answer: HostPriorityList) {
+        let factor = extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY);
+        for host in answer {
+            let sum = self.0.entry(host.host).or_default();
+            *sum = sum.wrapping_add(host.score.wrapping_mul(factor));
+        }
+    }
+
+    /// What is added to this node's total; `None` when no extender named it.
+    pub fn of(&self, node: &str) -> Option<i64> {
+        self.0.get(node).copied()
+    }
+}
+
+/// Preempt: one extender after the other, each about the candidates that the one before it left.
+#[derive(Clone, Debug, Default)]
+pub struct Preempting {
+    victims: BTreeMap<String, MetaVictims>,
+    rest: Vec<usize>,
+}
+
+/// What is known about the nodes that an answer speaks of.
+pub trait Nodes {
+    /// Whether a pod with this uid is on the node; `None` when there is no such node.
+    fn has_pod(&self, node: &str, uid: &str) -> Option<bool>;
+}
+
+impl Preempting {
+    /// These candidates, and the extenders that will be asked, by place.
+    pub fn new(victims: BTreeMap<String, MetaVictims>, mut asked: Vec<usize>) -> Preempting {
+        asked.reverse();
+        Preempting { victims, rest: asked }
+    }
+
+    /// Whom to ask next; nobody once no candidate is left.
+    pub fn next(&mut self) -> Option<usize> {
+        if self.victims.is_empty() { None } else { self.rest.pop() }
+    }
+
+    /// The candidates that are left.
+    pub fn victims(&self) -> &BTreeMap<String, MetaVictims> {
+        &self.victims
+    }
+
+    /// Takes the answer of the extender asked last. Of one whose errors do not count, an error changes nothing, and a node
+    /// without victims is left out.
+    ///
+    /// # Errors
+    ///
+    /// What ends the search for room.
+    pub fn answered(
+        &mut self,
+        extender: &Extender,
+        answer: Result<ExtenderPreemptionResult, String>,
+        nodes: &dyn Nodes,
+    ) -> Result<(), String> {
+        let known = answer.and_then(|answer| {
+            let victims = answer.node_name_to_meta_victims;
+            check_victims(extender, &victims, nodes).map(|()| victims)
+        });
+        let mut victims = match known {
+            Ok(victims) => victims,
+            Err(_) if extender.ignorable => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if extender.ignorable {
+            victims.retain(|_, victims| !victims.pods.is_empty());
+        } else if let Some((node, _)) = victims.iter().find(|(_, it)| it.pods.is_empty()) {
+            return Err(format!("expected at least one victim pod on node {node:?}"));
+        }
+        self.victims = victims;
+        Ok(())
+    }
+}
+
+fn check_victims(
+    extender: &Extender,
+    victims: &BTreeMap<String, MetaVictims>,
+    nodes: &dyn Nodes,
+) -> Result<(), String> {
+    for (node, victims) in victims {
+        if nodes.has_pod(node, "").is_none() {
+            return Err(format!("nodeinfo not found for node name {node:?}"));
+        }
+        for pod in &victims.pods {
+            if nodes.has_pod(node, &pod.uid) != Some(true) {
+                return Err(format!(
+                    "extender: {} claims to preempt pod (UID: &{{{}}}) on node: {node}, but the pod is not found on that node",
+                    extender.url_prefix, pod.uid
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

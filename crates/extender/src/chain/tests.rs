@@ -1,0 +1,245 @@
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::messages::{HostPriority, MetaPod, read};
+
+fn extender(config: Value) -> Extender {
+    let config: v1::Extender = serde_json::from_value(config).unwrap();
+    Extender::new(0, &config)
+}
+
+fn caching() -> Extender {
+    extender(json!({"urlPrefix": "http://e/", "filterVerb": "f", "nodeCacheCapable": true}))
+}
+
+#[test]
+fn who_is_asked() {
+    let config = json!([
+        {"urlPrefix": "all", "filterVerb": "f", "ignorable": true},
+        {"urlPrefix": "gpu", "filterVerb": "f", "bindVerb": "b", "managedResources": [{"name": "e.com/gpu"}]},
+        {"urlPrefix": "scores", "prioritizeVerb": "p", "weight": 1},
+    ]);
+    let config: Vec<v1::Extender> = serde_json::from_value(config).unwrap();
+    let extenders = Extenders::new(&config);
+    let check = |spec: Value, want: [&[usize]; 4]| {
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        let verbs = [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind];
+        assert_eq!(verbs.map(|verb| extenders.asked(verb, &spec)), want.map(<[usize]>::to_vec));
+    };
+    // Those whose errors do not count come last.
+    let order: Vec<(&str, usize)> =
+        extenders.iter().map(|it| (it.url_prefix.as_str(), it.configured_at)).collect();
+    assert_eq!(order, [("gpu", 1), ("scores", 2), ("all", 0)]);
+    check(json!({}), [&[2], &[1], &[], &[]]);
+    let wants = |list: &str| json!([{"name": "c", "resources": {list: {"e.com/gpu": "1"}}}]);
+    check(json!({"containers": wants("requests")}), [&[0, 2], &[1], &[], &[0]]);
+    check(json!({"containers": wants("limits")}), [&[0, 2], &[1], &[], &[0]]);
+    check(json!({"initContainers": wants("requests")}), [&[0, 2], &[1], &[], &[0]]);
+    // As upstream: overhead and the pod's own resources do not count.
+    check(json!({"overhead": {"e.com/gpu": "1"}}), [&[2], &[1], &[], &[]]);
+}
+
+#[test]
+fn urls_and_times() {
+    let it = extender(json!({"urlPrefix": "http://e//", "bindVerb": "b/c"}));
+    assert_eq!(it.url(Verb::Bind), "http://e/b/c");
+    assert_eq!(it.timeout, Duration::from_secs(5));
+    assert_eq!(extender(json!({"httpTimeout": "100ms"})).timeout, Duration::from_millis(100));
+    assert_eq!(extender(json!({"httpTimeout": "-1s"})).timeout, Duration::ZERO);
+}
+
+/// An extender's answer about nodes a, b and c: what is left, and why the others are not.
+#[track_caller]
+fn check_filter(extender: &Extender, answer: Result<Value, &str>, want: &Expect) {
+    let nodes = ["a", "b", "c"].map(Str::new).to_vec();
+    let mut filtering = Filtering::new(nodes, vec![0]);
+    assert_eq!(filtering.next(), Some(0));
+    let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
+    if let Err(error) = filtering.answered(extender, answer.map_err(str::to_owned)) {
+        return want.assert_eq(&format!("error: {error}"));
+    }
+    assert_eq!(filtering.next(), None);
+    let (left, failures) = filtering.finish();
+    let mut said = vec![format!("left: {}", left.join(" "))];
+    said.extend(failures.iter().map(|(node, failure)| {
+        let resolvable = if failure.is_unresolvable { "unresolvable" } else { "unschedulable" };
+        format!("{node}: {resolvable}: {}", failure.message)
+    }));
+    want.assert_eq(&said.join("\n"));
+}
+
+#[test]
+fn filter_by_name() {
+    let it = caching();
+    check_filter(&it, Ok(json!({"nodenames": ["c", "a"]})), &expect!["left: a c"]);
+    check_filter(&it, Ok(json!({"NodeNames": ["a", "a"]})), &expect!["left: a"]);
+    check_filter(&it, Ok(json!({"NodeNames": []})), &expect!["left: "]);
+    check_filter(&it, Ok(json!({})), &expect!["left: "]);
+    check_filter(&it, Ok(Value::Null), &expect!["left: "]);
+    check_filter(
+        &it,
+        Ok(
+            json!({"NodeNames": ["a"], "FailedNodes": {"b": "full", "c": "full"}, "FailedAndUnresolvableNodes": {"c": "no gpu"}}),
+        ),
+        &expect![[r#"
+            left: a
+            b: unschedulable: full
+            c: unresolvable: no gpu"#]],
+    );
+    check_filter(
+        &it,
+        Ok(json!({"NodeNames": ["a", "b", "c"], "FailedNodes": {"x": "unheard of"}})),
+        &expect![[r#"
+            left: a b c
+            x: unschedulable: unheard of"#]],
+    );
+    check_filter(
+        &it,
+        Ok(json!({"NodeNames": ["a", "x"]})),
+        &expect![[
+            r#"error: extender "http://e/" claims a filtered node "x" which is not found in the input node list"#
+        ]],
+    );
+    check_filter(
+        &it,
+        Ok(json!({"Nodes": {"items": [{"metadata": {"name": "b"}}]}})),
+        &expect!["left: b"],
+    );
+    check_filter(
+        &it,
+        Ok(json!({"NodeNames": ["a"], "Error": "cannot say"})),
+        &expect!["error: cannot say"],
+    );
+    check_filter(&it, Err("connection refused"), &expect!["error: connection refused"]);
+}
+
+#[test]
+fn filter_by_object() {
+    let it = extender(json!({"urlPrefix": "http://e", "filterVerb": "f"}));
+    check_filter(
+        &it,
+        Ok(json!({"nodes": {"items": [{"metadata": {"name": "b"}}]}})),
+        &expect!["left: b"],
+    );
+    // Names do not count from an extender that was sent objects.
+    check_filter(&it, Ok(json!({"NodeNames": ["a"]})), &expect!["left: "]);
+    check_filter(
+        &it,
+        Ok(json!({"Nodes": {"items": [{}]}})),
+        &expect![[
+            r#"error: extender "http://e" claims a filtered node "" which is not found in the input node list"#
+        ]],
+    );
+}
+
+#[test]
+fn errors_that_do_not_count() {
+    let it = Extender { ignorable: true, ..caching() };
+    let untouched = expect!["left: a b c"];
+    check_filter(&it, Err("connection refused"), &untouched);
+    check_filter(&it, Ok(json!({"NodeNames": ["x"], "FailedNodes": {"a": "y"}})), &untouched);
+    check_filter(&it, Ok(json!({"Error": "cannot say", "FailedNodes": {"a": "y"}})), &untouched);
+}
+
+#[test]
+fn nobody_is_asked_about_no_node() {
+    let mut filtering = Filtering::new(vec![Str::new("a")], vec![3, 5]);
+    assert_eq!(filtering.next(), Some(3));
+    filtering.answered(&caching(), Ok(Default::default())).unwrap();
+    assert_eq!((filtering.next(), filtering.nodes()), (None, [].as_slice()));
+}
+
+#[test]
+fn scores_are_scaled_weighed_and_summed() {
+    let score = |host: &str, score| HostPriority { host: host.to_owned(), score };
+    let weighing = |weight| Extender { weight, ..caching() };
+    let mut scores = Scores::default();
+    scores.add(&weighing(1), vec![score("a", 10), score("b", -2), score("b", 1)]);
+    scores.add(&weighing(5), vec![score("a", 1), score("x", 0)]);
+    let of = ["a", "b", "c", "x"].map(|node| scores.of(node));
+    assert_eq!(of, [Some(150), Some(-10), None, Some(0)]);
+    scores.add(&weighing(i64::MAX), vec![score("a", i64::MAX)]);
+    assert_eq!(
+        scores.of("a"),
+        Some(i64::MAX.wrapping_mul(i64::MAX.wrapping_mul(10)).wrapping_add(150))
+    );
+}
+
+/// Node a has pods 1 and 2, b has 3.
+struct Cluster;
+
+impl Nodes for Cluster {
+    fn has_pod(&self, node: &str, uid: &str) -> Option<bool> {
+        match node {
+            "a" => Some(["1", "2"].contains(&uid)),
+            "b" => Some(uid == "3"),
+            _ => None,
+        }
+    }
+}
+
+#[track_caller]
+fn check_preempt(extender: &Extender, answer: Result<Value, &str>, want: &Expect) {
+    let victim =
+        |uid: &str| MetaVictims { pods: vec![MetaPod { uid: uid.into() }], num_pdb_violations: 0 };
+    let victims = BTreeMap::from([("a".to_owned(), victim("1")), ("b".to_owned(), victim("3"))]);
+    let mut preempting = Preempting::new(victims, vec![0]);
+    assert_eq!(preempting.next(), Some(0));
+    let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
+    match preempting.answered(extender, answer.map_err(str::to_owned), &Cluster) {
+        Ok(()) => want.assert_eq(&serde_json::to_string(preempting.victims()).unwrap()),
+        Err(error) => want.assert_eq(&format!("error: {error}")),
+    }
+}
+
+#[test]
+fn preempt() {
+    let says = |victims: Value| Ok(json!({"nodeNameToMetaVictims": victims}));
+    let kept = json!({"a": {"Pods": [{"UID": "2"}], "NumPDBViolations": 1}});
+    let unheard_of = json!({"x": {"Pods": []}});
+    let elsewhere = json!({"b": {"Pods": [{"UID": "1"}]}});
+    let nobody = json!({"a": {"Pods": [{"UID": "1"}]}, "b": null});
+    let it = caching();
+    check_preempt(
+        &it,
+        says(kept.clone()),
+        &expect![[r#"{"a":{"Pods":[{"UID":"2"}],"NumPDBViolations":1}}"#]],
+    );
+    check_preempt(&it, says(json!({})), &expect!["{}"]);
+    check_preempt(&it, Err("EOF"), &expect!["error: EOF"]);
+    check_preempt(
+        &it,
+        says(unheard_of.clone()),
+        &expect![[r#"error: nodeinfo not found for node name "x""#]],
+    );
+    check_preempt(
+        &it,
+        says(elsewhere.clone()),
+        &expect![
+            "error: extender: http://e/ claims to preempt pod (UID: &{1}) on node: b, but the pod is not found on that node"
+        ],
+    );
+    check_preempt(
+        &it,
+        says(nobody.clone()),
+        &expect![[r#"error: expected at least one victim pod on node "b""#]],
+    );
+    let it = Extender { ignorable: true, ..caching() };
+    let untouched = expect![[
+        r#"{"a":{"Pods":[{"UID":"1"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"3"}],"NumPDBViolations":0}}"#
+    ]];
+    check_preempt(
+        &it,
+        says(kept),
+        &expect![[r#"{"a":{"Pods":[{"UID":"2"}],"NumPDBViolations":1}}"#]],
+    );
+    check_preempt(&it, Err("EOF"), &untouched);
+    check_preempt(&it, says(unheard_of), &untouched);
+    check_preempt(&it, says(elsewhere), &untouched);
+    check_preempt(
+        &it,
+        says(nobody),
+        &expect![[r#"{"a":{"Pods":[{"UID":"1"}],"NumPDBViolations":0}}"#]],
+    );
+}
