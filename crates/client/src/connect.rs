@@ -251,7 +251,7 @@ fn master_url(master: &str) -> Result<http::Uri, ConnectError> {
     full.parse().map_err(|_| wrong("not a URL"))
 }
 
-fn address(url: &http::Uri) -> Result<Address, ConnectError> {
+pub(crate) fn address(url: &http::Uri) -> Result<Address, ConnectError> {
     let wrong = |text| ConnectError::Address { address: url.to_string(), text };
     let is_https = match url.scheme_str() {
         Some("https") => true,

@@ -6,6 +6,7 @@
 //! | [`lane`] | requests over connections of their own: binds never wait behind lists | |
 //! | [`watch`] | keeps a picture of the cluster current | [`watch::Machine`] |
 //! | [`calls`] | executes what the engine asks for, binds first | [`calls::Intent`], [`limit::Bucket`] |
+//! | [`extender`] | asks HTTP extenders | `loadmaster-extender` |
 //! | [`lease`] | says who leads | [`lease::Election`] |
 //! | [`recorder`] | writes Events | [`recorder::Series`] |
 //! | [`read`] | reads a cluster once, for `loadmaster explain` | |
@@ -22,6 +23,7 @@ pub mod answer;
 pub mod calls;
 pub mod connect;
 mod dial;
+pub mod extender;
 pub mod kinds;
 pub mod lane;
 pub mod lease;

@@ -60,9 +60,9 @@ async fn try_list<T>(
         }
         let page = Page::open(reply.is_protobuf, &reply.body)
             .map_err(|text| format!("listing {what}: {text}"))?;
-        for item in page.items(kind) {
+        for item in page.items(kind, false) {
             let item = item.map_err(|text| format!("listing {what}: {text}"))?;
-            all.extend(keep(item.object));
+            all.extend(keep(item.object.object));
         }
         after = page.continue_token().to_owned();
         if after.is_empty() {

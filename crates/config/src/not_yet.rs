@@ -56,16 +56,6 @@ fn refused(path: impl Into<String>, value: impl std::fmt::Display, instead: &str
     FieldError { path: path.into(), text }
 }
 
-/// Values of a valid configuration that would change placements and cannot.
-pub(crate) fn refusals(config: &SchedulerConfiguration) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (i, extender) in config.extenders.iter().enumerate() {
-        let url = format!("{:?}", extender.url_prefix);
-        errors.push(refused(format!("extenders[{i}]"), url, "no extender is called"));
-    }
-    errors
-}
-
 /// Plugins that kube-scheduler has and the registry has not: accepted where they run by default,
 /// else refused.
 pub(crate) fn refused_plugin(path: String, name: &str) -> FieldError {

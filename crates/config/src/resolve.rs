@@ -14,7 +14,10 @@ use crate::gates::Gates;
 use crate::in_tree;
 use crate::not_yet;
 use crate::point::{Point, PointSet};
-use crate::v1::{SchedulerConfiguration, SchedulerProfile};
+use crate::v1::{Extender, SchedulerConfiguration, SchedulerProfile};
+
+/// The plugin that leaves resources alone which extenders look after.
+const FIT: &str = "NodeResourcesFit";
 
 /// A profile as an engine builds it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,12 +33,43 @@ pub struct Profile {
     pub points: Expanded,
     /// Their arguments, as their `build` wants them.
     pub args: ArgsByName,
+    /// Who is asked beside them: the same in every profile.
+    pub extenders: Vec<Extender>,
 }
 
 impl Profile {
     /// The arguments of a plugin; null for one that takes none.
     pub fn args_of(&self, plugin: &str) -> &Value {
         self.args.get(plugin).unwrap_or(&Value::Null)
+    }
+}
+
+/// Resources that an extender looks after alone take the place of those that NodeResourcesFit was told to ignore (upstream's
+/// `buildExtenders`).
+fn ignore_managed(
+    extenders: &[Extender],
+    profile: &SchedulerProfile,
+    args: &mut ArgsByName,
+) -> Option<FieldError> {
+    let managed = extenders.iter().enumerate().flat_map(|(i, extender)| {
+        let all = extender.managed_resources.iter().enumerate();
+        all.filter(|(_, it)| it.ignored_by_scheduler).map(move |(j, it)| (i, j, it.name.as_str()))
+    });
+    let ignored: Vec<(usize, usize, &str)> = managed.collect();
+    let (i, j, _) = *ignored.first()?;
+    let names: Vec<&str> = ignored.iter().map(|(_, _, name)| *name).collect();
+    match args.get_mut(FIT) {
+        Some(Value::Object(args)) => {
+            args.insert("ignoredResources".to_owned(), names.into());
+            None
+        }
+        _ => Some(FieldError {
+            path: format!("extenders[{i}].managedResources[{j}].ignoredByScheduler"),
+            text: format!(
+                "can't find NodeResourcesFitArgs in plugin config of profile {:?}",
+                profile.scheduler_name
+            ),
+        }),
     }
 }
 
@@ -57,7 +91,8 @@ impl Resolver<'_> {
     ) -> Result<Vec<Profile>, Vec<FieldError>> {
         let mut profiles = Vec::new();
         let mut errors = Vec::new();
-        for (idx, (profile, args)) in config.profiles.iter().zip(args).enumerate() {
+        for (idx, (profile, mut args)) in config.profiles.iter().zip(args).enumerate() {
+            errors.extend(ignore_managed(&config.extenders, profile, &mut args));
             match self.profile(idx, profile, args) {
                 Ok((points, plugins, args)) => profiles.push(Profile {
                     scheduler_name: profile.scheduler_name.clone(),
@@ -67,6 +102,7 @@ impl Resolver<'_> {
                     plugins,
                     points,
                     args,
+                    extenders: config.extenders.clone(),
                 }),
                 Err(found) => errors.extend(found),
             }

@@ -7,6 +7,9 @@
 //!                  thread of its own
 //! ```
 //!
+//! Where there are extenders, pods (and nodes, if some extender keeps none) are watched in JSON, and their bytes kept: extenders
+//! are sent whole objects.
+//!
 //! The engine's thread is the only one that decides; it never waits for the network. Requests to the API server run on the runtime's
 //! threads, so that the lease is renewed and health answered whatever the engine does. The engine keeps its picture of the cluster while
 //! another replica leads, unless the configuration delays it, and begins to schedule as soon as it leads itself.
@@ -15,6 +18,7 @@ mod answers;
 mod authority;
 mod clock;
 mod dump;
+mod extend;
 mod news;
 mod observe;
 mod shell;
@@ -26,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_client::calls::{Calls, Limits};
+use loadmaster_client::extender::ExtenderError;
 use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
 use loadmaster_client::limit::random_seed;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
@@ -44,6 +49,7 @@ use crate::flags::platform;
 use crate::metrics::Metrics;
 use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
 use crate::{Loaded, Ready};
+use extend::Calling;
 use shell::{Command, Shell};
 
 /// What only Loadmaster has.
@@ -72,6 +78,9 @@ pub enum RunError {
     /// The cluster was not found.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The certificates of an extender.
+    #[error("couldn't build extenders")]
+    Extender(#[from] ExtenderError),
     /// The endpoints.
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
@@ -161,6 +170,9 @@ impl Daemon {
         let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
         let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
         let recorder = Arc::new(Recorder::start(&lanes.events, self.recorder_options()));
+        let extenders = &self.ready.loaded.config.extenders;
+        let runtime = tokio::runtime::Handle::current();
+        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
         let held = self.seek_lease(&lanes);
         let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
         let shell = Shell {
@@ -169,6 +181,8 @@ impl Daemon {
             finished,
             commands: commands_out,
             calls: calls.clone(),
+            calling,
+            extended,
             recorder: recorder.clone(),
             metrics: metrics.clone(),
             synced: conditions.synced.clone(),
@@ -234,11 +248,12 @@ impl Daemon {
 
     fn following(&self) -> Follow {
         let client = &self.ready.loaded.config.client_connection;
+        let has_extenders = !self.ready.loaded.config.extenders.is_empty();
         Follow {
             kinds: Kind::SCHEDULING.to_vec(),
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
-            keep_raw: false,
-            protobuf: client.content_type.contains("protobuf"),
+            keep_raw: has_extenders,
+            protobuf: client.content_type.contains("protobuf") && !has_extenders,
             seed: random_seed(),
         }
     }

@@ -47,6 +47,7 @@ impl Diagnosis {
             };
         }
         unschedulable.extend(&evaluation.narrowed_by);
+        unschedulable.extend(&evaluation.also_rejected_by);
         let index = |names: &BTreeSet<&str>| {
             let plugins = profile.plugins.iter().enumerate();
             let known = plugins.filter(|(_, plugin)| names.contains(plugin.name));
@@ -96,6 +97,7 @@ fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {
             *counts.entry(reason).or_insert(0) += 1;
         }
     };
+    evaluation.elsewhere.iter().for_each(&mut count);
     let mut narrowed = 0;
     for node in &evaluation.nodes {
         match &node.verdict {
@@ -108,7 +110,8 @@ fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {
         count(rejected);
         narrowed -= 1;
     }
-    if narrowed > 0 {
+    // Where PreFilter narrowed nothing, extenders left these out and gave no reason.
+    if narrowed > 0 && !evaluation.narrowed_by.is_empty() {
         // Upstream adds who turned the nominated node down to the same set before it words this.
         let mut by = evaluation.narrowed_by.clone();
         by.extend(evaluation.nominated_rejected_by);

@@ -21,6 +21,7 @@
 //! | `scheduling` | one attempt up to Permit (upstream's `schedulingCycle`) |
 //! | `binding` | Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
+//! | `extending`, `overlay` | extenders that are asked within an attempt, and what waits for its end |
 //! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
 //! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
 //! | `shadow` | judging what another scheduler did |
@@ -29,11 +30,13 @@
 mod binding;
 pub mod effect;
 mod eviction;
+mod extending;
 mod failure;
 mod handlers;
 mod last;
 pub mod news;
 mod nominations;
+mod overlay;
 mod post_filter;
 pub mod progress;
 mod scheduling;
@@ -61,9 +64,11 @@ use crate::scheduler::Scheduler;
 use crate::time::{Mono, Now};
 
 use binding::{Assumed, Awaited, Owner};
-pub use effect::{Call, CallId, Effect, Effects, ObjectName, Observation, Outcome, Tell};
+pub use effect::{Call, CallId, Effect, Effects, Extend, ObjectName, Observation, Outcome, Tell};
 use eviction::Eviction;
+use extending::Suspended;
 pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
+use overlay::Overlay;
 use post_filter::PostFiltering;
 pub use shadow::{Judgement, Opinion};
 use status::Statuses;
@@ -110,7 +115,7 @@ pub enum Cycled {
     Ran,
     /// No pod is ready.
     Idle,
-    /// The bind window is full; answers must come first.
+    /// The bind window is full, or an extender is being asked; answers must come first.
     Waiting,
 }
 
@@ -160,6 +165,10 @@ pub struct Engine {
     post_filtering: Map<Box<str>, PostFiltering>,
     /// Evictions under way, by uid of the pod that gets the room.
     evictions: Map<Box<str>, Eviction>,
+    /// The attempt that waits for an extender. Until it goes on, no other begins, and `world` stays as it is.
+    suspended: Option<Box<Suspended>>,
+    /// What would change `world`, until then.
+    overlay: Overlay,
     statuses: Statuses,
     diagnosed: Option<failure::Diagnosed>,
     n_calls: u64,
@@ -210,6 +219,8 @@ impl Engine {
             awaited: Vec::new(),
             post_filtering: Map::default(),
             evictions: Map::default(),
+            suspended: None,
+            overlay: Overlay::default(),
             statuses: Statuses::default(),
             diagnosed: None,
             n_calls: 0,
@@ -227,16 +238,23 @@ impl Engine {
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
         self.hearing_since =
             matches!(event, Event::Set(_) | Event::Gone(_)).then(self.options.ticks);
-        self.watched(effects, |engine, effects| engine.take(now, event, effects));
-        self.hearing_since = None;
+        self.watched(effects, |engine, effects| {
+            engine.take(now, event, effects);
+            engine.hearing_since = None;
+            engine.catch_up(now, effects);
+        });
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
     fn take(&mut self, now: Now, event: Event, effects: &mut Effects) {
+        if self.must_wait(&event) {
+            return self.overlay.push(event);
+        }
         match event {
             Event::Set(object) => self.set(now, object, effects),
             Event::Gone(name) => self.gone(now, &name, effects),
             Event::Replied { call, reply } => self.replied(now, call, &reply, effects),
+            Event::Extended { call, answer } => self.extended(now, call, answer, effects),
             Event::Changed { object, value } => self.changed(now, &object, value.as_ref(), effects),
             Event::Permit { uid, plugin, verdict } => {
                 self.permitted(now, &uid, plugin.as_deref(), &verdict, effects);
@@ -255,7 +273,9 @@ impl Engine {
             let asking = Asking::new(&engine.seats, &engine.interests, &engine.world);
             engine.queue.flush(now, &asking);
             engine.time_out(now, effects);
+            engine.catch_up(now, effects);
         });
+        effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
     /// Does something in which plugins are called. One that panics is made anew; of some turns the calls are timed.
@@ -289,8 +309,10 @@ impl Engine {
 
     /// When [`Engine::wake`] has something to do next.
     pub fn deadline(&self) -> Option<Mono> {
-        let waits = self.awaited.iter().map(|awaited| awaited.until).min();
-        self.queue.deadline().into_iter().chain(waits).chain(self.permit_deadline()).min()
+        let waits = self.awaited.iter().filter(|awaited| !self.is_pinned(&awaited.owner));
+        let waits = waits.map(|awaited| awaited.until).min();
+        let others = [self.permit_deadline(), self.extender_deadline()];
+        self.queue.deadline().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }
 
     /// All nodes and assigned pods.

@@ -5,6 +5,9 @@ pub mod filters;
 pub mod incremental;
 pub mod one_by_one;
 
+use std::collections::BTreeMap;
+
+use loadmaster_extender::NodeFailure;
 use loadmaster_framework::{Code, PodInfo, Rejection, Row, World};
 
 /// Who turned a pod or node down, and why. PreFilter results that leave no node name no plugin.
@@ -18,7 +21,7 @@ pub struct Rejected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Feasible,
-    /// A PreFilter plugin left the node out.
+    /// A PreFilter plugin or an extender left the node out.
     Narrowed,
     Rejected(Rejected),
 }
@@ -50,6 +53,43 @@ pub struct Evaluation {
     pub nominated: Option<Rejected>,
     /// The plugin that turned the pod's nominated node down, left out or not.
     pub nominated_rejected_by: Option<&'static str>,
+    /// Who turned the pod down beside those that are named at a node: extenders, and plugins whose verdict they overruled.
+    pub also_rejected_by: Vec<&'static str>,
+    /// What extenders said about nodes that do not exist.
+    pub elsewhere: Vec<Rejected>,
+}
+
+/// What extenders did to the nodes that plugins found feasible.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// Nodes that they left out.
+    pub left_out: Vec<Row>,
+    /// What they said about nodes, of these and of others, by name.
+    pub failures: BTreeMap<String, NodeFailure>,
+}
+
+impl Extended {
+    /// Whether no extender did anything.
+    pub fn is_empty(&self) -> bool {
+        self.left_out.is_empty() && self.failures.is_empty()
+    }
+
+    /// The verdict on a node, in place of the plugins'.
+    fn verdict(&self, row: Row, name: &str) -> Option<Verdict> {
+        match self.failures.get(name) {
+            Some(failure) => Some(Verdict::Rejected(rejected(failure))),
+            None => self.left_out.contains(&row).then_some(Verdict::Narrowed),
+        }
+    }
+}
+
+fn rejected(failure: &NodeFailure) -> Rejected {
+    let text = failure.message.clone();
+    let rejection = match failure.is_unresolvable {
+        true => Rejection::unresolvable(text),
+        false => Rejection::unschedulable(text),
+    };
+    Rejected { plugin: None, rejection }
 }
 
 impl Evaluation {

@@ -124,7 +124,7 @@ fn preemption(
     }
     let filters = Filters { profile, skipped: &attempted.skipped };
     let verdicts = evaluation.codes(world, pod);
-    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters };
+    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters, extenders: false };
     let cx = Cx { world, cycle: &attempted.cycle, states };
     let mut plugins = profile.post_filter.iter();
     let preview = plugins.find_map(|member| member.point.preview(cx, pod, unfit))?;

@@ -41,8 +41,8 @@ impl From<OutOfRange> for Stop {
 }
 
 impl Pass {
-    /// Evaluates the pod on all rows but `promised`, which nominated pods keep from it. With a search that ends early, only the
-    /// first so many feasible rows of its course are scored.
+    /// Evaluates the pod on all rows but `left_out`, which nominated pods or extenders keep from it. With a search that ends early,
+    /// only the first so many feasible rows of its course are scored.
     #[expect(clippy::too_many_arguments, reason = "the pass's surroundings, each once")]
     pub fn run(
         &mut self,
@@ -51,9 +51,42 @@ impl Pass {
         world: &World,
         states: &mut PluginStates,
         pod: &PodInfo,
-        promised: &[Row],
+        left_out: &[Row],
         early: Option<(&mut Course, usize)>,
     ) {
+        let mut rest = self.filter(question, profile, world, states, pod, left_out, early);
+        if self.failure.is_none() {
+            self.failure = self.score(&mut rest, states).err();
+        }
+        self.cycle = rest.cycle;
+    }
+
+    /// The same without scores: every total is 0.
+    #[expect(clippy::too_many_arguments, reason = "the pass's surroundings, each once")]
+    pub fn run_filters(
+        &mut self,
+        question: &Question,
+        profile: &Profile,
+        world: &World,
+        states: &mut PluginStates,
+        pod: &PodInfo,
+        left_out: &[Row],
+        early: Option<(&mut Course, usize)>,
+    ) {
+        self.cycle = self.filter(question, profile, world, states, pod, left_out, early).cycle;
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the pass's surroundings, each once")]
+    fn filter<'a>(
+        &mut self,
+        question: &'a Question,
+        profile: &'a Profile,
+        world: &'a World,
+        states: &mut PluginStates,
+        pod: &'a PodInfo,
+        left_out: &[Row],
+        early: Option<(&mut Course, usize)>,
+    ) -> Rest<'a> {
         let nodes = world.nodes();
         self.failure = None;
         self.set.clear();
@@ -64,24 +97,21 @@ impl Pass {
         self.classify(question, world);
         question.filter_classes(world, &mut self.table);
         self.drop_infeasible_classes(question);
-        promised.iter().for_each(|row| self.set[row.index()] = 0);
+        left_out.iter().for_each(|row| self.set[row.index()] = 0);
         let mut rest = Rest { question, profile, world, pod, cycle: CycleState::default() };
         if !question.one_by_one.is_empty() {
             if let Err(failure) = rest.filter(states, &mut self.set) {
                 self.failure = Some(Stop::Failed(failure));
             }
         }
-        let is_smaller = !question.one_by_one.is_empty() || !promised.is_empty() || early.is_some();
+        let is_smaller = !question.one_by_one.is_empty() || !left_out.is_empty() || early.is_some();
         if let Some((course, n_wanted)) = early {
             course.take_first(n_wanted, &mut self.set);
         }
         if is_smaller && self.failure.is_none() {
             self.recount(question);
         }
-        if self.failure.is_none() {
-            self.failure = self.score(&mut rest, states).err();
-        }
-        self.cycle = rest.cycle;
+        rest
     }
 
     /// What the plugins that were asked node by node remember of this cycle.
@@ -131,6 +161,14 @@ impl Pass {
             }
         }
         Decision::Unschedulable
+    }
+
+    /// Why a plugin could not answer.
+    pub fn failed(&self) -> Option<&str> {
+        match &self.failure {
+            Some(Stop::Failed(failure)) => Some(failure),
+            _ => None,
+        }
     }
 
     /// Every feasible row with its total. `Err` when a score is out of range.

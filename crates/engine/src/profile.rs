@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use loadmaster_config::{self as config, Point};
+use loadmaster_extender::Extenders;
 use loadmaster_framework::event::EventWithHint;
 use loadmaster_framework::points::{
     Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
@@ -67,7 +68,12 @@ pub struct Profile {
     pub late: Vec<usize>,
     /// The plugins' first states; whoever decides keeps a copy of its own.
     pub states: PluginStates,
+    /// Who is asked by HTTP beside them. When there are any, the last of `plugins` stands for all of them.
+    pub extenders: Extenders,
 }
+
+/// What upstream calls all extenders together where it names plugins that turned a pod down (`framework.ExtenderName`).
+pub const EXTENDER: &str = "Extender";
 
 /// A profile could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +95,20 @@ impl Profile {
             .map_err(|source| ProfileError { profile: spec.scheduler_name.clone(), source })?;
         let name = spec.scheduler_name.as_str().into();
         let order = Order { profile: name, built: &built, expanded: &spec.points };
+        let extenders = Extenders::new(&spec.extenders);
+        let mut plugins: Vec<Plugin> = built.iter().map(|built| order.plugin(built)).collect();
+        if !extenders.is_empty() {
+            // They name no events, so that any may help pods that they turned down.
+            plugins.push(Plugin {
+                name: EXTENDER,
+                prepare: None,
+                has_pre_filter: false,
+                has_filter: false,
+                has_pre_score: false,
+                events: None,
+                states: 0..0,
+            });
+        }
         Ok(Profile {
             scheduler_name: spec.scheduler_name.clone(),
             search: Search::new(spec.percentage_of_nodes_to_score, gates),
@@ -106,8 +126,9 @@ impl Profile {
             post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
             sign: order.signers(),
             late: order.late(),
-            plugins: built.iter().map(|built| order.plugin(built)).collect(),
+            plugins,
             states,
+            extenders,
         })
     }
 

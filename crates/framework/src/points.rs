@@ -131,6 +131,8 @@ pub struct Unfit<'a> {
     pub verdicts: &'a [(Row, Code)],
     /// For asking about nodes as they could be.
     pub feasibility: &'a dyn Feasibility,
+    /// Whether an extender has a say in who is evicted for the pod.
+    pub extenders: bool,
 }
 
 /// What PostFilter came to. By default nothing: no nomination is changed, nobody evicted, and other plugins are not asked.

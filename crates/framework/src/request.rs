@@ -3,6 +3,8 @@
 use loadmaster_api::Str;
 use serde_json::Value;
 
+use crate::preemption::Candidate;
+
 /// A call on any resource of any group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiRequest {
@@ -52,6 +54,8 @@ pub enum Input<'a> {
     Reply(Result<&'a Value, (u16, &'a str)>),
     /// An object named in the last [`Step::Wait`] changed; `None` when it is gone.
     Changed(Option<&'a Value>),
+    /// What extenders left of the candidates of the last [`Step::AskExtenders`], or the error that ends the search.
+    Extended(Result<&'a [Candidate], &'a str>),
     /// The deadline of the last [`Step::Wait`] passed.
     Deadline,
     /// The attempt was given up; undo what must be undone and answer [`Step::Done`].
@@ -70,6 +74,9 @@ pub enum Step<T> {
         /// How long at most.
         timeout: std::time::Duration,
     },
+    /// From PostFilter: let the extenders that have a say in preemption look at these candidates, and come back with what is
+    /// left. Only where [`crate::Unfit::extenders`] says that there is one.
+    AskExtenders(Vec<Candidate>),
     /// Finished.
     Done(T),
     /// The attempt failed.

@@ -41,8 +41,8 @@ impl Bind for DefaultBinder {
             Input::Start => Step::Call(binding(pod, node)),
             Input::Reply(Ok(_)) => Step::Done(Bound::Done),
             Input::Reply(Err((_, message))) => failed(message.to_owned()),
-            // It never waits, and a call that is under way cannot be taken back.
-            Input::Changed(_) | Input::Deadline | Input::Cancelled => {
+            // It never waits nor asks extenders, and a call that is under way cannot be taken back.
+            Input::Changed(_) | Input::Extended(_) | Input::Deadline | Input::Cancelled => {
                 failed("binding was given up".to_owned())
             }
         }

@@ -128,19 +128,23 @@ impl PostFilter for DefaultPreemption {
         pod: &Arc<PodInfo>,
         unfit: Unfit<'_>,
         rng: &mut Rng,
-        _input: Input<'_>,
+        input: Input<'_>,
     ) -> Step<PostFiltered> {
+        if let Input::Extended(left) = input {
+            return Step::Done(choose(cx.world, pod, rng, left));
+        }
         let n_nodes = helpable(unfit.verdicts).len();
         let offset = if n_nodes > 0 { rng.below(n_nodes as u64) as usize } else { 0 };
         let sample = Sample { offset, n_wanted: self.args.n_candidates(n_nodes) };
-        Step::Done(match candidates(cx.cx(), pod, unfit, sample) {
-            Ok(candidates) => nominate(cx.world, pod, &candidates[*rng.pick(&best(&candidates))]),
-            Err(NoRoom { rejection, is_final }) => PostFiltered {
+        match candidates(cx.cx(), pod, unfit, sample) {
+            Ok(candidates) if unfit.extenders => Step::AskExtenders(candidates),
+            Ok(candidates) => Step::Done(choose(cx.world, pod, rng, Ok(&candidates))),
+            Err(NoRoom { rejection, is_final }) => Step::Done(PostFiltered {
                 nominated_node: is_final.then(Str::default),
                 rejection: Some(rejection),
                 ..PostFiltered::default()
-            },
-        })
+            }),
+        }
     }
 
     fn counts_as_preemption(&self) -> bool {
@@ -200,6 +204,21 @@ fn worded(rejection: Rejection) -> Rejection {
         Rejection::Failed(_) => Rejection::Failed(Failure::new(text)),
         _ => Rejection::unschedulable(text),
     }
+}
+
+/// One of the best candidates that are left; extenders may have left none.
+fn choose(
+    world: &World,
+    pod: &Arc<PodInfo>,
+    rng: &mut Rng,
+    left: Result<&[Candidate], &str>,
+) -> PostFiltered {
+    let rejection = match left {
+        Ok([]) => Rejection::unschedulable("no candidate node for preemption"),
+        Ok(candidates) => return nominate(world, pod, &candidates[*rng.pick(&best(candidates))]),
+        Err(error) => Failure::new(error.to_owned()).into(),
+    };
+    PostFiltered { rejection: Some(worded(rejection)), ..PostFiltered::default() }
 }
 
 fn nominate(world: &World, pod: &Arc<PodInfo>, chosen: &Candidate) -> PostFiltered {

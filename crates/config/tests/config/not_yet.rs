@@ -12,19 +12,6 @@ fn check_notes(yaml: &str, want: &Expect) {
 }
 
 #[test]
-fn what_would_change_placements_is_refused() {
-    check_errors(
-        "\
-extenders:
-- urlPrefix: http://x
-",
-        &expect![[
-            r#"config.yaml:4:3: extenders[0]: Unsupported value: "http://x": cannot take effect in this version of Loadmaster: no extender is called"#
-        ]],
-    );
-}
-
-#[test]
 fn how_nodes_are_searched_and_when_watches_start_takes_effect() {
     check_errors("percentageOfNodesToScore: 50\n", &expect!["ok"]);
     check_errors("profiles: [{percentageOfNodesToScore: 99}]\n", &expect!["ok"]);

@@ -52,6 +52,7 @@ pub struct SchedulerMetrics {
     shadow_agreement: Counters<2>,
     bind_window: Gauge,
     plugin_panics: Counters<2>,
+    extender_calls: Histograms<3>,
 }
 
 impl SchedulerMetrics {
@@ -309,6 +310,15 @@ impl SchedulerMetrics {
             ALPHA,
             ["plugin", "extension_point"],
         ))?;
+        let extender_calls = families.histograms(
+            def(
+                "loadmaster_extender_call_duration_seconds",
+                "How long calls on extenders took, by extender, verb and result.",
+                ALPHA,
+                ["extender", "verb", "result"],
+            ),
+            long(),
+        )?;
         Ok(SchedulerMetrics {
             schedule_attempts,
             attempt_duration,
@@ -350,6 +360,7 @@ impl SchedulerMetrics {
             shadow_agreement,
             bind_window,
             plugin_panics,
+            extender_calls,
         })
     }
 
@@ -536,6 +547,12 @@ impl SchedulerMetrics {
     /// A plugin panicked `n` times.
     pub fn plugin_panicked(&self, plugin: &str, point: &str, n: u64) {
         self.plugin_panics.add([plugin, point], n);
+    }
+
+    /// An extender answered, or did not.
+    pub fn extender_called(&self, extender: &str, verb: &str, is_success: bool, seconds: f64) {
+        let result = if is_success { "success" } else { "error" };
+        self.extender_calls.observe([extender, verb, result], seconds);
     }
 
     /// So many pods are past Permit and not bound yet.

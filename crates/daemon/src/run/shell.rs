@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::time::sleep;
 
+use super::extend::{Calling, Extended};
 use super::{clock, news, observe};
 use crate::metrics::Metrics;
 use crate::serve::Condition;
@@ -45,6 +46,8 @@ pub(super) struct Shell {
     pub finished: Receiver<Finished>,
     pub commands: UnboundedReceiver<Command>,
     pub calls: Arc<Calls>,
+    pub calling: Calling,
+    pub extended: UnboundedReceiver<Extended>,
     pub recorder: Arc<Recorder>,
     pub metrics: Arc<Metrics>,
     pub synced: Condition,
@@ -55,6 +58,7 @@ pub(super) struct Shell {
 enum Woken {
     News(Option<Change>),
     Finished(Option<Finished>),
+    Extended(Option<Extended>),
     Command(Option<Command>),
     Time,
 }
@@ -108,7 +112,14 @@ impl Shell {
             self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
             n_taken += 1;
         }
+        while let Ok(extended) = self.extended.try_recv() {
+            self.engine.apply(clock::now(), extended.into(), &mut at.effects);
+            n_taken += 1;
+        }
         for _ in 0..NEWS_AT_ONCE {
+            if !self.engine.hears_objects() {
+                break;
+            }
             let Ok(change) = self.news.try_recv() else { break };
             self.hear(change, at);
             n_taken += 1;
@@ -138,6 +149,7 @@ impl Shell {
     }
 
     fn hear(&mut self, change: Change, at: &mut Progress) {
+        self.calling.hear(&change);
         let event: Option<Event> = match change {
             Change::Set { object, .. } => news::set(object),
             Change::Gone { kind, namespace, name, uid } => news::gone(kind, namespace, &name, uid),
@@ -210,6 +222,7 @@ impl Shell {
                         at.backlog.push_back(job);
                     }
                 }
+                Effect::Extend(extend) => self.calling.ask(extend),
                 Effect::Tell(tell) => self.recorder.record(observe::notice(tell)),
                 Effect::Observe(seen) => observe::observe(&self.engine, &self.metrics, &seen),
             }
@@ -232,12 +245,14 @@ impl Shell {
             longest = longest.min(Duration::from_millis(10));
         }
         let runtime = self.runtime.clone();
+        let hears_objects = self.engine.hears_objects();
         let woken = runtime.block_on(async {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => Woken::Command(command),
                 finished = self.finished.recv() => Woken::Finished(finished),
-                change = self.news.recv() => Woken::News(change),
+                extended = self.extended.recv() => Woken::Extended(extended),
+                change = self.news.recv(), if hears_objects => Woken::News(change),
                 () = sleep(longest) => Woken::Time,
             }
         });
@@ -246,10 +261,16 @@ impl Shell {
             Woken::Finished(Some(finished)) => {
                 self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
             }
+            Woken::Extended(Some(extended)) => {
+                self.engine.apply(clock::now(), extended.into(), &mut at.effects);
+            }
             Woken::News(Some(change)) => self.hear(change, at),
             Woken::Time => {}
             // Whoever told us things is gone, and so is our purpose.
-            Woken::Command(None) | Woken::Finished(None) | Woken::News(None) => at.is_over = true,
+            Woken::Command(None)
+            | Woken::Finished(None)
+            | Woken::Extended(None)
+            | Woken::News(None) => at.is_over = true,
         }
     }
 }

@@ -5,13 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadmaster_extender::messages::ExtenderBindingResult;
+use loadmaster_extender::{Question, Verb};
 use loadmaster_framework::points::{Bound, PreFlight, SerialCx};
 use loadmaster_framework::request::{Input, ObjectRef, Step};
 use loadmaster_framework::{Code, Cx, CycleState, PodInfo, Rejection};
 use serde_json::Value;
 
-use super::effect::{Call, CallId, Effect, Effects, Observation, Outcome, Tell};
+use super::effect::{Call, CallId, Effect, Effects, Extend, Observation, Outcome, Tell};
 use super::eviction::EvictionStep;
+use super::extending::{ANSWER_GRACE, NO_ANSWER, ask};
 use super::failure::Failed;
 use super::news::{Reply, Verdict};
 use super::nominations::Nomination;
@@ -51,6 +54,8 @@ pub(super) struct Binding {
     pub stage: Stage,
     /// What each PreBind plugin said it will do, in order.
     pub flights: Vec<PreFlight>,
+    /// It failed while the world was pinned, and ends when that is over.
+    pub is_failing: bool,
     pub began: Mono,
     /// When the plugins at work now were asked.
     pub asked: Mono,
@@ -87,11 +92,35 @@ pub(super) struct PermitWait {
 /// Who made a call or waits for something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    PreBind { uid: Box<str>, serial: u64, member: usize },
-    Bind { uid: Box<str>, serial: u64, member: usize },
-    PostFilter { uid: Box<str>, serial: u64 },
-    Status { uid: Box<str> },
-    Evict { preemptor: Box<str>, victim: Box<str>, step: EvictionStep },
+    PreBind {
+        uid: Box<str>,
+        serial: u64,
+        member: usize,
+    },
+    Bind {
+        uid: Box<str>,
+        serial: u64,
+        member: usize,
+    },
+    PostFilter {
+        uid: Box<str>,
+        serial: u64,
+    },
+    /// The attempt that waits for extenders.
+    Extended,
+    /// The extender that binds.
+    Binder {
+        uid: Box<str>,
+        serial: u64,
+    },
+    Status {
+        uid: Box<str>,
+    },
+    Evict {
+        preemptor: Box<str>,
+        victim: Box<str>,
+        step: EvictionStep,
+    },
 }
 
 /// A plugin waits for one of these objects to change, or for the time.
@@ -163,7 +192,7 @@ impl Engine {
         }
         let first = *next;
         let Some(flight) = flights.get(first) else {
-            return self.ask_binder(now, uid, 0, effects);
+            return self.begin_bind(now, uid, effects);
         };
         let side_by_side = PreFlight::Work { parallel: true };
         let n_more = if *flight == side_by_side {
@@ -177,8 +206,7 @@ impl Engine {
         *next = first + n_more + 1;
         let serial = binding.serial;
         for member in group {
-            let is_on = self.binding_mut(uid).is_some_and(|binding| binding.serial == serial);
-            if !is_on {
+            if !self.is_binding(uid, serial) {
                 return;
             }
             self.step_pre_bind(now, uid, member, Input::Start, effects);
@@ -206,6 +234,10 @@ impl Engine {
             Step::Call(request) => self.call(owner, request, effects),
             Step::Wait { on, timeout } => {
                 self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
+            }
+            Step::AskExtenders(_) => {
+                self.cancel_pre_bind(uid);
+                self.binding_failed(now, uid, asks_extenders("PreBind", member.name), effects);
             }
             Step::Done(()) => {
                 observe_step(
@@ -251,10 +283,59 @@ impl Engine {
         }
     }
 
+    /// The extender that binds such pods goes before all plugins (upstream's `extendersBinding`).
+    fn begin_bind(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        let Some(binding) = self.binding_mut(uid) else { return };
+        binding.stage = Stage::Bind;
+        let (serial, seat, node) = (binding.serial, binding.queued.seat, binding.node.clone());
+        let pod = binding.queued.info.pod.clone();
+        let profile = &self.seat(seat).profile;
+        let asked = profile.extenders.asked(Verb::Bind, &pod.template.spec);
+        let Some((at, extender)) =
+            asked.first().and_then(|at| Some((*at, profile.extenders.get(*at)?)))
+        else {
+            return self.ask_binder(now, uid, 0, effects);
+        };
+        let owner = Owner::Binder { uid: uid.into(), serial };
+        let until = now.mono.after(extender.timeout + ANSWER_GRACE);
+        self.awaited.push(Awaited { owner: owner.clone(), on: Vec::new(), until });
+        let id = self.next_call(owner);
+        let ask = ask(at, &pod, Question::Bind(node));
+        effects.push(Effect::Extend(Extend { id, ask }));
+    }
+
+    /// It answered.
+    pub(super) fn binder_answered(
+        &mut self,
+        now: Now,
+        owner: &Owner,
+        answer: Result<ExtenderBindingResult, String>,
+        effects: &mut Effects,
+    ) {
+        self.awaited.retain(|awaited| awaited.owner != *owner);
+        let Owner::Binder { uid, serial } = owner else { return };
+        if !self.is_binding(uid, *serial) {
+            return;
+        }
+        let answer = answer.and_then(|it| if it.error.is_empty() { Ok(()) } else { Err(it.error) });
+        let Some(binding) = self.binding_mut(uid) else { return };
+        let (pod, seat) = (binding.queued.info.pod.clone(), binding.queued.seat);
+        let extenders = &self.seat(seat).profile.extenders;
+        let asked = extenders.asked(Verb::Bind, &pod.template.spec);
+        let extender = asked.first().and_then(|at| extenders.get(*at));
+        match answer {
+            Ok(()) => self.bound(now, uid, effects),
+            // There is no other: one extender at most can bind.
+            Err(_) if extender.is_some_and(|it| it.ignorable) => {
+                self.ask_binder(now, uid, 0, effects);
+            }
+            Err(error) => self.binding_failed(now, uid, Failed::error(error), effects),
+        }
+    }
+
     /// Asks Bind plugins from this one on until one does not pass.
     fn ask_binder(&mut self, now: Now, uid: &str, member: usize, effects: &mut Effects) {
         if let Some(binding) = self.binding_mut(uid) {
-            binding.stage = Stage::Bind;
             binding.asked = now.mono;
         }
         self.step_bind(now, uid, member, Input::Start, effects);
@@ -284,6 +365,9 @@ impl Engine {
             Step::Call(request) => self.call(owner, request, effects),
             Step::Wait { on, timeout } => {
                 self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
+            }
+            Step::AskExtenders(_) => {
+                self.binding_failed(now, uid, asks_extenders("Bind", member.name), effects);
             }
             Step::Done(Bound::Done) => {
                 observe_step(
@@ -359,6 +443,9 @@ impl Engine {
         failed: Failed,
         effects: &mut Effects,
     ) {
+        if self.is_suspended() {
+            return self.fail_binding_later(uid, failed);
+        }
         let Some(mut assumed) = self.assumed.remove(uid) else { return };
         let Some(mut binding) = assumed.binding.take() else { return };
         if !matches!(binding.stage, Stage::Permit { .. }) {
@@ -392,7 +479,7 @@ impl Engine {
         verdict: &Verdict,
         effects: &mut Effects,
     ) {
-        let Some(binding) = self.binding_mut(uid) else { return };
+        let Some(binding) = self.binding_mut(uid).filter(|it| !it.is_failing) else { return };
         let Stage::Permit { waits, since } = &mut binding.stage else { return };
         let since = *since;
         if waits.is_empty() {
@@ -424,10 +511,11 @@ impl Engine {
             let failed = Failed::rejected(Some(plugin), &rejection);
             self.binding_failed(now, &uid, failed, effects);
         }
-        let (due, later) =
-            std::mem::take(&mut self.awaited).into_iter().partition(|it| it.until <= now.mono);
+        self.extenders_time_out(now, effects);
+        let (due, later): (Vec<Awaited>, Vec<Awaited>) = std::mem::take(&mut self.awaited)
+            .into_iter()
+            .partition(|it| it.until <= now.mono && !self.is_pinned(&it.owner));
         self.awaited = later;
-        let due: Vec<Awaited> = due;
         for awaited in due {
             self.resume(now, awaited.owner, Input::Deadline, effects);
         }
@@ -437,9 +525,8 @@ impl Engine {
     fn overdue(&self, now: Mono) -> Vec<(Box<str>, Rejection, usize, Mono)> {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let overdue = self.assumed.iter().filter_map(|(uid, assumed)| {
-            let Stage::Permit { waits, since } = &assumed.binding.as_ref()?.stage else {
-                return None;
-            };
+            let binding = assumed.binding.as_ref().filter(|binding| !binding.is_failing)?;
+            let Stage::Permit { waits, since } = &binding.stage else { return None };
             let first = waits.iter().min_by_key(|wait| wait.until).filter(|it| it.until <= now)?;
             let time = loadmaster_config::Duration::from(first.time);
             let text =
@@ -455,6 +542,7 @@ impl Engine {
     pub(super) fn permit_deadline(&self) -> Option<Mono> {
         #[expect(clippy::disallowed_methods, reason = "the least is the same in any order")]
         let stages = self.assumed.values().filter_map(|assumed| assumed.binding.as_ref());
+        let stages = stages.filter(|binding| !binding.is_failing);
         let waits = stages.filter_map(|binding| match &binding.stage {
             Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),
             _ => None,
@@ -510,12 +598,16 @@ impl Engine {
             Owner::PostFilter { uid, serial } => {
                 self.resume_post_filter(now, &uid, serial, input, effects);
             }
-            Owner::Status { .. } | Owner::Evict { .. } => {}
+            Owner::Binder { .. } => {
+                self.binder_answered(now, &owner, Err(NO_ANSWER.to_owned()), effects);
+            }
+            Owner::Extended | Owner::Status { .. } | Owner::Evict { .. } => {}
         }
     }
 
-    fn is_binding(&mut self, uid: &str, serial: u64) -> bool {
-        self.binding_mut(uid).is_some_and(|binding| binding.serial == serial)
+    pub(super) fn is_binding(&mut self, uid: &str, serial: u64) -> bool {
+        let is_it = |binding: &mut Binding| binding.serial == serial && !binding.is_failing;
+        self.binding_mut(uid).is_some_and(is_it)
     }
 
     fn call(
@@ -528,7 +620,7 @@ impl Engine {
         effects.push(Effect::Call(Call { id, request }));
     }
 
-    fn binding_mut(&mut self, uid: &str) -> Option<&mut Binding> {
+    pub(super) fn binding_mut(&mut self, uid: &str) -> Option<&mut Binding> {
         self.assumed.get_mut(uid)?.binding.as_deref_mut()
     }
 }
@@ -536,8 +628,13 @@ impl Engine {
 impl Owner {
     fn is_of(&self, cycle: u64) -> bool {
         match self {
-            Owner::PreBind { serial, .. } | Owner::Bind { serial, .. } => *serial == cycle,
-            Owner::PostFilter { .. } | Owner::Status { .. } | Owner::Evict { .. } => false,
+            Owner::PreBind { serial, .. }
+            | Owner::Bind { serial, .. }
+            | Owner::Binder { serial, .. } => *serial == cycle,
+            Owner::PostFilter { .. }
+            | Owner::Extended
+            | Owner::Status { .. }
+            | Owner::Evict { .. } => false,
         }
     }
 }
@@ -556,6 +653,10 @@ fn observe_step(
         let call = Timed { who: profile.who(plugin), site, code, nanos, event: None };
         effects.push(Effect::Observe(Observation::Timed(vec![call])));
     }
+}
+
+fn asks_extenders(point: &str, name: &str) -> Failed {
+    Failed::error(format!("running {point} plugin {name:?}: only PostFilter can ask extenders"))
 }
 
 fn observe_permit(now: Now, since: Mono, allowed: bool, effects: &mut Effects) {

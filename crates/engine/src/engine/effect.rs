@@ -1,6 +1,7 @@
 //! What an engine wants done. Effects are values; whoever owns the engine carries them out, binds before other calls.
 
 use loadmaster_api::Str;
+use loadmaster_extender::Ask;
 use loadmaster_framework::PodInfo;
 use loadmaster_framework::request::ApiRequest;
 
@@ -16,6 +17,8 @@ pub type Effects = Vec<Effect>;
 pub enum Effect {
     /// Ask the API server, and come back with [`Event::Replied`](super::Event::Replied).
     Call(Call),
+    /// Ask an extender, and come back with [`Event::Extended`](super::Event::Extended).
+    Extend(Extend),
     /// Tell people what happened: an Event object.
     Tell(Tell),
     /// For metrics.
@@ -31,6 +34,13 @@ pub struct CallId(pub u64);
 pub struct Call {
     pub id: CallId,
     pub request: ApiRequest,
+}
+
+/// A call on an extender.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extend {
+    pub id: CallId,
+    pub ask: Ask,
 }
 
 /// Names an object in an Event.

@@ -15,8 +15,8 @@ use super::post_filter::PostFiltering;
 use super::status::Condition;
 use super::{Asking, Engine};
 use crate::diagnosis::{self, Diagnosis};
-use crate::evaluate::Rejected;
 use crate::evaluate::one_by_one::Attempted;
+use crate::evaluate::{Extended, Rejected};
 use crate::profile::Profile;
 use crate::queue::{PluginIdx, QueuedPod};
 use crate::time::Now;
@@ -128,9 +128,10 @@ impl Engine {
         now: Now,
         queued: QueuedPod,
         began: u64,
+        extended: &Extended,
         effects: &mut Effects,
     ) {
-        let unplaced = self.diagnose(&queued);
+        let unplaced = self.diagnose(&queued, extended);
         let failure = &unplaced.diagnosis.failure;
         if failure.is_some() || self.world.nodes().is_empty() {
             let failed = match failure {
@@ -145,11 +146,12 @@ impl Engine {
         self.post_filter(now, asked, Input::Start, effects);
     }
 
-    fn diagnose(&mut self, queued: &QueuedPod) -> Arc<Unplaced> {
+    fn diagnose(&mut self, queued: &QueuedPod, extended: &Extended) -> Arc<Unplaced> {
         let pod = &queued.info.pod;
         let state = (self.world.now(), self.world.n_promises());
         let seat = &mut self.seats[queued.seat.0 as usize];
-        let is_shared = pod.nominated_node_name.is_empty()
+        let is_shared = extended.is_empty()
+            && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
             && pod.resized.is_none()
             && seat.scheduler.answers_by_template(pod);
@@ -160,7 +162,7 @@ impl Engine {
         {
             return known.unplaced.clone();
         }
-        let attempted = seat.scheduler.attempt(&self.world, pod);
+        let attempted = seat.scheduler.attempt(&self.world, pod, extended);
         let evaluation = &attempted.evaluation;
         let diagnosis = Diagnosis::new(&seat.profile, &self.world, pod, evaluation);
         let reasons = Arc::new(Reasons::of(&self.world, evaluation));

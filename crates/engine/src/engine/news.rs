@@ -6,6 +6,7 @@ use loadmaster_api::{
     Namespace, Node, Pod, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController,
     Service, StatefulSet, Str,
 };
+use loadmaster_extender::Answer;
 use loadmaster_framework::request::ObjectRef;
 use serde_json::Value;
 
@@ -20,6 +21,8 @@ pub enum Event {
     Gone(Name),
     /// The answer to an [`Effect::Call`](super::Effect::Call).
     Replied { call: CallId, reply: Reply },
+    /// The answer to an [`Effect::Extend`](super::Effect::Extend), or why there is none, in upstream's words.
+    Extended { call: CallId, answer: Result<Answer, String> },
     /// An object of a kind that only plugins know changed (`None`: it is gone), for those that wait for it.
     Changed { object: ObjectRef, value: Option<Value> },
     /// Somebody outside allows or rejects a pod that Permit holds: on behalf of one plugin, or of all.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_extender::Verb;
 use loadmaster_framework::points::SerialCx;
 use loadmaster_framework::request::{Input, Step};
 use loadmaster_framework::{CycleState, PodInfo, PostFiltered, Rejection, Unfit};
@@ -63,11 +64,16 @@ impl Engine {
         if profile.post_filter.is_empty() {
             return self.unplaced(now, asked, Nomination::clear(), effects);
         }
+        let preempters =
+            profile.extenders.asked(Verb::Preempt, &asked.queued.info.pod.template.spec);
         while let Some(member) = profile.post_filter.get(asked.member) {
             let seat = &mut self.seats[asked.queued.seat.0 as usize];
             let filters = Filters { profile: &profile, skipped: &asked.unplaced.attempted.skipped };
-            let unfit =
-                Unfit { verdicts: &asked.unplaced.diagnosis.verdicts, feasibility: &filters };
+            let unfit = Unfit {
+                verdicts: &asked.unplaced.diagnosis.verdicts,
+                feasibility: &filters,
+                extenders: !preempters.is_empty(),
+            };
             let states = seat.scheduler.states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut asked.cycle, states };
             let pod = &asked.queued.info.pod;
@@ -77,6 +83,9 @@ impl Engine {
                 Step::Done(filtered) => filtered,
                 Step::Fail(rejection) => {
                     PostFiltered { rejection: Some(rejection), ..PostFiltered::default() }
+                }
+                Step::AskExtenders(candidates) => {
+                    return self.ask_preempters(now, asked, &candidates, preempters, effects);
                 }
                 Step::Call(request) => {
                     let id = self.next_call(owner(&asked));

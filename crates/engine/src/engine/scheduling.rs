@@ -8,9 +8,11 @@ use loadmaster_framework::{Code, CycleState, Permitted, PodInfo, Row};
 
 use super::binding::{Assumed, Binding, PERMIT_WAIT_MAX, PermitWait, Stage};
 use super::effect::{Effect, Effects, Observation, Outcome, Tell};
+use super::extending::takes_part;
 use super::failure::Failed;
 use super::nominations::Nomination;
 use super::{Cycled, Engine};
+use crate::evaluate::Extended;
 use crate::guard::{self, Site};
 use crate::queue::{QueuedPod, SeatIdx};
 use crate::scheduler::Decision;
@@ -19,7 +21,7 @@ use crate::time::Now;
 impl Engine {
     /// Runs at most one scheduling cycle.
     pub fn cycle(&mut self, now: Now, effects: &mut Effects) -> Cycled {
-        if self.n_binding >= self.options.bind_window {
+        if self.is_suspended() || self.n_binding >= self.options.bind_window {
             return Cycled::Waiting;
         }
         self.watched(effects, |engine, effects| engine.try_next(now, effects))
@@ -56,33 +58,59 @@ impl Engine {
 
     fn attempt(&mut self, now: Now, queued: QueuedPod, effects: &mut Effects) {
         let began = (self.options.ticks)();
-        let pod = queued.info.pod.clone();
         let seat = &mut self.seats[queued.seat.0 as usize];
+        if takes_part(&seat.profile.extenders, &queued.info.pod) {
+            return self.attempt_extended(now, queued, began, effects);
+        }
         seat.scheduler.search_from(self.search_start);
-        let decision = seat.scheduler.decide(&mut self.world, &pod);
+        let decision = seat.scheduler.decide(&mut self.world, &queued.info.pod);
         self.search_start = seat.scheduler.search_start();
         let code = if let Decision::Failed(_) = decision { Code::Error } else { Code::Success };
         // All plugins together; filtering and scoring is one pass over them.
         guard::timed(|| seat.profile.who(guard::ALL), Site::Filter, code, began);
-        let failed = match decision {
-            Decision::Place { row, .. } => {
-                let cycle = seat.scheduler.take_cycle(&self.world, &pod, row);
-                self.observe_algorithm(began, effects);
-                match cycle {
-                    Ok(cycle) => match self.assume(now, &queued, row, cycle) {
-                        Ok(()) => return self.begin_binding(now, &pod.uid, effects),
-                        Err(failed) => failed,
-                    },
-                    Err(rejected) => Failed::again(&self.seat(queued.seat).profile, &rejected),
-                }
+        match decision {
+            Decision::Place { row, .. } => self.place(now, queued, row, began, effects),
+            Decision::Unschedulable => {
+                self.nothing_fits(now, queued, began, &Extended::default(), effects);
             }
-            Decision::Unschedulable => return self.nothing_fits(now, queued, began, effects),
-            Decision::Failed(text) => {
-                self.observe_algorithm(began, effects);
-                Failed::error(text)
-            }
+            Decision::Failed(text) => self.attempt_failed(now, queued, text, began, effects),
+        }
+    }
+
+    /// A node was found.
+    pub(super) fn place(
+        &mut self,
+        now: Now,
+        queued: QueuedPod,
+        row: Row,
+        began: u64,
+        effects: &mut Effects,
+    ) {
+        let pod = queued.info.pod.clone();
+        let seat = &mut self.seats[queued.seat.0 as usize];
+        let cycle = seat.scheduler.take_cycle(&self.world, &pod, row);
+        self.observe_algorithm(began, effects);
+        let failed = match cycle {
+            Ok(cycle) => match self.assume(now, &queued, row, cycle) {
+                Ok(()) => return self.begin_binding(now, &pod.uid, effects),
+                Err(failed) => failed,
+            },
+            Err(rejected) => Failed::again(&self.seat(queued.seat).profile, &rejected),
         };
         self.fail(now, queued, failed, &Nomination::clear(), began, effects);
+    }
+
+    /// Something went wrong before a node was found.
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Now,
+        queued: QueuedPod,
+        text: String,
+        began: u64,
+        effects: &mut Effects,
+    ) {
+        self.observe_algorithm(began, effects);
+        self.fail(now, queued, Failed::error(text), &Nomination::clear(), began, effects);
     }
 
     pub(super) fn observe_algorithm(&self, began: u64, effects: &mut Effects) {
@@ -115,6 +143,7 @@ impl Engine {
             cycle,
             stage: Stage::Permit { waits: Vec::new(), since: now.mono },
             flights: Vec::new(),
+            is_failing: false,
             began: now.mono,
             asked: now.mono,
         };

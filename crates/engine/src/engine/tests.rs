@@ -1,5 +1,7 @@
 //! Cycles from the queue to the API server, with a plugin that does at each point what the pod's labels say.
 
+mod extenders;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +126,8 @@ struct Bench {
     engine: Engine,
     now: Now,
     calls: Vec<Call>,
+    /// Questions to extenders that have no answer yet.
+    asks: Vec<Extend>,
     said: Vec<String>,
 }
 
@@ -133,20 +137,25 @@ impl Bench {
     }
 
     fn with(options: Options) -> Bench {
+        Bench::extended(options, json!([]))
+    }
+
+    fn extended(options: Options, extenders: Value) -> Bench {
         let profile = json!({"plugins": {
             "multiPoint": {"enabled": [{"name": "Obedient"}], "disabled": [{"name": "DefaultBinder"}]},
             "bind": {"enabled": [{"name": "Obedient"}, {"name": "DefaultBinder"}]},
         }});
-        Bench::of(options, OBEDIENT, &profile)
+        Bench::of(options, OBEDIENT, &profile, extenders)
     }
 
-    /// With one more plugin, and this profile.
-    fn of(options: Options, plugin: PluginDef, profile: &Value) -> Bench {
+    /// With one more plugin, this profile, and these extenders.
+    fn of(options: Options, plugin: PluginDef, profile: &Value, extenders: Value) -> Bench {
         let registry: Registry = loadmaster_plugins::in_tree().with(plugin);
         let gates = Gates::default();
         let config = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
+            "extenders": extenders,
             "profiles": [profile],
         });
         let checked = check_value(config, &registry, &gates).unwrap();
@@ -158,6 +167,7 @@ impl Bench {
             engine: Engine::new(profiles.collect(), gates, options),
             now,
             calls: Vec::new(),
+            asks: Vec::new(),
             said: Vec::new(),
         };
         bench.node("a", "2");
@@ -233,6 +243,10 @@ impl Bench {
                     let status = status.map_or(String::new(), |status| format!(" {status}"));
                     self.said.push(format!("call {resource}/{name}/{subresource}{status}"));
                     self.calls.push(call);
+                }
+                Effect::Extend(extend) => {
+                    self.said.push(extenders::asked(&extend));
+                    self.asks.push(extend);
                 }
                 Effect::Tell(tell) => {
                     self.said

@@ -11,9 +11,9 @@ use loadmaster_framework::{
 use loadmaster_stdx::Set;
 
 use super::filters::Filters;
-use super::{Evaluation, NodeVerdict, Rejected, Verdict};
+use super::{Evaluation, Extended, NodeVerdict, Rejected, Verdict};
 use crate::guard::{self, Site};
-use crate::profile::{Member, Profile};
+use crate::profile::{EXTENDER, Member, Profile};
 use crate::search::Walk;
 
 /// Evaluates a pod as upstream's PreFilter, Filter, PreScore, Score and NormalizeScore do, over all nodes. `states` is changed
@@ -45,16 +45,17 @@ pub fn attempt(
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> Attempted {
-    search(profile, world, states, pod, None)
+    search(profile, world, states, pod, None, &Extended::default())
 }
 
-/// The same about the nodes that a walk visits, with only as many feasible ones as it wants.
+/// The same about the nodes that a walk visits, with only as many feasible ones as it wants, once extenders have spoken.
 pub fn search(
     profile: &Profile,
     world: &World,
     states: &mut PluginStates,
     pod: &PodInfo,
     walk: Option<Walk<'_>>,
+    extended: &Extended,
 ) -> Attempted {
     if world.nodes().is_empty() {
         return Attempted::default();
@@ -72,6 +73,7 @@ pub fn search(
             evaluation.pre_filter = Some(rejected);
         }
     }
+    extend(extended, world, &mut evaluation);
     if evaluation.failure.is_none()
         && let Err(failure) = attempt.score(&mut evaluation)
     {
@@ -82,6 +84,32 @@ pub fn search(
         }
     }
     Attempted { evaluation, cycle: attempt.cycle, skipped: attempt.skipped, n_visited }
+}
+
+/// Puts what extenders said over what plugins said.
+fn extend(extended: &Extended, world: &World, evaluation: &mut Evaluation) {
+    if extended.is_empty() {
+        return;
+    }
+    let mut also = BTreeSet::new();
+    for node in &mut evaluation.nodes {
+        let name = world.node(node.row).map_or("", |node| node.name());
+        let Some(verdict) = extended.verdict(node.row, name) else { continue };
+        if let Verdict::Rejected(Rejected { plugin: Some(plugin), .. }) = &node.verdict {
+            also.insert(*plugin);
+        }
+        // A node that an extender speaks ill of and leaves in all the same is feasible.
+        if node.verdict != Verdict::Feasible || extended.left_out.contains(&node.row) {
+            node.verdict = verdict;
+        }
+    }
+    if !extended.left_out.is_empty() {
+        also.insert(EXTENDER);
+    }
+    evaluation.also_rejected_by = also.into_iter().collect();
+    let is_unheard_of = |name: &str| world.nodes().row(name).is_none();
+    let elsewhere = extended.failures.iter().filter(|(name, _)| is_unheard_of(name));
+    evaluation.elsewhere = elsewhere.map(|(_, failure)| super::rejected(failure)).collect();
 }
 
 /// Filter's verdicts about some rows, narrowed by PreFilter or not, nominated pods included: what upstream asks about a pod's

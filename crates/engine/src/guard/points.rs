@@ -95,7 +95,7 @@ impl<T: Yes> Answer for Step<T> {
     }
     fn code(&self) -> Option<Code> {
         match self {
-            Step::Call(_) | Step::Wait { .. } => None,
+            Step::Call(_) | Step::AskExtenders(_) | Step::Wait { .. } => None,
             Step::Done(answer) => Some(answer.code()),
             Step::Fail(rejection) => Some(rejection.code()),
         }

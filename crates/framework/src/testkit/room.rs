@@ -74,7 +74,7 @@ impl Bench {
         let mut cycle = CycleState::default();
         let verdicts =
             CpuOnly.verdicts(Cx { world: &self.world, cycle: &cycle, states: &self.states }, &pod);
-        let unfit = Unfit { verdicts: &verdicts, feasibility: &CpuOnly };
+        let unfit = Unfit { verdicts: &verdicts, feasibility: &CpuOnly, extenders: false };
         let cx = SerialCx { world: &self.world, cycle: &mut cycle, states: &mut self.states };
         let step = point.post_filter(cx, &pod, unfit, &mut Rng::new(seed), Input::Start);
         let done = match step {
@@ -82,6 +82,9 @@ impl Bench {
             Step::Fail(rejection) => return Ok(super::verdict(Err(rejection))),
             Step::Call(request) => return Ok(format!("calls {request:?}")),
             Step::Wait { on, .. } => return Ok(format!("waits for {on:?}")),
+            Step::AskExtenders(candidates) => {
+                return Ok(format!("asks extenders about {} candidates", candidates.len()));
+            }
         };
         let mut said = Vec::new();
         match done.nominated_node.as_deref() {

@@ -220,7 +220,7 @@ fn preemption(loaded: &Loaded<'_>, seed: u64) -> Value {
     let Some(member) = member else { return answer };
     let filters = Filters { profile, skipped: &attempted.skipped };
     let verdicts = evaluation.codes(world, pod);
-    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters };
+    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters, extenders: false };
     let mut cycle = attempted.cycle.clone();
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
     let step = member.point.post_filter(cx, pod, unfit, &mut Rng::new(seed), Input::Start);

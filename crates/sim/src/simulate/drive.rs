@@ -283,7 +283,8 @@ impl<'a> Run<'a> {
                     self.report.bound_after_flush += 1;
                 }
                 Effect::Observe(Observation::Panicked(panic)) => self.report.panics += panic.times,
-                Effect::Tell(_) | Effect::Observe(_) => {}
+                // No profile of a simulation has extenders.
+                Effect::Extend(_) | Effect::Tell(_) | Effect::Observe(_) => {}
             }
         }
         Ok(())

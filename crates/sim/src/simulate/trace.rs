@@ -89,6 +89,7 @@ fn of_event(event: &Event) -> String {
 fn of_effect(effect: &Effect) -> Option<String> {
     match effect {
         Effect::Call(call) => Some(of_call(call)),
+        Effect::Extend(extend) => Some(format!("ask extender: {:?}", extend.ask)),
         Effect::Tell(tell) => {
             Some(format!("{} {}: {}", tell.reason, tell.regarding.name, tell.note))
         }

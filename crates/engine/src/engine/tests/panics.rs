@@ -244,7 +244,7 @@ fn bench(queue_sort: &str) -> Bench {
         // Before the one of the tree, which would end the round.
         "postFilter": {"enabled": [{"name": "Nervous"}, {"name": "DefaultPreemption"}], "disabled": [{"name": "*"}]},
     }});
-    let mut bench = Bench::of(Options::default(), NERVOUS, &profile);
+    let mut bench = Bench::of(Options::default(), NERVOUS, &profile, json!([]));
     bench.node("b", "1");
     bench.said.clear();
     bench

@@ -3,7 +3,7 @@
 use loadmaster_framework::Row;
 
 use super::*;
-use crate::evaluate::{Verdict, one_by_one};
+use crate::evaluate::{Extended, Verdict, one_by_one};
 use crate::scheduler::{Decision, Scheduler};
 
 /// Nodes in three zones; every third is too small, and every seventh is tainted.
@@ -93,8 +93,14 @@ fn check(n_nodes: usize, percentage: i64, n_wanted: usize, spec: &Value) {
         let (found, next) = naive(&profile, &world, &pod, start, n_wanted);
         let order = world.nodes().order().rows();
         let search = crate::search::Walk { search: profile.search, order: &order, start };
-        let twin =
-            one_by_one::search(&profile, &world, &mut profile.states.clone(), &pod, Some(search));
+        let twin = one_by_one::search(
+            &profile,
+            &world,
+            &mut profile.states.clone(),
+            &pod,
+            Some(search),
+            &Extended::default(),
+        );
         let evaluation = &twin.evaluation;
         let feasible: Vec<Row> = evaluation
             .nodes

@@ -1,0 +1,299 @@
+//! Calls on HTTP extenders: a POST with JSON, over connections that are kept (upstream's `HTTPExtender.send`).
+//!
+//! | | as upstream | else |
+//! | --- | --- | --- |
+//! | time | one limit for connecting, asking and reading the answer | |
+//! | status | anything but 200 is an error | redirects are not followed |
+//! | TLS | by the URL's scheme; `enableHTTPS` without an authority verifies nothing | HTTP/1.1 only; no proxy from the environment |
+//! | body | what follows the first JSON value is not read | longer than [`ANSWER_BYTES_MIN`] and twice the question is an error |
+//!
+//! Errors are upstream's words as far as they do not name sockets of one connection.
+
+#![expect(clippy::disallowed_types, reason = "connections are shared between tasks")]
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use http::header;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use kube::Config;
+use kube::client::ConfigExt;
+use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
+use rustls::ClientConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::answer::causes;
+use crate::connect::{Address, address};
+
+/// An answer may always be so long. An honest one repeats at most the nodes it was sent, so that beyond this it may be twice as
+/// long as the question; an endless one is cut there.
+pub const ANSWER_BYTES_MIN: usize = 16 << 20;
+
+/// Connections that are kept while nobody uses them.
+const IDLE_MAX: usize = 8;
+
+/// An extender's TLS settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("extender {url_prefix:?}: {text}")]
+pub struct ExtenderError {
+    /// Its `urlPrefix`.
+    pub url_prefix: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+type Connection = http1::SendRequest<Full<Bytes>>;
+
+/// The connections to one extender.
+pub struct ExtenderClient {
+    /// Where it is. An address that is none fails every call, as upstream's does.
+    address: Result<Address, String>,
+    tls: Arc<ClientConfig>,
+    server_name: String,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl ExtenderClient {
+    /// Reads certificates, and does not connect.
+    ///
+    /// # Errors
+    ///
+    /// When certificates or keys cannot be used.
+    pub fn new(extender: &Extender) -> Result<ExtenderClient, ExtenderError> {
+        let url = &extender.url_prefix;
+        let address = match url.parse::<http::Uri>() {
+            Ok(parsed) => address(&parsed).map_err(|_| {
+                let scheme = parsed.scheme_str().unwrap_or_default();
+                format!("unsupported protocol scheme {scheme:?}")
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        let config = extender.tls_config.clone().unwrap_or_default();
+        let tls = tls(&config, extender.enable_https)
+            .map_err(|text| ExtenderError { url_prefix: url.clone(), text })?;
+        let host = address.as_ref().map(|address| address.host.clone()).unwrap_or_default();
+        let server_name = if config.server_name.is_empty() { host } else { config.server_name };
+        Ok(ExtenderClient { address, tls, server_name, idle: Mutex::default() })
+    }
+
+    /// Posts a message to a URL of this extender, and reads the answer. `action` is the verb as the configuration has it.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer, in upstream's words.
+    pub async fn call(
+        &self,
+        action: &str,
+        url: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, String> {
+        let bytes_max = ANSWER_BYTES_MIN.saturating_add(body.len().saturating_mul(2));
+        let deadline = tokio::time::Instant::now() + timeout;
+        let asked = tokio::time::timeout_at(deadline, self.ask(url, body)).await;
+        let (response, connection) = match asked {
+            Ok(Ok(asked)) => asked,
+            Ok(Err(text)) => return Err(format!("Post {url:?}: {text}")),
+            Err(_) => {
+                let text =
+                    "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+                return Err(format!("Post {url:?}: {text}"));
+            }
+        };
+        let status = response.status().as_u16();
+        if status != 200 {
+            return Err(format!("failed {action} with extender at URL {url}, code {status}"));
+        }
+        match tokio::time::timeout_at(deadline, collect(response.into_body(), bytes_max)).await {
+            Ok(Ok(body)) => {
+                self.keep(connection);
+                Ok(body)
+            }
+            Ok(Err(text)) => Err(text),
+            Err(_) => Err("context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned()),
+        }
+    }
+
+    /// The head of the answer. A request that a kept connection did not take goes over a new one.
+    async fn ask(
+        &self,
+        url: &str,
+        body: Bytes,
+    ) -> Result<(http::Response<hyper::body::Incoming>, Connection), String> {
+        let address = self.address.as_ref().map_err(String::clone)?;
+        let path = url.parse::<http::Uri>().map_err(|error| error.to_string())?;
+        let path = path.path_and_query().map_or("/", |path| path.as_str());
+        let request = http::Request::post(path)
+            .header(header::HOST, host(address))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::USER_AGENT, concat!("loadmaster/", env!("CARGO_PKG_VERSION")))
+            .body(Full::new(body))
+            .map_err(|error| error.to_string())?;
+        let mut request = request;
+        while let Some(mut connection) = self.take_idle() {
+            if connection.ready().await.is_err() {
+                continue;
+            }
+            match connection.try_send_request(request).await {
+                Ok(response) => return Ok((response, connection)),
+                Err(mut error) => match error.take_message() {
+                    Some(not_sent) => request = not_sent,
+                    None => return Err(lost(&error.into_error())),
+                },
+            }
+        }
+        let mut connection = self.dial(address).await?;
+        let response = connection.send_request(request).await.map_err(|error| lost(&error))?;
+        Ok((response, connection))
+    }
+
+    async fn dial(&self, address: &Address) -> Result<Connection, String> {
+        let stream = TcpStream::connect((&*address.host, address.port)).await;
+        let stream = stream.map_err(|error| {
+            let to = &address.authority;
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    format!("dial tcp {to}: connect: connection refused")
+                }
+                _ => format!("dial tcp {to}: {error}"),
+            }
+        })?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        if !address.is_https {
+            return speak(stream).await;
+        }
+        let name = ServerName::try_from(self.server_name.clone())
+            .map_err(|error| format!("{:?}: {error}", self.server_name))?;
+        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await;
+        speak(stream.map_err(|error| causes(&error))?).await
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|connection| !connection.is_closed());
+        if idle.len() < IDLE_MAX && !connection.is_closed() {
+            idle.push(connection);
+        }
+    }
+}
+
+async fn speak<T>(stream: T) -> Result<Connection, String>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(error = %causes(&error), "connection to an extender ended");
+        }
+    });
+    Ok(sender)
+}
+
+/// As Go writes it: without the port that is usual.
+fn host(address: &Address) -> &str {
+    let usual = if address.is_https { ":443" } else { ":80" };
+    address.authority.strip_suffix(usual).unwrap_or(&address.authority)
+}
+
+async fn collect(mut body: hyper::body::Incoming, bytes_max: usize) -> Result<Bytes, String> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match lost(&error) {
+            ended if ended == "EOF" => "unexpected EOF".to_owned(),
+            other => other,
+        })?;
+        if let Ok(piece) = frame.into_data() {
+            if all.len() + piece.len() > bytes_max {
+                return Err(format!("the answer is longer than {bytes_max} bytes"));
+            }
+            all.extend_from_slice(&piece);
+        }
+    }
+    Ok(all.freeze())
+}
+
+/// A connection that ended, in Go's words.
+fn lost(error: &hyper::Error) -> String {
+    use std::error::Error as _;
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(cause) = cause.downcast_ref::<io::Error>()
+            && cause.kind() == io::ErrorKind::ConnectionReset
+        {
+            return "read: connection reset by peer".to_owned();
+        }
+        source = cause.source();
+    }
+    match error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+        true => "EOF".to_owned(),
+        false => causes(error),
+    }
+}
+
+/// As upstream's `makeTransport` and client-go's `TLSConfigFor`: data goes before files; a certificate without a key is not used.
+fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfig>, String> {
+    let has_ca = !config.ca_data.is_empty() || !config.ca_file.is_empty();
+    let insecure = config.insecure || enable_https && !has_ca;
+    if insecure && has_ca {
+        return Err(
+            "specifying a root certificates file with the insecure flag is not allowed".to_owned()
+        );
+    }
+    // Only its part about TLS is used.
+    let mut kube = Config::new(http::Uri::from_static("https://extender"));
+    kube.accept_invalid_certs = insecure;
+    if insecure {
+        // Nothing is looked up in them.
+        kube.root_cert = Some(Vec::new());
+    } else if has_ca {
+        let pem = pem(&config.ca_data, &config.ca_file)?;
+        let certificates: Result<Vec<Vec<u8>>, _> = CertificateDer::pem_slice_iter(&pem)
+            .map(|found| found.map(|certificate| certificate.to_vec()))
+            .collect();
+        let certificates = certificates.map_err(|error| error.to_string())?;
+        if certificates.is_empty() {
+            return Err(
+                "unable to load root certificates: unable to parse bytes as PEM block".to_owned()
+            );
+        }
+        kube.root_cert = Some(certificates);
+    }
+    let has = |data: &str, file: &str| !data.is_empty() || !file.is_empty();
+    if has(&config.cert_data, &config.cert_file) && has(&config.key_data, &config.key_file) {
+        let encoded = |data: &str, file: &str| pem(data, file).map(|pem| STANDARD.encode(pem));
+        let auth = serde_json::json!({
+            "client-certificate-data": encoded(&config.cert_data, &config.cert_file)?,
+            "client-key-data": encoded(&config.key_data, &config.key_file)?,
+        });
+        kube.auth_info = serde_json::from_value(auth).map_err(|error| error.to_string())?;
+    }
+    let mut tls = kube.rustls_client_config().map_err(|error| causes(&error))?;
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(tls))
+}
+
+fn pem(data: &str, file: &str) -> Result<Vec<u8>, String> {
+    if data.is_empty() {
+        return std::fs::read(file).map_err(|error| format!("open {file}: {error}"));
+    }
+    STANDARD.decode(data).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

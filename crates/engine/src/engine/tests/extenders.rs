@@ -1,0 +1,509 @@
+//! Attempts that ask extenders, with answers from a script.
+
+use loadmaster_extender::{Answer, Question};
+
+use super::*;
+
+/// A question in a line: the extender's place, and about what.
+pub(super) fn asked(extend: &Extend) -> String {
+    let about = match &extend.ask.question {
+        Question::Filter(nodes) | Question::Prioritize(nodes) => nodes.join(" "),
+        Question::Preempt(victims) => serde_json::to_string(victims).unwrap(),
+        Question::Bind(node) => node.to_string(),
+    };
+    let verb = extend.ask.question.verb().name();
+    format!("{} {verb} {}: {about}", extend.ask.extender, extend.ask.name)
+}
+
+impl Bench {
+    /// Nodes a and b with two CPUs each, and these extenders.
+    fn asking(extenders: Value) -> Bench {
+        let mut bench = Bench::extended(Options::default(), extenders);
+        bench.node("b", "2");
+        bench
+    }
+
+    fn node_of(&self, uid: &str) -> String {
+        let world = self.engine.world();
+        let row = world.row_of_pod(uid).unwrap();
+        world.node(row).unwrap().name().to_owned()
+    }
+
+    /// Answers a question; a text is an error.
+    fn extender_says(&mut self, nth: usize, answer: Value) {
+        let Extend { id, ask } = self.asks.remove(nth);
+        let answer = match answer {
+            Value::String(error) => Err(error),
+            answer => Ok(Answer::read(ask.question.verb(), answer.to_string().as_bytes()).unwrap()),
+        };
+        self.apply(Event::Extended { call: id, answer });
+    }
+}
+
+/// Everything but the URL; asked by name.
+fn extender(config: Value) -> Value {
+    let mut extender = json!({"urlPrefix": "http://e", "nodeCacheCapable": true});
+    for (key, value) in config.as_object().unwrap() {
+        extender[key] = value.clone();
+    }
+    extender
+}
+
+fn filtering() -> Value {
+    json!([extender(json!({"filterVerb": "f"}))])
+}
+
+#[test]
+fn one_node_that_is_left_is_taken() {
+    let mut bench = Bench::asking(json!([extender(
+        json!({"filterVerb": "f", "prioritizeVerb": "p", "weight": 1})
+    )]));
+    bench.pod("web", json!({}));
+    assert_eq!(bench.cycle(), Cycled::Ran);
+    assert_eq!(bench.cycle(), Cycled::Waiting);
+    bench.extender_says(0, json!({"NodeNames": ["b"], "FailedNodes": {"a": "full"}}));
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+    assert_eq!(bench.cycle(), Cycled::Idle);
+}
+
+#[test]
+fn no_node_is_left() {
+    let check = |answer: Value, want: Expect| {
+        let mut bench = Bench::asking(filtering());
+        bench.pod("web", json!({}));
+        bench.cycle();
+        bench.extender_says(0, answer);
+        bench.check(&want);
+    };
+    check(
+        json!({"NodeNames": [], "FailedNodes": {"a": "full"}, "FailedAndUnresolvableNodes": {"b": "no gpu"}}),
+        expect![[r#"
+            0 filter web: a b
+            FailedScheduling web: 0/2 nodes are available: 1 full, 1 no gpu. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
+            call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 1 full, 1 no gpu. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+            0 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    // Nodes that are dropped without a word are not counted; those that nobody knows are.
+    check(
+        json!({"NodeNames": []}),
+        expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: 0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        json!({"FailedNodes": {"a": "full", "x": "full"}}),
+        expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: 0/2 nodes are available: 2 full. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 full. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        json!({"NodeNames": ["a"], "Error": "no idea"}),
+        expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: no idea
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"no idea","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        json!({"NodeNames": ["x"]}),
+        expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: extender "http://e" claims a filtered node "x" which is not found in the input node list
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"extender \"http://e\" claims a filtered node \"x\" which is not found in the input node list","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        json!("Post \"http://e/f\": EOF"),
+        expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: Post "http://e/f": EOF
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"Post \"http://e/f\": EOF","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
+    );
+}
+
+#[test]
+fn any_event_wakes_whom_an_extender_turned_down() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({}));
+    bench.said.clear();
+    bench.pass(20);
+    bench.check(&expect!["0 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"]);
+    bench.pod("other", json!({}));
+    bench.check(&expect!["1 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"]);
+    bench.node("b", "1");
+    bench.check(&expect!["2 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
+}
+
+#[test]
+fn extenders_are_asked_one_after_the_other() {
+    let both = json!([
+        extender(json!({"filterVerb": "f", "ignorable": true})),
+        extender(json!({"filterVerb": "f"})),
+    ]);
+    let mut bench = Bench::asking(both.clone());
+    bench.node("c", "2");
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({"NodeNames": ["c", "b"]}));
+    bench.extender_says(0, json!({"NodeNames": ["c"]}));
+    bench.check(&expect![[r#"
+        0 filter web: a b c
+        1 filter web: b c
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+    // The error of one whose errors do not count changes nothing.
+    let mut bench = Bench::asking(both);
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({"NodeNames": ["b"]}));
+    bench.extender_says(0, json!("connection refused"));
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        1 filter web: b
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+}
+
+#[test]
+fn scores_of_all_extenders_are_added() {
+    let config = json!([
+        extender(json!({"prioritizeVerb": "p", "weight": 1})),
+        extender(json!({"prioritizeVerb": "p", "weight": 3})),
+    ]);
+    let check = |answers: [Value; 2], order: [usize; 2], want: &str| {
+        let mut bench = Bench::asking(config.clone());
+        bench.pod("web", json!({}));
+        bench.cycle();
+        assert_eq!(std::mem::take(&mut bench.said).len(), 2, "both are asked at once");
+        bench.extender_says(order[0], answers[order[0]].clone());
+        assert!(bench.said.is_empty());
+        bench.extender_says(0, answers[order[1]].clone());
+        assert_eq!(bench.node_of("web"), want);
+    };
+    let score = |a: i64, b: i64| json!([{"Host": "a", "Score": a}, {"Host": "b", "Score": b}]);
+    for order in [[0, 1], [1, 0]] {
+        check([score(10, 0), score(3, 6)], order, "a");
+        check([score(8, 0), score(3, 6)], order, "b");
+        // What fails costs its scores only.
+        check([json!("EOF"), score(3, 6)], order, "b");
+    }
+}
+
+/// The node that a pod gets among a and b, which are equal, when an extender scores them so.
+#[track_caller]
+fn check_scores(scores: Value, want: &[&str]) {
+    let mut seen = Vec::new();
+    for seed in 0..12 {
+        let extenders = json!([extender(json!({"prioritizeVerb": "p", "weight": 1}))]);
+        let mut bench = Bench::extended(Options { seed, ..Options::default() }, extenders);
+        bench.node("b", "2");
+        bench.pod("web", json!({}));
+        bench.cycle();
+        bench.extender_says(0, scores.clone());
+        seen.push(bench.node_of("web"));
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, want);
+}
+
+#[test]
+fn the_best_sum_wins() {
+    check_scores(json!([{"Host": "a", "Score": 1}, {"Host": "b", "Score": 2}]), &["b"]);
+    check_scores(json!([{"Host": "a", "Score": -1}]), &["b"]);
+    check_scores(json!([{"Host": "a", "Score": 0}, {"Host": "b", "Score": 0}]), &["a", "b"]);
+    check_scores(json!([]), &["a", "b"]);
+    check_scores(json!("EOF"), &["a", "b"]);
+    // As upstream: among equals only nodes that an extender named draw lots.
+    check_scores(json!([{"Host": "b", "Score": 0}]), &["b"]);
+    check_scores(json!([{"Host": "x", "Score": 100}]), &["a", "b"]);
+}
+
+#[test]
+fn pods_of_no_interest_are_not_told() {
+    let managing = json!([extender(json!({
+        "filterVerb": "f", "managedResources": [{"name": "e.com/gpu", "ignoredByScheduler": true}],
+    }))]);
+    let mut bench = Bench::asking(managing);
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.check(&expect![[r#"
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+    // NodeResourcesFit leaves the resource to the extender.
+    let resources = json!({"requests": {"e.com/gpu": "1"}, "limits": {"e.com/gpu": "1"}});
+    let containers = json!({"containers": [{"name": "c", "resources": resources}]});
+    bench.set_pod("gpu", json!({}), containers, json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.check(&expect![[r#"
+        0 filter gpu: a b
+        call pods/gpu/binding
+        0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
+}
+
+#[test]
+fn a_promised_node_is_tried_first() {
+    let mut bench = Bench::asking(filtering());
+    bench.set_pod("web", json!({}), json!({}), json!({"nominatedNodeName": "b"}));
+    bench.cycle();
+    bench.extender_says(0, json!({"NodeNames": ["b"]}));
+    bench.check(&expect![[r#"
+        0 filter web: b
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+    for answer in [json!({"FailedNodes": {"b": "not this one"}}), json!("EOF")] {
+        let mut bench = Bench::asking(filtering());
+        bench.set_pod("web", json!({}), json!({}), json!({"nominatedNodeName": "b"}));
+        bench.cycle();
+        bench.extender_says(0, answer);
+        bench.extender_says(0, json!({"NodeNames": ["a"]}));
+        assert_eq!(bench.said.last().unwrap(), "call pods/web/binding");
+    }
+}
+
+#[test]
+fn objects_wait_for_the_attempt() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.apply(Event::Gone(Name::Node(Str::new("a"))));
+    bench.node("c", "2");
+    bench.pod("next", json!({}));
+    assert_eq!(bench.cycle(), Cycled::Waiting);
+    let nodes = |bench: &Bench| -> Vec<String> {
+        bench.engine.world().node_infos().map(|node| node.name().to_owned()).collect()
+    };
+    assert_eq!(nodes(&bench), ["a", "b"]);
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    let mut after = nodes(&bench);
+    after.sort_unstable();
+    assert_eq!(after, ["b", "c"]);
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        call pods/web/binding
+        1 active, 0 backing off, 0 unschedulable, 1 assumed, 0 on a"#]]);
+    assert_eq!(bench.cycle(), Cycled::Ran);
+    bench.check(&expect![[r#"
+        0 filter next: c b
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 0 on a"#]]);
+}
+
+#[test]
+fn the_pod_may_go_while_an_extender_is_asked() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.apply(Event::Gone(Name::Pod("web".into())));
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.answer(Err("not found"));
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        call pods/web/binding
+        FailedScheduling web: running Bind plugin "DefaultBinder": not found
+        0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
+    // The same when it is turned down.
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.apply(Event::Gone(Name::Pod("web".into())));
+    bench.extender_says(0, json!({}));
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: 0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
+    assert_eq!(bench.cycle(), Cycled::Idle);
+}
+
+#[test]
+fn an_answer_that_never_comes_fails_the_attempt() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.pass(9);
+    assert_eq!(bench.cycle(), Cycled::Waiting);
+    assert_eq!(bench.engine.deadline(), Some(Mono(20 * SECOND)));
+    bench.pass(1);
+    bench.check(&expect![[r#"
+        0 filter web: a b
+        FailedScheduling web: no answer came from the extender
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:30Z","message":"no answer came from the extender","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
+    // And when it comes after all, nobody waits for it.
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.check(&expect!["0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
+}
+
+#[test]
+fn a_binding_that_fails_meanwhile_ends_afterwards() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("first", json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.pod("second", json!({}));
+    bench.cycle();
+    bench.answer(Err("the server is busy"));
+    bench.check(&expect![[r#"
+        0 filter first: a b
+        call pods/first/binding
+        0 filter second: a b
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.check(&expect![[r#"
+        call pods/second/binding
+        FailedScheduling first: running Bind plugin "DefaultBinder": the server is busy
+        call pods/first/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"running Bind plugin \"DefaultBinder\": the server is busy","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+}
+
+#[test]
+fn objects_are_kept_back_at_the_bound() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    assert!(bench.engine.hears_objects());
+    for _ in 0..16 << 10 {
+        bench.apply(Event::Gone(Name::Pod("nobody".into())));
+    }
+    assert!(!bench.engine.hears_objects());
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    assert!(bench.engine.hears_objects());
+}
+
+/// A node full of pods without priority, and an important pod; what extenders say about it.
+fn preempting(extenders: Value) -> Bench {
+    let mut bench = Bench::asking(extenders);
+    for (pod, node) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
+        bench.set_pod(pod, json!({}), json!({"nodeName": node}), json!({}));
+    }
+    bench.set_pod("vip", json!({}), json!({"priority": 10}), json!({}));
+    bench.cycle();
+    bench
+}
+
+#[test]
+fn extenders_have_a_say_in_preemption() {
+    let config = json!([extender(json!({"preemptVerb": "x"}))]);
+    let says = |answer: Value, want: Expect| {
+        let mut bench = preempting(config.clone());
+        bench.extender_says(0, answer);
+        bench.check(&want);
+    };
+    says(
+        json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "b2"}]}}}),
+        expect![[r#"
+        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+        call pods/b2/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"default-scheduler: preempting to accommodate a higher priority pod","reason":"PreemptionByScheduler","status":"True","type":"DisruptionTarget"}]}
+        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu.
+        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}],"nominatedNodeName":"b"}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+    );
+    says(
+        json!({"NodeNameToMetaVictims": {}}),
+        expect![[r#"
+        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: no candidate node for preemption
+        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: no candidate node for preemption","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+    );
+    says(
+        json!({"NodeNameToMetaVictims": {"b": {}}}),
+        expect![[r#"
+        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: expected at least one victim pod on node "b"
+        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: expected at least one victim pod on node \"b\"","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+    );
+    says(
+        json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "a1"}]}}}),
+        expect![[r#"
+        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: extender: http://e claims to preempt pod (UID: &{a1}) on node: b, but the pod is not found on that node
+        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: extender: http://e claims to preempt pod (UID: &{a1}) on node: b, but the pod is not found on that node","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+    );
+    says(
+        json!("EOF"),
+        expect![[r#"
+        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: EOF
+        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: EOF","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
+        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+    );
+    let ignorable = json!([extender(json!({"preemptVerb": "x", "ignorable": true}))]);
+    let mut bench = preempting(ignorable);
+    bench.extender_says(0, json!("EOF"));
+    assert_eq!(bench.calls.len(), 2, "{:?}", bench.said);
+}
+
+#[test]
+fn an_extender_binds() {
+    let check = |ignorable: bool, answer: Value, want: Expect| {
+        let config = json!([extender(json!({"bindVerb": "b", "ignorable": ignorable}))]);
+        let mut bench = Bench::extended(Options::default(), config);
+        bench.pod("web", json!({}));
+        bench.cycle();
+        bench.extender_says(0, answer);
+        bench.check(&want);
+    };
+    check(
+        false,
+        json!({}),
+        expect![[r#"
+        0 bind web: a
+        Scheduled web: Successfully assigned default/web to a
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]],
+    );
+    check(
+        false,
+        json!({"Error": "no such pod"}),
+        expect![[r#"
+        0 bind web: a
+        FailedScheduling web: no such pod
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"no such pod","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        false,
+        json!("EOF"),
+        expect![[r#"
+        0 bind web: a
+        FailedScheduling web: EOF
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"EOF","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
+    );
+    check(
+        true,
+        json!("EOF"),
+        expect![[r#"
+        0 bind web: a
+        call pods/web/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]],
+    );
+}
+
+#[test]
+fn a_binder_that_never_answers() {
+    let config = json!([extender(json!({"bindVerb": "b", "httpTimeout": "1s"}))]);
+    let mut bench = Bench::extended(Options::default(), config);
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.pass(6);
+    bench.check(&expect![[r#"
+        0 bind web: a
+        FailedScheduling web: no answer came from the extender
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:26Z","message":"no answer came from the extender","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
+        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
+    bench.extender_says(0, json!({}));
+    bench.check(&expect!["0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
+}
