@@ -12,8 +12,10 @@ use std::time::Instant;
 use clap::ValueEnum;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
+use loadmaster_engine::Profile;
 use loadmaster_engine::explain::explain;
-use loadmaster_framework::Registry;
+use loadmaster_extender::Verb;
+use loadmaster_framework::{PodInfo, Registry};
 use loadmaster_sim::load;
 use loadmaster_stdx::Chain;
 use serde::Serialize;
@@ -95,6 +97,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     let loaded = load::load(&snapshot, &setup.profiles, &setup.gates, &name);
     let loaded = loaded.map_err(|error| Failure::input(Chain(&error)))?;
     timings.lap("loading");
+    note_extenders(loaded.profile, &loaded.pod);
     let explanation = explain(loaded.profile, &loaded.world, &loaded.pod);
     timings.lap("deciding");
     let runs_on = runs_on.unwrap_or_default();
@@ -105,6 +108,21 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     // The process ends now: taking a hundred thousand objects apart would only take time.
     std::mem::forget((loaded.world, explanation, snapshot));
     Ok(if fits { Exit::Done } else { Exit::Finding })
+}
+
+/// What is shown is what plugins say: extenders that would have a say are named, and not asked.
+fn note_extenders(profile: &Profile, pod: &PodInfo) {
+    for extender in profile.extenders.iter() {
+        let verbs = [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind];
+        let verbs: Vec<&str> =
+            verbs.into_iter().filter(|verb| extender.has(*verb)).map(Verb::name).collect();
+        if !verbs.is_empty() && extender.is_interested(&pod.template.spec) {
+            let (url, verbs) = (&extender.url_prefix, verbs.join(", "));
+            complain(&format!(
+                "note: the scheduler would ask an extender, which is not asked here: {url} ({verbs})"
+            ));
+        }
+    }
 }
 
 /// The objects, and the namespace of pods that name none.

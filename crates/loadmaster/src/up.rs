@@ -106,6 +106,12 @@ fn options(args: &Args, setup: &Setup) -> Options {
 fn note_what_is_missing(setup: &Setup) {
     // Every default profile has these, so that a note on them would always be there; the cluster itself binds.
     let is_usual = |name: &&str| ["DefaultPreemption", "DefaultBinder"].contains(name);
+    for extender in &setup.checked.config.extenders {
+        complain(&format!(
+            "note: extenders are not asked in this cluster: {}",
+            extender.url_prefix
+        ));
+    }
     for profile in &setup.profiles {
         let post_filter = profile.post_filter.iter().map(|it| it.name);
         let binders = profile.bind.iter().map(|it| it.name);

@@ -32,6 +32,22 @@ fn check(args: &[&str], want: &Expect) {
 }
 
 #[test]
+fn extenders_are_named_and_not_asked() {
+    let config = r#"{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "extenders": [
+        {"urlPrefix": "http://all", "filterVerb": "f", "bindVerb": "b"},
+        {"urlPrefix": "http://gpu", "filterVerb": "f", "managedResources": [{"name": "e.com/gpu"}]}]}"#;
+    let folder = Folder::new().with("cluster.json", CLUSTER).with("config.json", config);
+    let text = folder.run(&["explain", "web", "--from", "cluster.json", "--config", "config.json"]);
+    let notes: Vec<&str> = text.lines().filter(|line| line.contains("extender")).collect();
+    assert_eq!(
+        notes,
+        [
+            "2> note: the scheduler would ask an extender, which is not asked here: http://all (filter, bind)"
+        ]
+    );
+}
+
+#[test]
 fn tables() {
     check(
         &["web", "--from", "cluster.json"],

@@ -5,6 +5,7 @@
 mod cluster;
 mod config;
 mod explain;
+mod extender;
 mod live;
 mod process;
 mod running;

@@ -1,0 +1,215 @@
+//! `loadmaster run` against the embedded API server, with an HTTP extender that does what the pod's name says.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the extender is a thread, and one of its answers takes long"
+)]
+#![expect(clippy::disallowed_types, reason = "what the extender heard is shared with its thread")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use expect_test::expect;
+use loadmaster_apiserver::http::serve;
+use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::{ApiServer, Options};
+use loadmaster_client::{Cluster, ClusterOptions, Lane, Lanes, Request};
+use serde_json::{Value, json};
+
+use crate::process::Folder;
+
+/// What it was asked: path and body.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// An extender on this machine, and its URL.
+fn extender() -> (String, Heard) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let heard = Heard::default();
+    let hears = heard.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let hears = hears.clone();
+            std::thread::spawn(move || while answer(stream.as_ref().unwrap(), &hears).is_some() {});
+        }
+    });
+    (url, heard)
+}
+
+/// Answers one request; `None` at the end of the connection.
+fn answer(mut stream: &TcpStream, heard: &Heard) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut length = 0;
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        let header = line.trim().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body: Value = serde_json::from_slice(&body).ok()?;
+    let pod = body["Pod"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    heard.lock().unwrap().push((path.clone(), body));
+    let (status, body) = match (&*path, &*pod) {
+        ("/x/filter", "slow") => {
+            std::thread::sleep(Duration::from_secs(2));
+            (200, json!({}))
+        }
+        ("/x/filter", "broken") => (500, json!({})),
+        ("/x/filter", "nowhere") => (
+            200,
+            json!({"NodeNames": [], "FailedNodes": {"a": "full"}, "FailedAndUnresolvableNodes": {"b": "no disk"}}),
+        ),
+        ("/x/filter", _) => (
+            200,
+            json!({"nodes": {"items": [{"metadata": {"name": "b"}}, {"metadata": {"name": "c"}}]}}),
+        ),
+        ("/x/score", _) => (200, json!([{"Host": "b", "Score": 1}, {"Host": "c", "Score": 9}])),
+        _ => (404, json!({})),
+    };
+    let body = body.to_string();
+    let length = body.len();
+    write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}").ok()
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn api_server(folder: &Folder) -> Lane {
+    let server = ApiServer::new(Options {
+        clock: Arc::new(jiff::Timestamp::now),
+        seed: 1,
+        limits: Limits::default(),
+        also_serve: Vec::new(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "it", "cluster": {"server": address}}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [{"name": "here", "context": {"cluster": "it", "user": "me"}}],
+    });
+    let text = text.to_string();
+    std::fs::write(folder.path("kubeconfig"), text).unwrap();
+    tokio::spawn(serve(listener, server.unwrap(), None));
+    let options = ClusterOptions {
+        kubeconfig: Some(folder.path("kubeconfig")),
+        context: None,
+        master: None,
+        user_agent: "test".to_owned(),
+    };
+    Lanes::new(&Cluster::find(&options).await.unwrap()).other
+}
+
+async fn create(api: &Lane, path: &str, object: Value) {
+    let request = Request::with(http::Method::POST, path, object.to_string());
+    let reply = api.call(&request).await.unwrap();
+    assert!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.body));
+}
+
+/// Waits until a pod has a node or a reason why not, and says which.
+async fn outcome(api: &Lane, pod: &str) -> String {
+    for _ in 0..1_500 {
+        let path = format!("/api/v1/namespaces/default/pods/{pod}");
+        let reply = api.call(&Request::get(path)).await.unwrap();
+        let pod: Value = serde_json::from_slice(&reply.body).unwrap();
+        if let Some(node) = pod["spec"]["nodeName"].as_str() {
+            return format!("on {node}");
+        }
+        let condition = &pod["status"]["conditions"][0];
+        if let (Some(reason), Some(message)) =
+            (condition["reason"].as_str(), condition["message"].as_str())
+        {
+            return format!("{reason}: {message}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    "nothing came of it".to_owned()
+}
+
+#[test]
+fn a_scheduler_with_an_extender() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(async {
+        let (url, heard) = extender();
+        let folder = Folder::new();
+        let api = api_server(&folder).await;
+        let config = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": folder.path("kubeconfig")},
+            "leaderElection": {"leaderElect": false},
+            "extenders": [{
+                "urlPrefix": format!("{url}/x/"), "filterVerb": "filter", "prioritizeVerb": "score", "weight": 5,
+                "httpTimeout": "300ms",
+            }],
+        });
+        std::fs::write(folder.path("config.json"), config.to_string()).unwrap();
+        for name in ["a", "b", "c"] {
+            let node = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "annotations": {"only": "extenders read this"}},
+                "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}},
+            });
+            create(&api, "/api/v1/nodes", node).await;
+        }
+        let command = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
+            .args(["run", "--config", "config.json", "--secure-port", "0"])
+            .current_dir(folder.path("."))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(folder.path("log")).unwrap())
+            .spawn();
+        let _running = Running(command.unwrap());
+        let mut said = Vec::new();
+        for name in ["web", "nowhere", "broken", "slow"] {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "annotations": {"note": "whole"}},
+                "spec": {"containers": [{"name": "main", "image": "x"}]},
+            });
+            create(&api, "/api/v1/namespaces/default/pods", pod).await;
+            said.push(format!("{name}: {}", outcome(&api, name).await.replace(&url, "URL")));
+        }
+        let log = std::fs::read_to_string(folder.path("log")).unwrap();
+        assert!(!said[0].ends_with("nothing came of it"), "{log}");
+        expect![].assert_eq(&said.join("\n"));
+        let heard = heard.lock().unwrap();
+        let about = |path: &str| &heard.iter().find(|(known, _)| known == path).unwrap().1;
+        let filter = about("/x/filter");
+        let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        let first = &filter["Nodes"]["items"][0];
+        let shown = json!({
+            "message": fields(filter),
+            "pod": fields(&filter["Pod"]),
+            "annotations": filter["Pod"]["metadata"]["annotations"],
+            "node": fields(first),
+            "metadata": fields(&first["metadata"]),
+            "nodes": filter["Nodes"]["items"].as_array().unwrap().len(),
+            "names": filter["NodeNames"],
+            "scored": about("/x/score")["Nodes"]["items"].as_array().unwrap().len(),
+        });
+        expect![].assert_eq(&serde_json::to_string_pretty(&shown).unwrap());
+    });
+}
