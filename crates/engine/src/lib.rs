@@ -9,6 +9,7 @@ pub mod evaluate;
 pub mod explain;
 pub mod guard;
 mod kept;
+pub mod log;
 mod pass;
 pub mod profile;
 pub mod queue;

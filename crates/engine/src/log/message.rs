@@ -1,0 +1,495 @@
+//! Calls and effects as protobuf messages. What stands here is the format: numbers are never used for something else.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use loadmaster_api::raw::RawError;
+use loadmaster_api::{Encoding, Raw, Str};
+use loadmaster_framework::request::{ObjectRef, Verb};
+use prost::{Enumeration, Message, Oneof};
+use serde_json::Value;
+
+use crate::engine::{
+    self, ApiError, CallId, Event, Lane, Name, Object, ObjectName, Observation, Outcome,
+};
+use crate::queue::SeatIdx;
+
+/// One entry. Times are relative to the entry before; the first of a block is absolute.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Entry {
+    /// Nanoseconds of the engine's clock.
+    #[prost(sint64, tag = "1")]
+    pub mono: i64,
+    /// By how much more, or less, the wall clock has gone on.
+    #[prost(sint64, tag = "2")]
+    pub wall: i64,
+    #[prost(oneof = "Step", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    pub step: Option<Step>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Step {
+    #[prost(message, tag = "3")]
+    Set(Set),
+    #[prost(message, tag = "4")]
+    Gone(Gone),
+    #[prost(message, tag = "5")]
+    Replied(Replied),
+    #[prost(message, tag = "6")]
+    Changed(Changed),
+    #[prost(message, tag = "7")]
+    Permit(Permit),
+    #[prost(message, tag = "8")]
+    Activate(Uids),
+    #[prost(message, tag = "9")]
+    Cycle(Nothing),
+    #[prost(message, tag = "10")]
+    Wake(Nothing),
+    #[prost(message, tag = "11")]
+    Left(Left),
+    #[prost(int32, tag = "12")]
+    End(i32),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Nothing {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(super) enum Kind {
+    Unknown = 0,
+    Pod = 1,
+    Node = 2,
+    Namespace = 3,
+    Service = 4,
+    ReplicationController = 5,
+    ReplicaSet = 6,
+    StatefulSet = 7,
+    PodDisruptionBudget = 8,
+    PriorityClass = 9,
+}
+
+/// An object, as the API server sent it.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Set {
+    #[prost(enumeration = "Kind", tag = "1")]
+    pub kind: i32,
+    /// The bare protobuf message.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub protobuf: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub json: Option<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Gone {
+    #[prost(enumeration = "Kind", tag = "1")]
+    pub kind: i32,
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Of a pod, its uid.
+    #[prost(string, tag = "3")]
+    pub name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Replied {
+    #[prost(uint64, tag = "1")]
+    pub call: u64,
+    /// JSON; without it, an error.
+    #[prost(string, optional, tag = "2")]
+    pub value: Option<String>,
+    #[prost(uint32, tag = "3")]
+    pub code: u32,
+    #[prost(string, tag = "4")]
+    pub message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Changed {
+    #[prost(string, tag = "1")]
+    pub group: String,
+    #[prost(string, tag = "2")]
+    pub resource: String,
+    #[prost(string, tag = "3")]
+    pub namespace: String,
+    #[prost(string, tag = "4")]
+    pub name: String,
+    /// JSON; without it, the object is gone.
+    #[prost(string, optional, tag = "5")]
+    pub value: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Permit {
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    #[prost(string, optional, tag = "2")]
+    pub plugin: Option<String>,
+    /// Why not; without it, allowed.
+    #[prost(string, optional, tag = "3")]
+    pub rejected: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Uids {
+    #[prost(string, repeated, tag = "1")]
+    pub uids: Vec<String>,
+}
+
+/// What a call left. Of observations, those that hang on nothing but the calls.
+#[derive(Clone, PartialEq, Message)]
+pub struct Left {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) effects: Vec<Effect>,
+    /// What a cycle did.
+    #[prost(enumeration = "Cycled", optional, tag = "2")]
+    pub(super) cycled: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(super) enum Cycled {
+    Ran = 0,
+    Idle = 1,
+    Waiting = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Effect {
+    #[prost(oneof = "Wanted", tags = "1, 2, 3, 4, 5")]
+    pub wanted: Option<Wanted>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Wanted {
+    #[prost(message, tag = "1")]
+    Call(Call),
+    #[prost(message, tag = "2")]
+    Tell(Tell),
+    #[prost(message, tag = "3")]
+    Attempt(Attempt),
+    /// [`Observation::Judged`], in words.
+    #[prost(string, tag = "4")]
+    Judged(String),
+    #[prost(string, tag = "5")]
+    Trouble(String),
+}
+
+/// A call on the API server. Lane and verb by name, for people.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Call {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub lane: String,
+    #[prost(string, tag = "3")]
+    pub verb: String,
+    #[prost(string, tag = "4")]
+    pub group: String,
+    #[prost(string, tag = "5")]
+    pub version: String,
+    #[prost(string, tag = "6")]
+    pub resource: String,
+    #[prost(string, tag = "7")]
+    pub namespace: String,
+    #[prost(string, tag = "8")]
+    pub name: String,
+    #[prost(string, tag = "9")]
+    pub subresource: String,
+    #[prost(string, optional, tag = "10")]
+    pub body: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tell {
+    #[prost(bool, tag = "1")]
+    pub is_warning: bool,
+    #[prost(string, tag = "2")]
+    pub reason: String,
+    #[prost(string, tag = "3")]
+    pub action: String,
+    #[prost(string, tag = "4")]
+    pub note: String,
+    #[prost(message, optional, tag = "5")]
+    pub regarding: Option<Named>,
+    #[prost(message, optional, tag = "6")]
+    pub related: Option<Named>,
+    #[prost(string, tag = "7")]
+    pub controller: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Named {
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(string, tag = "3")]
+    pub uid: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Attempt {
+    /// Number of the profile.
+    #[prost(uint32, tag = "1")]
+    pub profile: u32,
+    /// As metrics name it.
+    #[prost(string, tag = "2")]
+    pub outcome: String,
+}
+
+/// News as a message. `None` when it is an object without its bytes.
+pub(super) fn event(event: &Event, raw: Option<&Raw>) -> Option<Step> {
+    Some(match event {
+        Event::Set(object) => Step::Set(set(kind_of(object), raw?)),
+        Event::Gone(name) => Step::Gone(gone(name)),
+        Event::Replied { call: CallId(call), reply } => Step::Replied(match reply {
+            Ok(value) => {
+                Replied { call: *call, value: Some(value.to_string()), ..Replied::default() }
+            }
+            Err(ApiError { code, message }) => Replied {
+                call: *call,
+                value: None,
+                code: u32::from(*code),
+                message: message.clone(),
+            },
+        }),
+        Event::Changed { object: ObjectRef { group, resource, namespace, name }, value } => {
+            Step::Changed(Changed {
+                group: group.to_string(),
+                resource: resource.to_string(),
+                namespace: namespace.to_string(),
+                name: name.to_string(),
+                value: value.as_ref().map(Value::to_string),
+            })
+        }
+        Event::Permit { uid, plugin, verdict } => Step::Permit(Permit {
+            uid: uid.to_string(),
+            plugin: plugin.as_ref().map(ToString::to_string),
+            rejected: match verdict {
+                engine::Verdict::Allow => None,
+                engine::Verdict::Reject(why) => Some(why.clone()),
+            },
+        }),
+        Event::Activate(uids) => {
+            Step::Activate(Uids { uids: uids.iter().map(ToString::to_string).collect() })
+        }
+    })
+}
+
+fn set(kind: Kind, raw: &Raw) -> Set {
+    let bytes = Some(raw.bytes.clone());
+    match raw.encoding {
+        Encoding::Protobuf => Set { kind: kind.into(), protobuf: bytes, json: None },
+        Encoding::Json => Set { kind: kind.into(), protobuf: None, json: bytes },
+    }
+}
+
+fn kind_of(object: &Object) -> Kind {
+    match object {
+        Object::Node(_) => Kind::Node,
+        Object::Pod(_) => Kind::Pod,
+        Object::Namespace(_) => Kind::Namespace,
+        Object::Service(_) => Kind::Service,
+        Object::ReplicationController(_) => Kind::ReplicationController,
+        Object::ReplicaSet(_) => Kind::ReplicaSet,
+        Object::StatefulSet(_) => Kind::StatefulSet,
+        Object::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
+        Object::PriorityClass(_) => Kind::PriorityClass,
+    }
+}
+
+fn gone(name: &Name) -> Gone {
+    let (kind, namespace, name): (Kind, &str, &str) = match name {
+        Name::Pod(uid) => (Kind::Pod, "", uid),
+        Name::Node(name) => (Kind::Node, "", name),
+        Name::Namespace(name) => (Kind::Namespace, "", name),
+        Name::PriorityClass(name) => (Kind::PriorityClass, "", name),
+        Name::Service(namespace, name) => (Kind::Service, namespace, name),
+        Name::ReplicationController(namespace, name) => {
+            (Kind::ReplicationController, namespace, name)
+        }
+        Name::ReplicaSet(namespace, name) => (Kind::ReplicaSet, namespace, name),
+        Name::StatefulSet(namespace, name) => (Kind::StatefulSet, namespace, name),
+        Name::PodDisruptionBudget(namespace, name) => (Kind::PodDisruptionBudget, namespace, name),
+    };
+    Gone { kind: kind.into(), namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// Why a message cannot be turned into news.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventError {
+    /// An object's bytes.
+    #[error(transparent)]
+    Object(#[from] RawError),
+    /// The JSON of an answer.
+    #[error("reading an answer of the API server")]
+    Json(#[from] serde_json::Error),
+    /// A number that stands for nothing, or a field that is missing.
+    #[error("expected {expected}")]
+    Field {
+        /// What should be there.
+        expected: &'static str,
+    },
+}
+
+const A_KIND: EventError =
+    EventError::Field { expected: "an object of a kind that a scheduler follows" };
+
+/// An object from its bytes.
+pub(super) fn object(set: Set) -> Result<Object, EventError> {
+    let kind = set.kind();
+    let raw = match (set.protobuf, set.json) {
+        (Some(bytes), None) => Raw { encoding: Encoding::Protobuf, bytes },
+        (None, Some(bytes)) => Raw { encoding: Encoding::Json, bytes },
+        _ => return Err(EventError::Field { expected: "one form of an object" }),
+    };
+    Ok(match kind {
+        Kind::Unknown => return Err(A_KIND),
+        Kind::Pod => Object::Pod(Box::new(raw.decode()?)),
+        Kind::Node => Object::Node(Arc::new(raw.decode()?)),
+        Kind::Namespace => Object::Namespace(Arc::new(raw.decode()?)),
+        Kind::Service => Object::Service(Arc::new(raw.decode()?)),
+        Kind::ReplicationController => Object::ReplicationController(Arc::new(raw.decode()?)),
+        Kind::ReplicaSet => Object::ReplicaSet(Arc::new(raw.decode()?)),
+        Kind::StatefulSet => Object::StatefulSet(Arc::new(raw.decode()?)),
+        Kind::PodDisruptionBudget => Object::PodDisruptionBudget(Arc::new(raw.decode()?)),
+        Kind::PriorityClass => Object::PriorityClass(Arc::new(raw.decode()?)),
+    })
+}
+
+/// The name of what is gone.
+pub(super) fn name(gone: &Gone) -> Result<Name, EventError> {
+    let (namespace, name) = (Str::new(&gone.namespace), Str::new(&gone.name));
+    Ok(match gone.kind() {
+        Kind::Unknown => return Err(A_KIND),
+        Kind::Pod => Name::Pod((*gone.name).into()),
+        Kind::Node => Name::Node(name),
+        Kind::Namespace => Name::Namespace(name),
+        Kind::Service => Name::Service(namespace, name),
+        Kind::ReplicationController => Name::ReplicationController(namespace, name),
+        Kind::ReplicaSet => Name::ReplicaSet(namespace, name),
+        Kind::StatefulSet => Name::StatefulSet(namespace, name),
+        Kind::PodDisruptionBudget => Name::PodDisruptionBudget(namespace, name),
+        Kind::PriorityClass => Name::PriorityClass(name),
+    })
+}
+
+/// An answer.
+pub(super) fn replied(replied: Replied) -> Result<Event, EventError> {
+    let reply = match replied.value {
+        Some(text) => Ok(serde_json::from_str(&text)?),
+        None => {
+            let code = u16::try_from(replied.code)
+                .map_err(|_| EventError::Field { expected: "a status code" })?;
+            Err(ApiError { code, message: replied.message })
+        }
+    };
+    Ok(Event::Replied { call: CallId(replied.call), reply })
+}
+
+/// News of an object that only plugins know.
+pub(super) fn changed(changed: &Changed) -> Result<Event, EventError> {
+    let value = changed.value.as_deref().map(serde_json::from_str).transpose()?;
+    let object = ObjectRef {
+        group: Str::new(&changed.group),
+        resource: Str::new(&changed.resource),
+        namespace: Str::new(&changed.namespace),
+        name: Str::new(&changed.name),
+    };
+    Ok(Event::Changed { object, value })
+}
+
+/// Somebody's word about a pod that Permit holds.
+pub(super) fn permit(permit: Permit) -> Event {
+    Event::Permit {
+        uid: permit.uid.into(),
+        plugin: permit.plugin.map(Into::into),
+        verdict: permit.rejected.map_or(engine::Verdict::Allow, engine::Verdict::Reject),
+    }
+}
+
+impl Left {
+    pub(super) fn of(effects: &[engine::Effect], cycled: Option<engine::Cycled>) -> Left {
+        let cycled = cycled.map(|cycled| match cycled {
+            engine::Cycled::Ran => Cycled::Ran,
+            engine::Cycled::Idle => Cycled::Idle,
+            engine::Cycled::Waiting => Cycled::Waiting,
+        });
+        let effects = effects.iter().filter_map(wanted);
+        Left {
+            effects: effects.map(|wanted| Effect { wanted: Some(wanted) }).collect(),
+            cycled: cycled.map(Into::into),
+        }
+    }
+}
+
+/// An effect as a message. `None` for what is only measured.
+fn wanted(effect: &engine::Effect) -> Option<Wanted> {
+    Some(match effect {
+        engine::Effect::Call(call) => Wanted::Call(of_call(call)),
+        engine::Effect::Tell(tell) => Wanted::Tell(of_tell(tell)),
+        engine::Effect::Observe(seen) => match seen {
+            Observation::Attempt { seat: SeatIdx(profile), outcome, .. } => {
+                let outcome: Outcome = *outcome;
+                Wanted::Attempt(Attempt { profile: *profile, outcome: outcome.name().to_owned() })
+            }
+            Observation::Judged(judgement) => Wanted::Judged(judgement.to_string()),
+            Observation::Trouble { what } => Wanted::Trouble(what.clone()),
+            Observation::Algorithm { .. }
+            | Observation::Bound { .. }
+            | Observation::PermitWait { .. }
+            | Observation::Preemption { .. }
+            | Observation::Handled { .. } => return None,
+        },
+    })
+}
+
+fn of_call(call: &engine::Call) -> Call {
+    let request = &call.request;
+    let lane = match call.lane {
+        Lane::Bind => "bind",
+        Lane::Status => "status",
+        Lane::Evict => "evict",
+    };
+    let verb = match request.verb {
+        Verb::Get => "get",
+        Verb::Create => "create",
+        Verb::Update => "update",
+        Verb::JsonPatch => "json-patch",
+        Verb::MergePatch => "merge-patch",
+        Verb::StrategicMergePatch => "strategic-merge-patch",
+        Verb::Delete => "delete",
+    };
+    Call {
+        id: call.id.0,
+        lane: lane.to_owned(),
+        verb: verb.to_owned(),
+        group: request.group.to_string(),
+        version: request.version.to_string(),
+        resource: request.resource.to_string(),
+        namespace: request.namespace.to_string(),
+        name: request.name.to_string(),
+        subresource: request.subresource.to_string(),
+        body: request.body.as_ref().map(Value::to_string),
+    }
+}
+
+fn of_tell(tell: &engine::Tell) -> Tell {
+    let named = |it: &ObjectName| Named {
+        namespace: it.namespace.to_string(),
+        name: it.name.to_string(),
+        uid: it.uid.to_string(),
+    };
+    Tell {
+        is_warning: tell.is_warning,
+        reason: tell.reason.to_string(),
+        action: tell.action.to_string(),
+        note: tell.note.clone(),
+        regarding: Some(named(&tell.regarding)),
+        related: tell.related.as_ref().map(named),
+        controller: tell.controller.to_string(),
+    }
+}
