@@ -27,7 +27,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _};
 pub use go::NamedCertKey;
 pub use groups::{
     Authentication, Authorization, Deprecated, Features, LeaderElection, LogFlags, MetricsFlags,
-    Misc, SecureServing,
+    Misc, Own, SecureServing,
 };
 pub use older::Older;
 pub(crate) use validate::is_metric_label;
@@ -39,6 +39,8 @@ pub use versions::{KUBERNETES_VERSION, Version, Versions, VersionsError};
 pub struct Options {
     /// What to run.
     pub misc: Misc,
+    /// What kube-scheduler does not have.
+    pub own: Own,
     /// How the endpoints are served.
     pub serving: SecureServing,
     /// Who asks.
@@ -139,6 +141,7 @@ pub fn command() -> Command {
         .args_override_self(true)
         .disable_version_flag(true);
     let command = Misc::augment_args(command);
+    let command = Own::augment_args(command);
     let command = SecureServing::augment_args(command);
     let command = Authentication::augment_args(command);
     let command = Authorization::augment_args(command);
@@ -195,6 +198,7 @@ fn read(matches: &ArgMatches, reported_version: String) -> Result<Options, clap:
         |arg: &Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let mut options = Options {
         misc: Misc::from_arg_matches(matches)?,
+        own: Own::from_arg_matches(matches)?,
         serving: SecureServing::from_arg_matches(matches)?,
         authentication: Authentication::from_arg_matches(matches)?,
         authorization: Authorization::from_arg_matches(matches)?,

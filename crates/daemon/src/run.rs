@@ -21,6 +21,7 @@ mod dump;
 mod extend;
 mod news;
 mod observe;
+mod record;
 mod shell;
 #[cfg(test)]
 mod testkit;
@@ -36,6 +37,7 @@ use loadmaster_client::limit::random_seed;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
 use loadmaster_client::watch::{Change, Follow, follow};
 use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
+use loadmaster_config::Gates;
 use loadmaster_engine::engine::{Engine, Options as EngineOptions};
 use loadmaster_engine::{Profile, ProfileError};
 use loadmaster_framework::Registry;
@@ -50,14 +52,9 @@ use crate::metrics::Metrics;
 use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
 use crate::{Loaded, Ready};
 use extend::Calling;
+pub use record::RecordError;
+use record::Recording;
 use shell::{Command, Shell};
-
-/// What only Loadmaster has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extra {
-    /// Decide nothing and write nothing: judge what the scheduler that is there does.
-    pub shadow: bool,
-}
 
 /// News that wait for the engine; when so many do, reading from the API server waits.
 const NEWS_MAX: usize = 16 << 10;
@@ -81,6 +78,9 @@ pub enum RunError {
     /// The certificates of an extender.
     #[error("couldn't build extenders")]
     Extender(#[from] ExtenderError),
+    /// `--record`.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The endpoints.
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
@@ -95,10 +95,11 @@ pub enum RunError {
     EngineEnded,
 }
 
-/// Runs a scheduler until it is told to stop (0), or cannot go on (1): kube-scheduler's exit codes.
-pub fn run(ready: Ready, registry: &Registry, extra: Extra) -> ExitCode {
+/// Runs a scheduler until it is told to stop (0), or cannot go on (1): kube-scheduler's exit codes. Plugins that are not in-tree
+/// are named for recordings, which cannot be replayed without them.
+pub fn run(ready: Ready, registry: &Registry, out_of_tree: &[String]) -> ExitCode {
     let logs = ready.logs.clone();
-    let ended = try_run(ready, registry, extra);
+    let ended = try_run(ready, registry, out_of_tree);
     if let Err(error) = &ended {
         tracing::error!("{}", Chain(error));
     }
@@ -106,19 +107,50 @@ pub fn run(ready: Ready, registry: &Registry, extra: Extra) -> ExitCode {
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn try_run(ready: Ready, registry: &Registry, extra: Extra) -> Result<(), RunError> {
-    loadmaster_engine::guard::quiet_caught_panics();
-    let gates = ready.loaded.gates.framework();
-    let profiles = ready.loaded.profiles.iter();
+/// The engine of these profiles, that of a run and that of its replay.
+///
+/// # Errors
+///
+/// When a plugin cannot be built.
+pub fn engine(
+    profiles: &[loadmaster_config::Profile],
+    gates: &Gates,
+    registry: &Registry,
+    options: EngineOptions,
+) -> Result<Engine, ProfileError> {
+    let gates = gates.framework();
     let profiles: Result<Vec<Arc<Profile>>, ProfileError> =
-        profiles.map(|it| Profile::new(it, registry, &gates).map(Arc::new)).collect();
-    let engine = Engine::new(profiles?, gates, engine_options(&ready.loaded, extra));
+        profiles.iter().map(|it| Profile::new(it, registry, &gates).map(Arc::new)).collect();
+    Ok(Engine::new(profiles?, gates, options))
+}
+
+fn try_run(ready: Ready, registry: &Registry, out_of_tree: &[String]) -> Result<(), RunError> {
+    loadmaster_engine::guard::quiet_caught_panics();
+    let loaded = &ready.loaded;
+    let options = engine_options(loaded, ready.options.own.shadow);
+    let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
+    let recording = record(&ready, &options, out_of_tree)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(Daemon { ready, extra }.run(engine));
+    let ended = runtime.block_on(Daemon { ready }.run(engine, recording));
     // Whoever still reads a watch is not waited for.
     runtime.shutdown_background();
     ended
+}
+
+/// What `--record` asks for.
+fn record(
+    ready: &Ready,
+    options: &EngineOptions,
+    out_of_tree: &[String],
+) -> Result<Option<Recording>, RecordError> {
+    let own = &ready.options.own;
+    if own.record.is_empty() {
+        return Ok(None);
+    }
+    let header = record::header(&ready.loaded, options, out_of_tree)?;
+    let path = own.record.as_ref();
+    Recording::start(path, own.record_max_size, &header, ready.metrics.clone()).map(Some)
 }
 
 /// What the API server's audit log calls us.
@@ -126,14 +158,14 @@ fn user_agent() -> String {
     format!("loadmaster/{} ({}) scheduler", env!("CARGO_PKG_VERSION"), platform())
 }
 
-fn engine_options(loaded: &Loaded, extra: Extra) -> EngineOptions {
+fn engine_options(loaded: &Loaded, shadow: bool) -> EngineOptions {
     let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     EngineOptions {
         seed: random_seed(),
         initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
-        shadow: extra.shadow,
+        shadow,
         ticks: clock::ticks,
         ..EngineOptions::default()
     }
@@ -141,7 +173,6 @@ fn engine_options(loaded: &Loaded, extra: Extra) -> EngineOptions {
 
 struct Daemon {
     ready: Ready,
-    extra: Extra,
 }
 
 /// What readyz and healthz look at.
@@ -152,7 +183,7 @@ struct Conditions {
 }
 
 impl Daemon {
-    async fn run(self, engine: Engine) -> Result<(), RunError> {
+    async fn run(self, engine: Engine, recording: Option<Recording>) -> Result<(), RunError> {
         let cluster = self.find().await?;
         let lanes = Lanes::new(&cluster);
         let metrics = self.ready.metrics.clone();
@@ -177,6 +208,7 @@ impl Daemon {
         let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
         let shell = Shell {
             engine,
+            recording,
             news,
             finished,
             commands: commands_out,
@@ -252,7 +284,7 @@ impl Daemon {
         Follow {
             kinds: Kind::SCHEDULING.to_vec(),
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
-            keep_raw: has_extenders,
+            keep_raw: has_extenders || !self.ready.options.own.record.is_empty(),
             protobuf: client.content_type.contains("protobuf") && !has_extenders,
             seed: random_seed(),
         }
@@ -287,7 +319,7 @@ impl Daemon {
     /// A shadow needs no lease: it does nothing that only one may do.
     fn seek_lease(&self, lanes: &Lanes) -> Option<Held> {
         let election = &self.ready.loaded.config.leader_election;
-        if !election.leader_elect || self.extra.shadow {
+        if !election.leader_elect || self.ready.options.own.shadow {
             return None;
         }
         let options = LeaseOptions {
@@ -351,7 +383,7 @@ impl Daemon {
         metrics: &Arc<Metrics>,
     ) -> Leading {
         let Some(held) = held else {
-            let _ = commands.send(Command::Lead(!self.extra.shadow));
+            let _ = commands.send(Command::Lead(!self.ready.options.own.shadow));
             return Leading(None);
         };
         let (lost_in, lost) = mpsc::channel(1);

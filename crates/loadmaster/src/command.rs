@@ -9,7 +9,7 @@ use loadmaster_daemon::is_kube_scheduler;
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{Answer, Exit, guard};
-use crate::{apiserver, config_check, explain, run, simulate, up};
+use crate::{apiserver, config_check, explain, replay, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
@@ -33,9 +33,10 @@ Examples:
   loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
   loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
   loadmaster apiserver                               an API server for kubectl and schedulers
+  loadmaster replay run.log                          make a recorded run's decisions again
   loadmaster config check scheduler.yaml             is this configuration right?
 
-Exit codes: 0 done, 1 a finding (pods that fit nowhere), 2 usage or bad input, 70 a bug.";
+Exit codes: 0 done, 1 a finding (pods that fit nowhere, a replay that differs), 2 usage or bad input, 70 a bug.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -43,6 +44,7 @@ enum Command {
     Up(up::Args),
     Explain(Box<explain::Args>),
     Apiserver(apiserver::Args),
+    Replay(replay::Args),
     Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
@@ -116,6 +118,7 @@ fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answe
         Command::Up(args) => up::run(&args, registry, out),
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Apiserver(args) => apiserver::run(&args, out),
+        Command::Replay(args) => replay::run(&args, registry, out),
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::Completion { shell } => {

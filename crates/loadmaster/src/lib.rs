@@ -29,6 +29,7 @@ mod config_check;
 mod exit;
 mod explain;
 mod input;
+mod replay;
 mod run;
 mod simulate;
 mod terminal;

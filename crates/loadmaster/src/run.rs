@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use loadmaster_daemon::prepare;
-use loadmaster_daemon::run::Extra;
 use loadmaster_framework::Registry;
 
 /// Run the scheduler on a cluster, with kube-scheduler's flags; `loadmaster run --help` lists them.
@@ -13,7 +12,7 @@ use loadmaster_framework::Registry;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Flags of kube-scheduler, and `--shadow`: decide nothing, judge what the scheduler that is there does.
+    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     flags: Vec<OsString>,
 }
@@ -27,12 +26,15 @@ impl Args {
 
 /// Runs until it is told to stop; the first argument is the program's name.
 pub(crate) fn run(args: &[OsString], registry: &Registry) -> ExitCode {
-    let is_shadow = |arg: &&OsString| **arg == "--shadow" || **arg == "--shadow=true";
-    let extra = Extra { shadow: args.iter().any(|arg| is_shadow(&arg)) };
-    let flags = args.iter().filter(|arg| !is_shadow(arg));
-    let ready = prepare(flags, registry).and_then(|plan| plan.begin());
-    match ready {
-        Ok(ready) => loadmaster_daemon::run::run(ready, registry, extra),
+    match prepare(args, registry).and_then(|plan| plan.begin()) {
+        Ok(ready) => loadmaster_daemon::run::run(ready, registry, &out_of_tree(registry)),
         Err(stop) => stop.end(),
     }
+}
+
+/// Names of the plugins that are not Loadmaster's own.
+fn out_of_tree(registry: &Registry) -> Vec<String> {
+    let in_tree = loadmaster_plugins::in_tree();
+    let others = registry.iter().filter(|plugin| in_tree.get(plugin.name).is_none());
+    others.map(|plugin| plugin.name.to_owned()).collect()
 }

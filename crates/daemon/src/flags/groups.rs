@@ -24,6 +24,25 @@ pub struct Misc {
     pub write_config_to: String,
 }
 
+/// What kube-scheduler does not have.
+#[derive(Args, Clone, Debug, PartialEq)]
+#[command(next_help_heading = OWN)]
+pub struct Own {
+    /// Decide nothing and write nothing: judge every decision of the scheduler that is there.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    pub shadow: bool,
+    /// Record all that is seen and decided to this file, which must not exist, for `loadmaster replay`. It holds the cluster's
+    /// pods, nodes and so on as the API server sends them.
+    #[arg(long, value_name = "string", default_value = "")]
+    pub record: String,
+    /// End the recording before the file is larger than this; 0: never.
+    #[arg(long, value_name = "quantity", default_value = "0", value_parser = go::bytes)]
+    pub record_max_size: u64,
+}
+
+/// The heading of [`Own`].
+pub(super) const OWN: &str = "Loadmaster flags";
+
 /// How the endpoints are served.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Secure serving flags")]

@@ -3,13 +3,15 @@
 use clap::{Arg, ArgMatches, Command};
 use loadmaster_config::Duration;
 
+use super::groups::OWN;
 use super::{REST, VERSION, go};
 
-/// Names and values, sorted by name; flags of older versions are not among them.
+/// Names and values, sorted by name; flags of older versions, and those that upstream does not have, are not among them.
 pub(super) fn list(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
     let mut listing: Vec<(String, String)> = command
         .get_arguments()
         .filter(|arg| arg.get_id() != REST && !arg.is_hide_set())
+        .filter(|arg| arg.get_help_heading() != Some(OWN))
         .filter_map(|arg| Some((arg.get_long()?.to_owned(), value(arg, matches))))
         .collect();
     if !listing.iter().any(|(name, _)| name == "help") {

@@ -199,3 +199,22 @@ fn flags_of_older_versions() {
     let both = run("--lock-object-name=a --leader-elect-resource-name=c").unwrap();
     assert_eq!(both.leader_election.leader_elect_resource_name, "c");
 }
+
+#[test]
+fn flags_that_upstream_does_not_have() {
+    let Ok(Parsed::Run(options)) =
+        parse(["kube-scheduler", "--shadow", "--record=f", "--record-max-size=5Mi"])
+    else {
+        panic!()
+    };
+    let own = &options.own;
+    assert!(own.shadow && own.record == "f" && own.record_max_size == 5 << 20);
+    assert!(options.validate().is_empty());
+    assert!(!options.listing().iter().any(|(name, _)| name == "record"));
+    let Ok(Parsed::Run(options)) = parse(["kube-scheduler", "--record-max-size=5Mi"]) else {
+        panic!()
+    };
+    assert_eq!(options.validate(), ["--record-max-size says nothing without --record"]);
+    let Ok(Parsed::Print(help)) = parse(["kube-scheduler", "--help"]) else { panic!() };
+    assert!(help.contains("Loadmaster flags:") && help.contains("--record <string>"), "{help}");
+}

@@ -17,6 +17,9 @@ pub(super) fn validate(options: &Options) -> Vec<String> {
     request_headers(options, &mut errors);
     always_allow_paths(options, &mut errors);
     metrics(&options.metrics, &mut errors);
+    if options.own.record.is_empty() && options.own.record_max_size > 0 {
+        errors.push("--record-max-size says nothing without --record".to_owned());
+    }
     errors
 }
 

@@ -53,6 +53,8 @@ pub struct SchedulerMetrics {
     bind_window: Gauge,
     plugin_panics: Counters<2>,
     extender_calls: Histograms<3>,
+    recording: Gauge,
+    recorded: Total,
 }
 
 impl SchedulerMetrics {
@@ -319,6 +321,18 @@ impl SchedulerMetrics {
             ),
             long(),
         )?;
+        let recording = families.gauge(def(
+            "loadmaster_recording",
+            "1 while all that is seen and decided is being recorded, 0 when that has ended.",
+            ALPHA,
+            [],
+        ))?;
+        let recorded = families.total(def(
+            "loadmaster_recorded_bytes_total",
+            "Number of bytes written to the recording.",
+            ALPHA,
+            [],
+        ))?;
         Ok(SchedulerMetrics {
             schedule_attempts,
             attempt_duration,
@@ -361,6 +375,8 @@ impl SchedulerMetrics {
             bind_window,
             plugin_panics,
             extender_calls,
+            recording,
+            recorded,
         })
     }
 
@@ -558,5 +574,15 @@ impl SchedulerMetrics {
     /// So many pods are past Permit and not bound yet.
     pub fn set_bind_window(&self, n_pods: usize) {
         self.bind_window.set(n_pods as f64);
+    }
+
+    /// Whether what is seen and decided is being recorded.
+    pub fn set_recording(&self, is_on: bool) {
+        self.recording.set(f64::from(u8::from(is_on)));
+    }
+
+    /// So many more bytes of it were written.
+    pub fn recorded(&self, n_bytes: usize) {
+        self.recorded.add(n_bytes as u64);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadmaster_api::Raw;
 use loadmaster_client::Kind;
 use loadmaster_client::calls::{Calls, Finished, Job};
 use loadmaster_client::recorder::Recorder;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::time::sleep;
 
 use super::extend::{Calling, Extended};
+use super::record::Recording;
 use super::{clock, news, observe};
 use crate::metrics::Metrics;
 use crate::serve::Condition;
@@ -42,6 +44,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The engine and its surroundings.
 pub(super) struct Shell {
     pub engine: Engine,
+    pub recording: Option<Recording>,
     pub news: Receiver<Change>,
     pub finished: Receiver<Finished>,
     pub commands: UnboundedReceiver<Command>,
@@ -90,7 +93,7 @@ impl Shell {
             let n_taken = self.take_what_is_there(&mut at);
             let now = clock::now();
             if self.engine.deadline().is_some_and(|deadline| deadline <= now.mono) {
-                self.engine.wake(now, &mut at.effects);
+                self.wake(now, &mut at);
             }
             let has_run = self.schedule(now, &mut at);
             self.carry_out(&mut at);
@@ -109,11 +112,11 @@ impl Shell {
         }
         // Answers first: they make room in the bind window.
         while let Ok(finished) = self.finished.try_recv() {
-            self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
+            self.apply(news::replied(finished), None, at);
             n_taken += 1;
         }
         while let Ok(extended) = self.extended.try_recv() {
-            self.engine.apply(clock::now(), extended.into(), &mut at.effects);
+            self.apply(extended.into(), None, at);
             n_taken += 1;
         }
         for _ in 0..NEWS_AT_ONCE {
@@ -133,11 +136,45 @@ impl Shell {
             return false;
         }
         for nth in 0..CYCLES_AT_ONCE {
-            if self.engine.cycle(now, &mut at.effects) != Cycled::Ran {
+            if self.cycle(now, at) != Cycled::Ran {
                 return nth > 0;
             }
         }
         true
+    }
+
+    fn apply(&mut self, event: Event, raw: Option<&Raw>, at: &mut Progress) {
+        let (now, before) = (clock::now(), at.effects.len());
+        if let Some(recording) = &mut self.recording {
+            recording.apply(now, &event, raw);
+        }
+        self.engine.apply(now, event, &mut at.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.left(now, &at.effects[before..], None);
+        }
+    }
+
+    fn cycle(&mut self, now: Now, at: &mut Progress) -> Cycled {
+        let before = at.effects.len();
+        if let Some(recording) = &mut self.recording {
+            recording.cycle(now);
+        }
+        let cycled = self.engine.cycle(now, &mut at.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.left(now, &at.effects[before..], Some(cycled));
+        }
+        cycled
+    }
+
+    fn wake(&mut self, now: Now, at: &mut Progress) {
+        let before = at.effects.len();
+        if let Some(recording) = &mut self.recording {
+            recording.wake(now);
+        }
+        self.engine.wake(now, &mut at.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.left(now, &at.effects[before..], None);
+        }
     }
 
     fn obey(&mut self, command: Command, at: &mut Progress) {
@@ -150,8 +187,12 @@ impl Shell {
 
     fn hear(&mut self, change: Change, at: &mut Progress) {
         self.calling.hear(&change);
+        let mut bytes = None;
         let event: Option<Event> = match change {
-            Change::Set { object, .. } => news::set(object),
+            Change::Set { object, raw, .. } => {
+                bytes = raw;
+                news::set(object)
+            }
             Change::Gone { kind, namespace, name, uid } => news::gone(kind, namespace, &name, uid),
             Change::Synced(kind) => {
                 self.is_there(kind, at);
@@ -168,7 +209,7 @@ impl Shell {
             _ => None,
         };
         if let Some(event) = event {
-            self.engine.apply(clock::now(), event, &mut at.effects);
+            self.apply(event, bytes.as_ref(), at);
         }
     }
 
@@ -239,6 +280,9 @@ impl Shell {
     /// Until something comes, or something is due.
     fn sleep(&mut self, at: &mut Progress) {
         let now = clock::now();
+        if let Some(recording) = &mut self.recording {
+            recording.rest(now);
+        }
         let due = self.engine.deadline().map(|deadline| deadline.since(now.mono));
         let mut longest = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         if !at.backlog.is_empty() {
@@ -259,10 +303,10 @@ impl Shell {
         match woken {
             Woken::Command(Some(command)) => self.obey(command, at),
             Woken::Finished(Some(finished)) => {
-                self.engine.apply(clock::now(), news::replied(finished), &mut at.effects);
+                self.apply(news::replied(finished), None, at);
             }
             Woken::Extended(Some(extended)) => {
-                self.engine.apply(clock::now(), extended.into(), &mut at.effects);
+                self.apply(extended.into(), None, at);
             }
             Woken::News(Some(change)) => self.hear(change, at),
             Woken::Time => {}

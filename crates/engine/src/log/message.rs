@@ -10,7 +10,7 @@ use prost::{Enumeration, Message, Oneof};
 use serde_json::Value;
 
 use crate::engine::{
-    self, ApiError, CallId, Event, Lane, Name, Object, ObjectName, Observation, Outcome,
+    self, ApiError, CallId, Event, Name, Object, ObjectName, Observation, Outcome,
 };
 use crate::queue::SeatIdx;
 
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     /// By how much more, or less, the wall clock has gone on.
     #[prost(sint64, tag = "2")]
     pub wall: i64,
-    #[prost(oneof = "Step", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "Step", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub step: Option<Step>,
 }
 
@@ -49,6 +49,8 @@ pub(super) enum Step {
     Left(Left),
     #[prost(int32, tag = "12")]
     End(i32),
+    #[prost(message, tag = "13")]
+    Extended(Extended),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -105,6 +107,18 @@ pub(super) struct Replied {
     pub message: String,
 }
 
+/// An extender's answer.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Extended {
+    #[prost(uint64, tag = "1")]
+    pub call: u64,
+    /// JSON; without it, an error.
+    #[prost(string, optional, tag = "2")]
+    pub answer: Option<String>,
+    #[prost(string, tag = "3")]
+    pub error: String,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Changed {
     #[prost(string, tag = "1")]
@@ -157,7 +171,7 @@ pub(super) enum Cycled {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Effect {
-    #[prost(oneof = "Wanted", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Wanted", tags = "1, 2, 3, 4, 5, 6")]
     pub wanted: Option<Wanted>,
 }
 
@@ -174,30 +188,45 @@ pub(super) enum Wanted {
     Judged(String),
     #[prost(string, tag = "5")]
     Trouble(String),
+    #[prost(message, tag = "6")]
+    Extend(Extend),
 }
 
-/// A call on the API server. Lane and verb by name, for people.
+/// A call on an extender.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Extend {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Its place in the configuration.
+    #[prost(uint64, tag = "2")]
+    pub extender: u64,
+    #[prost(message, optional, tag = "3")]
+    pub pod: Option<Named>,
+    /// In words.
+    #[prost(string, tag = "4")]
+    pub question: String,
+}
+
+/// A call on the API server. The verb by name, for people.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Call {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(string, tag = "2")]
-    pub lane: String,
-    #[prost(string, tag = "3")]
     pub verb: String,
-    #[prost(string, tag = "4")]
+    #[prost(string, tag = "3")]
     pub group: String,
-    #[prost(string, tag = "5")]
+    #[prost(string, tag = "4")]
     pub version: String,
-    #[prost(string, tag = "6")]
+    #[prost(string, tag = "5")]
     pub resource: String,
-    #[prost(string, tag = "7")]
+    #[prost(string, tag = "6")]
     pub namespace: String,
-    #[prost(string, tag = "8")]
+    #[prost(string, tag = "7")]
     pub name: String,
-    #[prost(string, tag = "9")]
+    #[prost(string, tag = "8")]
     pub subresource: String,
-    #[prost(string, optional, tag = "10")]
+    #[prost(string, optional, tag = "9")]
     pub body: Option<String>,
 }
 
@@ -255,6 +284,15 @@ pub(super) fn event(event: &Event, raw: Option<&Raw>) -> Option<Step> {
                 message: message.clone(),
             },
         }),
+        Event::Extended { call: CallId(call), answer } => {
+            // Such an answer can always be written: its keys are texts.
+            let written = answer.as_ref().map(|answer| serde_json::to_string(answer));
+            let (answer, error) = match written {
+                Ok(answer) => (Some(answer.ok()?), String::new()),
+                Err(error) => (None, error.clone()),
+            };
+            Step::Extended(Extended { call: *call, answer, error })
+        }
         Event::Changed { object: ObjectRef { group, resource, namespace, name }, value } => {
             Step::Changed(Changed {
                 group: group.to_string(),
@@ -390,6 +428,15 @@ pub(super) fn replied(replied: Replied) -> Result<Event, EventError> {
     Ok(Event::Replied { call: CallId(replied.call), reply })
 }
 
+/// An extender's answer.
+pub(super) fn extended(extended: Extended) -> Result<Event, EventError> {
+    let answer = match extended.answer {
+        Some(text) => Ok(serde_json::from_str(&text)?),
+        None => Err(extended.error),
+    };
+    Ok(Event::Extended { call: CallId(extended.call), answer })
+}
+
 /// News of an object that only plugins know.
 pub(super) fn changed(changed: &Changed) -> Result<Event, EventError> {
     let value = changed.value.as_deref().map(serde_json::from_str).transpose()?;
@@ -430,6 +477,16 @@ impl Left {
 fn wanted(effect: &engine::Effect) -> Option<Wanted> {
     Some(match effect {
         engine::Effect::Call(call) => Wanted::Call(of_call(call)),
+        engine::Effect::Extend(engine::Extend { id, ask }) => Wanted::Extend(Extend {
+            id: id.0,
+            extender: ask.extender as u64,
+            pod: Some(Named {
+                namespace: ask.namespace.to_string(),
+                name: ask.name.to_string(),
+                uid: ask.uid.to_string(),
+            }),
+            question: format!("{:?}", ask.question),
+        }),
         engine::Effect::Tell(tell) => Wanted::Tell(of_tell(tell)),
         engine::Effect::Observe(seen) => match seen {
             Observation::Attempt { seat: SeatIdx(profile), outcome, .. } => {
@@ -442,18 +499,15 @@ fn wanted(effect: &engine::Effect) -> Option<Wanted> {
             | Observation::Bound { .. }
             | Observation::PermitWait { .. }
             | Observation::Preemption { .. }
-            | Observation::Handled { .. } => return None,
+            | Observation::Handled { .. }
+            | Observation::Panicked(_)
+            | Observation::Timed(_) => return None,
         },
     })
 }
 
 fn of_call(call: &engine::Call) -> Call {
     let request = &call.request;
-    let lane = match call.lane {
-        Lane::Bind => "bind",
-        Lane::Status => "status",
-        Lane::Evict => "evict",
-    };
     let verb = match request.verb {
         Verb::Get => "get",
         Verb::Create => "create",
@@ -465,7 +519,6 @@ fn of_call(call: &engine::Call) -> Call {
     };
     Call {
         id: call.id.0,
-        lane: lane.to_owned(),
         verb: verb.to_owned(),
         group: request.group.to_string(),
         version: request.version.to_string(),

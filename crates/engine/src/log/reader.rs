@@ -182,7 +182,7 @@ impl Reader {
     /// # Errors
     ///
     /// When the bytes are no log, or not what was written.
-    pub fn next(&mut self) -> Result<Option<Piece>, LogError> {
+    pub fn read(&mut self) -> Result<Option<Piece>, LogError> {
         if !self.has_begun && !self.begin()? {
             return Ok(None);
         }
@@ -210,7 +210,7 @@ impl Reader {
         Ok(Some(Piece::Entry(entry)))
     }
 
-    /// How the file ends; ask when all of it was pushed and [`Reader::next`] gives nothing more.
+    /// How the file ends; ask when all of it was pushed and [`Reader::read`] gives nothing more.
     ///
     /// # Errors
     ///
@@ -276,6 +276,7 @@ impl Reader {
             Step::Set(set) => Called::Apply(Event::Set(message::object(set)?)),
             Step::Gone(gone) => Called::Apply(Event::Gone(message::name(&gone)?)),
             Step::Replied(replied) => Called::Apply(message::replied(replied)?),
+            Step::Extended(extended) => Called::Apply(message::extended(extended)?),
             Step::Changed(changed) => Called::Apply(message::changed(&changed)?),
             Step::Permit(permit) => Called::Apply(message::permit(permit)),
             Step::Activate(uids) => {

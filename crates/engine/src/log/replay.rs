@@ -204,6 +204,7 @@ fn what(call: &Called) -> &'static str {
         Called::Apply(Event::Set(_)) => "an object came or changed",
         Called::Apply(Event::Gone(_)) => "an object went",
         Called::Apply(Event::Replied { .. }) => "an answer came",
+        Called::Apply(Event::Extended { .. }) => "an extender answered",
         Called::Apply(Event::Changed { .. }) => "an object that plugins wait for changed",
         Called::Apply(Event::Permit { .. }) => "a waiting pod was allowed or rejected",
         Called::Apply(Event::Activate(_)) => "pods were activated",

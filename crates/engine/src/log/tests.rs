@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Encoding, Raw, Timestamp};
 use loadmaster_config::{Gates, check_default};
-use loadmaster_framework::request::ObjectRef;
+use loadmaster_framework::request::{ObjectRef, Verb};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ impl History {
         for effect in effects {
             self.n_binds += u64::from(bind_of(&effect).is_some());
             if let Effect::Call(call) = effect {
-                self.n_evictions += u64::from(call.lane == crate::engine::Lane::Evict);
+                self.n_evictions += u64::from(call.request.verb == Verb::Delete);
                 self.calls.push(call);
             }
         }
@@ -244,7 +244,7 @@ fn read(log: &[u8], seed: u64) -> Result<(Header, Vec<Entry>, Tail), LogError> {
     let (mut reader, mut rng) = (Reader::new(), Rng::new(seed));
     let (mut header, mut entries, mut rest) = (None, Vec::new(), log);
     loop {
-        while let Some(piece) = reader.next()? {
+        while let Some(piece) = reader.read()? {
             match piece {
                 Piece::Header(it) => assert!(header.replace(*it).is_none()),
                 Piece::Entry(entry) => entries.push(entry),

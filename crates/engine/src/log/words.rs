@@ -1,12 +1,13 @@
 //! Effects in words, each in one line.
 
-use super::message::{Call, Cycled, Effect, Named, Tell, Wanted};
+use super::message::{Call, Cycled, Effect, Extend, Named, Tell, Wanted};
 
 /// What is wanted.
 pub(super) fn effect(effect: &Effect) -> String {
     match &effect.wanted {
         None => "an effect that this version does not know".to_owned(),
         Some(Wanted::Call(call)) => of_call(call),
+        Some(Wanted::Extend(extend)) => of_extend(extend),
         Some(Wanted::Tell(tell)) => of_tell(tell),
         Some(Wanted::Attempt(attempt)) => {
             format!("an attempt of profile {} ends: {}", attempt.profile, attempt.outcome)
@@ -31,18 +32,24 @@ pub(super) fn cycled(cycled: Option<i32>) -> String {
 pub(super) fn subject(effect: &Effect) -> Option<String> {
     match effect.wanted.as_ref()? {
         Wanted::Call(call) => Some(full_name(&call.namespace, &call.name)),
+        Wanted::Extend(extend) => extend.pod.as_ref().map(of_named),
         Wanted::Tell(tell) => tell.regarding.as_ref().map(of_named),
         Wanted::Attempt(_) | Wanted::Judged(_) | Wanted::Trouble(_) => None,
     }
 }
 
 fn of_call(call: &Call) -> String {
-    let Call { id, lane, verb, group, resource, namespace, name, subresource, .. } = call;
+    let Call { id, verb, group, resource, namespace, name, subresource, .. } = call;
     let dot = if group.is_empty() { "" } else { "." };
     let slash = if subresource.is_empty() { "" } else { "/" };
     let name = full_name(namespace, name);
     let body = call.body.as_deref().unwrap_or("without a body");
-    format!("call {id} ({lane}): {verb} {resource}{dot}{group}{slash}{subresource} {name} {body}")
+    format!("call {id}: {verb} {resource}{dot}{group}{slash}{subresource} {name} {body}")
+}
+
+fn of_extend(Extend { id, extender, pod, question }: &Extend) -> String {
+    let pod = pod.as_ref().map(of_named).unwrap_or_default();
+    format!("call {id} of extender {extender} about {pod}: {question}")
 }
 
 fn of_tell(tell: &Tell) -> String {

@@ -8,6 +8,7 @@ mod explain;
 mod extender;
 mod live;
 mod process;
+mod replay;
 mod running;
 mod standby;
 mod up;

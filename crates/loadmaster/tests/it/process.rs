@@ -26,11 +26,6 @@ impl Folder {
         self
     }
 
-    /// Where a file of it is.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     /// Runs the binary in the folder. What it prints, and its exit code, as one text.
     pub fn run(&self, args: &[&str]) -> String {
         self.run_with_stdin(args, "")

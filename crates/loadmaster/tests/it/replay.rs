@@ -1,0 +1,266 @@
+//! `loadmaster run --record` on the embedded API server, and `loadmaster replay` of what came of it.
+
+#![expect(clippy::disallowed_methods, reason = "processes are waited for")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use http::Method;
+use loadmaster_client::{Cluster, ClusterOptions, Lanes, Request};
+use loadmaster_engine::log::{Header, Piece, Reader, begin};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::process::Folder;
+
+const N_NODES: usize = 6;
+const N_PODS: usize = 40;
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// A child that is killed in the end.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Started {
+    fn new(folder: &Folder, args: &[&str]) -> Started {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadmaster"));
+        command.args(args).current_dir(folder.path("")).env_remove("KUBECONFIG");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Started(command.spawn().unwrap())
+    }
+
+    /// The next line that it prints.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line
+    }
+
+    fn terminate(mut self) -> Option<i32> {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+/// A cluster without kubelets.
+struct Api {
+    lanes: Lanes,
+    runtime: tokio::runtime::Runtime,
+    _server: Started,
+}
+
+impl Api {
+    fn start(folder: &Folder) -> Api {
+        let mut server = Started::new(folder, &["apiserver", "--kubeconfig", "kubeconfig"]);
+        assert!(server.line().starts_with("API server on https://127.0.0.1:"));
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.unwrap();
+        let options = ClusterOptions {
+            kubeconfig: Some(folder.path("kubeconfig")),
+            context: None,
+            master: None,
+            user_agent: "tester".to_owned(),
+        };
+        let cluster = runtime.block_on(Cluster::find(&options)).unwrap();
+        let lanes = runtime.block_on(async { Lanes::new(&cluster) });
+        Api { lanes, runtime, _server: server }
+    }
+
+    fn ask(&self, request: &Request) -> Value {
+        let reply = self.runtime.block_on(self.lanes.other.call(request)).unwrap();
+        assert!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.body));
+        serde_json::from_slice(&reply.body).unwrap()
+    }
+
+    fn create(&self, path: &str, object: &Value) {
+        self.ask(&Request::with(Method::POST, path, object.to_string()));
+    }
+
+    fn nodes(&self) {
+        for nth in 0..N_NODES {
+            let node = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": format!("node-{nth}"), "labels": {"zone": format!("z{}", nth % 2)}},
+                "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}},
+            });
+            self.create("/api/v1/nodes", &node);
+        }
+    }
+
+    fn pods(&self, which: std::ops::Range<usize>) {
+        for nth in which {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": format!("pod-{nth}"), "labels": {"app": "a"}},
+                "spec": {
+                    "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": format!("{}m", 100 + nth * 10)}}}],
+                    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": {"matchLabels": {"app": "a"}}}],
+                },
+            });
+            self.create(PODS, &pod);
+        }
+    }
+
+    /// Pods with their nodes, once so many have one.
+    fn bound(&self, n_bound: usize) -> BTreeMap<String, String> {
+        for _ in 0..600 {
+            let list = self.ask(&Request::get(PODS));
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let pods = list["items"].as_array().unwrap().iter();
+            let pods = pods.map(|pod| {
+                let name = format!("default/{}", text(&pod["metadata"]["name"]));
+                (name, text(&pod["spec"]["nodeName"]))
+            });
+            let bound: BTreeMap<_, _> = pods.filter(|(_, node)| !node.is_empty()).collect();
+            if bound.len() >= n_bound {
+                return bound;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("{n_bound} pods were not bound in a minute");
+    }
+}
+
+fn recorder(folder: &Folder, file: &str, more: &[&str]) -> Started {
+    let record = format!("--record={file}");
+    let usual = ["run", "--kubeconfig=kubeconfig", "--leader-elect=false", "--secure-port=0"];
+    Started::new(folder, &[&usual[..], &[&record], more].concat())
+}
+
+/// The last bind of each pod that a replay lists.
+fn binds(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().filter(|line| line.contains("  default/pod-"));
+    let fields = lines.map(|line| {
+        let mut fields = line.split("  ").skip(1).map(str::to_owned);
+        (fields.next().unwrap(), fields.next().unwrap())
+    });
+    fields.collect()
+}
+
+/// The same recording, said to be of a scheduler that breaks its ties another way.
+fn with_another_seed(bytes: &[u8]) -> Vec<u8> {
+    let mut reader = Reader::new();
+    reader.push(bytes);
+    let Some(Piece::Header(header)) = reader.read().unwrap() else { panic!("no header") };
+    let other = begin(&Header { seed: header.seed + 1, ..(*header).clone() });
+    [&other, &bytes[begin(&header).len()..]].concat()
+}
+
+/// A file with one byte changed.
+fn damage(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_recorded_run_is_replayed_to_the_same_decisions() {
+    let folder = Folder::new();
+    let api = Api::start(&folder);
+    api.nodes();
+    api.pods(0..N_PODS / 2);
+    let scheduler = recorder(&folder, "run.log", &[]);
+    api.bound(N_PODS / 2);
+    api.pods(N_PODS / 2..N_PODS);
+    let nodes = api.bound(N_PODS);
+    assert_eq!(scheduler.terminate(), Some(0));
+
+    let text = folder.run(&["replay", "run.log", "--decisions"]);
+    assert_eq!(binds(&text), nodes, "{text}");
+    for want in [
+        "\nthe recording is whole\n",
+        "\nevery decision is the same\n",
+        "recorded by Loadmaster",
+        &format!(" {N_PODS} pods decided, {N_PODS} binds, "),
+    ] {
+        assert!(text.contains(want), "{text}");
+    }
+    assert!(text.ends_with("exit 0\n"), "{text}");
+    let report = folder.run(&["replay", "run.log", "-o", "json"]);
+    let report: Value = serde_json::from_str(report.strip_suffix("exit 0\n").unwrap()).unwrap();
+    assert_eq!((&report["binds"], &report["isSame"]), (&json!(N_PODS), &json!(true)));
+
+    let path = folder.path("run.log");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let bytes = std::fs::read(&path).unwrap();
+    println!("{} bytes a pod", bytes.len() / N_PODS);
+    // Cut off: as if killed. Changed: refused.
+    std::fs::write(folder.path("torn.log"), &bytes[..bytes.len() - 30]).unwrap();
+    let text = folder.run(&["replay", "torn.log"]);
+    assert!(text.contains("the scheduler was killed in the middle of a block"), "{text}");
+    assert!(text.ends_with("every decision is the same\nexit 0\n"), "{text}");
+    std::fs::write(folder.path("other.log"), with_another_seed(&bytes)).unwrap();
+    let text = folder.run(&["replay", "other.log"]);
+    assert!(text.contains("\nentry ") && text.contains(": default/pod-"), "{text}");
+    assert!(text.contains("\n  recorded: call ") && text.ends_with("exit 1\n"), "{text}");
+    damage(&path, bytes.len() / 2);
+    let text = folder.run(&["replay", "run.log"]);
+    assert!(text.contains("2> error: run.log: at byte "), "{text}");
+    assert!(text.ends_with(": the file is damaged\nexit 2\n"), "{text}");
+}
+
+#[test]
+fn a_run_in_json_that_was_killed_is_replayed_as_far_as_it_goes() {
+    let folder = Folder::new();
+    let api = Api::start(&folder);
+    api.nodes();
+    let json = "--kube-api-content-type=application/json";
+    let mut scheduler = recorder(&folder, "run.log", &[json]);
+    api.pods(0..N_PODS);
+    let nodes = api.bound(N_PODS);
+    // What is older than that is on disk.
+    std::thread::sleep(Duration::from_millis(3_500));
+    scheduler.0.kill().unwrap();
+    scheduler.0.wait().unwrap();
+    let text = folder.run(&["replay", "run.log", "--decisions"]);
+    assert_eq!(binds(&text), nodes, "{text}");
+    assert!(text.contains("the recording has no end: the scheduler was killed"), "{text}");
+    assert!(text.ends_with("every decision is the same\nexit 0\n"), "{text}");
+
+    // Never written over; and no larger than allowed, while scheduling goes on.
+    let before = std::fs::read(folder.path("run.log")).unwrap();
+    let again = folder.run(&["run", "--kubeconfig=kubeconfig", "--record=run.log"]);
+    assert!(again.contains("run.log: the file exists already"), "{again}");
+    assert!(again.ends_with("exit 1\n"), "{again}");
+    assert_eq!(before, std::fs::read(folder.path("run.log")).unwrap());
+    let size_max = before.len() / 3;
+    let flag = format!("--record-max-size={size_max}");
+    let scheduler = recorder(&folder, "short.log", &[json, &flag]);
+    api.pods(N_PODS..2 * N_PODS);
+    api.bound(2 * N_PODS);
+    assert_eq!(scheduler.terminate(), Some(0));
+    let len = std::fs::metadata(folder.path("short.log")).unwrap().len();
+    assert!(len <= size_max as u64, "{len} bytes, {size_max} allowed");
+    let text = folder.run(&["replay", "short.log"]);
+    assert!(text.contains("the recording ended at --record-max-size"), "{text}");
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let folder = Folder::new().with("text", "apiVersion: v1\n");
+    for (args, want) in [
+        (["replay", "text"], "text: at byte 0: expected a recording, which begins with"),
+        (["replay", "none"], "reading none: No such file"),
+    ] {
+        let text = folder.run(&args);
+        assert!(text.contains(want) && text.ends_with("exit 2\n"), "{text}");
+    }
+    let text = folder.run(&["run", "--record-max-size=1Mi"]);
+    assert!(text.contains("--record-max-size says nothing without --record"), "{text}");
+}
