@@ -6,6 +6,7 @@
 mod control_plane;
 mod drain;
 mod rbac;
+mod record;
 mod replicas;
 
 mod load;
@@ -50,6 +51,8 @@ enum What {
     ControlPlane(Stay),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
+    /// Record runs, replay them, and compare the binds with what the cluster has in the end.
+    Record(record::Args),
     /// End the leading one of two schedulers in mid-load, again and again.
     Replicas(replicas::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
@@ -100,6 +103,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::ControlPlane(stay) => control_plane(stay).await,
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
+        What::Record(args) => record::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
     }
 }

@@ -77,7 +77,8 @@ impl Chosen {
         Ok(kinds)
     }
 
-    fn binary(&self, kind: Kind) -> Result<PathBuf> {
+    /// Where it is.
+    pub fn binary(&self, kind: Kind) -> Result<PathBuf> {
         match (kind, &self.loadmaster) {
             (Kind::KubeScheduler, _) => Program::KubeScheduler.path(),
             (Kind::Loadmaster, Some(path)) => Ok(path.clone()),
@@ -91,6 +92,11 @@ impl Chosen {
 
     /// Starts one.
     pub fn start(&self, kind: Kind, setup: &Setup<'_>) -> Result<Scheduler> {
+        self.start_with(kind, setup, &[])
+    }
+
+    /// Starts one with more flags.
+    pub fn start_with(&self, kind: Kind, setup: &Setup<'_>, flags: &[String]) -> Result<Scheduler> {
         let stem = setup.folder.join(setup.name);
         let config = stem.with_extension("config");
         let text = format!("{:#}\n", configuration(setup));
@@ -106,6 +112,7 @@ impl Chosen {
         command.arg(format!("--authorization-kubeconfig={kubeconfig}"));
         command.arg("--bind-address=127.0.0.1");
         command.arg(format!("--secure-port={secure_port}"));
+        command.args(flags);
         let process = Process::start(kind.name(), &mut command, &stem.with_extension("log"))?;
         Ok(Scheduler { process, secure_port })
     }
