@@ -233,10 +233,12 @@ fn lost(error: &hyper::Error) -> String {
     use std::error::Error as _;
     let mut source = error.source();
     while let Some(cause) = source {
-        if let Some(cause) = cause.downcast_ref::<io::Error>()
-            && cause.kind() == io::ErrorKind::ConnectionReset
-        {
-            return "read: connection reset by peer".to_owned();
+        match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionReset) => {
+                return "read: connection reset by peer".to_owned();
+            }
+            Some(io::ErrorKind::UnexpectedEof) => return "EOF".to_owned(),
+            _ => {}
         }
         source = cause.source();
     }
