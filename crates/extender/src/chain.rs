@@ -170,7 +170,7 @@ impl Filtering {
     }
 
     /// Whom to ask next; nobody once no node is left.
-    pub fn next(&mut self) -> Option<usize> {
+    pub fn ask_next(&mut self) -> Option<usize> {
         if self.nodes.is_empty() { None } else { self.rest.pop() }
     }
 
@@ -286,7 +286,7 @@ impl Preempting {
     }
 
     /// Whom to ask next; nobody once no candidate is left.
-    pub fn next(&mut self) -> Option<usize> {
+    pub fn ask_next(&mut self) -> Option<usize> {
         if self.victims.is_empty() { None } else { self.rest.pop() }
     }
 

@@ -174,7 +174,7 @@ impl Engine {
         feasible: Feasible,
         effects: &mut Effects,
     ) {
-        match filtering.next() {
+        match filtering.ask_next() {
             Some(extender) => {
                 let question = Question::Filter(filtering.nodes().to_vec());
                 let asked = self.ask(now, extender, &attempt.queued, question, effects);
@@ -294,7 +294,7 @@ impl Engine {
         mut preempting: Preempting,
         effects: &mut Effects,
     ) {
-        if let Some(extender) = preempting.next() {
+        if let Some(extender) = preempting.ask_next() {
             let question = Question::Preempt(preempting.victims().clone());
             let asked = self.ask(now, extender, &asking.queued, question, effects);
             let asking = Box::new(asking);

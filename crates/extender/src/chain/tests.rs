@@ -54,12 +54,12 @@ fn urls_and_times() {
 fn check_filter(extender: &Extender, answer: Result<Value, &str>, want: &Expect) {
     let nodes = ["a", "b", "c"].map(Str::new).to_vec();
     let mut filtering = Filtering::new(nodes, vec![0]);
-    assert_eq!(filtering.next(), Some(0));
+    assert_eq!(filtering.ask_next(), Some(0));
     let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
     if let Err(error) = filtering.answered(extender, answer.map_err(str::to_owned)) {
         return want.assert_eq(&format!("error: {error}"));
     }
-    assert_eq!(filtering.next(), None);
+    assert_eq!(filtering.ask_next(), None);
     let (left, failures) = filtering.finish();
     let mut said = vec![format!("left: {}", left.join(" "))];
     said.extend(failures.iter().map(|(node, failure)| {
@@ -145,9 +145,9 @@ fn errors_that_do_not_count() {
 #[test]
 fn nobody_is_asked_about_no_node() {
     let mut filtering = Filtering::new(vec![Str::new("a")], vec![3, 5]);
-    assert_eq!(filtering.next(), Some(3));
+    assert_eq!(filtering.ask_next(), Some(3));
     filtering.answered(&caching(), Ok(Default::default())).unwrap();
-    assert_eq!((filtering.next(), filtering.nodes()), (None, [].as_slice()));
+    assert_eq!((filtering.ask_next(), filtering.nodes()), (None, [].as_slice()));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn check_preempt(extender: &Extender, answer: Result<Value, &str>, want: &Expect
         |uid: &str| MetaVictims { pods: vec![MetaPod { uid: uid.into() }], num_pdb_violations: 0 };
     let victims = BTreeMap::from([("a".to_owned(), victim("1")), ("b".to_owned(), victim("3"))]);
     let mut preempting = Preempting::new(victims, vec![0]);
-    assert_eq!(preempting.next(), Some(0));
+    assert_eq!(preempting.ask_next(), Some(0));
     let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
     match preempting.answered(extender, answer.map_err(str::to_owned), &Cluster) {
         Ok(()) => want.assert_eq(&serde_json::to_string(preempting.victims()).unwrap()),
