@@ -1,0 +1,67 @@
+//! The question of preempt.
+
+use std::collections::BTreeMap;
+
+use loadmaster_extender::messages::{
+    ExtenderPreemptionArgs, ExtenderPreemptionResult, MetaPod, MetaVictims,
+};
+
+use crate::{Error, Object};
+
+/// A pod that fits nowhere, and the nodes on which it would fit if some pods were evicted.
+#[derive(Clone, Debug)]
+pub struct PreemptAsk {
+    /// The preemptor.
+    pub pod: Object,
+    /// By node name.
+    pub candidates: BTreeMap<String, Candidate>,
+}
+
+/// A node with its victims.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The uids of the victims.
+    pub victims: Vec<String>,
+    /// The victims themselves, unless the extender is `nodeCacheCapable`.
+    pub pods: Option<Vec<Object>>,
+    /// How many of these evictions break a PodDisruptionBudget.
+    pub num_pdb_violations: i64,
+}
+
+impl PreemptAsk {
+    /// Keeps the candidates for which `keep` says so. It may take victims out, but a candidate without victims, or with one that
+    /// is not on the node, makes the scheduler drop the whole answer.
+    pub fn retain(
+        mut self,
+        mut keep: impl FnMut(&Object, &str, &mut Candidate) -> bool,
+    ) -> ExtenderPreemptionResult {
+        let pod = self.pod;
+        self.candidates.retain(|node, candidate| keep(&pod, node, candidate));
+        let meta = |candidate: Candidate| MetaVictims {
+            pods: candidate.victims.into_iter().map(|uid| MetaPod { uid }).collect(),
+            num_pdb_violations: candidate.num_pdb_violations,
+        };
+        let left = self.candidates.into_iter().map(|(node, it)| (node, meta(it)));
+        ExtenderPreemptionResult { node_name_to_meta_victims: left.collect() }
+    }
+}
+
+impl TryFrom<ExtenderPreemptionArgs<Object>> for PreemptAsk {
+    type Error = Error;
+
+    fn try_from(args: ExtenderPreemptionArgs<Object>) -> Result<PreemptAsk, Error> {
+        let pod = args.pod.ok_or_else(|| Error::new("there is no Pod"))?;
+        let named = args.node_name_to_meta_victims.into_iter().map(|(node, victims)| {
+            let uids = victims.pods.into_iter().map(|pod| pod.uid).collect();
+            let n = victims.num_pdb_violations;
+            (node, Candidate { victims: uids, pods: None, num_pdb_violations: n })
+        });
+        let mut candidates: BTreeMap<_, _> = named.collect();
+        candidates.extend(args.node_name_to_victims.into_iter().map(|(node, victims)| {
+            let uids = victims.pods.iter().map(|pod| pod.uid().to_owned()).collect();
+            let n = victims.num_pdb_violations;
+            (node, Candidate { victims: uids, pods: Some(victims.pods), num_pdb_violations: n })
+        }));
+        Ok(PreemptAsk { pod, candidates })
+    }
+}

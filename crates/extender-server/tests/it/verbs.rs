@@ -1,0 +1,204 @@
+//! What handlers are asked, and what goes back.
+
+use std::sync::Arc;
+
+use loadmaster_extender_server::{Error, ExtenderServer, Rejection, Reply};
+
+use crate::{Running, run};
+
+const POD: &str = r#"{"metadata":{"name":"web","namespace":"default","uid":"u1"}}"#;
+
+fn tiers() -> ExtenderServer {
+    let tier = |node: &loadmaster_extender_server::Object| node.label("tier")?.parse::<i64>().ok();
+    ExtenderServer::new()
+        .filter(move |ask| {
+            ask.filter_nodes(|_, node| match tier(node) {
+                Some(0) => Err(Rejection::unschedulable("node(s) are full")),
+                Some(_) => Ok(()),
+                None => Err(Rejection::unresolvable("node(s) had no tier")),
+            })
+        })
+        .prioritize(move |ask| async move { ask.score_nodes(|_, node| tier(node)) })
+        .preempt(|ask| ask.retain(|_, node, candidate| node != "b" && candidate.victims.len() < 2))
+        .bind(|args| match args.node.as_str() {
+            "a" => Ok(()),
+            node => Err(Error::new(format!("{node} is not ours"))),
+        })
+}
+
+fn args(nodes: &[(&str, Option<i64>)]) -> String {
+    let node = |(name, tier): &(&str, Option<i64>)| match tier {
+        Some(tier) => {
+            format!(r#"{{"metadata":{{"name":"{name}","labels":{{"tier":"{tier}"}}}},"x":[1]}}"#)
+        }
+        None => format!(r#"{{"metadata":{{"name":"{name}"}}}}"#),
+    };
+    let items: Vec<_> = nodes.iter().map(node).collect();
+    format!(r#"{{"pod":{POD},"NODES":{{"items":[{}]}},"NodeNames":null}}"#, items.join(","))
+}
+
+#[test]
+fn the_four_verbs_answer_as_go_writes() {
+    run(async {
+        let server = Running::start(tiers()).await;
+        let nodes = args(&[("a", Some(3)), ("b", Some(0)), ("c", None), ("d", Some(42))]);
+        let a = r#"{"metadata":{"name":"a","labels":{"tier":"3"}},"x":[1]}"#;
+        let d = r#"{"metadata":{"name":"d","labels":{"tier":"42"}},"x":[1]}"#;
+        let want = format!(
+            r#"{{"Nodes":{{"metadata":{{}},"items":[{a},{d}]}},"NodeNames":null,"FailedNodes":{{"b":"node(s) are full"}},"FailedAndUnresolvableNodes":{{"c":"node(s) had no tier"}},"Error":""}}"#
+        );
+        assert_eq!(server.post("/filter", &nodes).await, (200, want));
+
+        let want = r#"[{"Host":"a","Score":3},{"Host":"b","Score":0},{"Host":"c","Score":0},{"Host":"d","Score":10}]"#;
+        assert_eq!(server.post("/prioritize", &nodes).await, (200, want.to_owned()));
+
+        let ask = format!(
+            r#"{{"Pod":{POD},"NodeNameToVictims":{{"a":{{"Pods":[{POD}],"NumPDBViolations":1}},"b":{{"Pods":[{POD}]}}}}}}"#
+        );
+        let want =
+            r#"{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"u1"}],"NumPDBViolations":1}}}"#;
+        assert_eq!(server.post("/preempt", &ask).await, (200, want.to_owned()));
+        let ask = format!(
+            r#"{{"Pod":{POD},"nodenametometavictims":{{"a":{{"Pods":[{{"UID":"u7"}}]}},"c":{{"Pods":[{{"UID":"u8"}},{{"uid":"u9"}}]}}}}}}"#
+        );
+        let want =
+            r#"{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"u7"}],"NumPDBViolations":0}}}"#;
+        assert_eq!(server.post("/preempt", &ask).await, (200, want.to_owned()));
+
+        for (node, error) in [("a", ""), ("b", "b is not ours")] {
+            let ask = format!(
+                r#"{{"podname":"web","PodNamespace":"default","PodUID":"u1","Node":"{node}"}}"#
+            );
+            let want = format!(r#"{{"Error":"{error}"}}"#);
+            assert_eq!(server.post("/bind", &ask).await, (200, want));
+        }
+        server.stop().await;
+    });
+}
+
+#[test]
+fn names_are_answered_with_names() {
+    run(async {
+        let known = Arc::new(["a".to_owned()]);
+        let scores = known.clone();
+        let server = ExtenderServer::new()
+            .prefix("/gpus/")
+            .filter(move |ask| {
+                ask.filter_names(|_, node| match known.iter().any(|it| it == node) {
+                    true => Ok(()),
+                    false => Err(Rejection::unschedulable("node(s) are unknown")),
+                })
+            })
+            .prioritize(move |ask| ask.score_names(|_, node| (node == scores[0]).then_some(7)));
+        let server = Running::start(server).await;
+        let ask = format!(r#"{{"Pod":{POD},"Nodes":null,"NodeNames":["b","a"]}}"#);
+        let want = r#"{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"node(s) are unknown"},"FailedAndUnresolvableNodes":null,"Error":""}"#;
+        assert_eq!(server.post("/gpus/filter", &ask).await, (200, want.to_owned()));
+        let want = r#"[{"Host":"b","Score":0},{"Host":"a","Score":7}]"#;
+        assert_eq!(server.post("/gpus/prioritize", &ask).await, (200, want.to_owned()));
+        assert_eq!(server.post("/filter", &ask).await.0, 404);
+        server.stop().await;
+    });
+}
+
+#[test]
+fn an_extender_that_needs_whole_nodes_says_so() {
+    run(async {
+        let server = Running::start(tiers()).await;
+        let ask = format!(r#"{{"Pod":{POD},"NodeNames":["a"]}}"#);
+        let text =
+            "this extender needs whole nodes and got names: set nodeCacheCapable: false for it";
+        let want = format!(
+            r#"{{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"{text}"}}"#
+        );
+        assert_eq!(server.post("/filter", &ask).await, (200, want));
+        let want = (500, format!("prioritize: {text}\n"));
+        assert_eq!(server.post("/prioritize", &ask).await, want);
+        server.stop().await;
+    });
+}
+
+#[test]
+fn bad_requests_get_one_clear_sentence() {
+    run(async {
+        let server = Running::start(tiers()).await;
+        let long = format!(r#"{{"Pod":{POD},"Nodes":{{"items":[{{"metadata":{{}}}}]}}}}"#);
+        for (path, body, status, want) in [
+            ("/filter", "", 400, "the body is no filter request: EOF\n"),
+            ("/filter", "{", 400, "the body is no filter request: unexpected EOF\n"),
+            ("/filter", "[]", 400, "the body is no filter request: invalid type: sequence, "),
+            ("/filter", "null", 400, "the body is no filter request: there is no Pod\n"),
+            ("/bind", r#"{"Node":"a"}"#, 400, "the body is no bind request: there is no PodName\n"),
+            ("/bind", r#"{"PodName":"a"}"#, 400, "the body is no bind request: there is no Node\n"),
+            ("/preempt", "{}", 400, "the body is no preempt request: there is no Pod\n"),
+            (
+                "/filter",
+                &long,
+                400,
+                "the body is no filter request: an object without metadata.name",
+            ),
+            (
+                "/filter",
+                &format!(r#"{{"Pod":{POD}}}"#),
+                400,
+                "the body is no filter request: there are neither Nodes nor NodeNames\n",
+            ),
+            (
+                "/filters",
+                "{}",
+                404,
+                "nothing is served at /filters; the verbs are at /bind, /filter, /preempt, /prioritize\n",
+            ),
+            ("/version", "", 404, "nothing is served at /version; "),
+            ("/metrics", "", 405, "/metrics answers GET only\n"),
+        ] {
+            let (code, text) = server.post(path, body).await;
+            assert!(code == status && text.starts_with(want), "{path} {body}: {code} {text}");
+        }
+        let want = (405, "/filter answers POST only\n".to_owned());
+        assert_eq!(server.get("/filter").await, want);
+        server.stop().await;
+    });
+}
+
+#[test]
+fn pages_health_and_metrics_are_beside_the_verbs() {
+    run(async {
+        let ready = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let check = ready.clone();
+        let server = tiers()
+            .version("1.2.3")
+            .ready(move || match check.load(std::sync::atomic::Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err(Error::new("nodes are not known yet")),
+            })
+            .page("/nodes", |rest| match rest.as_str() {
+                "" => Ok(Reply::json(http::StatusCode::OK, &["a", "b"])),
+                rest => Err(Error::new(format!("what is {rest}?"))),
+            });
+        let server = Running::start(server).await;
+        let check = async |path: &str, status: u16, want: &str| {
+            assert_eq!(server.get(path).await, (status, want.to_owned()), "{path}");
+        };
+        check("/healthz", 200, "ok\n").await;
+        check("/readyz", 503, "not ready: nodes are not known yet\n").await;
+        ready.store(true, std::sync::atomic::Ordering::Relaxed);
+        check("/readyz", 200, "ok\n").await;
+        check("/version", 200, "1.2.3\n").await;
+        check("/nodes", 200, r#"["a","b"]"#).await;
+        check("/nodes/c/d", 500, "what is c/d?\n").await;
+        assert_eq!(server.get("/nodesc").await.0, 404);
+        server.post("/filter", "").await;
+        server.post("/filter", &args(&[])).await;
+        let (_, metrics) = server.get("/metrics").await;
+        for line in [
+            r#"extender_requests_total{code="200",verb="filter"} 1"#,
+            r#"extender_requests_total{code="400",verb="filter"} 1"#,
+            r#"extender_request_duration_seconds_count{verb="filter"} 2"#,
+            "extender_requests_in_flight 0",
+        ] {
+            assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+        }
+        server.stop().await;
+    });
+}
