@@ -5,6 +5,7 @@
 
 mod control_plane;
 mod drain;
+mod gpushare;
 mod rbac;
 mod record;
 mod replicas;
@@ -55,6 +56,8 @@ enum What {
     Record(record::Args),
     /// End the leading one of two schedulers in mid-load, again and again.
     Replicas(replicas::Args),
+    /// Pods that share GPUs, through the example extenders.
+    Gpushare(gpushare::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
     Rbac(rbac::Args),
 }
@@ -104,6 +107,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
         What::Record(args) => record::run(args).await,
+        What::Gpushare(args) => gpushare::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
     }
 }

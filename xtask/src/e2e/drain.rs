@@ -108,6 +108,7 @@ async fn drain(args: &Args, kind: Kind) -> Result<Run> {
         folder: plane.folder(),
         kubeconfig: &kubeconfig,
         leader_elect: false,
+        extenders: &[],
     };
     let start = Instant::now();
     let mut scheduler = args.chosen.start(kind, &setup)?;

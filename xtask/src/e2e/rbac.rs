@@ -83,6 +83,7 @@ async fn work(args: &Args, kind: Kind, plane: &ControlPlane) -> Result<()> {
         folder: plane.folder(),
         kubeconfig: &kubeconfig,
         leader_elect: true,
+        extenders: &[],
     };
     let mut scheduler = args.chosen.start(kind, &setup)?;
     let all = bound.until(args.pods as usize, special::PATIENCE).await?;

@@ -121,8 +121,13 @@ fn identity(n: u32) -> Identity {
 fn start(args: &Args, kind: Kind, plane: &ControlPlane, n: u32) -> Result<Replica> {
     let Identity { user, .. } = identity(n);
     let kubeconfig = plane.kubeconfig(&identity(n));
-    let setup =
-        Setup { name: &user, folder: plane.folder(), kubeconfig: &kubeconfig, leader_elect: true };
+    let setup = Setup {
+        name: &user,
+        folder: plane.folder(),
+        kubeconfig: &kubeconfig,
+        leader_elect: true,
+        extenders: &[],
+    };
     let scheduler = args.chosen.start(kind, &setup)?;
     Ok(Replica { user, scheduler })
 }

@@ -128,6 +128,8 @@ pub struct Setup<'a> {
     pub kubeconfig: &'a Path,
     /// Whether it takes part in leader election, with upstream's default times.
     pub leader_elect: bool,
+    /// `extenders` of its configuration.
+    pub extenders: &'a [serde_json::Value],
 }
 
 fn configuration(setup: &Setup<'_>) -> serde_json::Value {
@@ -136,6 +138,7 @@ fn configuration(setup: &Setup<'_>) -> serde_json::Value {
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": setup.kubeconfig, "qps": QPS, "burst": QPS},
         "leaderElection": {"leaderElect": setup.leader_elect},
+        "extenders": setup.extenders,
     })
 }
 

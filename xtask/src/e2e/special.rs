@@ -106,7 +106,8 @@ async fn make_pod(api: &Api, namespace: &str, name: &str, spec: Value) -> Result
     Ok(())
 }
 
-async fn wait_for(
+/// Until a pod is as it should be; `what` says how.
+pub async fn wait_for(
     api: &Api,
     namespace: &str,
     name: &str,

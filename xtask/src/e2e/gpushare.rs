@@ -1,0 +1,289 @@
+//! `cargo xtask e2e gpushare`: a scheduler with the example extenders, sample-extender before gpushare-extender.
+//!
+//! gpushare-extender has the rights of its own manifest and no others. 100 pods share 50 devices of 10 nodes; one pod more would fit
+//! on every node, and on no device.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::api::Api;
+use super::bound::BoundPods;
+use super::control_plane::{ControlPlane, Options, free_port};
+use super::credentials::Identity;
+use super::process::Process;
+use super::scheduler::{Chosen, Kind, Setup};
+use super::{load, special, workload};
+
+const NAMESPACE: &str = "e2e";
+const ACCOUNT: &str = "gpushare-extender";
+const N_NODES: u32 = 10;
+const N_PODS: usize = 100;
+/// Of a node. Two pods fit on each device, and 1 is left.
+const N_DEVICES: u64 = 5;
+const DEVICE_MEMORY: u64 = 7;
+const POD_MEMORY: u64 = 3;
+/// What the pod that is one too many is told by each extender.
+const REASONS: [&str; 2] = ["1 node(s) had no tier", "10 Insufficient GPU Memory in one device"];
+
+/// Pods that share GPUs, through the example extenders.
+#[derive(Parser)]
+pub struct Args {
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+/// Answers whether all was as it should be; if not, the error says what was not.
+pub async fn run(args: &Args) -> Result<bool> {
+    build()?;
+    for kind in args.chosen.kinds()? {
+        run_one(args, kind).await.with_context(|| kind.name())?;
+        println!("{}: {N_PODS} pods share {} devices", kind.name(), u64::from(N_NODES) * N_DEVICES);
+    }
+    Ok(true)
+}
+
+async fn run_one(args: &Args, kind: Kind) -> Result<()> {
+    let plane = ControlPlane::start(&Options::default()).await?;
+    let api = Api::new(&plane.admin_kubeconfig()).await?;
+    load::namespace(&api, NAMESPACE).await?;
+    for i in 0..=N_NODES {
+        // One node more, on which the first extender lets nothing run.
+        let tier = (i < N_NODES).then(|| i.to_string());
+        api.create("/api/v1/nodes", &gpu_node(i, tier.as_deref())).await.context("a node")?;
+    }
+    let kubeconfig = rights(&api, &plane).await.context("the rights of gpushare-extender")?;
+    let sample = Extender::start("sample-extender", plane.folder(), None).await?;
+    let gpushare = Extender::start("gpushare-extender", plane.folder(), Some(&kubeconfig)).await?;
+
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    for i in 0..N_PODS {
+        api.create(&path, &gpu_pod(&format!("gpu-{i}"))).await.context("a pod")?;
+    }
+    let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
+    let setup = Setup {
+        name: kind.name(),
+        folder: plane.folder(),
+        kubeconfig: &plane.kubeconfig(&Identity::new("system:kube-scheduler", &[])),
+        leader_elect: false,
+        extenders: &configuration(&sample, &gpushare),
+    };
+    let mut scheduler = args.chosen.start(kind, &setup)?;
+    let all = bound.until(N_PODS, special::PATIENCE).await?;
+    scheduler.process.check_running()?;
+    ensure!(all, "only {} of {N_PODS} pods were bound", bound.seen().len());
+    check_devices(&api.list(&path).await?)?;
+
+    api.create(&path, &gpu_pod("one-too-many")).await?;
+    let what = format!("a condition with {REASONS:?}");
+    special::wait_for(&api, NAMESPACE, "one-too-many", &what, |pod| {
+        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let mut messages = conditions.filter_map(|condition| condition["message"].as_str());
+        messages.any(|message| REASONS.iter().all(|reason| message.contains(reason)))
+    })
+    .await?;
+    let pod = api.get_json(&format!("{path}/one-too-many")).await?;
+    ensure!(pod["metadata"]["annotations"].is_null(), "it has annotations: {}", pod["metadata"]);
+
+    gpushare.counted(r#"extender_requests_total{code="200",verb="bind"} 100"#).await?;
+    gpushare.stop().await?;
+    sample.stop().await?;
+    plane.finish();
+    Ok(())
+}
+
+/// An example that runs.
+struct Extender {
+    process: Process,
+    url: String,
+}
+
+impl Extender {
+    /// Starts it and waits until it is ready.
+    async fn start(name: &str, folder: &Path, kubeconfig: Option<&Path>) -> Result<Extender> {
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let mut command = Command::new(programs()?.join(name));
+        match kubeconfig {
+            None => command.arg(&address),
+            Some(path) => command.args(["--listen", &address, "--kubeconfig"]).arg(path),
+        };
+        let log = folder.join(format!("{name}.log"));
+        let process = Process::start(name, &mut command, &log)?;
+        let mut extender = Extender { process, url: format!("http://{address}") };
+        let api = Api::unverified(&extender.url, None)?;
+        for _ in 0..600 {
+            extender.process.check_running()?;
+            let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
+            if ready.is_ok_and(|answer| answer.status == 200) {
+                return Ok(extender);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("{name} was not ready in time")
+    }
+
+    /// Its metrics have this line.
+    async fn counted(&self, line: &str) -> Result<()> {
+        let metrics = Api::unverified(&self.url, None)?.get("/metrics").await?;
+        let metrics = String::from_utf8_lossy(&metrics);
+        ensure!(metrics.lines().any(|it| it == line), "there is no {line} in\n{metrics}");
+        Ok(())
+    }
+
+    /// Ends it as a kubelet does.
+    async fn stop(mut self) -> Result<()> {
+        self.process.terminate()?;
+        let status = self.process.wait(special::PATIENCE).await?;
+        ensure!(status.success(), "{} ended with {status} after SIGTERM", self.url);
+        Ok(())
+    }
+}
+
+/// As the examples' `scheduler.yaml` have it, with our ports.
+fn configuration(sample: &Extender, gpushare: &Extender) -> [Value; 2] {
+    [
+        json!({"urlPrefix": sample.url, "filterVerb": "filter", "prioritizeVerb": "prioritize",
+            "weight": 1, "nodeCacheCapable": false}),
+        json!({"urlPrefix": format!("{}/gpushare-scheduler", gpushare.url), "filterVerb": "filter",
+            "bindVerb": "bind", "nodeCacheCapable": true,
+            "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": false}]}),
+    ]
+}
+
+/// The folder of this program, where the examples are too.
+fn programs() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("finding the target folder")?;
+    Ok(this.parent().context("finding the target folder")?.to_owned())
+}
+
+fn build() -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--package", "sample-extender", "--package", "gpushare-extender"]);
+    if programs()?.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(crate::root()?).status().context("running cargo")?;
+    ensure!(status.success(), "building the examples failed");
+    Ok(())
+}
+
+/// Makes the service account and its roles from the example's manifest; the kubeconfig of that account.
+async fn rights(api: &Api, plane: &ControlPlane) -> Result<PathBuf> {
+    let manifest = crate::root()?.join("examples/gpushare-extender/deploy/gpushare-extender.yaml");
+    let text = std::fs::read_to_string(&manifest);
+    let text = text.with_context(|| format!("reading {}", manifest.display()))?;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
+    for document in text.split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).context("reading a manifest")?;
+        let path = match object["kind"].as_str() {
+            Some("ServiceAccount") => accounts.to_owned(),
+            Some("ClusterRole") => format!("{rbac}/clusterroles"),
+            Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings"),
+            Some("Role") => format!("{rbac}/namespaces/kube-system/roles"),
+            Some("RoleBinding") => format!("{rbac}/namespaces/kube-system/rolebindings"),
+            // It runs here, not in a pod.
+            Some("Deployment" | "Service") => continue,
+            other => bail!("a manifest of kind {other:?}"),
+        };
+        api.create(&path, &object).await?;
+    }
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let answer = api.create(&format!("{accounts}/{ACCOUNT}/token"), &request).await?;
+    let token = answer["status"]["token"].as_str().context("a token request without a token")?;
+    plane.kubeconfig_for_token(ACCOUNT, token)
+}
+
+fn gpu_node(i: u32, tier: Option<&str>) -> Value {
+    let mut node = workload::node(i);
+    if let Some(tier) = tier {
+        node["metadata"]["labels"]["example.com/tier"] = tier.into();
+    }
+    for amounts in ["capacity", "allocatable"] {
+        let memory = N_DEVICES * DEVICE_MEMORY;
+        node["status"][amounts]["aliyun.com/gpu-mem"] = memory.to_string().into();
+        node["status"][amounts]["aliyun.com/gpu-count"] = N_DEVICES.to_string().into();
+    }
+    node
+}
+
+fn gpu_pod(name: &str) -> Value {
+    let limits = json!({"aliyun.com/gpu-mem": POD_MEMORY.to_string()});
+    let container = json!({
+        "name": "main", "image": "registry.example/app", "resources": {"limits": limits}});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0}})
+}
+
+/// Each pod has a device by its annotations, and no device more than its memory.
+fn check_devices(pods: &[Value]) -> Result<()> {
+    let mut used: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+    for pod in pods {
+        let name = &pod["metadata"]["name"];
+        let annotation = |which: &str| {
+            let key = format!("ALIYUN_COM_GPU_MEM_{which}");
+            let value = pod["metadata"]["annotations"][&key].as_str();
+            let value = value.with_context(|| format!("{name} has no annotation {key}"))?;
+            Ok::<_, anyhow::Error>(value)
+        };
+        let number = |which| {
+            let value = annotation(which)?;
+            value.parse::<u64>().with_context(|| format!("{name} has {which} {value}"))
+        };
+        let node = pod["spec"]["nodeName"].as_str();
+        let node = node.with_context(|| format!("{name} has no node"))?;
+        ensure!(node != format!("node-{N_NODES}"), "{name} is on a node without a tier");
+        ensure!(annotation("ASSIGNED")? == "false", "{name} is assigned");
+        ensure!(number("DEV")? == DEVICE_MEMORY, "{name} has the wrong device memory");
+        ensure!(number("POD")? == POD_MEMORY, "{name} has the wrong memory");
+        ensure!(number("ASSUME_TIME")? > 0, "{name} has no time");
+        *used.entry((node, number("IDX")?)).or_default() += POD_MEMORY;
+    }
+    ensure!(pods.len() == N_PODS, "there are {} pods", pods.len());
+    for ((node, device), used) in used {
+        ensure!(device < N_DEVICES, "{node} has no device {device}");
+        ensure!(used <= DEVICE_MEMORY, "device {device} of {node} has {used} of {DEVICE_MEMORY}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(node: &str, device: &str) -> Value {
+        let mut pod = gpu_pod("p");
+        pod["spec"]["nodeName"] = node.into();
+        let fields = [("IDX", device), ("DEV", "7"), ("POD", "3"), ("ASSIGNED", "false")];
+        for (field, value) in fields.into_iter().chain([("ASSUME_TIME", "1")]) {
+            pod["metadata"]["annotations"][format!("ALIYUN_COM_GPU_MEM_{field}")] = value.into();
+        }
+        pod
+    }
+
+    #[test]
+    fn a_device_over_its_memory_is_found() {
+        let good: Vec<Value> =
+            (0..100).map(|i| pod(&format!("node-{}", i / 10), &(i % 5).to_string())).collect();
+        assert_eq!(check_devices(&good).map_err(|error| error.to_string()), Ok(()));
+        let check = |change: Value, want: &str| {
+            let mut pods = good.clone();
+            pods[0] = change;
+            let error = check_devices(&pods).unwrap_err().to_string();
+            assert_eq!(error, want);
+        };
+        check(pod("node-1", "0"), "device 0 of node-1 has 9 of 7");
+        check(pod("node-0", "5"), "node-0 has no device 5");
+        check(pod("node-10", "0"), "\"p\" is on a node without a tier");
+        check(gpu_pod("q"), "\"q\" has no node");
+        let error = check_devices(&good[1..]).unwrap_err().to_string();
+        assert_eq!(error, "there are 99 pods");
+    }
+}
