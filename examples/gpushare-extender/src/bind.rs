@@ -36,13 +36,13 @@ pub enum BindError {
 
 /// A call on the API server that failed. A refusal is told in the server's words; kube's error would tell it as a structure.
 #[derive(Debug)]
-pub struct CallError(kube::Error);
+pub struct CallError(Box<kube::Error>);
 
 impl std::error::Error for CallError {}
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &*self.0 {
             kube::Error::Api(status) => f.write_str(&status.message),
             other => write!(f, "{other}"),
         }
@@ -50,9 +50,13 @@ impl fmt::Display for CallError {
 }
 
 impl CallError {
+    fn new(error: kube::Error) -> CallError {
+        CallError(Box::new(error))
+    }
+
     /// Whether the API server said no. Else what was asked may be done all the same, as when the connection broke before the answer.
     fn is_refusal(&self) -> bool {
-        matches!(self.0, kube::Error::Api(_))
+        matches!(*self.0, kube::Error::Api(_))
     }
 }
 
@@ -99,7 +103,7 @@ impl<'a> Binder<'a> {
     /// The pod that is meant, and no other one of its name.
     async fn pod(&self) -> Result<Pod, BindError> {
         let read = self.pods.get(&self.args.pod_name).await;
-        let pod = read.map_err(|source| BindError::Read(self.name(), CallError(source)))?;
+        let pod = read.map_err(|source| BindError::Read(self.name(), CallError::new(source)))?;
         let uid = pod.uid().unwrap_or_default();
         if uid != self.args.pod_uid {
             let expected = self.args.pod_uid.clone();
@@ -141,7 +145,7 @@ impl<'a> Binder<'a> {
         let posted = self.pods.create_subresource::<_, Value>("binding", name, &params, &binding);
         posted.await.map(|_| ()).map_err(|source| {
             let node = node.clone();
-            BindError::Bind { node, pod: self.name(), source: CallError(source) }
+            BindError::Bind { node, pod: self.name(), source: CallError::new(source) }
         })
     }
 
