@@ -3,6 +3,7 @@
 //! etcd, kube-apiserver and kube-scheduler are upstream's own, built from the Go modules in `conformance/`, on loopback, with nothing
 //! else running: no kubelets, no controllers. Nodes and pods are objects only.
 
+mod beside;
 mod control_plane;
 mod drain;
 mod gpushare;
@@ -50,6 +51,8 @@ enum What {
     Build,
     /// Start a control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
     ControlPlane(Stay),
+    /// Two schedulers on one cluster, each with its own pods, for the same nodes.
+    Beside(beside::Args),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
     /// Record runs, replay them, and compare the binds with what the cluster has in the end.
@@ -104,6 +107,7 @@ async fn dispatch(what: &What) -> Result<bool> {
     match what {
         What::Build => programs::build(&Program::ALL).map(|()| true),
         What::ControlPlane(stay) => control_plane(stay).await,
+        What::Beside(args) => beside::run(args).await,
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
         What::Record(args) => record::run(args).await,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use loadmaster_api::document::Document;
 use loadmaster_config::Gates;
-use loadmaster_engine::engine::Engine;
+use loadmaster_engine::engine::{Engine, Options};
 use loadmaster_engine::log::{
     Difference, Ended, Header, LogError, Piece, Reader, Replay, Report, Tail, bind_of,
 };
@@ -31,6 +31,7 @@ use crate::text::counted;
 #[command(after_help = "Examples:
   loadmaster replay run.log
   loadmaster replay run.log --decisions | grep shop/web
+  loadmaster replay run.log --check
   loadmaster replay run.log -o json")]
 pub(crate) struct Args {
     /// What `loadmaster run --record` wrote.
@@ -38,6 +39,9 @@ pub(crate) struct Args {
     /// Print a line for each bind: time, pod, node.
     #[arg(long)]
     decisions: bool,
+    /// Also ask every plugin about every node before each decision, and hold the decision against that.
+    #[arg(long)]
+    check: bool,
     /// How to print.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -58,6 +62,8 @@ struct Outcome {
     report: Report,
     tail: Tail,
     difference: Option<Box<Difference>>,
+    /// Decisions that asking every plugin did not bear out, with `--check`.
+    wrong: Vec<String>,
     took: Duration,
     /// With `-o json --decisions`.
     decisions: Vec<Value>,
@@ -72,7 +78,8 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
             writeln!(out, "{}", text.map_err(|error| Failure::input(Chain(&error)))?)?;
         }
     }
-    Ok(if outcome.difference.is_none() { Exit::Done } else { Exit::Finding })
+    let is_same = outcome.difference.is_none() && outcome.wrong.is_empty();
+    Ok(if is_same { Exit::Done } else { Exit::Finding })
 }
 
 fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outcome> {
@@ -84,7 +91,7 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
         // Neither can be: the first piece is the header.
         Some(Piece::Entry(_)) | None => return Err(bad(&LogError::NoLog)),
     };
-    let mut replay = Replay::new(build(path, &header, registry)?);
+    let mut replay = Replay::new(build(args, &header, registry)?);
     let mut decisions = Vec::new();
     let mut printed = Ok(());
     let started = Instant::now();
@@ -113,6 +120,7 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
     printed?;
     let tail = if difference.is_none() { source.reader.tail() } else { Ok(Tail::Open) };
     let tail = tail.map_err(|error| bad(&error))?;
+    let wrong = replay.engine().disagreements().cloned().collect();
     let mut report = replay.report();
     if difference.is_none() {
         match replay.finish(tail) {
@@ -120,7 +128,7 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
             Err(last) => difference = Some(last),
         }
     }
-    Ok(Outcome { header, report, tail, difference, took, decisions })
+    Ok(Outcome { header, report, tail, difference, wrong, took, decisions })
 }
 
 /// A file, piece by piece.
@@ -159,10 +167,10 @@ impl<'a> Source<'a> {
 }
 
 /// The engine that was recorded, as `run` builds it.
-fn build(path: &Path, header: &Header, registry: &Registry) -> Answer<Engine> {
+fn build(args: &Args, header: &Header, registry: &Registry) -> Answer<Engine> {
     let missing = header.plugins.iter().map(String::as_str);
     let missing: Vec<&str> = missing.filter(|name| registry.get(name).is_none()).collect();
-    let name = path.display();
+    let name = args.file.display();
     if !missing.is_empty() {
         return Err(Failure::input(format!(
             "{name} was recorded by a program with the plugins {}, which this one does not have: replay it with that one",
@@ -174,8 +182,8 @@ fn build(path: &Path, header: &Header, registry: &Registry) -> Answer<Engine> {
         .map_err(|errors| Failure::inputs(errors.iter().map(|it| format!("{name}: {it}"))))?;
     let document = Document::new(format!("{name}: configuration.yaml"), &*header.configuration);
     let checked = loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?;
-    let engine =
-        loadmaster_daemon::run::engine(&checked.profiles, &gates, registry, header.options());
+    let options = Options { check_every: u64::from(args.check), ..header.options() };
+    let engine = loadmaster_daemon::run::engine(&checked.profiles, &gates, registry, options);
     engine.map_err(|error| within(&Chain(&error)))
 }
 
@@ -185,7 +193,7 @@ fn wall(now: Now) -> String {
 }
 
 fn print(outcome: &Outcome, out: &mut dyn Write) -> Answer<()> {
-    let Outcome { header, report, tail, difference, took, .. } = outcome;
+    let Outcome { header, report, tail, difference, wrong, took, .. } = outcome;
     let seconds = took.as_secs_f64();
     let from = report.first.map(wall).unwrap_or_default();
     writeln!(
@@ -206,6 +214,9 @@ fn print(outcome: &Outcome, out: &mut dyn Write) -> Answer<()> {
     )?;
     let rate = report.n_attempts as f64 / seconds.max(1e-9);
     writeln!(out, "replayed in {seconds:.3} s: {rate:.0} decisions a second")?;
+    for line in wrong {
+        writeln!(out, "a decision that plugins do not bear out: {line}")?;
+    }
     if let Some(difference) = difference {
         let Difference { entry, now, what, pod, recorded, replayed } = &**difference;
         let since = report.first.map(|first| now.mono.since(first.mono)).unwrap_or_default();
@@ -244,7 +255,7 @@ fn spanned(time: Duration) -> String {
 }
 
 fn as_json(args: &Args, outcome: &Outcome) -> Value {
-    let Outcome { header, report, tail, difference, took, decisions } = outcome;
+    let Outcome { header, report, tail, difference, wrong, took, decisions } = outcome;
     let difference = difference.as_ref().map(|it| {
         json!({
             "entry": it.entry,
@@ -272,6 +283,7 @@ fn as_json(args: &Args, outcome: &Outcome) -> Value {
         "ending": if difference.is_none() { ending(*tail) } else { String::new() },
         "isSame": difference.is_none(),
         "difference": difference,
+        "wrong": wrong,
     });
     if args.decisions {
         all["decisions"] = Value::Array(decisions.clone());

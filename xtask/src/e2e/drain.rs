@@ -103,13 +103,7 @@ async fn drain(args: &Args, kind: Kind) -> Result<Run> {
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let apiserver_before = plane.apiserver_usage()?;
     let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
-    let setup = Setup {
-        name: kind.name(),
-        folder: plane.folder(),
-        kubeconfig: &kubeconfig,
-        leader_elect: false,
-        extenders: &[],
-    };
+    let setup = Setup::new(kind.name(), plane.folder(), &kubeconfig);
     let start = Instant::now();
     let mut scheduler = args.chosen.start(kind, &setup)?;
     let n = args.pods as usize;

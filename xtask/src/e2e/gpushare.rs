@@ -67,12 +67,10 @@ async fn run_one(args: &Args, kind: Kind) -> Result<()> {
         api.create(&path, &gpu_pod(&format!("gpu-{i}"))).await.context("a pod")?;
     }
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
+    let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
     let setup = Setup {
-        name: kind.name(),
-        folder: plane.folder(),
-        kubeconfig: &plane.kubeconfig(&Identity::new("system:kube-scheduler", &[])),
-        leader_elect: false,
         extenders: &configuration(&sample, &gpushare),
+        ..Setup::new(kind.name(), plane.folder(), &kubeconfig)
     };
     let mut scheduler = args.chosen.start(kind, &setup)?;
     let all = bound.until(N_PODS, special::PATIENCE).await?;

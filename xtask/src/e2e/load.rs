@@ -43,6 +43,23 @@ pub async fn pods(api: &Api, namespace: &str, workload: Workload, which: Range<u
     create_all(api, &path, which, move |i| workload.pod(i)).await.context("loading pods")
 }
 
+/// So many pods of a workload, pending, for these schedulers in turns.
+pub async fn pods_for(
+    api: &Api,
+    namespace: &str,
+    workload: Workload,
+    n: u32,
+    schedulers: [&'static str; 2],
+) -> Result<()> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let make = move |i: u32| {
+        let mut pod = workload.pod(i);
+        pod["spec"]["schedulerName"] = json!(schedulers[i as usize % 2]);
+        pod
+    };
+    create_all(api, &path, 0..n, make).await.context("loading pods")
+}
+
 async fn create_all<F>(api: &Api, path: &str, which: Range<u32>, make: F) -> Result<()>
 where
     F: Fn(u32) -> Value + Copy + Send + 'static,

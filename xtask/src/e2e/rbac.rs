@@ -78,13 +78,8 @@ async fn work(args: &Args, kind: Kind, plane: &ControlPlane) -> Result<()> {
     let kubeconfig = plane.kubeconfig_for_token(ACCOUNT, &token)?;
     load::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
-    let setup = Setup {
-        name: kind.name(),
-        folder: plane.folder(),
-        kubeconfig: &kubeconfig,
-        leader_elect: true,
-        extenders: &[],
-    };
+    let setup =
+        Setup { leader_elect: true, ..Setup::new(kind.name(), plane.folder(), &kubeconfig) };
     let mut scheduler = args.chosen.start(kind, &setup)?;
     let all = bound.until(args.pods as usize, special::PATIENCE).await?;
     scheduler.process.check_running()?;

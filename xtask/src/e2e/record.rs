@@ -71,8 +71,7 @@ async fn run_one(args: &Args, end: End) -> Result<bool> {
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
     let name = Kind::Loadmaster.name();
-    let setup =
-        Setup { name, folder: plane.folder(), kubeconfig: &kubeconfig, leader_elect: false };
+    let setup = Setup::new(name, plane.folder(), &kubeconfig);
     let file = plane.folder().join("recording");
     let flags = match end {
         End::Unrecorded => Vec::new(),

@@ -121,13 +121,7 @@ fn identity(n: u32) -> Identity {
 fn start(args: &Args, kind: Kind, plane: &ControlPlane, n: u32) -> Result<Replica> {
     let Identity { user, .. } = identity(n);
     let kubeconfig = plane.kubeconfig(&identity(n));
-    let setup = Setup {
-        name: &user,
-        folder: plane.folder(),
-        kubeconfig: &kubeconfig,
-        leader_elect: true,
-        extenders: &[],
-    };
+    let setup = Setup { leader_elect: true, ..Setup::new(&user, plane.folder(), &kubeconfig) };
     let scheduler = args.chosen.start(kind, &setup)?;
     Ok(Replica { user, scheduler })
 }

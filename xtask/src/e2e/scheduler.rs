@@ -130,6 +130,16 @@ pub struct Setup<'a> {
     pub leader_elect: bool,
     /// `extenders` of its configuration.
     pub extenders: &'a [serde_json::Value],
+    /// Whose pods it places.
+    pub scheduler_name: &'a str,
+}
+
+impl<'a> Setup<'a> {
+    /// One that leads at once, with the default profile.
+    pub fn new(name: &'a str, folder: &'a Path, kubeconfig: &'a Path) -> Setup<'a> {
+        let scheduler_name = "default-scheduler";
+        Setup { name, folder, kubeconfig, leader_elect: false, extenders: &[], scheduler_name }
+    }
 }
 
 fn configuration(setup: &Setup<'_>) -> serde_json::Value {
@@ -139,6 +149,7 @@ fn configuration(setup: &Setup<'_>) -> serde_json::Value {
         "clientConnection": {"kubeconfig": setup.kubeconfig, "qps": QPS, "burst": QPS},
         "leaderElection": {"leaderElect": setup.leader_elect},
         "extenders": setup.extenders,
+        "profiles": [{"schedulerName": setup.scheduler_name}],
     })
 }
 

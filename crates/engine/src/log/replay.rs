@@ -104,6 +104,11 @@ impl Replay {
         Replay { engine, effects: Effects::new(), open: None, report: Report::default() }
     }
 
+    /// The engine as it is by now.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// What was replayed so far.
     pub fn report(&self) -> Report {
         self.report
