@@ -35,7 +35,7 @@ fn a_standby_watches_at_once_or_when_it_leads() {
     leader.terminate();
     wait_for(&folder, "delayed.log", "Caches are synced");
     let said = folder.read("delayed.log");
-    let lines = ["Successfully acquired lease", "Starting watches", "Caches are synced"];
+    let lines = ["\"acquired the lease\"", "Starting watches", "Caches are synced"];
     let order = lines.map(|text| said.find(text));
     assert!(order.is_sorted() && order[0].is_some(), "{said}");
 }

@@ -402,11 +402,11 @@ fn extenders_have_a_say_in_preemption() {
     says(
         json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "b2"}]}}}),
         expect![[r#"
-        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-        call pods/b2/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"default-scheduler: preempting to accommodate a higher priority pod","reason":"PreemptionByScheduler","status":"True","type":"DisruptionTarget"}]}
-        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu.
-        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}],"nominatedNodeName":"b"}
-        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
+            0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
+            call pods/b2/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"default-scheduler: preempting to accommodate a higher priority pod","observedGeneration":1,"reason":"PreemptionByScheduler","status":"True","type":"DisruptionTarget"}]}
+            FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu.
+            call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}],"nominatedNodeName":"b"}
+            0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
     );
     says(
         json!({"NodeNameToMetaVictims": {}}),
