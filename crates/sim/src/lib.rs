@@ -6,4 +6,5 @@ pub mod every_eviction;
 pub mod load;
 pub mod scenario;
 pub mod simulate;
+pub mod truth;
 pub mod twin;

@@ -10,7 +10,7 @@
 //!
 //! | module | |
 //! | --- | --- |
-//! | `truth` | an API server in memory: objects, refusals, news |
+//! | [`truth`](crate::truth) | an API server in memory: objects, refusals, news |
 //! | `users` | what is asked of the cluster, and what nodes do |
 //! | `nervous` | a plugin that panics now and then |
 //! | `faults` | which faults a run has, and the network that has them |
@@ -25,7 +25,6 @@ mod faults;
 mod known;
 pub mod nervous;
 mod trace;
-mod truth;
 mod users;
 
 use std::sync::Arc;

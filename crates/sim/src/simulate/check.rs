@@ -12,7 +12,7 @@ use loadmaster_stdx::Set;
 
 use super::Setup;
 use super::known::{self, Known};
-use super::truth::{Truth, has_ended};
+use crate::truth::{Truth, has_ended};
 
 pub(super) type Checked = Result<(), String>;
 

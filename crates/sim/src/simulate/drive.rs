@@ -16,9 +16,9 @@ use super::faults::{Delivery, Network};
 use super::known::{About, Known};
 use super::nervous;
 use super::trace::{Log, Trace};
-use super::truth::{Truth, has_ended};
 use super::users::Users;
 use super::{Broken, Options, Report, Sabotage, Setup};
+use crate::truth::{Truth, has_ended};
 
 /// Virtual time at which a run begins.
 const BEGIN: Mono = Mono(10_000_000_000);

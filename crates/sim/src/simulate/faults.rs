@@ -7,7 +7,7 @@ use loadmaster_engine::engine::{ApiError, Call, Event, Name, Object, Reply};
 use loadmaster_engine::{Mono, Now};
 use loadmaster_stdx::Rng;
 
-use super::truth::{KINDS, Kind, News, Truth};
+use crate::truth::{KINDS, Kind, News, Truth};
 
 /// Which faults a run has; each is drawn by the seed, so that each meets the others and each is met alone.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use loadmaster_framework::request::Verb;
 use loadmaster_framework::{FeatureGates, World};
 use serde_json::Value;
 
-use super::truth::has_ended;
+use crate::truth::has_ended;
 
 #[derive(Default)]
 pub(super) struct Known {

@@ -7,7 +7,7 @@ use loadmaster_stdx::Rng;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::truth::{Truth, has_ended};
+use crate::truth::{Truth, has_ended};
 
 /// What happens in a run; each is drawn by the seed.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,17 +11,17 @@ use serde_json::Value;
 
 /// Kinds that are watched, each by a stream of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     Node,
     Pod,
     Budget,
 }
 
-pub(super) const KINDS: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Budget];
+pub const KINDS: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Budget];
 
 /// A change, as a watch tells it.
 #[derive(Clone, Debug)]
-pub(super) struct News {
+pub struct News {
     pub kind: Kind,
     /// Which object: its name, of pods the uid.
     pub key: Box<str>,
@@ -30,7 +30,7 @@ pub(super) struct News {
 
 /// The objects as they are.
 #[derive(Default)]
-pub(super) struct Truth {
+pub struct Truth {
     nodes: BTreeMap<Str, Arc<Node>>,
     /// By `namespace/name`.
     pods: BTreeMap<String, Pod>,
@@ -245,7 +245,7 @@ fn refused(code: u16, message: String) -> Reply {
 }
 
 /// Whether a pod takes no room any more.
-pub(super) fn has_ended(pod: &Pod) -> bool {
+pub fn has_ended(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
