@@ -22,6 +22,8 @@
 //! | `binding` | Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
 //! | `extending`, `overlay` | extenders that are asked within an attempt, and what waits for its end |
+//! | `objects` | what only plugins know: objects they watch, values that services publish |
+//! | `intervention` | what plugins ask for other pods |
 //! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
 //! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
 //! | `shadow` | judging what another scheduler did |
@@ -33,9 +35,11 @@ mod eviction;
 mod extending;
 mod failure;
 mod handlers;
+mod intervention;
 mod last;
 pub mod news;
 mod nominations;
+mod objects;
 mod overlay;
 mod post_filter;
 pub mod progress;
@@ -68,6 +72,7 @@ pub use effect::{Call, CallId, Effect, Effects, Extend, ObjectName, Observation,
 use eviction::Eviction;
 use extending::Suspended;
 pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
+use objects::Publication;
 use overlay::Overlay;
 use post_filter::PostFiltering;
 pub use shadow::{Judgement, Opinion};
@@ -170,6 +175,8 @@ pub struct Engine {
     /// What would change `world`, until then.
     overlay: Overlay,
     statuses: Statuses,
+    /// What services published and is not too old.
+    publications: Vec<Publication>,
     diagnosed: Option<failure::Diagnosed>,
     n_calls: u64,
     n_bindings: u64,
@@ -205,11 +212,14 @@ impl Engine {
             Seat { profile, scheduler }
         });
         let seats: Vec<Seat> = seats.collect();
+        let mut world = World::new(gates.clone());
+        let watches = seats.iter().flat_map(|seat| &seat.profile.watches);
+        watches.for_each(|watch| world.watch(watch));
         Engine {
             interests: Interests::of(&seats),
             seats,
             chance: rng.split("PostFilter"),
-            world: World::new(gates.clone()),
+            world,
             queue,
             pending: Map::default(),
             orphans: BTreeMap::new(),
@@ -222,6 +232,7 @@ impl Engine {
             suspended: None,
             overlay: Overlay::default(),
             statuses: Statuses::default(),
+            publications: Vec::new(),
             diagnosed: None,
             n_calls: 0,
             n_bindings: 0,
@@ -237,11 +248,13 @@ impl Engine {
     /// Takes news. Never schedules.
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
         self.hearing_since =
-            matches!(event, Event::Set(_) | Event::Gone(_)).then(self.options.ticks);
-        self.watched(effects, |engine, effects| {
+            matches!(event, Event::Set(_) | Event::Gone(_) | Event::Changed { .. })
+                .then(self.options.ticks);
+        self.listening(effects, |engine, effects| {
             engine.take(now, event, effects);
             engine.hearing_since = None;
             engine.catch_up(now, effects);
+            engine.intervene(now, effects);
         });
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
@@ -255,31 +268,38 @@ impl Engine {
             Event::Gone(name) => self.gone(now, &name, effects),
             Event::Replied { call, reply } => self.replied(now, call, &reply, effects),
             Event::Extended { call, answer } => self.extended(now, call, answer, effects),
-            Event::Changed { object, value } => self.changed(now, &object, value.as_ref(), effects),
+            Event::Changed { object, value } => {
+                self.object_changed(now, &object, value.as_ref(), effects);
+                self.changed(now, &object, value.as_ref(), effects);
+            }
+            Event::Listed { group, resource, is_there } => {
+                self.world.set_there(&group, &resource, is_there);
+            }
+            Event::Published { plugin, value, good_for } => {
+                self.published(now, &plugin, &value, good_for, effects);
+            }
             Event::Permit { uid, plugin, verdict } => {
                 self.permitted(now, &uid, plugin.as_deref(), &verdict, effects);
             }
-            Event::Activate(uids) => {
-                let asking = Asking::new(&self.seats, &self.interests, &self.world);
-                let uids: Vec<&str> = uids.iter().map(|uid| &**uid).collect();
-                self.queue.activate(now, &asking, &uids);
-            }
+            Event::Activate(uids) => self.activate(now, &uids),
         }
     }
 
-    /// Does what is due by now: backoffs that are over, waits that took too long.
+    /// Does what is due by now: backoffs that are over, waits that took too long, published values that are too old.
     pub fn wake(&mut self, now: Now, effects: &mut Effects) {
-        self.watched(effects, |engine, effects| {
+        self.listening(effects, |engine, effects| {
             let asking = Asking::new(&engine.seats, &engine.interests, &engine.world);
             engine.queue.flush(now, &asking);
             engine.time_out(now, effects);
+            engine.forget_published(now);
             engine.catch_up(now, effects);
+            engine.intervene(now, effects);
         });
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
     /// Does something in which plugins are called. One that panics is made anew; of some turns the calls are timed.
-    fn watched<R>(
+    fn listening<R>(
         &mut self,
         effects: &mut Effects,
         work: impl FnOnce(&mut Engine, &mut Effects) -> R,
@@ -311,7 +331,8 @@ impl Engine {
     pub fn deadline(&self) -> Option<Mono> {
         let waits = self.awaited.iter().filter(|awaited| !self.is_pinned(&awaited.owner));
         let waits = waits.map(|awaited| awaited.until).min();
-        let others = [self.permit_deadline(), self.extender_deadline()];
+        let others =
+            [self.permit_deadline(), self.extender_deadline(), self.publication_deadline()];
         self.queue.deadline().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }
 

@@ -40,6 +40,8 @@ pub enum Site {
     PreBind,
     Bind,
     PostBind,
+    /// News of objects that the plugin watches, and of what is published to it.
+    ObjectEvents,
     /// The incremental form: what is kept for pods alike.
     Prepare,
 }
@@ -66,6 +68,7 @@ impl Site {
             Site::PreBind => "PreBind",
             Site::Bind => "Bind",
             Site::PostBind => "PostBind",
+            Site::ObjectEvents => "ObjectEvents",
             Site::Prepare => "Prepare",
         }
     }
@@ -83,6 +86,7 @@ impl Site {
                 | Site::PreBind
                 | Site::Bind
                 | Site::PostBind
+                | Site::ObjectEvents
         )
     }
 
@@ -92,7 +96,9 @@ impl Site {
             Site::PreEnqueue => "the pod is held until an event or the next flush",
             Site::QueueSort => "the pod that came first goes first",
             Site::QueueingHint => "the pod is tried again",
-            Site::Unreserve | Site::PostBind => "the others are called all the same",
+            Site::Unreserve | Site::PostBind | Site::ObjectEvents => {
+                "the others are called all the same"
+            }
             _ => "the attempt fails",
         }
     }

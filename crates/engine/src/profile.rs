@@ -6,13 +6,16 @@ use std::sync::Arc;
 use loadmaster_config::{self as config, Point};
 use loadmaster_extender::Extenders;
 use loadmaster_framework::event::EventWithHint;
+use loadmaster_framework::objects::Watch;
 use loadmaster_framework::points::{
-    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
-    QueueSort, Reserve, Score, Sign,
+    Bind, Filter, ObjectEvents, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
+    PreScore, QueueSort, Reserve, Score, Sign,
 };
 use loadmaster_framework::prepare::Prepare;
+use loadmaster_framework::state::Receiver;
 use loadmaster_framework::{
-    Action, ClusterEvent, EventResource, FeatureGates, PluginError, PluginStates, Points, Registry,
+    Action, ClusterEvent, EventResource, FeatureGates, Gvr, PluginError, PluginStates, Points,
+    Registry,
 };
 
 use crate::guard::Who;
@@ -42,6 +45,11 @@ pub struct Plugin {
     pub events: Option<Vec<EventWithHint>>,
     /// Which of [`Profile::states`] are its own.
     pub states: Range<usize>,
+    /// Kinds whose changes it is told.
+    pub watched: Vec<Gvr>,
+    pub object_events: Option<Arc<dyn ObjectEvents>>,
+    /// Takes what a service publishes to it.
+    pub receiver: Option<Receiver>,
 }
 
 /// The plugins of one schedulerName.
@@ -66,6 +74,8 @@ pub struct Profile {
     /// Plugins (by index) that look at the pod in PreFilter or Filter and go on with it in Reserve or later: they find their
     /// cycle state as they left it.
     pub late: Vec<usize>,
+    /// Kinds that only plugins know.
+    pub watches: Vec<Watch>,
     /// The plugins' first states; whoever decides keeps a copy of its own.
     pub states: PluginStates,
     /// Who is asked by HTTP beside them. When there are any, the last of `plugins` stands for all of them.
@@ -107,6 +117,9 @@ impl Profile {
                 has_pre_score: false,
                 events: None,
                 states: 0..0,
+                watched: Vec::new(),
+                object_events: None,
+                receiver: None,
             });
         }
         Ok(Profile {
@@ -126,6 +139,7 @@ impl Profile {
             post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
             sign: order.signers(),
             late: order.late(),
+            watches: built.iter().flat_map(|it| it.points.watches()).collect(),
             plugins,
             states,
             extenders,
@@ -240,6 +254,9 @@ impl Order<'_> {
             has_pre_score: points.pre_score.is_some(),
             events,
             states: states.clone(),
+            watched: points.watches().map(|watch| watch.kind).collect(),
+            object_events: points.object_events.clone(),
+            receiver: points.receiver().cloned(),
         }
     }
 }

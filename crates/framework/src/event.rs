@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node, Str};
 
+use crate::objects::ObjectInfo;
 use crate::pod::PodInfo;
 use crate::result::Failure;
 
@@ -199,6 +200,12 @@ impl ClusterEvent {
         ClusterEvent::new(EventResource::WildCard, Action::ALL)
     }
 
+    /// A service published something to this plugin.
+    pub fn published(plugin: &str) -> Self {
+        let name = format!("{plugin}.published");
+        ClusterEvent::new(EventResource::Other(name.into()), Action::UPDATE)
+    }
+
     /// Whether it is [`ClusterEvent::wildcard`].
     pub fn is_wildcard(&self) -> bool {
         self.resource == EventResource::WildCard && self.action == Action::ALL
@@ -235,6 +242,8 @@ pub enum EventObject<'a> {
     Node(&'a Node),
     /// A namespace.
     Namespace(&'a Namespace),
+    /// An object of a kind that only plugins know.
+    Other(&'a ObjectInfo),
 }
 
 impl<'a> EventObject<'a> {
@@ -246,6 +255,11 @@ impl<'a> EventObject<'a> {
     /// The node, if it is one.
     pub fn node(self) -> Option<&'a Node> {
         if let EventObject::Node(node) = self { Some(node) } else { None }
+    }
+
+    /// The object of a kind that the plugin watches, if it is one, in the type in which the plugin reads it.
+    pub fn object<T: 'static>(self) -> Option<&'a T> {
+        if let EventObject::Other(info) = self { info.get() } else { None }
     }
 }
 

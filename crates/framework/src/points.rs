@@ -3,6 +3,7 @@
 //! PreEnqueue, QueueSort · PreFilter, Filter, PostFilter, PreScore, Score · Reserve, Permit · PreBind, Bind, PostBind · Sign.
 //! Points that are called one after the other get a [`SerialCx`] and may change their state; Filter and Score get a [`Cx`].
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -10,12 +11,14 @@ use loadmaster_api::Str;
 use loadmaster_stdx::Rng;
 
 use crate::node::NodeInfo;
+use crate::objects::{ObjectChange, ObjectSlot, Objects};
 use crate::pod::{PodInfo, QueuedPodInfo};
 use crate::preemption::Preview;
 use crate::request::{Input, Step};
 use crate::result::{Code, Failure, Permitted, PreFiltered, PreScored, Rejection};
-use crate::state::{CycleState, PluginStates};
+use crate::state::{CycleState, PluginStates, Published};
 use crate::table::Row;
+use crate::waiting::{Intervention, PodEvent, WaitingPods};
 use crate::world::World;
 
 /// What a plugin may read at points that can be called side by side.
@@ -27,6 +30,18 @@ pub struct Cx<'a> {
     pub cycle: &'a CycleState,
     /// What plugins remember across cycles.
     pub states: &'a PluginStates,
+}
+
+impl<'a> Cx<'a> {
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> Objects<'a, T> {
+        self.world.objects().view(slot)
+    }
+
+    /// What a service published to the plugin last, unless that is too old by now.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: Published<T>) -> Option<&'a T> {
+        self.states.published(slot)
+    }
 }
 
 /// What a plugin may read and change at points that are called one after the other.
@@ -43,6 +58,42 @@ impl SerialCx<'_> {
     /// The same, for reading.
     pub fn cx(&self) -> Cx<'_> {
         Cx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> Objects<'_, T> {
+        self.world.objects().view(slot)
+    }
+
+    /// What a service published to the plugin last, unless that is too old by now.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: Published<T>) -> Option<&T> {
+        self.states.published(slot)
+    }
+
+    /// The pods that Permit holds.
+    pub fn waiting_pods(&self) -> &WaitingPods {
+        self.world.waiting_pods()
+    }
+
+    /// Lets a pod go on that this plugin holds at Permit. Other plugins may hold it still.
+    pub fn allow(&mut self, plugin: &'static str, uid: &str) {
+        self.states.intervene(Intervention::Allow { uid: uid.into(), plugin });
+    }
+
+    /// Takes its node from a pod that Permit holds. Events that the plugin registered wake it.
+    pub fn reject(&mut self, plugin: &'static str, uid: &str, why: impl Into<Cow<'static, str>>) {
+        self.states.intervene(Intervention::Reject { uid: uid.into(), plugin, why: why.into() });
+    }
+
+    /// Has pods tried now that wait for an event.
+    pub fn activate<'u>(&mut self, uids: impl IntoIterator<Item = &'u str>) {
+        let uids = uids.into_iter().map(Into::into).collect();
+        self.states.intervene(Intervention::Activate(uids));
+    }
+
+    /// Writes an Event about a pod.
+    pub fn tell(&mut self, event: PodEvent) {
+        self.states.intervene(Intervention::Tell(event));
     }
 }
 
@@ -294,6 +345,12 @@ pub trait Bind: Send + Sync {
 pub trait PostBind: Send + Sync {
     /// Informational.
     fn post_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
+}
+
+/// Learns of changes of the objects that the plugin watches: after they can be seen, before the queue is told.
+pub trait ObjectEvents: Send + Sync {
+    /// The cycle state is empty and forgotten afterwards. Called whoever leads, also for the first list.
+    fn object_changed(&self, cx: SerialCx<'_>, change: &ObjectChange);
 }
 
 /// The pod cannot share its answers with others.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::FieldError;
 use crate::event::{ClusterEvent, EventWithHint, HintFn};
 use crate::gates::FeatureGates;
+use crate::objects::{Gvr, ObjectSlot, Presence, Watch};
 use crate::points::{
-    Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
-    QueueSort, Reserve, Score, Sign,
+    Bind, Filter, ObjectEvents, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
+    PreScore, QueueSort, Reserve, Score, Sign,
 };
 use crate::prepare::Prepare;
-use crate::state::{PluginStates, Slot, StateSlot};
+use crate::state::{PluginStates, Published, Receiver, Slot, StateSlot};
 
 /// A plugin that a scheduler knows.
 #[derive(Clone)]
@@ -40,6 +42,14 @@ pub enum PluginError {
         /// Which one, and why.
         error: FieldError,
     },
+    /// Two plugins go by one name.
+    #[error(
+        "a plugin named {plugin:?} already exists: every plugin needs a name of its own, that of an in-tree one cannot be taken"
+    )]
+    Duplicate {
+        /// The name.
+        plugin: &'static str,
+    },
 }
 
 /// The plugins that a scheduler knows, in the order in which they were added.
@@ -52,12 +62,21 @@ impl Registry {
         plugins.into_iter().fold(Registry::default(), Registry::with)
     }
 
-    /// With one more; one of the same name is replaced.
+    /// With one more. Its name must be new: [`Registry::check`].
     #[must_use]
     pub fn with(mut self, plugin: PluginDef) -> Self {
-        self.0.retain(|known| known.name != plugin.name);
         self.0.push(plugin);
         self
+    }
+
+    /// Whether every plugin has a name of its own.
+    pub fn check(&self) -> Result<(), PluginError> {
+        let mut rest = self.0.iter().enumerate();
+        let twice = rest.find(|(at, it)| self.0[..*at].iter().any(|known| known.name == it.name));
+        match twice {
+            Some((_, again)) => Err(PluginError::Duplicate { plugin: again.name }),
+            None => Ok(()),
+        }
     }
 
     /// The plugin of this name.
@@ -104,8 +123,12 @@ pub struct Points {
     pub sign: Option<Arc<dyn Sign>>,
     /// The incremental form of the plugin's Filter and Score.
     pub prepare: Option<Arc<dyn Prepare>>,
+    /// Told of changes of the objects that the plugin watches.
+    pub object_events: Option<Arc<dyn ObjectEvents>>,
     /// What may wake pods that this plugin rejected; `None` means that everything may.
     pub events: Option<Vec<EventWithHint>>,
+    watches: Vec<Watch>,
+    receiver: Option<Receiver>,
     n_slots: u32,
     states: PluginStates,
 }
@@ -125,6 +148,40 @@ impl Points {
     /// A state of the plugin's own across cycles.
     pub fn state<T: Clone + Send + Sync + 'static>(&mut self, first: T) -> StateSlot<T> {
         self.states.add(first)
+    }
+
+    /// Watches all objects of a kind, read as values of one type: a struct with the fields that matter, or `serde_json::Value`.
+    /// Register what wakes pods with [`Gvr::event_resource`].
+    pub fn watch<T>(&mut self, kind: Gvr, presence: Presence) -> ObjectSlot<T>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.watches.push(Watch::new::<T>(kind.clone(), presence));
+        ObjectSlot::new(kind)
+    }
+
+    /// A place for what a service publishes to this plugin; it takes one. [`ClusterEvent::published`] wakes pods.
+    pub fn published<T>(&mut self) -> Published<T>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        let (slot, receiver) = self.states.add_published();
+        self.receiver = Some(receiver);
+        slot
+    }
+
+    /// The kinds that the plugin watches.
+    pub fn watches(&self) -> impl Iterator<Item = Watch> {
+        let is_kept = self.prepare.is_some();
+        self.watches.iter().cloned().map(move |mut watch| {
+            watch.is_kept = is_kept;
+            watch
+        })
+    }
+
+    /// What takes values that a service published.
+    pub fn receiver(&self) -> Option<&Receiver> {
+        self.receiver.as_ref()
     }
 
     /// Registers an event that may wake pods this plugin rejected. Without a hint it always does.

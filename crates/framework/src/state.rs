@@ -5,6 +5,12 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::args::{self, FieldError};
+use crate::waiting::Intervention;
 
 /// A place in the [`CycleState`] for values of one type.
 pub struct Slot<T>(u32, PhantomData<fn() -> T>);
@@ -37,6 +43,21 @@ impl<T> Clone for StateSlot<T> {
     }
 }
 impl<T> Copy for StateSlot<T> {}
+
+/// The place of what a service publishes to a plugin.
+pub struct Published<T>(StateSlot<Option<Arc<T>>>);
+
+impl<T> Clone for Published<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Published<T> {}
+
+/// Takes what was published; `None` forgets it.
+pub type Receiver = Arc<
+    dyn Fn(&mut PluginStates, Option<&serde_json::Value>) -> Result<(), FieldError> + Send + Sync,
+>;
 
 trait Value: Any + Send + Sync {
     fn boxed_clone(&self) -> Box<dyn Value>;
@@ -104,10 +125,13 @@ impl fmt::Debug for CycleState {
     }
 }
 
-/// The states of a profile's plugins across cycles: owned by the engine, cloned for `explain`, recorded for replay.
+/// The states of a profile's plugins across cycles, and what they ask for other pods: owned by the engine, cloned for `explain`,
+/// recorded for replay.
 #[derive(Default)]
 pub struct PluginStates {
     states: Vec<Box<dyn Value>>,
+    /// In the order in which they were asked for. A copy begins without any.
+    interventions: Vec<Intervention>,
 }
 
 impl PluginStates {
@@ -144,10 +168,41 @@ impl PluginStates {
     pub fn get_mut<T: Any>(&mut self, slot: StateSlot<T>) -> Option<&mut T> {
         (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()
     }
+
+    /// What was published last.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: Published<T>) -> Option<&T> {
+        self.get(slot.0)?.as_deref()
+    }
+
+    /// Asks for something to be done to other pods.
+    pub fn intervene(&mut self, intervention: Intervention) {
+        self.interventions.push(intervention);
+    }
+
+    /// What was asked for since this was called last.
+    pub fn take_interventions(&mut self) -> Vec<Intervention> {
+        std::mem::take(&mut self.interventions)
+    }
+
+    pub(crate) fn add_published<T>(&mut self) -> (Published<T>, Receiver)
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        let slot = self.add::<Option<Arc<T>>>(None);
+        let receive = move |states: &mut PluginStates, value: Option<&serde_json::Value>| {
+            let value = value.map(args::decode::<T>).transpose()?.map(Arc::new);
+            if let Some(place) = states.get_mut(slot) {
+                *place = value;
+            }
+            Ok(())
+        };
+        (Published(slot), Arc::new(receive))
+    }
 }
 
 impl Clone for PluginStates {
     fn clone(&self) -> Self {
-        PluginStates { states: self.states.iter().map(|state| (**state).boxed_clone()).collect() }
+        let states = self.states.iter().map(|state| (**state).boxed_clone());
+        PluginStates { states: states.collect(), interventions: Vec::new() }
     }
 }

@@ -14,10 +14,13 @@ use crate::counter::{Counted, Counter, CounterId, Counters, Effects};
 use crate::gates::FeatureGates;
 use crate::label::KeyId;
 use crate::node::NodeInfo;
+use crate::objects::{Changed, ObjectStore, Watch};
 use crate::pod::PodInfo;
 use crate::preemption::Underway;
+use crate::request::ObjectRef;
 use crate::table::{NodeTable, Row};
 use crate::template::{PodTemplate, Shared, TemplateError, TemplateId};
+use crate::waiting::WaitingPods;
 
 /// What changed, for answers that are kept current instead of computed anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct World {
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     n_promises: u64,
     preemptions: Underway,
+    objects: ObjectStore,
+    waiting: WaitingPods,
     log: Vec<Change>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -279,6 +284,48 @@ impl World {
     /// The same, for the one who carries them out.
     pub fn preemptions_mut(&mut self) -> &mut Underway {
         &mut self.preemptions
+    }
+
+    /// Objects of the kinds that plugins watch.
+    pub fn objects(&self) -> &ObjectStore {
+        &self.objects
+    }
+
+    /// Keeps objects of one more kind.
+    pub fn watch(&mut self, watch: &Watch) {
+        self.objects.watch(watch);
+    }
+
+    /// All objects of such a kind have been read, or the server does not have it. `false` when that is no news.
+    pub fn set_there(&mut self, group: &str, resource: &str, is_there: bool) -> bool {
+        let is_news = self.objects.set_there(group, resource, is_there);
+        if is_news {
+            self.note(Change::Everything);
+        }
+        is_news
+    }
+
+    /// Takes news of an object that plugins watch: as it is now, or `None` when it is gone.
+    pub fn change_object(
+        &mut self,
+        object: &ObjectRef,
+        value: Option<&serde_json::Value>,
+    ) -> Changed {
+        let changed = self.objects.change(object, value);
+        if changed.is_kept && changed.change.is_some() {
+            self.note(Change::Everything);
+        }
+        changed
+    }
+
+    /// The pods that Permit holds.
+    pub fn waiting_pods(&self) -> &WaitingPods {
+        &self.waiting
+    }
+
+    /// The same, for the one who carries bindings out.
+    pub fn waiting_pods_mut(&mut self) -> &mut WaitingPods {
+        &mut self.waiting
     }
 
     /// The column of a label key, made if it is new.

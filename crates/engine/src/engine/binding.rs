@@ -179,6 +179,7 @@ impl Engine {
         if let Some(binding) = self.binding_mut(uid) {
             binding.stage = Stage::PreBind { running: Vec::new(), next: 0 };
         }
+        self.show_wait(uid);
         self.next_group(now, uid, effects);
     }
 
@@ -452,6 +453,7 @@ impl Engine {
             self.n_binding -= 1;
         }
         let pod = assumed.pod;
+        self.show_wait(uid);
         self.unreserve(&mut binding, &pod);
         if !assumed.confirmed && !assumed.forgotten {
             self.remove_assigned(uid);
@@ -491,6 +493,8 @@ impl Engine {
                 if waits.is_empty() {
                     observe_permit(now, since, true, effects);
                     self.after_permit(now, uid, effects);
+                } else {
+                    self.show_wait(uid);
                 }
             }
             Verdict::Reject(why) => {
@@ -502,6 +506,18 @@ impl Engine {
                 self.binding_failed(now, uid, failed, effects);
             }
         }
+    }
+
+    /// Shows plugins who holds the pod.
+    pub(super) fn show_wait(&mut self, uid: &str) {
+        let Some(assumed) = self.assumed.get(uid) else {
+            return self.world.waiting_pods_mut().remove(uid);
+        };
+        let waits = match assumed.binding.as_ref().map(|binding| &binding.stage) {
+            Some(Stage::Permit { waits, .. }) => waits.as_slice(),
+            _ => &[],
+        };
+        self.world.waiting_pods_mut().set(&assumed.pod, waits.iter().map(|wait| wait.name));
     }
 
     /// Gives up on whom Permit held too long, and tells plugins whose deadline passed.

@@ -1,6 +1,7 @@
 //! What an engine is told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loadmaster_api::{
     Namespace, Node, Pod, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController,
@@ -23,8 +24,12 @@ pub enum Event {
     Replied { call: CallId, reply: Reply },
     /// The answer to an [`Effect::Extend`](super::Effect::Extend), or why there is none, in upstream's words.
     Extended { call: CallId, answer: Result<Answer, String> },
-    /// An object of a kind that only plugins know changed (`None`: it is gone), for those that wait for it.
+    /// An object of a kind that only plugins know changed (`None`: it is gone), for those that watch it or wait for it.
     Changed { object: ObjectRef, value: Option<Value> },
+    /// All objects of such a kind have been told, or the server does not have it or does not let us read it.
+    Listed { group: Str, resource: Str, is_there: bool },
+    /// A service publishes something to the plugins of this name, to be forgotten after so long.
+    Published { plugin: Box<str>, value: Value, good_for: Duration },
     /// Somebody outside allows or rejects a pod that Permit holds: on behalf of one plugin, or of all.
     Permit { uid: Box<str>, plugin: Option<Box<str>>, verdict: Verdict },
     /// Pods that should be tried now, by uid.

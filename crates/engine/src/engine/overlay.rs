@@ -2,7 +2,7 @@
 //!
 //! | news | meanwhile |
 //! | --- | --- |
-//! | objects that came, changed or went | wait, in order |
+//! | objects that came, changed or went; what services publish | wait, in order |
 //! | answers to PreBind, Bind, conditions, evictions; Permit's verdicts; activations | are heard at once |
 //! | a binding cycle that fails | ends later, in its place in the order: its pod leaves the node then |
 //! | what a PostFilter plugin of another pod waits for | waits, in order |
@@ -51,14 +51,14 @@ impl Engine {
     pub(super) fn must_wait(&self, event: &Event) -> bool {
         self.is_suspended()
             && match event {
-                Event::Set(_) | Event::Gone(_) => true,
+                Event::Set(_)
+                | Event::Gone(_)
+                | Event::Changed { .. }
+                | Event::Listed { .. }
+                | Event::Published { .. } => true,
                 Event::Replied { call, .. } => {
                     self.calls.get(call).is_some_and(|owner| self.is_pinned(owner))
                 }
-                Event::Changed { object, .. } => self
-                    .awaited
-                    .iter()
-                    .any(|awaited| awaited.on.contains(object) && self.is_pinned(&awaited.owner)),
                 Event::Extended { .. } | Event::Permit { .. } | Event::Activate(_) => false,
             }
     }
@@ -85,7 +85,8 @@ impl Engine {
             match later {
                 Later::Event(event) => {
                     self.hearing_since =
-                        matches!(event, Event::Set(_) | Event::Gone(_)).then(self.options.ticks);
+                        matches!(event, Event::Set(_) | Event::Gone(_) | Event::Changed { .. })
+                            .then(self.options.ticks);
                     self.take(now, event, effects);
                     self.hearing_since = None;
                 }

@@ -24,7 +24,7 @@ impl Engine {
         if self.is_suspended() || self.n_binding >= self.options.bind_window {
             return Cycled::Waiting;
         }
-        self.watched(effects, |engine, effects| engine.try_next(now, effects))
+        self.listening(effects, |engine, effects| engine.try_next(now, effects))
     }
 
     fn try_next(&mut self, now: Now, effects: &mut Effects) -> Cycled {
@@ -34,6 +34,7 @@ impl Engine {
         } else {
             self.attempt(now, queued, effects);
         }
+        self.intervene(now, effects);
         Cycled::Ran
     }
 
@@ -169,6 +170,7 @@ impl Engine {
             forgotten: false,
         };
         self.assumed.insert(pod.uid.clone(), record);
+        self.show_wait(&pod.uid);
         Ok(())
     }
 

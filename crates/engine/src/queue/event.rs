@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node};
-use loadmaster_framework::{Action, ClusterEvent, EventObject, EventResource, PodInfo};
+use loadmaster_framework::{Action, ClusterEvent, EventObject, EventResource, ObjectInfo, PodInfo};
 use smallvec::SmallVec;
 
 /// An object before or after an event.
@@ -13,6 +13,8 @@ pub enum Object {
     Pod(Arc<PodInfo>),
     Node(Arc<Node>),
     Namespace(Arc<Namespace>),
+    /// Of a kind that only plugins know.
+    Other(Arc<ObjectInfo>),
 }
 
 impl Object {
@@ -22,6 +24,7 @@ impl Object {
             Object::Pod(pod) => EventObject::Pod(pod),
             Object::Node(node) => EventObject::Node(node),
             Object::Namespace(namespace) => EventObject::Namespace(namespace),
+            Object::Other(object) => EventObject::Other(object),
         }
     }
 }

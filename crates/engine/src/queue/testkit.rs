@@ -46,6 +46,7 @@ fn hint(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
             EventObject::Pod(pod) => pod.template.labels.clone(),
             EventObject::Node(node) => node.metadata.labels.clone(),
             EventObject::Namespace(namespace) => namespace.metadata.labels.clone(),
+            EventObject::Other(_) => Default::default(),
         }
     };
     let object = question.new.or(question.old).map(labels).unwrap_or_default();

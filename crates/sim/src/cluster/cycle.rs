@@ -57,6 +57,8 @@ impl Cluster {
         let Some(seat_idx) = record.seat else { return };
         let before = (self.options.ticks)();
         let decision = self.seats[seat_idx].scheduler.decide(&mut self.world, &pod);
+        // Nobody waits at Permit here, and nobody writes Events.
+        self.seats[seat_idx].scheduler.states_mut().take_interventions();
         self.tally.decide_ns += (self.options.ticks)().saturating_sub(before);
         self.tally.decisions += 1;
         let outcome = match decision {
