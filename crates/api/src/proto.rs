@@ -51,8 +51,19 @@ pub enum Object {
     PodDisruptionBudget(PodDisruptionBudget),
     /// A PriorityClass.
     PriorityClass(PriorityClass),
+    /// An object of any other kind, which comes in JSON alone.
+    Other(Box<Other>),
     /// What the server answers instead of an object.
     Status(Status),
+}
+
+/// An object of a kind that this crate does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// What all objects have.
+    pub metadata: ObjectMeta,
+    /// The whole object.
+    pub value: serde_json::Value,
 }
 
 impl Object {
@@ -69,6 +80,7 @@ impl Object {
             Object::Deployment(object) => &object.metadata,
             Object::PodDisruptionBudget(object) => &object.metadata,
             Object::PriorityClass(object) => &object.metadata,
+            Object::Other(object) => &object.metadata,
             Object::Status(_) => return None,
         })
     }

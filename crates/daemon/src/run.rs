@@ -22,6 +22,7 @@ mod extend;
 mod news;
 mod observe;
 mod record;
+pub mod service;
 mod shell;
 #[cfg(test)]
 mod testkit;
@@ -40,10 +41,10 @@ use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
 use loadmaster_config::Gates;
 use loadmaster_engine::engine::{Engine, Options as EngineOptions};
 use loadmaster_engine::{Profile, ProfileError};
-use loadmaster_framework::Registry;
+use loadmaster_framework::{Presence, Registry};
 use loadmaster_stdx::Chain;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -54,6 +55,7 @@ use crate::{Loaded, Ready};
 use extend::Calling;
 pub use record::RecordError;
 use record::Recording;
+use service::Service;
 use shell::{Command, Shell};
 
 /// News that wait for the engine; when so many do, reading from the API server waits.
@@ -97,9 +99,14 @@ pub enum RunError {
 
 /// Runs a scheduler until it is told to stop (0), or cannot go on (1): kube-scheduler's exit codes. Plugins that are not in-tree
 /// are named for recordings, which cannot be replayed without them.
-pub fn run(ready: Ready, registry: &Registry, out_of_tree: &[String]) -> ExitCode {
+pub fn run(
+    ready: Ready,
+    registry: &Registry,
+    services: &[Service],
+    out_of_tree: &[String],
+) -> ExitCode {
     let logs = ready.logs.clone();
-    let ended = try_run(ready, registry, out_of_tree);
+    let ended = try_run(ready, registry, services, out_of_tree);
     if let Err(error) = &ended {
         tracing::error!("{}", Chain(error));
     }
@@ -124,7 +131,12 @@ pub fn engine(
     Ok(Engine::new(profiles?, gates, options))
 }
 
-fn try_run(ready: Ready, registry: &Registry, out_of_tree: &[String]) -> Result<(), RunError> {
+fn try_run(
+    ready: Ready,
+    registry: &Registry,
+    services: &[Service],
+    out_of_tree: &[String],
+) -> Result<(), RunError> {
     loadmaster_engine::guard::quiet_caught_panics();
     let loaded = &ready.loaded;
     let options = engine_options(loaded, ready.options.own.shadow);
@@ -132,7 +144,8 @@ fn try_run(ready: Ready, registry: &Registry, out_of_tree: &[String]) -> Result<
     let recording = record(&ready, &options, out_of_tree)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(Daemon { ready }.run(engine, recording));
+    let daemon = Daemon { ready, services: services.to_vec() };
+    let ended = runtime.block_on(daemon.run(engine, recording));
     // Whoever still reads a watch is not waited for.
     runtime.shutdown_background();
     ended
@@ -151,6 +164,15 @@ fn record(
     let header = record::header(&ready.loaded, options, out_of_tree)?;
     let path = own.record.as_ref();
     Recording::start(path, own.record_max_size, &header, ready.metrics.clone()).map(Some)
+}
+
+/// What the scheduler itself reads, and what plugins watch.
+fn kinds(engine: &Engine) -> Vec<Kind> {
+    let watched = engine.watched().map(|(kind, presence)| {
+        let required = presence == Presence::Required;
+        Kind::other(&kind.group, &kind.version, &kind.resource, required)
+    });
+    Kind::SCHEDULING.into_iter().chain(watched).collect()
 }
 
 /// What the API server's audit log calls us.
@@ -173,6 +195,7 @@ fn engine_options(loaded: &Loaded, shadow: bool) -> EngineOptions {
 
 struct Daemon {
     ready: Ready,
+    services: Vec<Service>,
 }
 
 /// What readyz and healthz look at.
@@ -205,6 +228,8 @@ impl Daemon {
         let runtime = tokio::runtime::Handle::current();
         let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
         let held = self.seek_lease(&lanes);
+        let kinds = kinds(&engine);
+        let (lead, leads) = watch::channel(false);
         let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
         let shell = Shell {
             engine,
@@ -218,6 +243,8 @@ impl Daemon {
             recorder: recorder.clone(),
             metrics: metrics.clone(),
             synced: conditions.synced.clone(),
+            kinds: kinds.clone(),
+            leading: lead,
             runtime: tokio::runtime::Handle::current(),
         };
         let (ended_in, mut ended) = mpsc::channel::<()>(1);
@@ -227,8 +254,9 @@ impl Daemon {
             shell.run();
         });
         let thread = thread.map_err(RunError::Runtime)?;
-        let _following = self.follow(&lanes, held.as_ref(), news_in);
+        let _following = self.follow(&lanes, held.as_ref(), kinds, news_in);
         tokio::spawn(dump::on_signal(debug, lanes.other.clone(), commands.clone()));
+        let _services = service::start(&self.services, &commands, &leads, &metrics);
         let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
         let outcome = tokio::select! {
             _ = terminate.recv() => Ok(()),
@@ -278,11 +306,11 @@ impl Daemon {
         }
     }
 
-    fn following(&self) -> Follow {
+    fn following(&self, kinds: Vec<Kind>) -> Follow {
         let client = &self.ready.loaded.config.client_connection;
         let has_extenders = !self.ready.loaded.config.extenders.is_empty();
         Follow {
-            kinds: Kind::SCHEDULING.to_vec(),
+            kinds,
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
             keep_raw: has_extenders || !self.ready.options.own.record.is_empty(),
             protobuf: client.content_type.contains("protobuf") && !has_extenders,
@@ -296,11 +324,12 @@ impl Daemon {
         &self,
         lanes: &Lanes,
         held: Option<&Held>,
+        kinds: Vec<Kind>,
         news: mpsc::Sender<Change>,
     ) -> JoinSet<()> {
         let is_delayed = self.ready.loaded.config.delay_cache_until_active;
         let standing = held.filter(|_| is_delayed).map(Held::standing);
-        let (lane, what) = (lanes.watch.clone(), self.following());
+        let (lane, what) = (lanes.watch.clone(), self.following(kinds));
         let mut following = JoinSet::new();
         following.spawn(async move {
             if let Some(mut standing) = standing {

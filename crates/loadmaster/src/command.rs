@@ -6,14 +6,16 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use loadmaster_daemon::is_kube_scheduler;
+use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
-use crate::exit::{Answer, Exit, guard};
+use crate::exit::{Answer, Exit, Failure, complain, guard};
 use crate::{apiserver, config_check, explain, replay, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
     registry: Registry,
+    services: Vec<Service>,
 }
 
 /// Places Kubernetes pods as kube-scheduler 1.36 does, and says why.
@@ -71,13 +73,26 @@ impl Default for SchedulerCommand {
 impl SchedulerCommand {
     /// With the in-tree plugins.
     pub fn new() -> Self {
-        SchedulerCommand { registry: loadmaster_plugins::in_tree() }
+        SchedulerCommand { registry: loadmaster_plugins::in_tree(), services: Vec::new() }
     }
 
-    /// With one more plugin, for configurations to name; it takes the place of one of the same name.
+    /// With one more plugin, for configurations to name. Its name must be new: every command fails where it is not.
     #[must_use]
     pub fn with_plugin(self, plugin: PluginDef) -> Self {
-        SchedulerCommand { registry: self.registry.with(plugin) }
+        SchedulerCommand { registry: self.registry.with(plugin), ..self }
+    }
+
+    /// With a task of the author's own beside the scheduler: it may talk, wait and read clocks, publishes values to plugins, and
+    /// allows, rejects and activates pods. `run` starts it on every replica, whoever leads, and starts it again when it ends or
+    /// panics; the other commands do not run it.
+    #[must_use]
+    pub fn with_service<F, R>(mut self, name: &'static str, start: F) -> Self
+    where
+        F: Fn(ServiceHandle) -> R + Send + Sync + 'static,
+        R: Future<Output = ServiceResult> + Send + 'static,
+    {
+        self.services.push(Service::new(name, start));
+        self
     }
 
     /// Does what the process's arguments say.
@@ -89,7 +104,7 @@ impl SchedulerCommand {
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         if args.first().is_some_and(|program| is_kube_scheduler(program)) {
-            return run::run(&args, &self.registry);
+            return self.run_scheduler(&args);
         }
         let command = match Cli::try_parse_from(args) {
             Ok(cli) => cli.command,
@@ -100,14 +115,24 @@ impl SchedulerCommand {
             }
         };
         if let Command::Run(args) = command {
-            return run::run(&args.with_program(), &self.registry);
+            return self.run_scheduler(&args.with_program());
         }
         guard(|| {
+            self.registry.check().map_err(Failure::input)?;
             let mut out = BufWriter::new(io::stdout().lock());
             let exit = dispatch(command, &self.registry, &mut out)?;
             out.flush()?;
             Ok(exit)
         })
+    }
+
+    /// Ends as kube-scheduler does.
+    fn run_scheduler(&self, args: &[OsString]) -> ExitCode {
+        if let Err(error) = self.registry.check() {
+            complain(&format!("error: {error}"));
+            return ExitCode::FAILURE;
+        }
+        run::run(args, &self.registry, &self.services)
     }
 }
 
@@ -137,5 +162,25 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_plugin() {
+        let named = |name| PluginDef { name, build: |_, _| Ok(()), args: None };
+        let code = |names: [&'static str; 2], args: &[&str]| {
+            let command = names
+                .into_iter()
+                .map(named)
+                .fold(SchedulerCommand::new(), |all, it| all.with_plugin(it));
+            format!("{:?}", command.run_from(args))
+        };
+        let exit = |code: u8| format!("{:?}", ExitCode::from(code));
+        let complete = ["loadmaster", "completion", "bash"];
+        for names in [["Mine", "Mine"], ["Mine", "NodeName"]] {
+            assert_eq!(code(names, &complete), exit(2));
+            assert_eq!(code(names, &["loadmaster", "run"]), exit(1));
+            assert_eq!(code(names, &["kube-scheduler"]), exit(1));
+        }
+        assert_eq!(code(["Mine", "Yours"], &complete), exit(0));
     }
 }

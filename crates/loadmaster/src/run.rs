@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use loadmaster_daemon::prepare;
+use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 
 /// Run the scheduler on a cluster, with kube-scheduler's flags; `loadmaster run --help` lists them.
@@ -25,9 +26,9 @@ impl Args {
 }
 
 /// Runs until it is told to stop; the first argument is the program's name.
-pub(crate) fn run(args: &[OsString], registry: &Registry) -> ExitCode {
+pub(crate) fn run(args: &[OsString], registry: &Registry, services: &[Service]) -> ExitCode {
     match prepare(args, registry).and_then(|plan| plan.begin()) {
-        Ok(ready) => loadmaster_daemon::run::run(ready, registry, &out_of_tree(registry)),
+        Ok(ready) => loadmaster_daemon::run::run(ready, registry, services, &out_of_tree(registry)),
         Err(stop) => stop.end(),
     }
 }

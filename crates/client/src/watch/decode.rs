@@ -1,7 +1,7 @@
 //! From bytes to objects and events, in protobuf and in JSON.
 
-use loadmaster_api::proto::{self, Envelope, Frames, Items, Object, ProtoError, WatchEvent};
-use loadmaster_api::{Encoding, Raw};
+use loadmaster_api::proto::{self, Envelope, Frames, Items, Object, Other, ProtoError, WatchEvent};
+use loadmaster_api::{Encoding, ObjectMeta, Raw};
 use loadmaster_stdx::Chain;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -54,6 +54,12 @@ struct HeadMetadata {
 struct Annotations {
     #[serde(rename = "k8s.io/initial-events-end")]
     initial_events_end: String,
+}
+
+/// What is read of any object.
+#[derive(Deserialize)]
+struct Named {
+    metadata: ObjectMeta,
 }
 
 #[derive(Deserialize)]
@@ -230,6 +236,10 @@ fn json_object(kind: Kind, text: &str, keep_raw: bool) -> Result<Read, String> {
         Kind::StatefulSet => Object::StatefulSet(Box::new(read(text)?)),
         Kind::PodDisruptionBudget => Object::PodDisruptionBudget(read(text)?),
         Kind::PriorityClass => Object::PriorityClass(read(text)?),
+        Kind::Other(_) => {
+            let Named { metadata } = read(text)?;
+            Object::Other(Box::new(Other { metadata, value: read(text)? }))
+        }
     };
     let raw = keep_raw.then(|| Raw::new(Encoding::Json, text.as_bytes()));
     Ok(Read { object, raw })
@@ -284,6 +294,19 @@ mod tests {
         for bad in ["x\n", "{\"type\":\"ODD\",\"object\":{}}\n", "{\"type\":\"ADDED\"}\n"] {
             assert!(events(&[bad]).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_object_of_any_kind_is_read_as_it_is() {
+        let foos = Kind::other("example.com", "v1", "foos", false);
+        let text =
+            r#"{"kind":"Foo","metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"size":7}}"#;
+        let object = json_object(foos, text).unwrap();
+        let metadata = object.metadata().unwrap();
+        assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("a", "n", "u"));
+        let Object::Other(other) = object else { panic!("{object:?}") };
+        assert_eq!(other.value, serde_json::from_str::<serde_json::Value>(text).unwrap());
+        assert!(json_object(foos, r#"{"spec":{}}"#).is_err());
     }
 
     #[test]

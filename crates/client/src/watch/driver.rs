@@ -99,12 +99,14 @@ pub fn follow(lane: &Lane, what: &Follow, out: &mpsc::Sender<Change>) -> Followi
         let counters = Arc::new(Counters::default());
         all_counters.push((*kind, counters.clone()));
         let machine = Machine::new(*kind, what.streams, &rng.split(kind.resource().resource));
+        // Servers have no protobuf for custom resources.
+        let protobuf = what.protobuf && !matches!(kind, Kind::Other(_));
         let driver = Driver {
             kind: *kind,
             lane: lane.clone(),
-            accept: if what.protobuf { PROTOBUF } else { JSON },
+            accept: if protobuf { PROTOBUF } else { JSON },
             keep_raw: what.keep_raw,
-            accept_stream: if what.protobuf { PROTOBUF_STREAM } else { JSON },
+            accept_stream: if protobuf { PROTOBUF_STREAM } else { JSON },
             machine,
             started: Instant::now(),
             counters,

@@ -55,6 +55,7 @@ pub struct SchedulerMetrics {
     extender_calls: Histograms<3>,
     recording: Gauge,
     recorded: Total,
+    service_ends: Counters<1>,
 }
 
 impl SchedulerMetrics {
@@ -300,6 +301,12 @@ impl SchedulerMetrics {
 
         // Not upstream's.
         let shadow_agreement = families.counters(def("loadmaster_shadow_decisions_total", "Pods bound by the scheduler that is watched in shadow mode, by whether their node was among our best ones.", ALPHA, ["profile", "agreement"]))?;
+        let service_ends = families.counters(def(
+            "loadmaster_service_ends_total",
+            "How often a service ended, failed or panicked. It is started again.",
+            ALPHA,
+            ["service"],
+        ))?;
         let bind_window = families.gauge(def(
             "loadmaster_bind_window_pods",
             "Number of pods past Permit whose binding has not ended.",
@@ -377,6 +384,7 @@ impl SchedulerMetrics {
             extender_calls,
             recording,
             recorded,
+            service_ends,
         })
     }
 
@@ -569,6 +577,11 @@ impl SchedulerMetrics {
     pub fn extender_called(&self, extender: &str, verb: &str, is_success: bool, seconds: f64) {
         let result = if is_success { "success" } else { "error" };
         self.extender_calls.observe([extender, verb, result], seconds);
+    }
+
+    /// A service ended, in whatever way.
+    pub fn service_ended(&self, service: &str) {
+        self.service_ends.inc([service]);
     }
 
     /// So many pods are past Permit and not bound yet.

@@ -7,9 +7,10 @@ use loadmaster_api::proto::Object as Read;
 use loadmaster_client::Kind;
 use loadmaster_client::calls::{Finished, Outcome};
 use loadmaster_engine::engine::{ApiError, CallId, Event, Name, Object, Reply};
+use loadmaster_framework::request::ObjectRef;
 
 /// An object is there, or is now like this.
-pub(super) fn set(object: Read) -> Option<Event> {
+pub(super) fn set(kind: Kind, object: Read) -> Option<Event> {
     let object = match object {
         Read::Node(it) => Object::Node(Arc::new(*it)),
         Read::Pod(it) => Object::Pod(it),
@@ -20,6 +21,10 @@ pub(super) fn set(object: Read) -> Option<Event> {
         Read::StatefulSet(it) => Object::StatefulSet(Arc::new(*it)),
         Read::PodDisruptionBudget(it) => Object::PodDisruptionBudget(Arc::new(it)),
         Read::PriorityClass(it) => Object::PriorityClass(Arc::new(it)),
+        Read::Other(it) => {
+            let object = other(kind, it.metadata.namespace.clone(), &it.metadata.name);
+            return Some(Event::Changed { object, value: Some(it.value) });
+        }
         _ => return None,
     };
     Some(Event::Set(object))
@@ -27,6 +32,10 @@ pub(super) fn set(object: Read) -> Option<Event> {
 
 /// An object is gone.
 pub(super) fn gone(kind: Kind, namespace: Str, name: &str, uid: Box<str>) -> Option<Event> {
+    if let Kind::Other(_) = kind {
+        let object = other(kind, namespace, name);
+        return Some(Event::Changed { object, value: None });
+    }
     let name = Str::new(name);
     let name = match kind {
         Kind::Pod => Name::Pod(uid),
@@ -41,6 +50,24 @@ pub(super) fn gone(kind: Kind, namespace: Str, name: &str, uid: Box<str>) -> Opt
         _ => return None,
     };
     Some(Event::Gone(name))
+}
+
+/// An object of a kind that only plugins know.
+fn other(kind: Kind, namespace: Str, name: &str) -> ObjectRef {
+    let resource = kind.resource();
+    ObjectRef {
+        group: Str::new(resource.group),
+        resource: Str::new(resource.resource),
+        namespace,
+        name: Str::new(name),
+    }
+}
+
+/// Whether such a kind can be read; of the others the engine need not know.
+pub(super) fn listed(kind: Kind, is_there: bool) -> Option<Event> {
+    let resource = kind.resource();
+    let (group, resource) = (Str::new(resource.group), Str::new(resource.resource));
+    matches!(kind, Kind::Other(_)).then_some(Event::Listed { group, resource, is_there })
 }
 
 /// The answer to a call.

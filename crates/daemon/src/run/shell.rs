@@ -7,16 +7,19 @@ use std::time::Duration;
 use loadmaster_api::Raw;
 use loadmaster_client::Kind;
 use loadmaster_client::calls::{Calls, Finished, Job};
+use loadmaster_client::kinds::Resource;
 use loadmaster_client::recorder::Recorder;
 use loadmaster_client::watch::{Change, Unavailable};
 use loadmaster_engine::engine::Cycled;
 use loadmaster_engine::{Effect, Effects, Engine, Event, Now};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::extend::{Calling, Extended};
 use super::record::Recording;
+use super::service::Wish;
 use super::{clock, news, observe};
 use crate::metrics::Metrics;
 use crate::serve::Condition;
@@ -27,6 +30,8 @@ pub(super) enum Command {
     Lead(bool),
     /// A question. It should be short: nothing is decided meanwhile.
     Ask(Box<dyn FnOnce(&Engine) + Send>),
+    /// News from a service.
+    Wish(Box<Wish>),
     /// End.
     Stop,
 }
@@ -54,6 +59,10 @@ pub(super) struct Shell {
     pub recorder: Arc<Recorder>,
     pub metrics: Arc<Metrics>,
     pub synced: Condition,
+    /// All that is followed.
+    pub kinds: Vec<Kind>,
+    /// Shows services who leads.
+    pub leading: watch::Sender<bool>,
     pub runtime: Handle,
 }
 
@@ -84,7 +93,7 @@ impl Shell {
         let mut at = Progress {
             is_leading: false,
             is_over: false,
-            missing: Kind::SCHEDULING.to_vec(),
+            missing: self.kinds.clone(),
             effects: Effects::new(),
             backlog: VecDeque::new(),
             state_shown_at: 0,
@@ -179,7 +188,11 @@ impl Shell {
 
     fn obey(&mut self, command: Command, at: &mut Progress) {
         match command {
-            Command::Lead(is_leading) => at.is_leading = is_leading,
+            Command::Lead(is_leading) => {
+                at.is_leading = is_leading;
+                self.leading.send_replace(is_leading);
+            }
+            Command::Wish(wish) => self.apply(wish.event, None, at),
             Command::Ask(question) => question(&self.engine),
             Command::Stop => at.is_over = true,
         }
@@ -189,18 +202,19 @@ impl Shell {
         self.calling.hear(&change);
         let mut bytes = None;
         let event: Option<Event> = match change {
-            Change::Set { object, raw, .. } => {
+            Change::Set { kind, object, raw } => {
                 bytes = raw;
-                news::set(object)
+                news::set(kind, object)
             }
             Change::Gone { kind, namespace, name, uid } => news::gone(kind, namespace, &name, uid),
             Change::Synced(kind) => {
                 self.is_there(kind, at);
-                None
+                news::listed(kind, true)
             }
             Change::Unavailable { kind, why } => {
                 self.is_missing(kind, &why, at);
-                None
+                let is_absent = !matches!(why, Unavailable::Failing { .. });
+                if is_absent { news::listed(kind, false) } else { None }
             }
             Change::Available(kind) => {
                 tracing::info!(resource = kind.resource().resource, "Can be read again");
@@ -227,7 +241,11 @@ impl Shell {
         let resource = kind.resource();
         let text = match why {
             Unavailable::Forbidden { rule } => format!("not allowed to {rule}"),
-            Unavailable::Absent => format!("the server has no {}", resource.resource),
+            Unavailable::Absent => {
+                let Resource { group, version, resource, .. } = resource;
+                let dot = if group.is_empty() { "" } else { "." };
+                format!("the server has no {resource}{dot}{group} in {version}")
+            }
             Unavailable::Failing { text } => format!("reading {}: {text}", resource.resource),
             other => format!("reading {}: {other:?}", resource.resource),
         };

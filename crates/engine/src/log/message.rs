@@ -1,6 +1,7 @@
 //! Calls and effects as protobuf messages. What stands here is the format: numbers are never used for something else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use loadmaster_api::raw::RawError;
@@ -23,7 +24,7 @@ pub(super) struct Entry {
     /// By how much more, or less, the wall clock has gone on.
     #[prost(sint64, tag = "2")]
     pub wall: i64,
-    #[prost(oneof = "Step", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "Step", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
     pub step: Option<Step>,
 }
 
@@ -51,6 +52,10 @@ pub(super) enum Step {
     End(i32),
     #[prost(message, tag = "13")]
     Extended(Extended),
+    #[prost(message, tag = "14")]
+    Listed(Listed),
+    #[prost(message, tag = "15")]
+    Published(Published),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -132,6 +137,29 @@ pub(super) struct Changed {
     /// JSON; without it, the object is gone.
     #[prost(string, optional, tag = "5")]
     pub value: Option<String>,
+}
+
+/// All objects of a kind that only plugins know have been told.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Listed {
+    #[prost(string, tag = "1")]
+    pub group: String,
+    #[prost(string, tag = "2")]
+    pub resource: String,
+    #[prost(bool, tag = "3")]
+    pub is_there: bool,
+}
+
+/// A service's word to a plugin.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Published {
+    #[prost(string, tag = "1")]
+    pub plugin: String,
+    /// JSON.
+    #[prost(string, tag = "2")]
+    pub value: String,
+    #[prost(uint64, tag = "3")]
+    pub good_for_nanos: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -302,6 +330,16 @@ pub(super) fn event(event: &Event, raw: Option<&Raw>) -> Option<Step> {
                 value: value.as_ref().map(Value::to_string),
             })
         }
+        Event::Listed { group, resource, is_there } => Step::Listed(Listed {
+            group: group.to_string(),
+            resource: resource.to_string(),
+            is_there: *is_there,
+        }),
+        Event::Published { plugin, value, good_for } => Step::Published(Published {
+            plugin: plugin.to_string(),
+            value: value.to_string(),
+            good_for_nanos: u64::try_from(good_for.as_nanos()).unwrap_or(u64::MAX),
+        }),
         Event::Permit { uid, plugin, verdict } => Step::Permit(Permit {
             uid: uid.to_string(),
             plugin: plugin.as_ref().map(ToString::to_string),
@@ -447,6 +485,24 @@ pub(super) fn changed(changed: &Changed) -> Result<Event, EventError> {
         name: Str::new(&changed.name),
     };
     Ok(Event::Changed { object, value })
+}
+
+/// That all objects of a kind have been told.
+pub(super) fn listed(listed: &Listed) -> Event {
+    Event::Listed {
+        group: Str::new(&listed.group),
+        resource: Str::new(&listed.resource),
+        is_there: listed.is_there,
+    }
+}
+
+/// A service's word.
+pub(super) fn published(published: Published) -> Result<Event, EventError> {
+    Ok(Event::Published {
+        plugin: published.plugin.into(),
+        value: serde_json::from_str(&published.value)?,
+        good_for: Duration::from_nanos(published.good_for_nanos),
+    })
 }
 
 /// Somebody's word about a pod that Permit holds.

@@ -278,6 +278,8 @@ impl Reader {
             Step::Replied(replied) => Called::Apply(message::replied(replied)?),
             Step::Extended(extended) => Called::Apply(message::extended(extended)?),
             Step::Changed(changed) => Called::Apply(message::changed(&changed)?),
+            Step::Listed(listed) => Called::Apply(message::listed(&listed)),
+            Step::Published(published) => Called::Apply(message::published(published)?),
             Step::Permit(permit) => Called::Apply(message::permit(permit)),
             Step::Activate(uids) => {
                 let uids = uids.uids.into_iter().map(Into::into).collect();

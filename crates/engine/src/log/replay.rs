@@ -211,6 +211,8 @@ fn what(call: &Called) -> &'static str {
         Called::Apply(Event::Replied { .. }) => "an answer came",
         Called::Apply(Event::Extended { .. }) => "an extender answered",
         Called::Apply(Event::Changed { .. }) => "an object that plugins wait for changed",
+        Called::Apply(Event::Listed { .. }) => "objects that plugins watch were listed",
+        Called::Apply(Event::Published { .. }) => "a service published something",
         Called::Apply(Event::Permit { .. }) => "a waiting pod was allowed or rejected",
         Called::Apply(Event::Activate(_)) => "pods were activated",
     }
