@@ -1,17 +1,18 @@
-//! A small bench for one plugin: a world from a few lines of JSON, the plugin's points called as the engine calls them, and
+//! A small bench for one plugin: a world from builders ([`node`], [`pod`]) or a few lines of JSON, the plugin's points called as the engine calls them, and
 //! its incremental form held against its one-node methods.
 //!
 //! ```
-//! use loadmaster_framework::testkit::Bench;
+//! use loadmaster_framework::testkit::{Bench, node, pod};
 //! # use loadmaster_framework::{PluginDef, Registry};
 //! # fn demo(def: &PluginDef) -> Result<(), loadmaster_framework::testkit::BenchError> {
 //! let mut bench = Bench::new(def, serde_json::json!({}))?;
-//! bench.node(serde_json::json!({"metadata": {"name": "a"}}))?;
-//! assert_eq!(bench.filter(serde_json::json!({"metadata": {"name": "web"}}))?, ["a Success"]);
+//! bench.node(node("a"))?;
+//! assert_eq!(bench.filter(pod("web"))?, ["a Success"]);
 //! # Ok(())
 //! # }
 //! ```
 
+mod build;
 pub mod kept;
 pub mod room;
 
@@ -26,10 +27,12 @@ use crate::args::{self, FieldError};
 use crate::event::{ClusterEvent, EventObject, Hint, HintQuestion};
 use crate::gates::FeatureGates;
 use crate::node::NodeInfo;
+use crate::objects::Gvr;
 use crate::pod::PodInfo;
 use crate::points::{Cx, NodeScore, SerialCx};
 use crate::prepare::{Classes, Prepared, Run, Words, in_range};
 use crate::registry::{PluginDef, Points};
+use crate::request::ObjectRef;
 use crate::result::{PreFiltered, PreScored, Rejection};
 use crate::state::{CycleState, PluginStates};
 use crate::table::Row;
@@ -61,6 +64,8 @@ impl From<FieldError> for BenchError {
     }
 }
 
+pub use build::{NodeBuilder, PodBuilder, node, pod};
+
 type Answer<T> = Result<T, BenchError>;
 
 impl Bench {
@@ -81,12 +86,14 @@ impl Bench {
         let mut points = Points::following(gates.clone(), 0, PluginStates::default());
         (def.build)(&mut points, &args).map_err(|error| BenchError(error.to_string()))?;
         let (_, states) = points.take_slots();
-        Ok(Bench { world: World::new(gates), points, states })
+        let mut world = World::new(gates);
+        points.watches().for_each(|watch| world.watch(&watch));
+        Ok(Bench { world, points, states })
     }
 
     /// Adds or replaces a node.
-    pub fn node(&mut self, node: Value) -> Answer<Row> {
-        let node: Node = read(&node)?;
+    pub fn node(&mut self, node: impl Into<Value>) -> Answer<Row> {
+        let node: Node = read(&node.into())?;
         Ok(self.world.set_node(Arc::new(node)))
     }
 
@@ -98,7 +105,7 @@ impl Bench {
     }
 
     /// Puts a pod on a node. Its namespace is `default` unless it says otherwise.
-    pub fn assigned(&mut self, node: &str, pod: Value) -> Answer<Arc<PodInfo>> {
+    pub fn assigned(&mut self, node: &str, pod: impl Into<Value>) -> Answer<Arc<PodInfo>> {
         let row = self.world.nodes().row(node);
         let row = row.ok_or_else(|| BenchError(format!("there is no node {node:?}")))?;
         let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.pod(pod)? });
@@ -107,12 +114,35 @@ impl Bench {
     }
 
     /// A pod that is nowhere yet.
-    pub fn pod(&mut self, pod: Value) -> Answer<PodInfo> {
-        let mut pod: Pod = read(&pod)?;
+    pub fn pod(&mut self, pod: impl Into<Value>) -> Answer<PodInfo> {
+        let mut pod: Pod = read(&pod.into())?;
         if pod.metadata.namespace.is_empty() {
             pod.metadata.namespace = Str::new("default");
         }
         self.world.parse(&pod).map_err(|error| BenchError(error.to_string()))
+    }
+
+    /// Adds or replaces an object of a kind that the plugin watches.
+    pub fn object(&mut self, kind: &Gvr, object: Value) -> Answer<()> {
+        let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().into();
+        let reference = ObjectRef {
+            group: kind.group.clone(),
+            resource: kind.resource.clone(),
+            namespace: name("namespace"),
+            name: name("name"),
+        };
+        self.world.set_there(&kind.group, &kind.resource, true);
+        match self.world.change_object(&reference, Some(&object)).trouble {
+            Some(trouble) => Err(BenchError(trouble)),
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes a value to the plugin, as a service does.
+    pub fn publish(&mut self, value: &Value) -> Answer<()> {
+        let receiver = self.points.receiver();
+        let receiver = receiver.ok_or_else(|| BenchError("the plugin takes none".into()))?;
+        Ok(receiver(&mut self.states, Some(value))?)
     }
 
     /// The plugin's points.
@@ -121,7 +151,7 @@ impl Bench {
     }
 
     /// What PreEnqueue says: `Success`, or code and reasons.
-    pub fn pre_enqueue(&mut self, pod: Value) -> Answer<String> {
+    pub fn pre_enqueue(&mut self, pod: impl Into<Value>) -> Answer<String> {
         let pod = self.pod(pod)?;
         let Some(point) = &self.points.pre_enqueue else { return Ok("Success".into()) };
         let cycle = CycleState::default();
@@ -130,7 +160,7 @@ impl Bench {
     }
 
     /// What PreFilter says: `All`, `Skip`, `Nodes [a b]`, or code and reasons.
-    pub fn pre_filter(&mut self, pod: Value) -> Answer<String> {
+    pub fn pre_filter(&mut self, pod: impl Into<Value>) -> Answer<String> {
         let pod = self.pod(pod)?;
         Ok(match self.run_pre_filter(&mut CycleState::default(), &pod) {
             Ok(PreFiltered::All) => "All".into(),
@@ -146,7 +176,7 @@ impl Bench {
     }
 
     /// Per node, in the order of rows: its name and what PreFilter and Filter say. Also checks the incremental form.
-    pub fn filter(&mut self, pod: Value) -> Answer<Vec<String>> {
+    pub fn filter(&mut self, pod: impl Into<Value>) -> Answer<Vec<String>> {
         let pod = self.pod(pod)?;
         self.check_incremental(&pod)?;
         let verdicts = self.one_by_one(&pod);
@@ -159,7 +189,7 @@ impl Bench {
 
     /// Per node this plugin does not turn down, its name and normalised score; empty when PreScore skips. Also checks the
     /// incremental form.
-    pub fn score(&mut self, pod: Value) -> Answer<Vec<(String, i64)>> {
+    pub fn score(&mut self, pod: impl Into<Value>) -> Answer<Vec<(String, i64)>> {
         let pod = self.pod(pod)?;
         self.check_incremental(&pod)?;
         let verdicts = self.one_by_one(&pod);

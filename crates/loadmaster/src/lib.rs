@@ -17,7 +17,9 @@
 //!
 //! | module | what a plugin file takes from it |
 //! | --- | --- |
-//! | [`framework`] | extension points, results, the view of nodes and pods, events and hints, arguments, the test bench |
+//! | [`framework`] | extension points, results, the view of nodes and pods, custom resources, events and hints, arguments |
+//! | [`testkit`] | builders of nodes and pods, a bench for one plugin, a whole cluster in memory |
+//! | [`service`] | what a task beside the scheduler can do ([`SchedulerCommand::with_service`]) |
 //! | [`api`] | Kubernetes objects as the scheduler keeps them, quantities, label selectors |
 //! | [`serde_json`] | `Value`, in which arguments arrive |
 
@@ -33,11 +35,13 @@ mod replay;
 mod run;
 mod simulate;
 mod terminal;
+pub mod testkit;
 mod text;
 mod up;
 
 pub use command::SchedulerCommand;
 
 pub use loadmaster_api as api;
+pub use loadmaster_daemon::run::service;
 pub use loadmaster_framework as framework;
 pub use serde_json;

@@ -7,6 +7,7 @@ mod config;
 mod explain;
 mod extender;
 mod live;
+mod plugins;
 mod process;
 mod replay;
 mod running;
