@@ -178,4 +178,12 @@ mod tests {
         let code = command.run_from(["sample-plugin", "config", "check", file]);
         assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     }
+
+    #[test]
+    fn the_manifests_carry_the_same_configuration() {
+        let config =
+            include_str!("../scheduler.yaml").lines().filter(|line| !line.starts_with('#'));
+        let wanted: String = config.map(|line| format!("    {line}\n")).collect();
+        assert!(include_str!("../deploy/sample-plugin.yaml").contains(&wanted), "{wanted}");
+    }
 }

@@ -1,0 +1,81 @@
+//! Prefers nodes with little load, as some HTTP endpoint reports it.
+//!
+//! A service asks the endpoint every ten seconds and publishes what it says; Score reads that. When the endpoint falls silent, the
+//! last report is forgotten after half a minute and the plugin has no opinion.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster::SchedulerCommand;
+use loadmaster::framework::*;
+use loadmaster::service::{ServiceHandle, ServiceResult};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+const NAME: &str = "LoadAware";
+const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
+
+const PERIOD: Duration = Duration::from_secs(10);
+const GOOD_FOR: Duration = Duration::from_secs(30);
+const REPORT_BYTES_MAX: u64 = 16 << 20;
+
+/// Load of nodes, 0 to 1, by name.
+type Report = BTreeMap<String, f64>;
+
+struct Plugin {
+    report: Published<Report>,
+}
+
+fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
+    points.score = Some(Arc::new(Plugin { report: points.published() }));
+    points.wake_on_nothing();
+    Ok(())
+}
+
+impl Score for Plugin {
+    fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
+        // Without a report all nodes are equal; one that it does not name counts as half loaded.
+        let Some(report) = cx.published(self.report) else { return Ok(0) };
+        let load = report.get(node.name()).copied().unwrap_or(0.5).clamp(0.0, 1.0);
+        Ok(MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64)
+    }
+}
+
+/// Asks and publishes until something goes wrong; then the scheduler logs it and starts this again after a pause.
+async fn poll(handle: ServiceHandle, address: String) -> ServiceResult {
+    loop {
+        let report = timeout(PERIOD, fetch(&address)).await??;
+        handle.publish(NAME, &report, GOOD_FOR).await?;
+        sleep(PERIOD).await;
+    }
+}
+
+/// `GET /load` over plain HTTP: an object of node names and loads.
+async fn fetch(address: &str) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request =
+        format!("GET /load HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(REPORT_BYTES_MAX).read_to_string(&mut answer).await?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").ok_or("an answer without an end of its head")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if status != "200" {
+        return Err(format!("{address} answered {status}").into());
+    }
+    Ok(serde_json::from_str(body)?)
+}
+
+fn main() -> std::process::ExitCode {
+    #[expect(clippy::disallowed_methods, reason = "a program reads its own environment")]
+    let address = std::env::var("LOAD_ADDRESS").unwrap_or_else(|_| "127.0.0.1:9105".to_owned());
+    let start = move |handle| poll(handle, address.clone());
+    SchedulerCommand::new().with_plugin(DEF).with_service("load", start).run()
+}
+
+#[cfg(test)]
+mod tests;

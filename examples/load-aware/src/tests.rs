@@ -1,0 +1,80 @@
+use loadmaster::testkit::{BenchError, Cluster, node, pod};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A server that gives one answer, and its address.
+async fn server(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let n = stream.read(&mut request).await.unwrap();
+        assert!(request[..n].starts_with(b"GET /load HTTP/1.0\r\n"));
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    });
+    address
+}
+
+#[tokio::test]
+async fn reports_come_over_http() {
+    let good = server("HTTP/1.0 200 OK\r\n\r\n{\"a\": 0.25, \"b\": 1}").await;
+    let report = fetch(&good).await.unwrap();
+    assert_eq!(report, Report::from([("a".to_owned(), 0.25), ("b".to_owned(), 1.0)]));
+    for (answer, want) in [
+        ("HTTP/1.0 503 Busy\r\n\r\n", "answered 503"),
+        ("HTTP/1.0 200 OK\r\n\r\n{\"a\": \"much\"}", "invalid type"),
+        ("HTTP/1.0 200 OK\r\n", "end of its head"),
+    ] {
+        let error = fetch(&server(answer).await).await.unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), BenchError> {
+    // Nothing else has an opinion.
+    let profile = json!({"plugins": {"score": {
+        "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
+    }}});
+    for seed in 0..20 {
+        let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
+        for name in ["a", "b", "c"] {
+            cluster.node(node(name))?;
+        }
+        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2, "c": 7}), GOOD_FOR)?;
+        cluster.settle()?;
+        cluster.pod(pod("first"))?;
+        cluster.settle()?;
+        assert_eq!(cluster.node_of("first"), Some("b".to_owned()), "seed {seed}");
+        cluster.publish(NAME, &json!({"b": 0.9}), GOOD_FOR)?;
+        cluster.settle()?;
+        cluster.pod(pod("second"))?;
+        cluster.settle()?;
+        assert_ne!(cluster.node_of("second"), Some("b".to_owned()), "seed {seed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
+    let profile = json!({"plugins": {"score": {
+        "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
+    }}});
+    let mut chosen = std::collections::BTreeSet::new();
+    for seed in 0..30 {
+        let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
+        for name in ["a", "b"] {
+            cluster.node(node(name))?;
+        }
+        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2}), GOOD_FOR)?;
+        cluster.pass(GOOD_FOR)?;
+        cluster.pod(pod("late"))?;
+        cluster.settle()?;
+        chosen.extend(cluster.node_of("late"));
+    }
+    assert_eq!(chosen.len(), 2, "both nodes are as good");
+    Ok(())
+}

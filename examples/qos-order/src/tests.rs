@@ -1,0 +1,54 @@
+use std::time::Duration;
+
+use loadmaster::serde_json::json;
+use loadmaster::testkit::{Bench, BenchError, Cluster, PodBuilder, node, pod};
+
+use super::*;
+
+fn guaranteed(name: &str) -> PodBuilder {
+    let amounts = json!({"cpu": "1", "memory": "1Gi"});
+    pod(name).set("/spec/containers/0/resources", json!({"requests": amounts, "limits": amounts}))
+}
+
+#[test]
+fn classes() -> Result<(), BenchError> {
+    let mut bench = Bench::new(&DEF, json!({}))?;
+    let limits = |it: PodBuilder| it.set("/spec/containers/0/resources/limits/cpu", "2");
+    for (pod, want) in [
+        (guaranteed("a"), 0),
+        (limits(guaranteed("limit above request")), 1),
+        (pod("request").request("memory", "1Gi"), 1),
+        (limits(pod("limit")), 1),
+        (pod("nothing"), 2),
+        (pod("other resources do not count").request("example.com/gpu", "1"), 2),
+    ] {
+        assert_eq!(class(&bench.pod(pod)?), want);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_queue_is_in_this_order() -> Result<(), BenchError> {
+    let profile = json!({"plugins": {"queueSort": {
+        "enabled": [{"name": "QosOrder"}], "disabled": [{"name": "*"}],
+    }}});
+    let mut cluster = Cluster::new([DEF], profile)?;
+    for pod in [pod("best-effort"), pod("burstable").request("cpu", "1"), pod("urgent").priority(1)]
+    {
+        cluster.pod(pod)?;
+    }
+    cluster.settle()?;
+    cluster.pass(Duration::from_secs(1))?;
+    cluster.pod(guaranteed("guaranteed"))?;
+    cluster.settle()?;
+    cluster.take_events();
+    // None of them fits until there is a node. Once no backoff keeps any back, the order tells.
+    cluster.pass(Duration::from_secs(15))?;
+    cluster.node(node("a"))?;
+    cluster.pass(Duration::from_secs(20))?;
+    let events = cluster.take_events();
+    let bound: Vec<&str> = events.iter().filter_map(|it| it.strip_prefix("Scheduled ")).collect();
+    let order: Vec<&str> = bound.iter().filter_map(|it| it.split(':').next()).collect();
+    assert_eq!(order, ["urgent", "guaranteed", "burstable", "best-effort"]);
+    Ok(())
+}
