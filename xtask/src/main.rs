@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's chores.
 
 mod e2e;
+mod first_plugin;
 mod layers;
 mod licenses;
 mod oracle;
@@ -25,6 +26,8 @@ struct Cli {
 enum Chore {
     /// Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
+    /// Make, test and run the crate of the page "Your first plugin", from the page alone.
+    FirstPlugin,
     /// Fail on an edge from a lower layer to a higher one.
     Layers,
     /// Fail on a library with another licence than those allowed, or from elsewhere than crates.io.
@@ -42,6 +45,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::E2e(args) => e2e::run(&args),
+        Chore::FirstPlugin => first_plugin::run(),
         Chore::Layers => layers::run().map(|()| true),
         Chore::Licenses => licenses::run().map(|()| true),
         Chore::Oracle(args) => oracle::run(&args),
