@@ -18,7 +18,8 @@ pub fn run() -> Result<bool> {
     let root = root()?;
     let page = fs::read_to_string(root.join(PAGE)).context(PAGE)?;
     let page = Page::read(&page)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let home = target.join("first-plugin/pool-scheduler");
     if home.exists() {
         fs::remove_dir_all(&home)?;

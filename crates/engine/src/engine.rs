@@ -141,6 +141,8 @@ pub(crate) struct Pending {
     pub generation: i64,
     /// Its `PodScheduled` condition: as the API server has it, or as the last patch wrote it.
     pub condition: Option<status::Condition>,
+    /// The promised node as the last patch wrote it, until the news say so.
+    pub written_nomination: Option<Str>,
     /// Its last attempt that failed.
     pub last: Option<Box<last::Last>>,
 }

@@ -23,7 +23,7 @@ use loadmaster_stdx::{Map, Rng, Set};
 
 use crate::evaluate::incremental::Question;
 use crate::evaluate::one_by_one::{self, Attempted};
-use crate::evaluate::{Evaluation, Extended, Rejected, Verdict};
+use crate::evaluate::{Evaluation, Extended, NodeVerdict, Rejected, Verdict};
 use crate::guard::{self, Panic};
 use crate::kept::Index;
 use crate::pass::Pass;
@@ -141,19 +141,32 @@ impl Scheduler {
 
     /// Decides a pod. The world's nodes and pods stay as they are: placing the pod is the caller's.
     pub fn decide(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+        let n_panics = guard::n_panics();
+        let slow = self.is_checked(world, pod).then(|| self.evaluate(world, pod));
         let decided = guard::section(|| self.decide_by_kind(world, pod));
-        decided.unwrap_or_else(|caught| {
+        let decided = decided.unwrap_or_else(|caught| {
             let (_, failure) = caught.note(&self.profile);
             self.start_over(world);
             Decision::Failed(failure.to_string())
-        })
+        });
+        // A plugin that panics fails one of both, and that is no news.
+        if let Some(slow) = slow.filter(|_| guard::n_panics() == n_panics) {
+            self.check(pod, &slow, &decided);
+        }
+        decided
+    }
+
+    /// Whether the next decision is held against asking every plugin; the way it is made is the same. Not where the promises to other
+    /// pods play a part, or where the search ends early.
+    fn is_checked(&self, world: &World, pod: &PodInfo) -> bool {
+        self.check_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
+            && self.profile.search == Search::All
+            && world.nominated_nodes().next().is_none()
+            && pod.node_name.is_empty()
     }
 
     fn decide_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         self.n_decisions += 1;
-        if self.check_every.is_some_and(|n| self.n_decisions.is_multiple_of(n)) {
-            self.check(world, pod);
-        }
         if let Some(row) = self.promised(world, pod) {
             return Decision::Place { row, total: 0, n_ties: 1 };
         }
@@ -547,16 +560,24 @@ impl Scheduler {
         }
     }
 
-    fn check(&mut self, world: &mut World, pod: &PodInfo) {
-        if world.nominated_nodes().next().is_some() || !pod.node_name.is_empty() {
-            return;
-        }
-        let n_panics = guard::n_panics();
-        let fast = self.totals(world, pod);
-        let slow = one_by_one::totals(&self.evaluate(world, pod));
-        // A plugin that panics fails one of both, and that is no news.
-        if fast != slow && guard::n_panics() == n_panics {
-            let line = format!("{}: fast {fast:?}, one by one {slow:?}", pod.full_name());
+    /// Holds a decision that was made against what every plugin said about every node.
+    fn check(&mut self, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
+        let is_right = match decided {
+            Decision::Failed(_) => true,
+            Decision::Unschedulable => !slow.is_feasible(),
+            // An only node is taken whatever its score.
+            Decision::Place { row, .. } if slow.only_feasible().is_some() => {
+                slow.only_feasible() == Some(*row)
+            }
+            Decision::Place { row, total, n_ties } => {
+                let best = slow.best();
+                let is_best = |node: &NodeVerdict| node.row == *row && node.total == Some(*total);
+                best.contains(row) && best.len() as u64 == *n_ties && slow.nodes.iter().any(is_best)
+            }
+        };
+        if !is_right {
+            let slow = one_by_one::totals(slow);
+            let line = format!("{}: {decided:?}, one by one {slow:?}", pod.full_name());
             self.disagreements.push(line);
         }
     }

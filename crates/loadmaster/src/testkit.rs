@@ -301,6 +301,10 @@ impl Cluster {
                     let reply = self.truth.call(&call.request, self.now.wall);
                     self.tell("answers", Event::Replied { call: call.id, reply });
                 }
+                Effect::Extend(asked) => {
+                    let answer = Err("a cluster in memory has no extenders".to_owned());
+                    self.tell("answers", Event::Extended { call: asked.id, answer });
+                }
                 Effect::Tell(tell) => {
                     self.events
                         .push(format!("{} {}: {}", tell.reason, tell.regarding.name, tell.note));

@@ -301,12 +301,12 @@ mod tests {
         let foos = Kind::other("example.com", "v1", "foos", false);
         let text =
             r#"{"kind":"Foo","metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"size":7}}"#;
-        let object = json_object(foos, text).unwrap();
+        let object = json_object(foos, text, false).unwrap().object;
         let metadata = object.metadata().unwrap();
         assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("a", "n", "u"));
         let Object::Other(other) = object else { panic!("{object:?}") };
         assert_eq!(other.value, serde_json::from_str::<serde_json::Value>(text).unwrap());
-        assert!(json_object(foos, r#"{"spec":{}}"#).is_err());
+        assert!(json_object(foos, r#"{"spec":{}}"#, false).is_err());
     }
 
     #[test]

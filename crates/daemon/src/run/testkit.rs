@@ -67,7 +67,7 @@ pub(super) fn on_thread(engine: Engine) -> UnboundedSender<Command> {
         while let Some(command) = questions.blocking_recv() {
             match command {
                 Command::Ask(question) => question(&engine),
-                Command::Lead(_) => {}
+                Command::Lead(_) | Command::Wish(_) => {}
                 Command::Stop => return,
             }
         }

@@ -143,8 +143,14 @@ impl Engine {
         let Some(seat) = self.seat_of(&pod) else { return };
         let condition = condition(&object.status);
         let generation = object.metadata.generation;
-        let last = self.pending.get_mut(&pod.uid).and_then(|known| known.last.take());
-        let record = Pending { pod: pod.clone(), seat, generation, condition, last };
+        let known = self.pending.get_mut(&pod.uid);
+        let (written_nomination, last) = known
+            .map(|known| (known.written_nomination.take(), known.last.take()))
+            .unwrap_or_default();
+        let written_nomination =
+            written_nomination.filter(|written| *written != pod.nominated_node_name);
+        let record =
+            Pending { pod: pod.clone(), seat, generation, condition, written_nomination, last };
         let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
         if let Some(assumed) = self.assumed.get(&pod.uid) {
             let ends = pod.terminating && old.is_some_and(|old| !old.terminating);

@@ -62,8 +62,12 @@ impl Engine {
         let Some(pending) = self.pending.get_mut(uid) else { return };
         let condition = condition.filter(|new| pending.condition.as_ref() != Some(new));
         let under_way = self.statuses.0.contains_key(uid);
-        let nominated_node =
-            nominated_node.filter(|node| under_way || *node != pending.pod.nominated_node_name);
+        // What was written last may not be in the news yet.
+        let is_known = |node: &Str| {
+            *node == pending.pod.nominated_node_name
+                && pending.written_nomination.as_ref().is_none_or(|written| written == node)
+        };
+        let nominated_node = nominated_node.filter(|node| under_way || !is_known(node));
         if condition.is_none() && nominated_node.is_none() {
             return;
         }
@@ -73,6 +77,9 @@ impl Engine {
             let transition = (!stays).then_some(now.wall);
             Written { condition, generation: pending.generation, transition }
         });
+        if nominated_node.is_some() {
+            pending.written_nomination = nominated_node.clone();
+        }
         let patch = Patch { condition: written, nominated_node };
         let pod = pending.pod.clone();
         match self.statuses.0.get_mut(uid) {

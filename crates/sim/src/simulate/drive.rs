@@ -77,9 +77,10 @@ impl<'a> Run<'a> {
         let rng = Rng::new(options.seed);
         let mut truth = Truth::default();
         let users = Users::new(rng.split("users"), &mut truth);
-        let flushes = rng.split("flushes").one_in(2);
         let mut chance = rng.split("panics");
         let nervous = setup.nervous.as_ref().filter(|_| chance.one_in(3));
+        // A pod whose PreEnqueue panicked has nothing but the flush to wait for.
+        let flushes = nervous.is_some() || rng.split("flushes").one_in(2);
         let profile = Arc::clone(nervous.unwrap_or(&setup.profile));
         nervous::upset(nervous.is_some().then_some(chance));
         let mut run = Run {
