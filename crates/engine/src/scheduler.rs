@@ -156,12 +156,13 @@ impl Scheduler {
         decided
     }
 
-    /// Whether the next decision is held against asking every plugin; the way it is made is the same. Not where the promises to other
-    /// pods play a part, or where the search ends early.
+    /// Whether the next decision is held against asking every plugin; the way it is made is the same. Not where a node was promised to
+    /// some pod, or where the search ends early.
     fn is_checked(&self, world: &World, pod: &PodInfo) -> bool {
         self.check_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
             && self.profile.search == Search::All
             && world.nominated_nodes().next().is_none()
+            && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
     }
 

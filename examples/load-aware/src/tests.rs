@@ -78,3 +78,16 @@ fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
     assert_eq!(chosen.len(), 2, "both nodes are as good");
     Ok(())
 }
+
+#[test]
+fn an_only_node_is_taken_unscored() -> Result<(), BenchError> {
+    let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
+    let mut cluster = Cluster::new([DEF], profile)?;
+    cluster.node(node("a"))?;
+    cluster.publish(NAME, &json!({"a": 0.2}), GOOD_FOR)?;
+    cluster.settle()?;
+    cluster.pod(pod("web"))?;
+    cluster.settle()?;
+    assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
+    Ok(())
+}

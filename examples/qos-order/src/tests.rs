@@ -33,6 +33,7 @@ fn the_queue_is_in_this_order() -> Result<(), BenchError> {
         "enabled": [{"name": "QosOrder"}], "disabled": [{"name": "*"}],
     }}});
     let mut cluster = Cluster::new([DEF], profile)?;
+    cluster.node(node("a").allocatable("pods", "0"))?;
     for pod in [pod("best-effort"), pod("burstable").request("cpu", "1"), pod("urgent").priority(1)]
     {
         cluster.pod(pod)?;
@@ -42,7 +43,7 @@ fn the_queue_is_in_this_order() -> Result<(), BenchError> {
     cluster.pod(guaranteed("guaranteed"))?;
     cluster.settle()?;
     cluster.take_events();
-    // None of them fits until there is a node. Once no backoff keeps any back, the order tells.
+    // None of them fits until the node takes pods. Once no backoff keeps any back, the order tells.
     cluster.pass(Duration::from_secs(15))?;
     cluster.node(node("a"))?;
     cluster.pass(Duration::from_secs(20))?;
