@@ -125,7 +125,6 @@ fn check_value_adjusted(
     if is_decoded {
         errors.extend(validate::validate(&config));
     }
-    if errors.is_empty() {}
     if !errors.is_empty() {
         return Err(errors);
     }

@@ -99,10 +99,10 @@ impl Pass {
         self.drop_infeasible_classes(question);
         left_out.iter().for_each(|row| self.set[row.index()] = 0);
         let mut rest = Rest { question, profile, world, pod, cycle: CycleState::default() };
-        if !question.one_by_one.is_empty() {
-            if let Err(failure) = rest.filter(states, &mut self.set) {
-                self.failure = Some(Stop::Failed(failure));
-            }
+        if !question.one_by_one.is_empty()
+            && let Err(failure) = rest.filter(states, &mut self.set)
+        {
+            self.failure = Some(Stop::Failed(failure));
         }
         let is_smaller = !question.one_by_one.is_empty() || !left_out.is_empty() || early.is_some();
         if let Some((course, n_wanted)) = early {

@@ -162,7 +162,8 @@ fn programs() -> Result<PathBuf> {
 
 fn build() -> Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--package", "sample-extender", "--package", "gpushare-extender"]);
+    // With the features of the workspace, as its tests were built.
+    cargo.args(["build", "--workspace", "--bin", "sample-extender", "--bin", "gpushare-extender"]);
     if programs()?.ends_with("release") {
         cargo.arg("--release");
     }

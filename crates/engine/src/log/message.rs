@@ -314,7 +314,7 @@ pub(super) fn event(event: &Event, raw: Option<&Raw>) -> Option<Step> {
         }),
         Event::Extended { call: CallId(call), answer } => {
             // Such an answer can always be written: its keys are texts.
-            let written = answer.as_ref().map(|answer| serde_json::to_string(answer));
+            let written = answer.as_ref().map(serde_json::to_string);
             let (answer, error) = match written {
                 Ok(answer) => (Some(answer.ok()?), String::new()),
                 Err(error) => (None, error.clone()),
