@@ -19,7 +19,7 @@
 //! | `effect` | what goes out |
 //! | `handlers` | objects that came, changed or went (upstream's `eventhandlers.go`) |
 //! | `scheduling` | one attempt up to Permit (upstream's `schedulingCycle`) |
-//! | `binding` | Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`) |
+//! | `binding`, `bind` | Permit's wait and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
 //! | `extending`, `overlay` | extenders that are asked within an attempt, and what waits for its end |
 //! | `objects` | what only plugins know: objects they watch, values that services publish |
@@ -29,6 +29,7 @@
 //! | `shadow` | judging what another scheduler did |
 //! | `status` | conditions and nominations on their way to the API server, one patch a pod at a time |
 
+mod bind;
 mod binding;
 pub mod effect;
 mod eviction;

@@ -1,20 +1,18 @@
-//! What happens to a pod once it has a node in our books: Permit's wait, PreBind, Bind, PostBind (upstream's `bindingCycle`).
+//! What happens to a pod once it has a node in our books: Permit's wait, PreBind, then [`super::bind`] (upstream's `bindingCycle`).
 //!
 //! A binding cycle is a value that goes on when an answer, an object or a deadline comes; one that waits holds up nobody else.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_extender::messages::ExtenderBindingResult;
-use loadmaster_extender::{Question, Verb};
-use loadmaster_framework::points::{Bound, PreFlight, SerialCx};
+use loadmaster_framework::points::{PreFlight, SerialCx};
 use loadmaster_framework::request::{Input, ObjectRef, Step};
 use loadmaster_framework::{Code, Cx, CycleState, PodInfo, Rejection};
 use serde_json::Value;
 
-use super::effect::{Call, CallId, Effect, Effects, Extend, Observation, Outcome, Tell};
+use super::effect::{Call, CallId, Effect, Effects, Observation, Outcome};
 use super::eviction::EvictionStep;
-use super::extending::{ANSWER_GRACE, NO_ANSWER, ask};
+use super::extending::NO_ANSWER;
 use super::failure::Failed;
 use super::news::{Reply, Verdict};
 use super::nominations::Nomination;
@@ -284,158 +282,6 @@ impl Engine {
         }
     }
 
-    /// The extender that binds such pods goes before all plugins (upstream's `extendersBinding`).
-    fn begin_bind(&mut self, now: Now, uid: &str, effects: &mut Effects) {
-        let Some(binding) = self.binding_mut(uid) else { return };
-        binding.stage = Stage::Bind;
-        let (serial, seat, node) = (binding.serial, binding.queued.seat, binding.node.clone());
-        let pod = binding.queued.info.pod.clone();
-        let profile = &self.seat(seat).profile;
-        let asked = profile.extenders.asked(Verb::Bind, &pod.template.spec);
-        let Some((at, extender)) =
-            asked.first().and_then(|at| Some((*at, profile.extenders.get(*at)?)))
-        else {
-            return self.ask_binder(now, uid, 0, effects);
-        };
-        let owner = Owner::Binder { uid: uid.into(), serial };
-        let until = now.mono.after(extender.timeout + ANSWER_GRACE);
-        self.awaited.push(Awaited { owner: owner.clone(), on: Vec::new(), until });
-        let id = self.next_call(owner);
-        let ask = ask(at, &pod, Question::Bind(node));
-        effects.push(Effect::Extend(Extend { id, ask }));
-    }
-
-    /// It answered.
-    pub(super) fn binder_answered(
-        &mut self,
-        now: Now,
-        owner: &Owner,
-        answer: Result<ExtenderBindingResult, String>,
-        effects: &mut Effects,
-    ) {
-        self.awaited.retain(|awaited| awaited.owner != *owner);
-        let Owner::Binder { uid, serial } = owner else { return };
-        if !self.is_binding(uid, *serial) {
-            return;
-        }
-        let answer = answer.and_then(|it| if it.error.is_empty() { Ok(()) } else { Err(it.error) });
-        let Some(binding) = self.binding_mut(uid) else { return };
-        let (pod, seat) = (binding.queued.info.pod.clone(), binding.queued.seat);
-        let extenders = &self.seat(seat).profile.extenders;
-        let asked = extenders.asked(Verb::Bind, &pod.template.spec);
-        let extender = asked.first().and_then(|at| extenders.get(*at));
-        match answer {
-            Ok(()) => self.bound(now, uid, effects),
-            // There is no other: one extender at most can bind.
-            Err(_) if extender.is_some_and(|it| it.ignorable) => {
-                self.ask_binder(now, uid, 0, effects);
-            }
-            Err(error) => self.binding_failed(now, uid, Failed::error(error), effects),
-        }
-    }
-
-    /// Asks Bind plugins from this one on until one does not pass.
-    fn ask_binder(&mut self, now: Now, uid: &str, member: usize, effects: &mut Effects) {
-        if let Some(binding) = self.binding_mut(uid) {
-            binding.asked = now.mono;
-        }
-        self.step_bind(now, uid, member, Input::Start, effects);
-    }
-
-    fn step_bind(
-        &mut self,
-        now: Now,
-        uid: &str,
-        member_idx: usize,
-        input: Input<'_>,
-        effects: &mut Effects,
-    ) {
-        let Some(assumed) = self.assumed.get_mut(uid) else { return };
-        let Some(binding) = &mut assumed.binding else { return };
-        let seat = &mut self.seats[binding.queued.seat.0 as usize];
-        let profile = seat.profile.clone();
-        let Some(member) = profile.bind.get(member_idx) else {
-            let failed = Failed::error("no Bind plugin bound the pod");
-            return self.binding_failed(now, uid, failed, effects);
-        };
-        let states = seat.scheduler.states_mut();
-        let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-        let step = member.point.bind(cx, &assumed.pod, &binding.node, input);
-        let owner = Owner::Bind { uid: uid.into(), serial: binding.serial, member: member_idx };
-        match step {
-            Step::Call(request) => self.call(owner, request, effects),
-            Step::Wait { on, timeout } => {
-                self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
-            }
-            Step::AskExtenders(_) => {
-                self.binding_failed(now, uid, asks_extenders("Bind", member.name), effects);
-            }
-            Step::Done(Bound::Done) => {
-                observe_step(
-                    now,
-                    &profile,
-                    binding,
-                    (member.name, Site::Bind),
-                    Code::Success,
-                    effects,
-                );
-                self.bound(now, uid, effects);
-            }
-            Step::Done(Bound::Skip) => {
-                observe_step(
-                    now,
-                    &profile,
-                    binding,
-                    (member.name, Site::Bind),
-                    Code::Skip,
-                    effects,
-                );
-                self.ask_binder(now, uid, member_idx + 1, effects);
-            }
-            Step::Fail(rejection) => {
-                let code = rejection.code();
-                observe_step(now, &profile, binding, (member.name, Site::Bind), code, effects);
-                let failed = Failed::late("Bind", member.name, rejection);
-                self.binding_failed(now, uid, failed, effects);
-            }
-        }
-    }
-
-    fn bound(&mut self, now: Now, uid: &str, effects: &mut Effects) {
-        let Some(assumed) = self.assumed.get_mut(uid) else { return };
-        let Some(mut binding) = assumed.binding.take() else { return };
-        let pod = assumed.pod.clone();
-        if assumed.confirmed || assumed.forgotten {
-            self.assumed.remove(uid);
-        }
-        self.n_binding -= 1;
-        let queued = &binding.queued;
-        let nanos = now.mono.since(binding.began).as_nanos() as u64;
-        self.observe_attempt(queued, Outcome::Scheduled, nanos, effects);
-        let since = queued.initial_attempt.unwrap_or(binding.began);
-        effects.push(Effect::Observe(Observation::Bound {
-            attempts: queued.info.attempts,
-            nanos: now.mono.since(since).as_nanos() as u64,
-            after_flush: queued.flushed_by_timeout,
-        }));
-        effects.push(Effect::Tell(Tell {
-            is_warning: false,
-            reason: "Scheduled",
-            action: "Binding",
-            note: format!("Successfully assigned {} to {}", pod.full_name(), binding.node),
-            regarding: (&*pod).into(),
-            related: None,
-            controller: self.scheduler_name(queued.seat),
-        }));
-        let seat = &mut self.seats[queued.seat.0 as usize];
-        let profile = seat.profile.clone();
-        for member in &profile.post_bind {
-            let states = seat.scheduler.states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-            member.point.post_bind(cx, &pod, &binding.node);
-        }
-    }
-
     /// Takes everything back and sends the pod to the queue (upstream's `handleBindingCycleError`).
     pub(super) fn binding_failed(
         &mut self,
@@ -626,7 +472,7 @@ impl Engine {
         self.binding_mut(uid).is_some_and(is_it)
     }
 
-    fn call(
+    pub(super) fn call(
         &mut self,
         owner: Owner,
         request: loadmaster_framework::request::ApiRequest,
@@ -656,7 +502,7 @@ impl Owner {
 }
 
 /// A plugin that may have waited for answers is done: how long it took by the time the engine was told, for some pods.
-fn observe_step(
+pub(super) fn observe_step(
     now: Now,
     profile: &Profile,
     binding: &Binding,
@@ -671,7 +517,7 @@ fn observe_step(
     }
 }
 
-fn asks_extenders(point: &str, name: &str) -> Failed {
+pub(super) fn asks_extenders(point: &str, name: &str) -> Failed {
     Failed::error(format!("running {point} plugin {name:?}: only PostFilter can ask extenders"))
 }
 
