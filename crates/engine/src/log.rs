@@ -25,6 +25,7 @@
 //! Nothing here knows a file: [`Writer`] makes bytes, [`Reader`] takes them in pieces of any size.
 
 mod block;
+mod convert;
 mod header;
 mod message;
 mod reader;

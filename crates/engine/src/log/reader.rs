@@ -4,8 +4,9 @@ use bytes::{Buf, Bytes};
 use prost::Message as _;
 
 use super::block::{HEAD_LEN, Head};
+use super::convert::{self, EventError};
 use super::header::Header;
-use super::message::{self, EventError, Left, Step};
+use super::message::{self, Left, Step};
 use super::writer::Clock;
 use super::{FORMAT, MAGIC};
 use crate::engine::Event;
@@ -273,14 +274,14 @@ impl Reader {
                 let ended = ended.ok_or(EventError::Field { expected: "a reason to end" })?;
                 return Ok(Entry::End(ended));
             }
-            Step::Set(set) => Called::Apply(Event::Set(message::object(set)?)),
-            Step::Gone(gone) => Called::Apply(Event::Gone(message::name(&gone)?)),
-            Step::Replied(replied) => Called::Apply(message::replied(replied)?),
-            Step::Extended(extended) => Called::Apply(message::extended(extended)?),
-            Step::Changed(changed) => Called::Apply(message::changed(&changed)?),
-            Step::Listed(listed) => Called::Apply(message::listed(&listed)),
-            Step::Published(published) => Called::Apply(message::published(published)?),
-            Step::Permit(permit) => Called::Apply(message::permit(permit)),
+            Step::Set(set) => Called::Apply(Event::Set(convert::object(set)?)),
+            Step::Gone(gone) => Called::Apply(Event::Gone(convert::name(&gone)?)),
+            Step::Replied(replied) => Called::Apply(convert::replied(replied)?),
+            Step::Extended(extended) => Called::Apply(convert::extended(extended)?),
+            Step::Changed(changed) => Called::Apply(convert::changed(&changed)?),
+            Step::Listed(listed) => Called::Apply(convert::listed(&listed)),
+            Step::Published(published) => Called::Apply(convert::published(published)?),
+            Step::Permit(permit) => Called::Apply(convert::permit(permit)),
             Step::Activate(uids) => {
                 let uids = uids.uids.into_iter().map(Into::into).collect();
                 Called::Apply(Event::Activate(uids))

@@ -3,6 +3,7 @@
 use loadmaster_api::Raw;
 use prost::Message as _;
 
+use super::convert;
 use super::message::{self, Left, Nothing, Step};
 use super::reader::Ended;
 use crate::engine::{Cycled, Effect, Event};
@@ -60,7 +61,7 @@ impl Writer {
     ///
     /// When an object comes without.
     pub fn apply(&mut self, now: Now, event: &Event, raw: Option<&Raw>) -> Result<(), NoBytes> {
-        let step = message::event(event, raw).ok_or(NoBytes)?;
+        let step = convert::event(event, raw).ok_or(NoBytes)?;
         self.call(now, step);
         Ok(())
     }
