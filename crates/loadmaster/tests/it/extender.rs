@@ -8,7 +8,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -82,16 +81,6 @@ fn answer(mut stream: &TcpStream, heard: &Heard) -> Option<()> {
     let body = body.to_string();
     let length = body.len();
     write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}").ok()
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 async fn api_server(folder: &Folder) -> Lane {
@@ -174,14 +163,8 @@ fn a_scheduler_with_an_extender() {
             });
             create(&api, "/api/v1/nodes", node).await;
         }
-        let command = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
-            .args(["run", "--config", "config.json", "--secure-port", "0"])
-            .current_dir(folder.path("."))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(folder.path("log")).unwrap())
-            .spawn();
-        let _running = Running(command.unwrap());
+        let run = ["run", "--config", "config.json", "--secure-port", "0"];
+        let _running = folder.start(&run, "log");
         let mut said = Vec::new();
         for name in ["web", "nowhere", "broken", "slow"] {
             let pod = json!({
@@ -192,7 +175,7 @@ fn a_scheduler_with_an_extender() {
             create(&api, "/api/v1/namespaces/default/pods", pod).await;
             said.push(format!("{name}: {}", outcome(&api, name).await.replace(&url, "URL")));
         }
-        let log = std::fs::read_to_string(folder.path("log")).unwrap();
+        let log = folder.read("log");
         assert!(!said[0].ends_with("nothing came of it"), "{log}");
         expect![[r#"
             web: on c

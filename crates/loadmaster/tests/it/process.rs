@@ -102,10 +102,10 @@ impl Running {
         assert!(sent.unwrap().success());
     }
 
-    /// Asks it to end, and waits until it has.
-    pub fn terminate(mut self) {
+    /// Asks it to end, and waits until it has: its exit code.
+    pub fn terminate(mut self) -> Option<i32> {
         self.signal("TERM");
-        self.0.wait().unwrap();
+        self.0.wait().unwrap().code()
     }
 
     pub fn has_ended(&mut self) -> bool {

@@ -3,66 +3,32 @@
 #![expect(clippy::disallowed_methods, reason = "processes are waited for")]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use http::Method;
 use loadmaster_client::{Cluster, ClusterOptions, Lanes, Request};
 use loadmaster_engine::log::{Header, Piece, Reader, begin};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::process::Folder;
+use crate::process::{Folder, Running, until};
 
 const N_NODES: usize = 6;
 const N_PODS: usize = 40;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A child that is killed in the end.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Started {
-    fn new(folder: &Folder, args: &[&str]) -> Started {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_loadmaster"));
-        command.args(args).current_dir(folder.path("")).env_remove("KUBECONFIG");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Started(command.spawn().unwrap())
-    }
-
-    /// The next line that it prints.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line
-    }
-
-    fn terminate(mut self) -> Option<i32> {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
-        self.0.wait().unwrap().code()
-    }
-}
-
 /// A cluster without kubelets.
 struct Api {
     lanes: Lanes,
     runtime: tokio::runtime::Runtime,
-    _server: Started,
+    _server: Running,
 }
 
 impl Api {
     fn start(folder: &Folder) -> Api {
-        let mut server = Started::new(folder, &["apiserver", "--kubeconfig", "kubeconfig"]);
-        assert!(server.line().starts_with("API server on https://127.0.0.1:"));
+        let server = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "server.out");
+        let is_ready = |said: &str| said.starts_with("API server on https://127.0.0.1:");
+        until("the API server", || is_ready(&folder.read("server.out")).then_some(()));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
@@ -133,10 +99,10 @@ impl Api {
     }
 }
 
-fn recorder(folder: &Folder, file: &str, more: &[&str]) -> Started {
+fn recorder(folder: &Folder, file: &str, more: &[&str]) -> Running {
     let record = format!("--record={file}");
     let usual = ["run", "--kubeconfig=kubeconfig", "--leader-elect=false", "--secure-port=0"];
-    Started::new(folder, &[&usual[..], &[&record], more].concat())
+    folder.start(&[&usual[..], &[&record], more].concat(), &format!("{file}.out"))
 }
 
 /// The last bind of each pod that a replay lists.
@@ -221,13 +187,13 @@ fn a_run_in_json_that_was_killed_is_replayed_as_far_as_it_goes() {
     let api = Api::start(&folder);
     api.nodes();
     let json = "--kube-api-content-type=application/json";
-    let mut scheduler = recorder(&folder, "run.log", &[json]);
+    let scheduler = recorder(&folder, "run.log", &[json]);
     api.pods(0..N_PODS);
     let nodes = api.bound(N_PODS);
     // What is older than that is on disk.
     std::thread::sleep(Duration::from_millis(3_500));
-    scheduler.0.kill().unwrap();
-    scheduler.0.wait().unwrap();
+    // That is `kill -9`.
+    drop(scheduler);
     let text = folder.run(&["replay", "run.log", "--decisions"]);
     assert_eq!(binds(&text), nodes, "{text}");
     assert!(text.contains("the recording has no end: the scheduler was killed"), "{text}");
