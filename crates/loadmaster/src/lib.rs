@@ -28,6 +28,7 @@
 mod apiserver;
 mod command;
 mod config_check;
+mod embedded;
 mod exit;
 mod explain;
 mod input;
