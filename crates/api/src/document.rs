@@ -239,6 +239,28 @@ impl Document {
         self.decode_seed(value::AnyValue)
     }
 
+    /// Decodes all values of this document in their order, whatever their shapes; empty ones are left out.
+    ///
+    /// # Errors
+    ///
+    /// When one is not well-formed, or a key stands twice in one map.
+    pub fn decode_values(&self) -> Result<Vec<serde_json::Value>, Located> {
+        match self.format() {
+            Format::Json => {
+                let mut decoder = self.json_decoder();
+                let mut values = Vec::new();
+                while values.is_empty() || decoder.end().is_err() {
+                    values.push(self.json_seed(values.len(), &mut decoder, value::AnyValue)?);
+                }
+                Ok(values)
+            }
+            Format::Yaml => {
+                let parts = self.yaml_parts().into_iter().enumerate();
+                parts.map(|(nth, part)| self.yaml_seed(nth, part, value::AnyValue)).collect()
+            }
+        }
+    }
+
     /// Line and column of the value at `path`, or of its nearest ancestor that is written in the text. None
     /// if there is no value at all.
     pub fn locate(&self, path: &Path) -> Option<(usize, usize)> {

@@ -333,11 +333,52 @@ fn near_yaml() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(TOKENS), 0..40).prop_map(|tokens| tokens.concat())
 }
 
+#[test]
+fn several_values() {
+    fn check(text: &str, want: &Expect) {
+        let got = match Document::new("f", text).decode_values() {
+            Ok(values) => values.iter().map(|value| format!("{value}\n")).collect(),
+            Err(error) => format!("{error}\n"),
+        };
+        want.assert_eq(&got);
+    }
+    check(
+        "a: 1\n---\n# nothing\n---\n- b\n",
+        &expect![[r#"
+        {"a":1}
+        ["b"]
+    "#]],
+    );
+    check(
+        "{\"a\": 1}\n[2] ",
+        &expect![[r#"
+        {"a":1}
+        [2]
+    "#]],
+    );
+    check("", &expect![""]);
+    check(
+        "a: 1\n---\na: 1\na: 2\n",
+        &expect![[r#"
+        f:4:1: duplicate key "a"
+    "#]],
+    );
+    check(
+        "{\"a\": 1}\n{\"a\":",
+        &expect![[r#"
+        f:2:5: EOF while parsing a value
+    "#]],
+    );
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in prop_oneof![near_yaml(), any::<String>()], path in near_yaml()) {
         let document = Document::new("f", text);
         let value = document.decode_value();
+        if let (Ok(value), Ok(values)) = (&value, document.decode_values()) {
+            prop_assert_eq!(&[value.clone()][..], &values[..]);
+        }
         let _ = document.decode::<Config>();
         if let Ok(path) = path.parse::<Path>() {
             let _ = document.locate(&path);
