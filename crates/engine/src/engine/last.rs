@@ -134,6 +134,11 @@ impl Evidence {
 }
 
 impl Last {
+    /// What was said of it.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn new(
         at: Timestamp,
         attempt: u32,

@@ -1,5 +1,7 @@
 //! Where a pod is on its way to a node, and why its last attempt failed: `loadmaster explain --last`.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::Timestamp;
@@ -119,7 +121,39 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+/// A pod without a node that is sure, in short.
+#[derive(Clone, Debug)]
+pub struct Waiting<'a> {
+    /// Which.
+    pub pod: &'a Arc<PodInfo>,
+    /// Where it is.
+    pub state: State,
+    /// Why PreEnqueue holds it, or why its last attempt failed; empty before the first.
+    pub why: Cow<'a, str>,
+}
+
 impl Engine {
+    /// All pods that no node is known to have, in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
+        #[expect(clippy::disallowed_methods, reason = "said to be in no order")]
+        let all = self.pending.values();
+        all.map(|pending| {
+            let uid = &*pending.pod.uid;
+            let queued = self.queue.get(uid);
+            let state = match (self.assumed.contains_key(uid), queued) {
+                (true, _) => State::Binding,
+                (false, None) => State::InFlight,
+                (false, Some((_, place))) => state_of(place),
+            };
+            let held = queued.and_then(|(queued, _)| queued.gating.as_ref());
+            let last = pending.last.as_ref().map_or("", |last| last.message());
+            let why = held.map_or(Cow::Borrowed(last), |held| {
+                Cow::Owned(held.rejection.reasons().join(", "))
+            });
+            Waiting { pod: &pending.pod, state, why }
+        })
+    }
+
     /// How far a pod is; `None` when it is not known: it does not exist, has ended, or has no node and another scheduler's name.
     pub fn progress(&self, now: Now, namespace: &str, name: &str) -> Option<Progress> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
@@ -162,12 +196,7 @@ impl Engine {
     }
 
     fn describe_wait(&self, now: Now, queued: &QueuedPod, place: Place, progress: &mut Progress) {
-        progress.state = match place {
-            Place::Active => State::Active,
-            Place::Backoff => State::Backoff,
-            Place::Unschedulable => State::Unschedulable,
-            Place::Gated => State::Gated,
-        };
+        progress.state = state_of(place);
         progress.attempts = queued.info.attempts;
         progress.since = Some(wall(now, queued.queued_at()));
         let backoff = queued.backoff_until().filter(|until| *until > now.mono);
@@ -187,6 +216,15 @@ impl Engine {
             Some(Wait { plugin: Name::Borrowed(name(at)?), events: events.collect() })
         });
         progress.waits_for = waits.collect();
+    }
+}
+
+fn state_of(place: Place) -> State {
+    match place {
+        Place::Active => State::Active,
+        Place::Backoff => State::Backoff,
+        Place::Unschedulable => State::Unschedulable,
+        Place::Gated => State::Gated,
     }
 }
 

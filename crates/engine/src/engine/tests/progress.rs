@@ -207,3 +207,31 @@ fn reasons_beyond_the_limit_are_counted_only() {
     let shown: usize = last.turned_down.iter().map(|group| group.n_nodes).sum();
     assert_eq!((last.turned_down.len(), shown + last.n_other_nodes), (16, 41));
 }
+
+#[test]
+fn pods_that_wait_are_told_in_short() {
+    let mut bench = Bench::new();
+    bench.node("b", "500m");
+    bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
+    bench.cycle();
+    bench.set_pod("late", json!({}), json!({}), json!({}));
+    bench.set_pod("gated", json!({}), json!({"schedulingGates": [{"name": "quota"}]}), json!({}));
+    let told = |bench: &Bench| {
+        let lines =
+            bench.engine.waiting().map(|it| format!("{} {:?} {}", it.pod.name, it.state, it.why));
+        let mut lines: Vec<String> = lines.collect();
+        lines.sort_unstable();
+        lines
+    };
+    let db = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
+    assert_eq!(
+        told(&bench),
+        [
+            format!("db Unschedulable {db}"),
+            "gated Gated waiting for scheduling gates: [quota]".to_owned(),
+            "late Active ".to_owned(),
+        ]
+    );
+    bench.cycle();
+    assert_eq!(told(&bench)[2], "late Binding ");
+}
