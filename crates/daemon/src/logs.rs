@@ -14,6 +14,7 @@ mod level;
 mod line;
 mod output;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,7 +131,18 @@ pub struct Logs {
 impl Logs {
     /// Writes all events of the process from now on.
     pub fn init(settings: &LogSettings) -> Result<Logs, SetGlobalDefaultError> {
-        let output = Output::standard(settings);
+        Logs::start(settings, Output::standard(settings))
+    }
+
+    /// The same, into a file or whatever else takes lines.
+    pub fn init_into(
+        settings: &LogSettings,
+        sink: Box<dyn Write + Send>,
+    ) -> Result<Logs, SetGlobalDefaultError> {
+        Logs::start(settings, Output::new(sink, None))
+    }
+
+    fn start(settings: &LogSettings, output: Output) -> Result<Logs, SetGlobalDefaultError> {
         let (layer, logs) = layer(settings, output, TimeZone::system());
         let registry = tracing_subscriber::registry().with(layer);
         tracing::subscriber::set_global_default(registry)?;

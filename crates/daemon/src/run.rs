@@ -26,6 +26,7 @@ pub mod service;
 mod shell;
 #[cfg(test)]
 mod testkit;
+mod within;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::flags::platform;
+use crate::flags::{Own, platform};
 use crate::metrics::Metrics;
 use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
 use crate::{Loaded, Ready};
@@ -57,6 +58,7 @@ pub use record::RecordError;
 use record::Recording;
 use service::Service;
 use shell::{Command, Shell};
+pub use within::Scheduler;
 
 /// News that wait for the engine; when so many do, reading from the API server waits.
 const NEWS_MAX: usize = 16 << 10;
@@ -137,18 +139,59 @@ fn try_run(
     services: &[Service],
     out_of_tree: &[String],
 ) -> Result<(), RunError> {
-    loadmaster_engine::guard::quiet_caught_panics();
-    let loaded = &ready.loaded;
-    let options = engine_options(loaded, ready.options.own.shadow);
-    let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
-    let recording = record(&ready, &options, out_of_tree)?;
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)?;
-    let daemon = Daemon { ready, services: services.to_vec() };
-    let ended = runtime.block_on(daemon.run(engine, recording));
+    let prepared = Prepared::new(ready, registry, services, out_of_tree)?;
+    let commands = mpsc::unbounded_channel();
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
+        let told = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        prepared.run(commands, told).await
+    });
     // Whoever still reads a watch is not waited for.
     runtime.shutdown_background();
     ended
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)
+}
+
+/// A scheduler and its recording, before any connection.
+struct Prepared {
+    daemon: Daemon,
+    engine: Engine,
+    recording: Option<Recording>,
+}
+
+impl Prepared {
+    fn new(
+        ready: Ready,
+        registry: &Registry,
+        services: &[Service],
+        out_of_tree: &[String],
+    ) -> Result<Prepared, RunError> {
+        loadmaster_engine::guard::quiet_caught_panics();
+        let loaded = &ready.loaded;
+        let options = engine_options(loaded, &ready.options.own);
+        let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
+        let recording = record(&ready, &options, out_of_tree)?;
+        Ok(Prepared { daemon: Daemon { ready, services: services.to_vec() }, engine, recording })
+    }
+
+    async fn run(
+        self,
+        commands: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
+        told_to_stop: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
+        self.daemon.run(self.engine, self.recording, commands, told_to_stop).await
+    }
 }
 
 /// What `--record` asks for.
@@ -180,14 +223,15 @@ fn user_agent() -> String {
     format!("loadmaster/{} ({}) scheduler", env!("CARGO_PKG_VERSION"), platform())
 }
 
-fn engine_options(loaded: &Loaded, shadow: bool) -> EngineOptions {
+fn engine_options(loaded: &Loaded, own: &Own) -> EngineOptions {
     let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     EngineOptions {
         seed: random_seed(),
         initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
-        shadow,
+        shadow: own.shadow,
+        check_every: own.check_every,
         ticks: clock::ticks,
         ..EngineOptions::default()
     }
@@ -206,7 +250,16 @@ struct Conditions {
 }
 
 impl Daemon {
-    async fn run(self, engine: Engine, recording: Option<Recording>) -> Result<(), RunError> {
+    async fn run(
+        self,
+        engine: Engine,
+        recording: Option<Recording>,
+        (commands, commands_out): (
+            mpsc::UnboundedSender<Command>,
+            mpsc::UnboundedReceiver<Command>,
+        ),
+        told_to_stop: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
         let cluster = self.find().await?;
         let lanes = Lanes::new(&cluster);
         let metrics = self.ready.metrics.clone();
@@ -214,12 +267,9 @@ impl Daemon {
             synced: Condition::failing("handlers are not fully synchronized"),
             shutdown: Condition::well(),
         };
-        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
         let debug = signal(SignalKind::user_defined2()).map_err(RunError::Runtime)?;
         let (news_in, news) = mpsc::channel(NEWS_MAX);
         let (finished_in, finished) = mpsc::channel(NEWS_MAX);
-        let (commands, commands_out) = mpsc::unbounded_channel();
         let client = &self.ready.loaded.config.client_connection;
         let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
         let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
@@ -259,8 +309,7 @@ impl Daemon {
         let _services = service::start(&self.services, &commands, &leads, &metrics);
         let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
         let outcome = tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
+            () = told_to_stop => Ok(()),
             () = leading.lost() => Err(RunError::LeaseLost),
             _ = ended.recv() => Err(RunError::EngineEnded),
         };

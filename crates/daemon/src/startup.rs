@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Chain;
+use tracing::subscriber::SetGlobalDefaultError;
 
 use crate::flags::{KUBERNETES_VERSION, NAME, Options, Parsed, parse};
 use crate::load::Loaded;
@@ -116,9 +117,19 @@ pub fn prepare(
 impl Plan {
     /// Starts logging, and says first what is about to run.
     pub fn begin(self) -> Result<Ready, Stop> {
-        let Plan { options, loaded, log_settings, metrics } = self;
-        let logs = Logs::init(&log_settings)
-            .map_err(|error| Stop::Failed(format!("starting to log: {error}")))?;
+        let logs = Logs::init(&self.log_settings);
+        self.begin_with(logs)
+    }
+
+    /// The same, with the log in a file or whatever else takes lines.
+    pub fn begin_logging_into(self, sink: Box<dyn io::Write + Send>) -> Result<Ready, Stop> {
+        let logs = Logs::init_into(&self.log_settings, sink);
+        self.begin_with(logs)
+    }
+
+    fn begin_with(self, logs: Result<Logs, SetGlobalDefaultError>) -> Result<Ready, Stop> {
+        let Plan { options, loaded, log_settings: _, metrics } = self;
+        let logs = logs.map_err(|error| Stop::Failed(format!("starting to log: {error}")))?;
         for (name, value) in options.listing() {
             tracing::info!(v = 1, "FLAG: --{name}={value:?}");
         }

@@ -13,7 +13,7 @@ use loadmaster_framework::Registry;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`.
+    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`, `--check-every`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     flags: Vec<OsString>,
 }

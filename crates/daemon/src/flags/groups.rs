@@ -38,6 +38,10 @@ pub struct Own {
     /// End the recording before the file is larger than this; 0: never.
     #[arg(long, value_name = "quantity", default_value = "0", value_parser = go::bytes)]
     pub record_max_size: u64,
+    /// Hold one decision in so many against asking every plugin about every node; 0: none. A difference is a bug, and is logged
+    /// and counted as one.
+    #[arg(long, value_name = "int", default_value = "0", value_parser = go::integer::<u64>)]
+    pub check_every: u64,
 }
 
 /// The heading of [`Own`].

@@ -202,13 +202,18 @@ fn flags_of_older_versions() {
 
 #[test]
 fn flags_that_upstream_does_not_have() {
-    let Ok(Parsed::Run(options)) =
-        parse(["kube-scheduler", "--shadow", "--record=f", "--record-max-size=5Mi"])
-    else {
+    let Ok(Parsed::Run(options)) = parse([
+        "kube-scheduler",
+        "--shadow",
+        "--record=f",
+        "--record-max-size=5Mi",
+        "--check-every=9",
+    ]) else {
         panic!()
     };
     let own = &options.own;
     assert!(own.shadow && own.record == "f" && own.record_max_size == 5 << 20);
+    assert_eq!(own.check_every, 9);
     assert!(options.validate().is_empty());
     assert!(!options.listing().iter().any(|(name, _)| name == "record"));
     let Ok(Parsed::Run(options)) = parse(["kube-scheduler", "--record-max-size=5Mi"]) else {

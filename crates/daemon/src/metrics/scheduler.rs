@@ -55,6 +55,7 @@ pub struct SchedulerMetrics {
     extender_calls: Histograms<3>,
     recording: Gauge,
     recorded: Total,
+    wrong_decisions: Total,
     service_ends: Counters<1>,
 }
 
@@ -340,6 +341,12 @@ impl SchedulerMetrics {
             ALPHA,
             [],
         ))?;
+        let wrong_decisions = families.total(def(
+            "loadmaster_wrong_decisions_total",
+            "Number of decisions that differ from asking every plugin about every node, as far as --check-every looked. Each is a bug.",
+            ALPHA,
+            [],
+        ))?;
         Ok(SchedulerMetrics {
             schedule_attempts,
             attempt_duration,
@@ -384,6 +391,7 @@ impl SchedulerMetrics {
             extender_calls,
             recording,
             recorded,
+            wrong_decisions,
             service_ends,
         })
     }
@@ -403,6 +411,12 @@ impl SchedulerMetrics {
     /// The part of a scheduling cycle that looks for a node took `seconds`.
     pub fn algorithm(&self, seconds: f64) {
         self.algorithm_duration.observe(seconds);
+    }
+
+    /// How many decisions there were, and how many seconds they took in all.
+    pub fn decisions(&self) -> (u64, f64) {
+        let duration = &self.algorithm_duration;
+        (duration.get_sample_count(), duration.get_sample_sum())
     }
 
     /// A pod was bound at its attempt number `attempts`, `seconds` after it first was in the queue.
@@ -597,5 +611,10 @@ impl SchedulerMetrics {
     /// So many more bytes of it were written.
     pub fn recorded(&self, n_bytes: usize) {
         self.recorded.add(n_bytes as u64);
+    }
+
+    /// So many checked decisions were wrong.
+    pub fn wrong_decisions(&self, n: usize) {
+        self.wrong_decisions.add(n as u64);
     }
 }

@@ -85,6 +85,8 @@ struct Progress {
     /// Calls that found no room.
     backlog: VecDeque<Job>,
     state_shown_at: u64,
+    /// Wrong decisions that have been told.
+    n_disagreements: usize,
 }
 
 impl Shell {
@@ -97,6 +99,7 @@ impl Shell {
             effects: Effects::new(),
             backlog: VecDeque::new(),
             state_shown_at: 0,
+            n_disagreements: 0,
         };
         while !at.is_over {
             let n_taken = self.take_what_is_there(&mut at);
@@ -292,6 +295,14 @@ impl Shell {
         if now.mono.0 >= at.state_shown_at + STATE_PERIOD_NANOS {
             at.state_shown_at = now.mono.0;
             observe::state(&mut self.engine, &self.metrics);
+            for what in self.engine.disagreements().skip(at.n_disagreements) {
+                tracing::error!(
+                    what,
+                    "A decision differs from asking every plugin about every node; this is a bug"
+                );
+                self.metrics.scheduler.wrong_decisions(1);
+                at.n_disagreements += 1;
+            }
         }
     }
 
