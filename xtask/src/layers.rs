@@ -18,6 +18,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("engine", 4),
     ("apiserver", 5),
     ("client", 5),
+    ("controllers", 5),
     ("extender-server", 5),
     ("daemon", 6),
     ("sim", 6),

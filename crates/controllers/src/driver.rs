@@ -1,0 +1,174 @@
+//! Moves a [`Runner`]: watches tell it what there is, its requests go out over connections of their own, and a clock wakes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use loadmaster_api::proto;
+use loadmaster_client as client;
+use loadmaster_client::answer::status_of;
+use loadmaster_client::lane::LaneLimits;
+use loadmaster_client::watch::{self, Follow, follow};
+use loadmaster_client::{Cluster, Lane};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::controller::Controller;
+use crate::kind::{Key, Kind, Object};
+use crate::request::{Answer, Request};
+use crate::runner::{Call, News, Runner};
+
+/// How much is asked at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Requests under way at a time.
+    pub n_calls_max: usize,
+    /// For pauses, which should differ between programs.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { n_calls_max: 64, seed: 0 }
+    }
+}
+
+/// What the watches have read and nobody has taken yet.
+const N_CHANGES_MAX: usize = 4096;
+
+/// So many changes are taken in before requests are handed out again.
+const BATCH: usize = 1024;
+
+/// Requests under way when it is to stop are given so long.
+const STOPPING: Duration = Duration::from_secs(10);
+
+/// Runs controllers on a cluster until `stop` is over. Must be called within a tokio runtime.
+pub async fn run(
+    cluster: &Cluster,
+    controllers: Vec<Box<dyn Controller>>,
+    options: Options,
+    stop: impl Future<Output = ()>,
+) {
+    let limits = LaneLimits { http2_connections_max: 4, http1_connections_max: 64 };
+    let mut runner = Runner::new(controllers);
+    let kinds = client_kinds(&runner.kinds());
+    let (told, mut changes) = mpsc::channel(N_CHANGES_MAX);
+    let what = Follow {
+        kinds: kinds.keys().copied().collect(),
+        streams: true,
+        // Only JSON has all fields.
+        protobuf: false,
+        keep_raw: false,
+        seed: options.seed,
+    };
+    let _following = follow(&cluster.lane("watch", limits), &what, &told);
+    let lane = cluster.lane("write", limits);
+    let mut stop = std::pin::pin!(stop);
+    let mut calls = JoinSet::new();
+    let mut batch = Vec::new();
+    loop {
+        let now = Timestamp::now();
+        let room = options.n_calls_max.saturating_sub(calls.len());
+        for call in runner.run(room, now) {
+            calls.spawn(ask(lane.clone(), call));
+        }
+        let has_room = calls.len() < options.n_calls_max;
+        tokio::select! {
+            () = &mut stop => break,
+            n = changes.recv_many(&mut batch, BATCH) => {
+                let now = Timestamp::now();
+                batch.drain(..n).filter_map(|change| news(change, &kinds)).for_each(|it| runner.hear(it, now));
+            }
+            Some(ended) = calls.join_next() => answered(&mut runner, ended),
+            () = sleep_until(runner.wake_at()), if has_room => {}
+        }
+    }
+    let rest = async { while calls.join_next().await.is_some() {} };
+    if tokio::time::timeout(STOPPING, rest).await.is_err() {
+        tracing::warn!("stopped before all requests were answered");
+    }
+}
+
+/// Each is remembered for as long as the program runs, as there are few.
+fn client_kinds(kinds: &BTreeSet<Kind>) -> BTreeMap<client::Kind, Kind> {
+    let made = |kind: &Kind| {
+        let info = kind.info();
+        (client::Kind::other(info.group, info.version, info.resource, true), *kind)
+    };
+    kinds.iter().map(made).collect()
+}
+
+fn news(change: watch::Change, kinds: &BTreeMap<client::Kind, Kind>) -> Option<News> {
+    match change {
+        watch::Change::Set { kind, object: proto::Object::Other(object), .. } => {
+            let kind = *kinds.get(&kind)?;
+            let name = object.metadata.name.clone();
+            match Object::from_json(kind, object.value) {
+                Ok(object) => Some(News::Set(object)),
+                Err(error) => {
+                    tracing::warn!(?kind, %name, %error, "an object could not be understood");
+                    None
+                }
+            }
+        }
+        watch::Change::Gone { kind, namespace, name, .. } => {
+            Some(News::Gone(Key::new(*kinds.get(&kind)?, &*namespace, name)))
+        }
+        watch::Change::Synced(kind) => kinds.get(&kind).map(|kind| News::Synced(*kind)),
+        watch::Change::Unavailable { kind, why } => {
+            tracing::warn!(resource = kind.resource().resource, ?why, "cannot be read");
+            None
+        }
+        watch::Change::Available(kind) => {
+            tracing::info!(resource = kind.resource().resource, "can be read again");
+            None
+        }
+        _ => None,
+    }
+}
+
+async fn ask(lane: Lane, call: Call) -> (u64, Answer) {
+    (call.id, answer(&lane, &call.request).await)
+}
+
+async fn answer(lane: &Lane, request: &Request) -> Answer {
+    let encoded = match request.encode() {
+        Ok(encoded) => encoded,
+        Err(error) => return Answer::Lost { message: format!("writing it in JSON: {error}") },
+    };
+    let sent = client::Request {
+        content_type: encoded.content_type,
+        ..client::Request::with(encoded.method, encoded.path, encoded.body)
+    };
+    match lane.call(&sent).await {
+        Ok(reply) if reply.is_success() => request.done(&reply.body),
+        Ok(reply) => {
+            let proto::Status { reason, message, .. } = status_of(reply.status, &reply.body);
+            Answer::Refused {
+                status: reply.status,
+                reason,
+                message,
+                retry_after: reply.retry_after,
+            }
+        }
+        Err(error) => Answer::Lost { message: error.to_string() },
+    }
+}
+
+fn answered(runner: &mut Runner, ended: Result<(u64, Answer), tokio::task::JoinError>) {
+    match ended {
+        Ok((id, answer)) => runner.answered(id, &answer, Timestamp::now()),
+        Err(error) => tracing::error!(%error, "a request ended without an answer"),
+    }
+}
+
+/// For ever when there is no moment.
+async fn sleep_until(moment: Option<Timestamp>) {
+    match moment {
+        Some(at) if at < Timestamp::MAX => {
+            let left = Timestamp::now().duration_until(at).max(SignedDuration::ZERO);
+            tokio::time::sleep(left.unsigned_abs()).await;
+        }
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,33 @@
+//! Fake kubelets, and small controllers: what makes a cluster without machines live. They serve the embedded API server as well as a real
+//! kube-apiserver, and know no scheduler.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`kind`] | the kinds there are: [`Kind`], [`Object`], [`Key`] |
+//! | [`cache`] | what controllers see |
+//! | [`request`] | what they ask for, as values |
+//! | [`controller`] | what a controller is: [`Controller`] |
+//! | [`runner`] | runs controllers: news in, requests out; pure |
+//! | [`driver`] | the same with watches, connections and a clock |
+//!
+//! A controller is a pure function from the cache to requests. All that makes controllers hard is in the runner: it repeats what failed,
+//! and never lets a controller decide upon a cache that does not show the controller's own writes yet.
+
+pub mod cache;
+pub mod controller;
+pub mod driver;
+pub mod kind;
+pub mod meta;
+pub mod request;
+pub mod runner;
+
+mod expect;
+mod queue;
+#[cfg(test)]
+pub(crate) mod testkit;
+
+pub use cache::{Cache, Store};
+pub use controller::{Change, Controller, Outcome};
+pub use kind::{Key, Kind, Object, Typed};
+pub use request::{Answer, DeleteOptions, Patch, Request};
+pub use runner::Runner;

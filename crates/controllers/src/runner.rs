@@ -1,0 +1,339 @@
+//! Runs controllers: news of the cluster in, requests out. Pure; [`crate::driver`] and the bench of the tests move it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::cache::Cache;
+use crate::controller::{Change, Controller, Outcome};
+use crate::expect::{Expectations, Sight, Waiter};
+use crate::kind::{Key, Kind, Object};
+use crate::queue::{End, Queue};
+use crate::request::{Answer, Request};
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// An object is new, or not as it was.
+    Set(Object),
+    /// An object is gone.
+    Gone(Key),
+    /// All objects of the kind have been told.
+    Synced(Kind),
+}
+
+/// A request to be sent. Its number comes back with the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Its number.
+    pub id: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// Controllers, what they see, and what they are waiting for.
+pub struct Runner {
+    cache: Cache,
+    slots: Vec<Slot>,
+    expectations: Expectations,
+    /// Requests that were handed out and are not answered.
+    calls: BTreeMap<u64, (Waiter, Request)>,
+    n_calls: u64,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+/// A controller.
+struct Slot {
+    controller: Box<dyn Controller>,
+    unsynced: BTreeSet<Kind>,
+    queue: Queue,
+    /// Requests that wait for a place.
+    outbox: VecDeque<(Waiter, Request)>,
+}
+
+/// Counts for logs and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests under way or waiting for a place.
+    pub n_requests: usize,
+    /// Kinds that have not been listed yet.
+    pub n_unsynced: usize,
+}
+
+impl Runner {
+    /// Nothing is known yet.
+    pub fn new(controllers: Vec<Box<dyn Controller>>) -> Runner {
+        let slot = |controller: Box<dyn Controller>| {
+            let unsynced = controller.watches().iter().copied().collect();
+            let mut queue = Queue::default();
+            for key in controller.at_start() {
+                queue.touch(&key, Timestamp::UNIX_EPOCH);
+            }
+            Slot { controller, unsynced, queue, outbox: VecDeque::new() }
+        };
+        Runner {
+            cache: Cache::default(),
+            slots: controllers.into_iter().map(slot).collect(),
+            expectations: Expectations::default(),
+            calls: BTreeMap::new(),
+            n_calls: 0,
+            turn: 0,
+        }
+    }
+
+    /// The kinds that must be watched.
+    pub fn kinds(&self) -> BTreeSet<Kind> {
+        self.slots.iter().flat_map(|slot| slot.controller.watches()).copied().collect()
+    }
+
+    /// What is known of the cluster.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Counts.
+    pub fn stats(&self) -> Stats {
+        let waiting: usize = self.slots.iter().map(|slot| slot.outbox.len()).sum();
+        let unsynced: BTreeSet<Kind> =
+            self.slots.iter().flat_map(|slot| &slot.unsynced).copied().collect();
+        Stats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len() }
+    }
+
+    /// Takes news.
+    pub fn hear(&mut self, news: News, now: Timestamp) {
+        let (key, old, new) = match news {
+            News::Synced(kind) => {
+                for slot in &mut self.slots {
+                    slot.unsynced.remove(&kind);
+                }
+                return;
+            }
+            News::Set(object) => (object.key(), self.cache.put(&object), Some(object)),
+            News::Gone(key) => (key.clone(), self.cache.remove(&key), None),
+        };
+        let change = Change { old: old.as_ref(), new: new.as_ref() };
+        for slot in &mut self.slots {
+            if slot.controller.watches().contains(&key.kind) {
+                for concerned in slot.controller.concerns(&change, &self.cache) {
+                    slot.queue.touch(&concerned, now);
+                }
+            }
+        }
+        for Waiter { slot, key, round } in self.expectations.seen(&key, &self.cache) {
+            self.slots[slot].queue.seen(&key, round, now);
+        }
+    }
+
+    /// Reconciles what is due, and hands out requests, at most so many. Controllers take turns.
+    pub fn run(&mut self, n_calls_max: usize, now: Timestamp) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let mut n_idle = 0;
+        while calls.len() < n_calls_max && n_idle < self.slots.len() {
+            let at = self.turn;
+            self.turn = (at + 1) % self.slots.len();
+            let slot = &mut self.slots[at];
+            if slot.outbox.is_empty() {
+                slot.reconcile(at, &self.cache, now);
+            }
+            let Some((waiter, request)) = slot.outbox.pop_front() else {
+                n_idle += 1;
+                continue;
+            };
+            n_idle = 0;
+            self.n_calls += 1;
+            self.calls.insert(self.n_calls, (waiter, request.clone()));
+            calls.push(Call { id: self.n_calls, request });
+        }
+        calls
+    }
+
+    /// When [`Runner::run`] should be called though nothing happens.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        let synced = self.slots.iter().filter(|slot| slot.unsynced.is_empty());
+        synced.filter_map(|slot| slot.queue.wake_at()).min()
+    }
+
+    /// An answer has come.
+    pub fn answered(&mut self, id: u64, answer: &Answer, now: Timestamp) {
+        let Some((waiter, request)) = self.calls.remove(&id) else { return };
+        let answer = &lenient(&request, answer);
+        let slot = &mut self.slots[waiter.slot];
+        slot.controller.answered(&waiter.key, &request, answer, now);
+        let controller = slot.controller.name();
+        let end = match answer {
+            Answer::Done(_) => End::Done,
+            Answer::Refused { status, message, retry_after, .. } => {
+                tracing::debug!(controller, key = %waiter.key, status, message, "refused");
+                End::Failed { hold: retry_after.unwrap_or_default() }
+            }
+            Answer::Lost { message } => {
+                tracing::debug!(controller, key = %waiter.key, message, "no answer");
+                End::Failed { hold: UNKNOWN }
+            }
+        };
+        // Of an Event nobody cares what became of it.
+        let end = if request.is_event() { End::Done } else { end };
+        let watched = |kind| slot.controller.watches().contains(&kind);
+        let sight = Sight::after(&request, answer)
+            .filter(|sight| watched(sight.kind()) && !sight.is_seen(&self.cache));
+        slot.queue.answered(&waiter.key, end, sight.is_some(), now);
+        if let Some(sight) = sight {
+            self.expectations.add(sight, waiter);
+        }
+    }
+}
+
+/// After a request of which nobody knows whether it was done, the watch is given so long to tell.
+const UNKNOWN: Duration = Duration::from_secs(2);
+
+/// That an object to be deleted is gone is as good as having deleted it.
+fn lenient(request: &Request, answer: &Answer) -> Answer {
+    match (request, answer) {
+        (Request::Delete { .. } | Request::Evict { .. }, Answer::Refused { status: 404, .. }) => {
+            Answer::Done(None)
+        }
+        (_, answer) => answer.clone(),
+    }
+}
+
+impl Slot {
+    /// Reconciles until there is something to send, or nothing is due.
+    fn reconcile(&mut self, at: usize, cache: &Cache, now: Timestamp) {
+        if !self.unsynced.is_empty() {
+            return;
+        }
+        while let Some(key) = self.queue.due(now) {
+            let Outcome { requests, again } = self.controller.reconcile(&key, cache, now);
+            if requests.is_empty() {
+                // A pause of nothing would never end.
+                let again = again.map(|again| again.max(Duration::from_millis(1)));
+                self.queue.rest(&key, again, now);
+                continue;
+            }
+            let round = self.queue.begin(&key, requests.len(), again, now);
+            let waiter = Waiter { slot: at, key, round };
+            self.outbox.extend(requests.into_iter().map(|request| (waiter.clone(), request)));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use serde_json::json;
+
+    use super::*;
+    use crate::meta;
+    use crate::request::Patch;
+    use crate::testkit::Bench;
+
+    /// As many pods as a ConfigMap says, with no memory of its own.
+    struct Replicas;
+
+    impl Controller for Replicas {
+        fn name(&self) -> &'static str {
+            "replicas"
+        }
+
+        fn watches(&self) -> &'static [Kind] {
+            &[Kind::ConfigMap, Kind::Pod]
+        }
+
+        fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
+            if let Some(map) = change.of::<ConfigMap>() {
+                return vec![Key::of(map)];
+            }
+            let Some(pod) = change.of::<Pod>() else { return Vec::new() };
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+            let owner = meta::controller_of(&pod.metadata);
+            owner
+                .map(|owner| Key::new(Kind::ConfigMap, namespace, &*owner.name))
+                .into_iter()
+                .collect()
+        }
+
+        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> Outcome {
+            let Some(map) = cache.get::<ConfigMap>(&key.namespace, &key.name) else {
+                return Outcome::none();
+            };
+            let data = |name: &str| map.data.as_ref()?.get(name)?.parse::<usize>().ok();
+            let Some(want) = data("n") else { return Outcome::none() };
+            let uid = map.metadata.uid.as_deref().unwrap_or("");
+            let pods: Vec<_> = cache.of::<Pod>().owned_by(uid).collect();
+            let pod = json!({"metadata": {"namespace": &*key.namespace, "generateName": "p-",
+                "ownerReferences": [meta::controller_reference(&**map)]},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}});
+            let pod = || Object::from_json(Kind::Pod, pod.clone()).unwrap();
+            let mut requests: Vec<_> = (pods.len()..want).map(|_| Request::Create(pod())).collect();
+            requests.extend(pods.iter().skip(want).map(|pod| Request::delete(&***pod)));
+            if data("seen") != Some(pods.len()) {
+                let patch = json!({"data": {"seen": pods.len().to_string()}});
+                requests.push(Request::patch(key.clone(), Patch::Merge(patch)));
+            }
+            Outcome::all(requests)
+        }
+    }
+
+    fn map(n: usize) -> serde_json::Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "default", "name": "m"},
+            "data": {"n": n.to_string()}})
+    }
+
+    fn n_creates(bench: &Bench) -> usize {
+        bench.sent.iter().filter(|it| matches!(it, Request::Create(_))).count()
+    }
+
+    #[test]
+    fn nothing_is_made_twice() {
+        let mut bench = Bench::new(vec![Box::new(Replicas)]);
+        bench.create(map(5));
+        bench.settle();
+        assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (5, 5));
+        let patch = Patch::Merge(json!({"data": {"n": "2"}}));
+        bench.apply(&Request::patch(Key::new(Kind::ConfigMap, "default", "m"), patch));
+        bench.settle();
+        assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (2, 5));
+        let seen = bench.get::<ConfigMap>("default", "m").unwrap().data.unwrap();
+        assert_eq!(seen["seen"], "2");
+    }
+
+    #[test]
+    fn what_fails_is_repeated_and_nothing_else_is() {
+        let mut n = 0;
+        let refuse = move |request: &Request| {
+            n += usize::from(matches!(request, Request::Create(_)));
+            let too_busy = Answer::Refused {
+                status: 429,
+                reason: "TooManyRequests".into(),
+                message: String::new(),
+                retry_after: Some(Duration::from_secs(1)),
+            };
+            (matches!(request, Request::Create(_)) && (n == 2 || n == 5)).then_some(too_busy)
+        };
+        let mut bench = Bench::new(vec![Box::new(Replicas)]).with_faults(refuse);
+        bench.create(map(3));
+        bench.settle();
+        assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (2, 3));
+        bench.pass(Duration::from_millis(999));
+        assert_eq!(bench.list::<Pod>().len(), 2, "the server wants to be left alone");
+        bench.pass(Duration::from_millis(1));
+        assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (3, 4));
+    }
+
+    #[test]
+    fn nothing_is_done_before_all_kinds_are_known() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut runner = Runner::new(vec![Box::new(Replicas)]);
+        runner.hear(News::Set(Object::from_json(Kind::ConfigMap, map(3)).unwrap()), now);
+        runner.hear(News::Synced(Kind::ConfigMap), now);
+        assert_eq!((runner.run(9, now), runner.wake_at()), (vec![], None));
+        runner.hear(News::Synced(Kind::Pod), now);
+        // A place less than there are requests: the last one waits for it.
+        let calls = runner.run(3, now);
+        assert_eq!((calls.len(), runner.run(3, now).len(), runner.run(3, now).len()), (3, 1, 0));
+        assert_eq!(runner.stats(), Stats { n_requests: 4, n_unsynced: 0 });
+    }
+}

@@ -1,0 +1,208 @@
+//! A bench for controllers: the embedded API server without sockets, and a clock that moves only when it is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use loadmaster_apiserver::auth::User;
+use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::{ApiServer, Options};
+use serde_json::Value;
+
+use crate::controller::Controller;
+use crate::kind::{Key, Kind, Object, Typed};
+use crate::queue::after;
+use crate::request::{Answer, Encoded, Request};
+use crate::runner::{News, Runner};
+
+/// Runs controllers against an API server.
+pub(crate) struct Bench {
+    server: ApiServer,
+    clock: Arc<AtomicI64>,
+    runner: Runner,
+    /// Uid and version of what the controllers have been told.
+    told: BTreeMap<Key, (Option<String>, u64)>,
+    /// Asked before each request of a controller: an answer in place of the server's.
+    faults: Box<dyn FnMut(&Request) -> Option<Answer>>,
+    /// Every request that controllers have made.
+    pub sent: Vec<Request>,
+}
+
+/// So many rounds without coming to rest, and something runs in circles.
+const N_ROUNDS_MAX: usize = 1_000;
+
+impl Bench {
+    /// At 2026-01-01T00:00:00Z, with what a new cluster has.
+    pub fn new(controllers: Vec<Box<dyn Controller>>) -> Bench {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let clock = Arc::new(AtomicI64::new(start.as_millisecond()));
+        let read = clock.clone();
+        let server = ApiServer::new(Options {
+            clock: Arc::new(move || {
+                Timestamp::from_millisecond(read.load(Ordering::Relaxed)).unwrap()
+            }),
+            seed: 1,
+            limits: Limits::default(),
+            also_serve: Vec::new(),
+        });
+        let runner = Runner::new(controllers);
+        let (told, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
+        Bench { server: server.unwrap(), clock, runner, told, faults, sent }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.clock.load(Ordering::Relaxed)).unwrap()
+    }
+
+    /// Answers some requests of controllers in place of the server.
+    pub fn with_faults(
+        mut self,
+        faults: impl FnMut(&Request) -> Option<Answer> + 'static,
+    ) -> Bench {
+        self.faults = Box::new(faults);
+        self
+    }
+
+    /// What the server answers to a request, be it in JSON.
+    pub fn http(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        self.call(method.parse().unwrap(), path, "application/json", body.to_string().into_bytes())
+    }
+
+    fn call(
+        &self,
+        method: http::Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> (u16, Value) {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", content_type).body(Bytes::from(body)).unwrap();
+        let response = self.server.handle(&User::admin(), &request);
+        let status = response.status().as_u16();
+        // Only watches have a body that takes time.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let body = runtime.block_on(response.into_body().collect()).unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Makes a request as somebody else does; it must succeed.
+    #[track_caller]
+    pub fn apply(&mut self, request: &Request) -> Option<Object> {
+        match self.ask(request) {
+            Answer::Done(object) => object,
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    /// Creates an object from its manifest.
+    #[track_caller]
+    pub fn create(&mut self, manifest: Value) -> Object {
+        let text = |name: &str| manifest[name].as_str().unwrap_or_default().to_owned();
+        let kind = Kind::find(&text("apiVersion"), &text("kind")).expect("a known kind");
+        let object = Object::from_json(kind, manifest).unwrap();
+        self.apply(&Request::Create(object)).unwrap()
+    }
+
+    /// An object as the server has it; the namespace is empty for kinds without.
+    pub fn get<K: Typed>(&self, namespace: &str, name: &str) -> Option<K> {
+        let path = format!("{}/{name}", K::IS.path(namespace));
+        let (status, value) = self.http("GET", &path, &Value::Null);
+        (status == 200).then(|| serde_json::from_value(value).unwrap())
+    }
+
+    /// All objects of a kind as the server has them.
+    pub fn list<K: Typed>(&self) -> Vec<K> {
+        self.items(K::IS).into_iter().map(|item| serde_json::from_value(item).unwrap()).collect()
+    }
+
+    fn items(&self, kind: Kind) -> Vec<Value> {
+        let (status, mut list) = self.http("GET", &kind.path(""), &Value::Null);
+        assert_eq!(status, 200, "{list}");
+        list["items"].as_array_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn ask(&self, request: &Request) -> Answer {
+        let Encoded { method, path, content_type, body } = request.encode().unwrap();
+        let (status, value) = self.call(method, &path, content_type, body);
+        if status < 300 {
+            return request.done(value.to_string().as_bytes());
+        }
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        Answer::Refused {
+            status,
+            reason: text("reason"),
+            message: text("message"),
+            retry_after: None,
+        }
+    }
+
+    /// Lets the controllers work until they have nothing to do at this moment.
+    #[track_caller]
+    pub fn settle(&mut self) {
+        for _ in 0..N_ROUNDS_MAX {
+            self.tell();
+            let now = self.now();
+            let calls = self.runner.run(64, now);
+            if calls.is_empty() {
+                return;
+            }
+            for call in calls {
+                let answer =
+                    (self.faults)(&call.request).unwrap_or_else(|| self.ask(&call.request));
+                self.sent.push(call.request);
+                self.runner.answered(call.id, &answer, now);
+            }
+        }
+        panic!("it never settles: {:?}", &self.sent[self.sent.len().saturating_sub(5)..]);
+    }
+
+    /// Lets so much time pass, and the controllers do what falls due.
+    #[track_caller]
+    pub fn pass(&mut self, span: Duration) {
+        let end = after(self.now(), span);
+        self.settle();
+        while let Some(at) = self.runner.wake_at().filter(|at| *at <= end) {
+            self.clock.fetch_max(
+                at.as_millisecond() + i64::from(at.subsec_nanosecond() % 1_000_000 != 0),
+                Ordering::Relaxed,
+            );
+            self.settle();
+        }
+        self.clock.store(end.as_millisecond(), Ordering::Relaxed);
+        self.settle();
+    }
+
+    /// Tells the controllers what has changed, as a watch does.
+    fn tell(&mut self) {
+        let now = self.now();
+        for kind in self.runner.kinds() {
+            let mut found: Vec<Object> = self
+                .items(kind)
+                .into_iter()
+                .map(|item| Object::from_json(kind, item).unwrap())
+                .collect();
+            found.sort_by_key(Object::version);
+            let keys: BTreeMap<Key, Option<String>> =
+                found.iter().map(|object| (object.key(), object.metadata().uid.clone())).collect();
+            let gone = |(key, (uid, _)): (&Key, &(Option<String>, u64))| {
+                (key.kind == kind && keys.get(key) != Some(uid)).then(|| key.clone())
+            };
+            for key in self.told.iter().filter_map(gone).collect::<Vec<Key>>() {
+                self.told.remove(&key);
+                self.runner.hear(News::Gone(key), now);
+            }
+            for object in found {
+                let state = (object.metadata().uid.clone(), object.version());
+                if self.told.insert(object.key(), state.clone()) != Some(state) {
+                    self.runner.hear(News::Set(object), now);
+                }
+            }
+            self.runner.hear(News::Synced(kind), now);
+        }
+    }
+}
