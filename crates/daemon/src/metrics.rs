@@ -14,11 +14,12 @@
 //! ```
 //!
 //! [`Metrics`] is made once and shared; updating takes `&self`. `scheduler` holds what the engine and
-//! its shell count, `shared` what every Kubernetes component has; `family` knows what flags do to
+//! its shell count, `own` what upstream does not, `shared` what every Kubernetes component has; `family` knows what flags do to
 //! metrics, `labels` what their values may be, `text` how they are printed, `process` what the operating system counts.
 
 mod family;
 mod labels;
+mod own;
 mod process;
 mod resources;
 mod scheduler;
@@ -32,6 +33,7 @@ use loadmaster_config::{Gates, Stage};
 
 pub use family::{Counters, Gauges, Histograms, Total};
 pub use labels::{ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue};
+pub use own::OwnMetrics;
 pub use resources::{PodResources, resources_text};
 pub use scheduler::SchedulerMetrics;
 pub use shared::{
@@ -118,6 +120,8 @@ fn manifest(file: &str) -> Result<BTreeMap<String, String>, ManifestError> {
 pub struct Metrics {
     /// Of the scheduler.
     pub scheduler: SchedulerMetrics,
+    /// What kube-scheduler does not count.
+    pub own: OwnMetrics,
     /// Requests to the API server.
     pub requests: RequestMetrics,
     /// Work queues.
@@ -139,6 +143,7 @@ impl Metrics {
         let mut checks = families.sibling();
         let metrics = Metrics {
             scheduler: SchedulerMetrics::new(&mut families, |gate| settings.gates.enabled(gate))?,
+            own: OwnMetrics::new(&mut families)?,
             requests: RequestMetrics::new(&mut families)?,
             workqueues: WorkqueueMetrics::new(&mut families)?,
             election: ElectionMetrics::new(&mut families)?,

@@ -25,6 +25,7 @@
 //! | `objects` | what only plugins know: objects they watch, values that services publish |
 //! | `intervention` | what plugins ask for other pods |
 //! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `races` | what another scheduler got first |
 //! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
 //! | `shadow` | judging what another scheduler did |
 //! | `status` | conditions and nominations on their way to the API server, one patch a pod at a time |
@@ -44,6 +45,7 @@ mod objects;
 mod overlay;
 mod post_filter;
 pub mod progress;
+pub mod races;
 mod scheduling;
 pub mod shadow;
 mod status;
@@ -76,6 +78,7 @@ pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
 use objects::Publication;
 use overlay::Overlay;
 use post_filter::PostFiltering;
+pub use races::{LostRace, RaceKind, Winner};
 pub use shadow::{Judgement, Opinion};
 use status::Statuses;
 
@@ -146,6 +149,8 @@ pub(crate) struct Pending {
     pub written_nomination: Option<Str>,
     /// Its last attempt that failed.
     pub last: Option<Box<last::Last>>,
+    /// Its last bind that failed.
+    pub last_bind: Option<races::FailedBind>,
 }
 
 /// A scheduler without a clock, a random source or a socket.

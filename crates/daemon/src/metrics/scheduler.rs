@@ -1,6 +1,6 @@
 //! What the scheduler counts. From upstream's `pkg/scheduler/metrics`, 1.36.
 
-use prometheus::{Error, Gauge, Histogram};
+use prometheus::{Error, Histogram};
 
 use super::family::{
     ALPHA, BETA, Counters, Families, Gauges, Histograms, STABLE, Total, def, exponential,
@@ -49,14 +49,6 @@ pub struct SchedulerMetrics {
     group_algorithm_duration: Histogram,
     binder_cache_requests: Counters<1>,
     volume_stage_errors: Counters<1>,
-    shadow_agreement: Counters<2>,
-    bind_window: Gauge,
-    plugin_panics: Counters<2>,
-    extender_calls: Histograms<3>,
-    recording: Gauge,
-    recorded: Total,
-    wrong_decisions: Total,
-    service_ends: Counters<1>,
 }
 
 impl SchedulerMetrics {
@@ -299,54 +291,6 @@ impl SchedulerMetrics {
             ),
             long(),
         )?;
-
-        // Not upstream's.
-        let shadow_agreement = families.counters(def("loadmaster_shadow_decisions_total", "Pods bound by the scheduler that is watched in shadow mode, by whether their node was among our best ones.", ALPHA, ["profile", "agreement"]))?;
-        let service_ends = families.counters(def(
-            "loadmaster_service_ends_total",
-            "How often a service ended, failed or panicked. It is started again.",
-            ALPHA,
-            ["service"],
-        ))?;
-        let bind_window = families.gauge(def(
-            "loadmaster_bind_window_pods",
-            "Number of pods past Permit whose binding has not ended.",
-            ALPHA,
-            [],
-        ))?;
-        let plugin_panics = families.counters(def(
-            "loadmaster_plugin_panics_total",
-            "Number of times a plugin panicked; each cost one pod one attempt.",
-            ALPHA,
-            ["plugin", "extension_point"],
-        ))?;
-        let extender_calls = families.histograms(
-            def(
-                "loadmaster_extender_call_duration_seconds",
-                "How long calls on extenders took, by extender, verb and result.",
-                ALPHA,
-                ["extender", "verb", "result"],
-            ),
-            long(),
-        )?;
-        let recording = families.gauge(def(
-            "loadmaster_recording",
-            "1 while all that is seen and decided is being recorded, 0 when that has ended.",
-            ALPHA,
-            [],
-        ))?;
-        let recorded = families.total(def(
-            "loadmaster_recorded_bytes_total",
-            "Number of bytes written to the recording.",
-            ALPHA,
-            [],
-        ))?;
-        let wrong_decisions = families.total(def(
-            "loadmaster_wrong_decisions_total",
-            "Number of decisions that differ from asking every plugin about every node, as far as --check-every looked. Each is a bug.",
-            ALPHA,
-            [],
-        ))?;
         Ok(SchedulerMetrics {
             schedule_attempts,
             attempt_duration,
@@ -385,14 +329,6 @@ impl SchedulerMetrics {
             group_algorithm_duration,
             binder_cache_requests,
             volume_stage_errors,
-            shadow_agreement,
-            bind_window,
-            plugin_panics,
-            extender_calls,
-            recording,
-            recorded,
-            wrong_decisions,
-            service_ends,
         })
     }
 
@@ -575,46 +511,5 @@ impl SchedulerMetrics {
     /// A stage of volume scheduling failed.
     pub fn volume_stage_error(&self, operation: &str) {
         self.volume_stage_errors.inc([operation]);
-    }
-
-    /// In shadow mode, another scheduler bound a pod; `agreement` says how its choice stands to ours.
-    pub fn shadow_decision(&self, profile: &str, agreement: &str) {
-        self.shadow_agreement.inc([profile, agreement]);
-    }
-
-    /// A plugin panicked `n` times.
-    pub fn plugin_panicked(&self, plugin: &str, point: &str, n: u64) {
-        self.plugin_panics.add([plugin, point], n);
-    }
-
-    /// An extender answered, or did not.
-    pub fn extender_called(&self, extender: &str, verb: &str, is_success: bool, seconds: f64) {
-        let result = if is_success { "success" } else { "error" };
-        self.extender_calls.observe([extender, verb, result], seconds);
-    }
-
-    /// A service ended, in whatever way.
-    pub fn service_ended(&self, service: &str) {
-        self.service_ends.inc([service]);
-    }
-
-    /// So many pods are past Permit and not bound yet.
-    pub fn set_bind_window(&self, n_pods: usize) {
-        self.bind_window.set(n_pods as f64);
-    }
-
-    /// Whether what is seen and decided is being recorded.
-    pub fn set_recording(&self, is_on: bool) {
-        self.recording.set(f64::from(u8::from(is_on)));
-    }
-
-    /// So many more bytes of it were written.
-    pub fn recorded(&self, n_bytes: usize) {
-        self.recorded.add(n_bytes as u64);
-    }
-
-    /// So many checked decisions were wrong.
-    pub fn wrong_decisions(&self, n: usize) {
-        self.wrong_decisions.add(n as u64);
     }
 }

@@ -115,7 +115,7 @@ impl Calling {
             };
             let seconds = began.elapsed().as_secs_f64();
             let name = &extender.url_prefix;
-            metrics.scheduler.extender_called(name, verb.name(), answer.is_ok(), seconds);
+            metrics.own.extender_called(name, verb.name(), answer.is_ok(), seconds);
             if let Err(error) = &answer {
                 let pod = format!("{}/{}", ask.namespace, ask.name);
                 tracing::warn!(extender = name, verb = verb.name(), pod, "{error}");

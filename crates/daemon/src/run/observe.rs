@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use loadmaster_client::recorder::{Notice, Reference};
-use loadmaster_engine::engine::{Engine, ObjectName, Observation, Outcome, Tell};
+use loadmaster_engine::engine::{Engine, LostRace, ObjectName, Observation, Outcome, Tell};
 use loadmaster_engine::guard::{self, Panic, Site, Timed};
 use loadmaster_engine::queue::IncomingQueue;
 use loadmaster_framework::Code;
 
-use crate::metrics::{AttemptResult, CacheKind, Metrics, Queue, SchedulerMetrics};
+use crate::metrics::{AttemptResult, CacheKind, Metrics, OwnMetrics, Queue, SchedulerMetrics};
 
 /// Counts one observation.
 pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observation) {
@@ -42,15 +42,16 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
             }
         }
         Observation::Timed(calls) => timed(scheduler, calls),
-        Observation::Panicked(panic) => panicked(scheduler, panic),
+        Observation::Panicked(panic) => panicked(&metrics.own, panic),
         Observation::Handled { event, nanos } => {
             scheduler.event_handled(&event.to_string(), seconds(*nanos));
         }
         Observation::Judged(judgement) => {
             let profile = &judgement.profile;
-            scheduler.shadow_decision(profile, judgement.opinion.name());
+            metrics.own.shadow_decision(profile, judgement.opinion.name());
             tracing::info!(profile = profile.as_str(), "{judgement}");
         }
+        Observation::LostRace(lost) => lost_race(&metrics.own, lost),
         Observation::Trouble { what } => tracing::warn!("{what}"),
     }
 }
@@ -89,9 +90,23 @@ fn timed(scheduler: &SchedulerMetrics, calls: &[Timed]) {
     }
 }
 
-fn panicked(scheduler: &SchedulerMetrics, panic: &Panic) {
+fn lost_race(metrics: &OwnMetrics, lost: &LostRace) {
+    metrics.race_lost(lost.kind.name(), &lost.profile);
+    let winner = lost.winner.as_ref();
+    tracing::warn!(
+        kind = lost.kind.name(),
+        pod = lost.pod,
+        node = lost.node.as_str(),
+        bound_to = lost.bound_to.as_str(),
+        other = winner.map_or("", |winner| &winner.pod),
+        scheduler = winner.map_or("", |winner| &winner.scheduler),
+        "Lost a race to another scheduler: {lost}"
+    );
+}
+
+fn panicked(metrics: &OwnMetrics, panic: &Panic) {
     let Panic { who, site, message, place, times } = panic;
-    scheduler.plugin_panicked(who.plugin, site.name(), *times);
+    metrics.plugin_panicked(who.plugin, site.name(), *times);
     tracing::error!(
         plugin = who.plugin,
         extension_point = site.name(),
@@ -122,7 +137,7 @@ pub(super) fn state(engine: &mut Engine, metrics: &Metrics) {
     scheduler.set_cache_size(CacheKind::Nodes, engine.world().nodes().len());
     scheduler.set_cache_size(CacheKind::Pods, engine.world().n_assigned());
     scheduler.set_cache_size(CacheKind::AssumedPods, engine.n_assumed());
-    scheduler.set_bind_window(engine.n_binding());
+    metrics.own.set_bind_window(engine.n_binding());
 }
 
 /// An Event object about a pod.
@@ -219,7 +234,7 @@ mod tests {
             place: None,
             times: 3,
         };
-        panicked(&metrics.scheduler, &panic);
+        panicked(&metrics.own, &panic);
         expect_test::expect![[
             r#"loadmaster_plugin_panics_total{extension_point="Filter",plugin="Nervous"} 3"#
         ]]

@@ -129,7 +129,7 @@ impl Recording {
             .map_err(|source| RecordError::Write { path: path.to_owned(), source })?;
         let (blocks, waiting) = sync_channel(N_WAITING_MAX);
         let shared = Arc::new(Shared { reason: OnceLock::new(), metrics });
-        shared.metrics.scheduler.set_recording(true);
+        shared.metrics.own.set_recording(true);
         let disk = Disk {
             path: path.to_owned(),
             file,
@@ -137,7 +137,7 @@ impl Recording {
             bytes_max,
             shared: shared.clone(),
         };
-        disk.shared.metrics.scheduler.recorded(first.len());
+        disk.shared.metrics.own.recorded(first.len());
         let (done, written) = sync_channel(0);
         let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || {
             let _done: SyncSender<()> = done;
@@ -224,7 +224,7 @@ impl Recording {
     fn stop(&mut self, reason: Ended) {
         let _ = self.shared.reason.set(reason);
         self.blocks = None;
-        self.shared.metrics.scheduler.set_recording(false);
+        self.shared.metrics.own.set_recording(false);
     }
 }
 
@@ -258,7 +258,7 @@ impl Disk {
         if let Err(error) = ended {
             tracing::error!(file = %path, "The recording ends: {error}; scheduling goes on");
         }
-        self.shared.metrics.scheduler.set_recording(false);
+        self.shared.metrics.own.set_recording(false);
         tracing::info!(file = %path, bytes = self.n_bytes, "The recording has ended");
     }
 
@@ -287,7 +287,7 @@ impl Disk {
     fn write(&mut self, block: &[u8]) -> io::Result<()> {
         self.file.write_all(block)?;
         self.n_bytes += block.len() as u64;
-        self.shared.metrics.scheduler.recorded(block.len());
+        self.shared.metrics.own.recorded(block.len());
         Ok(())
     }
 }

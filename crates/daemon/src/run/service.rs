@@ -212,7 +212,7 @@ async fn keep_running(service: Service, handle: ServiceHandle, metrics: Arc<Metr
         }
         let name = service.name;
         tracing::error!(service = name, pause = ?pause, "A service ended and is started again: {why}");
-        metrics.scheduler.service_ended(name);
+        metrics.own.service_ended(name);
         sleep(pause).await;
         pause = (2 * pause).min(PAUSE_MAX);
     }

@@ -300,7 +300,7 @@ impl Shell {
                     what,
                     "A decision differs from asking every plugin about every node; this is a bug"
                 );
-                self.metrics.scheduler.wrong_decisions(1);
+                self.metrics.own.wrong_decisions(1);
                 at.n_disagreements += 1;
             }
         }

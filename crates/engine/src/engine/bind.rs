@@ -61,7 +61,10 @@ impl Engine {
             Err(_) if extender.is_some_and(|it| it.ignorable) => {
                 self.ask_binder(now, uid, 0, effects);
             }
-            Err(error) => self.binding_failed(now, uid, Failed::error(error), effects),
+            Err(error) => {
+                let bind = self.bind_failed(uid, false, effects);
+                self.binding_failed(now, uid, Failed { bind, ..Failed::error(error) }, effects);
+            }
         }
     }
 
@@ -91,6 +94,7 @@ impl Engine {
         };
         let states = seat.scheduler.states_mut();
         let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
+        let is_refused = matches!(input, Input::Reply(Err((409, _))));
         let step = member.point.bind(cx, &assumed.pod, &binding.node, input);
         let owner = Owner::Bind { uid: uid.into(), serial: binding.serial, member: member_idx };
         match step {
@@ -126,7 +130,8 @@ impl Engine {
             Step::Fail(rejection) => {
                 let code = rejection.code();
                 observe_step(now, &profile, binding, (member.name, Site::Bind), code, effects);
-                let failed = Failed::late("Bind", member.name, rejection);
+                let mut failed = Failed::late("Bind", member.name, rejection);
+                failed.bind = self.bind_failed(uid, is_refused, effects);
                 self.binding_failed(now, uid, failed, effects);
             }
         }

@@ -19,7 +19,7 @@ use super::nominations::Nomination;
 use super::{Engine, TIMED_EVERY};
 use crate::guard::{Site, Timed};
 use crate::profile::Profile;
-use crate::queue::{Happened, QueuedPod};
+use crate::queue::{Happened, QueuedPod, SeatIdx};
 use crate::time::{Mono, Now};
 
 /// Upstream's `maxTimeout` of Permit.
@@ -28,12 +28,17 @@ pub(super) const PERMIT_WAIT_MAX: Duration = Duration::from_secs(15 * 60);
 /// A pod that this engine put on a node.
 pub(super) struct Assumed {
     pub pod: Arc<PodInfo>,
+    pub seat: SeatIdx,
+    /// That of its binding cycle: later ones are greater.
+    pub serial: u64,
     /// Its binding cycle; `None` once it is bound and only the news of it is missing.
     pub binding: Option<Box<Binding>>,
     /// The API server's own news say that it is on a node.
     pub confirmed: bool,
     /// It was deleted meanwhile, and its room is free already.
     pub forgotten: bool,
+    /// Somebody else took its room, and people were told.
+    pub lost_room: bool,
 }
 
 impl Assumed {
@@ -54,6 +59,8 @@ pub(super) struct Binding {
     pub flights: Vec<PreFlight>,
     /// It failed while the world was pinned, and ends when that is over.
     pub is_failing: bool,
+    /// Somebody else bound the pod, and that has been counted.
+    pub lost: bool,
     pub began: Mono,
     /// When the plugins at work now were asked.
     pub asked: Mono,

@@ -5,6 +5,7 @@ use loadmaster_extender::Ask;
 use loadmaster_framework::PodInfo;
 use loadmaster_framework::request::ApiRequest;
 
+use super::races::LostRace;
 use super::shadow::Judgement;
 use crate::guard::{Panic, Timed};
 use crate::queue::{Cause, SeatIdx};
@@ -94,6 +95,8 @@ pub enum Observation {
     Handled { event: Cause, nanos: u64 },
     /// Another scheduler placed a pod of ours ([`Options::shadow`](super::Options::shadow)).
     Judged(Box<Judgement>),
+    /// Another scheduler got a pod, or room on a node, that we wanted.
+    LostRace(Box<LostRace>),
     /// Some calls of plugins, timed.
     Timed(Vec<Timed>),
     /// A plugin panicked, and was made anew.

@@ -110,12 +110,14 @@ impl Engine {
         if let Some(pending) = self.pending.remove(&pod.uid) {
             self.queue.delete(&pod.uid);
             self.statuses.forget(&pod.uid);
+            self.race_for_pod(&pending, &pod, effects);
             if self.options.shadow && !self.assumed.contains_key(&pod.uid) {
                 self.judge(pending.seat, &pending.pod, &pod.node_name, effects);
             }
         }
         self.world.forget_nomination(&pod.uid);
         let mut old = self.assigned_pod(&pod.uid).cloned();
+        let is_theirs = old.is_none() && !self.assumed.contains_key(&pod.uid);
         if let Some(assumed) = self.assumed.get_mut(&pod.uid) {
             if !assumed.confirmed {
                 old = None;
@@ -128,6 +130,9 @@ impl Engine {
         if !self.world.renew_pod(&pod) {
             self.remove_assigned(&pod.uid);
             self.put(pod.clone());
+        }
+        if is_theirs {
+            self.race_for_room(&pod, effects);
         }
         let Some(old) = old else {
             return self.happened(now, Happened::assigned_pod_added(pod));
@@ -144,13 +149,20 @@ impl Engine {
         let condition = condition(&object.status);
         let generation = object.metadata.generation;
         let known = self.pending.get_mut(&pod.uid);
-        let (written_nomination, last) = known
-            .map(|known| (known.written_nomination.take(), known.last.take()))
+        let (written_nomination, last, last_bind) = known
+            .map(|it| (it.written_nomination.take(), it.last.take(), it.last_bind.take()))
             .unwrap_or_default();
         let written_nomination =
             written_nomination.filter(|written| *written != pod.nominated_node_name);
-        let record =
-            Pending { pod: pod.clone(), seat, generation, condition, written_nomination, last };
+        let record = Pending {
+            pod: pod.clone(),
+            seat,
+            generation,
+            condition,
+            written_nomination,
+            last,
+            last_bind,
+        };
         let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
         if let Some(assumed) = self.assumed.get(&pod.uid) {
             let ends = pod.terminating && old.is_some_and(|old| !old.terminating);

@@ -145,6 +145,7 @@ impl Engine {
             stage: Stage::Permit { waits: Vec::new(), since: now.mono },
             flights: Vec::new(),
             is_failing: false,
+            lost: false,
             began: now.mono,
             asked: now.mono,
         };
@@ -165,9 +166,12 @@ impl Engine {
         }
         let record = Assumed {
             pod: assumed,
+            seat: queued.seat,
+            serial: binding.serial,
             binding: Some(Box::new(binding)),
             confirmed: false,
             forgotten: false,
+            lost_room: false,
         };
         self.assumed.insert(pod.uid.clone(), record);
         self.show_wait(&pod.uid);

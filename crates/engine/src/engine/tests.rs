@@ -21,6 +21,7 @@ use super::*;
 
 mod panics;
 mod progress;
+mod races;
 mod samples;
 mod search;
 
@@ -257,6 +258,9 @@ impl Bench {
                     let (plugin, site) = (panic.who.plugin, panic.site.name());
                     let (times, message) = (panic.times, &panic.message);
                     self.said.push(format!("panic of {plugin} in {site}, {times}x: {message}"));
+                }
+                Effect::Observe(Observation::LostRace(lost)) => {
+                    self.said.push(format!("LostRace {}: {lost}", lost.kind.name()));
                 }
                 Effect::Observe(_) => {}
             }

@@ -271,6 +271,7 @@ fn wanted(effect: &engine::Effect) -> Option<Wanted> {
                 Wanted::Attempt(Attempt { profile: *profile, outcome: outcome.name().to_owned() })
             }
             Observation::Judged(judgement) => Wanted::Judged(judgement.to_string()),
+            Observation::LostRace(lost) => Wanted::LostRace(lost.to_string()),
             Observation::Trouble { what } => Wanted::Trouble(what.clone()),
             Observation::Algorithm { .. }
             | Observation::Bound { .. }

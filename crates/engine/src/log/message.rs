@@ -188,7 +188,7 @@ pub(super) enum Cycled {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Effect {
-    #[prost(oneof = "Wanted", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Wanted", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub wanted: Option<Wanted>,
 }
 
@@ -207,6 +207,9 @@ pub(super) enum Wanted {
     Trouble(String),
     #[prost(message, tag = "6")]
     Extend(Extend),
+    /// [`Observation::LostRace`], in words.
+    #[prost(string, tag = "7")]
+    LostRace(String),
 }
 
 /// A call on an extender.

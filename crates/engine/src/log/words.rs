@@ -13,6 +13,7 @@ pub(super) fn effect(effect: &Effect) -> String {
             format!("an attempt of profile {} ends: {}", attempt.profile, attempt.outcome)
         }
         Some(Wanted::Judged(words)) => format!("judged: {words}"),
+        Some(Wanted::LostRace(words)) => format!("lost race: {words}"),
         Some(Wanted::Trouble(words)) => format!("trouble: {words}"),
     }
 }
@@ -34,7 +35,10 @@ pub(super) fn subject(effect: &Effect) -> Option<String> {
         Wanted::Call(call) => Some(full_name(&call.namespace, &call.name)),
         Wanted::Extend(extend) => extend.pod.as_ref().map(of_named),
         Wanted::Tell(tell) => tell.regarding.as_ref().map(of_named),
-        Wanted::Attempt(_) | Wanted::Judged(_) | Wanted::Trouble(_) => None,
+        Wanted::Attempt(_)
+        | Wanted::Judged(_)
+        | Wanted::LostRace(_)
+        | Wanted::Trouble(_) => None,
     }
 }
 
