@@ -25,6 +25,7 @@
 //! | `objects` | what only plugins know: objects they watch, values that services publish |
 //! | `intervention` | what plugins ask for other pods |
 //! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `overdue` | plugins that do not come to an end |
 //! | `races` | what another scheduler got first |
 //! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
 //! | `shadow` | judging what another scheduler did |
@@ -42,6 +43,7 @@ mod last;
 pub mod news;
 mod nominations;
 mod objects;
+pub mod overdue;
 mod overlay;
 mod post_filter;
 pub mod progress;
@@ -76,6 +78,7 @@ use eviction::Eviction;
 use extending::Suspended;
 pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
 use objects::Publication;
+pub use overdue::Overdue;
 use overlay::Overlay;
 use post_filter::PostFiltering;
 pub use races::{LostRace, RaceKind, Winner};
@@ -91,7 +94,8 @@ pub struct Options {
     /// After this long a pod that no event woke is tried again.
     pub max_in_unschedulable: Duration,
     /// How many pods may be between Permit and the end of their binding. While so many are, no pod is tried, so that an urgent
-    /// one that comes late is never behind tens of thousands that wait for the API server.
+    /// one that comes late is never behind tens of thousands that wait for the API server. Those whose PreBind is overdue
+    /// do not count.
     pub bind_window: usize,
     /// Judge every pod of ours that another scheduler binds ([`Observation::Judged`]).
     pub shadow: bool,
@@ -168,7 +172,7 @@ pub struct Engine {
     orphans: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     /// Pods that this engine put on a node and that are not known to be bound, by uid.
     assumed: Map<Box<str>, Assumed>,
-    /// How many of `assumed` are between Permit and the end of their binding.
+    /// How many of `assumed` have a place in the bind window.
     n_binding: usize,
     /// Who waits for the answer to a call.
     calls: Map<CallId, Owner>,
@@ -339,8 +343,12 @@ impl Engine {
     pub fn deadline(&self) -> Option<Mono> {
         let waits = self.awaited.iter().filter(|awaited| !self.is_pinned(&awaited.owner));
         let waits = waits.map(|awaited| awaited.until).min();
-        let others =
-            [self.permit_deadline(), self.extender_deadline(), self.publication_deadline()];
+        let others = [
+            self.binding_deadline(),
+            self.post_filter_overdue_at(),
+            self.extender_deadline(),
+            self.publication_deadline(),
+        ];
         self.queue.deadline().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }
 
@@ -364,7 +372,7 @@ impl Engine {
         self.queue.take_incoming()
     }
 
-    /// How many pods are between Permit and the end of their binding.
+    /// How many pods are between Permit and the end of their binding, but for those whose PreBind is overdue.
     pub fn n_binding(&self) -> usize {
         self.n_binding
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use loadmaster_client::recorder::{Notice, Reference};
-use loadmaster_engine::engine::{Engine, LostRace, ObjectName, Observation, Outcome, Tell};
+use loadmaster_engine::engine::{
+    Engine, LostRace, ObjectName, Observation, Outcome, Overdue, Tell,
+};
 use loadmaster_engine::guard::{self, Panic, Site, Timed};
 use loadmaster_engine::queue::IncomingQueue;
 use loadmaster_framework::Code;
@@ -51,6 +53,7 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
             metrics.own.shadow_decision(profile, judgement.opinion.name());
             tracing::info!(profile = profile.as_str(), "{judgement}");
         }
+        Observation::Overdue(overdue) => plugin_overdue(&metrics.own, overdue),
         Observation::LostRace(lost) => lost_race(&metrics.own, lost),
         Observation::Trouble { what } => tracing::warn!("{what}"),
     }
@@ -88,6 +91,19 @@ fn timed(scheduler: &SchedulerMetrics, calls: &[Timed]) {
     for ((profile, site), (code, nanos)) in points {
         scheduler.extension_point(site.name(), code.name(), profile, seconds(nanos));
     }
+}
+
+fn plugin_overdue(metrics: &OwnMetrics, overdue: &Overdue) {
+    let Overdue { who, site, pod, node } = overdue;
+    metrics.plugin_overdue(who.plugin, site.name());
+    tracing::warn!(
+        plugin = who.plugin,
+        extension_point = site.name(),
+        profile = &*who.profile,
+        pod,
+        node = node.as_str(),
+        "A plugin has not come to an end for a minute; the pod waits for it"
+    );
 }
 
 fn lost_race(metrics: &OwnMetrics, lost: &LostRace) {
@@ -168,6 +184,7 @@ fn seconds(nanos: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::metrics::Settings;
+    use loadmaster_engine::engine::RaceKind;
     use loadmaster_engine::guard::Who;
 
     fn who(plugin: &'static str) -> Who {
@@ -222,6 +239,36 @@ mod tests {
                 "scheduler_queueing_hint_execution_duration_seconds",
             ],
         ));
+    }
+
+    #[test]
+    fn lost_races_and_plugins_without_an_end_are_counted() {
+        let metrics = Metrics::new(&Settings::default()).unwrap();
+        let overdue = Overdue {
+            who: who("Slow"),
+            site: Site::PreBind,
+            pod: "default/web".to_owned(),
+            node: "a".into(),
+        };
+        plugin_overdue(&metrics.own, &overdue);
+        plugin_overdue(&metrics.own, &overdue);
+        let lost = |kind| LostRace {
+            kind,
+            profile: "default-scheduler".into(),
+            pod: "default/web".to_owned(),
+            node: "a".into(),
+            bound_to: "b".into(),
+            winner: None,
+        };
+        for kind in [RaceKind::Bind, RaceKind::Room, RaceKind::Room, RaceKind::Pod] {
+            lost_race(&metrics.own, &lost(kind));
+        }
+        expect_test::expect![[r#"
+            loadmaster_lost_races_total{kind="bind",profile="default-scheduler"} 1
+            loadmaster_lost_races_total{kind="pod",profile="default-scheduler"} 1
+            loadmaster_lost_races_total{kind="room",profile="default-scheduler"} 2
+            loadmaster_plugin_overdue_total{extension_point="PreBind",plugin="Slow"} 2"#]]
+        .assert_eq(&lines(&metrics, &["loadmaster_"]));
     }
 
     #[test]

@@ -18,7 +18,8 @@ impl Engine {
     /// The extender that binds such pods goes before all plugins (upstream's `extendersBinding`).
     pub(super) fn begin_bind(&mut self, now: Now, uid: &str, effects: &mut Effects) {
         let Some(binding) = self.binding_mut(uid) else { return };
-        binding.stage = Stage::Bind;
+        binding.stage = Stage::Bind { member: None };
+        binding.asked = now.mono;
         let (serial, seat, node) = (binding.serial, binding.queued.seat, binding.node.clone());
         let pod = binding.queued.info.pod.clone();
         let profile = &self.seat(seat).profile;
@@ -72,6 +73,8 @@ impl Engine {
     fn ask_binder(&mut self, now: Now, uid: &str, member: usize, effects: &mut Effects) {
         if let Some(binding) = self.binding_mut(uid) {
             binding.asked = now.mono;
+            binding.is_overdue = false;
+            binding.stage = Stage::Bind { member: Some(member) };
         }
         self.step_bind(now, uid, member, Input::Start, effects);
     }
@@ -144,7 +147,9 @@ impl Engine {
         if assumed.confirmed || assumed.forgotten {
             self.assumed.remove(uid);
         }
-        self.n_binding -= 1;
+        if binding.in_window {
+            self.n_binding -= 1;
+        }
         let queued = &binding.queued;
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         self.observe_attempt(queued, Outcome::Scheduled, nanos, effects);

@@ -57,6 +57,10 @@ pub(super) struct Binding {
     pub stage: Stage,
     /// What each PreBind plugin said it will do, in order.
     pub flights: Vec<PreFlight>,
+    /// It has a place in the bind window.
+    pub in_window: bool,
+    /// The plugins at work now have been named for taking long.
+    pub is_overdue: bool,
     /// It failed while the world was pinned, and ends when that is over.
     pub is_failing: bool,
     /// Somebody else bound the pod, and that has been counted.
@@ -77,7 +81,10 @@ pub(super) enum Stage {
         running: Vec<usize>,
         next: usize,
     },
-    Bind,
+    /// The plugin that is asked; `None` for an extender.
+    Bind {
+        member: Option<usize>,
+    },
 }
 
 impl Stage {
@@ -180,7 +187,6 @@ impl Engine {
     /// Nothing that fails from here on says that the pod is unschedulable.
     fn after_permit(&mut self, now: Now, uid: &str, effects: &mut Effects) {
         self.queue.done(uid);
-        self.n_binding += 1;
         if let Some(binding) = self.binding_mut(uid) {
             binding.stage = Stage::PreBind { running: Vec::new(), next: 0 };
         }
@@ -188,8 +194,18 @@ impl Engine {
         self.next_group(now, uid, effects);
     }
 
+    /// The plugins at work have finished, or are about to begin.
+    fn is_in_time(&mut self, uid: &str) {
+        let Some(binding) = self.binding_mut(uid) else { return };
+        binding.is_overdue = false;
+        if !std::mem::replace(&mut binding.in_window, true) {
+            self.n_binding += 1;
+        }
+    }
+
     /// Starts the next PreBind plugins: one, or neighbors that may work side by side. After the last ones comes Bind.
     fn next_group(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        self.is_in_time(uid);
         let Some(binding) = self.binding_mut(uid) else { return };
         let Stage::PreBind { running, next } = &mut binding.stage else { return };
         let flights = &binding.flights;
@@ -302,7 +318,7 @@ impl Engine {
         }
         let Some(mut assumed) = self.assumed.remove(uid) else { return };
         let Some(mut binding) = assumed.binding.take() else { return };
-        if !matches!(binding.stage, Stage::Permit { .. }) {
+        if binding.in_window {
             self.n_binding -= 1;
         }
         let pod = assumed.pod;
@@ -381,6 +397,7 @@ impl Engine {
             self.binding_failed(now, &uid, failed, effects);
         }
         self.extenders_time_out(now, effects);
+        self.name_overdue(now, effects);
         let (due, later): (Vec<Awaited>, Vec<Awaited>) = std::mem::take(&mut self.awaited)
             .into_iter()
             .partition(|it| it.until <= now.mono && !self.is_pinned(&it.owner));
@@ -407,14 +424,14 @@ impl Engine {
         overdue
     }
 
-    /// When Permit's patience with some pod ends.
-    pub(super) fn permit_deadline(&self) -> Option<Mono> {
+    /// When Permit's patience with some pod ends, or a plugin is to be named for taking long.
+    pub(super) fn binding_deadline(&self) -> Option<Mono> {
         #[expect(clippy::disallowed_methods, reason = "the least is the same in any order")]
         let stages = self.assumed.values().filter_map(|assumed| assumed.binding.as_ref());
         let stages = stages.filter(|binding| !binding.is_failing);
         let waits = stages.filter_map(|binding| match &binding.stage {
             Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),
-            _ => None,
+            _ => binding.overdue_at(),
         });
         waits.min()
     }

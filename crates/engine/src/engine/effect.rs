@@ -5,6 +5,7 @@ use loadmaster_extender::Ask;
 use loadmaster_framework::PodInfo;
 use loadmaster_framework::request::ApiRequest;
 
+use super::overdue::Overdue;
 use super::races::LostRace;
 use super::shadow::Judgement;
 use crate::guard::{Panic, Timed};
@@ -95,6 +96,8 @@ pub enum Observation {
     Handled { event: Cause, nanos: u64 },
     /// Another scheduler placed a pod of ours ([`Options::shadow`](super::Options::shadow)).
     Judged(Box<Judgement>),
+    /// A plugin has been at work for one pod for a long time.
+    Overdue(Box<Overdue>),
     /// Another scheduler got a pod, or room on a node, that we wanted.
     LostRace(Box<LostRace>),
     /// Some calls of plugins, timed.

@@ -82,7 +82,7 @@ impl Engine {
             Some(Stage::Permit { .. }) => Some("waiting on permit for pod: preempted"),
             Some(Stage::PreBind { .. }) => Some("preempted"),
             // Its Binding may be written already.
-            Some(Stage::Bind) | None => None,
+            Some(Stage::Bind { .. }) | None => None,
         };
         if let Some(text) = failed {
             let note = evict::note_in_memory(&eviction.preemptor, &eviction.node);

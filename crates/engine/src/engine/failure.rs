@@ -147,7 +147,7 @@ impl Engine {
             return self.fail(now, queued, failed, &Nomination::clear(), began, effects);
         }
         self.n_bindings += 1;
-        let asked = PostFiltering::new(self.n_bindings, queued, unplaced, began);
+        let asked = PostFiltering::new(self.n_bindings, queued, unplaced, began, now.mono);
         self.post_filter(now, asked, Input::Start, effects);
     }
 

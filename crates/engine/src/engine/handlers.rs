@@ -220,6 +220,7 @@ impl Engine {
                 self.assumed.remove(uid);
             }
             self.remove_assigned(uid);
+            self.give_up_overdue(now, uid, effects);
         }
         self.happened(now, Happened::assigned_pod_deleted(pod));
     }

@@ -15,7 +15,7 @@ use super::failure::{Failed, Unplaced};
 use super::nominations::Nomination;
 use crate::evaluate::filters::Filters;
 use crate::queue::QueuedPod;
-use crate::time::Now;
+use crate::time::{Mono, Now};
 
 /// An attempt whose pod fits nowhere, while PostFilter plugins are asked.
 pub(super) struct PostFiltering {
@@ -26,6 +26,10 @@ pub(super) struct PostFiltering {
     pub cycle: CycleState,
     /// What the attempt showed on the stopwatch when it began.
     pub began: u64,
+    /// When the first plugin was asked.
+    pub asked: Mono,
+    /// A plugin has been named for taking long.
+    pub is_overdue: bool,
     /// The plugin whose turn it is.
     pub member: usize,
     /// What the plugins before it said.
@@ -36,8 +40,16 @@ pub(super) struct PostFiltering {
 }
 
 impl PostFiltering {
-    pub fn new(serial: u64, queued: QueuedPod, unplaced: Arc<Unplaced>, began: u64) -> Self {
+    pub fn new(
+        serial: u64,
+        queued: QueuedPod,
+        unplaced: Arc<Unplaced>,
+        began: u64,
+        asked: Mono,
+    ) -> Self {
         PostFiltering {
+            asked,
+            is_overdue: false,
             serial,
             queued,
             cycle: unplaced.attempted.cycle.clone(),

@@ -37,7 +37,7 @@ pub struct Progress {
     /// Who keeps it out of the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gated: Option<Status>,
-    /// Who turned it down last, and what would make them look again.
+    /// Who turned it down last, and what would make them look again; of a pod that has a node, who holds it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<Wait>,
     /// The last attempt that failed.
@@ -179,12 +179,18 @@ impl Engine {
             progress.state = State::Binding;
             if let Some(binding) = &assumed.binding {
                 progress.attempts = binding.queued.info.attempts;
-                if let Stage::Permit { waits, .. } = &binding.stage
-                    && !waits.is_empty()
-                {
-                    progress.state = State::Permit;
-                    let holds = |name| Wait { plugin: Name::Borrowed(name), events: Vec::new() };
-                    progress.waits_for = waits.iter().map(|wait| holds(wait.name)).collect();
+                let holds = |name| Wait { plugin: Name::Borrowed(name), events: Vec::new() };
+                let pre_bind = &self.seat(pending.seat).profile.pre_bind;
+                match &binding.stage {
+                    Stage::Permit { waits, .. } if !waits.is_empty() => {
+                        progress.state = State::Permit;
+                        progress.waits_for = waits.iter().map(|wait| holds(wait.name)).collect();
+                    }
+                    Stage::PreBind { running, .. } => {
+                        let members = running.iter().filter_map(|at| pre_bind.get(*at));
+                        progress.waits_for = members.map(|member| holds(member.name)).collect();
+                    }
+                    _ => {}
                 }
             }
         } else if let Some((queued, place)) = self.queue.get(uid) {

@@ -98,16 +98,11 @@ impl fmt::Display for LostRace {
 
 impl Engine {
     /// A pod that waited here has a node. Whether somebody else gave it that.
-    pub(super) fn race_for_pod(
-        &mut self,
-        pending: &Pending,
-        pod: &PodInfo,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn race_for_pod(&mut self, pending: &Pending, pod: &PodInfo, effects: &mut Effects) {
         let assumed = self.assumed.get_mut(&pod.uid).filter(|assumed| !assumed.confirmed);
         let (kind, node) = match assumed {
             Some(Assumed { binding: Some(binding), .. }) => {
-                let sent = matches!(binding.stage, Stage::Bind);
+                let sent = matches!(binding.stage, Stage::Bind { .. });
                 if sent && binding.node == pod.node_name {
                     // Ours, or else the answer will say so.
                     return;

@@ -145,6 +145,8 @@ impl Engine {
             stage: Stage::Permit { waits: Vec::new(), since: now.mono },
             flights: Vec::new(),
             is_failing: false,
+            in_window: false,
+            is_overdue: false,
             lost: false,
             began: now.mono,
             asked: now.mono,

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::news::{ApiError, Name};
 use super::*;
 
+mod overdue;
 mod panics;
 mod progress;
 mod races;
@@ -27,7 +28,7 @@ mod search;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Does what the pod's labels say: `reserve: no`, `permit: no | wait | long`, `pre-bind: call | wait | no`, `bind: skip`.
+/// Does what the pod's labels say: `reserve: no`, `permit: no | wait | long`, `pre-bind: call | wait | for-ever | no`, `bind: skip`.
 struct Obedient;
 
 const OBEDIENT: PluginDef = PluginDef { name: "Obedient", build: build_obedient, args: None };
@@ -97,6 +98,9 @@ impl PreBind for Obedient {
             }),
             ("wait", Input::Start) => {
                 Step::Wait { on: vec![claim()], timeout: Duration::from_secs(60) }
+            }
+            ("for-ever", Input::Start | Input::Deadline) => {
+                Step::Wait { on: vec![claim()], timeout: Duration::from_secs(7) }
             }
             ("wait", Input::Deadline) => Step::Fail(Rejection::unschedulable("never came")),
             ("no", _) => {
@@ -258,6 +262,11 @@ impl Bench {
                     let (plugin, site) = (panic.who.plugin, panic.site.name());
                     let (times, message) = (panic.times, &panic.message);
                     self.said.push(format!("panic of {plugin} in {site}, {times}x: {message}"));
+                }
+                Effect::Observe(Observation::Overdue(overdue)) => {
+                    let Overdue { who, site, pod, node } = *overdue;
+                    let (plugin, site) = (who.plugin, site.name());
+                    self.said.push(format!("overdue: {plugin} in {site}, {pod} on {node:?}"));
                 }
                 Effect::Observe(Observation::LostRace(lost)) => {
                     self.said.push(format!("LostRace {}: {lost}", lost.kind.name()));
@@ -470,6 +479,8 @@ fn pre_bind_does_not_wait_for_ever_and_may_fail() {
     bench.pass(60);
     bench.check(&expect![[r#"
         call pods/web/status {"nominatedNodeName":"a"}
+        overdue: Obedient in PreBind, default/web on "a"
+        PluginOverdue web: plugin "Obedient" has not finished PreBind for 60 s: the pod keeps node "a" until it has, and is not bound before
         FailedScheduling web: never came
         0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
     let mut bench = Bench::new();

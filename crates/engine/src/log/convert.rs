@@ -278,6 +278,7 @@ fn wanted(effect: &engine::Effect) -> Option<Wanted> {
             | Observation::PermitWait { .. }
             | Observation::Preemption { .. }
             | Observation::Handled { .. }
+            | Observation::Overdue(_)
             | Observation::Panicked(_)
             | Observation::Timed(_) => return None,
         },

@@ -35,10 +35,7 @@ pub(super) fn subject(effect: &Effect) -> Option<String> {
         Wanted::Call(call) => Some(full_name(&call.namespace, &call.name)),
         Wanted::Extend(extend) => extend.pod.as_ref().map(of_named),
         Wanted::Tell(tell) => tell.regarding.as_ref().map(of_named),
-        Wanted::Attempt(_)
-        | Wanted::Judged(_)
-        | Wanted::LostRace(_)
-        | Wanted::Trouble(_) => None,
+        Wanted::Attempt(_) | Wanted::Judged(_) | Wanted::LostRace(_) | Wanted::Trouble(_) => None,
     }
 }
 
