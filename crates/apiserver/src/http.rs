@@ -1,8 +1,8 @@
 //! The sockets: one port for HTTP/1.1 and HTTP/2, with TLS or without, on the loopback address.
 
+mod faulty;
 mod tls;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use crate::auth::User;
 use crate::server::{Answer, ApiServer, BODY_BYTES_MAX, Body};
 use crate::status::ApiError;
 
+pub use faulty::FaultStream;
 pub use tls::{Identity, Pki, TlsError};
 
 /// Many small writes of many requests share a connection: as kube-apiserver's default is 100, ours is wider.
@@ -40,6 +41,21 @@ pub async fn serve(
     server: ApiServer,
     pki: Option<Arc<Pki>>,
 ) -> io::Result<()> {
+    serve_with_faults(listener, server, pki, FaultStream::default()).await
+}
+
+/// The same, with faults on purpose.
+///
+/// # Errors
+///
+/// When connections can no longer be accepted.
+pub async fn serve_with_faults(
+    listener: TcpListener,
+    server: ApiServer,
+    pki: Option<Arc<Pki>>,
+    faults: FaultStream,
+) -> io::Result<()> {
+    let faults = Arc::new(faults);
     let acceptor = pki.map(|pki| TlsAcceptor::from(pki.server_config()));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -49,9 +65,10 @@ pub async fn serve(
             Err(error) => return Err(error),
         };
         let (server, acceptor) = (server.clone(), acceptor.clone());
+        let faults = Arc::clone(&faults);
         tokio::spawn(async move {
             // A connection that breaks off is the client's matter.
-            let _ = connection(stream, peer, server, acceptor).await;
+            let _ = connection(stream, peer, server, acceptor, faults).await;
         });
     }
 }
@@ -64,25 +81,27 @@ async fn connection(
     _peer: SocketAddr,
     server: ApiServer,
     acceptor: Option<TlsAcceptor>,
+    faults: Arc<FaultStream>,
 ) -> Result<(), Broken> {
     stream.set_nodelay(true)?;
     let Some(acceptor) = acceptor else {
-        return talk(stream, server, Some(User::admin())).await;
+        return talk(stream, server, Some(User::admin()), faults).await;
     };
     let stream = acceptor.accept(stream).await?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let user = certificate.and_then(|it| tls::user_of(it));
-    talk(stream, server, user).await
+    talk(stream, server, user, faults).await
 }
 
 async fn talk(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     server: ApiServer,
     user: Option<User>,
+    faults: Arc<FaultStream>,
 ) -> Result<(), Broken> {
     let service = service_fn(move |request| {
-        let (server, user) = (server.clone(), user.clone());
-        async move { Ok::<_, Infallible>(respond(&server, user, request).await) }
+        let (server, user, faults) = (server.clone(), user.clone(), Arc::clone(&faults));
+        async move { faulty::respond_or_fail(&faults, &server, user, request).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http2().max_concurrent_streams(N_STREAMS_MAX);
@@ -109,7 +128,7 @@ async fn respond(
         Ok(Err(_)) => return refuse(&ApiError::too_large(BODY_BYTES_MAX)),
         Err(_) => return refuse(&ApiError::bad_request("the body did not come in time")),
     };
-    server.handle(&user, &Request::from_parts(parts, body))
+    server.respond(&user, &Request::from_parts(parts, body)).await
 }
 
 /// Whom a request comes from; none if it brings a token nobody knows.

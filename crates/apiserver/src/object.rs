@@ -52,8 +52,7 @@ pub fn labels(object: &Value) -> Labels {
 pub fn draft(kind: &Kind, value: &Value) -> Result<Draft, ApiError> {
     let key = key_of(kind, meta(value, "namespace"), meta(value, "name"));
     let labels = labels(value);
-    let fields = selectable(kind).iter().map(|it| it.value(value).into()).collect();
-    Draft::new(key, labels, fields, value)
+    Draft::new(key, labels, selectable_values(kind, value), value)
         .map_err(|error| ApiError::internal(&format!("encoding {}: {error}", kind.kind)))
 }
 
@@ -159,6 +158,16 @@ static EVENT: &[Selectable] = &[
 pub fn selectable(kind: &Kind) -> &'static [Selectable] {
     let row = SELECTABLE.iter().find(|(group, resource, _)| kind.is(group, resource));
     row.map_or(&[], |(_, _, fields)| fields)
+}
+
+/// What the selectable fields of an object are, in the same order.
+pub fn selectable_values(kind: &Kind, value: &Value) -> Box<[Box<str>]> {
+    selectable(kind).iter().map(|it| it.value(value).into()).collect()
+}
+
+/// Differs when the rules do by which fields are taken from objects.
+pub fn selectable_fingerprint() -> u32 {
+    crc32fast::hash(format!("{SELECTABLE:?}").as_bytes())
 }
 
 /// The field a selector names.

@@ -7,6 +7,7 @@ mod body;
 mod bootstrap;
 mod create;
 mod delete;
+mod durability;
 mod list;
 mod patch;
 mod pods;
@@ -29,7 +30,9 @@ use tokio::sync::watch as news;
 pub use answer::Answer;
 pub(crate) use answer::partial as partial_metadata;
 pub use body::Body;
+pub use durability::OpenError;
 pub(crate) use scale::selector_text;
+pub(crate) use watch::gone_frame;
 
 use crate::auth::{Authorizer, Tokens, User};
 use crate::object::{key_of, parsed};
@@ -75,6 +78,8 @@ struct Shared {
     authorizer: Authorizer,
     tokens: Tokens,
     frames: watch::FrameCache,
+    /// Present when everything is kept in a folder.
+    journal: Option<crate::journal::Handle>,
 }
 
 struct State {
@@ -102,15 +107,24 @@ impl ApiServer {
     ///
     /// When one of those cannot be stored, which is a bug.
     pub fn new(options: Options) -> Result<ApiServer, ApiError> {
-        let mut store = Store::new(options.limits);
+        let server = ApiServer::over(Store::new(options.limits), None, options);
+        server.bootstrap()?;
+        Ok(server)
+    }
+
+    /// A server over what a store has.
+    fn over(
+        mut store: Store,
+        journal: Option<crate::journal::Handle>,
+        options: Options,
+    ) -> ApiServer {
         let kinds = Kinds::new(&mut store, &options.also_serve);
-        let n_tables = kinds.iter().filter_map(|kind| kind.table).map(|it| it.index() + 1).max();
         let first = store.revision();
-        let news = (0..n_tables.unwrap_or(0)).map(|_| news::Sender::new(first)).collect();
+        let news = store.tables().map(|_| news::Sender::new(first)).collect();
         let rng = Rng::new(options.seed);
         #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
         let state = Mutex::new(State { store, rng, n_addresses: 1 });
-        let server = ApiServer {
+        ApiServer {
             shared: Arc::new(Shared {
                 kinds,
                 state,
@@ -119,10 +133,9 @@ impl ApiServer {
                 authorizer: Authorizer::AllowAll,
                 tokens: Tokens::default(),
                 frames: watch::FrameCache::default(),
+                journal,
             }),
-        };
-        server.bootstrap()?;
-        Ok(server)
+        }
     }
 
     /// Bearer tokens that are accepted.
@@ -234,8 +247,16 @@ impl ApiServer {
         (self.shared.clock)()
     }
 
-    /// Wakes the watchers of a table.
+    /// Tells that a table has changed: its watchers, or the journal, which tells them when the change is on disk.
     fn announce(&self, table: TableId, revision: u64) {
+        match &self.shared.journal {
+            Some(journal) => journal.wake(),
+            None => self.publish(table, revision),
+        }
+    }
+
+    /// Wakes the watchers of a table.
+    fn publish(&self, table: TableId, revision: u64) {
         if let Some(sender) = self.shared.news.get(table.index()) {
             sender.send_if_modified(|known| {
                 let is_newer = revision > *known;

@@ -236,6 +236,15 @@ impl ApiError {
         ApiError::new(429, "TooManyRequests", message).with(details)
     }
 
+    /// A refusal that was asked for by `faults`.
+    pub fn fault(code: u16, reason: &'static str, retry_after_seconds: Option<u64>) -> ApiError {
+        let error = ApiError::new(code, reason, "a fault was asked for");
+        match retry_after_seconds {
+            Some(seconds) => error.with(json!({"retryAfterSeconds": seconds})),
+            None => error,
+        }
+    }
+
     /// 500.
     pub fn internal(message: &str) -> ApiError {
         let error =

@@ -15,6 +15,7 @@
 mod change;
 mod filter;
 mod object;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,8 @@ use std::sync::Arc;
 
 pub use change::{Change, ChangeKind, Cursor, Delivery};
 pub use filter::{Field, FieldTest, Filter};
-pub use object::{Draft, Object};
+pub use object::{Draft, Object, Parts};
+pub use restore::Unfit;
 
 /// Objects of one resource, by key. Made by [`Store::add_table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,12 +118,17 @@ pub struct Page {
 #[derive(Debug)]
 pub struct Store {
     revision: u64,
+    /// Nothing is known of what was before.
+    first: u64,
     tables: Vec<Table>,
     limits: Limits,
+    /// Changes nobody has taken yet, when somebody wants them.
+    outbox: Option<Vec<(TableId, Change)>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
+    name: Box<str>,
     objects: BTreeMap<Arc<str>, Arc<Object>>,
     log: VecDeque<Change>,
     /// Changes up to this revision are not in the log.
@@ -132,14 +139,33 @@ struct Table {
 impl Store {
     /// An empty store at revision 1, as etcd's.
     pub fn new(limits: Limits) -> Store {
-        Store { revision: 1, tables: Vec::new(), limits }
+        Store::starting_at(1, limits)
     }
 
-    /// A new, empty table.
-    pub fn add_table(&mut self) -> TableId {
-        let table = Table { compacted: self.revision, ..Table::default() };
+    /// A store that has come to a revision and remembers no history.
+    pub fn starting_at(revision: u64, limits: Limits) -> Store {
+        Store { revision, first: revision, tables: Vec::new(), limits, outbox: None }
+    }
+
+    /// The table of this name; a new, empty one if there is none. Numbers of tables may differ after a restart, names do
+    /// not.
+    pub fn add_table(&mut self, name: &str) -> TableId {
+        if let Some(known) = self.tables.iter().position(|table| *table.name == *name) {
+            return TableId(known);
+        }
+        let table = Table { name: name.into(), compacted: self.first, ..Table::default() };
         self.tables.push(table);
         TableId(self.tables.len() - 1)
+    }
+
+    /// All tables, in the order of their numbers.
+    pub fn tables(&self) -> impl ExactSizeIterator<Item = TableId> {
+        (0..self.tables.len()).map(TableId)
+    }
+
+    /// The name of a table.
+    pub fn name(&self, table: TableId) -> &str {
+        &self.tables[table.0].name
     }
 
     /// The revision of the last write.
@@ -186,10 +212,10 @@ impl Store {
         self.revision += 1;
         let key = stored.map(|object| object.shared_key());
         let object = Arc::new(draft.into_object(self.revision, key));
-        let table = &mut self.tables[table.0];
-        let previous = table.objects.insert(object.shared_key(), Arc::clone(&object));
+        let objects = &mut self.tables[table.0].objects;
+        let previous = objects.insert(object.shared_key(), Arc::clone(&object));
         let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
-        table.record(Change { kind, object: Arc::clone(&object), previous }, &self.limits);
+        self.record(table, Change { kind, object: Arc::clone(&object), previous });
         Ok(object)
     }
 
@@ -215,11 +241,17 @@ impl Store {
             Some(draft) => draft.into_object(self.revision, Some(stored.shared_key())),
             None => stored.at_revision(self.revision),
         });
-        let table = &mut self.tables[table.0];
-        let previous = table.objects.remove(key);
+        let previous = self.tables[table.0].objects.remove(key);
         let change = Change { kind: ChangeKind::Deleted, object: Arc::clone(&object), previous };
-        table.record(change, &self.limits);
+        self.record(table, change);
         Ok(object)
+    }
+
+    fn record(&mut self, table: TableId, change: Change) {
+        if let Some(outbox) = &mut self.outbox {
+            outbox.push((table, change.clone()));
+        }
+        self.tables[table.0].record(change, &self.limits);
     }
 
     /// The objects that `filter` selects, in the order of their keys.

@@ -7,12 +7,13 @@ use crate::exit::{Answer, Exit};
 
 /// Run a Kubernetes API server in this process, for kubectl, client libraries and schedulers.
 ///
-/// It keeps everything in memory and answers on the loopback address as kube-apiserver 1.36 does. There are no kubelets and no
+/// It keeps everything in memory, or in a folder with --data-dir, and answers on the loopback address as kube-apiserver 1.36 does. There are no kubelets and no
 /// controllers behind it; whatever runs against it is its cluster. It ends with Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster apiserver
-  loadmaster apiserver --port 6443 --kubeconfig test.kubeconfig
+  loadmaster apiserver --port 6443 --kubeconfig test.kubeconfig --data-dir data
+  loadmaster apiserver --faults drop=0.01,error=0.02,late=0.1 --fault-seed 7
   kube-scheduler --kubeconfig test.kubeconfig --leader-elect=false")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use loadmaster_apiserver::http::{Pki, serve};
+use loadmaster_apiserver::faults::Faults;
+use loadmaster_apiserver::http::{FaultStream, Pki, serve_with_faults};
+use loadmaster_apiserver::journal::{Compaction, Journal};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::Limits;
@@ -30,6 +32,16 @@ pub(crate) struct ServerArgs {
     /// A group and version to serve beside the stable ones, such as scheduling.k8s.io/v1alpha2. May be given several times.
     #[arg(long, value_name = "GROUP/VERSION")]
     serve: Vec<String>,
+    /// Keep everything in this folder and go on from what is there [default: everything is in memory].
+    #[arg(long, value_name = "D")]
+    data_dir: Option<PathBuf>,
+    /// Let requests go wrong: a file with rules, or one rule such as error=0.01,drop=0.01,late=0.1 (see the page "The embedded
+    /// API server").
+    #[arg(long, value_name = "FILE|K=V,..")]
+    faults: Option<String>,
+    /// Decides which requests go wrong.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "faults")]
+    fault_seed: u64,
 }
 
 /// An API server that answers on the loopback address.
@@ -37,6 +49,7 @@ pub(crate) struct Embedded {
     runtime: Runtime,
     address: SocketAddr,
     kubeconfig: PathBuf,
+    journal: Option<Journal>,
     serving: JoinHandle<io::Result<()>>,
 }
 
@@ -54,15 +67,9 @@ impl ServerArgs {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
-        let server = ApiServer::new(Options {
-            clock: Arc::new(jiff::Timestamp::now),
-            seed: RandomState::new().hash_one(self.port),
-            limits: Limits::default(),
-            also_serve: self.serve.clone(),
-        })
-        .map_err(|error| failed("setting up the cluster", &error))?;
-        let pki = Pki::new(&["localhost", "127.0.0.1", "kubernetes.default.svc"])
-            .map_err(|error| failed("setting up TLS", &error))?;
+        let faults = self.fault_stream()?;
+        let (server, journal) = self.open()?;
+        let pki = self.pki()?;
         let admin = pki
             .client("kubernetes-admin", "system:masters")
             .map_err(|error| failed("setting up TLS", &error))?;
@@ -76,8 +83,66 @@ impl ServerArgs {
         let text = kubeconfig(&format!("https://{address}"), pki.authority_pem(), &admin);
         write_private(&path, &text)
             .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
-        let serving = runtime.spawn(serve(listener, server, Some(Arc::new(pki))));
-        Ok(Embedded { runtime, address, kubeconfig: path, serving })
+        let serving = serve_with_faults(listener, server, Some(Arc::new(pki)), faults);
+        let serving = runtime.spawn(serving);
+        Ok(Embedded { runtime, address, kubeconfig: path, journal, serving })
+    }
+}
+
+/// What the server is called in its certificate.
+const NAMES: &[&str] = &["localhost", "127.0.0.1", "kubernetes.default.svc"];
+
+impl ServerArgs {
+    fn open(&self) -> Answer<(ApiServer, Option<Journal>)> {
+        let options = Options {
+            clock: Arc::new(jiff::Timestamp::now),
+            seed: RandomState::new().hash_one(self.port),
+            limits: Limits::default(),
+            also_serve: self.serve.clone(),
+        };
+        let Some(folder) = &self.data_dir else {
+            let server = ApiServer::new(options);
+            let server = server.map_err(|error| failed("setting up the cluster", &error))?;
+            return Ok((server, None));
+        };
+        let opened = ApiServer::open(options, folder, Compaction::default());
+        let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
+        Ok((server, Some(journal)))
+    }
+
+    /// With a folder, whoever has a kubeconfig can still use it after a restart.
+    fn pki(&self) -> Answer<Pki> {
+        let made = |pki: Result<Pki, _>| pki.map_err(|error| failed("setting up TLS", &error));
+        let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES)) };
+        let path = folder.join("ca.key");
+        match std::fs::read_to_string(&path) {
+            Ok(key) => Pki::from_key(&key, NAMES)
+                .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let pki = made(Pki::new(NAMES))?;
+                // Under its name only when it is whole.
+                let unfinished = folder.join("ca.key.unfinished");
+                write_private(&unfinished, pki.authority_key_pem())
+                    .and_then(|()| std::fs::rename(&unfinished, &path))
+                    .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
+                Ok(pki)
+            }
+            Err(error) => Err(failed(&format!("reading {}", path.display()), &error)),
+        }
+    }
+
+    /// Text with `=` and no such file is a rule.
+    fn fault_stream(&self) -> Answer<FaultStream> {
+        let Some(given) = &self.faults else { return Ok(FaultStream::default()) };
+        let doing = || format!("--faults {given}");
+        let faults = if given.contains('=') && !Path::new(given).exists() {
+            Faults::from_words(given)
+        } else {
+            let text = std::fs::read_to_string(given);
+            Faults::from_yaml(&text.map_err(|error| failed(&doing(), &error))?)
+        };
+        let faults = faults.map_err(|error| failed(&doing(), &error))?;
+        Ok(FaultStream::new(faults, self.fault_seed))
     }
 }
 
@@ -96,16 +161,30 @@ impl Embedded {
     ///
     /// # Errors
     ///
-    /// When connections can no longer be accepted.
+    /// When connections can no longer be accepted, or the data folder not be written.
     pub fn serve(self) -> Answer<()> {
-        self.runtime.block_on(async {
+        let Embedded { runtime, serving, mut journal, .. } = self;
+        let stop = serving.abort_handle();
+        let served = runtime.block_on(async {
+            let lost = async {
+                match &mut journal {
+                    Some(journal) => journal.failed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                Ok(served) = self.serving => {
+                Ok(served) = serving => {
                     served.map_err(|error| failed("accepting connections", &error))
                 }
+                error = lost => Err(failed("keeping the data", &error)),
                 _ = tokio::signal::ctrl_c() => Ok(()),
             }
-        })
+        });
+        stop.abort();
+        if let Some(journal) = journal {
+            journal.close();
+        }
+        served
     }
 }
 

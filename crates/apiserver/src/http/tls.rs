@@ -35,6 +35,7 @@ pub struct Identity {
 /// The authority of a cluster and the server's side of TLS.
 pub struct Pki {
     authority_pem: String,
+    authority_key_pem: String,
     issuer: Issuer<'static, KeyPair>,
     config: Arc<ServerConfig>,
 }
@@ -46,7 +47,21 @@ impl Pki {
     ///
     /// When certificates cannot be made or used.
     pub fn new(names: &[&str]) -> Result<Pki, TlsError> {
-        let key = KeyPair::generate().map_err(TlsError::Certificate)?;
+        Pki::with_authority(KeyPair::generate().map_err(TlsError::Certificate)?, names)
+    }
+
+    /// The authority that had this key, as [`Pki::authority_key_pem`] gave it, and a new certificate for the server:
+    /// who trusted the authority, or has a certificate of it, can go on.
+    ///
+    /// # Errors
+    ///
+    /// When it is not a key, or certificates cannot be made or used.
+    pub fn from_key(key_pem: &str, names: &[&str]) -> Result<Pki, TlsError> {
+        Pki::with_authority(KeyPair::from_pem(key_pem).map_err(TlsError::Certificate)?, names)
+    }
+
+    fn with_authority(key: KeyPair, names: &[&str]) -> Result<Pki, TlsError> {
+        let authority_key_pem = key.serialize_pem();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "loadmaster-ca");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -62,12 +77,17 @@ impl Pki {
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;
         let leaf = params.signed_by(&key, &issuer).map_err(TlsError::Certificate)?;
         let config = server_config(authority.der(), leaf.der(), &key)?;
-        Ok(Pki { authority_pem: authority.pem(), issuer, config })
+        Ok(Pki { authority_pem: authority.pem(), authority_key_pem, issuer, config })
     }
 
     /// The authority's certificate, for clients.
     pub fn authority_pem(&self) -> &str {
         &self.authority_pem
+    }
+
+    /// The authority's key, which makes whoever has it anybody.
+    pub fn authority_key_pem(&self) -> &str {
+        &self.authority_key_pem
     }
 
     /// A certificate that says its bearer is this user, in this group.

@@ -118,7 +118,8 @@ impl Kinds {
                 .iter()
                 .find(|it| it.resource == "events" && kinds[at].resource == "events")
                 .and_then(|it| it.table);
-            kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table()));
+            let name = kinds[at].qualified();
+            kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table(&name)));
         }
         Kinds(kinds)
     }

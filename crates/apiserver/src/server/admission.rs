@@ -151,6 +151,15 @@ impl ApiServer {
     }
 }
 
+/// Which of the addresses of [`ApiServer::set_addresses`] this is.
+pub(super) fn nth_of(address: std::net::Ipv4Addr) -> u32 {
+    let [first, second, third, fourth] = address.octets().map(u32::from);
+    match (first, second) {
+        (10, 96..112) => (second - 96) << 16 | third << 8 | fourth,
+        _ => 0,
+    }
+}
+
 fn set_service_account(pod: &mut Value) {
     let spec = &mut pod["spec"];
     if spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {

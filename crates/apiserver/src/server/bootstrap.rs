@@ -45,6 +45,7 @@ impl ApiServer {
         self.make("", "services", "default", service)
     }
 
+    /// Makes an object unless it is there.
     fn make(
         &self,
         group: &str,
@@ -54,6 +55,10 @@ impl ApiServer {
     ) -> Result<(), ApiError> {
         let kind = self.own_kind(group, resource)?;
         let (value, _) = self.typed(value, Expected::of(kind), FieldValidation::Strict)?;
-        self.create_value(kind, namespace, value, false).map(drop)
+        match self.create_value(kind, namespace, value, false) {
+            // A server that goes on from a folder has it already.
+            Err(error) if error.reason == "AlreadyExists" => Ok(()),
+            made => made.map(drop),
+        }
     }
 }

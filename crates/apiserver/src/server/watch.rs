@@ -193,7 +193,8 @@ impl Watching {
             self.news.mark_unchanged();
             let deliveries = {
                 let state = self.server.state();
-                self.cursor.read(&state.store, N_CHANGES)
+                let visible = self.server.visible(&state.store);
+                self.cursor.read(&state.store, visible, N_CHANGES)
             };
             match deliveries {
                 Ok(deliveries) if deliveries.is_empty() => {}
@@ -310,6 +311,18 @@ impl Watching {
 
     fn error(&self, error: &ApiError) -> Bytes {
         self.encoded("ERROR", &error.to_status()).into()
+    }
+}
+
+/// The last frame of a watch whose revision is gone, for a watch with this content type.
+pub(crate) fn gone_frame(content_type: Option<&HeaderValue>) -> Bytes {
+    let status = too_old(1, 1).to_status();
+    let is_protobuf = content_type
+        .and_then(|it| it.to_str().ok())
+        .is_some_and(|it| it.starts_with(proto::MEDIA_TYPE));
+    match (is_protobuf, crate::schema::schema().find("meta/v1.Status")) {
+        (true, Some(id)) => proto::watch_frame("ERROR", &proto::encode_object(id, &status)).into(),
+        _ => format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n").into(),
     }
 }
 

@@ -72,19 +72,24 @@ impl Cursor {
         self.after
     }
 
-    /// The next changes, looking at no more than `n_max` entries, and moves on. Empty when there are none yet, or when
-    /// none of those looked at concerned the reader; then [`Cursor::revision`] tells how far it is.
+    /// The next changes up to a revision, looking at no more than `n_max` entries, and moves on. Empty when there are none
+    /// yet, or when none of those looked at concerned the reader; then [`Cursor::revision`] tells how far it is.
     ///
     /// # Errors
     ///
     /// When changes the reader has not seen are compacted.
-    pub fn read(&mut self, store: &Store, n_max: usize) -> Result<Vec<Delivery>, Unreadable> {
+    pub fn read(
+        &mut self,
+        store: &Store,
+        up_to: u64,
+        n_max: usize,
+    ) -> Result<Vec<Delivery>, Unreadable> {
         let table = &store.tables[self.table.0];
         if self.after < table.compacted {
             let (asked, compacted) = (self.after, table.compacted);
             return Err(Unreadable::Compacted { asked, compacted });
         }
-        let mut changes = table.since(self.after);
+        let mut changes = table.since(self.after).take_while(|change| change.revision() <= up_to);
         let mut deliveries = Vec::new();
         for change in changes.by_ref().take(n_max) {
             deliveries.extend(self.view(change));
@@ -92,7 +97,7 @@ impl Cursor {
         }
         if changes.next().is_none() {
             // Whatever came later happened in other tables.
-            self.after = store.revision;
+            self.after = self.after.max(up_to.min(store.revision));
         }
         Ok(deliveries)
     }

@@ -64,6 +64,33 @@ impl Object {
         if revision == self.revision { self.json.clone() } else { self.respelled(revision) }
     }
 
+    /// What is to be kept of a version, so that [`Object::restored`] makes the same again.
+    pub fn parts(&self) -> Parts<'_> {
+        let Object { key, revision, labels, fields, json, revision_at } = self;
+        Parts { key, revision: *revision, labels, fields, json, revision_at: *revision_at }
+    }
+
+    /// A version that was kept; none if the bytes do not show the revision where they should.
+    pub fn restored(
+        key: &str,
+        revision: u64,
+        labels: Labels,
+        fields: Box<[Box<str>]>,
+        json: Bytes,
+        revision_at: u32,
+    ) -> Option<Object> {
+        let shown = json.get(revision_at as usize..)?;
+        let after = shown.strip_prefix(revision.to_string().as_bytes())?;
+        after.starts_with(b"\"").then(|| Object {
+            key: key.into(),
+            revision,
+            labels,
+            fields,
+            json,
+            revision_at,
+        })
+    }
+
     /// The same state at another revision.
     pub(super) fn at_revision(&self, revision: u64) -> Object {
         Object {
@@ -86,6 +113,18 @@ impl Object {
     pub(super) fn size(&self) -> usize {
         size_of::<Object>() + self.json.len() + self.labels.len() * 32 + self.fields.len() * 24
     }
+}
+
+/// What a version consists of.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    pub key: &'a str,
+    pub revision: u64,
+    pub labels: &'a Labels,
+    pub fields: &'a [Box<str>],
+    pub json: &'a Bytes,
+    /// Where the digits of `metadata.resourceVersion` begin in `json`.
+    pub revision_at: u32,
 }
 
 /// A version to be written: all but the revision, which only the write can know.

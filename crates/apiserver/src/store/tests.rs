@@ -110,7 +110,7 @@ fn write(store: &mut Store, table: TableId, other: TableId, model: &mut Model, r
 
 fn read(store: &Store, model: &Model, watcher: &mut Watcher, rng: &mut Rng) {
     let n_max = 1 + rng.below(4) as usize;
-    match watcher.cursor.read(store, n_max) {
+    match watcher.cursor.read(store, store.revision(), n_max) {
         Ok(deliveries) => {
             for delivery in deliveries {
                 assert!(delivery.revision > watcher.last, "out of order or twice");
@@ -182,7 +182,7 @@ fn watchers_and_lists_agree_with_a_store_of_all_states() {
             _ => Limits { superseded_bytes_max: 2_000, ..Limits::default() },
         };
         let mut store = Store::new(limits);
-        let (table, other) = (store.add_table(), store.add_table());
+        let (table, other) = (store.add_table("t"), store.add_table("other"));
         let mut model = Model { states: [(1, State::new())].into() };
         let mut watchers = Vec::new();
         for n in 0..6 {
@@ -207,7 +207,7 @@ fn watchers_and_lists_agree_with_a_store_of_all_states() {
 #[test]
 fn the_log_is_bounded() {
     let mut store = Store::new(Limits { n_changes_max: 10, superseded_bytes_max: usize::MAX });
-    let table = store.add_table();
+    let table = store.add_table("t");
     let mut revision = None;
     for n in 0..100 {
         let expect = revision.map_or(Expect::Absent, Expect::Revision);

@@ -1,0 +1,434 @@
+//! Faults on demand: which requests go wrong and how, decided from a seed.
+//!
+//! [`Faults::decide`] is a function of the seed, of how many requests came before, and of the request: a client that asks
+//! alone meets the same faults in every run. `http` is where they take effect. Clients that no rule names are spared
+//! and shift nobody's faults. Answers never lie: what is told is true, it may only come late, broken off, or not at all.
+
+use std::time::Duration;
+
+use loadmaster_stdx::Rng;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::request::Target;
+use crate::status::ApiError;
+
+/// Rules, the first that matches a request decides.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Faults {
+    rules: Vec<Rule>,
+}
+
+/// Which requests, and with which probability (0 to 1) each of the faults. Several can meet in one request.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Rule {
+    /// Such as `list`, `watch`, `patch`; all if empty.
+    verbs: Vec<String>,
+    /// Such as `pods` or `pods/binding`; all if empty.
+    resources: Vec<String>,
+    /// What the user agent begins with; all if empty.
+    user_agents: Vec<String>,
+    /// The answer takes up to `latencyMs` longer.
+    latency: f64,
+    latency_ms: u64,
+    /// 429 with one second to wait; nothing is done.
+    throttle: f64,
+    /// 500, 503 or 504; nothing is done.
+    error: f64,
+    /// 409 on update, patch and delete; nothing is done.
+    conflict: f64,
+    /// The connection breaks; nothing is done.
+    drop: f64,
+    /// It is done, and the client does not learn it: the connection breaks, or the answer is 504.
+    lose: f64,
+    /// The answer, or a watch, breaks off within its body.
+    cut: f64,
+    /// 410: a watch from a revision, at once or after some events, and a list that is to be continued.
+    expire: f64,
+    /// Parts of a watch come up to `lateMs` later, in order.
+    late: f64,
+    late_ms: u64,
+}
+
+impl Default for Rule {
+    fn default() -> Rule {
+        Rule {
+            verbs: Vec::new(),
+            resources: Vec::new(),
+            user_agents: Vec::new(),
+            latency: 0.0,
+            latency_ms: 100,
+            throttle: 0.0,
+            error: 0.0,
+            conflict: 0.0,
+            drop: 0.0,
+            lose: 0.0,
+            cut: 0.0,
+            expire: 0.0,
+            late: 0.0,
+            late_ms: 500,
+        }
+    }
+}
+
+/// Why there are no faults.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultsError {
+    #[error("{part:?} is not KEY=VALUE")]
+    NoPair { part: String },
+    #[error("rule {nth}: {key} is {value}, and a probability is from 0 to 1")]
+    Probability { nth: usize, key: &'static str, value: f64 },
+    #[error("reading the rules")]
+    Text(#[source] serde_saphyr::Error),
+    #[error("reading the rules")]
+    Words(#[source] serde_json::Error),
+}
+
+/// A request as rules see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub verb: &'a str,
+    pub target: &'a Target,
+    pub user_agent: &'a str,
+    /// It names a revision to go on from, or the place where a list is to be continued.
+    pub goes_on: bool,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Before anything else.
+    pub delay: Duration,
+    pub fate: Fate,
+    pub stream: Stream,
+}
+
+/// What becomes of a request before it has an answer.
+#[derive(Clone, Debug)]
+pub enum Fate {
+    /// It is carried out and answered.
+    Pass,
+    /// It is answered with an error and not carried out.
+    Refuse(ApiError),
+    /// The connection breaks before it is carried out.
+    Drop,
+    /// It is carried out, and the connection breaks.
+    Lose,
+    /// It is carried out and answered with an error.
+    Deny(ApiError),
+}
+
+/// What becomes of an answer's body.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    rng: Rng,
+    /// It breaks off after so many bytes.
+    cut_after: Option<u64>,
+    /// A watch is told that its revision is gone after so many parts.
+    expire_after: Option<u64>,
+    late: f64,
+    late_ms: u64,
+}
+
+/// What becomes of a part of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It comes, so much later.
+    Pass(Duration),
+    /// So many of its bytes come, then the connection breaks.
+    Cut(usize),
+    /// In its place comes word that the revision is gone, and the end.
+    Expire,
+}
+
+impl Faults {
+    /// `KEY=VALUE,...`: one rule; lists are separated by `|`, as in `verbs=get|list`.
+    ///
+    /// # Errors
+    ///
+    /// When a key or value is not one of a rule.
+    pub fn from_words(text: &str) -> Result<Faults, FaultsError> {
+        let mut rule = Map::new();
+        for part in text.split(',').filter(|it| !it.is_empty()) {
+            let pair = part.split_once('=');
+            let (key, value) = pair.ok_or_else(|| FaultsError::NoPair { part: part.to_owned() })?;
+            let is_list = matches!(key, "verbs" | "resources" | "userAgents");
+            let value = match (is_list, value.parse::<u64>(), value.parse::<f64>()) {
+                (true, _, _) => value.split('|').map(Value::from).collect(),
+                (_, Ok(number), _) => number.into(),
+                (_, _, Ok(number)) => number.into(),
+                _ => value.into(),
+            };
+            rule.insert(key.to_owned(), value);
+        }
+        let rule = serde_json::from_value(Value::Object(rule)).map_err(FaultsError::Words)?;
+        Faults { rules: vec![rule] }.checked()
+    }
+
+    /// A YAML document with a list of `rules`.
+    ///
+    /// # Errors
+    ///
+    /// When it is not one.
+    pub fn from_yaml(text: &str) -> Result<Faults, FaultsError> {
+        serde_saphyr::from_str::<Faults>(text).map_err(FaultsError::Text)?.checked()
+    }
+
+    fn checked(self) -> Result<Faults, FaultsError> {
+        for (at, rule) in self.rules.iter().enumerate() {
+            for (key, value) in rule.probabilities() {
+                if !(0.0..=1.0).contains(&value) {
+                    return Err(FaultsError::Probability { nth: at + 1, key, value });
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// What becomes of a request; `nth` counts those that some rule names. None if none does.
+    pub fn decide(
+        &self,
+        seed: u64,
+        nth: impl FnOnce() -> u64,
+        asked: Asked<'_>,
+    ) -> Option<Decision> {
+        let rule = self.rules.iter().find(|rule| rule.matches(asked))?;
+        Some(rule.decide(&Rng::new(seed).split(&nth().to_string()), asked))
+    }
+}
+
+impl Rule {
+    fn probabilities(&self) -> [(&'static str, f64); 9] {
+        [
+            ("latency", self.latency),
+            ("throttle", self.throttle),
+            ("error", self.error),
+            ("conflict", self.conflict),
+            ("drop", self.drop),
+            ("lose", self.lose),
+            ("cut", self.cut),
+            ("expire", self.expire),
+            ("late", self.late),
+        ]
+    }
+
+    fn matches(&self, asked: Asked<'_>) -> bool {
+        let Target { resource, subresource, .. } = asked.target;
+        let is_named = |name: &String| match name.split_once('/') {
+            Some((main, sub)) => main == resource && sub == subresource,
+            None => name == resource && subresource.is_empty(),
+        };
+        (self.verbs.is_empty() || self.verbs.iter().any(|it| it == asked.verb))
+            && (self.resources.is_empty() || self.resources.iter().any(is_named))
+            && (self.user_agents.is_empty()
+                || self.user_agents.iter().any(|it| asked.user_agent.starts_with(it.as_str())))
+    }
+
+    fn decide(&self, rng: &Rng, asked: Asked<'_>) -> Decision {
+        // Each fault has chance of its own: raising one rate leaves the others where they were.
+        let hits = |name: &str, rate: f64| chance(&mut rng.split(name), rate);
+        let below = |name: &str, n: u64| rng.split(name).below(n.max(1));
+        let changes = matches!(asked.verb, "update" | "patch" | "delete");
+        let is_watch = asked.verb == "watch";
+        let delay_ms = match hits("latency", self.latency) {
+            true => 1 + below("latency, ms", self.latency_ms),
+            false => 0,
+        };
+        let expires = asked.goes_on && hits("expire", self.expire);
+        let at_once = !is_watch || below("expire, when", 2) == 0;
+        let fate = if hits("drop", self.drop) {
+            Fate::Drop
+        } else if hits("throttle", self.throttle) {
+            Fate::Refuse(ApiError::fault(429, "TooManyRequests", Some(1)))
+        } else if hits("error", self.error) {
+            Fate::Refuse(match below("error, which", 3) {
+                0 => ApiError::fault(500, "InternalError", None),
+                1 => ApiError::fault(503, "ServiceUnavailable", None),
+                _ => ApiError::fault(504, "Timeout", None),
+            })
+        } else if changes && hits("conflict", self.conflict) {
+            Fate::Refuse(ApiError::fault(409, "Conflict", None))
+        } else if expires && at_once {
+            Fate::Refuse(ApiError::fault(410, "Expired", None))
+        } else if hits("lose", self.lose) {
+            match below("lose, how", 2) {
+                0 => Fate::Lose,
+                _ => Fate::Deny(ApiError::fault(504, "Timeout", None)),
+            }
+        } else {
+            Fate::Pass
+        };
+        let cut = hits("cut", self.cut);
+        Decision {
+            delay: Duration::from_millis(delay_ms),
+            fate,
+            stream: Stream {
+                rng: rng.split("stream"),
+                cut_after: cut.then(|| below("cut, where", 8 * 1024)),
+                expire_after: (is_watch && expires).then(|| below("expire, where", 20)),
+                late: if is_watch { self.late } else { 0.0 },
+                late_ms: self.late_ms,
+            },
+        }
+    }
+}
+
+impl Stream {
+    /// Whether this body comes as it is.
+    pub fn is_sound(&self) -> bool {
+        self.cut_after.is_none() && self.expire_after.is_none() && self.late == 0.0
+    }
+
+    /// What becomes of the next part, which has so many bytes.
+    pub fn next(&mut self, n_bytes: usize) -> Part {
+        if let Some(left) = &mut self.cut_after {
+            match left.checked_sub(n_bytes as u64) {
+                Some(rest) => *left = rest,
+                None => return Part::Cut(usize::try_from(*left).unwrap_or(0)),
+            }
+        }
+        if let Some(left) = &mut self.expire_after {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => return Part::Expire,
+            }
+        }
+        let is_late = chance(&mut self.rng, self.late);
+        let late_ms = if is_late { 1 + self.rng.below(self.late_ms.max(1)) } else { 0 };
+        Part::Pass(Duration::from_millis(late_ms))
+    }
+}
+
+/// True with this probability.
+fn chance(rng: &mut Rng, rate: f64) -> bool {
+    // 53 bits are what a fraction has.
+    ((rng.next_u64() >> 11) as f64) < rate * (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(resource: &str, subresource: &str) -> Target {
+        Target { resource: resource.into(), subresource: subresource.into(), ..Target::default() }
+    }
+
+    fn asked<'a>(verb: &'a str, target: &'a Target) -> Asked<'a> {
+        Asked { verb, target, user_agent: "kubectl/1.36", goes_on: true }
+    }
+
+    fn name(fate: &Fate) -> String {
+        match fate {
+            Fate::Pass => "pass".to_owned(),
+            Fate::Drop => "drop".to_owned(),
+            Fate::Lose => "lose".to_owned(),
+            Fate::Refuse(error) => error.code.to_string(),
+            Fate::Deny(error) => format!("done, {}", error.code),
+        }
+    }
+
+    fn run(faults: &str, seed: u64, verb: &str, n: u64) -> Vec<String> {
+        let faults = Faults::from_words(faults).expect("faults");
+        let pods = target("pods", "");
+        (0..n)
+            .map(|nth| faults.decide(seed, || nth, asked(verb, &pods)).expect("a rule"))
+            .map(|it| name(&it.fate))
+            .collect()
+    }
+
+    #[test]
+    fn a_seed_is_a_whole_run_and_rates_do_not_shift_each_other() {
+        let words = "drop=0.1,lose=0.2,error=0.1,throttle=0.1,conflict=0.1";
+        let first = run(words, 1, "patch", 500);
+        assert_eq!(first, run(words, 1, "patch", 500));
+        assert_ne!(first, run(words, 2, "patch", 500));
+        for want in ["pass", "drop", "lose", "done, 504", "429", "500", "503", "504", "409"] {
+            assert!(first.iter().any(|it| it == want), "{want} never comes");
+        }
+        let without = run("drop=0.1", 1, "patch", 500);
+        for (with, without) in first.iter().zip(&without) {
+            assert_eq!(with == "drop", without == "drop");
+        }
+    }
+
+    #[test]
+    fn rates_are_met() {
+        let n = |rate: &str| {
+            let fates = run(&format!("drop={rate}"), 3, "get", 10_000);
+            fates.iter().filter(|it| *it == "drop").count()
+        };
+        assert_eq!((n("0"), n("1")), (0, 10_000));
+        assert!((800..1_200).contains(&n("0.1")), "{}", n("0.1"));
+    }
+
+    #[test]
+    fn reads_meet_no_conflicts_and_only_what_goes_on_expires() {
+        assert!(run("conflict=1", 1, "get", 50).iter().all(|it| it == "pass"));
+        assert!(run("expire=1", 1, "list", 50).iter().all(|it| it == "410"));
+        let watches = run("expire=1", 1, "watch", 50);
+        assert!(watches.iter().any(|it| it == "410") && watches.iter().any(|it| it == "pass"));
+        let faults = Faults::from_words("expire=1").expect("faults");
+        let pods = target("pods", "");
+        let fresh = Asked { goes_on: false, ..asked("list", &pods) };
+        assert_eq!(name(&faults.decide(1, || 0, fresh).expect("a rule").fate), "pass");
+    }
+
+    #[test]
+    fn the_first_rule_that_names_a_request_decides() {
+        let faults = Faults::from_yaml(
+            "rules:\n- {verbs: [create], resources: [pods/binding], drop: 1}\n- {userAgents: [kubectl], error: 1}\n",
+        )
+        .expect("rules");
+        let check = |verb: &str, subresource: &str, user_agent: &str, want: Option<&str>| {
+            let pods = target("pods", subresource);
+            let asked = Asked { verb, target: &pods, user_agent, goes_on: false };
+            let fate = faults.decide(1, || 0, asked).map(|it| name(&it.fate)[..1].to_owned());
+            assert_eq!(fate.as_deref(), want, "{verb} {subresource} {user_agent}");
+        };
+        check("create", "binding", "any", Some("d"));
+        check("create", "", "any", None);
+        check("create", "", "kubectl/1", Some("5"));
+        check("get", "binding", "kubectl/1", Some("5"));
+    }
+
+    #[test]
+    fn parts_of_a_body() {
+        let stream = |words: &str, verb: &str| {
+            let pods = target("pods", "");
+            let faults = Faults::from_words(words).expect("faults");
+            faults.decide(5, || 0, asked(verb, &pods)).expect("a rule").stream
+        };
+        let mut cut = stream("cut=1", "get");
+        let mut n_bytes = 0;
+        let end = loop {
+            match cut.next(100) {
+                Part::Pass(_) => n_bytes += 100,
+                other => break other,
+            }
+        };
+        assert!(matches!(end, Part::Cut(n) if n < 100) && n_bytes <= 8 * 1024, "{end:?}");
+        let mut expired = stream("expire=1", "watch");
+        assert!((0..30).any(|_| expired.next(10) == Part::Expire));
+        assert!(stream("late=1", "get").is_sound(), "only watches have parts that can be late");
+        let Part::Pass(late) = stream("late=1,lateMs=40", "watch").next(10) else { panic!("cut") };
+        assert!((1..=40).contains(&late.as_millis()));
+    }
+
+    #[test]
+    fn bad_rules_are_told() {
+        let check = |words: &str, want: &str| {
+            let error = Faults::from_words(words).expect_err("refused");
+            let said = loadmaster_stdx::Chain(&error).to_string();
+            assert!(said.contains(want), "{words}: {said}");
+        };
+        check("drop", "\"drop\" is not KEY=VALUE");
+        check("drop=2", "rule 1: drop is 2, and a probability is from 0 to 1");
+        check("drop=often", "invalid type: string \"often\"");
+        check("dorp=0.1", "unknown field `dorp`");
+        assert!(Faults::from_yaml("rules: [{drop: -1}]").is_err());
+        assert!(Faults::from_yaml("rule: []").is_err());
+    }
+}
