@@ -19,6 +19,7 @@ mod authority;
 mod clock;
 mod dump;
 mod extend;
+mod missing;
 mod news;
 mod observe;
 mod record;
@@ -54,6 +55,7 @@ use crate::metrics::Metrics;
 use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
 use crate::{Loaded, Ready};
 use extend::Calling;
+use missing::{Lease, Missing};
 pub use record::RecordError;
 use record::Recording;
 use service::Service;
@@ -293,6 +295,7 @@ impl Daemon {
             recorder: recorder.clone(),
             metrics: metrics.clone(),
             synced: conditions.synced.clone(),
+            missing: Missing::new(metrics.clone(), recorder.clone(), self.lease(held.as_ref())),
             kinds: kinds.clone(),
             leading: lead,
             runtime: tokio::runtime::Handle::current(),
@@ -417,6 +420,22 @@ impl Daemon {
         Some(hold(&lanes.lease, options))
     }
 
+    /// The lease, without its uid.
+    fn lease_name(&self) -> Reference {
+        let election = &self.ready.loaded.config.leader_election;
+        Reference {
+            api_version: "coordination.k8s.io/v1".into(),
+            kind: "Lease".into(),
+            namespace: election.resource_namespace.as_str().into(),
+            name: election.resource_name.as_str().into(),
+            ..Reference::default()
+        }
+    }
+
+    fn lease(&self, held: Option<&Held>) -> Option<Lease> {
+        held.map(|held| Lease { name: self.lease_name(), standing: held.standing() })
+    }
+
     async fn serve(
         &self,
         lanes: &Lanes,
@@ -465,15 +484,8 @@ impl Daemon {
             return Leading(None);
         };
         let (lost_in, lost) = mpsc::channel(1);
-        let election = &self.ready.loaded.config.leader_election;
         let follower = Follower {
-            lease: Reference {
-                api_version: "coordination.k8s.io/v1".into(),
-                kind: "Lease".into(),
-                namespace: election.resource_namespace.as_str().into(),
-                name: election.resource_name.as_str().into(),
-                ..Reference::default()
-            },
+            lease: self.lease_name(),
             commands: commands.clone(),
             recorder: recorder.clone(),
             metrics: metrics.clone(),

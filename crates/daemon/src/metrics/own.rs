@@ -54,7 +54,7 @@ impl OwnMetrics {
             ))?,
             missing_kinds: families.gauges(def(
                 "loadmaster_missing_kinds",
-                "1 for each kind that cannot be read: because the server does not have it ('absent') or does not let us ('forbidden').",
+                "1 for each kind that cannot be read: because the server does not have it ('absent'), does not let us ('forbidden'), or fails ('failing').",
                 ALPHA,
                 ["group", "resource", "why"],
             ))?,
@@ -119,7 +119,7 @@ impl OwnMetrics {
         self.plugin_overdue.inc([plugin, point]);
     }
 
-    /// Whether a kind cannot be read, and why: `absent` or `forbidden`.
+    /// Whether a kind cannot be read, and why: `absent`, `forbidden` or `failing`.
     pub fn set_missing(&self, group: &str, resource: &str, why: &str, is_missing: bool) {
         self.missing_kinds.set([group, resource, why], f64::from(u8::from(is_missing)));
     }

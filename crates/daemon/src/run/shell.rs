@@ -7,7 +7,6 @@ use std::time::Duration;
 use loadmaster_api::Raw;
 use loadmaster_client::Kind;
 use loadmaster_client::calls::{Calls, Finished, Job};
-use loadmaster_client::kinds::Resource;
 use loadmaster_client::recorder::Recorder;
 use loadmaster_client::watch::{Change, Unavailable};
 use loadmaster_engine::engine::Cycled;
@@ -18,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::extend::{Calling, Extended};
+use super::missing::Missing;
 use super::record::Recording;
 use super::service::Wish;
 use super::{clock, news, observe};
@@ -59,6 +59,8 @@ pub(super) struct Shell {
     pub recorder: Arc<Recorder>,
     pub metrics: Arc<Metrics>,
     pub synced: Condition,
+    /// What cannot be read.
+    pub missing: Missing,
     /// All that is followed.
     pub kinds: Vec<Kind>,
     /// Shows services who leads.
@@ -221,6 +223,7 @@ impl Shell {
             }
             Change::Available(kind) => {
                 tracing::info!(resource = kind.resource().resource, "Can be read again");
+                self.missing.remove(kind);
                 None
             }
             _ => None,
@@ -230,7 +233,12 @@ impl Shell {
         }
     }
 
-    fn is_there(&self, kind: Kind, at: &mut Progress) {
+    fn is_there(&mut self, kind: Kind, at: &mut Progress) {
+        self.missing.remove(kind);
+        self.count_as_there(kind, at);
+    }
+
+    fn count_as_there(&self, kind: Kind, at: &mut Progress) {
         let n_missing = at.missing.len();
         at.missing.retain(|missing| *missing != kind);
         if at.missing.is_empty() && n_missing > 0 {
@@ -240,28 +248,15 @@ impl Shell {
     }
 
     /// Without some kinds decisions are only less informed; without others none is made.
-    fn is_missing(&self, kind: Kind, why: &Unavailable, at: &mut Progress) {
-        let resource = kind.resource();
-        let text = match why {
-            Unavailable::Forbidden { rule } => format!("not allowed to {rule}"),
-            Unavailable::Absent => {
-                let Resource { group, version, resource, .. } = resource;
-                let dot = if group.is_empty() { "" } else { "." };
-                format!("the server has no {resource}{dot}{group} in {version}")
-            }
-            Unavailable::Failing { text } => format!("reading {}: {text}", resource.resource),
-            other => format!("reading {}: {other:?}", resource.resource),
-        };
-        if resource.required {
-            tracing::error!("{text}");
-            if at.missing.contains(&kind) {
+    fn is_missing(&mut self, kind: Kind, why: &Unavailable, at: &mut Progress) {
+        let holds_up = at.missing.contains(&kind);
+        let text = self.missing.add(kind, why, holds_up);
+        if kind.resource().required {
+            if holds_up {
                 self.synced.fail(text);
             }
-        } else {
-            tracing::warn!("{text}: {}", resource.without);
-            if !matches!(why, Unavailable::Failing { .. }) {
-                self.is_there(kind, at);
-            }
+        } else if !matches!(why, Unavailable::Failing { .. }) {
+            self.count_as_there(kind, at);
         }
     }
 
