@@ -5,7 +5,7 @@
 //! | time | one limit for connecting, asking and reading the answer | |
 //! | status | anything but 200 is an error | redirects are not followed |
 //! | TLS | by the URL's scheme; `enableHTTPS` without an authority verifies nothing | HTTP/1.1 only; no proxy from the environment |
-//! | body | what follows the first JSON value is not read | longer than [`ANSWER_BYTES_MIN`] and twice the question is an error |
+//! | body | what follows the first JSON value does not matter | longer than [`ANSWER_BYTES_MIN`] and twice the question is an error |
 //!
 //! Errors are upstream's words as far as they do not name sockets of one connection.
 
@@ -28,6 +28,7 @@ use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
+use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -114,14 +115,17 @@ impl ExtenderClient {
         if status != 200 {
             return Err(format!("failed {action} with extender at URL {url}, code {status}"));
         }
-        match tokio::time::timeout_at(deadline, collect(response.into_body(), bytes_max)).await {
-            Ok(Ok(body)) => {
+        let mut read = BytesMut::new();
+        let whole = collect(response.into_body(), &mut read, bytes_max);
+        let error = match tokio::time::timeout_at(deadline, whole).await {
+            Ok(Ok(())) => {
                 self.keep(connection);
-                Ok(body)
+                return Ok(read.freeze());
             }
-            Ok(Err(text)) => Err(text),
-            Err(_) => Err("context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned()),
-        }
+            Ok(Err(text)) => text,
+            Err(_) => "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned(),
+        };
+        if has_value(&read) { Ok(read.freeze()) } else { Err(error) }
     }
 
     /// The head of the answer. A request that a kept connection did not take goes over a new one.
@@ -211,8 +215,11 @@ fn host(address: &Address) -> &str {
     address.authority.strip_suffix(usual).unwrap_or(&address.authority)
 }
 
-async fn collect(mut body: hyper::body::Incoming, bytes_max: usize) -> Result<Bytes, String> {
-    let mut all = BytesMut::new();
+async fn collect(
+    mut body: hyper::body::Incoming,
+    all: &mut BytesMut,
+    bytes_max: usize,
+) -> Result<(), String> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match lost(&error) {
             ended if ended == "EOF" => "unexpected EOF".to_owned(),
@@ -225,7 +232,13 @@ async fn collect(mut body: hyper::body::Incoming, bytes_max: usize) -> Result<By
             all.extend_from_slice(&piece);
         }
     }
-    Ok(all.freeze())
+    Ok(())
+}
+
+/// Whether a JSON value is in what came. Nothing behind it is needed, so that it does not matter how the body ended.
+fn has_value(read: &[u8]) -> bool {
+    let mut values = serde_json::Deserializer::from_slice(read).into_iter::<IgnoredAny>();
+    matches!(values.next(), Some(Ok(_)))
 }
 
 /// A connection that ended, in Go's words.

@@ -106,8 +106,13 @@ async fn what_a_server_may_do() {
     let failed = "failed filter with extender at URL URL/filter, code 307";
     check(Say(redirect), LATE, code(failed)).await;
     check(SayAndClose(""), LATE, Err(r#"Post "URL/filter": EOF"#)).await;
-    let cut = SayAndClose("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}");
+    let cut = SayAndClose("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"");
     check(cut, LATE, Err("unexpected EOF")).await;
+    // A whole value came.
+    let cut = SayAndClose("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}");
+    check(cut, LATE, Ok("{}")).await;
+    let stalled = SayAndWait("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{} ");
+    check(stalled, SOON, Ok("{} ")).await;
     check(
         SayAndWait(""),
         SOON,
@@ -115,7 +120,7 @@ async fn what_a_server_may_do() {
     )
     .await;
     check(
-        SayAndWait("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"),
+        SayAndWait("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\""),
         SOON,
         Err(
             "context deadline exceeded (Client.Timeout or context cancellation while reading body)",
