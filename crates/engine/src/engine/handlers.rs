@@ -177,7 +177,8 @@ impl Engine {
             self.renominate(None, &pod);
             return;
         };
-        if is_same(&old, &pod) {
+        // Extenders may read what is not kept of a pod, such as its annotations.
+        if is_same(&old, &pod) && self.seat(seat).profile.extenders.is_empty() {
             return;
         }
         let asking = Asking::new(&self.seats, &self.interests, &self.world);

@@ -144,6 +144,19 @@ fn any_event_wakes_whom_an_extender_turned_down() {
     bench.check(&expect!["2 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
 }
 
+/// Extenders read annotations, which are not kept: news of the pod that look like nothing new may be just that.
+#[test]
+fn any_news_of_the_pod_wakes_it() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    bench.extender_says(0, json!({}));
+    bench.said.clear();
+    bench.pass(20);
+    bench.pod("web", json!({}));
+    bench.check(&expect!["1 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
+}
+
 #[test]
 fn extenders_are_asked_one_after_the_other() {
     let both = json!([
