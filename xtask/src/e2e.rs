@@ -6,6 +6,8 @@
 mod beside;
 mod control_plane;
 mod drain;
+mod extender;
+mod gang;
 mod gpushare;
 mod rbac;
 mod record;
@@ -59,6 +61,10 @@ enum What {
     Record(record::Args),
     /// End the leading one of two schedulers in mid-load, again and again.
     Replicas(replicas::Args),
+    /// kube-scheduler and Loadmaster before one extender that misbehaves.
+    Extender(extender::Args),
+    /// Pods that are bound all or none, by the example gang.
+    Gang(gang::Args),
     /// Pods that share GPUs, through the example extenders.
     Gpushare(gpushare::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
@@ -111,6 +117,8 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
         What::Record(args) => record::run(args).await,
+        What::Extender(args) => extender::run(args).await,
+        What::Gang(args) => gang::run(args).await,
         What::Gpushare(args) => gpushare::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
     }

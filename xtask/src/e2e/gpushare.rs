@@ -19,7 +19,7 @@ use super::control_plane::{ControlPlane, Options, free_port};
 use super::credentials::Identity;
 use super::process::Process;
 use super::scheduler::{Chosen, Kind, Setup};
-use super::{load, special, workload};
+use super::{load, programs, special, workload};
 
 const NAMESPACE: &str = "e2e";
 const ACCOUNT: &str = "gpushare-extender";
@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Answers whether all was as it should be; if not, the error says what was not.
 pub async fn run(args: &Args) -> Result<bool> {
-    build()?;
+    programs::examples(&["sample-extender", "gpushare-extender"])?;
     for kind in args.chosen.kinds()? {
         run_one(args, kind).await.with_context(|| kind.name())?;
         println!("{}: {N_PODS} pods share {} devices", kind.name(), u64::from(N_NODES) * N_DEVICES);
@@ -108,7 +108,7 @@ impl Extender {
     /// Starts it and waits until it is ready.
     async fn start(name: &str, folder: &Path, kubeconfig: Option<&Path>) -> Result<Extender> {
         let address = format!("127.0.0.1:{}", free_port()?);
-        let mut command = Command::new(programs()?.join(name));
+        let mut command = Command::new(programs::folder()?.join(name));
         match kubeconfig {
             None => command.arg(&address),
             Some(path) => command.args(["--listen", &address, "--kubeconfig"]).arg(path),
@@ -155,24 +155,6 @@ fn configuration(sample: &Extender, gpushare: &Extender) -> [Value; 2] {
             "bindVerb": "bind", "nodeCacheCapable": true,
             "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": false}]}),
     ]
-}
-
-/// The folder of this program, where the examples are too.
-fn programs() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("finding the target folder")?;
-    Ok(this.parent().context("finding the target folder")?.to_owned())
-}
-
-fn build() -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    // With the features of the workspace, as its tests were built.
-    cargo.args(["build", "--workspace", "--bin", "sample-extender", "--bin", "gpushare-extender"]);
-    if programs()?.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let status = cargo.current_dir(crate::root()?).status().context("running cargo")?;
-    ensure!(status.success(), "building the examples failed");
-    Ok(())
 }
 
 /// Makes the service account and its roles from the example's manifest; the kubeconfig of that account.

@@ -54,6 +54,27 @@ impl Program {
     }
 }
 
+/// Builds examples of ours; the folder in which they are.
+pub fn examples(names: &[&str]) -> Result<PathBuf> {
+    let folder = folder()?;
+    let mut cargo = Command::new("cargo");
+    // With the features of the workspace, as its tests were built.
+    cargo.args(["build", "--workspace"]).args(names.iter().flat_map(|name| ["--bin", name]));
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    match cargo.current_dir(crate::root()?).status().context("running cargo")?.success() {
+        true => Ok(folder),
+        false => bail!("building {} failed", names.join(", ")),
+    }
+}
+
+/// The folder of this program, where the examples are too.
+pub fn folder() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("finding the target folder")?;
+    Ok(this.parent().context("finding the target folder")?.to_owned())
+}
+
 fn conformance() -> Result<PathBuf> {
     Ok(crate::root()?.join("conformance"))
 }

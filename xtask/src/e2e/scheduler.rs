@@ -56,6 +56,11 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    /// Only Loadmaster, or a scheduler made from it.
+    pub fn only(loadmaster: PathBuf) -> Chosen {
+        Chosen { scheduler: Choice::Loadmaster, loadmaster: Some(loadmaster) }
+    }
+
     /// The chosen ones, after a look whether they can be started.
     pub fn kinds(&self) -> Result<Vec<Kind>> {
         let kinds = match self.scheduler {
@@ -132,25 +137,38 @@ pub struct Setup<'a> {
     pub extenders: &'a [serde_json::Value],
     /// Whose pods it places.
     pub scheduler_name: &'a str,
+    /// More fields of its configuration, which go before those made here.
+    pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl<'a> Setup<'a> {
     /// One that leads at once, with the default profile.
     pub fn new(name: &'a str, folder: &'a Path, kubeconfig: &'a Path) -> Setup<'a> {
-        let scheduler_name = "default-scheduler";
-        Setup { name, folder, kubeconfig, leader_elect: false, extenders: &[], scheduler_name }
+        Setup {
+            name,
+            folder,
+            kubeconfig,
+            leader_elect: false,
+            extenders: &[],
+            scheduler_name: "default-scheduler",
+            more: serde_json::Map::new(),
+        }
     }
 }
 
 fn configuration(setup: &Setup<'_>) -> serde_json::Value {
-    json!({
+    let mut configuration = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": setup.kubeconfig, "qps": QPS, "burst": QPS},
         "leaderElection": {"leaderElect": setup.leader_elect},
         "extenders": setup.extenders,
         "profiles": [{"schedulerName": setup.scheduler_name}],
-    })
+    });
+    for (field, value) in &setup.more {
+        configuration[field] = value.clone();
+    }
+    configuration
 }
 
 /// A running scheduler. Dropping it kills it.
