@@ -3,12 +3,14 @@
 use loadmaster_api::Quantity;
 use serde_json::{Map, Value, json};
 
+use crate::custom::{definition, strategy};
 use crate::object::{entries, members_mut, meta, meta_mut};
 use crate::schema::{Kind, empty, schema};
 
 /// Resources whose `metadata.generation` counts changes of what is wanted.
 const COUNTED: &[&str] = &[
     "cronjobs",
+    "customresourcedefinitions",
     "daemonsets",
     "deployments",
     "deviceclasses",
@@ -43,6 +45,9 @@ const KEPT: &[&str] = &[
 
 /// Prepares a typed object with defaults for being stored the first time.
 pub fn prepare_create(kind: &Kind, value: &mut Value) {
+    if let Some(custom) = kind.custom() {
+        return strategy::prepare_create(&custom, value);
+    }
     meta_mut(value).remove("generation");
     if COUNTED.contains(&kind.resource) {
         meta_mut(value).insert("generation".to_owned(), 1.into());
@@ -65,6 +70,10 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
             reset_status(kind, value);
             job_selector(value);
             job_labels(value);
+        }
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            members_mut(value).remove("status");
+            definition::note_storage(value);
         }
         _ if kind.has_status() => reset_status(kind, value),
         _ => {}
@@ -112,15 +121,26 @@ fn entries_of(map: &Value) -> usize {
     map.as_object().map_or(0, Map::len)
 }
 
-/// Makes an update through a (sub)resource change only what that may change.
-pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Value) {
+/// Keeps the metadata that clients may not change.
+pub fn keep_metadata(old: &Value, new: &mut Value) {
     for field in KEPT {
         copy(&old["metadata"], meta_mut(new), field);
     }
     meta_mut(new).remove("selfLink");
+}
+
+/// Makes an update through a (sub)resource change only what that may change.
+pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Value) {
+    if let Some(custom) = kind.custom() {
+        return strategy::prepare_update(&custom, subresource, old, new);
+    }
+    keep_metadata(old, new);
     match subresource {
         "" if kind.has_status() => {
             copy(old, members_mut(new), "status");
+            if definition::is(kind) {
+                definition::note_storage(new);
+            }
             if kind.is("", "namespaces") {
                 // Only the finalize subresource lets go of a namespace.
                 let finalizers = &old["spec"]["finalizers"];

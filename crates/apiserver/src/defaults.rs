@@ -76,6 +76,7 @@ fn inner<'a>(members: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<Str
 fn of_type(name: &str, it: &mut Map<String, Value>) {
     match name {
         "core/v1.Pod" => pod(it),
+        "apiextensions/v1.CustomResourceDefinition" => crate::custom::definition::default(it),
         "core/v1.PodSpec" => pod_spec(it),
         "core/v1.Container" | "core/v1.EphemeralContainerCommon" => container(it),
         "core/v1.ContainerPort" | "core/v1.EndpointPort" => set(it, "protocol", "TCP"),

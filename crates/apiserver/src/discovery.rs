@@ -97,7 +97,7 @@ fn resource_list(kinds: &Kinds, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     for kind in kinds.iter().filter(|it| it.group == group && it.version == version) {
         let mut entry = json!({"name": kind.resource, "singularName": kind.singular,
-            "namespaced": kind.is_namespaced, "kind": kind.kind, "verbs": kind.verbs});
+            "namespaced": kind.is_namespaced, "kind": kind.kind, "verbs": kind.told_verbs()});
         if !kind.short_names.is_empty() {
             entry["shortNames"] = json!(kind.short_names);
         }
@@ -149,7 +149,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
         "responseKind": response_kind(kind.group, kind.version, kind.kind),
         "scope": if kind.is_namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": kind.verbs,
+        "verbs": kind.told_verbs(),
     });
     if !kind.short_names.is_empty() {
         entry["shortNames"] = json!(kind.short_names);

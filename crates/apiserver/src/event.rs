@@ -1,5 +1,5 @@
-//! Events are one set of objects with two forms: `v1`, in which they are stored, and `events.k8s.io/v1`, in which
-//! schedulers write them.
+//! Objects that are stored in another form than they are shown: events, which are `v1` in the store and
+//! `events.k8s.io/v1` when schedulers write them, and custom objects, which are stored in one of their versions.
 
 use serde_json::{Map, Value};
 
@@ -19,11 +19,14 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Whether a kind is stored in another form than its own.
 pub fn is_other(kind: &Kind) -> bool {
-    kind.is("events.k8s.io", "events")
+    kind.custom.is_some() || kind.is("events.k8s.io", "events")
 }
 
 /// A stored value in the form of its kind.
 pub fn shown(kind: &Kind, mut value: Value) -> Value {
+    if let Some(custom) = kind.custom() {
+        return custom.shown(value);
+    }
     if is_other(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (stored, shown));
         value["apiVersion"] = "events.k8s.io/v1".into();
@@ -33,6 +36,9 @@ pub fn shown(kind: &Kind, mut value: Value) -> Value {
 
 /// A value of a kind in the form it is stored.
 pub fn stored(kind: &Kind, mut value: Value) -> Value {
+    if let Some(custom) = kind.custom() {
+        return custom.stored(value);
+    }
     if is_other(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (shown, stored));
         value["apiVersion"] = "v1".into();

@@ -23,6 +23,7 @@ pub mod status;
 pub mod store;
 
 mod admit;
+mod custom;
 mod defaults;
 mod discovery;
 mod event;

@@ -162,7 +162,10 @@ pub fn selectable(kind: &Kind) -> &'static [Selectable] {
 
 /// What the selectable fields of an object are, in the same order.
 pub fn selectable_values(kind: &Kind, value: &Value) -> Box<[Box<str>]> {
-    selectable(kind).iter().map(|it| it.value(value).into()).collect()
+    match kind.custom() {
+        Some(custom) => custom.slots.iter().map(|it| it.text(value).into()).collect(),
+        None => selectable(kind).iter().map(|it| it.value(value).into()).collect(),
+    }
 }
 
 /// Differs when the rules do by which fields are taken from objects.
@@ -176,6 +179,10 @@ pub fn selectable_field(kind: &Kind, name: &str) -> Option<Field> {
         "metadata.name" => return Some(Field::Name),
         "metadata.namespace" => return Some(Field::Namespace),
         _ => {}
+    }
+    if let Some(custom) = kind.custom() {
+        let found = custom.selectable.iter().find(|(known, _)| known == name);
+        return found.map(|(_, slot)| Field::Slot(*slot));
     }
     // The other form of an event has other names.
     let name = match name.strip_prefix("regarding.") {

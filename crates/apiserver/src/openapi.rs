@@ -4,6 +4,7 @@
 use http::HeaderMap;
 use serde_json::{Map, Value, json};
 
+use crate::custom::openapi as custom_openapi;
 use crate::schema::{Field, Kind, Kinds, Patch, Schema, Shape, Topology, TypeId, schema};
 use crate::server::Answer;
 
@@ -40,12 +41,19 @@ fn document(kinds: &[&Kind]) -> Value {
     let mut schemas = Schemas { schema: schema(), kinds, out: Map::new() };
     let mut paths = Map::new();
     for kind in kinds {
+        add_paths(kind, &mut paths);
+        if let Some(custom) = kind.custom() {
+            for name in ["meta/v1.ObjectMeta", "meta/v1.ListMeta"] {
+                schema().find(name).into_iter().for_each(|id| schemas.add(id));
+            }
+            custom_openapi::add(kind, &custom, &mut schemas.out);
+            continue;
+        }
         schemas.add(kind.type_id);
         let list = schema().find_kind(kind.group, kind.version, &format!("{}List", kind.kind));
         if let (Some(list), true) = (list, kind.table.is_some()) {
             schemas.add(list);
         }
-        add_paths(kind, &mut paths);
     }
     if let Some(id) = schema().find("meta/v1.DeleteOptions") {
         schemas.add(id);
@@ -65,8 +73,11 @@ fn add_paths(kind: &Kind, paths: &mut Map<String, Value>) {
     };
     let namespace = if kind.is_namespaced { "/namespaces/{namespace}" } else { "" };
     let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
-    let body = json!({"content": {"application/json":
-        {"schema": {"$ref": reference(schema().get(kind.type_id).name)}}}});
+    let of_body = match kind.custom {
+        Some(_) => custom_openapi::reference(&custom_openapi::name(kind)),
+        None => json!({"$ref": reference(schema().get(kind.type_id).name)}),
+    };
+    let body = json!({"content": {"application/json": {"schema": of_body}}});
     let operation = |action: &str, parameters: &[&str]| {
         let parameter =
             |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string"}});

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use loadmaster_stdx::Map;
 
-pub use kinds::{Kind, Kinds, Subresource, api_version};
+pub use kinds::{Kind, Kinds, Subresource, api_version, interned};
 pub use read::{Problem, Reading, empty, read};
 
 /// A type in the [`Schema`].

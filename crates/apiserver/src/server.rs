@@ -6,9 +6,11 @@ mod answer;
 mod body;
 mod bootstrap;
 mod create;
+mod definitions;
 mod delete;
 mod durability;
 mod list;
+mod news;
 mod patch;
 mod pods;
 mod review;
@@ -25,7 +27,6 @@ use http::{Method, Request, Response};
 use jiff::Timestamp;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
-use tokio::sync::watch as news;
 
 pub use answer::Answer;
 pub(crate) use answer::partial as partial_metadata;
@@ -35,6 +36,7 @@ pub(crate) use scale::selector_text;
 pub(crate) use watch::gone_frame;
 
 use crate::auth::{Authorizer, Tokens, User};
+use crate::custom::registry::Registry;
 use crate::object::{key_of, parsed};
 use crate::request::{Form, Query, Target, verb};
 use crate::schema::{Kind, Kinds};
@@ -69,11 +71,12 @@ pub struct ApiServer {
 }
 
 struct Shared {
-    kinds: Kinds,
+    built_in: Kinds,
+    /// Everything that is served, custom resources included.
+    registry: Registry,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     state: Mutex<State>,
-    /// Told the revision after each write, by table.
-    news: Vec<news::Sender<u64>>,
+    news: news::News,
     clock: Clock,
     authorizer: Authorizer,
     tokens: Tokens,
@@ -109,6 +112,7 @@ impl ApiServer {
     pub fn new(options: Options) -> Result<ApiServer, ApiError> {
         let server = ApiServer::over(Store::new(options.limits), None, options);
         server.bootstrap()?;
+        server.look_at_definitions();
         Ok(server)
     }
 
@@ -119,14 +123,14 @@ impl ApiServer {
         options: Options,
     ) -> ApiServer {
         let kinds = Kinds::new(&mut store, &options.also_serve);
-        let first = store.revision();
-        let news = store.tables().map(|_| news::Sender::new(first)).collect();
+        let news = news::News::new(store.revision());
         let rng = Rng::new(options.seed);
         #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
         let state = Mutex::new(State { store, rng, n_addresses: 1 });
         ApiServer {
             shared: Arc::new(Shared {
-                kinds,
+                registry: Registry::new(kinds.clone()),
+                built_in: kinds,
                 state,
                 news,
                 clock: options.clock,
@@ -144,8 +148,8 @@ impl ApiServer {
     }
 
     /// The resources served.
-    pub fn kinds(&self) -> &Kinds {
-        &self.shared.kinds
+    pub fn kinds(&self) -> Arc<Kinds> {
+        self.shared.registry.kinds()
     }
 
     /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
@@ -159,8 +163,8 @@ impl ApiServer {
         let Some(target) = Target::parse(path) else {
             return self.answer_other(path, request);
         };
-        let kind = self
-            .kinds()
+        let kinds = self.kinds();
+        let kind = kinds
             .find(&target.group, &target.version, &target.resource)
             .ok_or_else(ApiError::no_such_resource)?;
         let verb =
@@ -176,7 +180,11 @@ impl ApiServer {
             headers: request.headers(),
             body: request.body(),
         };
-        self.dispatch(&call, verb)
+        let mut response = self.dispatch(&call, verb)?;
+        if let Some(warning) = kind.custom().and_then(|it| it.warning.clone()) {
+            answer::warn(&mut response, &warning);
+        }
+        Ok(response)
     }
 
     fn check_verb(&self, kind: &Kind, target: &Target, verb: &str) -> Result<(), ApiError> {
@@ -231,9 +239,9 @@ impl ApiServer {
             "/healthz" | "/livez" | "/readyz" => Some(Answer::text(200, "ok")),
             "/version" => Some(Answer::json(&discovery::version())),
             _ if path.starts_with("/openapi") => {
-                openapi::answer(self.kinds(), path, request.headers())
+                openapi::answer(&self.kinds(), path, request.headers())
             }
-            _ => discovery::answer(self.kinds(), path, request.headers()),
+            _ => discovery::answer(&self.kinds(), path, request.headers()),
         };
         Ok(answer.unwrap_or_else(|| Answer::text(404, "404 page not found\n")).into_response())
     }
@@ -247,8 +255,14 @@ impl ApiServer {
         (self.shared.clock)()
     }
 
-    /// Tells that a table has changed: its watchers, or the journal, which tells them when the change is on disk.
+    /// Tells of a write: definitions are acted upon, and the watchers of the table wake.
     fn announce(&self, table: TableId, revision: u64) {
+        self.act_on_definitions(table);
+        self.tell(table, revision);
+    }
+
+    /// Tells the watchers of a table that it has changed, or the journal, which tells them when the change is on disk.
+    fn tell(&self, table: TableId, revision: u64) {
         match &self.shared.journal {
             Some(journal) => journal.wake(),
             None => self.publish(table, revision),
@@ -257,18 +271,14 @@ impl ApiServer {
 
     /// Wakes the watchers of a table.
     fn publish(&self, table: TableId, revision: u64) {
-        if let Some(sender) = self.shared.news.get(table.index()) {
-            sender.send_if_modified(|known| {
-                let is_newer = revision > *known;
-                *known = revision.max(*known);
-                is_newer
-            });
-        }
+        self.shared.news.announce(table, revision);
+        let shown = self.shared.journal.as_ref().map_or(u64::MAX, |it| it.durable());
+        self.shared.news.end_shown(shown);
     }
 
     /// The kind of a resource the server itself needs.
     fn own_kind(&self, group: &str, resource: &str) -> Result<&Kind, ApiError> {
-        self.kinds().named(group, resource).ok_or_else(ApiError::no_such_resource)
+        self.shared.built_in.named(group, resource).ok_or_else(ApiError::no_such_resource)
     }
 
     /// An object as it is stored.

@@ -41,6 +41,24 @@ impl Cause {
         Cause::new("FieldValueInvalid", message, field, detail)
     }
 
+    /// A value of a wrong type.
+    pub fn type_invalid(field: impl Into<String>, value: &Value, detail: &str) -> Cause {
+        let message = format!("Invalid value: {}", printed(value));
+        Cause::new("FieldValueTypeInvalid", message, field, detail)
+    }
+
+    /// A value that cannot be and is not shown.
+    pub fn invalid_unshown(field: impl Into<String>, detail: &str) -> Cause {
+        Cause::new("FieldValueInvalid", "Invalid value".to_owned(), field, detail)
+    }
+
+    /// More entries than there may be.
+    pub fn too_many(field: impl Into<String>, n: i64, max: i64) -> Cause {
+        let items = if max == 1 { "item" } else { "items" };
+        let detail = format!("must have at most {max} {items}");
+        Cause::new("FieldValueTooMany", format!("Too many: {n}"), field, &detail)
+    }
+
     /// A field that may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Cause {
         Cause::new("FieldValueForbidden", "Forbidden".to_owned(), field, detail)
@@ -62,7 +80,8 @@ impl Cause {
 
     /// More than fits.
     pub fn too_long(field: impl Into<String>, bytes_max: usize) -> Cause {
-        let detail = format!("may not be more than {bytes_max} bytes");
+        let bytes = if bytes_max == 1 { "byte" } else { "bytes" };
+        let detail = format!("may not be more than {bytes_max} {bytes}");
         Cause::new("FieldValueTooLong", "Too long".to_owned(), field, &detail)
     }
 
@@ -82,8 +101,15 @@ impl Cause {
     }
 }
 
-fn printed(value: &Value) -> String {
-    value.to_string()
+/// As Go prints a value in a complaint: what holds others as JSON that is safe within HTML.
+pub fn printed(value: &Value) -> String {
+    let text = value.to_string();
+    match value {
+        Value::Array(_) | Value::Object(_) => {
+            text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+        }
+        _ => text,
+    }
 }
 
 /// Several complaints as upstream joins them.

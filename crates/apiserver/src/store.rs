@@ -15,6 +15,7 @@
 mod change;
 mod filter;
 mod object;
+mod reindex;
 mod restore;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ mod pod;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::custom::table as custom_table;
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::server::partial_metadata;
@@ -48,8 +49,10 @@ impl Include {
 
 /// A row for an object.
 pub fn row(kind: &Kind, object: &Value, now: Timestamp, include: Include) -> Value {
-    let cells: Vec<Value> =
-        columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect();
+    let cells: Vec<Value> = match kind.custom() {
+        Some(custom) => custom_table::cells(&custom.columns, object, now),
+        None => columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect(),
+    };
     let object = match include {
         Include::Nothing => Value::Null,
         Include::Metadata => partial_metadata(object),
@@ -69,7 +72,13 @@ pub fn table(kind: &Kind, metadata: &Value, rows: &[Value], with_columns: bool) 
             "priority": i32::from(column.is_wide),
         })
     };
-    let definitions: Vec<Value> = columns::of(kind).iter().map(definition).collect();
+    let definitions: Vec<Value> = match kind.custom() {
+        Some(custom) => {
+            let own = custom.columns.iter().map(custom_table::Column::definition);
+            std::iter::once(definition(&columns::NAME)).chain(own).collect()
+        }
+        None => columns::of(kind).iter().map(definition).collect(),
+    };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",

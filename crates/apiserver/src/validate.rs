@@ -2,10 +2,11 @@
 //! nodes, services and priority classes.
 
 mod pod;
-mod text;
+pub(crate) mod text;
 
 use serde_json::Value;
 
+use crate::custom::{check, definition, strategy};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
 use crate::status::Cause;
@@ -13,6 +14,10 @@ use crate::status::Cause;
 /// Complaints about a new object, with its defaults.
 pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
     let mut causes = metadata(kind, value);
+    if let Some(custom) = kind.custom() {
+        causes.extend(strategy::check_create(&custom, value));
+        return causes;
+    }
     let spec = &value["spec"];
     match (kind.group, kind.resource) {
         ("", "pods") => pod::spec(spec, "spec", &mut causes),
@@ -25,6 +30,9 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("", "nodes") => node(spec, &mut causes),
         ("", "services") => service(spec, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            causes.extend(check::create(value));
+        }
         _ => {}
     }
     causes
@@ -32,8 +40,18 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
 
 /// Complaints about a change through a (sub)resource.
 pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
+    if let Some(custom) = kind.custom() {
+        let mut causes = metadata(kind, new);
+        causes.extend(strategy::check_update(&custom, subresource, old, new));
+        return causes;
+    }
     if !matches!(subresource, "" | "ephemeralcontainers" | "resize") {
         return Vec::new();
+    }
+    if definition::is(kind) {
+        let mut causes = metadata(kind, new);
+        causes.extend(check::update(old, new));
+        return causes;
     }
     let mut causes = create(kind, new);
     match (kind.group, kind.resource) {
@@ -101,7 +119,7 @@ fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
     let name = meta(value, "name");
     let complaints = if kind.group == "rbac.authorization.k8s.io" {
         text::path_segment(name)
-    } else if NAMED_BY_LABEL.contains(&kind.resource) {
+    } else if kind.group.is_empty() && NAMED_BY_LABEL.contains(&kind.resource) {
         text::label_name(name)
     } else {
         text::subdomain(name)

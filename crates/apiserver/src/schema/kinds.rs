@@ -1,6 +1,14 @@
 //! The resources that are served.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+#[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+use std::sync::{Mutex, PoisonError};
+
+use loadmaster_stdx::Set;
+
 use super::{TypeId, schema};
+use crate::custom::{Live, Version};
 use crate::store::{Store, TableId};
 
 /// A resource.
@@ -22,6 +30,8 @@ pub struct Kind {
     pub type_id: TypeId,
     /// Where the objects are; none for those that are only answered.
     pub table: Option<TableId>,
+    /// Present for what a definition defines; `type_id` is that of bare metadata then.
+    pub(crate) custom: Option<Live>,
 }
 
 /// A part of a resource with a path of its own.
@@ -54,6 +64,26 @@ impl Kind {
         self.group == group && self.resource == resource
     }
 
+    /// What a definition says of it; none if it is built in.
+    pub(crate) fn custom(&self) -> Option<Arc<Version>> {
+        self.custom.as_ref().map(Live::get)
+    }
+
+    /// The kind of its lists.
+    pub fn list_kind(&self) -> Cow<'static, str> {
+        match self.custom() {
+            Some(custom) => Cow::Owned(custom.list_kind.clone()),
+            None => Cow::Owned(format!("{}List", self.kind)),
+        }
+    }
+
+    /// The verbs that discovery tells of: while its definition goes, nothing is to be made or changed.
+    pub(crate) fn told_verbs(&self) -> Vec<&'static str> {
+        let is_going = self.custom().is_some_and(|it| it.is_terminating);
+        let told = |verb: &&&str| !is_going || !matches!(**verb, "create" | "patch" | "update");
+        self.verbs.iter().filter(told).copied().collect()
+    }
+
     /// Whether objects have a status that only the status subresource writes.
     pub fn has_status(&self) -> bool {
         self.subresources.iter().any(|it| it.name == "status")
@@ -70,16 +100,31 @@ pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
+#[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+static NAMES: Mutex<Option<Set<&'static str>>> = Mutex::new(None);
+
+/// A name that lives as long as the process, each text once. Names of built-in kinds do anyway; those of custom ones are
+/// few and come again.
+pub fn interned(name: &str) -> &'static str {
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let kept: &'static str = name.to_owned().leak();
+    names.insert(kept);
+    kept
+}
+
 static KINDS: &str = include_str!("kinds.txt");
 
 /// All resources served.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Kinds(Vec<Kind>);
 
 /// Groups whose objects would be stored without having the effect their users rely on: they are not served.
 const NOT_SERVED: &[&str] = &[
     "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
     "flowcontrol.apiserver.k8s.io",
     "internal.apiserver.k8s.io",
     "storagemigration.k8s.io",
@@ -144,6 +189,12 @@ impl Kinds {
             && own.all(|(_, rest)| !stable.contains(&resource(rest)))
     }
 
+    /// The built-in ones of these, with others behind them.
+    pub(crate) fn with_custom(&self, custom: impl Iterator<Item = Kind>) -> Kinds {
+        let built_in = self.0.iter().filter(|it| it.custom.is_none()).cloned();
+        Kinds(built_in.chain(custom).collect())
+    }
+
     /// In the order of discovery.
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
         self.0.iter()
@@ -204,6 +255,7 @@ fn parse_kind(words: &[&'static str]) -> Option<Kind> {
         subresources: Vec::new(),
         type_id: schema().find_kind(group, version, kind)?,
         table: None,
+        custom: None,
     })
 }
 

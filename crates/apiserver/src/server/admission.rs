@@ -14,6 +14,10 @@ const TOLERATION_SECONDS: i64 = 300;
 
 impl ApiServer {
     pub(super) fn admit(&self, kind: &Kind, value: &mut Value) -> Result<(), ApiError> {
+        if kind.custom().is_some_and(|it| it.is_terminating) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(ApiError::forbidden(kind, meta(value, "name"), why));
+        }
         match (kind.group, kind.resource) {
             ("", "pods") => {
                 self.set_priority(kind, value)?;

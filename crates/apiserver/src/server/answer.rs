@@ -127,12 +127,17 @@ impl Answer {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         for warning in self.warnings {
-            let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-                headers.append(header::WARNING, value);
-            }
+            warn(&mut response, &warning);
         }
         response
+    }
+}
+
+/// Adds a text for people.
+pub(super) fn warn(response: &mut Response<Body>, text: &str) {
+    let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(header::WARNING, value);
     }
 }
 

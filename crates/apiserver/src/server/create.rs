@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::{Answer, ApiServer, Call, spelled, uid};
+use crate::custom::{Live, definition};
 use crate::object::{draft, key_of, meta, meta_mut};
 use crate::request::{FieldValidation, content_type};
 use crate::schema::{Kind, TypeId, read, schema};
@@ -22,16 +23,19 @@ pub(super) struct Expected<'a> {
     pub version: &'a str,
     pub kind: &'a str,
     pub type_id: TypeId,
+    /// Present for custom objects.
+    pub custom: Option<&'a Live>,
 }
 
 impl<'a> Expected<'a> {
     /// An object of the resource itself.
-    pub fn of(kind: &Kind) -> Expected<'a> {
+    pub fn of(kind: &'a Kind) -> Expected<'a> {
         Expected {
             group: kind.group,
             version: kind.version,
             kind: kind.kind,
             type_id: kind.type_id,
+            custom: kind.custom.as_ref(),
         }
     }
 
@@ -59,7 +63,7 @@ impl ApiServer {
                 ))
             })?,
             "application/yaml" => yaml(call.body)?,
-            proto::MEDIA_TYPE => {
+            proto::MEDIA_TYPE if expected.custom.is_none() => {
                 let (value, kind) = from_protobuf(call.body, expected.type_id)?;
                 check_kind(&kind.0, &kind.1, expected)?;
                 value
@@ -84,8 +88,11 @@ impl ApiServer {
                 "{kind} in version {version:?} cannot be handled as a {kind}: {what}"
             ))
         };
-        let reading =
-            read(schema(), expected.type_id, value).map_err(|problem| cannot(problem.0))?;
+        let reading = match expected.custom {
+            Some(custom) => custom.get().decode(value),
+            None => read(schema(), expected.type_id, value),
+        };
+        let reading = reading.map_err(|problem| cannot(problem.0))?;
         let mut value = reading.value;
         value["apiVersion"] = expected.api_version().into();
         value["kind"] = expected.kind.into();
@@ -102,7 +109,10 @@ impl ApiServer {
         if !call.target.name.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let (value, warnings) = self.read_body(call, Expected::of(call.kind))?;
+        let (value, mut warnings) = self.read_body(call, Expected::of(call.kind))?;
+        if definition::is(call.kind) {
+            warnings.extend(definition::format_warnings(None, &value));
+        }
         let dry_run = call.query.dry_run()?;
         let value = self.create_value(call.kind, &call.target.namespace, value, dry_run)?;
         let shown = event::shown(call.kind, value);

@@ -9,6 +9,7 @@ use super::body::Body;
 use super::list::prefix;
 use super::{Answer, ApiServer, Call, spelled};
 use crate::admit;
+use crate::custom::definition;
 use crate::object::{draft, entries, meta, meta_mut, parsed};
 use crate::request::content_type;
 use crate::schema::{Kind, read, schema};
@@ -106,6 +107,10 @@ const RETURNED: &[&str] = &[
     "resourceslices",
 ];
 
+fn is_returned(kind: &Kind) -> bool {
+    kind.custom.is_none() && RETURNED.contains(&kind.resource)
+}
+
 /// What came of a deletion.
 pub(super) enum Deleted {
     /// It is gone.
@@ -124,7 +129,7 @@ impl ApiServer {
         let deleted = self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
         let now = self.now();
         let answer = match deleted {
-            Deleted::Gone(value) if !RETURNED.contains(&call.kind.resource) => {
+            Deleted::Gone(value) if !is_returned(call.kind) => {
                 let mut details = json!({"name": target.name, "kind": call.kind.resource,
                     "uid": meta(&value, "uid")});
                 if !call.kind.group.is_empty() {
@@ -157,8 +162,10 @@ impl ApiServer {
                 Err(error) => return Err(error),
             }
         }
-        let list = format!("{}List", call.kind.kind);
+        let list = call.kind.list_kind();
+        // Custom lists have no type, and no other form than JSON.
         let id = schema().find_kind(call.kind.group, call.kind.version, &list);
+        let id = id.or(call.kind.custom.is_some().then_some(call.kind.type_id));
         let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
         let value = json!({"kind": list, "apiVersion": call.kind.api_version(),
             "metadata": {"resourceVersion": page.revision.to_string()}, "items": items});
@@ -192,7 +199,10 @@ impl ApiServer {
             };
             match written {
                 Ok(object) if done => return Ok(Deleted::Gone(parsed(&object)?)),
-                Ok(object) => return Ok(Deleted::Marked(parsed(&object)?)),
+                Ok(object) => {
+                    self.delete_objects_of(kind, name)?;
+                    return Ok(Deleted::Marked(parsed(&object)?));
+                }
                 Err(Refused::Missing) => return Err(ApiError::not_found(kind, name)),
                 Err(Refused::Changed | Refused::Exists) => {}
             }
@@ -237,6 +247,11 @@ impl ApiServer {
         let held = !entries(&old["metadata"]["finalizers"]).is_empty();
         if is_marked && grace >= left && (held || left > 0 || kind.resource == "namespaces") {
             return None;
+        }
+        if definition::is(kind) {
+            let now = spelled(self.now());
+            definition::mark_terminating(&mut new, &now);
+            return (!is_marked).then_some(new);
         }
         let at = self.now() + jiff::SignedDuration::from_secs(grace);
         let metadata = meta_mut(&mut new);

@@ -46,6 +46,7 @@ impl ApiServer {
         let source = Changes { server: Arc::downgrade(&server.shared), names: Arc::default() };
         let journal = pending.start(source, compaction);
         server.bootstrap().map_err(OpenError::Cluster)?;
+        server.look_at_definitions();
         Ok((server, journal))
     }
 

@@ -63,9 +63,9 @@ impl ApiServer {
                 Ok(Answer::of(200, proto::MEDIA_TYPE, bytes).into_response())
             }
             (View::Whole, Encoding::Json) => {
-                let (kind, version) = (call.kind.kind, call.kind.api_version());
+                let (kind, version) = (call.kind.list_kind(), call.kind.api_version());
                 let empty = format!(
-                    "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[]}}"
+                    "{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[]}}"
                 );
                 Ok(json_list(call.kind, &empty, Render::Whole, page.objects))
             }

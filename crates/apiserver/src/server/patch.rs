@@ -14,6 +14,9 @@ use crate::{event, strategic};
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
     application/strategic-merge-patch+json";
 
+/// How to merge custom objects strategically is not known.
+const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json";
+
 /// The most operations of a JSON patch, as upstream's limit.
 const N_OPERATIONS_MAX: usize = 10_000;
 
@@ -40,8 +43,11 @@ impl Patch {
             "application/merge-patch+json" => {
                 Ok(Patch::Merge(serde_json::from_slice(call.body).map_err(bad)?))
             }
-            "application/strategic-merge-patch+json" => {
+            "application/strategic-merge-patch+json" if call.kind.custom.is_none() => {
                 Ok(Patch::Strategic(serde_json::from_slice(call.body).map_err(bad)?))
+            }
+            _ if call.kind.custom.is_some() => {
+                Err(ApiError::unsupported_media_type(ACCEPTED_CUSTOM))
             }
             _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
         }

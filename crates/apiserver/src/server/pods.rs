@@ -24,7 +24,8 @@ impl ApiServer {
     pub(super) fn bind(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let pods = self.own_kind("", "pods")?;
         let id = schema().find("core/v1.Binding").ok_or_else(ApiError::no_such_resource)?;
-        let expected = Expected { group: "", version: "v1", kind: "Binding", type_id: id };
+        let expected =
+            Expected { group: "", version: "v1", kind: "Binding", type_id: id, custom: None };
         let (binding, warnings) = self.read_body(call, expected)?;
         let name = meta(&binding, "name");
         if !call.target.name.is_empty() && name != call.target.name {
@@ -71,7 +72,13 @@ impl ApiServer {
     /// `POST pods/NAME/eviction`: a deletion that disruption budgets may forbid.
     pub(super) fn evict(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let id = schema().find("policy/v1.Eviction").ok_or_else(ApiError::no_such_resource)?;
-        let expected = Expected { group: "policy", version: "v1", kind: "Eviction", type_id: id };
+        let expected = Expected {
+            group: "policy",
+            version: "v1",
+            kind: "Eviction",
+            type_id: id,
+            custom: None,
+        };
         let (eviction, _) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
         if meta(&eviction, "name") != name {
@@ -143,6 +150,7 @@ impl ApiServer {
             version: sub.version,
             kind: sub.kind,
             type_id: sub.type_id,
+            custom: None,
         };
         let (mut request, warnings) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());

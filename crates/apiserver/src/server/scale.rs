@@ -7,6 +7,7 @@ use super::body::Body;
 use super::create::Expected;
 use super::{Answer, ApiServer, Call, Rewritten};
 use crate::object::{meta, parsed};
+use crate::schema::Kind;
 use crate::status::{ApiError, Cause};
 
 impl ApiServer {
@@ -17,10 +18,11 @@ impl ApiServer {
             version: sub.version,
             kind: sub.kind,
             type_id: sub.type_id,
+            custom: None,
         };
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let scale = if verb == "get" {
-            scale_of(&parsed(&*self.stored(call.kind, key.0, key.1)?)?)
+            scale_of(call.kind, &parsed(&*self.stored(call.kind, key.0, key.1)?)?)
         } else {
             let wanted = match verb {
                 "update" => Some(self.read_body(call, expected)?.0),
@@ -29,7 +31,7 @@ impl ApiServer {
             let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
                 let wanted = match &wanted {
                     Some(wanted) => wanted.clone(),
-                    None => self.patched(call, expected, &scale_of(old))?,
+                    None => self.patched(call, expected, &scale_of(call.kind, old))?,
                 };
                 let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
                 if replicas < 0 {
@@ -41,7 +43,10 @@ impl ApiServer {
                     return Err(ApiError::invalid(call.kind, key.1, &[cause]));
                 }
                 let mut new = old.clone();
-                new["spec"]["replicas"] = replicas.into();
+                match call.kind.custom().and_then(|it| it.scale.clone()) {
+                    Some(scale) => scale.replicas.set(&mut new, replicas.into()),
+                    None => new["spec"]["replicas"] = replicas.into(),
+                }
                 let revision = meta(&wanted, "resourceVersion");
                 if !revision.is_empty() {
                     new["metadata"]["resourceVersion"] = revision.into();
@@ -49,29 +54,43 @@ impl ApiServer {
                 self.updated(call.kind, "", old, new)
             })?;
             match rewritten {
-                Rewritten::Stored(object) => scale_of(&parsed(&object)?),
-                Rewritten::Dry(value) => scale_of(&value),
+                Rewritten::Stored(object) => scale_of(call.kind, &parsed(&object)?),
+                Rewritten::Dry(value) => scale_of(call.kind, &value),
             }
         };
         Ok(Answer::value(200, sub.type_id, &scale, call.form).into_response())
     }
 }
 
-fn scale_of(workload: &Value) -> Value {
+fn scale_of(kind: &Kind, workload: &Value) -> Value {
+    let custom = kind.custom();
+    let scale = custom.as_ref().and_then(|it| it.scale.as_ref());
+    let number = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or(0);
+    let (wanted, current, selector) = match scale {
+        Some(scale) => (
+            number(scale.replicas.first(workload)),
+            number(scale.current.first(workload)),
+            scale.selector.as_ref().map(|it| it.text(workload)).unwrap_or_default(),
+        ),
+        None => (
+            number(workload["spec"].get("replicas")),
+            number(workload["status"].get("replicas")),
+            selector_text(&workload["spec"]["selector"]),
+        ),
+    };
     let mut metadata = json!({});
     for name in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if !workload["metadata"][name].is_null() {
             metadata[name] = workload["metadata"][name].clone();
         }
     }
-    let mut status = json!({"replicas": workload["status"]["replicas"].as_i64().unwrap_or(0)});
-    let selector = selector_text(&workload["spec"]["selector"]);
+    let mut status = json!({"replicas": current});
     if !selector.is_empty() {
         status["selector"] = selector.into();
     }
     let mut spec = json!({});
-    if let Some(replicas) = workload["spec"]["replicas"].as_i64().filter(|n| *n != 0) {
-        spec["replicas"] = replicas.into();
+    if wanted != 0 {
+        spec["replicas"] = wanted.into();
     }
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec,
         "status": status})

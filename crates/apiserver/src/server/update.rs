@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::body::Body;
 use super::create::Expected;
 use super::{Answer, ApiServer, Call, Rewritten};
+use crate::custom::definition;
 use crate::object::{meta, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
@@ -14,7 +15,7 @@ use crate::{admit, defaults, event, validate};
 impl ApiServer {
     pub(super) fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let (kind, target) = (call.kind, call.target);
-        let (value, warnings) = self.read_body(call, Expected::of(kind))?;
+        let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
         let value = event::stored(kind, value);
         let name = meta(&value, "name");
         if !name.is_empty() && name != target.name {
@@ -30,9 +31,14 @@ impl ApiServer {
             ));
         }
         let key = (target.namespace.as_str(), target.name.as_str());
+        let mut told = Vec::new();
         let rewritten = self.rewrite(kind, key, call.query.dry_run()?, |old| {
+            if definition::is(kind) {
+                told = definition::format_warnings(Some(old), &value);
+            }
             self.updated(kind, &target.subresource, old, value.clone())
         })?;
+        warnings.extend(told);
         self.rewritten_answer(call, rewritten, warnings)
     }
 

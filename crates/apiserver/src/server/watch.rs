@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
-use tokio::sync::watch as news;
+use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 use super::answer::partial;
@@ -50,7 +50,7 @@ impl ApiServer {
         let start = Start::of(call)?;
         let bookmarks = call.query.is_on("allowWatchBookmarks");
         let lasts = call.query.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
-        let receiver = self.shared.news[table.index()].subscribe();
+        let receiver = self.shared.news.subscribe(table);
         let (cursor, initial) = self.start_watch(call, table, filter, start)?;
         let now = Instant::now();
         let watching = Watching {
@@ -166,7 +166,7 @@ struct Watching {
     sent_columns: bool,
     bookmark_at: Option<Instant>,
     ends_at: Instant,
-    news: news::Receiver<u64>,
+    news: Receiver<u64>,
 }
 
 const PART_BYTES: usize = 64 * 1024;

@@ -103,6 +103,11 @@ impl Object {
         }
     }
 
+    /// The same version with other selectable fields.
+    pub(super) fn with_fields(&self, fields: Box<[Box<str>]>) -> Object {
+        Object { fields, ..self.at_revision(self.revision) }
+    }
+
     fn respelled(&self, revision: u64) -> Bytes {
         let at = self.revision_at as usize;
         let old = self.revision.to_string();

@@ -9,8 +9,12 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
     or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', \
     regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
+const DNS1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', \
+    start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or \
+    'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
 /// Complaints about the name of most objects.
-pub(super) fn subdomain(name: &str) -> Vec<String> {
+pub fn subdomain(name: &str) -> Vec<String> {
     let mut complaints = too_long(name, 253);
     if !name.split('.').all(is_label) {
         complaints.push(SUBDOMAIN.to_owned());
@@ -24,6 +28,15 @@ pub(super) fn label_name(name: &str) -> Vec<String> {
     if !is_label(name) {
         let has_dots = name.split('.').all(is_label);
         complaints.push(if has_dots { "must not contain dots" } else { LABEL }.to_owned());
+    }
+    complaints
+}
+
+/// Complaints about a name that begins with a letter, such as that of a resource.
+pub fn dns1035(name: &str) -> Vec<String> {
+    let mut complaints = too_long(name, 63);
+    if !is_label(name) || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        complaints.push(DNS1035.to_owned());
     }
     complaints
 }

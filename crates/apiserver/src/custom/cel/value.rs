@@ -1,0 +1,372 @@
+//! Values that rules work with.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use jiff::{SignedDuration, Timestamp};
+use loadmaster_api::Quantity;
+use serde_json::Value;
+
+use super::super::structural::{META_FIELDS, Schema};
+
+/// A value.
+#[derive(Clone, Debug)]
+pub enum Val {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Arc<str>),
+    Bytes(Arc<[u8]>),
+    List(Arc<List>),
+    Map(Arc<BTreeMap<Key, Val>>),
+    Time(Timestamp),
+    Duration(SignedDuration),
+    Optional(Option<Arc<Val>>),
+    Quantity(Arc<Quantity>),
+    Url(Arc<str>),
+    Ip(IpAddr),
+    /// An address and how many of its bits count.
+    Cidr(IpAddr, u8),
+    /// The type of a value, by name.
+    Type(&'static str),
+}
+
+/// A list; those of type set and map are equal in any order.
+#[derive(Clone, Debug, Default)]
+pub struct List {
+    pub entries: Vec<Val>,
+    pub identity: Identity,
+}
+
+/// What tells the entries of a list apart.
+#[derive(Clone, Debug, Default)]
+pub enum Identity {
+    #[default]
+    Place,
+    Value,
+    Keys(Vec<Key>),
+}
+
+/// A key of a map.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Text(Arc<str>),
+}
+
+impl Key {
+    pub fn text(text: &str) -> Key {
+        Key::Text(text.into())
+    }
+
+    pub fn val(&self) -> Val {
+        match self {
+            Key::Bool(it) => Val::Bool(*it),
+            Key::Int(it) => Val::Int(*it),
+            Key::Uint(it) => Val::Uint(*it),
+            Key::Text(it) => Val::Text(Arc::clone(it)),
+        }
+    }
+}
+
+impl Val {
+    pub fn text(text: impl Into<Arc<str>>) -> Val {
+        Val::Text(text.into())
+    }
+
+    pub fn list(entries: Vec<Val>) -> Val {
+        Val::List(Arc::new(List { entries, identity: Identity::Place }))
+    }
+
+    pub fn some(value: Val) -> Val {
+        Val::Optional(Some(Arc::new(value)))
+    }
+
+    /// The key this value is; whole doubles are keys, too.
+    pub fn key(&self) -> Option<Key> {
+        match self {
+            Val::Bool(it) => Some(Key::Bool(*it)),
+            Val::Int(it) => Some(Key::Int(*it)),
+            Val::Uint(it) => Some(i64::try_from(*it).map_or(Key::Uint(*it), Key::Int)),
+            Val::Double(it) if it.fract() == 0.0 => Some(Key::Int(*it as i64)),
+            Val::Text(it) => Some(Key::Text(Arc::clone(it))),
+            _ => None,
+        }
+    }
+
+    /// What `type()` says of it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Val::Null => "null_type",
+            Val::Bool(_) => "bool",
+            Val::Int(_) => "int",
+            Val::Uint(_) => "uint",
+            Val::Double(_) => "double",
+            Val::Text(_) => "string",
+            Val::Bytes(_) => "bytes",
+            Val::List(_) => "list",
+            Val::Map(_) => "map",
+            Val::Time(_) => "google.protobuf.Timestamp",
+            Val::Duration(_) => "google.protobuf.Duration",
+            Val::Optional(_) => "optional_type",
+            Val::Quantity(_) => "kubernetes.Quantity",
+            Val::Url(_) => "kubernetes.URL",
+            Val::Ip(_) => "net.IP",
+            Val::Cidr(..) => "net.CIDR",
+            Val::Type(_) => "type",
+        }
+    }
+
+    /// Roughly what it costs to look at all of it.
+    pub fn cost(&self) -> u64 {
+        match self {
+            Val::Text(it) => 1 + it.len() as u64 / 10,
+            Val::Bytes(it) => 1 + it.len() as u64 / 10,
+            Val::List(it) => 1 + it.entries.len() as u64,
+            Val::Map(it) => 1 + it.len() as u64,
+            _ => 1,
+        }
+    }
+
+    /// A value by its schema; without one, what JSON says.
+    pub fn of(value: &Value, schema: Option<&Schema>) -> Val {
+        match value {
+            Value::Null => Val::Null,
+            Value::Bool(it) => Val::Bool(*it),
+            Value::Number(n) => {
+                let is_number = schema.is_some_and(|it| it.kind == "number");
+                match n.as_i64() {
+                    Some(n) if !is_number => Val::Int(n),
+                    _ => Val::Double(n.as_f64().unwrap_or(f64::NAN)),
+                }
+            }
+            Value::String(text) => of_text(text, schema.map_or("", |it| it.format.as_str())),
+            Value::Array(entries) => {
+                let items = schema.and_then(Schema::items);
+                let entries = entries.iter().map(|it| Val::of(it, items)).collect();
+                Val::List(Arc::new(List { entries, identity: identity(schema) }))
+            }
+            Value::Object(members) => {
+                let is_struct = schema.is_some_and(|it| it.additional().is_none());
+                let field = |(name, value): (&String, &Value)| {
+                    if !is_struct {
+                        let inner = schema.and_then(Schema::additional);
+                        return Some((Key::text(name), Val::of(value, inner)));
+                    }
+                    let inner = schema?.properties.get(name)?;
+                    Some((Key::text(&escaped(name)), Val::of(value, Some(inner))))
+                };
+                Val::Map(Arc::new(members.iter().filter_map(field).collect()))
+            }
+        }
+    }
+
+    /// A whole object: its metadata has a name only.
+    pub fn of_object(value: &Value, schema: &Schema) -> Val {
+        let Val::Map(fields) = Val::of(value, Some(schema)) else { return Val::Null };
+        let mut fields = Arc::unwrap_or_clone(fields);
+        for name in META_FIELDS {
+            let Some(value) = value.get(name) else { continue };
+            let shown = match value {
+                Value::Object(metadata) => {
+                    let names = ["name", "generateName"].into_iter();
+                    let named = names
+                        .filter_map(|it| Some((Key::text(it), Val::of(metadata.get(it)?, None))));
+                    Val::Map(Arc::new(named.collect()))
+                }
+                other => Val::of(other, None),
+            };
+            fields.insert(Key::text(name), shown);
+        }
+        Val::Map(Arc::new(fields))
+    }
+}
+
+fn of_text(text: &str, format: &str) -> Val {
+    let parsed = match format {
+        "date-time" => text.parse().ok().map(Val::Time),
+        "date" => format!("{text}T00:00:00Z").parse().ok().map(Val::Time),
+        "duration" => super::library::duration(text).map(Val::Duration),
+        "byte" => {
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text).ok();
+            decoded.map(|it| Val::Bytes(it.into()))
+        }
+        _ => None,
+    };
+    parsed.unwrap_or_else(|| Val::text(text))
+}
+
+fn identity(schema: Option<&Schema>) -> Identity {
+    let Some(schema) = schema else { return Identity::Place };
+    match schema.list_type.as_deref() {
+        Some("set") => Identity::Value,
+        Some("map") => {
+            Identity::Keys(schema.list_keys.iter().map(|it| Key::text(&escaped(it))).collect())
+        }
+        _ => Identity::Place,
+    }
+}
+
+const RESERVED: [&str; 22] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+    "",
+];
+
+/// How rules name a field whose name is no identifier.
+pub fn escaped(name: &str) -> String {
+    if RESERVED.contains(&name) && !name.is_empty() {
+        return format!("__{name}__");
+    }
+    let underscores = name.replace("__", "__underscores__");
+    underscores.replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__")
+}
+
+impl List {
+    /// What tells an entry from others.
+    fn keys(&self, entry: &Val) -> Vec<Option<Val>> {
+        let Identity::Keys(keys) = &self.identity else { return Vec::new() };
+        let Val::Map(fields) = entry else { return Vec::new() };
+        keys.iter().map(|key| fields.get(key).cloned()).collect()
+    }
+
+    /// Whether two entries stand for the same thing.
+    fn is_same(&self, a: &Val, b: &Val) -> bool {
+        match &self.identity {
+            Identity::Keys(_) => self.keys(a) == self.keys(b),
+            _ => a == b,
+        }
+    }
+
+    /// Two lists in one; in sets and maps the second one's entries replace those of the first.
+    pub fn joined(&self, other: &List) -> List {
+        let mut entries = self.entries.clone();
+        for entry in &other.entries {
+            let known = entries
+                .iter_mut()
+                .find(|it| !matches!(self.identity, Identity::Place) && self.is_same(it, entry));
+            match known {
+                Some(known) => *known = entry.clone(),
+                None => entries.push(entry.clone()),
+            }
+        }
+        List { entries, identity: self.identity.clone() }
+    }
+}
+
+impl PartialEq for List {
+    fn eq(&self, other: &List) -> bool {
+        if self.entries.len() != other.entries.len() {
+            return false;
+        }
+        match self.identity {
+            Identity::Place => self.entries == other.entries,
+            _ => self.entries.iter().all(|it| other.entries.contains(it)),
+        }
+    }
+}
+
+impl PartialEq for Val {
+    fn eq(&self, other: &Val) -> bool {
+        match (self, other) {
+            (Val::Null, Val::Null) => true,
+            (Val::Bytes(a), Val::Bytes(b)) => a == b,
+            (Val::List(a), Val::List(b)) => a == b,
+            (Val::Map(a), Val::Map(b)) => a == b,
+            (Val::Optional(a), Val::Optional(b)) => a == b,
+            (Val::Url(a), Val::Url(b)) => a == b,
+            (Val::Ip(a), Val::Ip(b)) => a == b,
+            (Val::Cidr(a, n), Val::Cidr(b, m)) => a == b && n == m,
+            (Val::Type(a), Val::Type(b)) => a == b,
+            _ => self.compare(other) == Some(Ordering::Equal),
+        }
+    }
+}
+
+impl Val {
+    /// The order of two values; none if they have none.
+    pub fn compare(&self, other: &Val) -> Option<Ordering> {
+        match (self, other) {
+            (Val::Bool(a), Val::Bool(b)) => Some(a.cmp(b)),
+            (Val::Int(a), Val::Int(b)) => Some(a.cmp(b)),
+            (Val::Uint(a), Val::Uint(b)) => Some(a.cmp(b)),
+            (Val::Int(a), Val::Uint(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
+            (Val::Uint(a), Val::Int(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
+            (Val::Double(a), Val::Double(b)) => a.partial_cmp(b),
+            (Val::Double(a), Val::Int(b)) => a.partial_cmp(&(*b as f64)),
+            (Val::Int(a), Val::Double(b)) => (*a as f64).partial_cmp(b),
+            (Val::Double(a), Val::Uint(b)) => a.partial_cmp(&(*b as f64)),
+            (Val::Uint(a), Val::Double(b)) => (*a as f64).partial_cmp(b),
+            (Val::Text(a), Val::Text(b)) => Some(a.cmp(b)),
+            (Val::Bytes(a), Val::Bytes(b)) => Some(a.cmp(b)),
+            (Val::Time(a), Val::Time(b)) => Some(a.cmp(b)),
+            (Val::Duration(a), Val::Duration(b)) => Some(a.cmp(b)),
+            (Val::Quantity(a), Val::Quantity(b)) => Some(a.cmp(b)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_identifiers() {
+        assert_eq!(escaped("a-b.c/d"), "a__dash__b__dot__c__slash__d");
+        assert_eq!(escaped("a__b"), "a__underscores__b");
+        assert_eq!(escaped("namespace"), "__namespace__");
+    }
+
+    #[test]
+    fn lists_of_type_map_and_set_are_equal_in_any_order() {
+        let schema = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}}});
+        let schema = Schema::read(&schema).expect("a schema");
+        let val = |value: Value| Val::of(&value, Some(&schema));
+        let (a, b) = (json!({"k": "a", "v": 1}), json!({"k": "b", "v": 2}));
+        assert_eq!(val(json!([a, b])), val(json!([b, a])));
+        let (Val::List(one), Val::List(two)) =
+            (val(json!([a, b])), val(json!([{"k": "a", "v": 3}])))
+        else {
+            panic!("lists");
+        };
+        assert_eq!(one.joined(&two).entries.len(), 2);
+        assert_ne!(Val::of(&json!([1, 2]), None), Val::of(&json!([2, 1]), None));
+    }
+
+    #[test]
+    fn numbers_are_equal_across_types() {
+        assert_eq!(Val::Int(1), Val::Double(1.0));
+        assert_eq!(Val::Uint(1), Val::Int(1));
+        assert_ne!(Val::Int(1), Val::text("1"));
+    }
+}

@@ -1,0 +1,138 @@
+//! What becomes of a custom object before it is stored, and what makes it invalid.
+
+use serde_json::Value;
+
+use super::Version;
+use super::path::Path;
+use super::validate::{embedded, uniqueness, validate};
+use crate::admit::keep_metadata;
+use crate::object::{members_mut, meta_mut};
+use crate::status::Cause;
+
+/// Prepares a new object.
+pub fn prepare_create(custom: &Version, value: &mut Value) {
+    if custom.has_status {
+        members_mut(value).remove("status");
+    }
+    meta_mut(value).insert("generation".to_owned(), 1.into());
+}
+
+/// Makes an update through a (sub)resource change only what that may change. `old` is a stored object.
+pub fn prepare_update(custom: &Version, subresource: &str, old: &Value, new: &mut Value) {
+    let old = custom.shown(old.clone());
+    keep_metadata(&old, new);
+    if subresource == "status" {
+        let status = new.get("status").cloned();
+        let managed = new["metadata"].get("managedFields").cloned();
+        let api_version = new["apiVersion"].clone();
+        *new = old;
+        new["apiVersion"] = api_version;
+        put(new, "status", status);
+        put(&mut new["metadata"], "managedFields", managed);
+        return;
+    }
+    if custom.has_status {
+        put(new, "status", old.get("status").cloned());
+    }
+    let wanted = |value: &Value| {
+        let mut wanted = value.clone();
+        let members = members_mut(&mut wanted);
+        members.remove("metadata");
+        members.remove("apiVersion");
+        wanted
+    };
+    if wanted(&old) != wanted(new) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+        meta_mut(new).insert("generation".to_owned(), (generation + 1).into());
+    }
+}
+
+fn put(object: &mut Value, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => drop(members_mut(object).insert(field.to_owned(), value)),
+        None => drop(members_mut(object).remove(field)),
+    }
+}
+
+/// Complaints about a new object.
+pub fn check_create(custom: &Version, value: &Value) -> Vec<Cause> {
+    let mut causes = validate(&custom.schema, value, None, "");
+    scale_numbers(custom, value, true, &mut causes);
+    embedded(&custom.schema, value, "", &mut causes);
+    uniqueness(&custom.schema, value, "", &mut causes);
+    rules(custom, value, None, &mut causes);
+    causes
+}
+
+/// Complaints about a change.
+pub fn check_update(custom: &Version, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
+    let old = custom.shown(old.clone());
+    let mut causes = Vec::new();
+    if subresource == "status" {
+        if let (Some(schema), Some(status)) =
+            (custom.schema.properties.get("status"), new.get("status"))
+        {
+            causes = validate(schema, status, old.get("status"), "status");
+        }
+        scale_numbers(custom, new, false, &mut causes);
+    } else {
+        causes = validate(&custom.schema, new, Some(&old), "");
+        scale_numbers(custom, new, true, &mut causes);
+    }
+    embedded(&custom.schema, new, "", &mut causes);
+    let mut before = Vec::new();
+    uniqueness(&custom.schema, &old, "", &mut before);
+    if before.is_empty() {
+        uniqueness(&custom.schema, new, "", &mut causes);
+    }
+    rules(custom, new, Some(&old), &mut causes);
+    causes
+}
+
+/// Rules are asked only of objects that have the right shape.
+fn rules(custom: &Version, value: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    const BLOCKING: [&str; 5] = [
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    ];
+    if custom.rules.is_empty() {
+        return;
+    }
+    if causes.iter().any(|it| BLOCKING.contains(&it.reason)) {
+        let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        causes.push(Cause::invalid("<nil>", &"null".into(), detail));
+        return;
+    }
+    causes.extend(custom.rules.check(&custom.schema, value, old));
+}
+
+fn scale_numbers(custom: &Version, value: &Value, with_spec: bool, causes: &mut Vec<Cause>) {
+    let Some(scale) = &custom.scale else { return };
+    let mut check = |path: &Path| {
+        let found = path.first(value).filter(|it| !it.is_null());
+        let Some(found) = found else { return };
+        let field = path.to_string();
+        match found.as_i64() {
+            None => {
+                let detail =
+                    format!("{field} accessor error: {found} is of the wrong type, expected int64");
+                causes.push(Cause::invalid(field, &0.into(), &detail));
+            }
+            Some(n) if n < 0 => {
+                causes.push(Cause::invalid(field, found, "should be a non-negative integer"));
+            }
+            Some(n) if n > i64::from(i32::MAX) => {
+                let detail = format!("should be less than or equal to {}", i32::MAX);
+                causes.push(Cause::invalid(field, found, &detail));
+            }
+            Some(_) => {}
+        }
+    };
+    if with_spec {
+        check(&scale.replicas);
+    }
+    check(&scale.current);
+}

@@ -1,0 +1,72 @@
+//! Telling watchers that there is something to read.
+
+#[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use tokio::sync::watch::{Receiver, Sender};
+
+use crate::store::TableId;
+
+/// Told the revision after each write, by table.
+pub(super) struct News {
+    first: u64,
+    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+    senders: RwLock<Vec<Sender<u64>>>,
+    /// Tables whose watches end, with the revision at which they do.
+    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+    ending: Mutex<Vec<(TableId, u64)>>,
+}
+
+impl News {
+    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+    pub fn new(first: u64) -> News {
+        News { first, senders: RwLock::default(), ending: Mutex::default() }
+    }
+
+    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Sender<u64>>> {
+        self.senders.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What wakes a watcher of a table.
+    pub fn subscribe(&self, table: TableId) -> Receiver<u64> {
+        if let Some(sender) = self.read().get(table.index()) {
+            return sender.subscribe();
+        }
+        let mut senders = self.senders.write().unwrap_or_else(PoisonError::into_inner);
+        while senders.len() <= table.index() {
+            senders.push(Sender::new(self.first));
+        }
+        senders[table.index()].subscribe()
+    }
+
+    /// Wakes the watchers of a table.
+    pub fn announce(&self, table: TableId, revision: u64) {
+        if let Some(sender) = self.read().get(table.index()) {
+            sender.send_if_modified(|known| {
+                let is_newer = revision > *known;
+                *known = revision.max(*known);
+                is_newer
+            });
+        }
+    }
+
+    /// Ends the watches of a table, when they may be shown what happened up to a revision.
+    pub fn end(&self, table: TableId, revision: u64) {
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        ending.push((table, revision));
+    }
+
+    /// Ends what is to end at revisions that may be shown. Watchers read all of it first.
+    pub fn end_shown(&self, revision: u64) {
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        ending.retain(|(table, at)| {
+            let is_due = *at <= revision;
+            let mut senders = self.senders.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(sender) = senders.get_mut(table.index()).filter(|_| is_due) {
+                *sender = Sender::new(self.first);
+            }
+            !is_due
+        });
+    }
+}

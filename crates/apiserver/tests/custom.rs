@@ -1,0 +1,381 @@
+//! Custom resources through the API: definitions, and the objects they define.
+
+#![expect(clippy::expect_used, reason = "helpers of tests")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use expect_test::{Expect, expect};
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt as _;
+use loadmaster_apiserver::auth::User;
+use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::{ApiServer, Body, Options};
+use serde_json::{Value, json};
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const GANGS: &str = "/apis/e.io/v1/namespaces/default/gangs";
+
+fn server() -> ApiServer {
+    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
+    let limits = Limits::default();
+    let options = Options { clock: Arc::new(move || now), seed: 1, limits, also_serve: Vec::new() };
+    ApiServer::new(options).expect("starts")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+fn send(
+    server: &ApiServer,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Response<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Bytes::from(body.to_owned())).expect("a request");
+    server.handle(&User::admin(), &request)
+}
+
+fn bytes(response: Response<Body>) -> Bytes {
+    block_on(response.into_body().collect()).expect("never fails").to_bytes()
+}
+
+fn call_as(
+    server: &ApiServer,
+    method: Method,
+    path: &str,
+    kind: &str,
+    body: &Value,
+) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let response = send(server, method, path, &[("content-type", kind)], &body);
+    let code = response.status().as_u16();
+    (code, serde_json::from_slice(&bytes(response)).expect("JSON"))
+}
+
+fn call(server: &ApiServer, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    call_as(server, method, path, "application/json", body)
+}
+
+#[track_caller]
+fn get(server: &ApiServer, path: &str) -> Value {
+    let (code, value) = call(server, Method::GET, path, &Value::Null);
+    assert_eq!(code, 200, "{value}");
+    value
+}
+
+#[track_caller]
+fn create(server: &ApiServer, path: &str, value: &Value) -> Value {
+    let (code, value) = call(server, Method::POST, path, value);
+    assert_eq!(code, 201, "{value}");
+    value
+}
+
+#[track_caller]
+fn patch(server: &ApiServer, path: &str, value: &Value) -> Value {
+    let kind = "application/merge-patch+json";
+    let (code, value) = call_as(server, Method::PATCH, path, kind, value);
+    assert_eq!(code, 200, "{value}");
+    value
+}
+
+#[track_caller]
+fn refused(server: &ApiServer, method: Method, path: &str, body: &Value, want: &Expect) {
+    let (code, status) = call(server, method, path, body);
+    want.assert_eq(&format!("{code} {}", status["message"].as_str().unwrap_or_default()));
+}
+
+fn definition() -> Value {
+    json!({"metadata": {"name": "gangs.e.io"}, "spec": {"group": "e.io", "scope": "Namespaced",
+        "names": {"plural": "gangs", "kind": "Gang", "shortNames": ["g"], "categories": ["all"]},
+        "versions": [
+            {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
+                "properties": {
+                    "spec": {"type": "object", "required": ["size"], "properties": {
+                        "size": {"type": "integer", "minimum": 1},
+                        "mode": {"type": "string", "default": "Hard"},
+                        "zone": {"type": "string"}},
+                        "x-kubernetes-validations": [{"rule": "self.size >= oldSelf.size", "message": "gangs only grow"}]},
+                    "status": {"type": "object", "properties": {"ready": {"type": "integer"}, "selector": {"type": "string"}}}}}},
+             "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.size",
+                "statusReplicasPath": ".status.ready", "labelSelectorPath": ".status.selector"}},
+             "selectableFields": [{"jsonPath": ".spec.zone"}],
+             "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+                {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]},
+            {"name": "v1beta1", "served": true, "storage": false, "deprecated": true, "schema": {"openAPIV3Schema":
+                {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
+}
+
+fn gang(name: &str, size: i64) -> Value {
+    json!({"apiVersion": "e.io/v1", "kind": "Gang", "metadata": {"name": name}, "spec": {"size": size}})
+}
+
+fn with_gangs() -> ApiServer {
+    let server = server();
+    create(&server, CRDS, &definition());
+    server
+}
+
+#[test]
+fn a_definition_is_served_at_once() {
+    let server = with_gangs();
+    let crd = get(&server, &format!("{CRDS}/gangs.e.io"));
+    assert_eq!(crd["status"]["storedVersions"], json!(["v1"]));
+    let conditions = crd["status"]["conditions"].as_array().expect("conditions");
+    let held: Vec<&Value> =
+        conditions.iter().filter(|it| it["status"] == "True").map(|it| &it["type"]).collect();
+    assert_eq!(held, ["NamesAccepted", "Established"]);
+    assert_eq!(crd["spec"]["names"]["listKind"], "GangList");
+
+    let group = get(&server, "/apis/e.io");
+    assert_eq!(group["preferredVersion"]["version"], "v1");
+    let resources = get(&server, "/apis/e.io/v1");
+    let names: Vec<&Value> =
+        resources["resources"].as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["gangs", "gangs/status", "gangs/scale"]);
+    assert_eq!(resources["resources"][0]["shortNames"], json!(["g"]));
+    let document = get(&server, "/openapi/v3/apis/e.io/v1");
+    let schema = &document["components"]["schemas"]["io.e.v1.Gang"];
+    assert_eq!(schema["properties"]["spec"]["properties"]["size"]["type"], "integer");
+    assert_eq!(get(&server, GANGS)["kind"], "GangList");
+}
+
+#[test]
+fn objects_are_defaulted_pruned_and_validated() {
+    let server = with_gangs();
+    let mut made = gang("a", 2);
+    made["spec"]["unknown"] = 1.into();
+    made["status"] = json!({"ready": 7});
+    let made = create(&server, GANGS, &made);
+    assert_eq!(made["spec"], json!({"size": 2, "mode": "Hard"}));
+    assert_eq!((&made["status"], &made["metadata"]["generation"]), (&Value::Null, &json!(1)));
+    refused(
+        &server,
+        Method::POST,
+        GANGS,
+        &gang("b", 0),
+        &expect![[
+            r#"422 Gang.e.io "b" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"#
+        ]],
+    );
+    let strict = format!("{GANGS}?fieldValidation=Strict");
+    let mut unknown = gang("b", 1);
+    unknown["spec"]["unknown"] = 1.into();
+    refused(
+        &server,
+        Method::POST,
+        &strict,
+        &unknown,
+        &expect![[
+            r#"400 Gang in version "v1" cannot be handled as a Gang: strict decoding error: unknown field "spec.unknown""#
+        ]],
+    );
+    let path = format!("{GANGS}/a");
+    let smaller = json!({"spec": {"size": 1}});
+    let (code, status) =
+        call_as(&server, Method::PATCH, &path, "application/merge-patch+json", &smaller);
+    assert_eq!(
+        (code, status["message"].as_str()),
+        (422, Some(r#"Gang.e.io "a" is invalid: spec: Invalid value: gangs only grow"#))
+    );
+}
+
+#[test]
+fn status_and_scale_have_paths_of_their_own() {
+    let server = with_gangs();
+    create(&server, GANGS, &gang("a", 2));
+    let path = format!("{GANGS}/a");
+    let both = json!({"spec": {"size": 9}, "status": {"ready": 1, "selector": "app=a"}, "metadata": {"labels": {"x": "y"}}});
+    let after = patch(&server, &format!("{path}/status"), &both);
+    assert_eq!((&after["spec"]["size"], &after["status"]["ready"]), (&json!(2), &json!(1)));
+    assert_eq!(
+        (&after["metadata"]["generation"], &after["metadata"]["labels"]),
+        (&json!(1), &Value::Null)
+    );
+    let after = patch(&server, &path, &json!({"spec": {"size": 3}, "status": {"ready": 5}}));
+    assert_eq!(
+        (&after["status"]["ready"], &after["metadata"]["generation"]),
+        (&json!(1), &json!(2))
+    );
+    let scale = get(&server, &format!("{path}/scale"));
+    assert_eq!(
+        (&scale["spec"], &scale["status"]),
+        (&json!({"replicas": 3}), &json!({"replicas": 1, "selector": "app=a"}))
+    );
+    let scale = patch(&server, &format!("{path}/scale"), &json!({"spec": {"replicas": 4}}));
+    assert_eq!(scale["spec"]["replicas"], 4);
+    assert_eq!(get(&server, &path)["spec"]["size"], 4);
+}
+
+#[test]
+fn versions_are_converted_by_name() {
+    let server = with_gangs();
+    create(&server, GANGS, &gang("a", 2));
+    let old = "/apis/e.io/v1beta1/namespaces/default/gangs/a";
+    let response = send(&server, Method::GET, old, &[], "");
+    let warning = response.headers()[header::WARNING].to_str().expect("text").to_owned();
+    assert_eq!(warning, r#"299 - "e.io/v1beta1 Gang is deprecated; use e.io/v1 Gang""#);
+    let shown: Value = serde_json::from_slice(&bytes(response)).expect("JSON");
+    assert_eq!(shown["apiVersion"], "e.io/v1beta1");
+    let after = patch(&server, old, &json!({"spec": {"size": 5, "more": 1}}));
+    assert_eq!(after["apiVersion"], "e.io/v1beta1");
+    let shown = get(&server, &format!("{GANGS}/a"));
+    assert_eq!(
+        (&shown["apiVersion"], &shown["spec"]),
+        (&json!("e.io/v1"), &json!({"size": 5, "mode": "Hard"}))
+    );
+}
+
+#[test]
+fn selectors_and_tables() {
+    let server = with_gangs();
+    for (name, zone) in [("a", "x"), ("b", "y")] {
+        let mut gang = gang(name, 1);
+        gang["spec"]["zone"] = zone.into();
+        gang["metadata"]["labels"] = json!({"zone": zone});
+        create(&server, GANGS, &gang);
+    }
+    for query in ["fieldSelector=spec.zone%3Dy", "labelSelector=zone%3Dy"] {
+        let list = get(&server, &format!("{GANGS}?{query}"));
+        assert_eq!(
+            (list["items"].as_array().map(Vec::len), &list["items"][0]["metadata"]["name"]),
+            (Some(1), &json!("b"))
+        );
+    }
+    refused(
+        &server,
+        Method::GET,
+        &format!("{GANGS}?fieldSelector=spec.size%3D1"),
+        &Value::Null,
+        &expect!["400 field label not supported: spec.size"],
+    );
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = bytes(send(&server, Method::GET, GANGS, &table, ""));
+    let table: Value = serde_json::from_slice(&table).expect("JSON");
+    assert_eq!(table["rows"][0]["cells"], json!(["a", 1, "0s"]));
+    assert_eq!(table["columnDefinitions"][1]["name"], "Size");
+
+    // A field that becomes selectable later selects what is there already.
+    let mut changed = get(&server, &format!("{CRDS}/gangs.e.io"));
+    changed["spec"]["versions"][0]["selectableFields"] =
+        json!([{"jsonPath": ".spec.mode"}, {"jsonPath": ".spec.zone"}]);
+    let (code, changed) = call(&server, Method::PUT, &format!("{CRDS}/gangs.e.io"), &changed);
+    assert_eq!(code, 200, "{changed}");
+    let list = get(&server, &format!("{GANGS}?fieldSelector=spec.mode%3DHard,spec.zone%3Dx"));
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_definition_takes_its_objects_along() {
+    let server = with_gangs();
+    create(&server, GANGS, &gang("a", 1));
+    let mut held = gang("held", 1);
+    held["metadata"]["finalizers"] = json!(["e.io/hold"]);
+    create(&server, GANGS, &held);
+    let path = format!("{CRDS}/gangs.e.io");
+    let (code, marked) = call(&server, Method::DELETE, &path, &Value::Null);
+    assert_eq!(
+        (code, &marked["metadata"]["finalizers"]),
+        (200, &json!(["customresourcecleanup.apiextensions.k8s.io"]))
+    );
+    let list = get(&server, GANGS);
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+    refused(
+        &server,
+        Method::POST,
+        GANGS,
+        &gang("late", 1),
+        &expect![[
+            r#"403 gangs.e.io "late" is forbidden: create not allowed while custom resource definition is terminating"#
+        ]],
+    );
+    patch(&server, &format!("{GANGS}/held"), &json!({"metadata": {"finalizers": null}}));
+    let (code, _) = call(&server, Method::GET, &path, &Value::Null);
+    assert_eq!(code, 404);
+    refused(
+        &server,
+        Method::GET,
+        GANGS,
+        &Value::Null,
+        &expect!["404 the server could not find the requested resource"],
+    );
+    // It can come again, without what it had.
+    create(&server, CRDS, &definition());
+    assert_eq!(get(&server, GANGS)["items"], json!([]));
+}
+
+#[test]
+fn watches_outlive_a_schema_and_end_with_the_definition() {
+    let server = with_gangs();
+    let watch = send(&server, Method::GET, &format!("{GANGS}?watch=true"), &[], "");
+    create(&server, GANGS, &gang("a", 1));
+    let mut changed = get(&server, &format!("{CRDS}/gangs.e.io"));
+    changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        ["more"] = json!({"type": "string"});
+    call(&server, Method::PUT, &format!("{CRDS}/gangs.e.io"), &changed);
+    let mut later = gang("b", 1);
+    later["spec"]["more"] = "x".into();
+    create(&server, GANGS, &later);
+    call(&server, Method::DELETE, &format!("{CRDS}/gangs.e.io"), &Value::Null);
+    let all = bytes(watch);
+    let events: Vec<Value> = all
+        .split(|byte| *byte == b'\n')
+        .filter(|it| !it.is_empty())
+        .map(|it| serde_json::from_slice(it).expect("JSON"))
+        .collect();
+    let told: Vec<String> = events
+        .iter()
+        .map(|it| format!("{} {}", it["type"], it["object"]["metadata"]["name"]))
+        .collect();
+    assert_eq!(told, [r#""ADDED" "a""#, r#""ADDED" "b""#, r#""DELETED" "a""#, r#""DELETED" "b""#]);
+    assert_eq!(events[1]["object"]["spec"]["more"], "x");
+}
+
+#[test]
+fn names_that_are_taken_are_not_accepted() {
+    let server = with_gangs();
+    let mut second = definition();
+    second["metadata"]["name"] = "bands.e.io".into();
+    second["spec"]["names"] = json!({"plural": "bands", "kind": "Gang"});
+    create(&server, CRDS, &second);
+    let path = format!("{CRDS}/bands.e.io");
+    let crd = get(&server, &path);
+    assert_eq!(crd["status"]["conditions"][0]["message"], r#""GangList" is already in use"#);
+    refused(
+        &server,
+        Method::GET,
+        "/apis/e.io/v1/bands",
+        &Value::Null,
+        &expect!["404 the server could not find the requested resource"],
+    );
+    call(&server, Method::DELETE, &format!("{CRDS}/gangs.e.io"), &Value::Null);
+    let crd = get(&server, &path);
+    assert_eq!(crd["status"]["conditions"][1]["status"], "True", "{crd}");
+    assert_eq!(get(&server, "/apis/e.io/v1/bands")["kind"], "GangList");
+}
+
+#[test]
+fn forms_that_custom_objects_do_not_have() {
+    let server = with_gangs();
+    create(&server, GANGS, &gang("a", 1));
+    let (code, _) = call_as(
+        &server,
+        Method::PATCH,
+        &format!("{GANGS}/a"),
+        "application/strategic-merge-patch+json",
+        &json!({}),
+    );
+    assert_eq!(code, 415);
+    let (code, _) =
+        call_as(&server, Method::POST, GANGS, "application/vnd.kubernetes.protobuf", &json!({}));
+    assert_eq!(code, 415);
+    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
+    assert_eq!(send(&server, Method::GET, &format!("{GANGS}/a"), &accept, "").status(), 406);
+}
