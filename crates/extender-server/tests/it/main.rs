@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests")]
 
+mod any_bytes;
 mod bounds;
 mod tls;
 mod verbs;

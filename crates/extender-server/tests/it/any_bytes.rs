@@ -1,0 +1,151 @@
+//! No bytes panic the readers of messages, on either side; what they take they write so that it reads the same again. The fuzz target
+//! `extender` runs [`check`], too.
+
+use loadmaster_config::v1;
+use loadmaster_extender::chain::Nodes;
+use loadmaster_extender::messages::{
+    ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaPod, MetaVictims, read,
+};
+use loadmaster_extender::{Answer, Extender, Extenders, Filtering, Preempting, Scores, Verb};
+use loadmaster_extender_server::Object;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const ASKED: [&str; 3] = ["n1", "n2", "n3"];
+
+/// Reads them as each message there is, and goes on with what comes out.
+pub fn check(bytes: &[u8]) {
+    check_question::<ExtenderArgs<Object, Object>>(bytes);
+    check_question::<ExtenderPreemptionArgs<Object>>(bytes);
+    check_question::<ExtenderBindingArgs>(bytes);
+    let configs =
+        [v1::Extender::default(), v1::Extender { ignorable: true, ..by_name() }, by_name()];
+    for verb in [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind] {
+        let Ok(answer) = Answer::read(verb, bytes) else { continue };
+        for extender in Extenders::new(&configs).iter() {
+            take(extender, answer.clone());
+        }
+    }
+}
+
+fn by_name() -> v1::Extender {
+    v1::Extender { node_cache_capable: true, weight: i64::MAX, ..v1::Extender::default() }
+}
+
+/// What a server does with a body.
+fn check_question<T: Default + Serialize + DeserializeOwned>(bytes: &[u8]) {
+    let Ok(question) = read::<T>(bytes) else { return };
+    let text = serde_json::to_vec(&question).unwrap_or_default();
+    let again = read::<T>(&text).ok().and_then(|again| serde_json::to_vec(&again).ok());
+    assert_eq!(again.as_deref(), Some(&*text), "{}", String::from_utf8_lossy(bytes));
+}
+
+/// What a scheduler does with an answer.
+fn take(extender: &Extender, answer: Answer) {
+    let asked = ASKED.map(Into::into);
+    match answer {
+        Answer::Filter(answer) => {
+            let mut filtering = Filtering::new(asked.into(), vec![0]);
+            let taken = filtering.answered(extender, Ok(answer));
+            assert!(taken.is_ok() || !extender.ignorable);
+            let (left, _) = filtering.finish();
+            assert!(left.is_sorted() && left.iter().all(|at| *at < ASKED.len()), "{left:?}");
+        }
+        Answer::Prioritize(answer) => {
+            let mut scores = Scores::new(asked.into());
+            scores.add(extender, &answer);
+            let is_named = |name: &str| answer.iter().any(|it| it.host == name);
+            let named = ASKED.iter().enumerate().map(|(at, name)| (scores.of(at), is_named(name)));
+            named.for_each(|(score, is_named)| assert_eq!(score.is_some(), is_named));
+        }
+        Answer::Preempt(answer) => {
+            let victims =
+                MetaVictims { pods: vec![MetaPod { uid: "u".into() }], ..Default::default() };
+            let mut preempting = Preempting::new([("n1".to_owned(), victims)].into(), vec![0]);
+            let taken = preempting.answered(extender, Ok(answer), &OneNode);
+            assert!(taken.is_ok() || !extender.ignorable);
+            assert!(
+                preempting.victims().iter().all(|(node, it)| node == "n1" && !it.pods.is_empty())
+            );
+        }
+        Answer::Bind(_) => {}
+    }
+}
+
+/// n1 with pod u.
+struct OneNode;
+
+impl Nodes for OneNode {
+    fn has_pod(&self, node: &str, uid: &str) -> Option<bool> {
+        (node == "n1").then_some(uid == "u")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
+
+    use super::check;
+
+    const MESSAGES: [&str; 8] = [
+        r#"{"Pod":{"metadata":{"name":"p","uid":"u"}},"Nodes":{"metadata":{},"items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}"#,
+        r#"{"Pod":null,"Nodes":null,"NodeNames":["n1","n2"]}"#,
+        r#"{"Nodes":null,"nodenames":["n2","n1"],"FailedNodes":{"n3":"no"},"FailedAndUnresolvableNodes":null,"Error":""}"#,
+        r#"[{"Host":"n1","Score":10},{"host":"n3","Score":-9223372036854775808}]"#,
+        r#"{"NodeNameToVictims":{"n1":{"Pods":[{"metadata":{}}],"NumPDBViolations":1}},"NodeNameToMetaVictims":null}"#,
+        r#"{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u"}],"NumPDBViolations":0}}}"#,
+        r#"{"PodName":"p","PodNamespace":"d","PodUID":"u","Node":"n1"}"#,
+        r#"{"Error":"it is \u0000 bro\u212aen"} {"#,
+    ];
+
+    /// Pieces that change what a message means.
+    const PIECES: [&str; 16] = [
+        "null", "{}", "[]", "[", "}", ",", ":", "\"", "1e400", "-0", "\"n1\"", "\\ud800",
+        "\u{212a}", "ſ", "\u{feff}", "\0",
+    ];
+
+    #[derive(Clone, Debug)]
+    struct Edit {
+        at: Index,
+        n_cut: usize,
+        piece: Vec<u8>,
+    }
+
+    fn edit() -> impl Strategy<Value = Edit> {
+        let piece = prop_oneof![
+            select(&PIECES).prop_map(|piece| piece.as_bytes().to_vec()),
+            select(&MESSAGES).prop_map(|piece| piece.as_bytes().to_vec()),
+            vec(any::<u8>(), 0..4),
+        ];
+        (any::<Index>(), 0_usize..12, piece).prop_map(|(at, n_cut, piece)| Edit {
+            at,
+            n_cut,
+            piece,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in vec(any::<u8>(), 0..200)) {
+            check(&bytes);
+        }
+
+        #[test]
+        fn damaged_messages(message in select(&MESSAGES), edits in vec(edit(), 0..6)) {
+            let mut bytes = message.as_bytes().to_vec();
+            for Edit { at, n_cut, piece } in edits {
+                let at = at.index(bytes.len() + 1);
+                let end = (at + n_cut).min(bytes.len());
+                bytes.splice(at..end, piece);
+            }
+            check(&bytes);
+        }
+    }
+
+    #[test]
+    fn messages_as_they_are() {
+        MESSAGES.iter().for_each(|message| check(message.as_bytes()));
+    }
+}
