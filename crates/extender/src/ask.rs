@@ -1,9 +1,10 @@
 //! One call on an extender as a value: what is asked, the message that asks it, and the answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use loadmaster_api::Str;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::chain::Extender;
@@ -57,9 +58,9 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     /// Which of these nodes are left?
-    Filter(Vec<Str>),
+    Filter(Arc<[Str]>),
     /// How good are these nodes?
-    Prioritize(Vec<Str>),
+    Prioritize(Arc<[Str]>),
     /// On which of these nodes, and of whom, may room be made?
     Preempt(BTreeMap<String, MetaVictims>),
     /// Bind it to this node.
@@ -107,14 +108,13 @@ impl Ask {
     pub fn body(&self, extender: &Extender, objects: &Objects<'_>) -> Vec<u8> {
         let names = extender.node_cache_capable;
         let written = match &self.question {
-            Question::Filter(nodes) | Question::Prioritize(nodes) => {
-                let list = || NodeList { items: objects.nodes.clone() };
-                let node_names = || nodes.iter().map(|node| node.to_string()).collect();
-                serde_json::to_vec(&ExtenderArgs {
-                    pod: objects.pod,
-                    nodes: (!names).then(list),
-                    node_names: names.then(node_names),
-                })
+            Question::Filter(nodes) | Question::Prioritize(nodes) if names => {
+                serde_json::to_vec(&ByName { pod: objects.pod, nodes: None, node_names: nodes })
+            }
+            Question::Filter(_) | Question::Prioritize(_) => {
+                let list = NodeList { items: objects.nodes.clone() };
+                let args = ExtenderArgs { pod: objects.pod, nodes: Some(list), node_names: None };
+                serde_json::to_vec(&args)
             }
             Question::Preempt(victims) => serde_json::to_vec(&ExtenderPreemptionArgs {
                 pod: objects.pod,
@@ -137,6 +137,20 @@ impl Ask {
         // Writing strings, numbers and JSON that was read before into memory cannot fail.
         written.unwrap_or_default()
     }
+}
+
+/// [`ExtenderArgs`] with names, which thousands of nodes need not be copied for.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct ByName<'a> {
+    pod: Option<&'a RawValue>,
+    nodes: Option<()>,
+    #[serde(serialize_with = "texts")]
+    node_names: &'a [Str],
+}
+
+fn texts<S: Serializer>(texts: &[Str], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(texts.iter().map(Str::as_str))
 }
 
 fn whole<'a>(victims: &MetaVictims, objects: &Objects<'a>) -> Victims<&'a RawValue> {

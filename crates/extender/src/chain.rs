@@ -4,6 +4,7 @@
 //! Nothing here waits: whoever runs a cycle asks a chain for the next extender, carries the question out, and hands in the answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::pod::Container;
@@ -151,11 +152,40 @@ pub struct NodeFailure {
     pub message: String,
 }
 
+/// Finds the nodes of an answer among those that were asked about: at once where they come in the order of the question, through an
+/// index from the first one on that does not.
+struct Places<'a> {
+    asked: &'a [Str],
+    /// Where the next one is if it comes in order.
+    next: usize,
+    index: Option<BTreeMap<&'a str, usize>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(asked: &'a [Str]) -> Places<'a> {
+        Places { asked, next: 0, index: None }
+    }
+
+    fn find(&mut self, name: &str) -> Option<usize> {
+        if self.index.is_none() {
+            let rest = self.asked[self.next..].iter().position(|asked| asked.as_str() == name);
+            if let Some(ahead) = rest {
+                self.next += ahead + 1;
+                return Some(self.next - 1);
+            }
+        }
+        let all = || self.asked.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        self.index.get_or_insert_with(all).get(name).copied()
+    }
+}
+
 /// Filter: one extender after the other, each about what the one before it left.
 #[derive(Clone, Debug, Default)]
 pub struct Filtering {
     /// Nodes that are left.
-    nodes: Vec<Str>,
+    nodes: Arc<[Str]>,
+    /// Their places among the nodes that it began with.
+    places: Vec<usize>,
     /// Extenders that have not been asked, the next one last.
     rest: Vec<usize>,
     /// Why nodes were turned down, whether they were asked about or not.
@@ -164,9 +194,10 @@ pub struct Filtering {
 
 impl Filtering {
     /// These nodes, and the extenders that will be asked, by place.
-    pub fn new(nodes: Vec<Str>, mut asked: Vec<usize>) -> Filtering {
+    pub fn new(nodes: Arc<[Str]>, mut asked: Vec<usize>) -> Filtering {
         asked.reverse();
-        Filtering { nodes, rest: asked, failures: BTreeMap::new() }
+        let places = (0..nodes.len()).collect();
+        Filtering { nodes, places, rest: asked, failures: BTreeMap::new() }
     }
 
     /// Whom to ask next; nobody once no node is left.
@@ -175,13 +206,13 @@ impl Filtering {
     }
 
     /// Nodes that are left.
-    pub fn nodes(&self) -> &[Str] {
+    pub fn nodes(&self) -> &Arc<[Str]> {
         &self.nodes
     }
 
-    /// What became of it.
-    pub fn finish(self) -> (Vec<Str>, BTreeMap<String, NodeFailure>) {
-        (self.nodes, self.failures)
+    /// What became of it: the nodes that are left, by their places among those that it began with, and why the others are not.
+    pub fn finish(self) -> (Vec<usize>, BTreeMap<String, NodeFailure>) {
+        (self.places, self.failures)
     }
 
     /// Takes the answer of the extender asked last. An error of one whose errors do not count leaves everything as it was.
@@ -210,16 +241,19 @@ impl Filtering {
         self.failures.extend(answer.failed_nodes.into_iter().map(failure(false)));
         let beyond_help = answer.failed_and_unresolvable_nodes.into_iter();
         self.failures.extend(beyond_help.map(failure(true)));
-        self.nodes = kept;
+        if kept.len() < self.nodes.len() {
+            self.nodes = kept.iter().map(|at| self.nodes[*at].clone()).collect();
+            self.places = kept.iter().map(|at| self.places[*at]).collect();
+        }
         Ok(())
     }
 
-    /// The nodes that an answer keeps. Names count only from extenders that are asked by name; without either there are none.
+    /// The places of the nodes that an answer keeps. Names count only from extenders that are asked by name; without either there are none.
     fn kept(
         &self,
         extender: &Extender,
         answer: &ExtenderFilterResult<Named>,
-    ) -> Result<Vec<Str>, String> {
+    ) -> Result<Vec<usize>, String> {
         let by_name = answer.node_names.as_ref().filter(|_| extender.node_cache_capable);
         let names: Vec<&str> = match (by_name, &answer.nodes) {
             (Some(names), _) => names.iter().map(String::as_str).collect(),
@@ -228,40 +262,51 @@ impl Filtering {
             }
             (None, None) => Vec::new(),
         };
-        let asked: BTreeMap<&str, &Str> =
-            self.nodes.iter().map(|node| (node.as_str(), node)).collect();
-        let mut kept: BTreeMap<&str, &Str> = BTreeMap::new();
+        let mut places = Places::new(&self.nodes);
+        let mut is_kept = vec![false; self.nodes.len()];
         for name in names {
-            let Some(node) = asked.get(name) else {
+            let Some(at) = places.find(name) else {
                 return Err(format!(
                     "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
                     extender.url_prefix
                 ));
             };
-            kept.insert(name, node);
+            is_kept[at] = true;
         }
-        let is_kept = |node: &&Str| kept.contains_key(node.as_str());
-        Ok(self.nodes.iter().filter(is_kept).cloned().collect())
+        Ok((0..is_kept.len()).filter(|at| is_kept[*at]).collect())
     }
 }
 
-/// What extenders' scores add to nodes, whether these were asked about or not.
+/// What extenders' scores add to the nodes that they were asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scores(BTreeMap<String, i64>);
+pub struct Scores {
+    nodes: Arc<[Str]>,
+    /// By place; `None` where no extender named the node.
+    sums: Vec<Option<i64>>,
+}
 
 impl Scores {
+    /// Of these nodes.
+    pub fn new(nodes: Arc<[Str]>) -> Scores {
+        let sums = vec![None; nodes.len()];
+        Scores { nodes, sums }
+    }
+
     /// Adds an extender's scores, scaled to those of plugins. Sums wrap around, as Go's do; nobody checks the range.
-    pub fn add(&mut self, extender: &Extender, answer: HostPriorityList) {
+    pub fn add(&mut self, extender: &Extender, answer: &HostPriorityList) {
         let factor = extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY);
+        let mut places = Places::new(&self.nodes);
         for host in answer {
-            let sum = self.0.entry(host.host).or_default();
-            *sum = sum.wrapping_add(host.score.wrapping_mul(factor));
+            if let Some(at) = places.find(&host.host) {
+                let sum = self.sums[at].get_or_insert(0);
+                *sum = sum.wrapping_add(host.score.wrapping_mul(factor));
+            }
         }
     }
 
-    /// What is added to this node's total; `None` when no extender named it.
-    pub fn of(&self, node: &str) -> Option<i64> {
-        self.0.get(node).copied()
+    /// What is added to the total of the node at this place; `None` when no extender named it.
+    pub fn of(&self, place: usize) -> Option<i64> {
+        self.sums.get(place).copied().flatten()
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! [`read`] also takes what only Go's reader takes: `null` for a whole message, and more text after it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -60,9 +61,8 @@ macro_rules! message {
 
                     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                         let mut message = Self::Value::default();
-                        while let Some(key) = map.next_key::<String>()? {
-                            let key = folded(&key);
-                            $(if key == folded($wire) {
+                        while let Some(Key(key)) = map.next_key()? {
+                            $(if is_called(&key, $wire) {
                                 message.$field = map.next_value::<Option<_>>()?.unwrap_or_default();
                                 continue;
                             })+
@@ -262,6 +262,15 @@ pub fn read<T: Default + for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Re
         Some(Err(error)) if error.is_eof() => Err(ReadError::Cut),
         Some(Err(error)) => Err(ReadError::Shape(error)),
     }
+}
+
+/// A field name as it came. It is copied only where it is written with escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Whether Go takes a field name for this one.
+fn is_called(key: &str, wire: &str) -> bool {
+    key.eq_ignore_ascii_case(wire) || !key.is_ascii() && folded(key) == folded(wire)
 }
 
 /// A field name in one case, with the two letters beyond ASCII that Unicode folds to ASCII ones.

@@ -58,7 +58,7 @@ pub(super) struct Attempt {
 /// What extenders are asked about.
 pub(super) enum Feasible {
     /// The node that the pod was promised.
-    Promised,
+    Promised(Row),
     /// All nodes that plugins find feasible.
     All(Vec<Row>),
 }
@@ -112,7 +112,7 @@ impl Engine {
         match seat.scheduler.promised(&self.world, &pod) {
             Some(row) => {
                 let nodes = self.names(&[row]);
-                self.begin_filtering(now, attempt, nodes, Feasible::Promised, effects);
+                self.begin_filtering(now, attempt, nodes, Feasible::Promised(row), effects);
             }
             None => self.survey(now, attempt, effects),
         }
@@ -157,7 +157,7 @@ impl Engine {
         &mut self,
         now: Now,
         attempt: Attempt,
-        nodes: Vec<Str>,
+        nodes: Arc<[Str]>,
         feasible: Feasible,
         effects: &mut Effects,
     ) {
@@ -176,7 +176,7 @@ impl Engine {
     ) {
         match filtering.ask_next() {
             Some(extender) => {
-                let question = Question::Filter(filtering.nodes().to_vec());
+                let question = Question::Filter(filtering.nodes().clone());
                 let asked = self.ask(now, extender, &attempt.queued, question, effects);
                 let suspended = Suspended::Filter { attempt, filtering, feasible, asked };
                 self.suspended = Some(Box::new(suspended));
@@ -195,15 +195,22 @@ impl Engine {
     ) {
         let (left, failures) = filtering.finish();
         attempt.failures.extend(failures);
-        let left: Vec<Row> = left.iter().filter_map(|name| self.world.nodes().row(name)).collect();
-        let all = match (&feasible, left.as_slice()) {
-            (_, [row]) => {
-                return self.place(now, attempt.queued, *row, attempt.began, effects);
-            }
-            (Feasible::Promised, _) => return self.survey(now, attempt, effects),
-            (Feasible::All(all), _) => all,
+        // The world was pinned: rows are what they were.
+        let all = match &feasible {
+            Feasible::Promised(_) if left.is_empty() => return self.survey(now, attempt, effects),
+            Feasible::Promised(row) => std::slice::from_ref(row),
+            Feasible::All(all) => all.as_slice(),
         };
-        let left_out: Vec<Row> = all.iter().filter(|row| !left.contains(row)).copied().collect();
+        let mut is_left = vec![false; all.len()];
+        left.iter().for_each(|at| is_left[*at] = true);
+        let rows = |wanted: bool| -> Vec<Row> {
+            let rows = all.iter().zip(&is_left).filter(|(_, is_left)| **is_left == wanted);
+            rows.map(|(row, _)| *row).collect()
+        };
+        let (left, left_out) = (rows(true), rows(false));
+        if let [row] = left.as_slice() {
+            return self.place(now, attempt.queued, *row, attempt.began, effects);
+        }
         if left.is_empty() {
             return self.undecided(now, attempt, Decision::Unschedulable, left_out, effects);
         }
@@ -229,12 +236,12 @@ impl Engine {
         }
         let rows: Vec<Row> = totals.iter().map(|(row, _)| *row).collect();
         let nodes = self.names(&rows);
-        let asked = asked.into_iter().map(|extender| {
+        let ask = |extender| {
             let question = Question::Prioritize(nodes.clone());
             self.ask(now, extender, &attempt.queued, question, effects)
-        });
-        let asked = asked.collect();
-        let scores = Scores::default();
+        };
+        let asked = asked.into_iter().map(ask).collect();
+        let scores = Scores::new(nodes);
         self.suspended = Some(Box::new(Suspended::Prioritize { attempt, totals, scores, asked }));
     }
 
@@ -250,9 +257,8 @@ impl Engine {
         let seat = &mut self.seats[attempt.queued.seat.0 as usize];
         let spec = &attempt.queued.info.pod.template.spec;
         let all_have_scores = seat.profile.extenders.any_without_scores(spec);
-        let sums = totals.iter().map(|(row, total)| {
-            let name = self.world.node(*row).map_or("", |node| node.name());
-            let score = scores.of(name);
+        let sums = totals.iter().enumerate().map(|(at, (row, total))| {
+            let score = scores.of(at);
             let draws = all_have_scores || score.is_some();
             (total.wrapping_add(score.unwrap_or(0)), draws, *row)
         });
@@ -366,7 +372,7 @@ impl Engine {
                 let taken = filtering.answered(extender, answer);
                 match taken {
                     Ok(()) => self.go_on_filtering(now, attempt, filtering, feasible, effects),
-                    Err(what) if matches!(feasible, Feasible::Promised) => {
+                    Err(what) if matches!(feasible, Feasible::Promised(_)) => {
                         let pod = attempt.queued.info.pod.full_name();
                         let what = format!("pod {pod}: evaluating its nominated node: {what}");
                         effects.push(Effect::Observe(Observation::Trouble { what }));
@@ -384,7 +390,7 @@ impl Engine {
                 let extender = place.and_then(|at| extenders.get(asked.remove(at).extender));
                 // An error costs its scores, and nothing else.
                 if let (Some(extender), Ok(Answer::Prioritize(answer))) = (extender, answer) {
-                    scores.add(extender, answer);
+                    scores.add(extender, &answer);
                 }
                 if asked.is_empty() {
                     return self.choose(now, attempt, &totals, &scores, effects);
@@ -425,9 +431,20 @@ impl Engine {
         asked.map(|asked| asked.until).min()
     }
 
-    fn names(&self, rows: &[Row]) -> Vec<Str> {
-        let nodes = rows.iter().filter_map(|row| self.world.node(*row));
-        nodes.map(|node| Str::new(node.name())).collect()
+    fn names(&mut self, rows: &[Row]) -> Arc<[Str]> {
+        let Engine { world, node_names, .. } = self;
+        let names = rows.iter().map(|row| {
+            let (at, name) = (row.0 as usize, world.node(*row).map_or("", |node| node.name()));
+            if node_names.len() <= at {
+                node_names.resize(at + 1, Str::default());
+            }
+            // The row may have been another node's.
+            if node_names[at].as_str() != name {
+                node_names[at] = Str::new(name);
+            }
+            node_names[at].clone()
+        });
+        names.collect()
     }
 }
 

@@ -114,7 +114,9 @@ impl Scheduler {
 
 /// All rows but these; none when these are all.
 fn others(world: &World, among: Option<&[Row]>) -> Vec<Row> {
-    let Some(among) = among else { return Vec::new() };
+    let Some(among) = among.filter(|among| among.len() < world.nodes().len()) else {
+        return Vec::new();
+    };
     let wanted: Set<Row> = among.iter().copied().collect();
     world.nodes().rows().filter(|row| !wanted.contains(row)).collect()
 }

@@ -52,8 +52,8 @@ fn urls_and_times() {
 /// An extender's answer about nodes a, b and c: what is left, and why the others are not.
 #[track_caller]
 fn check_filter(extender: &Extender, answer: Result<Value, &str>, want: &Expect) {
-    let nodes = ["a", "b", "c"].map(Str::new).to_vec();
-    let mut filtering = Filtering::new(nodes, vec![0]);
+    let nodes = ["a", "b", "c"].map(Str::new);
+    let mut filtering = Filtering::new(nodes.clone().into(), vec![0]);
     assert_eq!(filtering.ask_next(), Some(0));
     let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
     if let Err(error) = filtering.answered(extender, answer.map_err(str::to_owned)) {
@@ -61,6 +61,7 @@ fn check_filter(extender: &Extender, answer: Result<Value, &str>, want: &Expect)
     }
     assert_eq!(filtering.ask_next(), None);
     let (left, failures) = filtering.finish();
+    let left: Vec<&str> = left.iter().map(|at| nodes[*at].as_str()).collect();
     let mut said = vec![format!("left: {}", left.join(" "))];
     said.extend(failures.iter().map(|(node, failure)| {
         let resolvable = if failure.is_unresolvable { "unresolvable" } else { "unschedulable" };
@@ -144,24 +145,50 @@ fn errors_that_do_not_count() {
 
 #[test]
 fn nobody_is_asked_about_no_node() {
-    let mut filtering = Filtering::new(vec![Str::new("a")], vec![3, 5]);
+    let mut filtering = Filtering::new([Str::new("a")].into(), vec![3, 5]);
     assert_eq!(filtering.ask_next(), Some(3));
     filtering.answered(&caching(), Ok(Default::default())).unwrap();
-    assert_eq!((filtering.ask_next(), filtering.nodes()), (None, [].as_slice()));
+    assert_eq!((filtering.ask_next(), &**filtering.nodes()), (None, [].as_slice()));
+}
+
+#[test]
+fn names_are_found_in_any_order() {
+    let asked = ["a", "b", "c", "d"].map(Str::new);
+    let check = |names: &[&str], want: &[Option<usize>]| {
+        let mut places = Places::new(&asked);
+        let found: Vec<Option<usize>> = names.iter().map(|name| places.find(name)).collect();
+        assert_eq!(found, want, "{names:?}");
+    };
+    check(&["a", "b", "c", "d"], &[Some(0), Some(1), Some(2), Some(3)]);
+    check(&["b", "d"], &[Some(1), Some(3)]);
+    check(&["d", "a", "a", "c"], &[Some(3), Some(0), Some(0), Some(2)]);
+    check(&["x", "a", "b", "b", ""], &[None, Some(0), Some(1), Some(1), None]);
+    check(&["d", "d", "e"], &[Some(3), Some(3), None]);
+}
+
+#[test]
+fn what_is_left_of_what_was_left_keeps_its_place() {
+    let mut filtering = Filtering::new(["a", "b", "c"].map(Str::new).into(), vec![0, 1]);
+    for (answer, want) in [(json!(["c", "b"]), "b c"), (json!(["c"]), "c")] {
+        filtering.ask_next().unwrap();
+        let answer = json!({"NodeNames": answer}).to_string();
+        filtering.answered(&caching(), Ok(read(answer.as_bytes()).unwrap())).unwrap();
+        assert_eq!(filtering.nodes().join(" "), want);
+    }
+    assert_eq!(filtering.finish().0, [2]);
 }
 
 #[test]
 fn scores_are_scaled_weighed_and_summed() {
     let score = |host: &str, score| HostPriority { host: host.to_owned(), score };
     let weighing = |weight| Extender { weight, ..caching() };
-    let mut scores = Scores::default();
-    scores.add(&weighing(1), vec![score("a", 10), score("b", -2), score("b", 1)]);
-    scores.add(&weighing(5), vec![score("a", 1), score("x", 0)]);
-    let of = ["a", "b", "c", "x"].map(|node| scores.of(node));
-    assert_eq!(of, [Some(150), Some(-10), None, Some(0)]);
-    scores.add(&weighing(i64::MAX), vec![score("a", i64::MAX)]);
+    let mut scores = Scores::new(["a", "b", "c"].map(Str::new).into());
+    scores.add(&weighing(1), &vec![score("a", 10), score("b", -2), score("b", 1)]);
+    scores.add(&weighing(5), &vec![score("a", 1), score("x", 0)]);
+    assert_eq!([0, 1, 2, 3].map(|at| scores.of(at)), [Some(150), Some(-10), None, None]);
+    scores.add(&weighing(i64::MAX), &vec![score("a", i64::MAX)]);
     assert_eq!(
-        scores.of("a"),
+        scores.of(0),
         Some(i64::MAX.wrapping_mul(i64::MAX.wrapping_mul(10)).wrapping_add(150))
     );
 }
