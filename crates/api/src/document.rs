@@ -229,6 +229,30 @@ impl Document {
         self.decode_seed(std::marker::PhantomData)
     }
 
+    /// Decodes all values of this document, which may be none.
+    ///
+    /// # Errors
+    ///
+    /// When one of them is not well-formed, or not a `T`.
+    pub fn decode_all<T: DeserializeOwned>(&self) -> Result<Vec<T>, Located> {
+        let mut values = Vec::new();
+        match self.format() {
+            Format::Json => {
+                let mut decoder = self.json_decoder();
+                while decoder.end().is_err() {
+                    let seed = std::marker::PhantomData;
+                    values.push(self.json_seed(values.len(), &mut decoder, seed)?);
+                }
+            }
+            Format::Yaml => {
+                for (nth, part) in self.yaml_parts().into_iter().enumerate() {
+                    values.push(self.yaml_seed(nth, part, std::marker::PhantomData)?);
+                }
+            }
+        }
+        Ok(values)
+    }
+
     /// Decodes the only value of this document, whatever its shape.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! | [`controller`] | what a controller is: [`Controller`] |
 //! | [`runner`] | runs controllers: news in, requests out; pure |
 //! | [`driver`] | the same with watches, connections and a clock |
+//! | [`kubelet`] | fake kubelets |
 //!
 //! A controller is a pure function from the cache to requests. All that makes controllers hard is in the runner: it repeats what failed,
 //! and never lets a controller decide upon a cache that does not show the controller's own writes yet.
@@ -17,6 +18,7 @@ pub mod cache;
 pub mod controller;
 pub mod driver;
 pub mod kind;
+pub mod kubelet;
 pub mod meta;
 pub mod request;
 pub mod runner;

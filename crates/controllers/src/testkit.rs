@@ -54,6 +54,12 @@ impl Bench {
         Bench { server: server.unwrap(), clock, runner, told, faults, sent }
     }
 
+    /// The controllers start anew, and know nothing.
+    pub fn restart(&mut self, controllers: Vec<Box<dyn Controller>>) {
+        self.runner = Runner::new(controllers);
+        self.told.clear();
+    }
+
     /// The time.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_millisecond(self.clock.load(Ordering::Relaxed)).unwrap()

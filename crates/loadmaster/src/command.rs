@@ -10,7 +10,7 @@ use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{Answer, Exit, Failure, complain, guard};
-use crate::{apiserver, config_check, explain, replay, run, simulate, up};
+use crate::{apiserver, config_check, explain, kubelets, replay, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
 pub struct SchedulerCommand {
@@ -35,6 +35,7 @@ Examples:
   loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
   loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
   loadmaster apiserver                               an API server for kubectl and schedulers
+  loadmaster kubelets --kubeconfig F --nodes 100     fake kubelets for any API server
   loadmaster replay run.log                          make a recorded run's decisions again
   loadmaster config check scheduler.yaml             is this configuration right?
 
@@ -46,6 +47,7 @@ enum Command {
     Up(up::Args),
     Explain(Box<explain::Args>),
     Apiserver(apiserver::Args),
+    Kubelets(kubelets::Args),
     Replay(replay::Args),
     Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.
@@ -143,6 +145,7 @@ fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answe
         Command::Up(args) => up::run(&args, registry, out),
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Apiserver(args) => apiserver::run(&args, out),
+        Command::Kubelets(args) => kubelets::run(&args, out),
         Command::Replay(args) => replay::run(&args, registry, out),
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),

@@ -32,6 +32,7 @@ mod embedded;
 mod exit;
 mod explain;
 mod input;
+mod kubelets;
 mod replay;
 mod run;
 mod simulate;

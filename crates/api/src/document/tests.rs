@@ -56,6 +56,21 @@ fn check_value(text: &str, want: &Expect) {
 }
 
 #[test]
+fn several_values() {
+    #[track_caller]
+    fn check(text: &str, want: &str) {
+        let all = Document::new("f", text).decode_all::<Config>();
+        let kinds = all.map(|all| all.into_iter().map(|it| it.kind).collect::<Vec<_>>().join(" "));
+        assert_eq!(kinds.unwrap_or_else(|error| error.to_string()), want);
+    }
+    check("", "");
+    check("---\n# nothing\n---\nkind: a\n---\nkind: b\n", "a b");
+    check("{\"kind\": \"a\"}\n{\"kind\": \"b\"} ", "a b");
+    check("kind: a\n---\nkind: [b]\n", "f:3:7: kind: expected a string");
+    check("{\"kind\": \"a\"}\n{\"kind\": 5}", "f:2:10: kind: expected a string, found integer `5`");
+}
+
+#[test]
 fn json_errors() {
     check(
         r#"{"kind": "a", "weight": "b"}"#,

@@ -1,0 +1,67 @@
+//! Go templates, as far as KWOK's stages use them. Pure.
+//!
+//! Actions: values, pipelines, variables, `if`, `range`, `with`, `else`, `break`, `continue`, `define`, `template`, comments, trimmed blanks.
+//! Functions: those that Go and KWOK have and [`FUNCTIONS`] lists, and what the caller adds ([`Functions`]). Anything else is refused
+//! when the template is read, not when it is used.
+
+mod functions;
+mod lex;
+mod parse;
+mod run;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use functions::FUNCTIONS;
+use parse::Node;
+
+/// A template that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    root: Vec<Node>,
+    defined: BTreeMap<String, Vec<Node>>,
+}
+
+/// What is wrong with a template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {text}")]
+pub struct TemplateError {
+    /// From 1, within the template.
+    pub line: usize,
+    /// What is wrong.
+    pub text: String,
+}
+
+/// Functions of the caller.
+pub trait Functions {
+    /// Calls one by its name.
+    ///
+    /// # Errors
+    ///
+    /// When its arguments are of no use to it.
+    fn call(&self, name: &str, arguments: &[Value]) -> Result<Value, String>;
+}
+
+impl Template {
+    /// Reads a template, in which these functions may be called beside [`FUNCTIONS`].
+    ///
+    /// # Errors
+    ///
+    /// When it is no template, or calls others.
+    pub fn parse(text: &str, more: &[&str]) -> Result<Template, TemplateError> {
+        parse::parse(text, more)
+    }
+
+    /// What becomes of it.
+    ///
+    /// # Errors
+    ///
+    /// When a function cannot work with its arguments.
+    pub fn render(&self, root: &Value, functions: &dyn Functions) -> Result<String, String> {
+        run::render(self, root, functions)
+    }
+}
+
+#[cfg(test)]
+mod tests;

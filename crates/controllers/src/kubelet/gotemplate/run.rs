@@ -1,0 +1,216 @@
+//! From a tree to text.
+
+use serde_json::Value;
+
+use super::functions::{call, is_true, shown};
+use super::parse::{Base, Command, Node, Operand, Pipeline};
+use super::{Functions, Template};
+
+/// Templates that call themselves, and texts without end, are given up.
+const DEPTH_MAX: usize = 32;
+const LEN_MAX: usize = 4 << 20;
+
+pub(super) fn render(
+    template: &Template,
+    root: &Value,
+    functions: &dyn Functions,
+) -> Result<String, String> {
+    let variables = vec![(String::new(), root.clone())];
+    let mut run = Run { template, functions, out: String::new(), variables, depth: 0 };
+    run.all(&template.root, root)?;
+    Ok(run.out)
+}
+
+struct Run<'a> {
+    template: &'a Template,
+    functions: &'a dyn Functions,
+    out: String,
+    /// The innermost last. The first one is `$`.
+    variables: Vec<(String, Value)>,
+    depth: usize,
+}
+
+/// How a body ended.
+#[derive(PartialEq)]
+enum Flow {
+    On,
+    Break,
+    Continue,
+}
+
+impl Run<'_> {
+    /// Variables end with the body in which they began.
+    fn all(&mut self, nodes: &[Node], dot: &Value) -> Result<Flow, String> {
+        let n_variables = self.variables.len();
+        let mut flow = Flow::On;
+        for node in nodes {
+            flow = self.node(node, dot)?;
+            if flow != Flow::On {
+                break;
+            }
+        }
+        self.variables.truncate(n_variables);
+        Ok(flow)
+    }
+
+    fn node(&mut self, node: &Node, dot: &Value) -> Result<Flow, String> {
+        match node {
+            Node::Text(text) => self.write(text)?,
+            Node::Show(pipeline) => {
+                let value = self.pipeline(pipeline, dot)?;
+                self.write(&shown(&value))?;
+            }
+            Node::Set { name, is_new, pipeline } => {
+                let value = self.pipeline(pipeline, dot)?;
+                if *is_new {
+                    self.variables.push((name.clone(), value));
+                } else {
+                    let old = self.variables.iter_mut().rev().find(|(it, _)| it == name);
+                    old.ok_or_else(|| format!("there is no variable ${name}"))?.1 = value;
+                }
+            }
+            Node::If { condition, body, other } => {
+                let nodes = if is_true(&self.pipeline(condition, dot)?) { body } else { other };
+                return self.all(nodes, dot);
+            }
+            Node::With { pipeline, variable, body, other } => {
+                let value = self.pipeline(pipeline, dot)?;
+                if !is_true(&value) {
+                    return self.all(other, dot);
+                }
+                return self.inside(
+                    variable.iter().map(|name| (name, value.clone())),
+                    body,
+                    &value,
+                );
+            }
+            Node::Range { pipeline, key, value, body, other } => {
+                let over = self.pipeline(pipeline, dot)?;
+                return self.range(&over, key.as_ref(), value.as_ref(), body, other, dot);
+            }
+            Node::Template { name, argument } => self.template(name, argument.as_ref(), dot)?,
+            Node::Break => return Ok(Flow::Break),
+            Node::Continue => return Ok(Flow::Continue),
+        }
+        Ok(Flow::On)
+    }
+
+    fn inside<'n>(
+        &mut self,
+        variables: impl Iterator<Item = (&'n String, Value)>,
+        body: &[Node],
+        dot: &Value,
+    ) -> Result<Flow, String> {
+        let n_variables = self.variables.len();
+        self.variables.extend(variables.map(|(name, value)| (name.clone(), value)));
+        let flow = self.all(body, dot);
+        self.variables.truncate(n_variables);
+        flow
+    }
+
+    fn range(
+        &mut self,
+        over: &Value,
+        key: Option<&String>,
+        value: Option<&String>,
+        body: &[Node],
+        other: &[Node],
+        dot: &Value,
+    ) -> Result<Flow, String> {
+        let items: Vec<(Value, &Value)> = match over {
+            Value::Null => Vec::new(),
+            Value::Array(items) => {
+                items.iter().enumerate().map(|(n, item)| (n.into(), item)).collect()
+            }
+            Value::Object(map) => {
+                map.iter().map(|(key, item)| (key.as_str().into(), item)).collect()
+            }
+            other => return Err(format!("range can't iterate over {}", shown(other))),
+        };
+        if items.is_empty() {
+            return self.all(other, dot);
+        }
+        for (n, item) in items {
+            let named = [key.map(|key| (key, n)), value.map(|value| (value, item.clone()))];
+            if self.inside(named.into_iter().flatten(), body, item)? == Flow::Break {
+                break;
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    fn template(
+        &mut self,
+        name: &str,
+        argument: Option<&Pipeline>,
+        dot: &Value,
+    ) -> Result<(), String> {
+        let argument = argument.map(|it| self.pipeline(it, dot)).transpose()?.unwrap_or_default();
+        let body = self
+            .template
+            .defined
+            .get(name)
+            .ok_or_else(|| format!("there is no template {name:?}"))?;
+        if self.depth >= DEPTH_MAX {
+            return Err(format!("template {name:?} calls itself too often"));
+        }
+        self.depth += 1;
+        // It sees nothing of its caller but the argument.
+        let callers =
+            std::mem::replace(&mut self.variables, vec![(String::new(), argument.clone())]);
+        let done = self.all(body, &argument);
+        self.variables = callers;
+        self.depth -= 1;
+        done.map(|_| ())
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), String> {
+        if self.out.len() + text.len() > LEN_MAX {
+            return Err(format!("more than {LEN_MAX} bytes"));
+        }
+        self.out.push_str(text);
+        Ok(())
+    }
+
+    fn pipeline(&self, pipeline: &Pipeline, dot: &Value) -> Result<Value, String> {
+        let mut last = None;
+        for command in &pipeline.0 {
+            last = Some(match command {
+                Command::Value(operand) => self.operand(operand, dot)?,
+                Command::Call(name, operands) => {
+                    let arguments: Result<Vec<Value>, String> = operands
+                        .iter()
+                        .map(|it| self.operand(it, dot))
+                        .chain(last.map(Ok))
+                        .collect();
+                    call(name, &arguments?, self.functions)?
+                }
+            });
+        }
+        Ok(last.unwrap_or_default())
+    }
+
+    fn operand(&self, operand: &Operand, dot: &Value) -> Result<Value, String> {
+        let owned;
+        let mut value = match &operand.base {
+            Base::Dot => dot,
+            Base::Literal(value) => value,
+            Base::Variable(name) => {
+                let found = self.variables.iter().rev().find(|(it, _)| it == name);
+                &found.ok_or_else(|| format!("there is no variable ${name}"))?.1
+            }
+            Base::Pipeline(pipeline) => {
+                owned = self.pipeline(pipeline, dot)?;
+                &owned
+            }
+            Base::Call(name) => {
+                owned = call(name, &[], self.functions)?;
+                &owned
+            }
+        };
+        for field in &operand.fields {
+            value = value.get(field).unwrap_or(&Value::Null);
+        }
+        Ok(value.clone())
+    }
+}

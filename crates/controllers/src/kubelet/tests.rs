@@ -1,0 +1,539 @@
+//! Kubelets against the embedded API server.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use loadmaster_api::document::Document;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kind::{Key, Kind};
+use crate::request::{Answer, DeleteOptions, Patch, Request};
+use crate::testkit::Bench;
+
+fn bench(n_nodes: usize) -> Bench {
+    let nodes = template::nodes(&[], n_nodes).unwrap();
+    let mut bench = Bench::new(controllers(Options { nodes, ..Options::default() }));
+    bench.settle();
+    bench
+}
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A pod on a node, with annotations and more of its spec.
+fn pod(bench: &mut Bench, name: &str, annotations: Value, more: Value) {
+    let mut manifest = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
+        "spec": {"nodeName": "node-0", "containers": [{"name": "c", "image": "i"}]}});
+    for (field, value) in more["spec"].as_object().into_iter().flatten() {
+        manifest["spec"][field] = value.clone();
+    }
+    for (field, value) in more["metadata"].as_object().into_iter().flatten() {
+        manifest["metadata"][field] = value.clone();
+    }
+    bench.create(manifest);
+}
+
+/// Phase, conditions that are true, and the states of all containers.
+fn shown(bench: &Bench, name: &str) -> String {
+    let Some(pod) = bench.get::<Pod>("default", name) else { return "gone".to_owned() };
+    let status = serde_json::to_value(pod.status).unwrap();
+    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    let is_true =
+        |it: &Value| (it["status"] == "True").then(|| it["type"].as_str().unwrap().to_owned());
+    let conditions: Vec<String> = list("conditions").iter().filter_map(is_true).collect();
+    let state = |it: &Value| {
+        let (kind, state) = it["state"].as_object().unwrap().iter().next().unwrap();
+        let code = state["exitCode"].as_i64().map(|code| code.to_string()).unwrap_or_default();
+        let n = it["restartCount"]
+            .as_i64()
+            .filter(|n| *n > 0)
+            .map(|n| format!("x{n}"))
+            .unwrap_or_default();
+        format!("{}{code}{n}", &kind[..4])
+    };
+    let containers: Vec<String> =
+        list("initContainerStatuses").iter().chain(&list("containerStatuses")).map(state).collect();
+    let phase = status["phase"].as_str().unwrap();
+    format!("{phase} {} {}", conditions.join(","), containers.join(","))
+}
+
+const READY: &str = "Running PodReadyToStartContainers,Initialized,Ready,ContainersReady runn";
+
+#[test]
+fn nodes_are_made_once_and_stay_ready() {
+    let mut bench = bench(3);
+    let nodes = bench.list::<Node>();
+    let names: Vec<_> = nodes.iter().filter_map(|node| node.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["node-0", "node-1", "node-2"]);
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().unwrap().conditions.clone().unwrap();
+        conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True")
+    };
+    assert!(nodes.iter().all(is_ready));
+    let addresses: std::collections::BTreeSet<_> =
+        nodes.iter().filter_map(node::address_of).collect();
+    assert_eq!(addresses.len(), 3);
+
+    // The node lifecycle controller has lost its patience, wrongly.
+    let unknown = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    bench.apply(&Request::patch_status(
+        Key::new(Kind::Node, "", "node-1"),
+        Patch::Strategic(unknown),
+    ));
+    bench.settle();
+    assert!(is_ready(&bench.get::<Node>("", "node-1").unwrap()));
+
+    let node = bench.get::<Node>("", "node-2").unwrap();
+    bench.apply(&Request::delete(&node));
+    bench.pass(seconds(30));
+    assert!(bench.get::<Node>("", "node-2").is_none(), "it stays away");
+}
+
+#[test]
+fn leases_are_renewed_and_statuses_told() {
+    let mut bench = bench(5);
+    let start = bench.now();
+    bench.sent.clear();
+    bench.pass(seconds(600));
+    let n = |want: fn(&Request) -> bool| bench.sent.iter().filter(|it| want(it)).count();
+    let n_leases = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Lease));
+    let n_statuses = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Node));
+    // 5 nodes, each 10 to 10.4 s, and the first one sooner; each 240 to 300 s.
+    assert!((285..=310).contains(&n_leases), "{n_leases}");
+    assert!((10..=13).contains(&n_statuses), "{n_statuses}");
+    assert_eq!(n_leases + n_statuses, bench.sent.len());
+    for lease in bench.list::<Lease>() {
+        let spec = lease.spec.unwrap();
+        let age = spec.renew_time.unwrap().0.duration_until(bench.now()).as_secs();
+        assert!((0..=10).contains(&age), "{age}");
+        assert_eq!(lease.metadata.owner_references.unwrap()[0].kind, "Node");
+    }
+    assert!(start < bench.now());
+}
+
+#[test]
+fn a_pod_runs_and_goes() {
+    let mut bench = bench(1);
+    pod(&mut bench, "a", json!({}), json!({}));
+    pod(&mut bench, "b", json!({}), json!({"spec": {"hostNetwork": true}}));
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), "Pending  ");
+    bench.pass(seconds(1));
+    assert_eq!(shown(&bench, "a"), READY);
+    let status = |name: &str| bench.get::<Pod>("default", name).unwrap().status.unwrap();
+    let (a, b, node) = (status("a"), status("b"), bench.get::<Node>("", "node-0").unwrap());
+    let host = node::address_of(&node).unwrap();
+    assert_eq!(
+        (a.host_ip.as_deref(), b.host_ip.as_deref(), b.pod_ip.as_deref()),
+        (Some(host), Some(host), Some(host))
+    );
+    assert!(a.pod_ip.as_deref().is_some_and(|ip| ip.starts_with("10.") && ip != host));
+    assert_eq!(a.start_time.unwrap().0, bench.now());
+
+    // Somebody marks it as not ready, as the node lifecycle controller does.
+    let patch = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    bench.apply(&Request::patch_status(
+        Key::new(Kind::Pod, "default", "a"),
+        Patch::Strategic(patch),
+    ));
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), READY);
+
+    bench.apply(&Request::delete(&bench.get::<Pod>("default", "a").unwrap()));
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), "gone");
+}
+
+#[test]
+fn pods_end_as_they_are_told() {
+    let mut bench = bench(1);
+    let never = json!({"spec": {"restartPolicy": "Never"}});
+    let on_failure = json!({"spec": {"restartPolicy": "OnFailure"}});
+    let job = json!({"metadata": {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u",
+        "controller": true}]}, "spec": {"restartPolicy": "Never"}});
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 3}});
+    pod(&mut bench, "good", json!({"loadmaster.io/run-seconds": "2"}), never.clone());
+    let bad = json!({"loadmaster.io/run-seconds": "2", "loadmaster.io/exit-code": "3"});
+    pod(&mut bench, "bad", bad.clone(), never);
+    pod(&mut bench, "loop", bad, on_failure);
+    pod(&mut bench, "job", json!({}), job);
+    pod(&mut bench, "late", json!({}), deadline);
+    bench.pass(seconds(2));
+    assert_eq!(shown(&bench, "good"), READY);
+    bench.pass(seconds(1));
+    assert_eq!(shown(&bench, "good"), "Succeeded Initialized term0");
+    assert_eq!(shown(&bench, "bad"), "Failed Initialized term3");
+    assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized wait");
+    bench.pass(seconds(1));
+    assert_eq!(shown(&bench, "late"), "Failed Initialized term143");
+    bench.pass(seconds(9));
+    assert_eq!(shown(&bench, "loop"), format!("{READY}x1"));
+    bench.pass(seconds(2));
+    assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
+    bench.pass(seconds(19));
+    assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
+    bench.pass(seconds(1));
+    assert_eq!(shown(&bench, "loop"), format!("{READY}x2"));
+    assert_eq!(
+        shown(&bench, "job"),
+        "Succeeded Initialized term0",
+        "31 s are enough for every Job's pod"
+    );
+}
+
+#[test]
+fn init_containers_run_one_after_another() {
+    let mut bench = bench(1);
+    let inits = json!({"spec": {"initContainers": [{"name": "x", "image": "i"},
+        {"name": "side", "image": "i", "restartPolicy": "Always"}, {"name": "y", "image": "i"}]}});
+    pod(
+        &mut bench,
+        "a",
+        json!({"loadmaster.io/init-seconds": "2", "loadmaster.io/start-seconds": "0"}),
+        inits,
+    );
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers runn,wait,wait,wait");
+    bench.pass(seconds(2));
+    assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers term0,runn,runn,wait");
+    bench.pass(seconds(2));
+    let running = READY.replace(" runn", " term0,runn,term0,runn");
+    assert_eq!(shown(&bench, "a"), running);
+}
+
+#[test]
+fn deletion_takes_as_long_as_it_takes() {
+    let mut bench = bench(1);
+    pod(&mut bench, "slow", json!({"loadmaster.io/stop-seconds": "7"}), json!({}));
+    pod(&mut bench, "stuck", json!({"loadmaster.io/stop-seconds": "99"}), json!({}));
+    pod(
+        &mut bench,
+        "held",
+        json!({}),
+        json!({"metadata": {"finalizers": ["a.b/c"]}, "spec": {"restartPolicy": "Never"}}),
+    );
+    bench.pass(seconds(1));
+    for name in ["slow", "stuck", "held"] {
+        let pod = bench.get::<Pod>("default", name).unwrap();
+        bench.apply(&Request::delete(&pod));
+    }
+    bench.pass(seconds(6));
+    assert_eq!(
+        (shown(&bench, "slow"), shown(&bench, "stuck")),
+        (READY.to_owned(), READY.to_owned())
+    );
+    assert_eq!(
+        shown(&bench, "held"),
+        "Failed Initialized term143",
+        "whoever holds it learns how it ended"
+    );
+    bench.pass(seconds(1));
+    assert_eq!(shown(&bench, "slow"), "gone");
+    bench.pass(seconds(23));
+    assert_eq!(shown(&bench, "stuck"), "gone", "its grace is over");
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    bench.apply(&Request::patch(Key::new(Kind::Pod, "default", "held"), patch));
+    bench.settle();
+    assert_eq!(shown(&bench, "held"), "gone");
+}
+
+#[test]
+fn only_managed_nodes_are_served() {
+    let managed = Managed { selector: Some(parse_selector("fake=yes").unwrap()) };
+    let mut bench = Bench::new(controllers(Options { managed, ..Options::default() }));
+    let node = |name: &str, labels: Value, annotations: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations}});
+    bench.create(node("real", json!({}), json!({})));
+    bench.create(node("labelled", json!({"fake": "yes"}), json!({})));
+    bench.create(node("annotated", json!({}), json!({"kwok.x-k8s.io/node": "fake"})));
+    bench.settle();
+    let address = |bench: &Bench, name: &str| {
+        bench.get::<Node>("", name).as_ref().and_then(node::address_of).map(str::to_owned)
+    };
+    assert!(address(&bench, "labelled").is_some() && address(&bench, "annotated").is_some());
+    assert_eq!(address(&bench, "real"), None);
+    pod(&mut bench, "a", json!({}), json!({"spec": {"nodeName": "real"}}));
+    bench.pass(seconds(5));
+    assert_eq!(shown(&bench, "a"), "Pending  ");
+    // Whoever adopts the node adopts its pods.
+    let label = Patch::Merge(json!({"metadata": {"labels": {"fake": "yes"}}}));
+    bench.apply(&Request::patch(Key::new(Kind::Node, "", "real"), label));
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), READY);
+}
+
+#[test]
+fn a_restart_changes_nothing() {
+    let mut bench = bench(2);
+    for n in 0..20 {
+        pod(&mut bench, &format!("p{n}"), json!({}), json!({}));
+    }
+    bench.pass(seconds(2));
+    let ips = |bench: &Bench| -> Vec<_> {
+        bench.list::<Pod>().into_iter().map(|pod| pod.status.unwrap().pod_ip.unwrap()).collect()
+    };
+    let before = ips(&bench);
+    assert_eq!(before.iter().collect::<std::collections::BTreeSet<_>>().len(), 20);
+    let nodes = template::nodes(&[], 2).unwrap();
+    bench.restart(controllers(Options { nodes, ..Options::default() }));
+    bench.sent.clear();
+    bench.settle();
+    let others: Vec<_> = bench.sent.iter().filter(|it| it.kind() != Kind::Lease).collect();
+    assert_eq!((others.as_slice(), ips(&bench)), (&[][..], before));
+}
+
+#[test]
+fn a_forced_deletion_needs_no_kubelet() {
+    let mut bench = bench(1);
+    pod(&mut bench, "a", json!({}), json!({}));
+    bench.pass(seconds(1));
+    let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    bench.apply(&Request::Delete { key: Key::new(Kind::Pod, "default", "a"), options });
+    bench.settle();
+    assert_eq!(shown(&bench, "a"), "gone");
+}
+
+#[test]
+fn selectors() {
+    #[track_caller]
+    fn check(text: &str, want: Result<&str, &str>) {
+        let shown = parse_selector(text).map(|it| {
+            let all = it.match_expressions.unwrap();
+            let one =
+                |it: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement| {
+                    format!(
+                        "{} {} {}",
+                        it.key,
+                        it.operator,
+                        it.values.clone().unwrap_or_default().join(",")
+                    )
+                };
+            all.iter().map(one).collect::<Vec<_>>().join("; ")
+        });
+        match (shown, want) {
+            (Err(error), Err(want)) => assert!(error.contains(want), "{error}"),
+            (shown, want) => assert_eq!(shown, want.map(str::to_owned).map_err(str::to_owned)),
+        }
+    }
+    check("a=b,c==d, e!=f ,g,!h", Ok("a In b; c In d; e NotIn f; g Exists ; h DoesNotExist "));
+    check("", Err("\"\""));
+    check("a=b c", Err("a=b c"));
+    check("a in (b)", Err("a in (b)"));
+    assert_eq!(Document::new("x", "").decode_all::<Value>().unwrap(), Vec::<Value>::new());
+}
+
+fn staged(stages: &str) -> Bench {
+    let stages = stage::Stage::read(&Document::new("stages", stages)).unwrap();
+    let nodes = template::nodes(&[], 1).unwrap();
+    let mut bench = Bench::new(controllers(Options { nodes, stages, ..Options::default() }));
+    bench.settle();
+    bench
+}
+
+/// Written after KWOK's fast stages for pods.
+const STAGES: &str = r#"
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-ready}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchLabels: {staged: "yes"}
+    matchExpressions:
+    - {key: .metadata.deletionTimestamp, operator: DoesNotExist}
+    - {key: .status.podIP, operator: DoesNotExist}
+  delay:
+    durationMilliseconds: 500
+    durationFrom: {expressionFrom: '.metadata.annotations["pod-ready.stage.kwok.x-k8s.io/delay"]'}
+  next:
+    finalizers: {add: [{value: kwok.x-k8s.io/fake}]}
+    event: {type: Normal, reason: Created, message: 'Created {{ .metadata.name }}'}
+    statusTemplate: |
+      {{ $now := Now }}
+      conditions:
+      - {type: Initialized, status: "True", lastTransitionTime: {{ $now | Quote }}}
+      - {type: Ready, status: "True", lastTransitionTime: {{ $now | Quote }}}
+      containerStatuses:
+      {{ range .spec.containers }}
+      - image: {{ .image | Quote }}
+        imageID: ""
+        name: {{ .name | Quote }}
+        ready: true
+        restartCount: 0
+        state:
+          running:
+            startedAt: {{ $now | Quote }}
+      {{ end }}
+      hostIP: {{ NodeIPWith .spec.nodeName | Quote }}
+      podIP: {{ PodIPWith .spec.nodeName ( or .spec.hostNetwork false ) ( or .metadata.uid "" ) ( or .metadata.name "" ) ( or .metadata.namespace "" ) | Quote }}
+      phase: Running
+      startTime: {{ $now | Quote }}
+---
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-delete}
+spec:
+  resourceRef: {kind: Pod}
+  selector:
+    matchExpressions:
+    - jq: {key: .metadata.deletionTimestamp, operator: Exists}
+  delay: {durationMilliseconds: 1000}
+  steps:
+  - finalizers: {remove: [{value: kwok.x-k8s.io/fake}]}
+  - delete: true
+"#;
+
+#[test]
+fn stages_take_their_time() {
+    let mut bench = staged(STAGES);
+    let yes = json!({"metadata": {"labels": {"staged": "yes"}}});
+    pod(&mut bench, "a", json!({}), yes.clone());
+    pod(&mut bench, "b", json!({"pod-ready.stage.kwok.x-k8s.io/delay": "2s"}), yes);
+    pod(&mut bench, "c", json!({}), json!({}));
+    bench.pass(Duration::from_millis(499));
+    assert_eq!(shown(&bench, "a"), "Pending  ");
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
+    let a = bench.get::<Pod>("default", "a").unwrap();
+    assert_eq!(a.metadata.finalizers, Some(vec!["kwok.x-k8s.io/fake".to_owned()]));
+    let node = bench.get::<Node>("", "node-0").unwrap();
+    let status = a.status.clone().unwrap();
+    assert_eq!(status.host_ip.as_deref(), node::address_of(&node));
+    assert!(status.pod_ip.is_some_and(|ip| ip.starts_with("10.")));
+    let events = bench.list::<k8s_openapi::api::core::v1::Event>();
+    assert_eq!(
+        events.iter().filter_map(|it| it.message.as_deref()).collect::<Vec<_>>(),
+        ["Created a"]
+    );
+    bench.pass(seconds(2));
+    assert_eq!(
+        (shown(&bench, "b").as_str(), shown(&bench, "c").as_str()),
+        ("Running Initialized,Ready runn", "Pending  ")
+    );
+
+    bench.apply(&Request::delete(&a));
+    bench.pass(Duration::from_millis(999));
+    assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(shown(&bench, "a"), "gone");
+}
+
+#[test]
+fn a_step_that_fails_is_taken_again() {
+    let mut n = 0;
+    let refuse = move |request: &Request| {
+        n += usize::from(
+            matches!(request, Request::Patch { subresource: "status", key, .. } if key.kind == Kind::Pod),
+        );
+        let busy = Answer::Refused {
+            status: 500,
+            reason: String::new(),
+            message: String::new(),
+            retry_after: None,
+        };
+        (n == 1).then_some(busy)
+    };
+    let mut bench = staged(STAGES).with_faults(refuse);
+    pod(&mut bench, "a", json!({}), json!({"metadata": {"labels": {"staged": "yes"}}}));
+    bench.pass(Duration::from_millis(500));
+    assert_eq!(shown(&bench, "a"), "Pending  ");
+    bench.pass(Duration::from_millis(50));
+    assert_eq!(
+        shown(&bench, "a"),
+        "Running Initialized,Ready runn",
+        "without waiting for the delay once more"
+    );
+}
+
+#[test]
+fn nodes_have_stages_too() {
+    let stages = r#"
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: node-initialize}
+spec:
+  resourceRef: {kind: Node}
+  selector:
+    matchExpressions:
+    - {key: '.status.conditions.[] | select( .type == "Ready" ) | .status', operator: NotIn, values: ["True"]}
+  next:
+    statusTemplate: |
+      {{ $now := Now }}
+      conditions:
+      {{ range NodeConditions }}
+      - lastHeartbeatTime: {{ $now | Quote }}
+        lastTransitionTime: {{ $now | Quote }}
+        message: {{ .message | Quote }}
+        reason: {{ .reason | Quote }}
+        status: {{ .status | Quote }}
+        type: {{ .type  | Quote}}
+      {{ end }}
+      addresses:
+      {{ with .status.addresses }}
+      {{ YAML . 1 }}
+      {{ else }}
+      {{ with NodeIP }}
+      - {address: {{ . | Quote }}, type: InternalIP}
+      {{ end }}
+      {{ end }}
+      allocatable:
+      {{ with .status.allocatable }}
+      {{ YAML . 1 }}
+      {{ else }}
+        cpu: 1k
+      {{ end }}
+      phase: Running
+"#;
+    let bench = staged(stages);
+    let node = bench.get::<Node>("", "node-0").unwrap();
+    assert!(node::address_of(&node).is_some());
+    let status = serde_json::to_value(node.status).unwrap();
+    assert_eq!(
+        (&status["phase"], &status["allocatable"]["cpu"]),
+        (&json!("Running"), &json!("32"))
+    );
+    assert_eq!(status["conditions"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn bad_stages() {
+    #[track_caller]
+    fn check(edit: (&str, &str), want: &str) {
+        let text = STAGES.trim_start().replacen(edit.0, edit.1, 1);
+        let error = stage::Stage::read(&Document::new("s", text)).unwrap_err().to_string();
+        assert_eq!(error, want);
+    }
+    check(("kind: Stage", "kind: Stages"), r#"s:2:7: kind: expected Stage, found "Stages""#);
+    check(
+        ("kind: Pod}", "kind: Foo}"),
+        r#"s:5:16: spec.resourceRef: expected a Pod or a Node of v1, found "v1 Foo""#,
+    );
+    check(
+        ("operator: DoesNotExist}", "operator: Like}"),
+        "s:9:52: spec.selector.matchExpressions[0].operator: unknown variant `Like`, expected one of In, NotIn, Exists, DoesNotExist",
+    );
+    check(
+        ("operator: DoesNotExist}", "operator: In}"),
+        "s:9:7: spec.selector.matchExpressions[0].values: expected values for In",
+    );
+    check(
+        ("key: .status.podIP", "key: podIP"),
+        r#"s:10:13: spec.selector.matchExpressions[1].key: expected a path such as .a.b, found "podIP""#,
+    );
+    check(("{{ end }}", ""), "s:18:7: spec.next.statusTemplate: line 6: range without end");
+    check(
+        ("PodIPWith", "PodIPFrom"),
+        r#"s:18:7: spec.next.statusTemplate: line 17: there is no function "PodIPFrom""#,
+    );
+    check(
+        ("  next:", "  steps: []\n  next:"),
+        "s:14:10: spec.steps: expected either next or steps",
+    );
+    check(
+        ("delay:", "delays:"),
+        "s:11:3: spec.delays: unknown field `delays`, expected one of resourceRef, selector, weight, weightFrom, delay, next, steps, immediateNextStage",
+    );
+}
