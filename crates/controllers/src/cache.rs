@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use loadmaster_stdx::Map;
 
 use crate::kind::{Stores, Typed, version_of};
+use crate::meta::controller_of;
 
 /// The objects of all kinds that are watched.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +73,16 @@ impl<K: Typed> Store<K> {
         self.named(self.by_owner.get(uid))
     }
 
+    /// The objects of a namespace that no owner controls.
+    pub fn orphans(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> + use<'_, K> {
+        let start: Name = (namespace.into(), "".into());
+        let namespace: Arc<str> = namespace.into();
+        let names =
+            self.by_owner.get(NOBODY).into_iter().flat_map(move |all| all.range(start.clone()..));
+        let here = names.take_while(move |(of, _)| *of == namespace);
+        here.filter_map(|(namespace, name)| self.get(namespace, name))
+    }
+
     /// The objects with this [`Typed::place`]: the pods of a node, the claims of a volume.
     pub fn at<'a>(&'a self, place: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.named(self.by_place.get(place))
@@ -105,8 +116,8 @@ impl<K: Typed> Store<K> {
         let (namespace, name) = (namespace.as_deref().unwrap_or(""), name.as_deref().unwrap_or(""));
         let old = self.remove(namespace, name);
         let name: Name = (namespace.into(), name.into());
-        for owner in metadata.owner_references.iter().flatten() {
-            self.by_owner.entry_ref(owner.uid.as_str()).or_default().insert(name.clone());
+        for owner in owners(metadata) {
+            self.by_owner.entry_ref(owner).or_default().insert(name.clone());
         }
         if let Some(place) = object.place() {
             self.by_place.entry_ref(place).or_default().insert(name.clone());
@@ -125,14 +136,22 @@ impl<K: Typed> Store<K> {
         }
         self.n_objects -= 1;
         let name: Name = (namespace.into(), name.into());
-        for owner in old.metadata().owner_references.iter().flatten() {
-            forget(&mut self.by_owner, &owner.uid, &name);
+        for owner in owners(old.metadata()) {
+            forget(&mut self.by_owner, owner, &name);
         }
         if let Some(place) = old.place() {
             forget(&mut self.by_place, place, &name);
         }
         Some(old)
     }
+}
+
+/// The uid under which objects are found that nobody controls.
+const NOBODY: &str = "";
+
+fn owners(metadata: &ObjectMeta) -> impl Iterator<Item = &str> {
+    let nobody = controller_of(metadata).is_none().then_some(NOBODY);
+    metadata.owner_references.iter().flatten().map(|owner| owner.uid.as_str()).chain(nobody)
 }
 
 fn forget(index: &mut Map<String, BTreeSet<Name>>, key: &str, name: &Name) {
@@ -171,6 +190,7 @@ mod tests {
         let pods = cache.of::<Pod>();
         assert_eq!((names(pods.iter()), names(pods.at("n1"))), ("x y".into(), "x y".into()));
         assert_eq!((names(pods.owned_by("o1")), pods.len()), ("y".into(), 2));
+        assert_eq!((names(pods.orphans("a")), names(pods.orphans(""))), ("x y".into(), "".into()));
         assert_eq!(cache.version(Kind::Pod), 4);
 
         assert_eq!(cache.put(&pod("y", "n2", "o2", 5)), Some(pod("y", "n1", "o1", 4)));

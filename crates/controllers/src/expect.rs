@@ -49,8 +49,13 @@ impl Sight {
             }),
             Request::DeleteCollection { .. } => None,
             Request::Create(_) | Request::Update { .. } | Request::Patch { .. } => {
-                let key = object.as_ref()?.key();
-                Some(Sight { object: key, version, gone: None, or_terminating: false })
+                let object = object.as_ref()?;
+                // Without its last finalizer an object may be gone, and nothing of its kind ever shows the version.
+                let gone = match request {
+                    Request::Create(_) => None,
+                    _ => Some(object.metadata().uid.clone().unwrap_or_default()),
+                };
+                Some(Sight { object: object.key(), version, gone, or_terminating: false })
             }
         }
     }
@@ -141,7 +146,7 @@ mod tests {
         check(
             &patch,
             Some(pod("u", 7, false)),
-            &[old.clone(), (None, false), (Some(pod("u", 7, false)), true)],
+            &[old.clone(), (None, true), (Some(pod("u", 7, false)), true)],
         );
         let delete = |grace_period_seconds| Request::Delete {
             key: key.clone(),

@@ -8,6 +8,7 @@
 //! | [`request`] | what they ask for, as values |
 //! | [`controller`] | what a controller is: [`Controller`] |
 //! | [`runner`] | runs controllers: news in, requests out; pure |
+//! | [`manager`] | all controllers of a cluster |
 //! | [`driver`] | the same with watches, connections and a clock |
 //! | [`kubelet`] | fake kubelets |
 //!
@@ -19,14 +20,34 @@ pub mod controller;
 pub mod driver;
 pub mod kind;
 pub mod kubelet;
+pub mod manager;
 pub mod meta;
 pub mod request;
 pub mod runner;
 
+mod cron_job;
+mod daemon_set;
+mod deployment;
+mod disruption;
+mod eviction;
 mod expect;
+mod garbage;
+mod history;
+mod job;
+mod namespace;
+mod node_lifecycle;
+mod placement;
+#[cfg(test)]
+pub(crate) mod player;
 mod queue;
+mod replica_set;
+mod service_account;
+mod stateful_set;
 #[cfg(test)]
 pub(crate) mod testkit;
+mod volume;
+mod workload;
+mod writes;
 
 pub use cache::{Cache, Store};
 pub use controller::{Change, Controller, Outcome};

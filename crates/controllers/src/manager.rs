@@ -1,0 +1,115 @@
+//! All controllers of a cluster, as kube-controller-manager runs them.
+
+use crate::controller::Controller;
+use crate::cron_job::CronJobs;
+use crate::daemon_set::DaemonSets;
+use crate::deployment::Deployments;
+use crate::disruption::Disruptions;
+use crate::eviction::Evictions;
+use crate::garbage::Garbage;
+use crate::job::Jobs;
+use crate::namespace::Namespaces;
+use crate::node_lifecycle::NodeLifecycle;
+use crate::replica_set::ReplicaSets;
+use crate::service_account::ServiceAccounts;
+use crate::stateful_set::StatefulSets;
+use crate::volume::Volumes;
+
+/// What the controllers must be told.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// The certificate with which the API server proves itself, in PEM. If it is known, each namespace gets it in a ConfigMap.
+    pub root_ca: Option<String>,
+}
+
+/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, volumes, disruption budgets, node lifecycle,
+/// evictions, garbage collection, namespaces, service accounts.
+pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
+    vec![
+        Box::<Deployments>::default(),
+        Box::<ReplicaSets>::default(),
+        Box::<StatefulSets>::default(),
+        Box::<DaemonSets>::default(),
+        Box::<Jobs>::default(),
+        Box::<CronJobs>::default(),
+        Box::<Volumes>::default(),
+        Box::<Disruptions>::default(),
+        Box::<NodeLifecycle>::default(),
+        Box::<Evictions>::default(),
+        Box::<Garbage>::default(),
+        Box::<Namespaces>::default(),
+        Box::new(ServiceAccounts { root_ca: options.root_ca }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Namespace, Pod};
+    use serde_json::json;
+
+    use super::*;
+    use crate::kind::{Key, Kind};
+    use crate::player::bench;
+    use crate::request::{DeleteOptions, Request};
+
+    /// A namespace with one of each, all controllers at once.
+    #[test]
+    fn they_work_together_and_come_to_rest() {
+        let mut bench = bench(all(Options { root_ca: Some("PEM".into()) }));
+        bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
+        bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+        let template = json!({"metadata": {"labels": {"app": "a"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let selector = json!({"matchLabels": {"app": "a"}});
+        for (version, kind, spec) in [
+            (
+                "apps/v1",
+                "Deployment",
+                json!({"replicas": 3, "selector": selector, "template": template}),
+            ),
+            (
+                "apps/v1",
+                "StatefulSet",
+                json!({"replicas": 2, "selector": selector, "template": template, "serviceName": "s"}),
+            ),
+            ("apps/v1", "DaemonSet", json!({"selector": selector, "template": template})),
+            (
+                "batch/v1",
+                "Job",
+                json!({"parallelism": 2, "template": {"spec":
+                {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}),
+            ),
+        ] {
+            let name = kind.to_lowercase();
+            bench.create(json!({"apiVersion": version, "kind": kind,
+                "metadata": {"name": name, "namespace": "x"}, "spec": spec}));
+        }
+        bench.settle();
+        assert_eq!(bench.list::<Pod>().len(), 8);
+        bench.wait(10);
+        let n_sent = bench.sent.len();
+        bench.wait(20);
+        assert_eq!(bench.sent.len(), n_sent);
+
+        let options = DeleteOptions { propagation: Some("Foreground"), ..Default::default() };
+        let key = Key::new(Kind::Deployment, "x", "deployment");
+        bench.apply(&Request::Delete { key, options });
+        bench.wait(1);
+        assert_eq!(bench.list::<Pod>().len(), 5);
+        bench.apply(&Request::Delete {
+            key: Key::new(Kind::Job, "x", "job"),
+            options: Default::default(),
+        });
+        bench.wait(1);
+        assert_eq!(bench.list::<Pod>().len(), 3);
+        bench.apply(&Request::Delete {
+            key: Key::new(Kind::Namespace, "", "x"),
+            options: Default::default(),
+        });
+        bench.wait(20);
+        assert_eq!(bench.list::<Pod>().len(), 0);
+        assert!(bench.get::<Namespace>("", "x").is_none());
+    }
+}

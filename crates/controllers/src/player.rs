@@ -1,0 +1,102 @@
+//! Who plays the kubelet in tests of controllers: pods run at once, unless they are told not to.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use serde_json::{Value, json};
+
+use crate::cache::Cache;
+use crate::controller::{Change, Controller, Outcome};
+use crate::kind::{Key, Kind, Typed};
+use crate::meta::{annotation, is_terminating};
+use crate::request::{Patch, Request};
+use crate::testkit::Bench;
+use crate::workload::phase;
+
+/// Runs pods. One with the annotation `play: wait` stays pending.
+pub(crate) struct Player;
+
+impl Controller for Player {
+    fn name(&self) -> &'static str {
+        "player"
+    }
+
+    fn watches(&self) -> &'static [Kind] {
+        &[Kind::Pod]
+    }
+
+    fn concerns(&self, change: &Change<'_>, _cache: &Cache) -> Vec<Key> {
+        change.new.into_iter().map(|object| object.key()).collect()
+    }
+
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+        let Some(pod) = cache.get::<Pod>(&key.namespace, &key.name) else { return Outcome::none() };
+        let waits = annotation(&pod.metadata, "play") == Some("wait");
+        if waits || phase(pod) != "Pending" || is_terminating(&pod.metadata) {
+            return Outcome::none();
+        }
+        Outcome::one(Request::patch_status(key.clone(), Patch::Merge(running(now))))
+    }
+}
+
+fn running(now: Timestamp) -> Value {
+    let time = Timestamp::from_second(now.as_second()).unwrap().to_string();
+    json!({"status": {"phase": "Running", "conditions": [
+        {"type": "Ready", "status": "True", "lastTransitionTime": time}]}})
+}
+
+/// A bench with the player and some controllers.
+pub(crate) fn bench(controllers: Vec<Box<dyn Controller>>) -> Bench {
+    let mut all: Vec<Box<dyn Controller>> = vec![Box::new(Player)];
+    all.extend(controllers);
+    Bench::new(all)
+}
+
+impl Bench {
+    /// Sets a pod's phase, and that it is not ready.
+    #[track_caller]
+    pub(crate) fn set_phase(&mut self, pod: &str, phase: &str) {
+        let time = Timestamp::from_second(self.now().as_second()).unwrap().to_string();
+        let status = json!({"status": {"phase": phase, "conditions": [
+            {"type": "Ready", "status": "False", "lastTransitionTime": time}]}});
+        self.apply(&Request::patch_status(
+            Key::new(Kind::Pod, "default", pod),
+            Patch::Merge(status),
+        ));
+    }
+
+    /// A merge patch on an object of the namespace `default`.
+    #[track_caller]
+    pub(crate) fn merge(&mut self, kind: Kind, name: &str, patch: Value) {
+        self.apply(&Request::patch(Key::new(kind, "default", name), Patch::Merge(patch)));
+    }
+
+    /// Deletes an object of the namespace `default`.
+    #[track_caller]
+    pub(crate) fn delete(&mut self, kind: Kind, name: &str) {
+        let key = Key::new(kind, "default", name);
+        self.apply(&Request::Delete { key, options: Default::default() });
+    }
+
+    /// Names of all objects of a kind.
+    pub(crate) fn names<K: Typed>(&self) -> Vec<String> {
+        self.list::<K>().iter().map(|one| one.metadata().name.clone().unwrap()).collect()
+    }
+
+    /// Reasons and messages of all Events, in the order of their making.
+    pub(crate) fn events(&self) -> Vec<String> {
+        let mut all = self.list::<Event>();
+        all.sort_by_key(|one| {
+            one.metadata.resource_version.as_ref().map(|it| it.parse::<u64>().unwrap())
+        });
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        all.iter().map(|one| format!("{}: {}", text(&one.reason), text(&one.message))).collect()
+    }
+
+    /// Seconds pass.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, seconds: u64) {
+        self.pass(Duration::from_secs(seconds));
+    }
+}

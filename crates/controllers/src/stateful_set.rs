@@ -1,0 +1,481 @@
+//! StatefulSets: pods with numbers and claims of their own, made, replaced and deleted in order.
+//!
+//! | | |
+//! | --- | --- |
+//! | writes | pods, claims, ControllerRevisions, status of StatefulSets, Events |
+//! | upstream | `pkg/controller/statefulset`, 1.36 |
+//! | deviations | revisions are named by another hash |
+
+mod pods;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{
+    ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus,
+};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde_json::json;
+
+use crate::cache::Cache;
+use crate::controller::{Change, Controller, Outcome};
+use crate::history::{by_revision, data, template};
+use crate::kind::{Key, Kind, Object};
+use crate::meta::{controller_reference, is_terminating};
+use crate::request::{Answer, Request};
+use crate::workload::{
+    PodNews, candidates, claimed, concerned, is_available, is_ready, is_terminal, next_available,
+    phase, template_hash,
+};
+use crate::writes::{Writes, count, some};
+
+const HASH: &str = "controller.kubernetes.io/hash";
+
+/// The controller of StatefulSets.
+#[derive(Debug, Default)]
+pub(crate) struct StatefulSets {
+    news: PodNews,
+}
+
+fn selector(set: &StatefulSet) -> Option<&LabelSelector> {
+    Some(&set.spec.as_ref()?.selector)
+}
+
+impl Controller for StatefulSets {
+    fn name(&self) -> &'static str {
+        "statefulset-controller"
+    }
+
+    fn watches(&self) -> &'static [Kind] {
+        &[Kind::StatefulSet, Kind::Pod, Kind::ControllerRevision, Kind::PersistentVolumeClaim]
+    }
+
+    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
+        concerned::<StatefulSet>(change, cache, selector)
+    }
+
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+        let Some(set) = cache.get::<StatefulSet>(&key.namespace, &key.name) else {
+            self.news.forget(key);
+            return Outcome::none();
+        };
+        let mut writes = Writes::new(self.name(), now);
+        self.news.tell(&**set, &mut writes);
+        let claim = |name: &str| {
+            cache.get::<PersistentVolumeClaim>(&key.namespace, name).map(|claim| &**claim)
+        };
+        let is_taken = |name: &str| cache.get::<ControllerRevision>(&key.namespace, name).is_some();
+        let around = Around {
+            pods: candidates(&set.metadata, cache),
+            revisions: candidates(&set.metadata, cache),
+            claim: &claim,
+            is_taken: &is_taken,
+        };
+        reconcile(set, &around, now, &mut writes);
+        writes.done()
+    }
+
+    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
+        let (verb, what) = match request {
+            Request::Create(Object::Pod(pod)) => ("Create", text(&pod.metadata.name)),
+            Request::Create(Object::PersistentVolumeClaim(claim)) => {
+                let name = text(&claim.metadata.name);
+                let number = name.rsplit('-').next().unwrap_or_default();
+                let claim = format!(
+                    "Create Claim {name} Pod {}-{number} in StatefulSet {} success",
+                    key.name, key.name
+                );
+                if matches!(answer, Answer::Done(_)) {
+                    self.news.say(key, true, "SuccessfulCreate", claim);
+                }
+                return;
+            }
+            Request::Delete { key: pod, .. } if pod.kind == Kind::Pod => ("Delete", &*pod.name),
+            _ => return,
+        };
+        let pod = format!("{verb} Pod {what} in StatefulSet {}", key.name);
+        match answer {
+            Answer::Done(_) => {
+                let reason = if verb == "Create" { "SuccessfulCreate" } else { "SuccessfulDelete" };
+                self.news.say(key, true, reason, format!("{pod} successful"));
+            }
+            Answer::Refused { status: 404 | 409, .. } | Answer::Lost { .. } => {}
+            Answer::Refused { message, .. } => {
+                let reason = if verb == "Create" { "FailedCreate" } else { "FailedDelete" };
+                self.news.say(key, false, reason, format!("{pod} failed error: {message}"));
+            }
+        }
+    }
+}
+
+fn text(name: &Option<String>) -> &str {
+    name.as_deref().unwrap_or_default()
+}
+
+/// What a StatefulSet must know.
+struct Around<'a> {
+    /// Those that it owns and those that nobody owns.
+    pods: Vec<&'a Pod>,
+    /// Likewise.
+    revisions: Vec<&'a ControllerRevision>,
+    /// Its claims by name.
+    claim: &'a dyn Fn(&str) -> Option<&'a PersistentVolumeClaim>,
+    /// Whether there is a revision of a name.
+    is_taken: &'a dyn Fn(&str) -> bool,
+}
+
+/// What is to be done for a StatefulSet.
+fn reconcile<'a>(set: &'a StatefulSet, around: &Around<'a>, now: Timestamp, writes: &mut Writes) {
+    let Some(spec) = &set.spec else { return };
+    let members = around.pods.iter().copied().filter(|pod| pods::ordinal(set, pod).is_some());
+    let members = claimed(set, Some(&spec.selector), members, writes);
+    let revisions = claimed(set, Some(&spec.selector), around.revisions.iter().copied(), writes);
+    let (Some(members), Some(mut revisions)) = (members, revisions) else { return };
+    revisions.sort_by(|a, b| by_revision(a, b));
+    let (update, collisions) = update_revision(set, spec, &revisions, around, writes);
+    let status = set.status.clone().unwrap_or_default();
+    let is_current = |one: &&&ControllerRevision| one.metadata.name == status.current_revision;
+    let current = revisions.iter().find(is_current).map(|one| Revision {
+        name: text(&one.metadata.name).to_owned(),
+        template: template(one).unwrap_or_else(|| spec.template.clone()),
+    });
+    let look = Look {
+        set,
+        spec,
+        claim: around.claim,
+        current: current.unwrap_or_else(|| update.clone()),
+        update,
+        start: spec.ordinals.as_ref().and_then(|one| one.start).unwrap_or(0),
+        is_ordered: spec.pod_management_policy.as_deref() != Some("Parallel"),
+        now,
+    };
+    let mut status = look.status(&members);
+    status.collision_count = Some(collisions);
+    if !is_terminating(&set.metadata) {
+        look.manage(&members, &mut status, writes);
+    }
+    look.complete(&mut status);
+    if is_news(set.status.as_ref(), &status) {
+        let mut changed = set.clone();
+        changed.status = Some(status);
+        writes.update_status(&changed);
+    }
+    look.truncate(&members, &revisions, writes);
+    if let Some(wait) = next_available(members, look.min_ready(), now) {
+        writes.again_in(wait);
+    }
+}
+
+/// A template and the name under which it is kept.
+#[derive(Clone, Debug)]
+struct Revision {
+    name: String,
+    template: PodTemplateSpec,
+}
+
+/// The revision with the set's template, which is made where there is none, and how many names were taken.
+fn update_revision(
+    set: &StatefulSet,
+    spec: &StatefulSetSpec,
+    revisions: &[&ControllerRevision],
+    around: &Around<'_>,
+    writes: &mut Writes,
+) -> (Revision, i32) {
+    let mut collisions = set.status.as_ref().and_then(|one| one.collision_count).unwrap_or(0);
+    let next = revisions.last().map_or(1, |last| last.revision + 1);
+    let is_same = |one: &ControllerRevision| template(one).as_ref() == Some(&spec.template);
+    if let Some(same) = revisions.iter().rfind(|one| is_same(one)) {
+        if same.revision + 1 != next {
+            let mut newest = (*same).clone();
+            newest.revision = next;
+            writes.update(&newest);
+        }
+        let name = text(&same.metadata.name).to_owned();
+        return (Revision { name, template: spec.template.clone() }, collisions);
+    }
+    let base: String = text(&set.metadata.name).chars().take(223).collect();
+    let (name, hash) = loop {
+        let hash = template_hash(&spec.template, Some(collisions));
+        let name = format!("{base}-{hash}");
+        if !(around.is_taken)(&name) {
+            break (name, hash);
+        }
+        collisions += 1;
+    };
+    let meta = spec.template.metadata.clone().unwrap_or_default();
+    let mut labels = meta.labels.unwrap_or_default();
+    labels.insert(HASH.to_owned(), hash);
+    if !is_terminating(&set.metadata) {
+        writes.create(&ControllerRevision {
+            metadata: ObjectMeta {
+                name: some(&name),
+                namespace: set.metadata.namespace.clone(),
+                labels: Some(labels),
+                annotations: set.metadata.annotations.clone(),
+                owner_references: Some(vec![controller_reference(set)]),
+                ..ObjectMeta::default()
+            },
+            data: Some(data(&spec.template)),
+            revision: next,
+        });
+    }
+    (Revision { name, template: spec.template.clone() }, collisions)
+}
+
+/// Whether a status says anything else than the last one.
+fn is_news(before: Option<&StatefulSetStatus>, after: &StatefulSetStatus) -> bool {
+    let Some(before) = before else { return true };
+    let counts = |status: &StatefulSetStatus| {
+        let number = |count: Option<i32>| count.unwrap_or(0);
+        let ready = (number(status.ready_replicas), number(status.available_replicas));
+        (status.replicas, number(status.current_replicas), number(status.updated_replicas), ready)
+    };
+    let names = |status: &StatefulSetStatus| {
+        (status.current_revision.clone(), status.update_revision.clone(), status.collision_count)
+    };
+    after.observed_generation > before.observed_generation
+        || counts(before) != counts(after)
+        || names(before) != names(after)
+}
+
+/// One look at a StatefulSet.
+struct Look<'a> {
+    set: &'a StatefulSet,
+    spec: &'a StatefulSetSpec,
+    claim: &'a dyn Fn(&str) -> Option<&'a PersistentVolumeClaim>,
+    current: Revision,
+    update: Revision,
+    /// The first number.
+    start: i32,
+    /// One pod after the other.
+    is_ordered: bool,
+    now: Timestamp,
+}
+
+/// A pod that is to be there.
+#[derive(Clone, Copy)]
+struct Seat<'a> {
+    ordinal: i32,
+    pod: Option<&'a Pod>,
+}
+
+impl<'a> Look<'a> {
+    fn min_ready(&self) -> i32 {
+        self.spec.min_ready_seconds.unwrap_or(0)
+    }
+
+    fn wanted(&self) -> i32 {
+        self.spec.replicas.unwrap_or(1)
+    }
+
+    fn is_in_range(&self, ordinal: i32) -> bool {
+        ordinal >= self.start && ordinal - self.start < self.wanted()
+    }
+
+    fn is_available(&self, pod: &Pod) -> bool {
+        is_available(pod, self.min_ready(), self.now)
+    }
+
+    /// Whether nothing may be taken for granted about a pod.
+    fn is_unavailable(&self, pod: Option<&Pod>) -> bool {
+        pod.is_none_or(|pod| !self.is_available(pod) || is_terminating(&pod.metadata))
+    }
+
+    fn status(&self, pods: &[&Pod]) -> StatefulSetStatus {
+        let number = |is: &dyn Fn(&Pod) -> bool| pods.iter().filter(|pod| is(pod)).count() as i32;
+        let is_running = |pod: &Pod| phase(pod) == "Running" && is_ready(pod);
+        let is_of = |pod: &Pod, revision: &Revision| {
+            !is_terminating(&pod.metadata) && pods::revision(pod) == revision.name
+        };
+        StatefulSetStatus {
+            observed_generation: self.set.metadata.generation,
+            replicas: number(&|pod| !phase(pod).is_empty()),
+            ready_replicas: count(number(&is_running)),
+            available_replicas: Some(number(&|pod| is_running(pod) && self.is_available(pod))),
+            current_replicas: count(number(&|pod| is_of(pod, &self.current))),
+            updated_replicas: count(number(&|pod| is_of(pod, &self.update))),
+            current_revision: some(&self.current.name),
+            update_revision: some(&self.update.name),
+            collision_count: None,
+            conditions: None,
+        }
+    }
+
+    /// A rolling update is over when all pods are new and ready.
+    fn complete(&self, status: &mut StatefulSetStatus) {
+        let wanted = self.wanted();
+        let counts = [status.updated_replicas, status.ready_replicas];
+        let is_done = counts.into_iter().all(|count| count.unwrap_or(0) == wanted);
+        if self.is_rolling() && is_done && status.replicas == wanted {
+            status.current_replicas = status.updated_replicas;
+            status.current_revision = status.update_revision.clone();
+        }
+    }
+
+    fn is_rolling(&self) -> bool {
+        let strategy = self.spec.update_strategy.as_ref();
+        strategy.and_then(|one| one.type_.as_deref()) != Some("OnDelete")
+    }
+
+    fn partition(&self) -> Option<i32> {
+        let rolling = self.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+        Some(rolling.partition.unwrap_or(0))
+    }
+
+    fn manage(&self, pods: &[&'a Pod], status: &mut StatefulSetStatus, writes: &mut Writes) {
+        let at = |ordinal| {
+            pods.iter().copied().find(|pod| pods::ordinal(self.set, pod) == Some(ordinal))
+        };
+        let seats: Vec<Seat> = (0..self.wanted())
+            .map(|idx| Seat { ordinal: self.start + idx, pod: at(self.start + idx) })
+            .collect();
+        let mut condemned: Vec<(i32, &Pod)> = pods
+            .iter()
+            .filter_map(|pod| Some((pods::ordinal(self.set, pod)?, *pod)))
+            .filter(|(ordinal, _)| !self.is_in_range(*ordinal))
+            .collect();
+        condemned.sort_by_key(|(ordinal, _)| -ordinal);
+        for seat in &seats {
+            if !self.keep(*seat, writes) && self.is_ordered {
+                return;
+            }
+        }
+        for (ordinal, pod) in &condemned {
+            self.own_claims(*ordinal, pod, writes);
+        }
+        if !self.dismiss(&seats, &condemned, writes) && self.is_rolling() {
+            self.roll(&seats, status, writes);
+        }
+    }
+
+    /// Makes or mends one pod. True if it is there and available.
+    fn keep(&self, seat: Seat<'_>, writes: &mut Writes) -> bool {
+        let Some(pod) = seat.pod else {
+            self.make(seat.ordinal, writes);
+            return false;
+        };
+        if is_terminal(pod) {
+            writes.delete(pod);
+            return false;
+        }
+        if phase(pod) == "Pending" {
+            self.make_claims(seat.ordinal, writes);
+        }
+        let is_up = phase(pod) == "Running" && self.is_available(pod);
+        if self.is_ordered && (is_terminating(&pod.metadata) || !is_up) {
+            return false;
+        }
+        if !pods::is_itself(self.set, self.spec, seat.ordinal, pod) {
+            let mut mended = pod.clone();
+            pods::restore(self.set, self.spec, seat.ordinal, &mut mended);
+            self.make_claims(seat.ordinal, writes);
+            writes.update(&mended);
+        }
+        self.own_claims(seat.ordinal, pod, writes);
+        true
+    }
+
+    fn make(&self, ordinal: i32, writes: &mut Writes) {
+        // Below the partition, and where an update has not come to, the former revision is kept up.
+        let kept = match self.partition() {
+            Some(partition) => partition,
+            None if self.is_rolling() => {
+                self.set.status.as_ref().and_then(|one| one.current_replicas).unwrap_or(0)
+            }
+            None => 0,
+        };
+        let revision = if ordinal < self.start + kept { &self.current } else { &self.update };
+        let pod = pods::make(self.set, self.spec, &revision.template, &revision.name, ordinal);
+        let (_, goes_with_scale) = pods::policy(self.spec);
+        let is_stale = |claim: &PersistentVolumeClaim| {
+            let name = text(&claim.metadata.name);
+            (self.claim)(name).is_some_and(|claim| pods::is_stale(claim, &pod))
+        };
+        if goes_with_scale && pods::claims(self.set, self.spec, ordinal).iter().any(is_stale) {
+            return;
+        }
+        if self.make_claims(ordinal, writes) {
+            writes.create(&pod);
+        }
+    }
+
+    /// Makes the claims that a pod misses. False if one is on its way out.
+    fn make_claims(&self, ordinal: i32, writes: &mut Writes) -> bool {
+        let mut is_well = true;
+        for claim in pods::claims(self.set, self.spec, ordinal) {
+            match (self.claim)(text(&claim.metadata.name)) {
+                None => writes.create(&claim),
+                Some(found) => is_well &= !is_terminating(&found.metadata),
+            }
+        }
+        is_well
+    }
+
+    /// Gives a pod's claims the owners with which they are to go.
+    fn own_claims(&self, ordinal: i32, pod: &Pod, writes: &mut Writes) {
+        for claim in pods::claims(self.set, self.spec, ordinal) {
+            let Some(found) = (self.claim)(text(&claim.metadata.name)) else { continue };
+            let is_wanted = self.is_in_range(ordinal);
+            if let Some(owners) = pods::owners(self.set, self.spec, pod, is_wanted, found) {
+                writes.patch_meta(found, json!({"ownerReferences": owners}));
+            }
+        }
+    }
+
+    /// Deletes pods that are too many, the highest number first. True if there is something to wait for.
+    fn dismiss(&self, seats: &[Seat<'_>], condemned: &[(i32, &Pod)], writes: &mut Writes) -> bool {
+        let first_bad = || {
+            let seats = seats.iter().map(|seat| seat.pod).find(|pod| self.is_unavailable(*pod));
+            let others = condemned.iter().rev().map(|(_, pod)| Some(*pod));
+            seats.or_else(|| others.into_iter().find(|pod| self.is_unavailable(*pod))).flatten()
+        };
+        for (_, pod) in condemned {
+            if !self.is_ordered {
+                writes.delete(*pod);
+                continue;
+            }
+            let is_up = phase(pod) == "Running" && self.is_available(pod);
+            let is_first_bad = || first_bad().is_some_and(|bad| std::ptr::eq(bad, *pod));
+            if !is_terminating(&pod.metadata) && (is_up || is_first_bad()) {
+                writes.delete(*pod);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Replaces the pod with the highest number that is not new, once those above it are available.
+    fn roll(&self, seats: &[Seat<'_>], status: &mut StatefulSetStatus, writes: &mut Writes) {
+        let lowest = usize::try_from(self.partition().unwrap_or(0)).unwrap_or(0);
+        for seat in seats.iter().skip(lowest).rev() {
+            if let Some(pod) = seat.pod
+                && pods::revision(pod) != self.update.name
+                && !is_terminating(&pod.metadata)
+            {
+                writes.delete(pod);
+                status.current_replicas = count(status.current_replicas.unwrap_or(0) - 1);
+                return;
+            }
+            if self.is_unavailable(seat.pod) {
+                return;
+            }
+        }
+    }
+
+    /// Deletes the oldest revisions that no pod was made from.
+    fn truncate(&self, pods: &[&Pod], revisions: &[&ControllerRevision], writes: &mut Writes) {
+        let is_live = |revision: &ControllerRevision| {
+            let name = text(&revision.metadata.name);
+            name == self.current.name
+                || name == self.update.name
+                || pods.iter().any(|pod| pods::revision(pod) == name)
+        };
+        let old: Vec<_> = revisions.iter().filter(|one| !is_live(one)).collect();
+        let limit = self.spec.revision_history_limit.unwrap_or(10);
+        let excess = old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+        for revision in old.into_iter().take(excess) {
+            writes.delete(*revision);
+        }
+    }
+}
