@@ -1,25 +1,68 @@
 //! OpenAPI v3, made from the table of types: schemas with names, types, merge keys and required fields, and the paths as
 //! far as kubectl reads them (which operations know `fieldValidation` and `dryRun`). Descriptions are not there.
 
-use http::HeaderMap;
+mod v2;
+mod wire;
+
+use http::{HeaderMap, header};
 use serde_json::{Map, Value, json};
 
 use crate::custom::openapi as custom_openapi;
 use crate::schema::{Field, Kind, Kinds, Patch, Schema, Shape, Topology, TypeId, schema};
 use crate::server::Answer;
+use crate::status::ApiError;
 
-/// The answer to a path below `/openapi`; none for other paths. Version 2 is not served: kubectl takes version 3 first.
-pub fn answer(kinds: &Kinds, path: &str, _headers: &HeaderMap) -> Option<Answer> {
-    if path == "/openapi/v3" {
-        return Some(Answer::json(&index(kinds)));
+/// The answer to a path below `/openapi`; none for other paths.
+///
+/// # Errors
+///
+/// When version 2 is asked for in a form that it does not have.
+pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Result<Option<Answer>, ApiError> {
+    match path {
+        "/openapi/v3" => return Ok(Some(Answer::json(&index(kinds)))),
+        "/openapi/v2" => return version_2(kinds, headers).map(Some),
+        _ => {}
     }
-    let (group, version) = match path.strip_prefix("/openapi/v3/api/") {
+    let Some(rest) = path.strip_prefix("/openapi/v3/") else { return Ok(None) };
+    let (group, version) = match rest.strip_prefix("api/") {
         Some(version) => ("", version),
-        None => path.strip_prefix("/openapi/v3/apis/")?.split_once('/')?,
+        None => match rest.strip_prefix("apis/").and_then(|it| it.split_once('/')) {
+            Some(named) => named,
+            None => return Ok(None),
+        },
     };
-    let own: Vec<&Kind> =
-        kinds.iter().filter(|it| it.group == group && it.version == version).collect();
-    (!own.is_empty()).then(|| Answer::json(&document(&own)))
+    let own = kinds_of(kinds, group, version);
+    Ok((!own.is_empty()).then(|| Answer::json(&document(&own))))
+}
+
+fn kinds_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
+    kinds.iter().filter(|it| it.group == group && it.version == version).collect()
+}
+
+/// All of it at once, in the first form of `Accept` that there is.
+fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<Answer, ApiError> {
+    let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("*/*");
+    let is_json = |clause: &str| match clause.split(';').next().unwrap_or_default().trim() {
+        "application/json" | "application/*" | "*/*" => Some(true),
+        wire::ASKED | wire::MEDIA_TYPE => Some(false),
+        _ => None,
+    };
+    let is_json = accept
+        .split(',')
+        .find_map(is_json)
+        .ok_or_else(|| ApiError::not_acceptable(&format!("application/json, {}", wire::ASKED)))?;
+    let mut parts = Vec::new();
+    for (group, versions) in kinds.groups() {
+        for version in versions {
+            parts.push(document(&kinds_of(kinds, group, version)));
+        }
+    }
+    let document = v2::document(&parts);
+    Ok(if is_json {
+        Answer::json(&document)
+    } else {
+        Answer::of(200, wire::MEDIA_TYPE, wire::document(&document))
+    })
 }
 
 fn index(kinds: &Kinds) -> Value {

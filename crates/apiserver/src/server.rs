@@ -239,7 +239,7 @@ impl ApiServer {
             "/healthz" | "/livez" | "/readyz" => Some(Answer::text(200, "ok")),
             "/version" => Some(Answer::json(&discovery::version())),
             _ if path.starts_with("/openapi") => {
-                openapi::answer(&self.kinds(), path, request.headers())
+                openapi::answer(&self.kinds(), path, request.headers())?
             }
             _ => discovery::answer(&self.kinds(), path, request.headers()),
         };
