@@ -7,3 +7,4 @@ s/current: [0-9]+/current: N/
 s/10\.96\.[0-9]+\.[0-9]+/IP/g
 s/\b[0-9]+m?[0-9]*s\b( *)/AGE /g
 s/3[0-2][0-9]{3}\b/NP/g
+s/eyJ[A-Za-z0-9_.-]+/TOKEN/g

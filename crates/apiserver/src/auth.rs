@@ -1,20 +1,33 @@
-//! Who asks, and whether they may.
+//! Who asks: users, and the tokens that stand for them.
 
+mod jwt;
+mod token_file;
+
+use std::collections::BTreeMap;
 #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
 use std::sync::{Mutex, MutexGuard};
 
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
-use crate::request::Target;
-use crate::schema::Kind;
-use crate::status::ApiError;
+pub use jwt::{Bound, Claims, ISSUER, KeyError, Ref, SigningKey, TokenError};
+pub use token_file::{TokenFileError, read_token_file};
+
+/// Nobody known.
+const ANONYMOUS: &str = "system:anonymous";
+const AUTHENTICATED: &str = "system:authenticated";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Who sends a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
+    /// May be empty.
+    pub uid: String,
     pub groups: Vec<String>,
+    /// What else is known, such as the pod a token was made for.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
@@ -25,34 +38,65 @@ impl User {
 
     /// A known user; the group of all of them is added.
     pub fn authenticated(name: &str, mut groups: Vec<String>) -> User {
-        groups.push("system:authenticated".to_owned());
-        User { name: name.to_owned(), groups }
+        groups.push(AUTHENTICATED.to_owned());
+        User { name: name.to_owned(), groups, ..User::default() }
     }
 
     /// Nobody known.
     pub fn anonymous() -> User {
         User {
-            name: "system:anonymous".to_owned(),
-            groups: vec!["system:unauthenticated".to_owned()],
+            name: ANONYMOUS.to_owned(),
+            groups: vec![UNAUTHENTICATED.to_owned()],
+            ..User::default()
         }
     }
 
     /// A service account.
     pub fn service_account(namespace: &str, name: &str) -> User {
-        let groups = vec![
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{namespace}"),
-        ];
-        User::authenticated(&format!("system:serviceaccount:{namespace}:{name}"), groups)
+        let groups = service_account_groups(namespace);
+        User::authenticated(&format!("{SERVICE_ACCOUNT}{namespace}:{name}"), groups)
+    }
+
+    /// Whether nobody knows who this is.
+    pub fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
+    /// Adds the group of all known, or of all unknown users, if it is not there.
+    pub fn add_group_of_all(&mut self) {
+        let group = if self.is_anonymous() { UNAUTHENTICATED } else { AUTHENTICATED };
+        let is_there = |group: &str| self.groups.iter().any(|it| it == group);
+        if !is_there(group) && !is_there(UNAUTHENTICATED) {
+            self.groups.push(group.to_owned());
+        }
     }
 
     /// `authentication.k8s.io/v1` `UserInfo`.
     pub fn info(&self) -> Value {
-        json!({"username": self.name, "groups": self.groups})
+        let mut info = json!({"username": self.name, "groups": self.groups});
+        if !self.uid.is_empty() {
+            info["uid"] = self.uid.as_str().into();
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
     }
 }
 
-/// Bearer tokens and whom they stand for.
+/// The groups of a service account in a namespace.
+pub fn service_account_groups(namespace: &str) -> Vec<String> {
+    vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
+}
+
+/// Namespace and name of a service account's user name.
+pub fn split_service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
+    let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
+    is_whole.then_some((namespace, name))
+}
+
+/// Bearer tokens that are not signed, and whom they stand for.
 #[derive(Debug, Default)]
 pub struct Tokens {
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
@@ -72,36 +116,5 @@ impl Tokens {
     /// Whom a token stands for.
     pub fn user(&self, token: &str) -> Option<User> {
         self.lock().get(token).cloned()
-    }
-}
-
-/// Decides whether a user may do something.
-#[derive(Clone, Debug)]
-pub enum Authorizer {
-    /// Everybody who is known may do everything, and so may those let in without a name.
-    AllowAll,
-}
-
-impl Authorizer {
-    /// # Errors
-    ///
-    /// When the user may not.
-    pub fn check(
-        &self,
-        _user: &User,
-        _verb: &str,
-        _kind: &Kind,
-        _target: &Target,
-    ) -> Result<(), ApiError> {
-        match self {
-            Authorizer::AllowAll => Ok(()),
-        }
-    }
-
-    /// The status of an access review.
-    pub fn review(&self, _user: &str, _spec: &Value) -> Value {
-        match self {
-            Authorizer::AllowAll => json!({"allowed": true}),
-        }
     }
 }

@@ -11,7 +11,9 @@
 //!
 //! [`schema`] is a table of facts about Kubernetes' types; decoding, protobuf, patches, OpenAPI and discovery all read it.
 
+pub mod audit;
 pub mod auth;
+pub mod authorize;
 pub mod faults;
 pub mod http;
 pub mod journal;
@@ -35,4 +37,6 @@ mod strategic;
 mod table;
 mod validate;
 
-pub use server::{Answer, ApiServer, BODY_BYTES_MAX, Body, Clock, OpenError, Options};
+pub use server::{
+    Admission, Answer, ApiServer, BODY_BYTES_MAX, Body, Clock, OpenError, Options, Setup,
+};

@@ -1,22 +1,32 @@
 //! The server without sockets: a request and who sends it go in, a response comes out. All state is behind one lock that
 //! is held for the store's own operations only; decoding and encoding happen outside it.
 
+mod access;
+mod accounts;
 mod admission;
 mod answer;
+mod authenticate;
 mod body;
 mod bootstrap;
 mod create;
 mod definitions;
 mod delete;
 mod durability;
+mod expiry;
+mod impersonate;
+mod limits;
 mod list;
 mod news;
 mod patch;
 mod pods;
 mod review;
+mod roles;
 mod scale;
+mod setup;
+mod token;
 mod update;
 mod watch;
+mod written;
 
 use std::sync::Arc;
 #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
@@ -25,7 +35,7 @@ use std::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use jiff::Timestamp;
-use loadmaster_stdx::Rng;
+use loadmaster_stdx::{Map, Rng};
 use serde_json::Value;
 
 pub use answer::Answer;
@@ -33,9 +43,12 @@ pub(crate) use answer::partial as partial_metadata;
 pub use body::Body;
 pub use durability::OpenError;
 pub(crate) use scale::selector_text;
+pub use setup::{Admission, Setup};
 pub(crate) use watch::gone_frame;
 
-use crate::auth::{Authorizer, Tokens, User};
+use crate::audit;
+use crate::auth::{Claims, SigningKey, Tokens, User};
+use crate::authorize::{Attributes, Policy, What};
 use crate::custom::registry::Registry;
 use crate::object::{key_of, parsed};
 use crate::request::{Form, Query, Target, verb};
@@ -78,8 +91,16 @@ struct Shared {
     state: Mutex<State>,
     news: news::News,
     clock: Clock,
-    authorizer: Authorizer,
+    setup: Setup,
+    /// Signs the tokens of service accounts.
+    key: SigningKey,
+    /// Signed tokens seen, with what they say.
+    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+    verified: Mutex<Map<String, Arc<Claims>>>,
+    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+    policy: Mutex<Arc<Policy>>,
     tokens: Tokens,
+    expiry: expiry::Expiry,
     frames: watch::FrameCache,
     /// Present when everything is kept in a folder.
     journal: Option<crate::journal::Handle>,
@@ -90,6 +111,16 @@ struct State {
     rng: Rng,
     /// How many addresses services were given.
     n_addresses: u32,
+}
+
+/// A request, read as far as its path and parameters.
+struct Asked<'a> {
+    request: &'a Request<Bytes>,
+    query: &'a Query,
+    /// None for what is no resource.
+    target: Option<&'a Target>,
+    /// None for a method that resources do not have.
+    verb: Option<&'static str>,
 }
 
 /// A request on a resource, looked up and checked.
@@ -104,13 +135,22 @@ struct Call<'a> {
 }
 
 impl ApiServer {
-    /// A server with the objects a new cluster has.
+    /// A server with the objects a new cluster has, where everybody known may do everything.
     ///
     /// # Errors
     ///
     /// When one of those cannot be stored, which is a bug.
     pub fn new(options: Options) -> Result<ApiServer, ApiError> {
-        let server = ApiServer::over(Store::new(options.limits), None, options);
+        ApiServer::with_setup(options, Setup::default())
+    }
+
+    /// A server with the objects a new cluster has.
+    ///
+    /// # Errors
+    ///
+    /// When one of those cannot be stored, which is a bug, or no key can be made.
+    pub fn with_setup(options: Options, setup: Setup) -> Result<ApiServer, ApiError> {
+        let server = ApiServer::over(Store::new(options.limits), None, options, setup)?;
         server.bootstrap()?;
         server.look_at_definitions();
         Ok(server)
@@ -121,25 +161,37 @@ impl ApiServer {
         mut store: Store,
         journal: Option<crate::journal::Handle>,
         options: Options,
-    ) -> ApiServer {
+        mut setup: Setup,
+    ) -> Result<ApiServer, ApiError> {
+        let key = match setup.signing_key.take() {
+            Some(key) => key,
+            None => {
+                SigningKey::generate().map_err(|error| ApiError::internal(&error.to_string()))?
+            }
+        };
         let kinds = Kinds::new(&mut store, &options.also_serve);
         let news = news::News::new(store.revision());
         let rng = Rng::new(options.seed);
         #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
-        let state = Mutex::new(State { store, rng, n_addresses: 1 });
-        ApiServer {
+        let (state, verified, policy) =
+            (Mutex::new(State { store, rng, n_addresses: 1 }), Mutex::default(), Mutex::default());
+        Ok(ApiServer {
             shared: Arc::new(Shared {
                 registry: Registry::new(kinds.clone()),
                 built_in: kinds,
                 state,
                 news,
                 clock: options.clock,
-                authorizer: Authorizer::AllowAll,
+                setup,
+                key,
+                verified,
+                policy,
                 tokens: Tokens::default(),
+                expiry: expiry::Expiry::default(),
                 frames: watch::FrameCache::default(),
                 journal,
             }),
-        }
+        })
     }
 
     /// Bearer tokens that are accepted.
@@ -154,28 +206,62 @@ impl ApiServer {
 
     /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
     pub fn handle(&self, user: &User, request: &Request<Bytes>) -> Response<Body> {
-        self.answer(user, request).unwrap_or_else(|error| Answer::error(&error).into_response())
+        self.expire_events();
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let target = Target::parse(request.uri().path());
+        let verb = target.as_ref().and_then(|it| verb(request.method(), it, &query));
+        let method = request.method().as_str().to_ascii_lowercase();
+        let what = match &target {
+            None => What::Path(request.uri().path()),
+            Some(target) => What::Resource(access::resource_of(
+                target,
+                match verb {
+                    Some("list" | "watch" | "deletecollection") => access::selected_name(&query),
+                    _ => "",
+                },
+            )),
+        };
+        let attributes = Attributes { user, verb: verb.unwrap_or(&method), what };
+        let version = target.as_ref().map_or("", |it| it.version.as_str());
+        let mut entry = self.begin_entry(&attributes, version, request);
+        let asked = Asked { request, query: &query, target: target.as_ref(), verb };
+        let answer = self.answer(&attributes, &asked, entry.as_mut());
+        self.end_entry(entry, answer)
     }
 
-    fn answer(&self, user: &User, request: &Request<Bytes>) -> Result<Response<Body>, ApiError> {
-        let path = request.uri().path();
-        let query = Query::parse(request.uri().query().unwrap_or_default());
-        let Some(target) = Target::parse(path) else {
-            return self.answer_other(path, request);
+    fn answer(
+        &self,
+        attributes: &Attributes<'_>,
+        asked: &Asked<'_>,
+        mut entry: Option<&mut audit::Entry>,
+    ) -> Result<Response<Body>, ApiError> {
+        let request = asked.request;
+        let acting = self.acting(attributes, request.headers())?;
+        if let (Some(entry), true) = (entry.as_deref_mut(), acting.is_impersonated) {
+            entry.impersonated(&acting.user);
+        }
+        let attributes = Attributes { user: &acting.user, ..*attributes };
+        let decision = self.decide(&attributes);
+        if let Some(entry) = entry {
+            entry.decided(&decision);
+        }
+        if !decision.is_allowed() {
+            return Err(attributes.forbidden(decision.reason()));
+        }
+        let Some(target) = asked.target else {
+            return self.answer_other(request.uri().path(), request);
         };
         let kinds = self.kinds();
         let kind = kinds
             .find(&target.group, &target.version, &target.resource)
             .ok_or_else(ApiError::no_such_resource)?;
-        let verb =
-            verb(request.method(), &target, &query).ok_or_else(ApiError::method_not_allowed)?;
-        self.check_verb(kind, &target, verb)?;
-        self.shared.authorizer.check(user, verb, kind, &target)?;
+        let verb = asked.verb.ok_or_else(ApiError::method_not_allowed)?;
+        self.check_verb(kind, target, verb)?;
         let call = Call {
-            user,
+            user: &acting.user,
             kind,
-            target: &target,
-            query: &query,
+            target,
+            query: asked.query,
             form: Form::negotiate(request.headers())?,
             headers: request.headers(),
             body: request.body(),
@@ -183,6 +269,10 @@ impl ApiServer {
         let mut response = self.dispatch(&call, verb)?;
         if let Some(warning) = kind.custom().and_then(|it| it.warning.clone()) {
             answer::warn(&mut response, &warning);
+        }
+        let writes = !matches!(verb, "get" | "list" | "watch");
+        if writes && kind.is(crate::authorize::GROUP, "clusterroles") {
+            self.aggregate_roles()?;
         }
         Ok(response)
     }
@@ -238,6 +328,7 @@ impl ApiServer {
         let answer = match path {
             "/healthz" | "/livez" | "/readyz" => Some(Answer::text(200, "ok")),
             "/version" => Some(Answer::json(&discovery::version())),
+            "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {
                 openapi::answer(&self.kinds(), path, request.headers())?
             }

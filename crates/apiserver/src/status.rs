@@ -163,6 +163,23 @@ impl ApiError {
         ApiError::new(403, "Forbidden", message).with(details(kind, name))
     }
 
+    /// 403 for a resource that need not be served; all but `why` may be empty.
+    pub fn forbidden_resource(group: &str, resource: &str, name: &str, why: &str) -> ApiError {
+        let dot = if group.is_empty() { "" } else { "." };
+        let message = match (resource, name) {
+            ("", _) => format!("forbidden: {why}"),
+            (_, "") => format!("{resource}{dot}{group} is forbidden: {why}"),
+            _ => format!("{resource}{dot}{group} {name:?} is forbidden: {why}"),
+        };
+        let mut details = json!({});
+        for (field, text) in [("name", name), ("group", group), ("kind", resource)] {
+            if !text.is_empty() {
+                details[field] = text.into();
+            }
+        }
+        ApiError::new(403, "Forbidden", message).with(details)
+    }
+
     /// 404 for an object.
     pub fn not_found(kind: &Kind, name: &str) -> ApiError {
         let message = format!("{} {name:?} not found", kind.qualified());
@@ -216,6 +233,15 @@ impl ApiError {
         )
     }
 
+    /// 409 for something that is answered and not stored, by its group and kind.
+    pub fn conflict_named(group: &str, kind: &str, name: &str, why: &str) -> ApiError {
+        let dot = if group.is_empty() { "" } else { "." };
+        let message =
+            format!("Operation cannot be fulfilled on {kind}{dot}{group} {name:?}: {why}");
+        let details = json!({"name": name, "group": group, "kind": kind});
+        ApiError::new(409, "Conflict", message).with(details)
+    }
+
     /// 410 for a list or watch at a forgotten revision.
     pub fn expired(message: impl Into<String>) -> ApiError {
         ApiError::new(410, "Expired", message)
@@ -237,13 +263,19 @@ impl ApiError {
 
     /// 422; `causes` is not empty.
     pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> ApiError {
-        let qualified = match kind.group {
-            "" => kind.kind.to_owned(),
-            group => format!("{}.{group}", kind.kind),
-        };
-        let message = format!("{qualified} {name:?} is invalid: {}", aggregate(causes));
-        let mut details = details(kind, name);
-        details["kind"] = kind.kind.into();
+        ApiError::invalid_named(kind.group, kind.kind, name, causes)
+    }
+
+    /// 422 for a kind that need not be stored; `causes` is not empty.
+    pub fn invalid_named(group: &str, kind: &str, name: &str, causes: &[Cause]) -> ApiError {
+        let dot = if group.is_empty() { "" } else { "." };
+        let message = format!("{kind}{dot}{group} {name:?} is invalid: {}", aggregate(causes));
+        let mut details = json!({});
+        for (field, text) in [("kind", kind), ("name", name), ("group", group)] {
+            if !text.is_empty() {
+                details[field] = text.into();
+            }
+        }
         details["causes"] = causes
             .iter()
             .map(|it| json!({"reason": it.reason, "message": it.message, "field": it.field}))

@@ -174,6 +174,12 @@ impl Store {
         self.revision
     }
 
+    /// The revision of the last change of a table that is known; it moves on with each change.
+    pub fn changed(&self, table: TableId) -> u64 {
+        let table = &self.tables[table.0];
+        table.log.back().map_or(table.compacted, Change::revision)
+    }
+
     /// The newest version of an object.
     pub fn get(&self, table: TableId, key: &str) -> Option<&Arc<Object>> {
         self.tables[table.0].objects.get(key)

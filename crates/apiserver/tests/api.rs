@@ -168,7 +168,7 @@ fn refusals() {
     );
     got(
         &format!("{PODS}?resourceVersion=99999"),
-        expect!["504 Timeout: Too large resource version: 99999, current: 13"],
+        expect!["504 Timeout: Too large resource version: 99999, current: 152"],
     );
     refused(
         &server,
@@ -425,7 +425,7 @@ fn a_watch_that_is_too_slow_is_told_so() {
         create_now(&server, name);
     }
     block_on(async {
-        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 12 (14)"]);
+        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 151 (153)"]);
         assert_eq!(next(&mut body).await, Vec::<String>::new());
     });
     refused(
@@ -433,7 +433,7 @@ fn a_watch_that_is_too_slow_is_told_so() {
         Method::GET,
         &format!("{path}&resourceVersion=2"),
         Value::Null,
-        &expect!["410 Expired: too old resource version: 2 (14)"],
+        &expect!["410 Expired: too old resource version: 2 (153)"],
     );
 }
 

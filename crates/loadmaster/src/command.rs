@@ -46,7 +46,7 @@ enum Command {
     Run(run::Args),
     Up(up::Args),
     Explain(Box<explain::Args>),
-    Apiserver(apiserver::Args),
+    Apiserver(Box<apiserver::Args>),
     Kubelets(kubelets::Args),
     Replay(replay::Args),
     Simulate(simulate::Args),

@@ -1,13 +1,16 @@
 //! The embedded API server in this process: its sockets, its kubeconfig, its flags.
 
+mod access;
+
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use loadmaster_apiserver::auth::SigningKey;
 use loadmaster_apiserver::faults::Faults;
-use loadmaster_apiserver::http::{FaultStream, Pki, serve_with_faults};
+use loadmaster_apiserver::http::{FaultStream, Pki, serve_within};
 use loadmaster_apiserver::journal::{Compaction, Journal};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
@@ -42,6 +45,8 @@ pub(crate) struct ServerArgs {
     /// Decides which requests go wrong.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "faults")]
     fault_seed: u64,
+    #[command(flatten)]
+    access: access::AccessArgs,
 }
 
 /// An API server that answers on the loopback address.
@@ -80,10 +85,13 @@ impl ServerArgs {
         let address =
             listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
         let path = self.kubeconfig.clone().unwrap_or_else(|| temporary(address));
-        let text = kubeconfig(&format!("https://{address}"), pki.authority_pem(), &admin);
+        let url = format!("https://{address}");
+        self.access.introduce(&server, &pki, &url)?;
+        let text = kubeconfig(&url, pki.authority_pem(), &admin);
         write_private(&path, &text)
             .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
-        let serving = serve_with_faults(listener, server, Some(Arc::new(pki)), faults);
+        let serving =
+            serve_within(listener, server, Some(Arc::new(pki)), self.access.bounds(), faults);
         let serving = runtime.spawn(serving);
         Ok(Embedded { runtime, address, kubeconfig: path, journal, serving })
     }
@@ -101,12 +109,20 @@ impl ServerArgs {
             also_serve: self.serve.clone(),
         };
         let Some(folder) = &self.data_dir else {
-            let server = ApiServer::new(options);
+            let server = ApiServer::with_setup(options, self.access.setup(None)?);
             let server = server.map_err(|error| failed("setting up the cluster", &error))?;
             return Ok((server, None));
         };
-        let opened = ApiServer::open(options, folder, Compaction::default());
+        let path = folder.join("sa.key");
+        let known = known_key(&path)?;
+        let made = || SigningKey::generate_pem().map_err(|error| failed("making a key", &error));
+        let key = known.clone().map_or_else(made, Ok)?;
+        let setup = self.access.setup(Some((&path, &key)))?;
+        let opened = ApiServer::open(options, setup, folder, Compaction::default());
         let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
+        if known.is_none() {
+            keep_key(&path, &key)?;
+        }
         Ok((server, Some(journal)))
     }
 
@@ -115,19 +131,14 @@ impl ServerArgs {
         let made = |pki: Result<Pki, _>| pki.map_err(|error| failed("setting up TLS", &error));
         let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES)) };
         let path = folder.join("ca.key");
-        match std::fs::read_to_string(&path) {
-            Ok(key) => Pki::from_key(&key, NAMES)
+        match known_key(&path)? {
+            Some(key) => Pki::from_key(&key, NAMES)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            None => {
                 let pki = made(Pki::new(NAMES))?;
-                // Under its name only when it is whole.
-                let unfinished = folder.join("ca.key.unfinished");
-                write_private(&unfinished, pki.authority_key_pem())
-                    .and_then(|()| std::fs::rename(&unfinished, &path))
-                    .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
+                keep_key(&path, pki.authority_key_pem())?;
                 Ok(pki)
             }
-            Err(error) => Err(failed(&format!("reading {}", path.display()), &error)),
         }
     }
 
@@ -186,6 +197,23 @@ impl Embedded {
         }
         served
     }
+}
+
+/// A key from an earlier life.
+fn known_key(path: &Path) -> Answer<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(key) => Ok(Some(key)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(&format!("reading {}", path.display()), &error)),
+    }
+}
+
+/// Keeps a key; the file has its name only when it is whole.
+fn keep_key(path: &Path, pem: &str) -> Answer<()> {
+    let unfinished = path.with_extension("key.unfinished");
+    write_private(&unfinished, pem)
+        .and_then(|()| std::fs::rename(&unfinished, path))
+        .map_err(|error| failed(&format!("writing {}", path.display()), &error))
 }
 
 fn temporary(address: SocketAddr) -> PathBuf {

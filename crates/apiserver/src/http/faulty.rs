@@ -11,11 +11,10 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::respond;
-use crate::auth::User;
+use super::{Service, respond};
 use crate::faults::{Asked, Decision, Fate, Faults, Part, Stream};
 use crate::request::{Query, Target, verb};
-use crate::server::{Answer, ApiServer, Body, gone_frame};
+use crate::server::{Answer, Body, gone_frame};
 
 /// The connection breaks on purpose.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -54,13 +53,11 @@ impl FaultStream {
 
 /// Answers a request, or does to it what the faults say.
 pub(super) async fn respond_or_fail(
-    faults: &FaultStream,
-    server: &ApiServer,
-    user: Option<User>,
+    service: &Service,
     request: Request<Incoming>,
 ) -> Result<Response<Sent>, Cut> {
-    let Some(Decision { delay, fate, stream }) = faults.decide(&request) else {
-        return Ok(respond(server, user, request).await.map(Sent::sound));
+    let Some(Decision { delay, fate, stream }) = service.faults.decide(&request) else {
+        return Ok(respond(service, request).await.map(Sent::sound));
     };
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
@@ -68,7 +65,7 @@ pub(super) async fn respond_or_fail(
     let refused = |error| Ok(Answer::error(&error).into_response().map(Sent::sound));
     match fate {
         Fate::Pass => {
-            let response = respond(server, user, request).await;
+            let response = respond(service, request).await;
             let is_refusal = response.status().is_client_error();
             let content_type = response.headers().get(header::CONTENT_TYPE).cloned();
             Ok(response.map(|body| match is_refusal || stream.is_sound() {
@@ -79,11 +76,11 @@ pub(super) async fn respond_or_fail(
         Fate::Refuse(error) => refused(error),
         Fate::Drop => Err(Cut),
         Fate::Lose => {
-            respond(server, user, request).await;
+            respond(service, request).await;
             Err(Cut)
         }
         Fate::Deny(error) => {
-            respond(server, user, request).await;
+            respond(service, request).await;
             refused(error)
         }
     }

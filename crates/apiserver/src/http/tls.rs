@@ -141,7 +141,12 @@ pub(super) fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
     let subject = parsed.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?;
     let groups = subject.iter_organization().filter_map(|it| it.as_str().ok());
-    Some(User::authenticated(name, groups.map(str::to_owned).collect()))
+    let mut user = User::authenticated(name, groups.map(str::to_owned).collect());
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = vec![format!("X509SHA256={digest}")];
+    user.extra.insert("authentication.kubernetes.io/credential-id".to_owned(), id);
+    Some(user)
 }
 
 #[cfg(test)]
@@ -155,7 +160,12 @@ mod tests {
         let pki = Pki::new(&["localhost", "127.0.0.1"]).expect("certificates");
         let identity = pki.client("ann", "a").expect("a certificate");
         let der = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
-        let want = User::authenticated("ann", vec!["a".to_owned()]);
-        assert_eq!(user_of(&der), Some(want));
+        let user = user_of(&der).expect("a user");
+        assert_eq!(
+            (user.name.as_str(), user.groups.join(",")),
+            ("ann", "a,system:authenticated".to_owned())
+        );
+        let id = &user.extra["authentication.kubernetes.io/credential-id"];
+        assert!(id[0].starts_with("X509SHA256=") && id[0].len() == 75, "{id:?}");
     }
 }

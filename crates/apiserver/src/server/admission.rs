@@ -21,9 +21,16 @@ impl ApiServer {
         match (kind.group, kind.resource) {
             ("", "pods") => {
                 self.set_priority(kind, value)?;
-                set_service_account(value);
+                self.set_limits(kind, value)?;
+                self.set_service_account(kind, value)?;
                 tolerate_lost_nodes(value);
                 self.set_topology_labels(value)
+            }
+            ("", "nodes") => {
+                if self.shared.setup.admission.taint_nodes {
+                    taint_new_node(value);
+                }
+                Ok(())
             }
             ("", "services") => {
                 self.set_addresses(value);
@@ -164,11 +171,13 @@ pub(super) fn nth_of(address: std::net::Ipv4Addr) -> u32 {
     }
 }
 
-fn set_service_account(pod: &mut Value) {
-    let spec = &mut pod["spec"];
-    if spec["serviceAccountName"].as_str().is_none_or(str::is_empty) {
-        spec["serviceAccountName"] = "default".into();
-        spec["serviceAccount"] = "default".into();
+/// A node is not ready until a controller has seen that it is (upstream's TaintNodesByCondition).
+fn taint_new_node(node: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    match node["spec"].get_mut("taints") {
+        Some(Value::Array(taints)) if taints.contains(&taint) => {}
+        Some(Value::Array(taints)) => taints.push(taint),
+        _ => node["spec"]["taints"] = json!([taint]),
     }
 }
 

@@ -18,7 +18,21 @@ pub(crate) trait Parts: Send {
 pub(crate) type NextPart = Step;
 
 /// The body of a response.
-pub struct Body(Inner);
+pub struct Body {
+    inner: Inner,
+    done: Vec<Done>,
+}
+
+/// What is to happen when a body has been sent or given up.
+struct Done(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
 
 enum Inner {
     Whole(Option<Bytes>),
@@ -28,11 +42,21 @@ enum Inner {
 impl Body {
     /// All bytes at once.
     pub fn whole(bytes: impl Into<Bytes>) -> Body {
-        Body(Inner::Whole(Some(bytes.into())))
+        Body { inner: Inner::Whole(Some(bytes.into())), done: Vec::new() }
     }
 
     pub(crate) fn parts(parts: Box<dyn Parts>) -> Body {
-        Body(Inner::Parts(Some(parts.next())))
+        Body { inner: Inner::Parts(Some(parts.next())), done: Vec::new() }
+    }
+
+    /// Whether it is made while it is read.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.inner, Inner::Parts(_))
+    }
+
+    /// Does something when the body has been sent or given up.
+    pub(crate) fn when_done(&mut self, act: impl FnOnce() + Send + 'static) {
+        self.done.push(Done(Some(Box::new(act))));
     }
 }
 
@@ -44,7 +68,7 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Whole(bytes) => {
                 Poll::Ready(bytes.take().filter(|it| !it.is_empty()).map(|it| Ok(Frame::data(it))))
             }
@@ -66,14 +90,14 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Inner::Parts(step) => step.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }

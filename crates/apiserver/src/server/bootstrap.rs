@@ -1,4 +1,5 @@
-//! What a new cluster has: its namespaces, service accounts, system priority classes, and the service of the API server.
+//! What a new cluster has: its namespaces, service accounts, system priority classes, the service of the API server, and
+//! upstream's roles.
 
 use serde_json::{Value, json};
 
@@ -42,10 +43,32 @@ impl ApiServer {
             "spec": {"clusterIP": SERVICE_ADDRESS, "clusterIPs": [SERVICE_ADDRESS],
                 "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
         });
-        self.make("", "services", "default", service)
+        self.make("", "services", "default", service)?;
+        for made in crate::authorize::bootstrap() {
+            self.make(crate::authorize::GROUP, made.resource, made.namespace, made.value)?;
+        }
+        self.aggregate_roles()
     }
 
-    /// Makes an object unless it is there.
+    /// Publishes the authority of client certificates, for schedulers and controllers that serve pages themselves.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be stored, which is a bug.
+    pub fn publish_authority(&self, pem: &str) -> Result<(), ApiError> {
+        let name = "extension-apiserver-authentication";
+        let map = json!({"metadata": {"name": name}, "data": {"client-ca-file": pem}});
+        self.make("", "configmaps", "kube-system", map)?;
+        // It may have been there from an earlier life.
+        let kind = self.own_kind("", "configmaps")?;
+        let written = self.rewrite(kind, ("kube-system", name), false, |old| {
+            let mut new = old.clone();
+            new["data"]["client-ca-file"] = pem.into();
+            Ok(new)
+        });
+        written.map(drop)
+    }
+
     fn make(
         &self,
         group: &str,

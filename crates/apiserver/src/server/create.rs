@@ -11,7 +11,7 @@ use crate::request::{FieldValidation, content_type};
 use crate::schema::{Kind, TypeId, read, schema};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Refused};
-use crate::{admit, defaults, event, proto, validate};
+use crate::{admit, audit, defaults, event, proto, validate};
 
 /// What bodies may be.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
@@ -113,11 +113,14 @@ impl ApiServer {
         if definition::is(call.kind) {
             warnings.extend(definition::format_warnings(None, &value));
         }
+        self.check_escalation(call, None, &value)?;
         let dry_run = call.query.dry_run()?;
         let value = self.create_value(call.kind, &call.target.namespace, value, dry_run)?;
         let shown = event::shown(call.kind, value);
         let answer = Answer::viewed(201, call.kind, &shown, call.form, self.now());
-        Ok(answer.with_warnings(warnings).into_response())
+        let mut response = answer.with_warnings(warnings).into_response();
+        response.extensions_mut().insert(audit::Created(meta(&shown, "name").into()));
+        Ok(response)
     }
 
     /// Creates an object from a typed value and returns it as stored.
@@ -140,6 +143,7 @@ impl ApiServer {
         if !causes.is_empty() {
             return Err(ApiError::invalid(kind, &name, &causes));
         }
+        self.check_limits(kind, &value)?;
         if dry_run {
             let key = key_of(kind, namespace, &name);
             return match self.state().store.get(table, &key) {
@@ -261,7 +265,7 @@ fn check_kind(api_version: &str, kind: &str, expected: Expected<'_>) -> Result<(
 }
 
 /// Five letters and digits without vowels, as upstream's name generator makes.
-fn suffix(rng: &mut loadmaster_stdx::Rng) -> String {
+pub(super) fn suffix(rng: &mut loadmaster_stdx::Rng) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     (0..5).map(|_| char::from(*rng.pick(ALPHABET))).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use http::{Request, Response};
 
 use super::body::Body;
-use super::{Answer, ApiServer, Options, Shared};
+use super::{Answer, ApiServer, Options, Setup, Shared};
 use crate::auth::User;
 use crate::journal::{Compaction, DataError, Journal, Opened, Source, Taken};
 use crate::object::{parsed, selectable_fingerprint, selectable_values};
@@ -32,13 +32,15 @@ impl ApiServer {
     /// When the folder cannot be used or its files are damaged.
     pub fn open(
         options: Options,
+        setup: Setup,
         folder: &Path,
         compaction: Compaction,
     ) -> Result<(ApiServer, Journal), OpenError> {
         let opened = Opened::open(folder, options.limits, selectable_fingerprint())?;
         let is_outdated = opened.is_outdated;
         let (store, pending) = opened.into_parts();
-        let server = ApiServer::over(store, Some(pending.handle()), options);
+        let server = ApiServer::over(store, Some(pending.handle()), options, setup);
+        let server = server.map_err(OpenError::Cluster)?;
         if is_outdated {
             server.take_fields_anew().map_err(OpenError::Cluster)?;
         }

@@ -102,7 +102,9 @@ impl ApiServer {
             let (value, told) = self.typed(value, expected, validation)?;
             warnings = told;
             let value = event::stored(call.kind, value);
-            self.updated(call.kind, &call.target.subresource, old, value)
+            let new = self.updated(call.kind, &call.target.subresource, old, value)?;
+            self.check_escalation(call, Some(old), &new)?;
+            Ok(new)
         })?;
         self.rewritten_answer(call, rewritten, warnings)
     }

@@ -7,7 +7,6 @@ use super::body::Body;
 use super::create::Expected;
 use super::delete::Deletion;
 use super::{Answer, ApiServer, Call, spelled};
-use crate::auth::User;
 use crate::object::{entries, members_mut, meta, meta_mut, parsed};
 use crate::schema::schema;
 use crate::status::{ApiError, created};
@@ -140,32 +139,6 @@ impl ApiServer {
             take_disruption(old, name, meta(pod, "name"), &at)
         })?;
         Ok(())
-    }
-
-    /// `POST serviceaccounts/NAME/token`.
-    pub(super) fn token(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        let sub = call.kind.subresource("token").ok_or_else(ApiError::no_such_resource)?;
-        let expected = Expected {
-            group: sub.group,
-            version: sub.version,
-            kind: sub.kind,
-            type_id: sub.type_id,
-            custom: None,
-        };
-        let (mut request, warnings) = self.read_body(call, expected)?;
-        let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
-        self.stored(call.kind, namespace, name)?;
-        let token = {
-            let rng = &mut self.state().rng;
-            format!("{}{}", super::uid(rng), super::uid(rng)).replace('-', "")
-        };
-        self.shared.tokens.add(&token, User::service_account(namespace, name));
-        let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
-        let expires = self.now() + jiff::SignedDuration::from_secs(seconds);
-        request["spec"]["expirationSeconds"] = seconds.into();
-        request["status"] = json!({"token": token, "expirationTimestamp": spelled(expires)});
-        let answer = Answer::value(201, sub.type_id, &request, call.form);
-        Ok(answer.with_warnings(warnings).into_response())
     }
 }
 

@@ -1,12 +1,19 @@
 //! Kinds that are answered and never stored: reviews of tokens and of access, and bindings by body.
 
+use std::collections::BTreeMap;
+
 use http::Response;
 use serde_json::{Value, json};
 
 use super::body::Body;
 use super::create::Expected;
 use super::{Answer, ApiServer, Call};
-use crate::status::ApiError;
+use crate::auth::User;
+use crate::authorize::{Attributes, Decision, Mode, Resource, What};
+use crate::object::{entries, meta};
+use crate::status::{ApiError, Cause};
+
+const GROUP: &str = "authorization.k8s.io";
 
 impl ApiServer {
     pub(super) fn review(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
@@ -15,22 +22,16 @@ impl ApiServer {
         }
         let (mut review, warnings) = self.read_body(call, Expected::of(call.kind))?;
         review["status"] = match call.kind.resource {
-            "tokenreviews" => self.token_review(&review),
+            "tokenreviews" => self.token_review(&review)?,
             "selfsubjectreviews" => json!({"userInfo": call.user.info()}),
-            "selfsubjectrulesreviews" => json!({
-                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                "incomplete": false,
-            }),
-            "selfsubjectaccessreviews" => self.access_review(&call.user.name, &review),
+            "selfsubjectrulesreviews" => self.rules_review(call.user, &review)?,
+            "selfsubjectaccessreviews" => {
+                check_spec(call, &review)?;
+                self.access_review(call.user, &review["spec"])
+            }
             "subjectaccessreviews" | "localsubjectaccessreviews" => {
-                let user = review["spec"]["user"].as_str().unwrap_or_default();
-                let groups = review["spec"]["groups"].as_array().map_or(0, Vec::len);
-                if user.is_empty() && groups == 0 {
-                    let message = "at least one of user or group must be specified";
-                    return Err(ApiError::bad_request(message));
-                }
-                self.access_review(user, &review)
+                check_spec(call, &review)?;
+                self.access_review(&user_of(&review["spec"]), &review["spec"])
             }
             _ => return Err(ApiError::no_such_resource()),
         };
@@ -38,15 +39,121 @@ impl ApiServer {
         Ok(answer.with_warnings(warnings).into_response())
     }
 
-    fn token_review(&self, review: &Value) -> Value {
-        let token = review["spec"]["token"].as_str().unwrap_or_default();
-        match self.shared.tokens.user(token) {
-            Some(user) => json!({"authenticated": true, "user": user.info()}),
-            None => json!({"user": {}, "error": "invalid bearer token"}),
+    fn access_review(&self, user: &User, spec: &Value) -> Value {
+        let of = |object: &'static str, field: &'static str| {
+            spec[object][field].as_str().unwrap_or_default()
+        };
+        let resource = |field| of("resourceAttributes", field);
+        let is_resource = spec["resourceAttributes"].is_object();
+        let (verb, what) = if is_resource {
+            let what = What::Resource(Resource {
+                group: resource("group"),
+                resource: resource("resource"),
+                subresource: resource("subresource"),
+                namespace: resource("namespace"),
+                name: resource("name"),
+            });
+            (resource("verb"), what)
+        } else {
+            let path = of("nonResourceAttributes", "path");
+            (of("nonResourceAttributes", "verb"), What::Path(path))
+        };
+        let decision = self.decide(&Attributes { user, verb, what });
+        let mut status = json!({"allowed": decision.is_allowed()});
+        let (Decision::Allowed { reason } | Decision::Refused { reason }) = decision;
+        if !reason.is_empty() {
+            status["reason"] = reason.into();
         }
+        status
     }
 
-    fn access_review(&self, user: &str, review: &Value) -> Value {
-        self.shared.authorizer.review(user, &review["spec"])
+    fn rules_review(&self, user: &User, review: &Value) -> Result<Value, ApiError> {
+        let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+        if namespace.is_empty() {
+            return Err(ApiError::bad_request("no namespace on request"));
+        }
+        let (rules, error) = self.rules_of(user, namespace);
+        let select = |is_path: bool| -> Vec<Value> {
+            let fits = rules.iter().filter(|rule| {
+                let list = if is_path { &rule.non_resource_urls } else { &rule.resources };
+                !list.is_empty()
+            });
+            fits.map(|rule| rule.half(is_path)).collect()
+        };
+        let mut status = json!({
+            "resourceRules": select(false),
+            "nonResourceRules": select(true),
+            "incomplete": false,
+        });
+        if let (Some(error), Mode::Rbac) = (error, self.shared.setup.mode) {
+            status["evaluationError"] = error.into();
+        }
+        Ok(status)
     }
+}
+
+/// Whom a review asks about.
+fn user_of(spec: &Value) -> User {
+    let texts = |list: &Value| -> Vec<String> {
+        entries(list).iter().filter_map(|it| it.as_str().map(str::to_owned)).collect()
+    };
+    let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
+    let extra: BTreeMap<String, Vec<String>> = spec["extra"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, values)| (key.clone(), texts(values)))
+        .collect();
+    User { name: text("user"), uid: text("uid"), groups: texts(&spec["groups"]), extra }
+}
+
+/// As upstream's messages show it.
+fn internal(path: &Value) -> Value {
+    let text = |field: &str| path[field].as_str().unwrap_or_default();
+    json!({"Path": text("path"), "Verb": text("verb")})
+}
+
+fn check_spec(call: &Call<'_>, review: &Value) -> Result<(), ApiError> {
+    let spec = &review["spec"];
+    let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let mut causes = Vec::new();
+    let mut complain = |field: &str, value: &Value, why: &str| {
+        causes.push(Cause::invalid(field, value, why));
+    };
+    if resource.is_object() && path.is_object() {
+        let why = "cannot be specified in combination with resourceAttributes";
+        complain("spec.nonResourceAttributes", &internal(path), why);
+    }
+    if !resource.is_object() && !path.is_object() {
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        complain("spec.resourceAttributes", &Value::Null, why);
+    }
+    if call.kind.resource != "selfsubjectaccessreviews" {
+        let user = spec["user"].as_str().unwrap_or_default();
+        if user.is_empty() && entries(&spec["groups"]).is_empty() {
+            complain("spec.user", &user.into(), "at least one of user or group must be specified");
+        }
+    }
+    if call.kind.resource == "localsubjectaccessreviews" {
+        let own = &resource["namespace"];
+        if resource.is_object() && own.as_str().unwrap_or_default() != call.target.namespace {
+            let why = "must match metadata.namespace";
+            complain("spec.resourceAttributes.namespace", own, why);
+        }
+        if path.is_object() {
+            let why = "disallowed on this kind of request";
+            complain("spec.nonResourceAttributes", &internal(path), why);
+        }
+        let given = meta(review, "namespace");
+        if !given.is_empty() && given != call.target.namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    // Upstream has lost the kind by the time it complains.
+    Err(ApiError::invalid_named(GROUP, "", "", &causes))
 }

@@ -36,7 +36,9 @@ impl ApiServer {
             if definition::is(kind) {
                 told = definition::format_warnings(Some(old), &value);
             }
-            self.updated(kind, &target.subresource, old, value.clone())
+            let new = self.updated(kind, &target.subresource, old, value.clone())?;
+            self.check_escalation(call, Some(old), &new)?;
+            Ok(new)
         })?;
         warnings.extend(told);
         self.rewritten_answer(call, rewritten, warnings)
@@ -66,7 +68,13 @@ impl ApiServer {
         defaults::apply(kind, &mut new);
         admit::prepare_update(kind, subresource, old, &mut new);
         let causes = validate::update(kind, subresource, old, &new);
-        if causes.is_empty() { Ok(new) } else { Err(ApiError::invalid(kind, name, &causes)) }
+        if !causes.is_empty() {
+            return Err(ApiError::invalid(kind, name, &causes));
+        }
+        if subresource == "resize" || kind.is("", "persistentvolumeclaims") {
+            self.check_limits(kind, &new)?;
+        }
+        Ok(new)
     }
 
     pub(super) fn rewritten_answer(
