@@ -1,11 +1,13 @@
 //! What makes an object invalid, in upstream's words. Metadata is checked of every kind; beyond that pods, workloads,
-//! nodes, services and priority classes.
+//! nodes, services, priority classes, roles and bindings.
 
 mod pod;
+mod rbac;
 pub(crate) mod text;
 
 use serde_json::Value;
 
+use crate::authorize::GROUP;
 use crate::custom::{check, definition, strategy};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
@@ -32,6 +34,10 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             causes.extend(check::create(value));
+        }
+        (GROUP, "roles" | "clusterroles") => rbac::role(value, kind.is_namespaced, &mut causes),
+        (GROUP, "rolebindings" | "clusterrolebindings") => {
+            rbac::binding(value, kind.is_namespaced, &mut causes);
         }
         _ => {}
     }
@@ -72,6 +78,9 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
             }
         }
         ("apps", "statefulsets") => stateful_set_update(old, new, &mut causes),
+        (GROUP, "rolebindings" | "clusterrolebindings") => {
+            rbac::binding_update(old, new, &mut causes);
+        }
         ("", "secrets" | "configmaps") if old["immutable"] == true => {
             immutable(old, new, &mut causes)
         }
