@@ -4,6 +4,7 @@
 //! applies defaults of the API server unless its documentation says so.
 
 pub mod document;
+pub mod extra;
 mod go;
 pub mod meta;
 pub mod node;
@@ -16,6 +17,7 @@ pub mod snapshot;
 pub mod text;
 pub mod workload;
 
+pub use extra::{Extra, Needs, Parts};
 pub use meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 pub use node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 pub use pod::{

@@ -1,8 +1,11 @@
 //! `v1` Node.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::ResourceList;
+use crate::extra::Extra;
 use crate::go::{list, nullable, object, objects};
 use crate::meta::ObjectMeta;
 use crate::text::Str;
@@ -17,6 +20,9 @@ pub struct Node {
     pub spec: NodeSpec,
     #[serde(deserialize_with = "object")]
     pub status: NodeStatus,
+    /// What somebody needs of it beside.
+    #[serde(skip)]
+    pub extra: Option<Arc<Extra>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -1,8 +1,11 @@
 //! `v1` Pod: the fields that scheduling reads.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::ResourceList;
+use crate::extra::Extra;
 use crate::go::{list, nullable, object, objects, optional_object};
 use crate::meta::{Labels, ObjectMeta, Timestamp};
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
@@ -18,6 +21,9 @@ pub struct Pod {
     pub spec: PodSpec,
     #[serde(deserialize_with = "object")]
     pub status: PodStatus,
+    /// What somebody needs of it beside.
+    #[serde(skip)]
+    pub extra: Option<Arc<Extra>>,
 }
 
 impl Pod {

@@ -7,7 +7,7 @@ use loadmaster_api::proto::Object;
 use crate::answer::status_of;
 use crate::kinds::Kind;
 use crate::lane::{Lane, PROTOBUF, Request};
-use crate::watch::{Page, list_path};
+use crate::watch::{Keep, Page, list_path};
 
 /// Objects a page, and time for one.
 const PAGE_LEN: u32 = 500;
@@ -60,7 +60,7 @@ async fn try_list<T>(
         }
         let page = Page::open(reply.is_protobuf, &reply.body)
             .map_err(|text| format!("listing {what}: {text}"))?;
-        for item in page.items(kind, false) {
+        for item in page.items(kind, Keep::default()) {
             let item = item.map_err(|text| format!("listing {what}: {text}"))?;
             all.extend(keep(item.object.object));
         }

@@ -19,7 +19,7 @@ use loadmaster_api::{Raw, Str};
 
 use crate::kinds::Kind;
 
-pub(crate) use decode::Page;
+pub(crate) use decode::{Keep, Page};
 pub(crate) use driver::list_path;
 pub use driver::{Follow, Following, follow};
 pub use machine::{Do, Ended, Failure, Item, Machine, News, Read};

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Asked, Say, script, serve, serve_h2, soon};
+use loadmaster_api::Needs;
 use loadmaster_client::calls::{Calls, Finished, Job, Limits, Outcome};
 use loadmaster_client::lease::{LeaseOptions, Timing, hold};
 use loadmaster_client::listing::list;
@@ -134,7 +135,14 @@ async fn errors_say_whether_the_request_arrived() {
 }
 
 fn follow_what(kinds: &[Kind]) -> Follow {
-    Follow { kinds: kinds.to_vec(), streams: true, protobuf: true, keep_raw: false, seed: 1 }
+    Follow {
+        kinds: kinds.to_vec(),
+        streams: true,
+        protobuf: true,
+        keep_raw: false,
+        needs: Needs::default(),
+        seed: 1,
+    }
 }
 
 fn told(change: &Change) -> String {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Where there are extenders, pods (and nodes, if some extender keeps none) are watched in JSON, and their bytes kept: extenders
-//! are sent whole objects.
+//! are sent whole objects. So they are where plugins need whole pods or nodes.
 //!
 //! The engine's thread is the only one that decides; it never waits for the network. Requests to the API server run on the runtime's
 //! threads, so that the lease is renewed and health answered whatever the engine does. The engine keeps its picture of the cluster while
@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadmaster_api::{Needs, Str};
 use loadmaster_client::calls::{Calls, Limits};
 use loadmaster_client::extender::ExtenderError;
 use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
@@ -281,6 +282,7 @@ impl Daemon {
         let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
         let held = self.seek_lease(&lanes);
         let kinds = kinds(&engine);
+        let what = self.following(kinds.clone(), engine.needs());
         let (lead, leads) = watch::channel(false);
         let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
         let shell = Shell {
@@ -296,7 +298,7 @@ impl Daemon {
             metrics: metrics.clone(),
             synced: conditions.synced.clone(),
             missing: Missing::new(metrics.clone(), recorder.clone(), self.lease(held.as_ref())),
-            kinds: kinds.clone(),
+            kinds,
             leading: lead,
             runtime: tokio::runtime::Handle::current(),
         };
@@ -307,9 +309,13 @@ impl Daemon {
             shell.run();
         });
         let thread = thread.map_err(RunError::Runtime)?;
-        let _following = self.follow(&lanes, held.as_ref(), kinds, news_in);
+        let _following = self.follow(&lanes, held.as_ref(), what, news_in);
         tokio::spawn(dump::on_signal(debug, lanes.other.clone(), commands.clone()));
-        let _services = service::start(&self.services, &commands, &leads, &metrics);
+        let writer = recorder.clone();
+        let tell: service::Teller = Arc::new(move |notice| writer.record(notice));
+        let name = self.first_profile();
+        let teller = (tell, &name);
+        let _services = service::start(&self.services, &commands, &leads, teller, &metrics);
         let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
         let outcome = tokio::select! {
             () = told_to_stop => Ok(()),
@@ -358,14 +364,17 @@ impl Daemon {
         }
     }
 
-    fn following(&self, kinds: Vec<Kind>) -> Follow {
+    fn following(&self, kinds: Vec<Kind>, needs: Needs) -> Follow {
         let client = &self.ready.loaded.config.client_connection;
         let has_extenders = !self.ready.loaded.config.extenders.is_empty();
         Follow {
             kinds,
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
             keep_raw: has_extenders || !self.ready.options.own.record.is_empty(),
-            protobuf: client.content_type.contains("protobuf") && !has_extenders,
+            needs,
+            protobuf: client.content_type.contains("protobuf")
+                && !has_extenders
+                && !needs.json_only(),
             seed: random_seed(),
         }
     }
@@ -376,12 +385,12 @@ impl Daemon {
         &self,
         lanes: &Lanes,
         held: Option<&Held>,
-        kinds: Vec<Kind>,
+        what: Follow,
         news: mpsc::Sender<Change>,
     ) -> JoinSet<()> {
         let is_delayed = self.ready.loaded.config.delay_cache_until_active;
         let standing = held.filter(|_| is_delayed).map(Held::standing);
-        let (lane, what) = (lanes.watch.clone(), self.following(kinds));
+        let lane = lanes.watch.clone();
         let mut following = JoinSet::new();
         following.spawn(async move {
             if let Some(mut standing) = standing {
@@ -418,6 +427,12 @@ impl Daemon {
             "Attempting to acquire leader lease"
         );
         Some(hold(&lanes.lease, options))
+    }
+
+    /// The schedulerName in whose name services write Events.
+    fn first_profile(&self) -> Str {
+        let first = self.ready.loaded.profiles.first();
+        first.map(|profile| Str::new(&profile.scheduler_name)).unwrap_or_default()
     }
 
     /// The lease, without its uid.

@@ -58,7 +58,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::Str;
+use loadmaster_api::{Needs, Str};
 use loadmaster_framework::event::EventWithHint;
 use loadmaster_framework::{
     ClusterEvent, Cx, CycleState, FeatureGates, PodInfo, QueueSort, QueuedPodInfo, World,
@@ -162,6 +162,7 @@ pub struct Engine {
     options: Options,
     gates: FeatureGates,
     seats: Vec<Seat>,
+    needs: Needs,
     interests: Interests,
     /// For PostFilter; each profile's ties are broken by a stream of their own.
     chance: Rng,
@@ -231,6 +232,7 @@ impl Engine {
         watches.for_each(|watch| world.watch(watch));
         Engine {
             interests: Interests::of(&seats),
+            needs: seats.iter().fold(Needs::default(), |all, seat| all.or(seat.profile.needs)),
             seats,
             chance: rng.split("PostFilter"),
             world,

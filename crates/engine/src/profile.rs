@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use loadmaster_api::Needs;
 use loadmaster_config::{self as config, Point};
 use loadmaster_extender::Extenders;
 use loadmaster_framework::event::EventWithHint;
@@ -74,6 +75,8 @@ pub struct Profile {
     /// Plugins (by index) that look at the pod in PreFilter or Filter and go on with it in Reserve or later: they find their
     /// cycle state as they left it.
     pub late: Vec<usize>,
+    /// What they need of pods and nodes beyond what the scheduler reads.
+    pub needs: Needs,
     /// Kinds that only plugins know.
     pub watches: Vec<Watch>,
     /// The plugins' first states; whoever decides keeps a copy of its own.
@@ -139,6 +142,7 @@ impl Profile {
             post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
             sign: order.signers(),
             late: order.late(),
+            needs: built.iter().fold(Needs::default(), |all, it| all.or(it.points.needs())),
             watches: built.iter().flat_map(|it| it.points.watches()).collect(),
             plugins,
             states,

@@ -21,7 +21,8 @@
 //! Pure: whoever owns it says what time it is and calls [`Queue::flush`] at [`Queue::deadline`]. Upstream's timers tick every whole
 //! second for backoffs and every 30 s for pods that waited too long; what a flush does hangs on the last tick, not on the moment of
 //! the call. Differences to upstream: pods are known by uid; pods that are equal for QueueSort leave in the order in which they came;
-//! node conditions, annotations and declared features, and claims generated for a pod, are not kept and make no events.
+//! node conditions and declared features, and claims generated for a pod, are not kept and make no events; annotations are
+//! where a plugin needs them.
 
 mod backoff;
 mod event;
@@ -188,6 +189,16 @@ impl Queue {
             // What orders failed pods does not change.
             Place::Backoff => self.backoff.update(slot, |a, b| self.pods.first_backoff(a, b)),
             Place::Unschedulable | Place::Gated => self.wake_itself(now, plugins, slot, old, pod),
+        }
+    }
+
+    /// Puts a pod in the place of itself when nothing changed that could wake it or move it.
+    pub fn renew(&mut self, pod: &Arc<PodInfo>) {
+        if self.in_flight.replace(pod).is_some() {
+            return;
+        }
+        if let Some(slot) = self.slots.get(&*pod.uid).copied() {
+            self.pods[slot].pod.info.pod = pod.clone();
         }
     }
 

@@ -43,7 +43,7 @@ pub use points::{
     Sign, Unfit,
 };
 pub use prepare::{Prepare, Prepared, Run};
-pub use registry::{PluginDef, PluginError, Points, Registry};
+pub use registry::{Need, PluginDef, PluginError, Points, Registry};
 pub use resources::Resources;
 pub use result::{Code, Failure, Permitted, PreFiltered, PreScored, Reason, Rejection};
 pub use state::{CycleState, PluginStates, Published, Slot, StateSlot};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Labels, Node, Taint};
+use serde_json::Value;
 
 use crate::pod::PodInfo;
 use crate::table::{Columns, NodeTable, Row};
@@ -89,6 +90,16 @@ impl<'a> NodeInfo<'a> {
     /// Its labels.
     pub fn labels(&self) -> &'a Labels {
         &self.node.metadata.labels
+    }
+
+    /// An annotation, for plugins that [need](crate::Need) them.
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.node.extra.as_ref()?.annotations.get(key).map(|value| &**value)
+    }
+
+    /// The node as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
+    pub fn object(&self) -> Option<&'a Value> {
+        self.node.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }
 
     /// Its taints.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::pod::PodCondition;
-use loadmaster_api::{Pod, Str, Timestamp};
+use loadmaster_api::{Extra, Pod, Str, Timestamp};
+use serde_json::Value;
 
 use crate::gates::FeatureGates;
 use crate::preemption::evict::{DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER};
@@ -33,6 +34,8 @@ pub struct PodInfo {
     pub terminating: bool,
     /// Its condition DisruptionTarget, which hardly any pod has.
     pub disruption: Option<Box<PodCondition>>,
+    /// What plugins need beside ([`crate::Points::need`]).
+    pub extra: Option<Arc<Extra>>,
     /// Requests where the pod's status makes them differ from its template's (in-place resize).
     pub resized: Option<Box<PodRequests>>,
 }
@@ -61,6 +64,7 @@ impl PodInfo {
             started: status.start_time,
             terminating: pod.metadata.deletion_timestamp.is_some(),
             disruption: disruption.cloned().map(Box::new),
+            extra: pod.extra.clone(),
             resized: resized.filter(|requests| *requests != template.requests).map(Box::new),
             template,
         }
@@ -77,6 +81,16 @@ impl PodInfo {
             condition.status == "True" && condition.reason == PREEMPTION_BY_SCHEDULER
         };
         self.terminating && self.disruption.as_deref().is_some_and(by_scheduler)
+    }
+
+    /// An annotation, for plugins that [need](crate::Need) them.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.extra.as_ref()?.annotations.get(key).map(|value| &**value)
+    }
+
+    /// The pod as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
+    pub fn object(&self) -> Option<&Value> {
+        self.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }
 
     /// What the pod asks for now.

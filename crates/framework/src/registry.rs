@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_api::Needs;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -90,6 +91,21 @@ impl Registry {
     }
 }
 
+/// What a plugin may need of pods and nodes beyond what the scheduler reads itself ([`Points::need`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// [`PodInfo::annotation`](crate::PodInfo::annotation). About as much more memory as the annotations take.
+    PodAnnotations,
+    /// [`NodeInfo::annotation`](crate::NodeInfo::annotation), and events [`Action::UPDATE_NODE_ANNOTATION`](crate::Action).
+    NodeAnnotations,
+    /// [`PodInfo::object`](crate::PodInfo::object), annotations included. Pods are then read in JSON, and a pod takes some
+    /// ten kilobytes.
+    FullPods,
+    /// [`NodeInfo::object`](crate::NodeInfo::object), annotations included. Nodes are then read in JSON, and each heartbeat of a
+    /// kubelet that writes the node's status is a change of it.
+    FullNodes,
+}
+
 /// Where one plugin enters itself. One instance serves all points.
 #[derive(Default)]
 pub struct Points {
@@ -128,6 +144,7 @@ pub struct Points {
     /// What may wake pods that this plugin rejected; `None` means that everything may.
     pub events: Option<Vec<EventWithHint>>,
     watches: Vec<Watch>,
+    needs: Needs,
     receiver: Option<Receiver>,
     n_slots: u32,
     states: PluginStates,
@@ -158,6 +175,22 @@ impl Points {
     {
         self.watches.push(Watch::new::<T>(kind.clone(), presence));
         ObjectSlot::new(kind)
+    }
+
+    /// Something of pods or nodes that the scheduler does not read itself. It is kept as long as some enabled plugin needs it.
+    pub fn need(&mut self, need: Need) {
+        let Needs { pods, nodes } = &mut self.needs;
+        match need {
+            Need::PodAnnotations => pods.annotations = true,
+            Need::NodeAnnotations => nodes.annotations = true,
+            Need::FullPods => pods.object = true,
+            Need::FullNodes => nodes.object = true,
+        }
+    }
+
+    /// What the plugin needs.
+    pub fn needs(&self) -> Needs {
+        self.needs
     }
 
     /// A place for what a service publishes to this plugin; it takes one. [`ClusterEvent::published`] wakes pods.

@@ -19,7 +19,7 @@ pub mod room;
 use std::fmt;
 use std::sync::Arc;
 
-use loadmaster_api::{Namespace, Node, Pod, Str};
+use loadmaster_api::{Extra, Namespace, Node, Pod, Str};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -93,7 +93,9 @@ impl Bench {
 
     /// Adds or replaces a node.
     pub fn node(&mut self, node: impl Into<Value>) -> Answer<Row> {
-        let node: Node = read(&node.into())?;
+        let node: Value = node.into();
+        let extra = Extra::of_value(&node, self.points.needs().nodes);
+        let node = Node { extra, ..read(&node)? };
         Ok(self.world.set_node(Arc::new(node)))
     }
 
@@ -115,7 +117,9 @@ impl Bench {
 
     /// A pod that is nowhere yet.
     pub fn pod(&mut self, pod: impl Into<Value>) -> Answer<PodInfo> {
-        let mut pod: Pod = read(&pod.into())?;
+        let pod: Value = pod.into();
+        let extra = Extra::of_value(&pod, self.points.needs().pods);
+        let mut pod = Pod { extra, ..read(&pod)? };
         if pod.metadata.namespace.is_empty() {
             pod.metadata.namespace = Str::new("default");
         }

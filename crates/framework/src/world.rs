@@ -221,6 +221,7 @@ impl World {
                 && known.node_name == pod.node_name
                 && known.terminating == pod.terminating
                 && known.resized == pod.resized
+                && known.extra == pod.extra
         };
         self.nodes.renew_pod(row, pod, same)
     }

@@ -92,6 +92,7 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
         Some(Piece::Entry(_)) | None => return Err(bad(&LogError::NoLog)),
     };
     let mut replay = Replay::new(build(args, &header, registry)?);
+    source.reader.keep(replay.engine().needs());
     let mut decisions = Vec::new();
     let mut printed = Ok(());
     let started = Instant::now();

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::{Node, Pod, Str, Timestamp};
+use loadmaster_api::{Extra, Node, Pod, Str, Timestamp};
 use loadmaster_config::{Gates, check_value};
 use loadmaster_engine::engine::{Effect, Effects, Engine, Event, Observation, Options};
 use loadmaster_engine::{Mono, Now, Profile};
@@ -51,7 +51,8 @@ const BEGIN: Now = Now { mono: Mono(1_000_000_000), wall: Timestamp(1_700_000_00
 /// News of different kinds, and answers to calls, come in an order that the seed decides: none is promised. Every decision is held
 /// against asking every plugin about every node, so that a plugin whose incremental form is wrong fails the test. Pods run at once
 /// when they are bound, and are gone at once when they are evicted. Of calls on the API server those on pods are carried out;
-/// others are answered with 404.
+/// others are answered with 404. Of pods and nodes plugins see what they [need](loadmaster_framework::Need); whole objects as they were
+/// handed in.
 pub struct Cluster {
     engine: Engine,
     truth: Truth,
@@ -109,7 +110,9 @@ impl Cluster {
 
     /// Adds or replaces a node.
     pub fn node(&mut self, node: impl Into<Value>) -> Done {
-        self.truth.set_node(read::<Node>(&node.into())?);
+        let node: Value = node.into();
+        let extra = Extra::of_value(&node, self.engine.needs().nodes);
+        self.truth.set_node(Node { extra, ..read(&node)? });
         Ok(())
     }
 
@@ -120,7 +123,9 @@ impl Cluster {
 
     /// Creates a pod, in the namespace `default` unless it says otherwise; one that names a node runs there.
     pub fn pod(&mut self, pod: impl Into<Value>) -> Done {
-        let mut pod: Pod = read(&pod.into())?;
+        let pod: Value = pod.into();
+        let extra = Extra::of_value(&pod, self.engine.needs().pods);
+        let mut pod = Pod { extra, ..read(&pod)? };
         let metadata = &mut pod.metadata;
         if metadata.namespace.is_empty() {
             metadata.namespace = Str::new("default");

@@ -1,7 +1,8 @@
 //! Prefers nodes with little load, as some HTTP endpoint reports it.
 //!
 //! A service asks the endpoint every ten seconds and publishes what it says; Score reads that. When the endpoint falls silent, the
-//! last report is forgotten after half a minute and the plugin has no opinion.
+//! last report is forgotten after half a minute and the plugin has no opinion. A node that the report does not name is as loaded as
+//! its annotation `example.com/expected-load` says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use tokio::time::{sleep, timeout};
 const NAME: &str = "LoadAware";
 const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
+const EXPECTED: &str = "example.com/expected-load";
+
 const PERIOD: Duration = Duration::from_secs(10);
 const GOOD_FOR: Duration = Duration::from_secs(30);
 const REPORT_BYTES_MAX: u64 = 16 << 20;
@@ -30,6 +33,7 @@ struct Plugin {
 }
 
 fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
+    points.need(Need::NodeAnnotations);
     points.score = Some(Arc::new(Plugin { report: points.published() }));
     points.wake_on_nothing();
     Ok(())
@@ -37,9 +41,11 @@ fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
 
 impl Score for Plugin {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        // Without a report all nodes are equal; one that it does not name counts as half loaded.
+        // Without a report all nodes are equal; one that nobody says anything about counts as half loaded.
         let Some(report) = cx.published(self.report) else { return Ok(0) };
-        let load = report.get(node.name()).copied().unwrap_or(0.5).clamp(0.0, 1.0);
+        let expected = || node.annotation(EXPECTED)?.parse().ok();
+        let load = report.get(node.name()).copied().or_else(expected).unwrap_or(0.5);
+        let load = load.clamp(0.0, 1.0);
         Ok(MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64)
     }
 }

@@ -59,6 +59,25 @@ fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), Bench
 }
 
 #[test]
+fn a_node_that_the_report_does_not_name_is_as_loaded_as_its_annotation_says()
+-> Result<(), BenchError> {
+    let profile = json!({"plugins": {"score": {
+        "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
+    }}});
+    for (expected, want) in [("0.1", "quiet"), ("0.7", "reported"), ("much", "reported")] {
+        let mut cluster = Cluster::new([DEF], profile.clone())?;
+        cluster.node(node("reported"))?;
+        cluster.node(node("quiet").annotation(EXPECTED, expected))?;
+        cluster.publish(NAME, &json!({"reported": 0.4}), GOOD_FOR)?;
+        cluster.settle()?;
+        cluster.pod(pod("web"))?;
+        cluster.settle()?;
+        assert_eq!(cluster.node_of("web").as_deref(), Some(want), "{expected}");
+    }
+    Ok(())
+}
+
+#[test]
 fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],

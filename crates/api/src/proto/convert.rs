@@ -126,6 +126,7 @@ pub(super) fn node(node: wire::Node) -> Result<Node> {
             allocatable: amounts(status.allocatable)?,
             images: each(status.images, image),
         },
+        extra: None,
     })
 }
 
@@ -134,6 +135,7 @@ pub(super) fn pod(pod: wire::Pod) -> Result<Pod> {
         metadata: metadata(pod.metadata)?,
         spec: or_default(pod.spec, pod_spec)?,
         status: or_default(pod.status, pod_status)?,
+        extra: None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! From bytes to objects and events, in protobuf and in JSON.
 
 use loadmaster_api::proto::{self, Envelope, Frames, Items, Object, Other, ProtoError, WatchEvent};
-use loadmaster_api::{Encoding, ObjectMeta, Raw};
+use loadmaster_api::{Encoding, Extra, Needs, Node, ObjectMeta, Pod, Raw};
 use loadmaster_stdx::Chain;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +13,31 @@ use crate::kinds::Kind;
 
 /// No object may be larger: etcd's limit is 1.5 MiB, and protobuf and JSON differ by less than the rest.
 const EVENT_BYTES_MAX: usize = 32 << 20;
+
+/// What is kept of an object beside its lean type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keep {
+    /// Its bytes.
+    pub raw: bool,
+    /// Parts of pods and nodes.
+    pub needs: Needs,
+}
+
+impl Keep {
+    fn of_message(self, object: Object, bytes: &[u8]) -> Result<(Object, Option<Raw>), ProtoError> {
+        let extra = |parts| Extra::of_message(bytes, parts);
+        let object = match object {
+            Object::Pod(pod) if !self.needs.pods.is_empty() => {
+                Object::Pod(Box::new(Pod { extra: extra(self.needs.pods)?, ..*pod }))
+            }
+            Object::Node(node) if !self.needs.nodes.is_empty() => {
+                Object::Node(Box::new(Node { extra: extra(self.needs.nodes)?, ..*node }))
+            }
+            other => other,
+        };
+        Ok((object, self.raw.then(|| Raw::new(Encoding::Protobuf, bytes))))
+    }
+}
 
 /// A page that has been opened but not decoded.
 pub(crate) enum Page<'a> {
@@ -95,13 +120,14 @@ impl<'a> Page<'a> {
     pub(crate) fn items(
         &self,
         kind: Kind,
-        keep_raw: bool,
+        keep: Keep,
     ) -> Box<dyn Iterator<Item = Result<Item, String>> + Send + '_> {
         match self {
             Page::Protobuf(items) => {
                 Box::new(items.decode().zip(items.messages()).map(move |(item, message)| {
                     let (object, resource_version) = item.map_err(|error| told(&error))?;
-                    let raw = keep_raw.then(|| Raw::new(Encoding::Protobuf, message));
+                    let (object, raw) =
+                        keep.of_message(object, message).map_err(|error| told(&error))?;
                     let resource_version = resource_version.to_owned();
                     Ok(Item { object: Read { object, raw }, resource_version })
                 }))
@@ -110,7 +136,7 @@ impl<'a> Page<'a> {
                 let items = page.items.as_deref().unwrap_or_default();
                 Box::new(items.iter().map(move |raw| {
                     let resource_version = head(raw)?.metadata.resource_version;
-                    Ok(Item { object: json_object(kind, raw.get(), keep_raw)?, resource_version })
+                    Ok(Item { object: json_object(kind, raw.get(), keep)?, resource_version })
                 }))
             }
         }
@@ -121,7 +147,7 @@ impl<'a> Page<'a> {
 pub(super) struct Events {
     kind: Kind,
     is_protobuf: bool,
-    keep_raw: bool,
+    keep: Keep,
     frames: Frames,
     lines: Lines,
 }
@@ -136,9 +162,9 @@ struct Lines {
 }
 
 impl Events {
-    pub(super) fn new(kind: Kind, is_protobuf: bool, keep_raw: bool) -> Events {
+    pub(super) fn new(kind: Kind, is_protobuf: bool, keep: Keep) -> Events {
         let (frames, lines) = (Frames::new(EVENT_BYTES_MAX), Lines::default());
-        Events { kind, is_protobuf, keep_raw, frames, lines }
+        Events { kind, is_protobuf, keep, frames, lines }
     }
 
     /// Takes the next piece. Take all events before the next one.
@@ -153,14 +179,13 @@ impl Events {
     pub(super) fn next(&mut self) -> Result<Option<WatchEvent<Read>>, String> {
         if self.is_protobuf {
             let frame = self.frames.next().map_err(|error| told(&error))?;
-            let keep_raw = self.keep_raw;
-            let event = |frame| {
-                proto::decode_event_with(frame, |envelope| proto_object(envelope, keep_raw))
-            };
+            let keep = self.keep;
+            let event =
+                |frame| proto::decode_event_with(frame, |envelope| proto_object(envelope, keep));
             return frame.map(event).transpose().map_err(|error| told(&error));
         }
         match self.lines.next()? {
-            Some(line) => json_event(self.kind, line, self.keep_raw).map(Some),
+            Some(line) => json_event(self.kind, line, self.keep).map(Some),
             None => Ok(None),
         }
     }
@@ -189,7 +214,7 @@ impl Lines {
     }
 }
 
-fn json_event(kind: Kind, line: &[u8], keep_raw: bool) -> Result<WatchEvent<Read>, String> {
+fn json_event(kind: Kind, line: &[u8], keep: Keep) -> Result<WatchEvent<Read>, String> {
     let JsonEvent { r#type, object: raw } =
         serde_json::from_slice(line).map_err(|error| told(&error))?;
     if r#type == "ERROR" {
@@ -198,7 +223,7 @@ fn json_event(kind: Kind, line: &[u8], keep_raw: bool) -> Result<WatchEvent<Read
     }
     let Head { metadata } = head(raw)?;
     let resource_version = metadata.resource_version;
-    let object = || json_object(kind, raw.get(), keep_raw);
+    let object = || json_object(kind, raw.get(), keep);
     Ok(match &*r#type {
         "ADDED" => WatchEvent::Added { object: object()?, resource_version },
         "MODIFIED" => WatchEvent::Modified { object: object()?, resource_version },
@@ -216,19 +241,31 @@ fn head(raw: &RawValue) -> Result<Head, String> {
     serde_json::from_str(raw.get()).map_err(|error| told(&error))
 }
 
-fn proto_object(envelope: &[u8], keep_raw: bool) -> Result<Read, ProtoError> {
+fn proto_object(envelope: &[u8], keep: Keep) -> Result<Read, ProtoError> {
     let object = proto::decode(envelope)?;
-    let message = keep_raw.then(|| Envelope::open(envelope)).transpose()?;
-    Ok(Read { object, raw: message.map(|it| Raw::new(Encoding::Protobuf, it.raw)) })
+    if keep == Keep::default() {
+        return Ok(Read { object, raw: None });
+    }
+    let (object, raw) = keep.of_message(object, Envelope::open(envelope)?.raw)?;
+    Ok(Read { object, raw })
 }
 
-fn json_object(kind: Kind, text: &str, keep_raw: bool) -> Result<Read, String> {
+fn json_object(kind: Kind, text: &str, keep: Keep) -> Result<Read, String> {
     fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         serde_json::from_str(text).map_err(|error| told(&error))
     }
+    let extra = |text: &str, parts| {
+        Extra::read(Encoding::Json, text.as_bytes(), parts).map_err(|error| told(&error))
+    };
     let object = match kind {
-        Kind::Pod => Object::Pod(Box::new(read(text)?)),
-        Kind::Node => Object::Node(Box::new(read(text)?)),
+        Kind::Pod => {
+            let extra = extra(text, keep.needs.pods)?;
+            Object::Pod(Box::new(Pod { extra, ..read(text)? }))
+        }
+        Kind::Node => {
+            let extra = extra(text, keep.needs.nodes)?;
+            Object::Node(Box::new(Node { extra, ..read(text)? }))
+        }
         Kind::Namespace => Object::Namespace(read(text)?),
         Kind::Service => Object::Service(read(text)?),
         Kind::ReplicationController => Object::ReplicationController(read(text)?),
@@ -241,7 +278,7 @@ fn json_object(kind: Kind, text: &str, keep_raw: bool) -> Result<Read, String> {
             Object::Other(Box::new(Other { metadata, value: read(text)? }))
         }
     };
-    let raw = keep_raw.then(|| Raw::new(Encoding::Json, text.as_bytes()));
+    let raw = keep.raw.then(|| Raw::new(Encoding::Json, text.as_bytes()));
     Ok(Read { object, raw })
 }
 
@@ -251,10 +288,23 @@ fn told(error: &(dyn std::error::Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use loadmaster_api::Parts;
+
     use super::*;
 
+    const ANNOTATIONS: Parts = Parts { annotations: true, object: false };
+    const NO_PARTS: Parts = Parts { annotations: false, object: false };
+    const ALL: Keep = Keep { raw: true, needs: Needs { pods: NO_PARTS, nodes: ANNOTATIONS } };
+
+    fn annotation() -> Arc<Extra> {
+        let annotations = [("k".into(), "v".into())].into();
+        Arc::new(Extra { annotations, ..Extra::default() })
+    }
+
     fn events(pieces: &[&str]) -> Result<Vec<String>, String> {
-        let mut events = Events::new(Kind::Node, false, true);
+        let mut events = Events::new(Kind::Node, false, Keep { raw: true, ..Keep::default() });
         let mut all = Vec::new();
         for piece in pieces {
             events.push(piece.as_bytes());
@@ -301,12 +351,25 @@ mod tests {
         let foos = Kind::other("example.com", "v1", "foos", false);
         let text =
             r#"{"kind":"Foo","metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"size":7}}"#;
-        let object = json_object(foos, text, false).unwrap().object;
+        let object = json_object(foos, text, Keep::default()).unwrap().object;
         let metadata = object.metadata().unwrap();
         assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("a", "n", "u"));
         let Object::Other(other) = object else { panic!("{object:?}") };
         assert_eq!(other.value, serde_json::from_str::<serde_json::Value>(text).unwrap());
-        assert!(json_object(foos, r#"{"spec":{}}"#, false).is_err());
+        assert!(json_object(foos, r#"{"spec":{}}"#, Keep::default()).is_err());
+    }
+
+    #[test]
+    fn what_plugins_need_of_nodes_is_kept_of_nodes_alone() {
+        let text = r#"{"metadata":{"name":"a","annotations":{"k":"v"}}}"#;
+        let extra = |kind, keep| match json_object(kind, text, keep).unwrap().object {
+            Object::Node(node) => node.extra,
+            Object::Pod(pod) => pod.extra,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(extra(Kind::Node, ALL), Some(annotation()));
+        assert_eq!(extra(Kind::Node, Keep::default()), None);
+        assert_eq!(extra(Kind::Pod, ALL), None);
     }
 
     #[test]
@@ -315,14 +378,14 @@ mod tests {
             "items":[{"metadata":{"name":"a","resourceVersion":"3"}},{"metadata":{"name":7}}]}"#;
         let page = Page::open(false, text.as_bytes()).unwrap();
         assert_eq!((page.resource_version(), page.continue_token()), ("5", "c"));
-        let items: Vec<_> = page.items(Kind::Node, true).collect();
+        let items: Vec<_> = page.items(Kind::Node, ALL).collect();
         let first = items[0].as_ref().unwrap();
         assert_eq!(first.resource_version, "3");
         let raw = first.object.raw.as_ref().unwrap();
         assert_eq!(&*raw.bytes, br#"{"metadata":{"name":"a","resourceVersion":"3"}}"#);
         assert!(items[1].is_err());
         let empty = Page::open(false, br#"{"metadata":{},"items":null}"#).unwrap();
-        assert_eq!(empty.items(Kind::Node, true).count(), 0);
+        assert_eq!(empty.items(Kind::Node, ALL).count(), 0);
         assert!(Page::open(true, b"{}").is_err());
     }
 
@@ -338,24 +401,27 @@ mod tests {
 
     #[test]
     fn bytes_in_protobuf_are_kept_without_their_envelope() {
-        // ObjectMeta (1) with name (1) and resourceVersion (6).
-        let node = field(1, &[field(1, b"a"), field(6, b"7")].concat());
-        let check = |keep_raw: bool, read: &Read| {
+        // ObjectMeta (1) with name (1), resourceVersion (6) and annotations (12), which are pairs (1, 2).
+        let pair = [field(1, b"k"), field(2, b"v")].concat();
+        let node = field(1, &[field(1, b"a"), field(6, b"7"), field(12, &pair)].concat());
+        let check = |keep: Keep, read: &Read| {
             let want = Raw::new(Encoding::Protobuf, &node);
-            assert_eq!(read.raw, keep_raw.then_some(want));
-            assert_eq!(&*read.object.metadata().unwrap().name, "a");
+            assert_eq!(read.raw, keep.raw.then_some(want));
+            let Object::Node(node) = &read.object else { panic!() };
+            assert_eq!(&*node.metadata.name, "a");
+            assert_eq!(node.extra, keep.needs.nodes.annotations.then(annotation));
         };
-        for keep_raw in [false, true] {
+        for keep in [Keep::default(), ALL] {
             let list = envelope("NodeList", &field(2, &node));
             let page = Page::open(true, &list).unwrap();
-            check(keep_raw, &page.items(Kind::Node, keep_raw).next().unwrap().unwrap().object);
-            let mut events = Events::new(Kind::Node, true, keep_raw);
+            check(keep, &page.items(Kind::Node, keep).next().unwrap().unwrap().object);
+            let mut events = Events::new(Kind::Node, true, keep);
             let object = field(1, &envelope("Node", &node));
             let event = [field(1, b"ADDED"), field(2, &object)].concat();
             events.push(&(event.len() as u32).to_be_bytes());
             events.push(&event);
             let Ok(Some(WatchEvent::Added { object, .. })) = events.next() else { panic!() };
-            check(keep_raw, &object);
+            check(keep, &object);
         }
     }
 }

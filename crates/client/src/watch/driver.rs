@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use loadmaster_api::Needs;
 use loadmaster_stdx::Rng;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::decode::{Events, Page};
+use super::decode::{Events, Keep, Page};
 use super::{Change, Do, Ended, Failure, Machine, News};
 use crate::answer::{escape, status_of};
 use crate::kinds::Kind;
@@ -39,6 +40,8 @@ pub struct Follow {
     pub protobuf: bool,
     /// Keep the bytes of every object ([`Change::Set`]): each is copied once.
     pub keep_raw: bool,
+    /// Parts of pods and nodes to keep ([`loadmaster_api::Extra`]). Whole objects take JSON.
+    pub needs: Needs,
     /// For pauses, which should differ between replicas.
     pub seed: u64,
 }
@@ -105,7 +108,7 @@ pub fn follow(lane: &Lane, what: &Follow, out: &mpsc::Sender<Change>) -> Followi
             kind: *kind,
             lane: lane.clone(),
             accept: if protobuf { PROTOBUF } else { JSON },
-            keep_raw: what.keep_raw,
+            keep: Keep { raw: what.keep_raw, needs: what.needs },
             accept_stream: if protobuf { PROTOBUF_STREAM } else { JSON },
             machine,
             started: Instant::now(),
@@ -129,7 +132,7 @@ struct Driver {
     lane: Lane,
     accept: &'static str,
     accept_stream: &'static str,
-    keep_raw: bool,
+    keep: Keep,
     machine: Machine,
     started: Instant,
     counters: Arc<Counters>,
@@ -187,7 +190,7 @@ impl Driver {
             Ok(page) => page,
             Err(text) => return Ok(Err(Failure::Decode(text))),
         };
-        for item in page.items(self.kind, self.keep_raw) {
+        for item in page.items(self.kind, self.keep) {
             match item {
                 Ok(item) => self.hear(News::Listed(item)).await?,
                 Err(text) => return Ok(Err(Failure::Decode(text))),
@@ -213,7 +216,7 @@ impl Driver {
             Err(error) => return lost(error),
         };
         self.hear(News::Opened).await?;
-        let mut events = Events::new(self.kind, stream.is_protobuf, self.keep_raw);
+        let mut events = Events::new(self.kind, stream.is_protobuf, self.keep);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match stream.next(left).await {

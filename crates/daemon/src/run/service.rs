@@ -9,6 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadmaster_api::Str;
+use loadmaster_client::recorder::{Notice, Reference};
 use loadmaster_engine::engine::{Engine, Event, Verdict};
 use loadmaster_stdx::Chain;
 use serde::Serialize;
@@ -80,6 +82,56 @@ pub struct HeldPod {
     pub plugins: Vec<String>,
 }
 
+/// An Event about any object, which need not exist any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectEvent {
+    /// Of the object, such as `v1` or `example.com/v1`.
+    pub api_version: String,
+    /// Such as `Node`.
+    pub kind: String,
+    /// Empty for kinds without namespaces: the Event is then in `default`.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+    /// The object's uid, by which `kubectl describe` finds its Events; may be empty.
+    pub uid: String,
+    /// `Warning` instead of `Normal`.
+    pub is_warning: bool,
+    /// In one word, such as `LoadUnknown`.
+    pub reason: String,
+    /// What was being done, in one word, such as `Polling`.
+    pub action: String,
+    /// For people. Cut after 1,024 bytes, which is what the API server takes.
+    pub note: String,
+}
+
+/// An Event that the API server would not take.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TellError {
+    /// A field must not be empty.
+    #[error("an Event without {field}")]
+    Empty {
+        /// Which one.
+        field: &'static str,
+    },
+    /// Reason and action have at most 128 bytes.
+    #[error("the {field} of an Event has {len} bytes, more than {WORD_LEN_MAX}")]
+    TooLong {
+        /// Which one.
+        field: &'static str,
+        /// How long it is.
+        len: usize,
+    },
+}
+
+/// Limits of the API server, in bytes.
+const WORD_LEN_MAX: usize = 128;
+const NOTE_LEN_MAX: usize = 1024;
+
+/// Who writes Events, without waiting.
+pub(super) type Teller = Arc<dyn Fn(Notice) + Send + Sync>;
+
 /// How many wishes of one service may wait for the engine; the next one waits to be sent.
 const N_WAITING_MAX: usize = 64;
 
@@ -89,6 +141,9 @@ pub struct ServiceHandle {
     commands: UnboundedSender<Command>,
     room: Arc<Semaphore>,
     leading: watch::Receiver<bool>,
+    tell: Teller,
+    /// A schedulerName, in whose name Events are written.
+    controller: Str,
 }
 
 impl ServiceHandle {
@@ -118,6 +173,41 @@ impl ServiceHandle {
     /// Has pods tried now that wait for an event.
     pub async fn activate(&self, uids: &[&str]) -> Result<(), SchedulerEnded> {
         self.send(Event::Activate(uids.iter().map(|uid| (*uid).into()).collect())).await
+    }
+
+    /// Writes an Event, with the scheduler's others: as many a second as `clientConnection` says, repetitions as a series. It does not
+    /// wait; Events are lost when far too many do, or the API server is away for long. Every replica's service writes its own: ask
+    /// [`ServiceHandle::is_leading`] if one is enough.
+    ///
+    /// # Errors
+    ///
+    /// When the API server would not take it: without kind, name, reason or action, or with very long ones.
+    pub fn tell(&self, event: ObjectEvent) -> Result<(), TellError> {
+        let words = [("reason", &event.reason), ("action", &event.action)];
+        let all = [("a kind", &event.kind), ("a name", &event.name)];
+        if let Some((field, _)) = all.iter().chain(&words).find(|(_, text)| text.is_empty()) {
+            return Err(TellError::Empty { field });
+        }
+        if let Some((field, text)) = words.iter().find(|(_, text)| text.len() > WORD_LEN_MAX) {
+            return Err(TellError::TooLong { field, len: text.len() });
+        }
+        let end = event.note.floor_char_boundary(NOTE_LEN_MAX);
+        (self.tell)(Notice {
+            regarding: Reference {
+                api_version: event.api_version.into(),
+                kind: event.kind.into(),
+                namespace: event.namespace.into(),
+                name: event.name.into(),
+                uid: event.uid.into(),
+            },
+            related: None,
+            is_warning: event.is_warning,
+            reason: event.reason.into(),
+            action: event.action.into(),
+            note: event.note[..end].to_owned(),
+            controller: self.controller.clone(),
+        });
+        Ok(())
     }
 
     /// The pods that Permit holds, ordered by uid.
@@ -180,6 +270,7 @@ pub(super) fn start(
     services: &[Service],
     commands: &UnboundedSender<Command>,
     leading: &watch::Receiver<bool>,
+    (tell, controller): (Teller, &Str),
     metrics: &Arc<Metrics>,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
@@ -188,6 +279,8 @@ pub(super) fn start(
             commands: commands.clone(),
             room: Arc::new(Semaphore::new(N_WAITING_MAX)),
             leading: leading.clone(),
+            tell: tell.clone(),
+            controller: controller.clone(),
         };
         tasks.spawn(keep_running(service.clone(), handle, metrics.clone()));
     }
@@ -231,7 +324,8 @@ mod tests {
         let (commands, heard) = mpsc::unbounded_channel();
         let (lead, leading) = watch::channel(false);
         let room = Arc::new(Semaphore::new(N_WAITING_MAX));
-        (ServiceHandle { commands, room, leading }, heard, lead)
+        let (tell, controller): (Teller, _) = (Arc::new(|_| {}), "mine".into());
+        (ServiceHandle { commands, room, leading, tell, controller }, heard, lead)
     }
 
     #[tokio::test(start_paused = true)]
@@ -286,5 +380,40 @@ mod tests {
         assert_eq!(leader.leading().await, Ok(()));
         drop(heard);
         assert_eq!(handle.waiting_pods().await, Err(SchedulerEnded));
+    }
+
+    #[tokio::test]
+    async fn it_writes_events_about_any_object() {
+        let (told_in, mut told) = mpsc::unbounded_channel();
+        let (handle, _heard, _lead) = handle();
+        let tell: Teller = Arc::new(move |notice| told_in.send(notice).unwrap());
+        let handle = ServiceHandle { tell, ..handle };
+        let event = ObjectEvent {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: "a".to_owned(),
+            is_warning: true,
+            reason: format!("Load{}", "Unknown"),
+            action: "Polling".to_owned(),
+            note: "ä".repeat(600),
+            ..ObjectEvent::default()
+        };
+        assert_eq!(handle.tell(event.clone()), Ok(()));
+        let notice = told.recv().await.unwrap();
+        assert_eq!((&*notice.regarding.kind, &*notice.regarding.name), ("Node", "a"));
+        assert_eq!((&*notice.reason, &*notice.controller), ("LoadUnknown", "mine"));
+        assert_eq!((notice.is_warning, notice.note.len()), (true, 1024));
+        let check = |change: &dyn Fn(&mut ObjectEvent), want: &str| {
+            let mut event = event.clone();
+            change(&mut event);
+            assert_eq!(handle.tell(event).unwrap_err().to_string(), want);
+        };
+        check(&|event| event.kind.clear(), "an Event without a kind");
+        check(&|event| event.name.clear(), "an Event without a name");
+        check(&|event| event.reason.clear(), "an Event without reason");
+        check(&|event| event.action.clear(), "an Event without action");
+        let long = "the reason of an Event has 129 bytes, more than 128";
+        check(&|event| event.reason = "r".repeat(129), long);
+        assert!(told.try_recv().is_err(), "nothing else was written");
     }
 }

@@ -1,5 +1,6 @@
 //! Objects that came, changed or went: the world, the pending pods and the queue follow (upstream's `eventhandlers.go`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::pod::PodStatus;
@@ -58,7 +59,10 @@ impl Engine {
         }
     }
 
-    fn set_node(&mut self, now: Now, node: Arc<Node>) {
+    fn set_node(&mut self, now: Now, mut node: Arc<Node>) {
+        if node.extra.is_some() && self.needs.nodes.is_empty() {
+            Arc::make_mut(&mut node).extra = None;
+        }
         let name = Str::new(node.name());
         let old = self.world.nodes().row(&name).and_then(|row| self.world.nodes().node(row));
         let old = old.cloned();
@@ -89,6 +93,7 @@ impl Engine {
 
     fn set_pod(&mut self, now: Now, pod: &Pod, effects: &mut Effects) {
         let info = match self.world.parse(pod) {
+            Ok(info) if self.needs.pods.is_empty() => Arc::new(PodInfo { extra: None, ..info }),
             Ok(info) => Arc::new(info),
             Err(error) => {
                 let what = format!("pod {}: {}", pod.full_name(), Chain(&error));
@@ -179,6 +184,10 @@ impl Engine {
         };
         // Extenders may read what is not kept of a pod, such as its annotations.
         if is_same(&old, &pod) && self.seat(seat).profile.extenders.is_empty() {
+            // What only whole objects show, such as a condition that we wrote ourselves, wakes nobody.
+            if old.extra != pod.extra {
+                self.queue.renew(&pod);
+            }
             return;
         }
         let asking = Asking::new(&self.seats, &self.interests, &self.world);
@@ -315,6 +324,11 @@ fn is_same(a: &PodInfo, b: &PodInfo) -> bool {
         && a.nominated_node_name == b.nominated_node_name
         && a.terminating == b.terminating
         && a.resized == b.resized
+        && annotations(a) == annotations(b)
+}
+
+fn annotations(pod: &PodInfo) -> Option<&BTreeMap<Box<str>, Box<str>>> {
+    pod.extra.as_ref().map(|extra| &extra.annotations)
 }
 
 fn condition(status: &PodStatus) -> Option<Condition> {

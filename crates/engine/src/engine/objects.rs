@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use loadmaster_api::Needs;
 use loadmaster_framework::args::FieldError;
 use loadmaster_framework::points::SerialCx;
 use loadmaster_framework::request::ObjectRef;
@@ -25,6 +26,14 @@ impl Engine {
     /// and [`Event::Listed`](super::Event::Listed).
     pub fn watched(&self) -> impl Iterator<Item = (&Gvr, Presence)> {
         self.world.objects().kinds()
+    }
+
+    /// What plugins need of pods and nodes beyond what the scheduler reads: whoever reads them fills it in ([`Extra::read`]). What
+    /// nobody needs is left out here.
+    ///
+    /// [`Extra::read`]: loadmaster_api::Extra::read
+    pub fn needs(&self) -> Needs {
+        self.needs
     }
 
     /// The world first, then the plugins, then the queue.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::raw::RawError;
-use loadmaster_api::{Encoding, Raw, Str};
+use loadmaster_api::{Encoding, Extra, Needs, Node, Pod, Raw, Str};
 use loadmaster_framework::request::{ObjectRef, Verb};
 use serde_json::Value;
 
@@ -135,8 +135,8 @@ pub enum EventError {
 const A_KIND: EventError =
     EventError::Field { expected: "an object of a kind that a scheduler follows" };
 
-/// An object from its bytes.
-pub(super) fn object(set: Set) -> Result<Object, EventError> {
+/// An object from its bytes, with what is needed of it.
+pub(super) fn object(set: Set, needs: Needs) -> Result<Object, EventError> {
     let kind = set.kind();
     let raw = match (set.protobuf, set.json) {
         (Some(bytes), None) => Raw { encoding: Encoding::Protobuf, bytes },
@@ -145,8 +145,14 @@ pub(super) fn object(set: Set) -> Result<Object, EventError> {
     };
     Ok(match kind {
         Kind::Unknown => return Err(A_KIND),
-        Kind::Pod => Object::Pod(Box::new(raw.decode()?)),
-        Kind::Node => Object::Node(Arc::new(raw.decode()?)),
+        Kind::Pod => {
+            let extra = Extra::read(raw.encoding, &raw.bytes, needs.pods)?;
+            Object::Pod(Box::new(Pod { extra, ..raw.decode()? }))
+        }
+        Kind::Node => {
+            let extra = Extra::read(raw.encoding, &raw.bytes, needs.nodes)?;
+            Object::Node(Arc::new(Node { extra, ..raw.decode()? }))
+        }
         Kind::Namespace => Object::Namespace(Arc::new(raw.decode()?)),
         Kind::Service => Object::Service(Arc::new(raw.decode()?)),
         Kind::ReplicationController => Object::ReplicationController(Arc::new(raw.decode()?)),

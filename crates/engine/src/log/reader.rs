@@ -1,6 +1,7 @@
 //! From bytes to calls and effects.
 
 use bytes::{Buf, Bytes};
+use loadmaster_api::Needs;
 use prost::Message as _;
 
 use super::block::{HEAD_LEN, Head};
@@ -163,12 +164,19 @@ pub struct Reader {
     block_at: u64,
     clock: Clock,
     ended: Option<Ended>,
+    needs: Needs,
 }
 
 impl Reader {
     /// Nothing read yet.
     pub fn new() -> Reader {
         Reader::default()
+    }
+
+    /// What the engine that lives through it needs of pods and nodes ([`Engine::needs`](crate::Engine::needs)); nothing until this
+    /// is called.
+    pub fn keep(&mut self, needs: Needs) {
+        self.needs = needs;
     }
 
     /// Takes the next bytes of the file.
@@ -274,7 +282,7 @@ impl Reader {
                 let ended = ended.ok_or(EventError::Field { expected: "a reason to end" })?;
                 return Ok(Entry::End(ended));
             }
-            Step::Set(set) => Called::Apply(Event::Set(convert::object(set)?)),
+            Step::Set(set) => Called::Apply(Event::Set(convert::object(set, self.needs)?)),
             Step::Gone(gone) => Called::Apply(Event::Gone(convert::name(&gone)?)),
             Step::Replied(replied) => Called::Apply(convert::replied(replied)?),
             Step::Extended(extended) => Called::Apply(convert::extended(extended)?),

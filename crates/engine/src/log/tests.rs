@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{Encoding, Raw, Timestamp};
+use loadmaster_api::{Encoding, Needs, Parts, Raw, Timestamp};
 use loadmaster_config::{Gates, check_default};
 use loadmaster_framework::request::{ObjectRef, Verb};
 use loadmaster_stdx::Rng;
@@ -300,6 +300,38 @@ fn another_scheduler_is_found_out() {
         n_found += u32::from(differs(options(seed + 1)));
     }
     assert!(n_found > 0);
+}
+
+#[test]
+fn what_plugins_need_is_read_again_from_the_bytes() {
+    let object = json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u", "annotations": {"k": "v"}},
+        "spec": {"containers": [{"name": "c"}]},
+    });
+    let pod = serde_json::from_value(object.clone()).unwrap();
+    let mut history = History::new(0);
+    history.apply(Event::Set(Object::Pod(Box::new(pod))), Some(&raw(&object)));
+    history.cut();
+    let extra = |needs: Needs| {
+        let mut reader = Reader::new();
+        reader.keep(needs);
+        reader.push(&history.log);
+        loop {
+            match reader.read().unwrap() {
+                Some(Piece::Entry(Entry::Call {
+                    call: Called::Apply(Event::Set(Object::Pod(pod))),
+                    ..
+                })) => return pod.extra,
+                Some(_) => {}
+                None => panic!("the pod is missing"),
+            }
+        }
+    };
+    assert_eq!(extra(Needs::default()), None);
+    let pods = Parts { annotations: true, object: true };
+    let read = extra(Needs { pods, ..Needs::default() }).unwrap();
+    assert_eq!(read.annotations.get("k").map(|value| &**value), Some("v"));
+    assert_eq!(read.object, object);
 }
 
 /// Changes the effects of one entry that has some.

@@ -1,5 +1,6 @@
 //! What happened in the cluster, with its objects; and how the update of an object is split into events.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -145,6 +146,11 @@ fn is_scaled_down(old: &PodInfo, new: &PodInfo) -> bool {
         || old.scalars.iter().any(|(name, amount)| now(name).is_none_or(|(_, now)| amount > now))
 }
 
+/// Only where a plugin needs them.
+fn annotations(node: &Node) -> Option<&BTreeMap<Box<str>, Box<str>>> {
+    node.extra.as_ref().map(|extra| &extra.annotations)
+}
+
 /// What changed about a node as far as it can matter for scheduling (upstream's `NodeSchedulingPropertiesChange`); often
 /// nothing. Cordoning is no event: it makes no pod schedulable.
 pub fn node_update_events(old: &Node, new: &Node) -> Events {
@@ -153,6 +159,7 @@ pub fn node_update_events(old: &Node, new: &Node) -> Events {
         (uncordoned, Action::UPDATE_NODE_TAINT),
         (old.status.allocatable != new.status.allocatable, Action::UPDATE_NODE_ALLOCATABLE),
         (old.metadata.labels != new.metadata.labels, Action::UPDATE_NODE_LABEL),
+        (annotations(old) != annotations(new), Action::UPDATE_NODE_ANNOTATION),
         (!uncordoned && old.spec.taints != new.spec.taints, Action::UPDATE_NODE_TAINT),
     ];
     let changed = changes.into_iter().filter(|(changed, _)| *changed);

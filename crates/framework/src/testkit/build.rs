@@ -54,6 +54,13 @@ impl NodeBuilder {
         self
     }
 
+    /// With an annotation, for plugins that [need](crate::Need) them.
+    #[must_use]
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = value.into();
+        self
+    }
+
     /// Offering this much of a resource.
     #[must_use]
     pub fn allocatable(mut self, resource: &str, amount: &str) -> Self {
@@ -87,6 +94,13 @@ impl PodBuilder {
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.0["metadata"]["labels"][key] = value.into();
+        self
+    }
+
+    /// With an annotation, for plugins that [need](crate::Need) them.
+    #[must_use]
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = value.into();
         self
     }
 

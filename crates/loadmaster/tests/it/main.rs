@@ -8,6 +8,7 @@ mod config;
 mod explain;
 mod extender;
 mod live;
+mod needs;
 mod plugins;
 mod process;
 mod replay;

@@ -98,6 +98,7 @@ pub fn nodes(n: u32) -> impl Iterator<Item = Node> {
                 allocatable: allocatable(kind),
                 images: images[at].clone(),
             },
+            extra: None,
         }
     })
 }
