@@ -3,6 +3,7 @@
 //! A run is its seed: case 17 of a seed is always the same. The seed comes first, what was reached comes last, and every kind of
 //! difference is shown once, with the smallest case that has it, which is also written as a scenario.
 
+mod apply;
 mod compare;
 mod coverage;
 mod deviations;
@@ -41,6 +42,9 @@ pub struct Args {
     /// So many questions about preemption instead of those of every kind.
     #[arg(long, value_name = "CASES", conflicts_with = "cases")]
     preemption: Option<u64>,
+    /// So many histories of an object that managers update and apply to, asked of the API server's field manager.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption"])]
+    apply: Option<u64>,
     /// Ask only the question with this number, and show both answers.
     #[arg(long)]
     only: Option<u64>,
@@ -66,8 +70,11 @@ impl Args {
 
 /// Answers whether there was no difference.
 pub fn run(args: &Args) -> Result<bool> {
-    let binary = process::build()?;
     let seed = args.seed.unwrap_or_else(process::seed_from_clock);
+    if let Some(n) = args.apply {
+        return apply::run(n, seed, args.only);
+    }
+    let binary = process::build()?;
     match args.preemption {
         Some(n) => println!("oracle: --seed {seed} --preemption {n}"),
         None => println!("oracle: --seed {seed} --cases {}", args.cases),

@@ -62,6 +62,8 @@ type definition struct {
 
 var (
 	definitions map[string]definition
+	// JSON of the defaults of fields that are keys of lists, by definition and field.
+	keyDefaults = map[string]map[string]string{}
 	seen        = map[reflect.Type]bool{}
 	queue       []reflect.Type
 )
@@ -91,6 +93,9 @@ func run(folder string) error {
 		return err
 	}
 	definitions = swagger.Definitions
+	if err := readKeyDefaults(filepath.Join(module, "api/openapi-spec/v3")); err != nil {
+		return err
+	}
 
 	var core struct {
 		Resources []metav1.APIResource
@@ -150,6 +155,62 @@ func read(path string, into any) error {
 		return err
 	}
 	return json.Unmarshal(data, into)
+}
+
+// readKeyDefaults finds what the keys of lists are when an entry does not name them; only the third version of OpenAPI says so.
+func readKeyDefaults(folder string) error {
+	type reference struct {
+		Ref string `json:"$ref"`
+	}
+	type field struct {
+		Default  any
+		ListKeys []string `json:"x-kubernetes-list-map-keys"`
+		Items    *struct {
+			reference
+			AllOf []reference
+		}
+	}
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		var document struct {
+			Components struct {
+				Schemas map[string]struct{ Properties map[string]field }
+			}
+		}
+		if err := read(path, &document); err != nil {
+			return err
+		}
+		for _, s := range document.Components.Schemas {
+			for _, f := range s.Properties {
+				if len(f.ListKeys) == 0 {
+					continue
+				}
+				ref := f.Items.Ref
+				if ref == "" {
+					ref = f.Items.AllOf[0].Ref
+				}
+				entry := ref[strings.LastIndex(ref, "/")+1:]
+				for _, key := range f.ListKeys {
+					value := document.Components.Schemas[entry].Properties[key].Default
+					if value == nil {
+						continue
+					}
+					text, err := json.Marshal(value)
+					if err != nil {
+						return err
+					}
+					if keyDefaults[entry] == nil {
+						keyDefaults[entry] = map[string]string{}
+					}
+					keyDefaults[entry][key] = string(text)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func write(path string, body func(*bufio.Writer) error) error {
@@ -316,6 +377,9 @@ func writeType(w *bufio.Writer, t reflect.Type) {
 	if def.MapType == "atomic" {
 		fmt.Fprint(w, " atomic")
 	}
+	if meta, ok := t.FieldByName("TypeMeta"); ok && len(meta.Index) == 1 {
+		fmt.Fprint(w, " kind")
+	}
 	fmt.Fprintln(w)
 	for i := 0; i < t.NumField(); i++ {
 		f := t.Field(i)
@@ -354,6 +418,9 @@ func writeType(w *bufio.Writer, t reflect.Type) {
 			flags = append(flags, p.ListType)
 		} else if p.MapType == "atomic" {
 			flags = append(flags, "atomic")
+		}
+		if value, ok := keyDefaults[definitionOf(t)][name]; ok {
+			flags = append(flags, "default="+value)
 		}
 		strategy := f.Tag.Get("patchStrategy")
 		if strings.Contains(strategy, "merge") {

@@ -18,6 +18,7 @@ pub mod faults;
 pub mod http;
 pub mod journal;
 pub mod kubeconfig;
+pub mod managed;
 pub mod proto;
 pub mod request;
 pub mod schema;

@@ -12,11 +12,18 @@ use std::sync::LazyLock;
 use loadmaster_stdx::Map;
 
 pub use kinds::{Kind, Kinds, Subresource, api_version, interned};
-pub use read::{Problem, Reading, empty, read};
+pub use read::{Problem, Reading, describe, empty, read};
 
 /// A type in the [`Schema`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TypeId(usize);
+
+impl TypeId {
+    /// Its place in the order of [`Schema::types`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// All types.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ pub struct Type {
     pub name: &'static str,
     /// Merged as a whole by server-side apply.
     pub is_atomic: bool,
+    /// Has `apiVersion` and `kind`, which are not among its fields here.
+    pub is_kind: bool,
     /// In Go's order, which is that of JSON output.
     pub fields: Vec<Field>,
 }
@@ -57,6 +66,8 @@ pub struct Field {
     pub is_inline: bool,
     /// How server-side apply merges it.
     pub topology: Topology,
+    /// The JSON of what a list's key is for an entry that does not name it.
+    pub key_default: Option<&'static str>,
     /// How a strategic merge patch changes it.
     pub patch: Patch,
     /// A strategic merge patch may name the keys that stay (`$retainKeys`).
@@ -138,7 +149,12 @@ impl Schema {
             }
             let mut words = line.split(' ');
             let name = words.next().unwrap_or_default();
-            types.push(Type { name, is_atomic: words.next().is_some(), fields: Vec::new() });
+            let (mut is_atomic, mut is_kind) = (false, false);
+            for flag in words {
+                is_atomic |= flag == "atomic";
+                is_kind |= flag == "kind";
+            }
+            types.push(Type { name, is_atomic, is_kind, fields: Vec::new() });
         }
         Schema { types, by_name }
     }
@@ -193,6 +209,7 @@ fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Optio
         is_required: false,
         is_inline: false,
         topology: Topology::Default,
+        key_default: None,
         patch: Patch::Default,
         retains_keys: false,
     };
@@ -206,6 +223,7 @@ fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Optio
             ("atomic", _) => field.topology = Topology::Atomic,
             ("set", _) => field.topology = Topology::Set,
             ("map", keys) => field.topology = Topology::Keys(keys),
+            ("default", json) => field.key_default = Some(json),
             ("replace", _) => field.patch = Patch::Replace,
             ("merge", "") => field.patch = Patch::Merge,
             ("merge", key) => field.patch = Patch::MergeBy(key),

@@ -315,7 +315,8 @@ fn truncated(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-fn describe(value: &Value) -> &'static str {
+/// The sort of a JSON value, as Go's errors name it.
+pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -1,0 +1,189 @@
+//! `cargo xtask oracle --apply N`: what becomes of objects and their managed fields when random managers update them and
+//! apply to them, asked of apimachinery's field manager and of ours.
+
+mod cases;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use loadmaster_apiserver::managed::{
+    Failure, FieldManager, Reset, TypeRef, Types, Versions, built_in, message, set_managed_fields,
+};
+use loadmaster_apiserver::schema::{Kind, Kinds};
+use loadmaster_apiserver::store::{Limits, Store};
+use serde_json::{Value, json};
+
+/// Asks `n` cases of a seed, or one of them; answers whether there was no difference.
+pub fn run(n: u64, seed: u64, only: Option<u64>) -> Result<bool> {
+    println!("oracle: --seed {seed} --apply {n}");
+    let mut child = Command::new(build()?)
+        .current_dir(crate::root()?.join("conformance"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the oracle")?;
+    let mut stdin = child.stdin.take().context("no pipe to the oracle")?;
+    let mut lines = BufReader::new(child.stdout.take().context("no pipe from the oracle")?).lines();
+    let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+    let (mut n_operations, mut n_failures, mut n_conflicts, mut n_different) = (0, 0, 0, 0);
+    for id in only.map_or(0..n, |id| id..id + 1) {
+        let (kind, operations) = cases::case(seed, id);
+        let kind = kinds.iter().find(|it| it.kind == kind).context("a kind")?;
+        let question = json!({"apiVersion": kind.api_version(), "kind": kind.kind,
+            "operations": operations});
+        writeln!(stdin, "{question}").context("asking the oracle")?;
+        let line = lines.next().context("the oracle ended early")?.context("reading its answer")?;
+        let theirs: Vec<Value> = serde_json::from_str(&line).context("reading its answer")?;
+        let mine = answers(kind, &operations);
+        n_operations += theirs.len();
+        n_failures += theirs.iter().filter(|it| it["error"].is_string()).count();
+        n_conflicts += theirs.iter().filter(|it| it["causes"].is_array()).count();
+        let different = theirs.iter().zip(&mine).position(|(a, b)| sorted(a) != sorted(b));
+        if let Some(at) = different {
+            n_different += 1;
+            println!("\n== case {id}, operation {at}: {}", operations[at]);
+            if at > 0 {
+                println!("before: {}", mine[at - 1]);
+            }
+            println!("theirs: {}\nours:   {}", sorted(&theirs[at]), sorted(&mine[at]));
+            if n_different == 5 {
+                break;
+            }
+        } else if only.is_some() {
+            for (operation, answer) in operations.iter().zip(&mine) {
+                println!("{operation}\n=> {answer}");
+            }
+        }
+    }
+    drop(stdin);
+    child.wait().context("waiting for the oracle")?;
+    println!("{n_operations} operations, {n_failures} failed, {n_conflicts} of them for conflicts");
+    println!("{n_different} cases with a difference");
+    Ok(n_different == 0)
+}
+
+fn build() -> Result<PathBuf> {
+    let module = crate::root()?.join("conformance");
+    let go = Command::new("go")
+        .args(["build", "-o", "bin/apply", "./cmd/apply"])
+        .current_dir(&module)
+        .status()
+        .context("running go; the oracle needs Go 1.26 or newer")?;
+    if !go.success() {
+        bail!("go build failed in {}", module.display());
+    }
+    Ok(module.join("bin/apply"))
+}
+
+/// An answer with its lists in an order of their own: that of entries hangs on their times, that of causes and of
+/// complaints on a map.
+fn sorted(answer: &Value) -> Value {
+    let mut answer = answer.clone();
+    for list in ["/object/metadata/managedFields", "/causes"] {
+        if let Some(Value::Array(entries)) = answer.pointer_mut(list) {
+            entries.sort_by_key(ToString::to_string);
+        }
+    }
+    if let Some((head, _)) =
+        answer["error"].as_str().and_then(|text| text.split_once(": field not declared in schema"))
+    {
+        // Upstream looks no further, wherever in the order of a map it is by then.
+        let field = head.rsplit(char::is_whitespace).next().unwrap_or_default();
+        answer["error"] = format!("{field}: field not declared in schema").into();
+    }
+    if let Some(text) = answer["error"].as_str()
+        && let Some((head, complaints)) = text.split_once("errors:\n")
+    {
+        let mut complaints: Vec<&str> = complaints.lines().collect();
+        complaints.sort_unstable();
+        answer["error"] = format!("{head}errors:\n{}", complaints.join("\n")).into();
+    }
+    answer
+}
+
+fn answers(kind: &Kind, operations: &[Value]) -> Vec<Value> {
+    let mut live = None;
+    let mut answers = Vec::with_capacity(operations.len());
+    for operation in operations {
+        match perform(kind, live.as_ref(), operation) {
+            Ok(mut object) => {
+                object["metadata"]["uid"] = "u".into();
+                answers.push(json!({"object": shown(&object)}));
+                live = Some(object);
+            }
+            Err(Failure::Conflicts(conflicts)) => {
+                let causes: Vec<Value> = conflicts
+                    .iter()
+                    .map(|it| {
+                        json!({"reason": "FieldManagerConflict", "field": it.field(),
+                            "message": format!("conflict with {}", it.owner())})
+                    })
+                    .collect();
+                answers.push(json!({"error": message(&conflicts), "causes": causes}));
+            }
+            Err(Failure::Invalid(why) | Failure::Other(why)) => {
+                answers.push(json!({"error": why}));
+            }
+        }
+    }
+    answers
+}
+
+fn shown(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(Value::Array(entries)) = object.pointer_mut("/metadata/managedFields") {
+        for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+            entry.remove("time");
+        }
+    }
+    object
+}
+
+fn perform(kind: &Kind, live: Option<&Value>, operation: &Value) -> Result<Value, Failure> {
+    let text = |name: &str| operation[name].as_str().unwrap_or_default();
+    let api_version = kind.api_version();
+    let subresource = text("subresource");
+    let books = FieldManager {
+        versions: &Only { kind, api_version: &api_version },
+        api_version: &api_version,
+        kind: kind.kind,
+        subresource,
+        reset: Reset::of(kind, subresource),
+        now: "2026-01-02T03:04:05Z".to_owned(),
+    };
+    let nothing = books.versions.nothing(&api_version);
+    let before = live.unwrap_or(&nothing);
+    let mut object = operation["object"].clone();
+    if operation["apply"] == true {
+        return books.apply(before, &object, text("manager"), operation["force"] == true);
+    }
+    if live.is_some() {
+        object["metadata"]["uid"] = "u".into();
+    }
+    let list = books.update(before, &object, text("manager"));
+    set_managed_fields(&mut object, list);
+    Ok(object)
+}
+
+/// One version of a kind.
+struct Only<'a> {
+    kind: &'a Kind,
+    api_version: &'a str,
+}
+
+impl Versions for Only<'_> {
+    fn form(&self, api_version: &str) -> Option<(&Types, TypeRef)> {
+        (api_version == self.api_version)
+            .then(|| (built_in(), Types::of_built_in(self.kind.type_id)))
+    }
+
+    fn convert(&self, object: &Value, _: &str) -> Value {
+        object.clone()
+    }
+
+    fn nothing(&self, api_version: &str) -> Value {
+        json!({"apiVersion": api_version, "kind": self.kind.kind})
+    }
+}
