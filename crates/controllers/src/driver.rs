@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use loadmaster_api::proto;
+use loadmaster_api::{Needs, proto};
 use loadmaster_client as client;
 use loadmaster_client::answer::status_of;
 use loadmaster_client::lane::LaneLimits;
@@ -59,6 +59,7 @@ pub async fn run(
         // Only JSON has all fields.
         protobuf: false,
         keep_raw: false,
+        needs: Needs::default(),
         seed: options.seed,
     };
     let _following = follow(&cluster.lane("watch", limits), &what, &told);

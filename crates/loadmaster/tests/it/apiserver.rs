@@ -191,6 +191,7 @@ impl Informer {
             streams: seed.is_multiple_of(2),
             protobuf: true,
             keep_raw: false,
+            needs: loadmaster_api::Needs::default(),
             seed,
         };
         let (out, changes) = mpsc::channel(1_000);
