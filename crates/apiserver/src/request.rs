@@ -172,19 +172,20 @@ pub struct Form {
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 impl Form {
-    /// The first form in `Accept` that can be given.
+    /// The first form in `Accept` that can be given; whole objects without a type have no protobuf form.
     ///
     /// # Errors
     ///
     /// When none can.
-    pub fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+    pub fn negotiate(headers: &HeaderMap, is_typed: bool) -> Result<Form, ApiError> {
         let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("");
         if accept.is_empty() {
             return Ok(Form { encoding: Encoding::Json, view: View::Whole });
         }
         accept
             .split(',')
-            .find_map(Form::of_clause)
+            .filter_map(Form::of_clause)
+            .find(|it| is_typed || it.encoding == Encoding::Json || it.view == View::Metadata)
             .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
     }
 
@@ -268,7 +269,9 @@ mod tests {
     fn forms() {
         let form = |accept: &'static str| {
             let headers = [(header::ACCEPT, accept.parse().expect("a header"))];
-            Form::negotiate(&headers.into_iter().collect()).ok().map(|it| (it.encoding, it.view))
+            Form::negotiate(&headers.into_iter().collect(), true)
+                .ok()
+                .map(|it| (it.encoding, it.view))
         };
         assert_eq!(
             form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),

@@ -4,6 +4,7 @@
 //! One table drives decoding ([`read`]), protobuf, strategic merge patch, OpenAPI and discovery, so that they cannot
 //! disagree.
 
+mod duplicates;
 mod kinds;
 mod read;
 
@@ -11,6 +12,7 @@ use std::sync::LazyLock;
 
 use loadmaster_stdx::Map;
 
+pub use duplicates::duplicates;
 pub use kinds::{Kind, Kinds, Subresource, api_version, interned};
 pub use read::{Problem, Reading, describe, empty, read};
 

@@ -252,17 +252,22 @@ impl ApiServer {
             return self.answer_other(request.uri().path(), request);
         };
         let kinds = self.kinds();
+        let is_served = |it: &Kind| it.group == target.group && it.version == target.version;
+        if !kinds.iter().any(is_served) {
+            return Ok(Answer::text(404, "404 page not found\n").into_response());
+        }
         let kind = kinds
             .find(&target.group, &target.version, &target.resource)
             .ok_or_else(ApiError::no_such_resource)?;
         let verb = asked.verb.ok_or_else(ApiError::method_not_allowed)?;
         self.check_verb(kind, target, verb)?;
+        let is_typed = kind.custom.is_none() || target.subresource == "scale";
         let call = Call {
             user: &acting.user,
             kind,
             target,
             query: asked.query,
-            form: Form::negotiate(request.headers())?,
+            form: Form::negotiate(request.headers(), is_typed)?,
             headers: request.headers(),
             body: request.body(),
         };

@@ -266,6 +266,13 @@ impl ApiError {
         ApiError::invalid_named(kind.group, kind.kind, name, causes)
     }
 
+    /// 422 because an update does not say which version it is about.
+    pub fn no_revision(kind: &Kind, name: &str) -> ApiError {
+        let detail = "must be specified for an update";
+        let cause = Cause::invalid("metadata.resourceVersion", &0.into(), detail);
+        ApiError::invalid_named(kind.group, kind.resource, name, &[cause])
+    }
+
     /// 422 for a kind that need not be stored; `causes` is not empty.
     pub fn invalid_named(group: &str, kind: &str, name: &str, causes: &[Cause]) -> ApiError {
         let dot = if group.is_empty() { "" } else { "." };

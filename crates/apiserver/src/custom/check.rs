@@ -28,6 +28,10 @@ pub fn create(crd: &Value) -> Vec<Cause> {
         causes.push(Cause::invalid("metadata.name", &meta(crd, "name").into(), detail));
     }
     self::spec(spec, &mut causes);
+    if entries(&crd["status"]["storedVersions"]).is_empty() {
+        let detail = "must have at least one stored version";
+        causes.push(Cause::invalid("status.storedVersions", &Value::Null, detail));
+    }
     approval(crd, None, &mut causes);
     causes
 }
@@ -171,12 +175,17 @@ fn versions(spec: &Value, causes: &mut Vec<Cause>) {
     let names: Vec<&Value> = versions.iter().map(|it| &it["name"]).collect();
     let is_unique = (1..names.len()).all(|at| !names[..at].contains(&names[at]));
     if !is_unique {
-        let detail = "must contain unique version names";
-        causes.push(Cause::invalid("spec.versions", &spec["versions"], detail));
+        causes.push(of_versions(versions, "must contain unique version names"));
     }
     if versions.iter().filter(|it| it["storage"] == true).count() != 1 {
         let detail = "must have exactly one version marked as storage version";
-        causes.push(Cause::invalid("spec.versions", &spec["versions"], detail));
+        causes.push(of_versions(versions, detail));
+    }
+    if let Some(first) = versions.first() {
+        let complaints = text::dns1035(str_of(&first["name"]));
+        if !complaints.is_empty() {
+            causes.push(Cause::invalid("spec.version", &first["name"], &complaints.join(",")));
+        }
     }
     let has_status = versions.iter().any(|it| !it["subresources"]["status"].is_null());
     let schemas = lifted(versions, "schema", "validation");
@@ -198,6 +207,23 @@ fn versions(spec: &Value, causes: &mut Vec<Cause>) {
     let selectable = lifted(versions, "selectableFields", "selectableFields");
     for (version, (path, value)) in versions.iter().zip(selectable) {
         selectable_fields(value, &version["schema"]["openAPIV3Schema"], &path, causes);
+    }
+}
+
+/// A complaint that shows all versions, in the form of upstream's internal type, which has what they share elsewhere.
+fn of_versions(versions: &[Value], detail: &str) -> Cause {
+    let shown = versions.iter().map(|it| {
+        let flag = |name: &str| it[name] == true;
+        format!(
+            "{{\"Name\":{},\"Served\":{},\"Storage\":{},\"Deprecated\":{},\"DeprecationWarning\":{},\"Schema\":null,\"Subresources\":null,\"AdditionalPrinterColumns\":null,\"SelectableFields\":null}}",
+            it["name"], flag("served"), flag("storage"), flag("deprecated"), it["deprecationWarning"],
+        )
+    });
+    let shown = shown.collect::<Vec<_>>().join(",");
+    Cause {
+        reason: "FieldValueInvalid",
+        message: format!("Invalid value: [{shown}]: {detail}"),
+        field: "spec.versions".to_owned(),
     }
 }
 
@@ -324,11 +350,25 @@ fn selectable_fields(fields: &Value, schema: &Value, path: &str, causes: &mut Ve
 
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
-/// Groups of the Kubernetes community need an approval, or a word that there is none.
+/// Whether a group is one of the Kubernetes community: these need an approval, or a word that there is none.
+pub fn is_protected(group: &str) -> bool {
+    let within = |suffix: &str| group == suffix || group.ends_with(&format!(".{suffix}"));
+    within("k8s.io") || within("kubernetes.io")
+}
+
+/// How the API of a protected group was approved: what a condition says of it.
+pub fn approved(crd: &Value) -> Option<(&'static str, &'static str, String)> {
+    let given = crd["metadata"]["annotations"][APPROVAL].as_str()?;
+    if given.starts_with("unapproved") {
+        return Some(("False", "UnapprovedAnnotation", format!("not approved: {given:?}")));
+    }
+    is_url(given).then(|| ("True", "ApprovedAnnotation", format!("approved in {given}")))
+}
+
+/// Complaints about an approval.
 fn approval(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     let group = str_of(&crd["spec"]["group"]);
-    let is_protected = |suffix: &str| group == suffix || group.ends_with(&format!(".{suffix}"));
-    if !is_protected("k8s.io") && !is_protected("kubernetes.io") {
+    if !is_protected(group) {
         return;
     }
     let given = |crd: &Value| crd["metadata"]["annotations"][APPROVAL].as_str().map(str::to_owned);
@@ -344,10 +384,8 @@ fn approval(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
         }
         Some(text) if text.starts_with("unapproved") || is_url(text) => {}
         Some(text) => {
-            let detail = format!(
-                "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
-            );
-            causes.push(Cause::invalid(field, &text.into(), &detail));
+            let detail = "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111";
+            causes.push(Cause::invalid(field, &text.into(), detail));
         }
     }
 }

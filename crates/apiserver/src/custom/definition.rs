@@ -128,6 +128,12 @@ pub fn settle(crd: &mut Value, others: &[&Value], now: &str) {
         _ => conflict = Some(("ShortNamesConflict", format!("[{}]", short.join(", ")))),
     }
     crd["status"]["acceptedNames"] = names;
+    if super::check::is_protected(crd["spec"]["group"].as_str().unwrap_or_default())
+        && let Some((status, reason, message)) = super::check::approved(crd)
+    {
+        const POLICY: &str = "KubernetesAPIApprovalPolicyConformant";
+        set_condition(crd, POLICY, (status, reason, &message), now);
+    }
     let is_established = has_condition(crd, "Established");
     match conflict {
         None => {

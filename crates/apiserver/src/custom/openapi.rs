@@ -75,6 +75,13 @@ fn unfold(schema: &mut Value) {
     }
     if schema["x-kubernetes-embedded-resource"] == true {
         described(schema);
+        let mut required = crate::object::entries(&schema["required"]).to_vec();
+        for name in ["kind", "apiVersion"] {
+            if !required.iter().any(|it| it == name) {
+                required.push(name.into());
+            }
+        }
+        schema["required"] = required.into();
     }
     for name in ["items", "additionalProperties"] {
         if let Some(inner) = schema.get_mut(name) {

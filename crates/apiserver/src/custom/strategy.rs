@@ -103,36 +103,65 @@ fn rules(custom: &Version, value: &Value, old: Option<&Value>, causes: &mut Vec<
     }
     if causes.iter().any(|it| BLOCKING.contains(&it.reason)) {
         let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-        causes.push(Cause::invalid("<nil>", &"null".into(), detail));
+        causes.push(Cause::invalid("<nil>", &Value::Null, detail));
         return;
     }
     causes.extend(custom.rules.check(&custom.schema, value, old));
 }
 
+/// Complaints about the numbers of the scale subresource.
 fn scale_numbers(custom: &Version, value: &Value, with_spec: bool, causes: &mut Vec<Cause>) {
     let Some(scale) = &custom.scale else { return };
-    let mut check = |path: &Path| {
-        let found = path.first(value).filter(|it| !it.is_null());
-        let Some(found) = found else { return };
-        let field = path.to_string();
-        match found.as_i64() {
-            None => {
-                let detail =
-                    format!("{field} accessor error: {found} is of the wrong type, expected int64");
-                causes.push(Cause::invalid(field, &0.into(), &detail));
+    let spec = with_spec.then_some(&scale.replicas);
+    for path in spec.into_iter().chain([&scale.current]) {
+        scale_number(path, value, causes);
+    }
+}
+
+fn scale_number(path: &Path, value: &Value, causes: &mut Vec<Cause>) {
+    let field = path.to_string();
+    let misfit = |found: &Value, wanted: &str| {
+        let (shown, kind) = as_go(found);
+        let detail =
+            format!("{field} accessor error: {shown} is of the type {kind}, expected {wanted}");
+        Cause::invalid(field.as_str(), &0.into(), &detail)
+    };
+    let mut found = value;
+    for name in field.trim_start_matches('.').split('.') {
+        match found {
+            Value::Object(members) => match members.get(name) {
+                Some(inner) => found = inner,
+                None => return,
+            },
+            other => {
+                causes.push(misfit(other, "map[string]interface{}"));
+                return;
             }
-            Some(n) if n < 0 => {
-                causes.push(Cause::invalid(field, found, "should be a non-negative integer"));
-            }
-            Some(n) if n > i64::from(i32::MAX) => {
-                let detail = format!("should be less than or equal to {}", i32::MAX);
-                causes.push(Cause::invalid(field, found, &detail));
-            }
-            Some(_) => {}
+        }
+    }
+    let n = match found.as_i64() {
+        Some(n) => n,
+        None => {
+            causes.push(misfit(found, "int64"));
+            return;
         }
     };
-    if with_spec {
-        check(&scale.replicas);
+    if n < 0 {
+        causes.push(Cause::invalid(field, found, "should be a non-negative integer"));
+    } else if n > i64::from(i32::MAX) {
+        let detail = format!("should be less than or equal to {}", i32::MAX);
+        causes.push(Cause::invalid(field, found, &detail));
     }
-    check(&scale.current);
+}
+
+/// A value and its type as Go prints them.
+fn as_go(value: &Value) -> (String, &'static str) {
+    match value {
+        Value::Null => ("<nil>".to_owned(), "<nil>"),
+        Value::Bool(it) => (it.to_string(), "bool"),
+        Value::Number(it) => (it.to_string(), "float64"),
+        Value::String(it) => (it.clone(), "string"),
+        Value::Array(_) => (value.to_string(), "[]interface {}"),
+        Value::Object(_) => (value.to_string(), "map[string]interface {}"),
+    }
 }

@@ -195,12 +195,13 @@ impl Checker<'_> {
         let Some(n) = value.as_f64() else { return };
         let is_typed = !schema.is_int_or_string && schema.kind == "integer";
         if is_typed {
+            // Whole numbers may be written with a point.
+            let is_whole = n.fract() == 0.0 && n.abs() < 9.2e18;
+            let whole = value.as_i64().or(is_whole.then_some(n as i64));
             let (is_within, format) = match checked_format(schema) {
-                "int32" => {
-                    (value.as_i64().is_none_or(|n| i32::try_from(n).is_ok()), " with format int32")
-                }
-                "int64" => (!value.is_u64() || value.is_i64(), " with format int64"),
-                _ => (!value.is_u64() || value.is_i64(), " (default format)"),
+                "int32" => (whole.is_some_and(|n| i32::try_from(n).is_ok()), " with format int32"),
+                "int64" => (whole.is_some(), " with format int64"),
+                _ => (whole.is_some(), " (default format)"),
             };
             if !is_within {
                 let text = format!("Checked value must be of type integer{format} in {path}");

@@ -8,7 +8,7 @@ use super::{Answer, ApiServer, Call, spelled, uid};
 use crate::custom::{Live, definition};
 use crate::object::{draft, key_of, meta, meta_mut};
 use crate::request::{FieldValidation, content_type};
-use crate::schema::{Kind, TypeId, read, schema};
+use crate::schema::{Kind, TypeId, duplicates, read, schema};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Refused};
 use crate::{admit, audit, defaults, event, proto, validate};
@@ -70,7 +70,17 @@ impl ApiServer {
             }
             _ => return Err(ApiError::unsupported_media_type(ACCEPTED)),
         };
-        self.typed(value, expected, FieldValidation::of(call.query)?)
+        let validation = FieldValidation::of(call.query)?;
+        let is_json = matches!(content_type(call.headers), "application/json" | "");
+        let told = match validation {
+            FieldValidation::Ignore => Vec::new(),
+            _ if is_json => duplicates(call.body),
+            _ => Vec::new(),
+        };
+        if expected.custom.is_some() {
+            check_custom_kind(&value, call, expected)?;
+        }
+        self.typed_with(value, expected, validation, told)
     }
 
     /// Gives a value the form of its type.
@@ -79,6 +89,17 @@ impl ApiServer {
         value: Value,
         expected: Expected<'_>,
         validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), ApiError> {
+        self.typed_with(value, expected, validation, Vec::new())
+    }
+
+    /// The same, with what is to be told of the text it comes from.
+    fn typed_with(
+        &self,
+        value: Value,
+        expected: Expected<'_>,
+        validation: FieldValidation,
+        mut told: Vec<String>,
     ) -> Result<(Value, Vec<String>), ApiError> {
         let text = |name: &str| value[name].as_str().unwrap_or_default();
         check_kind(text("apiVersion"), text("kind"), expected)?;
@@ -96,11 +117,12 @@ impl ApiServer {
         let mut value = reading.value;
         value["apiVersion"] = expected.api_version().into();
         value["kind"] = expected.kind.into();
+        told.extend(reading.unknown);
         match validation {
-            FieldValidation::Strict if !reading.unknown.is_empty() => {
-                Err(cannot(format!("strict decoding error: {}", reading.unknown.join(", "))))
+            FieldValidation::Strict if !told.is_empty() => {
+                Err(cannot(format!("strict decoding error: {}", told.join(", "))))
             }
-            FieldValidation::Warn => Ok((value, reading.unknown)),
+            FieldValidation::Warn => Ok((value, told)),
             _ => Ok((value, Vec::new())),
         }
     }
@@ -246,6 +268,29 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, ApiError> {
     serde_saphyr::from_str(text).map_err(|error| {
         ApiError::bad_request(format!("error converting YAML to JSON: yaml: {error}"))
     })
+}
+
+/// Custom objects have to say what they are.
+fn check_custom_kind(
+    value: &Value,
+    call: &Call<'_>,
+    expected: Expected<'_>,
+) -> Result<(), ApiError> {
+    let text = |name: &str| value[name].as_str().unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if kind.is_empty() {
+        let body = String::from_utf8_lossy(call.body);
+        return Err(ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{body}' ({body})",
+            expected.kind
+        )));
+    }
+    if api_version == expected.api_version() && kind != expected.kind {
+        let cause = Cause::invalid("kind", &kind.into(), &format!("must be {}", expected.kind));
+        let name = meta(value, "name");
+        return Err(ApiError::invalid_named(expected.group, kind, name, &[cause]));
+    }
+    Ok(())
 }
 
 fn check_kind(api_version: &str, kind: &str, expected: Expected<'_>) -> Result<(), ApiError> {

@@ -15,7 +15,8 @@ const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+jso
     application/strategic-merge-patch+json";
 
 /// How to merge custom objects strategically is not known.
-const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json";
+const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, \
+    application/apply-patch+yaml";
 
 /// The most operations of a JSON patch, as upstream's limit.
 const N_OPERATIONS_MAX: usize = 10_000;

@@ -24,6 +24,10 @@ impl ApiServer {
                 target.name
             )));
         }
+        let needs_revision = kind.custom.is_some() || definition::is(kind);
+        if needs_revision && meta(&value, "resourceVersion").is_empty() {
+            return Err(ApiError::no_revision(kind, &target.name));
+        }
         let namespace = meta(&value, "namespace");
         if !namespace.is_empty() && namespace != target.namespace {
             return Err(ApiError::bad_request(

@@ -205,7 +205,10 @@ fn junctors(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cau
     if !schema.pattern.text.is_empty()
         && let Err(error) = regex::Regex::new(&schema.pattern.text)
     {
-        let detail = format!("must be a valid regular expression, but isn't: {error}");
+        let error = error.to_string();
+        let error = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
+        let detail =
+            format!("must be a valid regular expression, but isn't: error parsing regexp: {error}");
         let pattern = schema.pattern.text.as_str().into();
         causes.push(Cause::invalid(format!("{path}.pattern"), &pattern, &detail));
     }

@@ -115,7 +115,9 @@ fn network(text: &str) -> Result<(IpAddr, u8), Failure> {
         (it.is_ipv6() || bits <= 32).then_some((it, bits))
     });
     parsed.ok_or_else(|| {
-        Failure::new(format!("network address parse error during conversion from string: netip.ParsePrefix({text:?}): invalid"))
+        let why = if text.contains('/') { "unable to parse IP" } else { "no '/'" };
+        let told = "network address parse error during conversion from string: ";
+        Failure::new(format!("{told}{told}netip.ParsePrefix({text:?}): {why}"))
     })
 }
 

@@ -1,0 +1,98 @@
+//! Fields that a JSON text sets twice. Parsers take the last one; clients who ask for strictness want to know.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use loadmaster_stdx::Set;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// What upstream says of the fields that are set twice: `duplicate field "spec.x"`. A text that is no JSON has none.
+pub fn duplicates(json: &[u8]) -> Vec<String> {
+    let found = RefCell::new(Vec::new());
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    // What is wrong with the text is told by who reads it.
+    let _ = Node { path: String::new(), found: &found }.deserialize(&mut reader);
+    found.into_inner()
+}
+
+struct Node<'a> {
+    path: String,
+    found: &'a RefCell<Vec<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let mut seen: Set<String> = Set::default();
+        while let Some(name) = members.next_key::<String>()? {
+            let dot = if self.path.is_empty() { "" } else { "." };
+            let path = format!("{}{dot}{name}", self.path);
+            if !seen.insert(name) {
+                self.found.borrow_mut().push(format!("duplicate field {path:?}"));
+            }
+            members.next_value_seed(Node { path, found: self.found })?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let mut at = 0;
+        let entry = |at| Node { path: format!("{}[{at}]", self.path), found: self.found };
+        while entries.next_element_seed(entry(at))?.is_some() {
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_are_set_twice() {
+        let json =
+            br#"{"a": 1, "spec": {"b": 1, "l": [{"c": 1}, {"c": 1, "c": 2}], "b": {}}, "a": null}"#;
+        let want = [r#"spec.l[1].c"#, "spec.b", "a"].map(|it| format!("duplicate field {it:?}"));
+        assert_eq!(duplicates(json), want);
+        assert!(duplicates(b"{").is_empty());
+        assert!(duplicates(br#"{"a": [1, "x", true, 1.5]}"#).is_empty());
+    }
+}
