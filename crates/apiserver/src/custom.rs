@@ -23,9 +23,7 @@ pub mod table;
 mod validate;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-#[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 
@@ -109,11 +107,9 @@ impl Version {
 
 /// A custom resource in one version as its definition is now: watches outlive changes of a schema.
 #[derive(Clone, Debug)]
-#[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
 pub struct Live(Arc<RwLock<Arc<Version>>>);
 
 impl Live {
-    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     fn new(version: Version) -> Live {
         Live(Arc::new(RwLock::new(Arc::new(version))))
     }

@@ -373,3 +373,31 @@ fn forms_that_custom_objects_do_not_have() {
     let accept = [("accept", "application/vnd.kubernetes.protobuf")];
     assert_eq!(send(&server, Method::GET, &format!("{GANGS}/a"), &accept, "").status(), 406);
 }
+
+#[test]
+fn the_example_gang_runs_on_it() {
+    let server = server();
+    // Its definition stands before its rights.
+    let definition = include_str!("../../../examples/gang/crd.yaml").split("\n---").next();
+    let yaml = [("content-type", "application/yaml")];
+    let made = send(&server, Method::POST, CRDS, &yaml, definition.expect("a part"));
+    assert_eq!(made.status(), 201);
+    let gangs = "/apis/example.com/v1/namespaces/default/gangs";
+    let gang = |members: i64| {
+        json!({"apiVersion": "example.com/v1", "kind": "Gang", "metadata": {"name": "x"},
+            "spec": {"minMembers": members}})
+    };
+    refused(
+        &server,
+        Method::POST,
+        gangs,
+        &gang(0),
+        &expect![[
+            r#"422 Gang.example.com "x" is invalid: spec.minMembers: Invalid value: 0: spec.minMembers in body should be greater than or equal to 1"#
+        ]],
+    );
+    create(&server, gangs, &gang(3));
+    // As a scheduler's reflector asks.
+    let list = get(&server, "/apis/example.com/v1/gangs?limit=500&resourceVersion=0");
+    assert_eq!(list["items"][0]["spec"]["minMembers"], 3);
+}

@@ -74,7 +74,8 @@ impl Pruner {
                     return true;
                 }
                 let is_kept = self.member(name, value, schema) || stays;
-                if !is_kept && !(self.path.is_empty() && is_meta) {
+                let is_told = !self.path.is_empty() || !is_meta;
+                if !is_kept && is_told {
                     let dot = if self.path.is_empty() { "" } else { "." };
                     self.unknown.push(format!("{}{dot}{name}", self.path));
                 }

@@ -102,7 +102,7 @@ fn is_isbn10(text: &str) -> bool {
         .map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) })
         .collect();
     let sum: u32 = digits.iter().zip((1..=10).rev()).map(|(digit, weight)| digit * weight).sum();
-    digits.len() == 10 && digits.iter().all(|it| *it <= 10) && sum % 11 == 0
+    digits.len() == 10 && digits.iter().all(|it| *it <= 10) && sum.is_multiple_of(11)
 }
 
 fn is_isbn13(text: &str) -> bool {
@@ -110,7 +110,7 @@ fn is_isbn13(text: &str) -> bool {
         text.chars().filter(|c| !"- ".contains(*c)).map(|c| c.to_digit(10).unwrap_or(99)).collect();
     let sum: u32 =
         digits.iter().zip([1, 3].iter().cycle()).map(|(digit, weight)| digit * weight).sum();
-    digits.len() == 13 && digits.iter().all(|it| *it < 10) && sum % 10 == 0
+    digits.len() == 13 && digits.iter().all(|it| *it < 10) && sum.is_multiple_of(10)
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::store::{Store, TableId};
 
 /// What is served, and how it came to be.
 pub struct Registry {
-    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     served: RwLock<Arc<Kinds>>,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     state: Mutex<State>,

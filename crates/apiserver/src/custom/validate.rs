@@ -64,10 +64,8 @@ impl Checker<'_> {
     fn node(&self, schema: &Schema, value: &Value, path: &str, old: Option<&Value>) -> Outcome {
         let mut outcome = Outcome::default();
         if value.is_null() {
-            if !schema.kind.is_empty() || schema.is_int_or_string {
-                if !schema.nullable {
-                    outcome.causes.push(self.wrong_type(path, types(schema), "null"));
-                }
+            if !types(schema).is_empty() && !schema.nullable {
+                outcome.causes.push(self.wrong_type(path, types(schema), "null"));
             }
         } else {
             outcome.causes.extend(self.kind(schema, value, path));

@@ -10,7 +10,6 @@ use crate::store::TableId;
 /// Told the revision after each write, by table.
 pub(super) struct News {
     first: u64,
-    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
     senders: RwLock<Vec<Sender<u64>>>,
     /// Tables whose watches end, with the revision at which they do.
     #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
@@ -23,7 +22,6 @@ impl News {
         News { first, senders: RwLock::default(), ending: Mutex::default() }
     }
 
-    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
     fn read(&self) -> RwLockReadGuard<'_, Vec<Sender<u64>>> {
         self.senders.read().unwrap_or_else(PoisonError::into_inner)
     }

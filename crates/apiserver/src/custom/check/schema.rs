@@ -196,11 +196,11 @@ fn junctors(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cau
     }
     for (at, inner) in schema.all_of.iter().enumerate() {
         let skip = at == 0 && is_int_or_string(&inner.any_of);
-        nested(inner, skip, true, &format!("{path}.allOf[{at}]"), causes);
+        nested(inner, skip, &format!("{path}.allOf[{at}]"), causes);
     }
     nested_list(&schema.one_of, &format!("{path}.oneOf"), causes);
     if let Some(not) = &schema.not {
-        nested(not, false, false, &format!("{path}.not"), causes);
+        nested(not, false, &format!("{path}.not"), causes);
     }
     if !schema.pattern.text.is_empty()
         && let Err(error) = regex::Regex::new(&schema.pattern.text)
@@ -216,24 +216,18 @@ fn junctors(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cau
 
 fn nested_list(list: &[Schema], path: &str, causes: &mut Vec<Cause>) {
     for (at, inner) in list.iter().enumerate() {
-        nested(inner, false, false, &format!("{path}[{at}]"), causes);
+        nested(inner, false, &format!("{path}[{at}]"), causes);
     }
 }
 
 /// A schema below a junctor may only narrow what is allowed.
-fn nested(
-    schema: &Schema,
-    skip_any_of: bool,
-    in_all_of: bool,
-    path: &str,
-    causes: &mut Vec<Cause>,
-) {
+fn nested(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause>) {
     junctors(schema, skip_any_of, path, causes);
     if let Some(items) = schema.items() {
-        nested(items, false, in_all_of, &format!("{path}.items"), causes);
+        nested(items, false, &format!("{path}.items"), causes);
     }
     for (name, inner) in &schema.properties {
-        nested(inner, false, in_all_of, &format!("{path}.properties[{name}]"), causes);
+        nested(inner, false, &format!("{path}.properties[{name}]"), causes);
     }
     let mut forbidden = |name: &str, is_set: bool, must: &str| {
         if is_set {

@@ -116,10 +116,10 @@ fn of_quantity(name: &str, it: &Quantity, rest: &[Val]) -> Option<Outcome> {
             Some(value) => value as f64,
             None => it.milli_value() as f64 / 1_000.0,
         }),
-        ("add", [Val::Quantity(other)]) => made(it.clone() + (**other).clone()),
-        ("add", [Val::Int(other)]) => made(it.clone() + Quantity::from_value(*other)),
-        ("sub", [Val::Quantity(other)]) => made(it.clone() + negative(other)),
-        ("sub", [Val::Int(other)]) => made(it.clone() + negative(&Quantity::from_value(*other))),
+        ("add", [Val::Quantity(other)]) => made(*it + **other),
+        ("add", [Val::Int(other)]) => made(*it + Quantity::from_value(*other)),
+        ("sub", [Val::Quantity(other)]) => made(*it + negative(other)),
+        ("sub", [Val::Int(other)]) => made(*it + negative(&Quantity::from_value(*other))),
         _ => return None,
     }))
 }
