@@ -230,11 +230,7 @@ impl Run {
         for arg in args {
             given.push(self.eval(arg)?);
         }
-        self.pay(given.iter().map(Val::cost).fold(0, u64::saturating_add))?;
-        if library::is_quadratic(name) {
-            let costs = given.iter().map(Val::cost);
-            self.pay(costs.fold(1, u64::saturating_mul))?;
-        }
+        self.pay(library::cost(name, &given))?;
         let value = library::call(name, is_member, &given)?;
         self.pay(value.cost())?;
         Ok(value)

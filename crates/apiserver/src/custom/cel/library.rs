@@ -42,8 +42,21 @@ pub fn duration(text: &str) -> Option<SignedDuration> {
     parse_nanos(text).ok().map(SignedDuration::from_nanos)
 }
 
+/// How many steps a call is, roughly.
+pub fn cost(name: &str, args: &[Val]) -> u64 {
+    let sum = |cost: fn(&Val) -> u64| args.iter().map(cost).fold(0, u64::saturating_add);
+    let product = |cost: fn(&Val) -> u64| args.iter().map(cost).fold(1, u64::saturating_mul);
+    match name {
+        "_==_" | "_!=_" | "@in" => sum(Val::deep_cost),
+        "distinct" => product(Val::deep_cost).saturating_mul(sum(Val::cost)),
+        _ if name.starts_with("sets.") => product(Val::deep_cost),
+        _ if is_quadratic(name) => sum(Val::cost).saturating_add(product(Val::deep_cost)),
+        _ => sum(Val::cost),
+    }
+}
+
 /// Whether a function looks at each of one for each of the other.
-pub fn is_quadratic(name: &str) -> bool {
+fn is_quadratic(name: &str) -> bool {
     matches!(
         name,
         "matches"
@@ -54,10 +67,6 @@ pub fn is_quadratic(name: &str) -> bool {
             | "lastIndexOf"
             | "split"
             | "replace"
-            | "distinct"
-            | "sets.contains"
-            | "sets.equivalent"
-            | "sets.intersects"
     )
 }
 

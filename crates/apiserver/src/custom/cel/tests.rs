@@ -160,6 +160,10 @@ fn what_kubernetes_adds() {
 fn nothing_runs_for_long() {
     let nested = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
     check(nested, "operation cancelled: actual cost limit exceeded");
+    check(
+        "lists.range(200000).distinct().size() == 1",
+        "operation cancelled: actual cost limit exceeded",
+    );
     check("lists.range(2000000000).size() == 1", "operation cancelled: actual cost limit exceeded");
 }
 

@@ -135,6 +135,15 @@ impl Val {
         }
     }
 
+    /// What it costs to look at all of it, and at all within.
+    pub fn deep_cost(&self) -> u64 {
+        match self {
+            Val::List(it) => 1 + it.entries.iter().map(Val::deep_cost).sum::<u64>(),
+            Val::Map(it) => 1 + it.values().map(|value| 1 + value.deep_cost()).sum::<u64>(),
+            other => other.cost(),
+        }
+    }
+
     /// A value by its schema; without one, what JSON says.
     pub fn of(value: &Value, schema: Option<&Schema>) -> Val {
         match value {

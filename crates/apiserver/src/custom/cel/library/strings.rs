@@ -75,7 +75,7 @@ pub fn call(name: &str, args: &[Val]) -> Option<Outcome> {
 
 fn compiled(pattern: &str) -> Result<Regex, Failure> {
     // Bounds what one expression may take to compile.
-    let made = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
+    let made = regex::RegexBuilder::new(pattern).size_limit(1 << 23).build();
     made.map_err(|error| Failure::new(format!("error parsing regexp: {error}")))
 }
 
