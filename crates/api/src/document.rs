@@ -229,28 +229,13 @@ impl Document {
         self.decode_seed(std::marker::PhantomData)
     }
 
-    /// Decodes all values of this document, which may be none.
+    /// Decodes all values of this document in their order; empty ones are left out.
     ///
     /// # Errors
     ///
     /// When one of them is not well-formed, or not a `T`.
     pub fn decode_all<T: DeserializeOwned>(&self) -> Result<Vec<T>, Located> {
-        let mut values = Vec::new();
-        match self.format() {
-            Format::Json => {
-                let mut decoder = self.json_decoder();
-                while decoder.end().is_err() {
-                    let seed = std::marker::PhantomData;
-                    values.push(self.json_seed(values.len(), &mut decoder, seed)?);
-                }
-            }
-            Format::Yaml => {
-                for (nth, part) in self.yaml_parts().into_iter().enumerate() {
-                    values.push(self.yaml_seed(nth, part, std::marker::PhantomData)?);
-                }
-            }
-        }
-        Ok(values)
+        self.decode_each(|| std::marker::PhantomData)
     }
 
     /// Decodes the only value of this document, whatever its shape.
@@ -269,20 +254,7 @@ impl Document {
     ///
     /// When one is not well-formed, or a key stands twice in one map.
     pub fn decode_values(&self) -> Result<Vec<serde_json::Value>, Located> {
-        match self.format() {
-            Format::Json => {
-                let mut decoder = self.json_decoder();
-                let mut values = Vec::new();
-                while values.is_empty() || decoder.end().is_err() {
-                    values.push(self.json_seed(values.len(), &mut decoder, value::AnyValue)?);
-                }
-                Ok(values)
-            }
-            Format::Yaml => {
-                let parts = self.yaml_parts().into_iter().enumerate();
-                parts.map(|(nth, part)| self.yaml_seed(nth, part, value::AnyValue)).collect()
-            }
-        }
+        self.decode_each(|| value::AnyValue)
     }
 
     /// Line and column of the value at `path`, or of its nearest ancestor that is written in the text. None
@@ -324,6 +296,26 @@ impl Document {
                     Err(self.error_in(1, Path::ROOT, "expected the end, found another document"))
                 }
             },
+        }
+    }
+
+    fn decode_each<'de, S: DeserializeSeed<'de>>(
+        &'de self,
+        seed: impl Fn() -> S,
+    ) -> Result<Vec<S::Value>, Located> {
+        match self.format() {
+            Format::Json => {
+                let mut decoder = self.json_decoder();
+                let mut values = Vec::new();
+                while values.is_empty() || decoder.end().is_err() {
+                    values.push(self.json_seed(values.len(), &mut decoder, seed())?);
+                }
+                Ok(values)
+            }
+            Format::Yaml => {
+                let parts = self.yaml_parts().into_iter().enumerate();
+                parts.map(|(nth, part)| self.yaml_seed(nth, part, seed())).collect()
+            }
         }
     }
 

@@ -66,6 +66,7 @@ impl<'a> Change<'a> {
     }
 
     /// As it is, if it is of a type.
+    #[expect(clippy::new_ret_no_self, reason = "the opposite of old")]
     pub fn new<K: Typed>(&self) -> Option<&'a K> {
         K::of(self.new?).map(|object| &**object)
     }

@@ -19,6 +19,9 @@ use crate::queue::after;
 use crate::request::{Answer, Encoded, Request};
 use crate::runner::{News, Runner};
 
+/// Answers a request in place of the server, or not.
+type Faults = Box<dyn FnMut(&Request) -> Option<Answer>>;
+
 /// Runs controllers against an API server.
 pub(crate) struct Bench {
     server: ApiServer,
@@ -27,7 +30,7 @@ pub(crate) struct Bench {
     /// Uid and version of what the controllers have been told.
     told: BTreeMap<Key, (Option<String>, u64)>,
     /// Asked before each request of a controller: an answer in place of the server's.
-    faults: Box<dyn FnMut(&Request) -> Option<Answer>>,
+    faults: Faults,
     /// Every request that controllers have made.
     pub sent: Vec<Request>,
 }

@@ -8,7 +8,7 @@ use crate::exit::{Answer, Exit};
 /// Run a Kubernetes API server in this process, for kubectl, client libraries and schedulers.
 ///
 /// It keeps everything in memory, or in a folder with --data-dir, and answers on the loopback address as kube-apiserver 1.36 does. There are no kubelets and no
-/// controllers behind it; whatever runs against it is its cluster. It ends with Ctrl-C.
+/// controllers behind it; whatever runs against it is its cluster, such as `loadmaster kubelets`. It ends with Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster apiserver

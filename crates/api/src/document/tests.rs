@@ -56,7 +56,7 @@ fn check_value(text: &str, want: &Expect) {
 }
 
 #[test]
-fn several_values() {
+fn several_typed_values() {
     #[track_caller]
     fn check(text: &str, want: &str) {
         let all = Document::new("f", text).decode_all::<Config>();

@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod explain;
 mod extender;
+mod kubelets;
 mod live;
 mod needs;
 mod plugins;

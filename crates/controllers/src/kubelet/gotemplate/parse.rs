@@ -82,8 +82,8 @@ pub(super) fn parse(text: &str, more: &[&str]) -> Result<Template, TemplateError
     };
     let (root, end) = parser.body()?;
     match end {
-        End::Eof => Ok(Template { root, defined: parser.defined }),
-        End::End | End::Else(_) => Err(parser.wrong("an end without a beginning")),
+        Until::Eof => Ok(Template { root, defined: parser.defined }),
+        Until::End | Until::Else(_) => Err(parser.wrong("an end without a beginning")),
     }
 }
 
@@ -96,7 +96,7 @@ struct Parser<'a> {
 }
 
 /// What ends a body. What follows an `else` is its own condition.
-enum End {
+enum Until {
     Eof,
     End,
     Else(Vec<Token>),
@@ -112,7 +112,7 @@ impl Parser<'_> {
         TemplateError { line: self.line, text: text.into() }
     }
 
-    fn body(&mut self) -> Result<(Vec<Node>, End), TemplateError> {
+    fn body(&mut self) -> Result<(Vec<Node>, Until), TemplateError> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return Err(self.wrong("nested too deeply"));
@@ -120,7 +120,7 @@ impl Parser<'_> {
         let mut nodes = Vec::new();
         let end = loop {
             let (tokens, line) = match self.pieces.next() {
-                None => break End::Eof,
+                None => break Until::Eof,
                 Some(Piece::Text(text)) => {
                     nodes.push(Node::Text(text));
                     continue;
@@ -130,10 +130,10 @@ impl Parser<'_> {
             self.line = line;
             let mut tokens = tokens.into_iter();
             match tokens.as_slice().first() {
-                Some(Token::Word(word)) if word == "end" => break End::End,
+                Some(Token::Word(word)) if word == "end" => break Until::End,
                 Some(Token::Word(word)) if word == "else" => {
                     tokens.next();
-                    break End::Else(tokens.collect());
+                    break Until::Else(tokens.collect());
                 }
                 Some(Token::Word(word)) if is_keyword(word) => {
                     let word = word.clone();
@@ -176,7 +176,7 @@ impl Parser<'_> {
                     return Err(self.wrong(format!("{word}: expected a name in quotes")));
                 };
                 if word == "define" {
-                    let (body, End::End) = self.body()? else {
+                    let (body, Until::End) = self.body()? else {
                         return Err(self.wrong("define without end"));
                     };
                     self.defined.insert(name, body);
@@ -194,13 +194,13 @@ impl Parser<'_> {
         let begun = self.line;
         let (body, end) = self.body()?;
         let other = match end {
-            End::End => Vec::new(),
-            End::Eof => {
+            Until::End => Vec::new(),
+            Until::Eof => {
                 return Err(TemplateError { line: begun, text: format!("{word} without end") });
             }
-            End::Else(tokens) => match tokens.first() {
+            Until::Else(tokens) => match tokens.first() {
                 None => match self.body()? {
-                    (other, End::End) => other,
+                    (other, Until::End) => other,
                     _ => {
                         return Err(TemplateError {
                             line: begun,
