@@ -39,5 +39,5 @@ pub use connect::{Cluster, ClusterOptions, ConnectError};
 pub use http::Method;
 pub use kinds::Kind;
 pub use lane::{Lane, Lanes, Reply, Request, SendError};
-pub use read::{Error, Options, Reading, read_cluster};
+pub use read::{Also, Error, Options, Reading, read_cluster};
 pub use remote::{Credentials, Remote, RemoteError, RemoteOptions};

@@ -4,7 +4,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::Client;
 use kube::client::Body;
 use loadmaster_api::document::Document;
-use loadmaster_api::snapshot::Snapshot;
 use serde::Deserialize;
 
 use crate::answer::{causes, escape, message_of};
@@ -45,10 +44,10 @@ enum Answer {
     Expired,
 }
 
-/// Reads all pages.
-pub(crate) async fn list(asked: &Asked<'_>) -> Result<Snapshot, Missing> {
+/// All pages as one document, so that every object has a place of its own.
+pub(crate) async fn pages(asked: &Asked<'_>) -> Result<Document, Missing> {
     for _ in 0..N_RESTARTS {
-        if let Some(all) = try_list(asked).await? {
+        if let Some(all) = try_pages(asked).await? {
             return Ok(all);
         }
     }
@@ -56,8 +55,8 @@ pub(crate) async fn list(asked: &Asked<'_>) -> Result<Snapshot, Missing> {
     Err(asked.unreachable(text).into())
 }
 
-/// `None` when the list expired on the way. All pages become one document, so that every object has a place of its own.
-async fn try_list(asked: &Asked<'_>) -> Result<Option<Snapshot>, Missing> {
+/// `None` when the list expired on the way.
+async fn try_pages(asked: &Asked<'_>) -> Result<Option<Document>, Missing> {
     let mut all = String::new();
     let mut after = String::new();
     loop {
@@ -76,7 +75,7 @@ async fn try_list(asked: &Asked<'_>) -> Result<Option<Snapshot>, Missing> {
         }
     }
     let name = format!("{}{}", asked.server, asked.kind.path());
-    Ok(Some(Snapshot::read(&[Document::new(name, all)]).map_err(Error::from)?))
+    Ok(Some(Document::new(name, all)))
 }
 
 async fn get(asked: &Asked<'_>, after: &str) -> Result<Answer, Missing> {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_stdx::Set;
 
-use crate::kinds::{RESOURCES, Resource};
+use crate::kinds::{Kind, Resource};
 use crate::page;
 
 /// Which cluster is read.
@@ -27,10 +28,21 @@ pub struct Options {
 pub struct Reading {
     /// The objects. Pods on nodes that are gone are left out.
     pub snapshot: Snapshot,
+    /// The pages of nodes, pods and other kinds, where [`Also`] asks for them.
+    pub documents: Vec<(Kind, Document)>,
     /// What could not be read and what that means, a sentence each.
     pub warnings: Vec<String>,
     /// The namespace of names without one.
     pub namespace: String,
+}
+
+/// What is read beside a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Also {
+    /// Kinds that a snapshot does not have.
+    pub kinds: Vec<Kind>,
+    /// Whether the pages of nodes and pods are kept as they came.
+    pub whole: bool,
 }
 
 /// Why a cluster was not read.
@@ -110,13 +122,13 @@ pub(crate) const PAGE: Duration = Duration::from_secs(60);
 /// # Errors
 ///
 /// When there is no cluster to be found, when it does not answer, or when nodes or pods cannot be read.
-pub fn read_cluster(options: &Options) -> Result<Reading, Error> {
+pub fn read_cluster(options: &Options, also: &Also) -> Result<Reading, Error> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(Error::Runtime)?;
-    runtime.block_on(read(options))
+    runtime.block_on(read(options, also))
 }
 
-async fn read(options: &Options) -> Result<Reading, Error> {
+async fn read(options: &Options, also: &Also) -> Result<Reading, Error> {
     let mut config = find(options).await?;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(PAGE);
@@ -124,17 +136,35 @@ async fn read(options: &Options) -> Result<Reading, Error> {
     let namespace = config.default_namespace.clone();
     let client =
         Client::try_from(config).map_err(|error| Error::Config { text: error.to_string() })?;
-    let mut reading = Reading { snapshot: Snapshot::default(), warnings: Vec::new(), namespace };
-    for kind in &RESOURCES {
-        let asked = page::Asked { client: &client, server: &server, kind };
-        match page::list(&asked).await {
-            Ok(listed) => append(&mut reading.snapshot, listed),
+    let mut reading = Reading {
+        snapshot: Snapshot::default(),
+        documents: Vec::new(),
+        warnings: Vec::new(),
+        namespace,
+    };
+    for kind in Kind::ALL.into_iter().chain(also.kinds.iter().copied()) {
+        let asked = page::Asked { client: &client, server: &server, kind: kind.resource() };
+        match page::pages(&asked).await {
+            Ok(pages) => reading.take(kind, pages, also)?,
             Err(page::Missing::Optional(warning)) => reading.warnings.push(warning),
             Err(page::Missing::Fatal(error)) => return Err(*error),
         }
     }
     reading.warnings.extend(leave_out_lost_pods(&mut reading.snapshot));
     Ok(reading)
+}
+
+impl Reading {
+    fn take(&mut self, kind: Kind, pages: Document, also: &Also) -> Result<(), Error> {
+        let is_other = matches!(kind, Kind::Other(_));
+        if !is_other {
+            append(&mut self.snapshot, Snapshot::read(std::slice::from_ref(&pages))?);
+        }
+        if is_other || also.whole && matches!(kind, Kind::Pod | Kind::Node) {
+            self.documents.push((kind, pages));
+        }
+        Ok(())
+    }
 }
 
 pub(crate) async fn find(options: &Options) -> Result<Config, Error> {

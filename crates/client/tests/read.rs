@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use expect_test::{Expect, expect};
-use loadmaster_client::{Options, Reading, read_cluster};
+use loadmaster_client::{Also, Options, Reading, read_cluster};
 use loadmaster_stdx::Chain;
 
 /// Status and body for a path with its query.
@@ -74,7 +74,7 @@ impl Drop for Kubeconfig {
 fn check(answers: Answers, want: &Expect) {
     let server = format!("http://127.0.0.1:{}", serve(answers));
     let kubeconfig = Kubeconfig::new(&server);
-    let text = match read_cluster(&kubeconfig.options()) {
+    let text = match read_cluster(&kubeconfig.options(), &Also::default()) {
         Ok(reading) => describe(&reading),
         Err(error) => format!("{}\n", Chain(&error)),
     };
@@ -217,16 +217,16 @@ fn there_must_be_a_cluster() {
     let server = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
     drop(listener);
     let kubeconfig = Kubeconfig::new(&server);
-    let unreachable = read_cluster(&kubeconfig.options()).unwrap_err();
+    let unreachable = read_cluster(&kubeconfig.options(), &Also::default()).unwrap_err();
     let text = Chain(&unreachable).to_string().replace(&server, "SERVER");
     assert!(text.starts_with("asking SERVER for pods: "), "{text}");
 
     let no_file = Options { kubeconfig: Some(PathBuf::from("/does/not/exist")), context: None };
-    let text = Chain(&read_cluster(&no_file).unwrap_err()).to_string();
+    let text = Chain(&read_cluster(&no_file, &Also::default()).unwrap_err()).to_string();
     assert!(text.starts_with("finding a cluster: ") && text.contains("/does/not/exist"), "{text}");
 
     let context = Some("other".to_owned());
     let no_context = Options { context, ..kubeconfig.options() };
-    let text = Chain(&read_cluster(&no_context).unwrap_err()).to_string();
+    let text = Chain(&read_cluster(&no_context, &Also::default()).unwrap_err()).to_string();
     expect!["finding a cluster: failed to load current context: other"].assert_eq(&text);
 }

@@ -387,7 +387,8 @@ impl Engine {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
-        Some(explain(&self.seat(pending.seat).profile, &self.world, &pending.pod))
+        let seat = self.seat(pending.seat);
+        Some(explain(&seat.profile, &self.world, seat.scheduler.states(), &pending.pod))
     }
 
     /// A pod of ours without a node, as the API server has it.

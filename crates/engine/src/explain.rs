@@ -91,9 +91,15 @@ pub struct Node {
     pub total: Option<i64>,
 }
 
-/// Evaluates the pod in this world and says everything about it. Changes nothing.
-pub fn explain(profile: &Profile, world: &World, pod: &Arc<PodInfo>) -> Explanation {
-    let mut states = profile.states.clone();
+/// Evaluates the pod in this world and says everything about it. Changes nothing; the plugins' states are copied. Those of a plugin that
+/// has seen nothing yet are [`Profile::states`].
+pub fn explain(
+    profile: &Profile,
+    world: &World,
+    states: &PluginStates,
+    pod: &Arc<PodInfo>,
+) -> Explanation {
+    let mut states = states.clone();
     let attempted = one_by_one::attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_types, reason = "--timings measures")]
 
+mod beyond;
 mod remote;
 mod table;
 
@@ -21,9 +22,10 @@ use loadmaster_stdx::Chain;
 use serde::Serialize;
 
 use crate::exit::{Answer, Exit, Failure, complain};
-use crate::input::{self, ConfigArgs};
+use crate::input::{self, ConfigArgs, Setup};
 use crate::terminal;
 use crate::text::{self, Line, duration};
+use beyond::Beyond;
 use remote::ServerArgs;
 
 /// Say where a pod could go now, node by node: verdict, plugin, reason, scores.
@@ -86,7 +88,8 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     }
     let setup = args.config.setup(registry)?;
     timings.lap("configuration");
-    let (snapshot, namespace) = read(args)?;
+    let (mut snapshot, namespace, beyond) = read(args, &setup)?;
+    beyond.fill(&mut snapshot);
     let name = full_name(args, &namespace)?;
     timings.lap("reading");
     let runs_on = snapshot
@@ -95,10 +98,12 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
         .find(|pod| pod.full_name() == name)
         .map(|pod| pod.spec.node_name.to_string());
     let loaded = load::load(&snapshot, &setup.profiles, &setup.gates, &name);
-    let loaded = loaded.map_err(|error| Failure::input(Chain(&error)))?;
+    let mut loaded = loaded.map_err(|error| Failure::input(Chain(&error)))?;
     timings.lap("loading");
     note_extenders(loaded.profile, &loaded.pod);
-    let explanation = explain(loaded.profile, &loaded.world, &loaded.pod);
+    beyond.show(loaded.profile, &mut loaded.world);
+    let states = &loaded.profile.states;
+    let explanation = explain(loaded.profile, &loaded.world, states, &loaded.pod);
     timings.lap("deciding");
     let runs_on = runs_on.unwrap_or_default();
     print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;
@@ -125,19 +130,22 @@ fn note_extenders(profile: &Profile, pod: &PodInfo) {
     }
 }
 
-/// The objects, and the namespace of pods that name none.
-fn read(args: &Args) -> Answer<(Snapshot, String)> {
+/// The objects, the namespace of pods that name none, and what plugins read beyond these objects.
+fn read(args: &Args, setup: &Setup) -> Answer<(Snapshot, String, Beyond)> {
+    let mut beyond = Beyond::of(&setup.profiles);
     if args.from.is_empty() {
         let options =
             client::Options { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
-        let reading =
-            client::read_cluster(&options).map_err(|error| Failure::input(Chain(&error)))?;
+        let reading = client::read_cluster(&options, &beyond.also())
+            .map_err(|error| Failure::input(Chain(&error)))?;
         reading.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
-        return Ok((reading.snapshot, reading.namespace));
+        beyond.read_live(&reading.documents);
+        return Ok((reading.snapshot, reading.namespace, beyond));
     }
     let documents = input::documents(&args.from)?;
     let snapshot = Snapshot::read(&documents).map_err(|error| Failure::input(Chain(&error)))?;
-    Ok((snapshot, "default".to_owned()))
+    beyond.read_saved(&documents);
+    Ok((snapshot, "default".to_owned(), beyond))
 }
 
 fn full_name(args: &Args, namespace: &str) -> Answer<String> {

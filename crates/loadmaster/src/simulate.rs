@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loadmaster_config::Gates;
 use loadmaster_framework::Registry;
 use loadmaster_sim::load::default_profile;
-use loadmaster_sim::simulate::{Options, Report, Setup, nervous, run as run_seed};
+use loadmaster_sim::simulate::{Options, Report, Setup, extenders, nervous, run as run_seed};
 use loadmaster_stdx::Chain;
 
 use crate::exit::{Answer, Exit, Failure};
@@ -40,9 +40,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
     let profile = default_profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
     let nervous = nervous::profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
+    let extended = extenders::profiles_with(registry);
+    let extended = extended.map_err(|error| Failure::input(Chain(&error)))?;
     let setup = Setup {
         profile: Arc::new(profile),
         nervous: Some(Arc::new(nervous)),
+        extended: extended.map(Arc::new).into(),
         gates: Gates::default().framework(),
     };
     let mut all = Report::default();
@@ -76,7 +79,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     }
     writeln!(
         out,
-        "{}, {} broken: {} pods, {} attempts, {} binds, {} evictions, {} calls gone wrong, {} relists, {} lost leaders, {} panics, {} pods bound after a flush, {} left",
+        "{}, {} broken: {} pods, {} attempts, {} binds, {} evictions, {} calls gone wrong, {} relists, {} lost leaders, {} panics, {} questions to extenders, {} of them without an answer, {} pods bound after a flush, {} left",
         counted(args.runs as usize, "run"),
         n_broken,
         all.pods,
@@ -87,6 +90,8 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
         all.relists,
         all.leader_losses,
         all.panics,
+        all.asked,
+        all.unanswered,
         all.bound_after_flush,
         all.left,
     )?;

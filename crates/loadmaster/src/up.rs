@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use loadmaster_api::Needs;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_framework::Registry;
 use loadmaster_sim::cluster::{Cluster, Options, sample};
@@ -113,6 +114,22 @@ fn note_what_is_missing(setup: &Setup) {
         ));
     }
     for profile in &setup.profiles {
+        for watch in &profile.watches {
+            let kind = &watch.kind;
+            complain(&format!(
+                "note: objects of {kind} are not read in this cluster: plugins see none"
+            ));
+        }
+        if profile.needs != Needs::default() {
+            complain("note: this cluster keeps no annotations and no whole objects for plugins");
+        }
+        let receivers = profile.plugins.iter().filter(|plugin| plugin.receiver.is_some());
+        for plugin in receivers {
+            let name = plugin.name;
+            complain(&format!(
+                "note: services do not run in this cluster: plugin {name} hears nothing from its own"
+            ));
+        }
         let post_filter = profile.post_filter.iter().map(|it| it.name);
         let binders = profile.bind.iter().map(|it| it.name);
         let points = [

@@ -65,7 +65,9 @@ type Victims = (Vec<Gone>, usize);
 ///
 /// The first difference.
 pub fn check(loaded: &mut Loaded<'_>) -> Result<Option<Seen>, String> {
-    let shown = explain::explain(loaded.profile, &loaded.world, &loaded.pod).preemption;
+    let shown =
+        explain::explain(loaded.profile, &loaded.world, &loaded.profile.states, &loaded.pod)
+            .preemption;
     let Some(shown) = shown else { return Ok(None) };
     if shown.message.starts_with("preemption: not eligible") {
         return Ok(None);

@@ -13,6 +13,7 @@
 //! | [`truth`](crate::truth) | an API server in memory: objects, refusals, news |
 //! | `users` | what is asked of the cluster, and what nodes do |
 //! | `nervous` | a plugin that panics now and then |
+//! | `extenders` | extenders that answer late, never, wrongly, and differently each time |
 //! | `faults` | which faults a run has, and the network that has them |
 //! | `known` | what the engine was told, as an independent bookkeeper writes it down |
 //! | `check` | the invariants |
@@ -21,6 +22,7 @@
 
 mod check;
 mod drive;
+pub mod extenders;
 mod faults;
 mod known;
 pub mod nervous;
@@ -57,6 +59,8 @@ pub struct Setup {
     pub profile: Arc<Profile>,
     /// The same with a plugin that panics: who decides in some runs. The checks ask the first one.
     pub nervous: Option<Arc<Profile>>,
+    /// The same with extenders: who decides in some runs.
+    pub extended: Vec<Arc<Profile>>,
     pub gates: FeatureGates,
 }
 
@@ -92,6 +96,9 @@ pub struct Report {
     pub leader_losses: u64,
     /// Panics of plugins.
     pub panics: u64,
+    /// Questions to extenders, and those that were answered with an error or not at all.
+    pub asked: u64,
+    pub unanswered: u64,
     /// Pods that were bound when nothing went wrong any more, but only because they had waited for five minutes: perhaps an event
     /// did not wake them that should have.
     pub bound_after_flush: u64,
@@ -114,6 +121,8 @@ impl Report {
             relists,
             leader_losses,
             panics,
+            asked,
+            unanswered,
             ..
         } = other;
         self.pods += pods;
@@ -125,6 +134,8 @@ impl Report {
         self.relists += relists;
         self.leader_losses += leader_losses;
         self.panics += panics;
+        self.asked += asked;
+        self.unanswered += unanswered;
         self.bound_after_flush += other.bound_after_flush;
         self.left += other.left;
         self.trace = 0;

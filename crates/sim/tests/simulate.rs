@@ -7,12 +7,18 @@ use std::sync::Arc;
 use loadmaster_config::Gates;
 use loadmaster_framework::Action;
 use loadmaster_sim::load::default_profile;
-use loadmaster_sim::simulate::{Options, Report, Sabotage, Setup, nervous, run};
+use loadmaster_sim::simulate::{Options, Report, Sabotage, Setup, extenders, nervous, run};
 
 fn setup() -> Setup {
     let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree()).unwrap());
     let nervous = nervous::profile(&loadmaster_plugins::in_tree()).unwrap();
-    Setup { profile, nervous: Some(Arc::new(nervous)), gates: Gates::default().framework() }
+    let extended = extenders::profiles_with(&loadmaster_plugins::in_tree()).unwrap();
+    Setup {
+        profile,
+        nervous: Some(Arc::new(nervous)),
+        extended: extended.map(Arc::new).into(),
+        gates: Gates::default().framework(),
+    }
 }
 
 #[test]
@@ -28,17 +34,18 @@ fn no_seed_breaks_an_invariant() {
         all.refused += report.refused;
         all.left += report.left;
         all.panics += report.panics;
+        all.asked += report.asked;
+        all.unanswered += report.unanswered;
         if seed % 10 == 0 {
             let again = run(&setup, Options::new(seed), None).unwrap();
             assert_eq!(report, again, "seed {seed} is not a whole run");
         }
     }
     // What is not met is not tried.
-    let Report { binds, evictions, relists, leader_losses, refused, left, panics, .. } = all;
-    assert!(
-        [binds, evictions, relists, leader_losses, refused, left, panics].iter().all(|n| *n > 20),
-        "{all:?}"
-    );
+    let Report { binds, evictions, relists, leader_losses, refused, left, .. } = all;
+    let Report { panics, asked, unanswered, .. } = all;
+    let met = [binds, evictions, relists, leader_losses, refused, left, panics, asked, unanswered];
+    assert!(met.iter().all(|n| *n > 20), "{all:?}");
 }
 
 /// Seeds that broke something once.
@@ -51,7 +58,7 @@ const REGRESSIONS: [(u64, &str); 4] = [
 
 #[test]
 fn what_was_mended_stays_mended() {
-    let setup = Setup { nervous: None, ..setup() };
+    let setup = Setup { nervous: None, extended: Vec::new(), ..setup() };
     for (seed, what) in REGRESSIONS {
         let ended = run(&setup, Options::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -70,7 +77,7 @@ fn check_caught(setup: &Setup, sabotage: Option<Sabotage>, said: &str) {
 
 #[test]
 fn bugs_are_caught() {
-    let setup = Setup { nervous: None, ..setup() };
+    let setup = Setup { nervous: None, extended: Vec::new(), ..setup() };
     check_caught(&setup, Some(Sabotage::ForgottenForget), "times in the queue");
     check_caught(&setup, Some(Sabotage::LostDeletion), "the engine has");
     check_caught(&setup, Some(Sabotage::StalePod), "bound already");
@@ -85,6 +92,7 @@ fn a_plugin_that_misses_the_event_it_waits_for_is_caught() {
     let n_known = events.len();
     events.retain(|known| !known.event.action.contains(Action::DELETE));
     assert!(events.len() < n_known);
-    let setup = Setup { profile: Arc::new(profile), nervous: None, ..setup() };
+    let setup =
+        Setup { profile: Arc::new(profile), nervous: None, extended: Vec::new(), ..setup() };
     check_caught(&setup, None, "fits, but was not bound");
 }

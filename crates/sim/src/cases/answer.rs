@@ -157,7 +157,7 @@ fn pod(value: &Value) -> Result<Pod, ObjectError> {
 
 fn explanation(loaded: &Loaded<'_>) -> Value {
     let Explanation { pod, profile, pre_filter, nodes, best, message, .. } =
-        explain::explain(loaded.profile, &loaded.world, &loaded.pod);
+        explain::explain(loaded.profile, &loaded.world, &loaded.profile.states, &loaded.pod);
     let nodes: Vec<Value> = nodes
         .into_iter()
         .map(|node| {
@@ -207,7 +207,7 @@ fn preemption(loaded: &Loaded<'_>, seed: u64) -> Value {
         answer["cycleError"] = json!(diagnosis::message(evaluation, world.nodes().len()));
         return answer;
     }
-    if let Some(shown) = explain::explain(profile, world, pod).preemption {
+    if let Some(shown) = explain::explain(profile, world, &profile.states, pod).preemption {
         let candidates = shown.candidates.into_iter().map(|candidate| {
             let victims =
                 json!({"victims": candidate.victims, "pdbViolations": candidate.n_pdb_violations});

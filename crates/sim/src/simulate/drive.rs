@@ -1,17 +1,20 @@
 //! The steps of a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::Timestamp;
+use loadmaster_api::{Str, Timestamp};
 use loadmaster_engine::engine::{
-    Call, Cycled, Effect, Effects, Event, Name, Object, Observation, Options as EngineOptions,
+    Call, CallId, Cycled, Effect, Effects, Event, Extend, Name, Object, Observation,
+    Options as EngineOptions,
 };
 use loadmaster_engine::{Engine, Mono, Now, Profile};
+use loadmaster_extender::Question;
 use loadmaster_stdx::Rng;
 
 use super::check::{self, Checked};
+use super::extenders::{self, Extenders};
 use super::faults::{Delivery, Network};
 use super::known::{About, Known};
 use super::nervous;
@@ -33,6 +36,9 @@ const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Time stands still for at most so many rounds.
 const N_ROUNDS_MAX: u32 = 20_000;
+
+/// What the engine says of a pod when the extender that should bind it did not answer in time.
+const NO_ANSWER: &str = "no answer came from the extender";
 
 /// Invariants that need a world built from nothing are checked every so many steps.
 const COSTLY_EVERY: u32 = 8;
@@ -62,7 +68,10 @@ struct Run<'a> {
     truth: Truth,
     users: Users,
     network: Network,
+    extenders: Extenders,
     known: Known,
+    /// What the engine was told while an attempt waited for an extender: for that attempt it has not happened yet.
+    pinned: VecDeque<Event>,
     engine: Engine,
     /// Number of the engine: one that lost its lease hears no answers.
     term: u64,
@@ -79,9 +88,14 @@ impl<'a> Run<'a> {
         let users = Users::new(rng.split("users"), &mut truth);
         let mut chance = rng.split("panics");
         let nervous = setup.nervous.as_ref().filter(|_| chance.one_in(3));
-        // A pod whose PreEnqueue panicked has nothing but the flush to wait for.
-        let flushes = nervous.is_some() || rng.split("flushes").one_in(2);
-        let profile = Arc::clone(nervous.unwrap_or(&setup.profile));
+        let mut chance_of_extenders = rng.split("extenders");
+        let extended = (nervous.is_none() && !setup.extended.is_empty())
+            .then(|| chance_of_extenders.pick(&setup.extended).clone())
+            .filter(|_| chance_of_extenders.one_in(3));
+        // A pod whose PreEnqueue panicked, or that an extender turned down on a whim, has nothing but the flush to wait for.
+        let is_odd = nervous.is_some() || extended.is_some();
+        let flushes = is_odd || rng.split("flushes").one_in(2);
+        let profile = extended.or(nervous.cloned()).unwrap_or_else(|| setup.profile.clone());
         nervous::upset(nervous.is_some().then_some(chance));
         let mut run = Run {
             engine: engine(&profile, setup, flushes, &mut rng.split("engine 0")),
@@ -95,6 +109,8 @@ impl<'a> Run<'a> {
             truth,
             users,
             network: Network::new(rng.split("network")),
+            extenders: Extenders::new(chance_of_extenders),
+            pinned: VecDeque::new(),
             known: Known::default(),
             term: 0,
             trace: Trace::new(log),
@@ -109,6 +125,8 @@ impl<'a> Run<'a> {
         self.report.pods = self.users.n_pods();
         self.report.relists = self.network.n_relists;
         self.report.refused = self.network.n_refused;
+        self.report.asked = self.extenders.n_asked;
+        self.report.unanswered = self.extenders.n_failed;
         self.report.trace = self.trace.value();
         self.report
     }
@@ -162,6 +180,7 @@ impl<'a> Run<'a> {
         let mut chance = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
         self.engine = engine(&self.profile, self.setup, self.flushes, &mut chance);
         self.known = Known::default();
+        self.pinned.clear();
         self.network.start_over(self.now.mono);
     }
 
@@ -171,13 +190,17 @@ impl<'a> Run<'a> {
         for _ in 0..most {
             let news = self.truth.take_news();
             self.network.spread(self.now.mono, news);
+            if let Some(said) = self.extenders.answer(self.now, &mut self.truth) {
+                self.hear_extender(said)?;
+                continue;
+            }
             if !self.network.deliver(self.now, &mut self.truth, &mut out) {
                 break;
             }
             for delivery in out.drain(..) {
                 match delivery {
                     Delivery::News(event) => {
-                        self.known.told(&event);
+                        self.pinned.push_back(event.clone());
                         self.tell(event)?;
                     }
                     Delivery::Answer { term, call, reply } if term == self.term => {
@@ -196,6 +219,17 @@ impl<'a> Run<'a> {
             None => Ok(()),
             Some(pod) => Err(format!("pod {pod} was bound twice")),
         }
+    }
+
+    fn hear_extender(&mut self, said: extenders::Said) -> Checked {
+        if said.term != self.term {
+            return Ok(());
+        }
+        if let Some((call, reply)) = &said.bind {
+            self.known.answered(call, reply);
+            self.report.bound += u64::from(reply.is_ok());
+        }
+        self.apply(said.event)
     }
 
     /// Tells the engine, unless somebody holds it back.
@@ -236,10 +270,20 @@ impl<'a> Run<'a> {
     }
 
     fn apply(&mut self, event: Event) -> Checked {
+        self.unpin();
         self.trace.event(self.at_ms(), &event);
         let mut effects = Effects::new();
         self.engine.apply(self.now, event, &mut effects);
-        self.carry_out(effects, false)
+        self.carry_out(effects, false)?;
+        self.unpin();
+        Ok(())
+    }
+
+    /// The bookkeeper hears what an attempt may reckon with.
+    fn unpin(&mut self) {
+        if !self.engine.is_suspended() {
+            self.pinned.drain(..).for_each(|event| self.known.told(&event));
+        }
     }
 
     fn wake(&mut self) -> Checked {
@@ -249,7 +293,9 @@ impl<'a> Run<'a> {
         }
         let mut effects = Effects::new();
         self.engine.wake(self.now, &mut effects);
-        self.carry_out(effects, false)
+        self.carry_out(effects, false)?;
+        self.unpin();
+        Ok(())
     }
 
     /// Lets the engine try pods, at most so many.
@@ -279,25 +325,39 @@ impl<'a> Run<'a> {
                 }
                 // While things go wrong room may come after the flush as well.
                 Effect::Observe(Observation::Bound { after_flush: true, .. })
-                    if self.step == self.options.steps =>
+                    if self.step == self.options.steps && self.profile.extenders.is_empty() =>
                 {
                     self.report.bound_after_flush += 1;
                 }
                 Effect::Observe(Observation::Panicked(panic)) => self.report.panics += panic.times,
-                // No profile of a simulation has extenders.
-                Effect::Extend(_) | Effect::Tell(_) | Effect::Observe(_) => {}
+                Effect::Extend(extend) => self.ask(extend)?,
+                Effect::Tell(tell) if tell.note == NO_ANSWER => {
+                    self.known.gave_up(&tell.regarding.uid);
+                }
+                Effect::Tell(_) | Effect::Observe(_) => {}
             }
         }
         Ok(())
     }
 
+    fn ask(&mut self, extend: Extend) -> Checked {
+        if let Question::Bind(node) = &extend.ask.question {
+            self.bind(extend.id, &extend.ask.uid, node.clone())?;
+        }
+        self.extenders.ask(self.now.mono, self.term, extend);
+        Ok(())
+    }
+
+    fn bind(&mut self, call: CallId, uid: &str, node: Str) -> Checked {
+        self.report.binds += 1;
+        check::bind(self.setup, &self.known, &self.engine, uid, &node)?;
+        self.known.binds(call, uid, node);
+        Ok(())
+    }
+
     fn call(&mut self, call: Call, in_cycle: bool) -> Checked {
         match About::of(&call) {
-            About::Bind { uid, node } => {
-                self.report.binds += 1;
-                check::bind(self.setup, &self.known, &self.engine, &uid, &node)?;
-                self.known.binds(call.id, &uid, node);
-            }
+            About::Bind { uid, node } => self.bind(call.id, &uid, node)?,
             About::Condition { uid } => {
                 if in_cycle {
                     check::victim(&self.known, &self.engine, &uid)?;
@@ -317,11 +377,13 @@ impl<'a> Run<'a> {
     }
 
     fn check(&self) -> Checked {
+        if self.engine.is_suspended() {
+            // The engine has yet to hear what the bookkeeper was told.
+            return self.agrees();
+        }
         check::queue(self.setup, &self.known, &self.engine)?;
         check::promises(self.setup, &self.known, &self.engine)?;
-        if let Some(difference) = self.engine.disagreements().next() {
-            return Err(format!("a fast decision was wrong: {difference}"));
-        }
+        self.agrees()?;
         if self.step.is_multiple_of(COSTLY_EVERY) {
             let counted = self.known.world(&self.setup.gates, "");
             check::same_world(self.engine.world(), &counted)?;
@@ -329,11 +391,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn agrees(&self) -> Checked {
+        match self.engine.disagreements().next() {
+            Some(difference) => Err(format!("a fast decision was wrong: {difference}")),
+            None => Ok(()),
+        }
+    }
+
     /// The network heals, nobody asks for anything any more, and time passes until all has settled.
     fn without_faults(&mut self) -> Checked {
         self.step = self.options.steps;
         self.trace.note(self.at_ms(), format_args!("no more faults"));
         self.network.heal(self.now.mono);
+        self.extenders.heal(self.now.mono);
         nervous::upset(None);
         self.users.settle(&mut self.truth);
         let end = self.now.mono.after(SETTLES_IN);
@@ -344,7 +414,8 @@ impl<'a> Run<'a> {
             self.deliver(u64::MAX)?;
             self.wake()?;
             self.cycle(u64::MAX)?;
-            let due = self.network.due().into_iter().chain(self.engine.deadline()).min();
+            let answers = self.network.due().into_iter().chain(self.extenders.due());
+            let due = answers.chain(self.engine.deadline()).min();
             let is_kept = Users::is_house_kept(&self.truth);
             let next = if is_kept { due.unwrap_or(end.after(SETTLES_IN)) } else { before };
             self.pass_until(next.max(before));

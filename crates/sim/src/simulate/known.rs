@@ -103,12 +103,21 @@ impl Known {
     /// The engine is told what became of a call.
     pub fn answered(&mut self, call: &Call, reply: &Reply) {
         let About::Bind { uid, .. } = About::of(call) else { return };
+        if self.binds.get(&uid) != Some(&call.id) {
+            return;
+        }
         self.binds.remove(&uid);
         if reply.is_ok() {
             self.bound.insert(uid);
         } else {
             self.assumed.remove(&uid);
         }
+    }
+
+    /// The engine does not wait any longer for whoever was asked to bind the pod.
+    pub fn gave_up(&mut self, uid: &str) {
+        self.binds.remove(uid);
+        self.assumed.remove(uid);
     }
 
     /// Whether a pod has no node yet and is for us to place.
