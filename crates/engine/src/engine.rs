@@ -154,7 +154,7 @@ pub(crate) struct Pending {
     /// Its last attempt that failed.
     pub last: Option<Box<last::Last>>,
     /// Its last bind that failed.
-    pub last_bind: Option<races::FailedBind>,
+    pub last_bind: Option<Box<races::FailedBind>>,
 }
 
 /// A scheduler without a clock, a random source or a socket.

@@ -63,8 +63,8 @@ impl Engine {
                 self.ask_binder(now, uid, 0, effects);
             }
             Err(error) => {
-                let bind = self.bind_failed(uid, false, effects);
-                self.binding_failed(now, uid, Failed { bind, ..Failed::error(error) }, effects);
+                self.bind_failed(uid, false, effects);
+                self.binding_failed(now, uid, Failed::error(error), effects);
             }
         }
     }
@@ -133,8 +133,8 @@ impl Engine {
             Step::Fail(rejection) => {
                 let code = rejection.code();
                 observe_step(now, &profile, binding, (member.name, Site::Bind), code, effects);
-                let mut failed = Failed::late("Bind", member.name, rejection);
-                failed.bind = self.bind_failed(uid, is_refused, effects);
+                let failed = Failed::late("Bind", member.name, rejection);
+                self.bind_failed(uid, is_refused, effects);
                 self.binding_failed(now, uid, failed, effects);
             }
         }

@@ -12,7 +12,6 @@ use super::effect::{Effect, Effects, Outcome, Tell};
 use super::last::{Evidence, Last, Reasons};
 use super::nominations::Nomination;
 use super::post_filter::PostFiltering;
-use super::races::FailedBind;
 use super::status::Condition;
 use super::{Asking, Engine};
 use crate::diagnosis::{self, Diagnosis};
@@ -37,8 +36,6 @@ pub(super) struct Failed {
     pub pending: Vec<usize>,
     /// What is kept of it.
     pub evidence: Evidence,
-    /// The bind that failed, if it came so far.
-    pub bind: Option<FailedBind>,
 }
 
 impl Failed {
@@ -49,7 +46,6 @@ impl Failed {
             unschedulable: Vec::new(),
             pending: Vec::new(),
             evidence: Evidence::default(),
-            bind: None,
         }
     }
 
@@ -62,7 +58,6 @@ impl Failed {
             unschedulable: diagnosis.unschedulable.clone(),
             pending: diagnosis.pending.clone(),
             evidence: Evidence::of(&unplaced.reasons),
-            bind: None,
         }
     }
 
@@ -200,9 +195,6 @@ impl Engine {
             Some(pending) => {
                 let last = Last::new(now.wall, queued.info.attempts, &failed, nomination);
                 pending.last = Some(Box::new(last));
-                if failed.bind.is_some() {
-                    pending.last_bind.clone_from(&failed.bind);
-                }
                 queued.info.pod = pending.pod.clone();
                 let asking = Asking::new(&self.seats, &self.interests, &self.world);
                 self.queue.requeue(now, &asking, queued);

@@ -128,25 +128,19 @@ impl Engine {
 
     /// Our bind failed, perhaps because it was refused. If the pod is known to be on our node then, somebody else put it there; if
     /// nothing is known, the news will say whether anybody did.
-    pub(super) fn bind_failed(
-        &mut self,
-        uid: &str,
-        is_refused: bool,
-        effects: &mut Effects,
-    ) -> Option<FailedBind> {
-        let assumed = self.assumed.get_mut(uid)?;
-        let binding = assumed.binding.as_mut()?;
-        if binding.lost {
-            return None;
-        }
+    pub(super) fn bind_failed(&mut self, uid: &str, is_refused: bool, effects: &mut Effects) {
+        let Some(assumed) = self.assumed.get_mut(uid) else { return };
+        let Some(binding) = assumed.binding.as_mut().filter(|binding| !binding.lost) else {
+            return;
+        };
         let node = binding.node.clone();
         if is_refused && assumed.confirmed && !assumed.forgotten {
             binding.lost = true;
             let (pod, seat) = (assumed.pod.clone(), assumed.seat);
             self.lost_pod(RaceKind::Bind, seat, (&pod, node.clone()), &node, effects);
-            return None;
+        } else if let Some(pending) = self.pending.get_mut(uid) {
+            pending.last_bind = Some(Box::new(FailedBind { node, is_refused }));
         }
-        Some(FailedBind { node, is_refused })
     }
 
     fn lost_pod(
