@@ -263,28 +263,6 @@ impl Document {
         self.locate_in(0, path)
     }
 
-    /// All values of a stream, as they are; those behind one that is not well-formed are left out.
-    pub fn values(&self) -> Vec<serde_json::Value> {
-        match self.format() {
-            Format::Json => serde_json::Deserializer::from_str(self.text())
-                .into_iter()
-                .map_while(Result::ok)
-                .collect(),
-            Format::Yaml => {
-                let parts = self.yaml_parts().into_iter().enumerate();
-                parts
-                    .map_while(|(nth, part)| self.yaml_seed(nth, part, value::AnyValue).ok())
-                    .collect()
-            }
-        }
-    }
-
-    /// Line and column of the value at `path`, or of its nearest ancestor that is written in the text. None
-    /// if there is no value at all.
-    pub fn locate(&self, path: &Path) -> Option<(usize, usize)> {
-        self.locate_in(0, path)
-    }
-
     /// As [`Document::locate`] in value number `part` (from 0, empty ones not counted) of several.
     pub fn locate_in(&self, part: usize, path: &Path) -> Option<(usize, usize)> {
         Some(self.find(part, path)?.value)

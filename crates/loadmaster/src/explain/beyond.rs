@@ -57,7 +57,7 @@ impl Beyond {
     pub fn read_live(&mut self, documents: &[(Kind, Document)]) {
         self.is_live = true;
         for (kind, pages) in documents {
-            let items = pages.values().into_iter().flat_map(items);
+            let items = values(pages).into_iter().flat_map(items);
             match kind {
                 Kind::Pod => items.for_each(|pod| self.take_pod(pod)),
                 Kind::Node => items.for_each(|node| self.take_node(node)),
@@ -74,7 +74,7 @@ impl Beyond {
         if self.watched.is_empty() && self.needs == Needs::default() {
             return;
         }
-        for object in documents.iter().flat_map(Document::values).flat_map(items) {
+        for object in documents.iter().flat_map(values).flat_map(items) {
             let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
             let (version, kind) = (text("apiVersion"), text("kind"));
             match (&*version, &*kind) {
@@ -199,6 +199,11 @@ fn object_ref(gvr: &Gvr, object: &Value) -> ObjectRef {
         namespace: Str::new(&name(object, "namespace")),
         name: Str::new(&name(object, "name")),
     }
+}
+
+/// What is not well-formed has been complained about before.
+fn values(document: &Document) -> Vec<Value> {
+    document.decode_values().unwrap_or_default()
 }
 
 #[cfg(test)]
