@@ -31,6 +31,9 @@ pub use tls::{Identity, Pki, TlsError};
 /// Many small writes of many requests share a connection: as kube-apiserver's default is 100, ours is wider.
 const N_STREAMS_MAX: u32 = 1_000;
 
+/// Hyper's own.
+const HTTP1_BUFFER_MIN: usize = 8_192;
+
 /// Serves connections until the listener fails. Without `pki` connections are plain and everybody is admin: for tests.
 ///
 /// # Errors
@@ -129,7 +132,7 @@ async fn talk(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.header_time)
-        .max_buf_size(bounds.header_bytes as usize);
+        .max_buf_size((bounds.header_bytes as usize).max(HTTP1_BUFFER_MIN));
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_apiserver::auth::User;
-use loadmaster_apiserver::http::{Identity, Pki, serve};
+use loadmaster_apiserver::http::{Bounds, FaultStream, Identity, Pki, serve, serve_within};
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
 use rustls::pki_types::pem::PemObject as _;
@@ -97,6 +97,68 @@ fn certificates_and_tokens_say_who_asks() {
             assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
         }
         assert!(ask(address, &unknown, "/healthz", "").await.starts_with("HTTP/1.1 200"));
+        serving.abort();
+    });
+}
+
+/// Sends bytes over a plain connection and returns what comes until the server closes it or is silent.
+async fn say(address: std::net::SocketAddr, text: impl AsRef<[u8]>) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    stream.write_all(text.as_ref()).await.expect("writes");
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    let _ = tokio::time::timeout(Duration::from_secs(2), reading).await;
+    String::from_utf8(answer).expect("text")
+}
+
+#[test]
+fn clients_are_bounded() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let bounds = Bounds {
+            in_flight: 1,
+            watches: 1,
+            header_bytes: 8_192,
+            header_time: Duration::from_millis(300),
+            body_time: Duration::from_millis(600),
+            ..Bounds::default()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let faults = FaultStream::default();
+        let serving = tokio::spawn(serve_within(listener, server(), None, bounds, faults));
+        let get = |path: &str, more: &str| {
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n")
+        };
+
+        let long = format!("X-Long: {}\r\n", "x".repeat(9_000));
+        assert!(say(address, get("/healthz", &long)).await.starts_with("HTTP/1.1 431"));
+        // A client that says nothing is not waited for.
+        assert_eq!(say(address, "GET /healthz HTTP/1.1\r\n").await, "");
+
+        // A body that does not come holds the only place, until its time is over.
+        let post = "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n";
+        let slow = tokio::spawn(say(address, post));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let refused = say(address, get("/healthz", "")).await;
+        assert!(
+            refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"),
+            "{refused}"
+        );
+        assert!(slow.await.expect("ends").contains("the body did not come in time"));
+        assert!(say(address, get("/healthz", "")).await.starts_with("HTTP/1.1 200"));
+
+        // One watch holds no place of a request, but the only one of a watch.
+        let watch = get("/api/v1/pods?watch=1", "");
+        let first = tokio::spawn(say(address, watch.clone()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut second = say(address, watch.clone()).await;
+        assert!(second.starts_with("HTTP/1.1 429"), "{second}");
+        assert!(first.await.expect("ends").starts_with("HTTP/1.1 200"));
+        // The first one's client has gone by now.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        second = say(address, watch.clone()).await;
+        assert!(second.starts_with("HTTP/1.1 200"), "{second}");
         serving.abort();
     });
 }
