@@ -53,7 +53,7 @@ t get pod r1 -o yaml; t delete pod r1 --wait=false; t get pod r1; t get pod r1 -
 t delete pod r1 --grace-period=0 --force; t get pod r1; t delete node n1; t delete deploy,svc --all; t delete cm cm; t drain nope; t cordon nope; t scale deploy nope --replicas=1; t get all
 # Who may do what.
 robot=system:serviceaccount:default:robot
-p(){ echo "\$ post $1 <<< $2"; echo "$2" | timeout 20 "$kubectl" create --raw "$1" -f - 2>&1 | sed 's/.*"status":/status:/' | tr ',{}' '\n' | sort; }
+p(){ echo "\$ post $1 <<< $2"; echo "$2" | timeout 20 "$kubectl" create --raw "$1" -f - 2>&1 | sed 's/.*"status":/status:/' | tr ',{}' '\n' | grep . | sort; }
 t get clusterroles,clusterrolebindings; t get roles,rolebindings -A; t get clusterrole system:kube-scheduler system:node system:controller:job-controller system:basic-user system:discovery -o yaml; t describe clusterrolebinding system:kube-scheduler; t get rolebinding -n kube-system system::leader-locking-kube-scheduler -o yaml
 t auth can-i --list; t auth whoami --as ann --as-group g; t create sa robot; t create role reader --verb=get,list --resource=pods; t create rolebinding robot-reads --role=reader --serviceaccount=default:robot; t describe rolebinding robot-reads
 t auth can-i list pods --as $robot; t auth can-i delete pods --as $robot; t auth can-i list pods -n kube-system --as $robot; t auth can-i get /healthz --as ann; t auth can-i get /metrics --as ann; t auth can-i --list --as $robot; t auth can-i '*' '*'; t auth can-i get pods/log --as $robot; t auth can-i get nopes --as $robot

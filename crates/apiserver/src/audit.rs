@@ -25,6 +25,10 @@ const USER_AGENT_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Created(pub Box<str>);
 
+/// Marks the response to a watch, which lasts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lasting;
+
 /// Where a request came from; travels with the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub std::net::IpAddr);

@@ -18,7 +18,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::audit::Peer;
+use crate::audit::{Lasting, Peer};
 use crate::auth::User;
 use crate::server::{Answer, ApiServer, BODY_BYTES_MAX, Body};
 use crate::status::ApiError;
@@ -166,7 +166,7 @@ async fn respond(service: &Service, request: Request<Incoming>) -> Response<Body
     parts.headers.remove(header::AUTHORIZATION);
     parts.extensions.insert(peer);
     let mut response = server.respond(&user, &Request::from_parts(parts, body)).await;
-    if response.body().is_stream() {
+    if response.extensions().get::<Lasting>().is_some() {
         let Some(watch) = gates.watch() else { return busy() };
         response.body_mut().when_done(move || drop(watch));
     } else {

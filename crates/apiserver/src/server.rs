@@ -272,6 +272,9 @@ impl ApiServer {
             body: request.body(),
         };
         let mut response = self.dispatch(&call, verb)?;
+        if verb == "watch" {
+            response.extensions_mut().insert(audit::Lasting);
+        }
         if let Some(warning) = kind.custom().and_then(|it| it.warning.clone()) {
             answer::warn(&mut response, &warning);
         }

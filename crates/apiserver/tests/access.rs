@@ -60,7 +60,8 @@ impl Cluster {
             request.header(header::CONTENT_TYPE, "application/json").body(Bytes::from(body));
         let response = self.server.handle(user, &request.expect("a request"));
         let code = response.status().as_u16();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
         let body =
             runtime.block_on(response.into_body().collect()).expect("never fails").to_bytes();
         (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
@@ -592,6 +593,10 @@ fn requests_are_written_down() {
     cluster.send(&User::admin(), Method::GET, &format!("{pods}/a?x=y"), &headers, &Value::Null);
     let watch = format!("{pods}?watch=true&resourceVersion=1&timeoutSeconds=1");
     cluster.send(&ann(), Method::GET, &watch, &[("audit-id", "three")], &Value::Null);
+    cluster.bind("rolebindings", "ClusterRole", "view", "ann");
+    cluster.send(&ann(), Method::GET, pods, &[("audit-id", "list")], &Value::Null);
+    let watch = format!("{pods}?watch=true&timeoutSeconds=1");
+    cluster.send(&ann(), Method::GET, &watch, &[("audit-id", "watch")], &Value::Null);
     let error = cluster.server.authenticate(None, "/api", &{
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, "Bearer secret".parse().expect("a header"));
@@ -620,6 +625,15 @@ fn requests_are_written_down() {
     assert_eq!(lines[1]["responseStatus"]["code"], 403);
     assert_eq!(lines[1]["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert_eq!(lines[2]["verb"], "watch");
-    assert_eq!(lines[3]["responseStatus"]["reason"], "Unauthorized");
-    assert_eq!(lines.len(), 4);
+    let stages = |id: &str| -> Vec<&str> {
+        let own = lines.iter().filter(|it| it["auditID"] == id);
+        own.filter_map(|it| it["stage"].as_str()).collect()
+    };
+    assert_eq!(stages("list"), ["ResponseComplete"]);
+    assert_eq!(stages("watch"), ["ResponseStarted", "ResponseComplete"]);
+    let refused = lines.last().expect("a line");
+    assert_eq!(
+        (&refused["auditID"], &refused["responseStatus"]["reason"]),
+        (&"four".into(), &"Unauthorized".into())
+    );
 }

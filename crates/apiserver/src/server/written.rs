@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 
 use super::body::Body;
 use super::{Answer, ApiServer, uid};
-use crate::audit::{Created, Entry, Peer, Stage};
+use crate::audit::{Created, Entry, Lasting, Peer, Stage};
 use crate::auth::User;
 use crate::authorize::{Attributes, What};
 use crate::status::ApiError;
@@ -43,7 +43,7 @@ impl ApiServer {
         audit.begin(&id, attributes, version, self.now(), request)
     }
 
-    /// Writes the end of a request down: of a watch, that it has begun, and its end when that comes.
+    /// Writes the end of a request down, when all of it is sent; of a watch before that, that it has begun.
     pub(super) fn end_entry(
         &self,
         entry: Option<Entry>,
@@ -67,7 +67,9 @@ impl ApiServer {
             audit.write(&entry, Stage::ResponseComplete, self.now(), (code, error.as_ref()));
             return response;
         }
-        audit.write(&entry, Stage::ResponseStarted, self.now(), (code, None));
+        if response.extensions().get::<Lasting>().is_some() {
+            audit.write(&entry, Stage::ResponseStarted, self.now(), (code, None));
+        }
         let server = self.clone();
         response.body_mut().when_done(move || {
             if let Some(audit) = server.shared.setup.audit.as_ref() {
