@@ -90,7 +90,7 @@ impl Pki {
         &self.authority_key_pem
     }
 
-    /// A certificate that says its bearer is this user, in this group.
+    /// A certificate that says its bearer is this user, in this group, if one is given.
     ///
     /// # Errors
     ///
@@ -99,7 +99,9 @@ impl Pki {
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
-        params.distinguished_name.push(DnType::OrganizationName, group);
+        if !group.is_empty() {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(TlsError::Certificate)?;
         Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
@@ -165,6 +167,10 @@ mod tests {
             (user.name.as_str(), user.groups.join(",")),
             ("ann", "a,system:authenticated".to_owned())
         );
+        let alone = pki.client("bob", "").expect("a certificate");
+        let der = CertificateDer::from_pem_slice(alone.certificate_pem.as_bytes()).expect("PEM");
+        let bob = user_of(&der).expect("a user");
+        assert_eq!((bob.name.as_str(), bob.groups.len()), ("bob", 1));
         let id = &user.extra["authentication.kubernetes.io/credential-id"];
         assert!(id[0].starts_with("X509SHA256=") && id[0].len() == 75, "{id:?}");
     }
