@@ -2,7 +2,7 @@ s/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/UID/g
 s/20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z/TIME/g
 s/[A-Z][a-z]{2}, [0-9]{2} Nov 20[0-9]{2} [0-9:]+ \+0000/TIME/g
 s/resourceVersion: "?[0-9]+"?/resourceVersion: RV/g
-s/"resourceVersion":"[0-9]+"/"resourceVersion":"RV"/g
+s/"resourceVersion": ?"[0-9]+"/"resourceVersion":"RV"/g
 s/current: [0-9]+/current: N/
 s/10\.96\.[0-9]+\.[0-9]+/IP/g
 s/\b[0-9]+m?[0-9]*s\b( *)/AGE /g

@@ -73,3 +73,5 @@ c '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"bad","namespace":"limited
 c '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"bad","namespace":"limited"},"spec":{"containers":[{"name":"a","image":"i","resources":{"limits":{"cpu":"1"}}},{"name":"b","image":"i","resources":{"limits":{"cpu":"1"}}},{"name":"c","image":"i","resources":{"limits":{"cpu":"500m"}}}]}}'
 c '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"bad","namespace":"limited"},"spec":{"containers":[{"name":"a","image":"i","resources":{"requests":{"cpu":"100m"},"limits":{"cpu":"1"}}}]}}'
 c '{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"bad","namespace":"limited"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"10Gi"}}}}'
+# Who owns which field.
+bash ./apply.sh "$1" "$2"

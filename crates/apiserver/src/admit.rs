@@ -4,6 +4,7 @@ use loadmaster_api::Quantity;
 use serde_json::{Map, Value, json};
 
 use crate::custom::{definition, strategy};
+use crate::managed::Reset;
 use crate::object::{entries, members_mut, meta, meta_mut};
 use crate::schema::{Kind, empty, schema};
 
@@ -38,7 +39,6 @@ const KEPT: &[&str] = &[
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
-    "generateName",
     "generation",
     "resourceVersion",
 ];
@@ -154,7 +154,7 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
                     copy(old, members_mut(new), field);
                 }
             }
-            for field in ["ownerReferences", "deletionTimestamp"] {
+            for field in kept_by_status(kind) {
                 copy(&old["metadata"], meta_mut(new), field);
             }
             if kind.is("", "pods") {
@@ -191,6 +191,18 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
         && old["metadata"]["annotations"] != new["metadata"]["annotations"];
     if counts && (notes_differ || wanted_differs(old, new)) {
         bump_generation(new);
+    }
+}
+
+/// Metadata that a write of the status leaves alone.
+fn kept_by_status(kind: &Kind) -> &'static [&'static str] {
+    const BASE: &[&str] = &["ownerReferences", "deletionTimestamp"];
+    match kind {
+        _ if Reset::keeps_metadata(kind) => {
+            &["ownerReferences", "deletionTimestamp", "labels", "annotations", "finalizers"]
+        }
+        _ if kind.is("apps", "deployments") => &["ownerReferences", "deletionTimestamp", "labels"],
+        _ => BASE,
     }
 }
 

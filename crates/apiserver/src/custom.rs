@@ -27,6 +27,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 
+use crate::managed::{TypeRef, Types};
 use crate::schema::{Problem, Reading};
 use cel::Rules;
 use path::Path;
@@ -46,6 +47,8 @@ pub struct Version {
     pub schema: Arc<Schema>,
     /// The schema as it was written.
     pub written: Value,
+    /// What server-side apply has to know of it.
+    pub types: (Types, TypeRef),
     /// What its rules say of an object.
     pub rules: Rules,
     /// Only the status subresource writes the status.

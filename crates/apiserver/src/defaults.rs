@@ -78,6 +78,7 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
         "core/v1.Pod" => pod(it),
         "apiextensions/v1.CustomResourceDefinition" => crate::custom::definition::default(it),
         "core/v1.PodSpec" => pod_spec(it),
+        "core/v1.PodStatus" => pod_status(it),
         "core/v1.Container" | "core/v1.EphemeralContainerCommon" => container(it),
         "core/v1.ContainerPort" | "core/v1.EndpointPort" => set(it, "protocol", "TCP"),
         "core/v1.Probe" => {
@@ -261,8 +262,17 @@ fn service(spec: &mut Map<String, Value>) {
     }
     if kind != "ExternalName" {
         set(spec, "internalTrafficPolicy", "Cluster");
-        set(spec, "ipFamilies", json!(["IPv4"]));
-        set(spec, "ipFamilyPolicy", "SingleStack");
+    }
+}
+
+/// A pod's first address is told twice; where the two differ, the single one counts.
+fn pod_status(it: &mut Map<String, Value>) {
+    let single = text(it, "podIP").to_owned();
+    let first = it.get("podIPs").map_or("", |list| list[0]["ip"].as_str().unwrap_or_default());
+    if single.is_empty() && !first.is_empty() {
+        it.insert("podIP".to_owned(), first.into());
+    } else if single != first {
+        it.insert("podIPs".to_owned(), json!([{"ip": single}]));
     }
 }
 

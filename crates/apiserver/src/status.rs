@@ -242,6 +242,20 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).with(details)
     }
 
+    /// 409, others own what is applied: fields and their owners.
+    pub fn apply_conflict(
+        message: &str,
+        conflicts: impl Iterator<Item = (String, String)>,
+    ) -> ApiError {
+        let causes: Value = conflicts
+            .map(|(field, owner)| {
+                json!({"reason": "FieldManagerConflict", "field": field,
+                    "message": format!("conflict with {owner}")})
+            })
+            .collect();
+        ApiError::new(409, "Conflict", message).with(json!({"causes": causes}))
+    }
+
     /// 410 for a list or watch at a forgotten revision.
     pub fn expired(message: impl Into<String>) -> ApiError {
         ApiError::new(410, "Expired", message)
@@ -259,6 +273,12 @@ impl ApiError {
             "the body of the request was in an unknown format - accepted media types include: {accepted}"
         );
         ApiError::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 415 for a form of patch that there is not.
+    pub fn unrouted_media_type() -> ApiError {
+        let message = "415: Unsupported Media Type";
+        ApiError::new(415, "UnsupportedMediaType", message).with(json!({}))
     }
 
     /// 422; `causes` is not empty.
@@ -325,6 +345,17 @@ impl ApiError {
             "kind": "ListOptions",
             "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field}],
         }))
+    }
+
+    /// 422 for parameters of a write, such as `PatchOptions`; `causes` is not empty.
+    pub fn invalid_write_options(kind: &'static str, causes: &[Cause]) -> ApiError {
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {}", aggregate(causes));
+        let causes: Value = causes
+            .iter()
+            .map(|it| json!({"reason": it.reason, "message": it.message, "field": it.field}))
+            .collect();
+        let details = json!({"group": "meta.k8s.io", "kind": kind, "causes": causes});
+        ApiError::new(422, "Invalid", message).with(details)
     }
 
     /// 500 for an error that upstream does not classify.

@@ -11,6 +11,7 @@ use super::path::Path;
 use super::structural::Schema;
 use super::table::{self, Column};
 use super::{Live, Scale, Version};
+use crate::managed::Types;
 use crate::object::{entries, members_mut, meta};
 use crate::schema::{Kind, Subresource, interned, schema};
 use crate::store::TableId;
@@ -197,6 +198,10 @@ pub fn kinds(crd: &Value, table: TableId, live: impl Fn(&str) -> Option<Live>) -
             schemas: Arc::clone(&schemas),
             rules: Rules::compile(&schema),
             schema,
+            types: Types::of_resource(
+                version["schema"].get("openAPIV3Schema"),
+                spec["preserveUnknownFields"] == true,
+            ),
             written: version["schema"]["openAPIV3Schema"].clone(),
             has_status: !version["subresources"]["status"].is_null(),
             scale: scale(&version["subresources"]["scale"]),

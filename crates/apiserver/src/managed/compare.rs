@@ -66,9 +66,7 @@ type Side<'v> = Option<&'v Value>;
 
 impl Walker<'_> {
     fn pair(&mut self, type_ref: TypeRef, old: Side<'_>, new: Side<'_>) {
-        if let (Some(old), Some(new)) = (old, new)
-            && old == new
-        {
+        if old == new {
             return;
         }
         let atom = self.types.get(type_ref);
@@ -153,9 +151,13 @@ impl Walker<'_> {
         let new = new.and_then(Value::as_object).unwrap_or(&empty);
         let fresh = new.keys().filter(|name| !old.contains_key(*name));
         for name in old.keys().chain(fresh) {
+            let (before, after) = (old.get(name), new.get(name));
+            if before == after {
+                continue;
+            }
             self.path.push(PathElement::field(name));
             match map.type_of(name) {
-                Some(type_ref) => self.pair(type_ref, old.get(name), new.get(name)),
+                Some(type_ref) => self.pair(type_ref, before, after),
                 None => self.misfit("schema error: invalid atom: inlined".to_owned()),
             }
             self.path.pop();

@@ -1,5 +1,7 @@
 //! What happens to `metadata.managedFields` when an object is written, and what applying makes of the object.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 
 use super::entries::{self, Managed, ManagerId, Operation, Owned};
@@ -149,7 +151,7 @@ impl FieldManager<'_> {
         manager: &str,
     ) -> Result<(), Failure> {
         let set =
-            self.updater().update(live, new, &mut managed.owners)?.difference(&system_fields());
+            self.updater().update(live, new, &mut managed.owners)?.difference(system_fields());
         if !set.is_empty() {
             let id = self.id(manager, Operation::Update);
             let known = managed.owners.remove(&id).map_or_else(Set::default, |it| it.fields);
@@ -236,7 +238,7 @@ impl FieldManager<'_> {
         let id = self.id(manager, Operation::Apply);
         let new = self.updater().apply(live, config, &mut managed.owners, &id, force)?;
         if let Some(owned) = managed.owners.get_mut(&id) {
-            owned.fields = owned.fields.difference(&system_fields());
+            owned.fields = owned.fields.difference(system_fields());
         }
         managed.owners.retain(|_, owned| !owned.fields.is_empty());
         if new.is_some() {
@@ -297,22 +299,24 @@ fn group_version_kind(api_version: &str, kind: &str) -> String {
 }
 
 /// What is nobody's: identity and what the server sets.
-fn system_fields() -> Set {
-    const PATHS: &[&[&str]] = &[
-        &["apiVersion"],
-        &["kind"],
-        &["metadata"],
-        &["metadata", "name"],
-        &["metadata", "namespace"],
-        &["metadata", "creationTimestamp"],
-        &["metadata", "selfLink"],
-        &["metadata", "uid"],
-        &["metadata", "clusterName"],
-        &["metadata", "generation"],
-        &["metadata", "managedFields"],
-        &["metadata", "resourceVersion"],
+fn system_fields() -> &'static Set {
+    const METADATA: &[&str] = &[
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
+        "resourceVersion",
     ];
-    PATHS.iter().fold(Set::default(), |all, path| all.union(&Set::of(path)))
+    static FIELDS: LazyLock<Set> = LazyLock::new(|| {
+        let top = ["apiVersion", "kind", "metadata"].map(|name| Set::of(&[name]));
+        let metadata = METADATA.iter().map(|name| Set::of(&["metadata", name]));
+        top.into_iter().chain(metadata).fold(Set::default(), |all, it| all.union(&it))
+    });
+    &FIELDS
 }
 
 /// Puts the managers that updated longest ago into one a version when there are too many.

@@ -14,20 +14,20 @@ pub(super) fn reconcile(types: &Types, type_ref: TypeRef, set: &Set) -> Option<S
 
 struct Walker<'a> {
     types: &'a Types,
-    path: Vec<PathElement>,
+    path: Vec<&'a PathElement>,
     wholes: Set,
 }
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
     /// `below` is what the set has below this place; `is_whole` whether it has just the place itself.
-    fn place(&mut self, type_ref: TypeRef, below: Option<&Set>, is_whole: bool) {
+    fn place(&mut self, type_ref: TypeRef, below: Option<&'a Set>, is_whole: bool) {
         let types = self.types;
         let atom = types.get(type_ref);
         let (scalar, list, map) = (atom.scalar.is_some(), atom.list.is_some(), atom.map.is_some());
         match (Form { scalar, list, map }.of(atom), below) {
             (Some(Shaped::List(list)), below) => {
                 if !is_whole && list.kind == ListKind::Atomic {
-                    self.wholes.insert(&self.path);
+                    self.enter();
                 } else if let Some(below) = below {
                     below.nodes().iter().for_each(|node| self.step(list.element, node));
                 }
@@ -35,7 +35,7 @@ impl Walker<'_> {
             (Some(Shaped::Map(map)), Some(below)) if !is_open(map) => {
                 if !is_whole && map.is_atomic {
                     if !below.is_empty() {
-                        self.wholes.insert(&self.path);
+                        self.enter();
                     }
                     return;
                 }
@@ -53,9 +53,14 @@ impl Walker<'_> {
         }
     }
 
-    fn step(&mut self, type_ref: TypeRef, node: &Node) {
+    fn enter(&mut self) {
+        let path: Vec<PathElement> = self.path.iter().copied().cloned().collect();
+        self.wholes.insert(&path);
+    }
+
+    fn step(&mut self, type_ref: TypeRef, node: &'a Node) {
         let below = Some(&node.below).filter(|below| !below.is_empty());
-        self.path.push(node.element.clone());
+        self.path.push(&node.element);
         self.place(type_ref, below, node.is_member && below.is_none());
         self.path.pop();
     }

@@ -92,11 +92,15 @@ impl Updater<'_> {
                 continue;
             }
             let conflict = owned.fields.intersection(&changes.set());
-            let left = owned.fields.difference(&conflict).difference(&changes.removed);
+            let gone = owned.fields.intersection(&changes.removed);
+            if conflict.is_empty() && gone.is_empty() {
+                continue;
+            }
+            let fields = owned.fields.difference(&conflict).difference(&gone);
+            taken.insert(id.clone(), Owned { api_version: owned.api_version.clone(), fields });
             if !conflict.is_empty() {
                 conflicts.push((id.clone(), conflict));
             }
-            taken.insert(id.clone(), Owned { fields: left, ..owned.clone() });
         }
         if !force && !conflicts.is_empty() {
             conflicts.sort_by_key(|(manager, _)| manager.identifier());

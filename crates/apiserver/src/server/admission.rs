@@ -41,6 +41,15 @@ impl ApiServer {
         }
     }
 
+    /// What is done to an object that is changed.
+    pub(super) fn readmit(kind: &Kind, subresource: &str, old: &Value, value: &mut Value) {
+        match (kind.group, kind.resource, subresource) {
+            ("", "pods", "") => tolerate_lost_nodes(value),
+            ("", "services", "") => keep_allocated(old, value),
+            _ => {}
+        }
+    }
+
     /// A pod has the priority of its class; without one, that of the default class or none.
     fn set_priority(&self, kind: &Kind, pod: &mut Value) -> Result<(), ApiError> {
         let classes = self.own_kind("scheduling.k8s.io", "priorityclasses")?;
@@ -146,6 +155,15 @@ impl ApiServer {
         if spec["clusterIP"].is_string() && spec["clusterIPs"].is_null() {
             spec["clusterIPs"] = json!([spec["clusterIP"]]);
         }
+        if kind != "ExternalName" {
+            for (name, value) in
+                [("ipFamilies", json!(["IPv4"])), ("ipFamilyPolicy", json!("SingleStack"))]
+            {
+                if spec[name].is_null() {
+                    spec[name] = value;
+                }
+            }
+        }
         if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
             return;
         }
@@ -168,6 +186,18 @@ pub(super) fn nth_of(address: std::net::Ipv4Addr) -> u32 {
     match (first, second) {
         (10, 96..112) => (second - 96) << 16 | third << 8 | fourth,
         _ => 0,
+    }
+}
+
+/// A service that stays one with an address keeps what it was given.
+fn keep_allocated(old: &Value, service: &mut Value) {
+    if old["spec"]["type"] == "ExternalName" || service["spec"]["type"] == "ExternalName" {
+        return;
+    }
+    for name in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if service["spec"][name].is_null() && !old["spec"][name].is_null() {
+            service["spec"][name] = old["spec"][name].clone();
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::create::Expected;
+use super::managed::Write;
 use crate::request::FieldValidation;
 use crate::status::ApiError;
 
@@ -40,7 +41,7 @@ impl ApiServer {
         let service = json!({
             "metadata": {"name": "kubernetes",
                 "labels": {"component": "apiserver", "provider": "kubernetes"}},
-            "spec": {"clusterIP": SERVICE_ADDRESS, "clusterIPs": [SERVICE_ADDRESS],
+            "spec": {"clusterIP": SERVICE_ADDRESS, "ipFamilyPolicy": "SingleStack",
                 "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
         });
         self.make("", "services", "default", service)?;
@@ -78,7 +79,8 @@ impl ApiServer {
     ) -> Result<(), ApiError> {
         let kind = self.own_kind(group, resource)?;
         let (value, _) = self.typed(value, Expected::of(kind), FieldValidation::Strict)?;
-        match self.create_value(kind, namespace, value, false) {
+        let write = Write { kind, subresource: "", manager: Some("kube-apiserver") };
+        match self.create_value(write, namespace, value, false) {
             // A server that goes on from a folder has it already.
             Err(error) if error.reason == "AlreadyExists" => Ok(()),
             made => made.map(drop),

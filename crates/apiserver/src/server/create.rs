@@ -4,11 +4,13 @@ use http::Response;
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::managed::Write;
 use super::{Answer, ApiServer, Call, spelled, uid};
 use crate::custom::{Live, definition};
+use crate::managed::is_reset;
 use crate::object::{draft, key_of, meta, meta_mut};
 use crate::request::{FieldValidation, content_type};
-use crate::schema::{Kind, TypeId, duplicates, read, schema};
+use crate::schema::{Kind, Problem, Reading, Subresource, TypeId, duplicates, read, schema};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Refused};
 use crate::{admit, audit, defaults, event, proto, validate};
@@ -37,6 +39,12 @@ impl<'a> Expected<'a> {
             type_id: kind.type_id,
             custom: kind.custom.as_ref(),
         }
+    }
+
+    /// What a subresource shows, such as a scale.
+    pub fn of_subresource(sub: &Subresource) -> Expected<'a> {
+        let Subresource { group, version, kind, type_id, .. } = *sub;
+        Expected { group, version, kind, type_id, custom: None }
     }
 
     fn api_version(self) -> String {
@@ -96,11 +104,15 @@ impl ApiServer {
     /// The same, with what is to be told of the text it comes from.
     fn typed_with(
         &self,
-        value: Value,
+        mut value: Value,
         expected: Expected<'_>,
         validation: FieldValidation,
         mut told: Vec<String>,
     ) -> Result<(Value, Vec<String>), ApiError> {
+        if is_reset(&value["metadata"]["managedFields"]) {
+            // An empty list would be left out.
+            value["metadata"]["managedFields"] = json!([{}]);
+        }
         let text = |name: &str| value[name].as_str().unwrap_or_default();
         check_kind(text("apiVersion"), text("kind"), expected)?;
         let cannot = |what: String| {
@@ -109,14 +121,8 @@ impl ApiServer {
                 "{kind} in version {version:?} cannot be handled as a {kind}: {what}"
             ))
         };
-        let reading = match expected.custom {
-            Some(custom) => custom.get().decode(value),
-            None => read(schema(), expected.type_id, value),
-        };
-        let reading = reading.map_err(|problem| cannot(problem.0))?;
-        let mut value = reading.value;
-        value["apiVersion"] = expected.api_version().into();
-        value["kind"] = expected.kind.into();
+        let reading = reading(value, expected).map_err(|problem| cannot(problem.0))?;
+        let value = reading.value;
         told.extend(reading.unknown);
         match validation {
             FieldValidation::Strict if !told.is_empty() => {
@@ -131,13 +137,15 @@ impl ApiServer {
         if !call.target.name.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
+        let manager = call.manager("CreateOptions")?;
         let (value, mut warnings) = self.read_body(call, Expected::of(call.kind))?;
         if definition::is(call.kind) {
             warnings.extend(definition::format_warnings(None, &value));
         }
         self.check_escalation(call, None, &value)?;
         let dry_run = call.query.dry_run()?;
-        let value = self.create_value(call.kind, &call.target.namespace, value, dry_run)?;
+        let write = Write { kind: call.kind, subresource: "", manager: Some(&manager) };
+        let value = self.create_value(write, &call.target.namespace, value, dry_run)?;
         let shown = event::shown(call.kind, value);
         let answer = Answer::viewed(201, call.kind, &shown, call.form, self.now());
         let mut response = answer.with_warnings(warnings).into_response();
@@ -148,16 +156,18 @@ impl ApiServer {
     /// Creates an object from a typed value and returns it as stored.
     pub(super) fn create_value(
         &self,
-        kind: &Kind,
+        write: Write<'_>,
         namespace: &str,
         value: Value,
         dry_run: bool,
     ) -> Result<Value, ApiError> {
+        let kind = write.kind;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         let mut value = event::stored(kind, value);
         self.name_it(kind, namespace, &mut value)?;
         self.check_namespace(kind, namespace, meta(&value, "name"))?;
         defaults::apply(kind, &mut value);
+        self.enter(write, None, &mut value);
         self.admit(kind, &mut value)?;
         admit::prepare_create(kind, &mut value);
         let causes = validate::create(kind, &value);
@@ -218,9 +228,7 @@ impl ApiServer {
         }
         let created = spelled(self.now());
         let metadata = meta_mut(value);
-        for unset in
-            ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"]
-        {
+        for unset in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
             metadata.remove(unset);
         }
         metadata.insert("name".to_owned(), name.into());
@@ -252,6 +260,17 @@ impl ApiServer {
         }
         Ok(())
     }
+}
+
+/// A value in the form of its type, with what says which that is.
+pub(super) fn reading(value: Value, expected: Expected<'_>) -> Result<Reading, Problem> {
+    let mut reading = match expected.custom {
+        Some(custom) => custom.get().decode(value)?,
+        None => read(schema(), expected.type_id, value)?,
+    };
+    reading.value["apiVersion"] = expected.api_version().into();
+    reading.value["kind"] = expected.kind.into();
+    Ok(reading)
 }
 
 /// The object in a protobuf body, with the version and kind of its envelope.

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::delete::Deletion;
+use super::managed::Write;
 use super::{ApiServer, spelled};
 use crate::custom::definition;
 use crate::object::{draft, parsed};
@@ -49,6 +50,8 @@ impl ApiServer {
             if crd == all[at].1 {
                 continue;
             }
+            let write = Write { kind, subresource: "status", manager: Some("kube-apiserver") };
+            self.enter(write, Some(&all[at].1), &mut crd);
             let Ok(draft) = draft(kind, &crd) else { continue };
             let expect = Expect::Revision(all[at].0);
             // Who was faster comes here next.

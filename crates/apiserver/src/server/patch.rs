@@ -1,18 +1,18 @@
-//! Changing objects by patches: JSON patch, merge patch, strategic merge patch.
+//! Changing objects by patches: JSON patch, merge patch, strategic merge patch, and what is applied.
 
 use http::Response;
 use serde_json::Value;
 
+use super::apply::{self, Apply};
 use super::body::Body;
 use super::create::Expected;
+use super::managed::Write;
 use super::{ApiServer, Call};
+use crate::object::meta;
 use crate::request::{FieldValidation, content_type};
-use crate::schema::schema;
-use crate::status::ApiError;
+use crate::schema::{Kind, schema};
+use crate::status::{ApiError, Cause};
 use crate::{event, strategic};
-
-const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
-    application/strategic-merge-patch+json";
 
 /// How to merge custom objects strategically is not known.
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, \
@@ -22,18 +22,25 @@ const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-pa
 const N_OPERATIONS_MAX: usize = 10_000;
 
 /// A patch, read.
-enum Patch {
+pub(super) enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
     Strategic(Value),
+    Apply(Apply),
 }
 
 impl Patch {
-    fn read(call: &Call<'_>) -> Result<Patch, ApiError> {
+    pub fn read(call: &Call<'_>) -> Result<Patch, ApiError> {
+        let media_type = content_type(call.headers);
+        if media_type != apply::MEDIA_TYPE && call.query.get("force").is_some() {
+            let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
+            return Err(ApiError::invalid_write_options("PatchOptions", &[cause]));
+        }
         let bad = |error: serde_json::Error| {
             ApiError::bad_request(format!("error decoding patch: {error}"))
         };
-        match content_type(call.headers) {
+        match media_type {
+            apply::MEDIA_TYPE => Apply::read(call).map(Patch::Apply),
             "application/json-patch+json" => {
                 let patch: json_patch::Patch = serde_json::from_slice(call.body).map_err(bad)?;
                 if patch.0.len() > N_OPERATIONS_MAX {
@@ -50,11 +57,12 @@ impl Patch {
             _ if call.kind.custom.is_some() => {
                 Err(ApiError::unsupported_media_type(ACCEPTED_CUSTOM))
             }
-            _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
+            _ => Err(ApiError::unrouted_media_type()),
         }
     }
 
-    fn apply(
+    /// The state after a patch that is not applied.
+    pub fn change(
         &self,
         call: &Call<'_>,
         expected: Expected<'_>,
@@ -67,6 +75,8 @@ impl Patch {
                     "the server rejected our request due to an error in our request",
                 )
             })?,
+            // What is applied has a way of its own.
+            Patch::Apply(_) => return Err(ApiError::unrouted_media_type()),
             Patch::Merge(patch) => {
                 if !patch.is_object() {
                     return Err(ApiError::bad_request("error decoding patch: not an object"));
@@ -78,46 +88,72 @@ impl Patch {
                     .map_err(|problem| ApiError::bad_request(problem.to_string()))?;
             }
         }
-        let name = &value["metadata"]["name"];
-        if name.as_str().is_some_and(|name| name != call.target.name) {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({}) does not match the name on the URL ({})",
-                name.as_str().unwrap_or_default(),
-                call.target.name
-            )));
-        }
+        call.check_identity(&value)?;
         Ok(value)
     }
 }
 
+impl Call<'_> {
+    /// Refuses an object with another name or namespace than the request's.
+    pub(super) fn check_identity(&self, value: &Value) -> Result<(), ApiError> {
+        let (name, namespace) = (meta(value, "name"), meta(value, "namespace"));
+        if !namespace.is_empty() && namespace != self.target.namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        let wanted = &self.target.name;
+        if name.is_empty() {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({wanted} based on URL) was undeterminable: name must be provided"
+            )));
+        }
+        if name != wanted {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({wanted})"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a state with another uid than the object's.
+pub(super) fn check_uid(kind: &Kind, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let (old_uid, uid) = (meta(old, "uid"), meta(new, "uid"));
+    if old_uid.is_empty() || uid.is_empty() || uid == old_uid {
+        return Ok(());
+    }
+    // Two of upstream's checks complain.
+    let cause = || Cause::invalid("metadata.uid", &uid.into(), "field is immutable");
+    Err(ApiError::invalid(kind, meta(old, "name"), &[cause(), cause()]))
+}
+
 impl ApiServer {
     pub(super) fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
-        let patch = Patch::read(call)?;
+        let patch = match Patch::read(call)? {
+            Patch::Apply(apply) => return self.apply(call, &apply),
+            patch => patch,
+        };
+        let manager = call.manager("PatchOptions")?;
         let expected = Expected::of(call.kind);
         let validation = FieldValidation::of(call.query)?;
+        let write = Write {
+            kind: call.kind,
+            subresource: &call.target.subresource,
+            manager: Some(&manager),
+        };
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let mut warnings = Vec::new();
         let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
             let shown = event::shown(call.kind, old.clone());
-            let value = patch.apply(call, expected, &shown)?;
+            let value = patch.change(call, expected, &shown)?;
             let (value, told) = self.typed(value, expected, validation)?;
             warnings = told;
-            let value = event::stored(call.kind, value);
-            let new = self.updated(call.kind, &call.target.subresource, old, value)?;
+            check_uid(call.kind, &shown, &value)?;
+            let new = self.updated(write, old, event::stored(call.kind, value))?;
             self.check_escalation(call, Some(old), &new)?;
             Ok(new)
         })?;
         self.rewritten_answer(call, rewritten, warnings)
-    }
-
-    /// Applies a patch to a value that is not stored, such as a scale.
-    pub(super) fn patched(
-        &self,
-        call: &Call<'_>,
-        expected: Expected<'_>,
-        old: &Value,
-    ) -> Result<Value, ApiError> {
-        let value = Patch::read(call)?.apply(call, expected, old)?;
-        Ok(self.typed(value, expected, FieldValidation::of(call.query)?)?.0)
     }
 }

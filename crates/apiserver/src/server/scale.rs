@@ -3,55 +3,54 @@
 use http::Response;
 use serde_json::{Value, json};
 
+use super::apply::Apply;
 use super::body::Body;
 use super::create::Expected;
-use super::{Answer, ApiServer, Call, Rewritten};
+use super::managed::{Forms, Write};
+use super::patch::Patch;
+use super::{Answer, ApiServer, Call, Rewritten, spelled};
+use crate::managed::{FieldManager, Reset, ScaleFields, set_managed_fields};
 use crate::object::{meta, parsed};
-use crate::schema::Kind;
+use crate::request::FieldValidation;
+use crate::schema::{Kind, Subresource};
 use crate::status::{ApiError, Cause};
+
+/// What is to become of a scale.
+enum Change {
+    To { scale: Value, manager: String },
+    By { patch: Patch, manager: String },
+    Applied(Apply),
+}
+
+impl Change {
+    fn read(
+        server: &ApiServer,
+        call: &Call<'_>,
+        verb: &str,
+        expected: Expected<'_>,
+    ) -> Result<Change, ApiError> {
+        if verb == "update" {
+            let manager = call.manager("UpdateOptions")?;
+            return Ok(Change::To { scale: server.read_body(call, expected)?.0, manager });
+        }
+        Ok(match Patch::read(call)? {
+            Patch::Apply(apply) => Change::Applied(apply),
+            patch => Change::By { patch, manager: call.manager("PatchOptions")? },
+        })
+    }
+}
 
 impl ApiServer {
     pub(super) fn scale(&self, call: &Call<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
         let sub = call.kind.subresource("scale").ok_or_else(ApiError::no_such_resource)?;
-        let expected = Expected {
-            group: sub.group,
-            version: sub.version,
-            kind: sub.kind,
-            type_id: sub.type_id,
-            custom: None,
-        };
+        let expected = Expected::of_subresource(sub);
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let scale = if verb == "get" {
             scale_of(call.kind, &parsed(&*self.stored(call.kind, key.0, key.1)?)?)
         } else {
-            let wanted = match verb {
-                "update" => Some(self.read_body(call, expected)?.0),
-                _ => None,
-            };
+            let change = Change::read(self, call, verb, expected)?;
             let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
-                let wanted = match &wanted {
-                    Some(wanted) => wanted.clone(),
-                    None => self.patched(call, expected, &scale_of(call.kind, old))?,
-                };
-                let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-                if replicas < 0 {
-                    let cause = Cause::invalid(
-                        "spec.replicas",
-                        &replicas.into(),
-                        "must be greater than or equal to 0",
-                    );
-                    return Err(ApiError::invalid(call.kind, key.1, &[cause]));
-                }
-                let mut new = old.clone();
-                match call.kind.custom().and_then(|it| it.scale.clone()) {
-                    Some(scale) => scale.replicas.set(&mut new, replicas.into()),
-                    None => new["spec"]["replicas"] = replicas.into(),
-                }
-                let revision = meta(&wanted, "resourceVersion");
-                if !revision.is_empty() {
-                    new["metadata"]["resourceVersion"] = revision.into();
-                }
-                self.updated(call.kind, "", old, new)
+                self.scaled(call, sub, &change, old)
             })?;
             match rewritten {
                 Rewritten::Stored(object) => scale_of(call.kind, &parsed(&object)?),
@@ -59,6 +58,70 @@ impl ApiServer {
             }
         };
         Ok(Answer::value(200, sub.type_id, &scale, call.form).into_response())
+    }
+    /// A workload with its scale changed.
+    fn scaled(
+        &self,
+        call: &Call<'_>,
+        sub: &Subresource,
+        change: &Change,
+        old: &Value,
+    ) -> Result<Value, ApiError> {
+        let expected = Expected::of_subresource(sub);
+        let api_version = call.kind.api_version();
+        let custom = call.kind.custom().and_then(|it| it.scale.clone());
+        let path =
+            custom.as_ref().map_or(".spec.replicas".to_owned(), |it| it.replicas.to_string());
+        let replicas: Vec<&str> = path.split('.').filter(|name| !name.is_empty()).collect();
+        let owners = ScaleFields { api_version: &api_version, replicas: &replicas };
+        let mut live = scale_of(call.kind, old);
+        set_managed_fields(&mut live, owners.of_scale(old));
+        let forms = Forms::of_subresource(sub);
+        let scale_version = crate::schema::api_version(sub.group, sub.version);
+        let books = FieldManager {
+            versions: &forms,
+            api_version: &scale_version,
+            kind: sub.kind,
+            subresource: sub.name,
+            reset: Reset::Nothing,
+            now: spelled(self.now()),
+        };
+        let typed = |value| self.typed(value, expected, FieldValidation::of(call.query)?);
+        let (wanted, manager) = match change {
+            Change::To { scale, manager } => (scale.clone(), Some(manager)),
+            Change::By { patch, manager } => {
+                (typed(patch.change(call, expected, &live)?)?.0, Some(manager))
+            }
+            Change::Applied(apply) => {
+                let scale = books.apply(&live, &apply.config, &apply.manager, apply.force)?;
+                (typed(scale)?.0, None)
+            }
+        };
+        let list = match manager {
+            Some(manager) => books.update(&live, &wanted, manager).unwrap_or_default(),
+            None => wanted["metadata"]["managedFields"].clone(),
+        };
+        let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let cause = Cause::invalid(
+                "spec.replicas",
+                &replicas.into(),
+                "must be greater than or equal to 0",
+            );
+            return Err(ApiError::invalid(call.kind, meta(old, "name"), &[cause]));
+        }
+        let mut new = old.clone();
+        match &custom {
+            Some(scale) => scale.replicas.set(&mut new, replicas.into()),
+            None => new["spec"]["replicas"] = replicas.into(),
+        }
+        set_managed_fields(&mut new, owners.of_workload(old, &list));
+        let revision = meta(&wanted, "resourceVersion");
+        if !revision.is_empty() {
+            new["metadata"]["resourceVersion"] = revision.into();
+        }
+        let write = Write { kind: call.kind, subresource: "", manager: None };
+        self.updated(write, old, new)
     }
 }
 

@@ -5,16 +5,17 @@ use serde_json::Value;
 
 use super::body::Body;
 use super::create::Expected;
+use super::managed::{Write, keep_times};
 use super::{Answer, ApiServer, Call, Rewritten};
 use crate::custom::definition;
 use crate::object::{meta, parsed};
-use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::{admit, defaults, event, validate};
 
 impl ApiServer {
     pub(super) fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let (kind, target) = (call.kind, call.target);
+        let manager = call.manager("UpdateOptions")?;
         let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
         let value = event::stored(kind, value);
         let name = meta(&value, "name");
@@ -36,11 +37,12 @@ impl ApiServer {
         }
         let key = (target.namespace.as_str(), target.name.as_str());
         let mut told = Vec::new();
+        let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
         let rewritten = self.rewrite(kind, key, call.query.dry_run()?, |old| {
             if definition::is(kind) {
                 told = definition::format_warnings(Some(old), &value);
             }
-            let new = self.updated(kind, &target.subresource, old, value.clone())?;
+            let new = self.updated(write, old, value.clone())?;
             self.check_escalation(call, Some(old), &new)?;
             Ok(new)
         })?;
@@ -51,11 +53,11 @@ impl ApiServer {
     /// The state after an update through a (sub)resource, checked. The new value must be typed.
     pub(super) fn updated(
         &self,
-        kind: &Kind,
-        subresource: &str,
+        write: Write<'_>,
         old: &Value,
         mut new: Value,
     ) -> Result<Value, ApiError> {
+        let Write { kind, subresource, .. } = write;
         let name = meta(old, "name");
         let revision = meta(&new, "resourceVersion");
         if !revision.is_empty() && revision != meta(old, "resourceVersion") {
@@ -70,6 +72,8 @@ impl ApiServer {
             return Err(ApiError::conflict(kind, "", name, &why));
         }
         defaults::apply(kind, &mut new);
+        self.enter(write, Some(old), &mut new);
+        ApiServer::readmit(kind, subresource, old, &mut new);
         admit::prepare_update(kind, subresource, old, &mut new);
         let causes = validate::update(kind, subresource, old, &new);
         if !causes.is_empty() {
@@ -78,6 +82,7 @@ impl ApiServer {
         if subresource == "resize" || kind.is("", "persistentvolumeclaims") {
             self.check_limits(kind, &new)?;
         }
+        keep_times(old, &mut new);
         Ok(new)
     }
 

@@ -1,0 +1,143 @@
+//! Server-side apply: a manager says what it wants of an object, which is made if it is not there.
+
+use std::borrow::Cow;
+
+use http::Response;
+use serde_json::Value;
+
+use super::body::Body;
+use super::create::{Expected, reading, yaml};
+use super::managed::{Write, field_manager, live, manager_causes};
+use super::patch::check_uid;
+use super::{Answer, ApiServer, Call};
+use crate::authorize::{Attributes, Resource, What};
+use crate::event;
+use crate::managed::Versions as _;
+use crate::object::{meta, meta_mut};
+use crate::request::FieldValidation;
+use crate::schema::describe;
+use crate::status::{ApiError, Cause};
+
+/// The media type of what is applied.
+pub(super) const MEDIA_TYPE: &str = "application/apply-patch+yaml";
+
+/// What is applied, and how.
+pub(super) struct Apply {
+    pub config: Value,
+    pub manager: String,
+    /// Takes fields that others own.
+    pub force: bool,
+}
+
+impl Apply {
+    pub fn read(call: &Call<'_>) -> Result<Apply, ApiError> {
+        let manager = call.query.get("fieldManager").unwrap_or_default();
+        let mut causes = manager_causes(manager);
+        if manager.is_empty() {
+            causes.push(Cause::required("fieldManager", "is required for apply patch"));
+        }
+        if !causes.is_empty() {
+            return Err(ApiError::invalid_write_options("PatchOptions", &causes));
+        }
+        let config = yaml(call.body).map_err(|error| {
+            ApiError::bad_request(format!("error decoding YAML: {}", error.message))
+        })?;
+        if !config.is_object() {
+            return Err(ApiError::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+                describe(&config)
+            )));
+        }
+        Ok(Apply { config, manager: manager.to_owned(), force: call.query.is_on("force") })
+    }
+}
+
+impl ApiServer {
+    pub(super) fn apply(&self, call: &Call<'_>, apply: &Apply) -> Result<Response<Body>, ApiError> {
+        let (kind, target) = (call.kind, call.target);
+        let key = (target.namespace.as_str(), target.name.as_str());
+        let dry_run = call.query.dry_run()?;
+        FieldValidation::of(call.query)?;
+        let write = Write { kind, subresource: &target.subresource, manager: None };
+        loop {
+            let missing = match self.stored(kind, key.0, key.1) {
+                Ok(_) => None,
+                Err(error) if error.code == 404 => Some(error),
+                Err(error) => return Err(error),
+            };
+            let Some(missing) = missing else {
+                let rewritten = self.rewrite(kind, key, dry_run, |old| {
+                    let value = self.applied(call, apply, Some(old))?;
+                    let new = self.updated(write, old, value)?;
+                    self.check_escalation(call, Some(old), &new)?;
+                    Ok(new)
+                });
+                match rewritten {
+                    // It went while we looked.
+                    Err(error) if error.code == 404 => continue,
+                    other => return self.rewritten_answer(call, other?, Vec::new()),
+                }
+            };
+            if !target.subresource.is_empty() {
+                return Err(missing);
+            }
+            // Who may only patch makes nothing.
+            self.authorize(&Attributes {
+                user: call.user,
+                verb: "create",
+                what: What::Resource(Resource {
+                    group: &target.group,
+                    resource: &target.resource,
+                    subresource: "",
+                    namespace: key.0,
+                    name: key.1,
+                }),
+            })?;
+            let mut value = self.applied(call, apply, None)?;
+            meta_mut(&mut value).remove("resourceVersion");
+            let uid = meta(&value, "uid");
+            if !uid.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(ApiError::conflict(kind, "", key.1, &why));
+            }
+            self.check_escalation(call, None, &value)?;
+            match self.create_value(write, key.0, value, dry_run) {
+                Err(error) if error.reason == "AlreadyExists" => {}
+                made => {
+                    let shown = event::shown(kind, made?);
+                    let answer = Answer::viewed(201, kind, &shown, call.form, self.now());
+                    return Ok(answer.into_response());
+                }
+            }
+        }
+    }
+
+    /// The state after an apply, typed and with its books.
+    fn applied(
+        &self,
+        call: &Call<'_>,
+        apply: &Apply,
+        old: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let kind = call.kind;
+        let forms = self.forms(kind);
+        let api_version = kind.api_version();
+        let books = field_manager(&forms, kind, &api_version, &call.target.subresource, self.now());
+        let live = match old {
+            Some(old) => live(kind, old),
+            None => Cow::Owned(forms.nothing(&api_version)),
+        };
+        let value = books.apply(&live, &apply.config, &apply.manager, apply.force)?;
+        let value = reading(value, Expected::of(kind)).map_err(|problem| {
+            let (object, form) = (books.described(&apply.config), books.form_name());
+            ApiError::unclassified(&format!(
+                "failed to convert new object ({object}) to proper version: unable to convert unstructured object to {form}: {problem}"
+            ))
+        })?;
+        call.check_identity(&value.value)?;
+        check_uid(kind, &live, &value.value)?;
+        Ok(event::stored(kind, value.value))
+    }
+}
