@@ -38,7 +38,7 @@ enum Chore {
     Scenarios(scenarios::Args),
     /// Hold fast answers against asking one by one, over random histories.
     Twin(twin::Args),
-    /// Measure decisions a second, all workloads or those whose name contains the text.
+    /// Measure decisions a second, all workloads or those whose name contains the text; `extender`: what it costs to ask one.
     Perf { name: Option<String> },
 }
 

@@ -70,6 +70,8 @@ pub async fn play(api: &Api, namespace: &str, script: &Script, case: &Case) -> R
         }
         tokio::time::sleep(PAUSE).await;
     }
+    let heard = settled(script).await;
+    pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
     let (reason, said) = match condition(&pod) {
         Some(condition) => (text(&condition["reason"]), text(&condition["message"])),
         None => ("", ""),
@@ -81,7 +83,6 @@ pub async fn play(api: &Api, namespace: &str, script: &Script, case: &Case) -> R
         format!("condition: {reason}: {said}"),
         format!("event: {}", message.unwrap_or_default()),
     ];
-    let heard = settled(script).await;
     let left = api.get_json(&pods).await?;
     let names = left["items"].as_array().into_iter().flatten();
     let mut names: Vec<&str> = names.map(|pod| text(&pod["metadata"]["name"])).collect();
