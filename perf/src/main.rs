@@ -1,21 +1,24 @@
 //! Measures decisions a second, in process and on one thread: queue, API and effects are not part of it; making the pod,
 //! deciding it and assuming it are.
 //!
-//! `loadmaster-perf [SUBSTRING] [--markdown]` runs the workloads whose name contains the text. Each runs twice in a fresh world: cold (the
-//! first pods of every template included) and preheated (after a fifth of the pods).
+//! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each runs twice in a fresh world: cold (the
+//! first pods of every template included) and preheated (after a fifth of the pods). `loadmaster-perf extender` measures what it costs to
+//! ask one.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
+mod extender;
 mod workload;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
-use loadmaster_engine::{Decision, Scheduler};
-use loadmaster_framework::{PodInfo, World};
-use loadmaster_sim::load::default_profile;
+use anyhow::{Context as _, Result, anyhow};
+use loadmaster_config::{Gates, check_value};
+use loadmaster_engine::{Decision, Profile, Scheduler};
+use loadmaster_framework::{PodInfo, Registry, World};
 use loadmaster_stdx::Rng;
+use serde_json::{Value, json};
 
 use crate::workload::{Kind, Source, Workload};
 
@@ -23,6 +26,11 @@ fn main() -> Result<()> {
     let mut wanted = String::new();
     for arg in std::env::args().skip(1) {
         wanted = arg;
+    }
+    match wanted.as_str() {
+        extender::SERVE => return extender::serve(),
+        "extender" => return extender::measure(),
+        _ => {}
     }
     println!("| workload | target/s | cold/s | preheated/s | ns each | placed | peak RSS MiB |");
     println!("| --- | --- | --- | --- | --- | --- | --- |");
@@ -32,6 +40,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// The only profile of a configuration with these extenders.
+fn profile_of(registry: &Registry, profile: Value, extenders: Value) -> Result<Arc<Profile>> {
+    let gates = Gates::default();
+    let config = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "profiles": [profile], "extenders": extenders});
+    let checked = check_value(config, registry, &gates);
+    let checked = checked.map_err(|errors| anyhow!("the configuration: {errors:?}"))?;
+    let profile = checked.profiles.first().context("a configuration without a profile")?;
+    Ok(Arc::new(Profile::new(profile, registry, &gates.framework())?))
+}
+
 struct Run {
     decisions: u32,
     placed: u32,
@@ -39,8 +58,13 @@ struct Run {
 }
 
 fn measure(workload: &Workload) -> Result<()> {
-    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree())?);
-    let mut world = workload::world(workload.n_nodes)?;
+    let registry = loadmaster_plugins::in_tree().with(sample_plugin::DEF);
+    let profile = match workload.kind {
+        Kind::SamplePlugin => workload::sample_plugin(),
+        _ => json!({}),
+    };
+    let profile = profile_of(&registry, profile, json!([]))?;
+    let mut world = workload::world(workload.n_nodes, workload.kind)?;
     let mut source = Source::new(workload.kind, &mut world, 1)?;
     let mut scheduler = Scheduler::new(profile, Rng::new(1));
     let mut assigned = Vec::new();

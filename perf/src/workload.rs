@@ -37,6 +37,8 @@ pub enum Kind {
     Different,
     /// 1,000 signatures, one after the other.
     RoundRobin,
+    /// All alike, for a third of the nodes, by a plugin that is asked node by node.
+    SamplePlugin,
 }
 
 /// All rows of the table.
@@ -98,6 +100,13 @@ pub const ALL: &[Workload] = &[
         target: 10_000,
     },
     Workload {
+        name: "with examples/sample-plugin, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 20_000,
+        kind: Kind::SamplePlugin,
+        target: 2_000,
+    },
+    Workload {
         name: "basic, 100,000 nodes",
         n_nodes: 100_000,
         n_pods: 200_000,
@@ -113,12 +122,21 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
+/// A profile with the plugin of examples/sample-plugin, for pods called `train-*`.
+pub fn sample_plugin() -> Value {
+    json!({
+        "plugins": {"multiPoint": {"enabled": [{"name": "sample-plugin"}]}},
+        "pluginConfig": [{"name": "sample-plugin",
+            "args": {"node_label": "example.com/pool/gold", "workload_name": "train"}}],
+    })
+}
+
 /// A world of unequal nodes in three zones, each with one pod.
-pub fn world(n_nodes: u32) -> anyhow::Result<World> {
+pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
     let mut world = World::default();
     let base: Pod = serde_json::from_value(pod(json!({"app": "base"}), 50, json!({})))?;
     for i in 0..n_nodes {
-        let row = world.set_node(Arc::new(node(i)));
+        let row = world.set_node(Arc::new(node(i, kind)));
         let mut own = world.parse(&base)?;
         own.name = format!("base-{i}").into();
         own.uid = own.name.clone();
@@ -128,7 +146,7 @@ pub fn world(n_nodes: u32) -> anyhow::Result<World> {
 }
 
 /// One of eight shapes, 4 to 32 CPU.
-fn node(i: u32) -> Node {
+fn node(i: u32, kind: Kind) -> Node {
     let mut node = Node::default();
     let name = format!("node-{i}");
     let labels = [
@@ -138,7 +156,10 @@ fn node(i: u32) -> Node {
         ("node.kubernetes.io/instance-type", "general"),
         ("topology.kubernetes.io/zone", ["zone-a", "zone-b", "zone-c"][i as usize % 3]),
     ];
-    node.metadata.labels = labels.into_iter().map(|(key, value)| (key, Str::new(value))).collect();
+    let pool =
+        (kind == Kind::SamplePlugin && i.is_multiple_of(3)).then_some(("example.com/pool", "gold"));
+    node.metadata.labels =
+        labels.into_iter().chain(pool).map(|(key, value)| (key, Str::new(value))).collect();
     let cpu = 4 * (1 + i64::from(i.wrapping_mul(2_654_435_761) >> 16) % 8);
     let amounts = [
         ("cpu", Quantity::from_value(cpu)),
@@ -206,7 +227,7 @@ impl Source {
     /// Parses the pool.
     pub fn new(kind: Kind, world: &mut World, seed: u64) -> anyhow::Result<Source> {
         let manifests: Vec<Value> = match kind {
-            Kind::Basic | Kind::BasicWithDeletes => vec![basic(0)],
+            Kind::Basic | Kind::BasicWithDeletes | Kind::SamplePlugin => vec![basic(0)],
             Kind::Spread => vec![spread(0)],
             Kind::AntiAffinity => (0..20).map(anti_affinity).collect(),
             Kind::Affinity => (0..10).map(affinity).collect(),
@@ -229,7 +250,11 @@ impl Source {
     /// The next pod. Making its template counts as part of the decision where no two pods are alike.
     pub fn next(&mut self, world: &mut World) -> anyhow::Result<PodInfo> {
         self.n_made += 1;
-        let name: Box<str> = format!("pod-{}", self.n_made).into();
+        let name = match self.kind {
+            Kind::SamplePlugin => format!("train-{}", self.n_made),
+            _ => format!("pod-{}", self.n_made),
+        };
+        let name: Box<str> = name.into();
         let template = match self.kind {
             Kind::Different => {
                 let cpu = 20 + u64::from(self.n_made) % 211;

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use loadmaster::SchedulerCommand;
 use loadmaster::framework::points::PreFlight;
 use loadmaster::framework::request::{Input, Step};
 use loadmaster::framework::*;
@@ -12,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const NAME: &str = "sample-plugin";
-const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Args>) };
+/// What a program is given to have the plugin.
+pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Args>) };
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -106,12 +106,9 @@ impl PreBind for Sample {
     }
 }
 
-fn main() -> std::process::ExitCode {
-    SchedulerCommand::new().with_plugin(DEF).run()
-}
-
 #[cfg(test)]
 mod tests {
+    use loadmaster::SchedulerCommand;
     use loadmaster::framework::testkit::{Bench, BenchError};
     use serde_json::json;
 

@@ -1,0 +1,7 @@
+//! kube-scheduler's command line, with the plugin of this crate.
+
+use loadmaster::SchedulerCommand;
+
+fn main() -> std::process::ExitCode {
+    SchedulerCommand::new().with_plugin(sample_plugin::DEF).run()
+}
