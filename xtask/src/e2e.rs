@@ -4,11 +4,15 @@
 //! else running: no kubelets, no controllers. Nodes and pods are objects only.
 
 mod beside;
+mod churn;
+mod conformance;
 mod control_plane;
 mod drain;
 mod extender;
 mod gang;
 mod gpushare;
+mod histories;
+mod kill_writes;
 mod rbac;
 mod record;
 mod replicas;
@@ -55,6 +59,12 @@ enum What {
     ControlPlane(Stay),
     /// Two schedulers on one cluster, each with its own pods, for the same nodes.
     Beside(beside::Args),
+    /// Let two informers follow a day of changes on a server that goes wrong.
+    Churn(churn::Args),
+    /// Play the same cases on a real API server and on the embedded one.
+    Conformance(conformance::Args),
+    /// Kill an embedded API server again and again while clients write, and check what is left.
+    KillWrites(kill_writes::Args),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
     /// Record runs, replay them, and compare the binds with what the cluster has in the end.
@@ -114,6 +124,9 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Build => programs::build(&Program::ALL).map(|()| true),
         What::ControlPlane(stay) => control_plane(stay).await,
         What::Beside(args) => beside::run(args).await,
+        What::Churn(args) => churn::run(args).await,
+        What::Conformance(args) => conformance::run(args).await,
+        What::KillWrites(args) => kill_writes::run(args).await,
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
         What::Record(args) => record::run(args).await,

@@ -1,6 +1,7 @@
 //! What upstream fills in where a client said nothing. Types are visited wherever they occur, so that a pod template has
 //! the same defaults in every workload.
 
+use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
 use crate::object::{entries, members_mut, meta_mut};
@@ -8,8 +9,23 @@ use crate::schema::{Kind, Schema, Shape, TypeId, schema};
 
 /// Fills in the defaults of an object and of everything in it.
 pub fn apply(kind: &Kind, value: &mut Value) {
+    if kind.is("", "secrets") {
+        encode_texts(value);
+    }
     if let Value::Object(members) = value {
         visit(schema(), kind.type_id, members);
+    }
+}
+
+/// `stringData` is written and never read: its texts become entries of `data`.
+fn encode_texts(secret: &mut Value) {
+    let texts = members_mut(secret).remove("stringData");
+    let Some(Value::Object(texts)) = texts else { return };
+    let data = inner(members_mut(secret), "data");
+    for (key, text) in &texts {
+        let bytes = text.as_str().unwrap_or_default();
+        let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
+        data.insert(key.clone(), encoded.into());
     }
 }
 

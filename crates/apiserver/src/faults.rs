@@ -43,8 +43,9 @@ pub struct Rule {
     drop: f64,
     /// It is done, and the client does not learn it: the connection breaks, or the answer is 504.
     lose: f64,
-    /// The answer, or a watch, breaks off within its body.
+    /// The answer, or a watch, breaks off within the first `cutBytes` of its body.
     cut: f64,
+    cut_bytes: u64,
     /// 410: a watch from a revision, at once or after some events, and a list that is to be continued.
     expire: f64,
     /// Parts of a watch come up to `lateMs` later, in order.
@@ -66,6 +67,7 @@ impl Default for Rule {
             drop: 0.0,
             lose: 0.0,
             cut: 0.0,
+            cut_bytes: 8 * 1024,
             expire: 0.0,
             late: 0.0,
             late_ms: 500,
@@ -267,7 +269,7 @@ impl Rule {
             fate,
             stream: Stream {
                 rng: rng.split("stream"),
-                cut_after: cut.then(|| below("cut, where", 8 * 1024)),
+                cut_after: cut.then(|| below("cut, where", self.cut_bytes)),
                 expire_after: (is_watch && expires).then(|| below("expire, where", 20)),
                 late: if is_watch { self.late } else { 0.0 },
                 late_ms: self.late_ms,

@@ -173,6 +173,11 @@ pub fn selectable_fingerprint() -> u32 {
     crc32fast::hash(format!("{SELECTABLE:?}").as_bytes())
 }
 
+/// Whether selectors may name fields beside those of metadata.
+pub fn has_fields(kind: &Kind) -> bool {
+    kind.custom().is_some() || !selectable(kind).is_empty()
+}
+
 /// The field a selector names.
 pub fn selectable_field(kind: &Kind, name: &str) -> Option<Field> {
     match name {

@@ -4,7 +4,7 @@ use http::{HeaderMap, Method, header};
 use loadmaster_stdx::Map;
 
 use crate::proto;
-use crate::status::ApiError;
+use crate::status::{ApiError, Cause};
 
 /// A path below `/api` or `/apis` that names a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,34 @@ impl Query {
         text.parse().map(Some).map_err(|_| {
             ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
         })
+    }
+
+    /// Refuses values of `dryRun` and `fieldValidation` that there are not.
+    ///
+    /// # Errors
+    ///
+    /// 422 in the name of the verb's options.
+    pub fn check_options(&self, verb: &str) -> Result<(), ApiError> {
+        let options = match verb {
+            "create" => "CreateOptions",
+            "update" => "UpdateOptions",
+            "patch" => "PatchOptions",
+            "delete" | "deletecollection" => "DeleteOptions",
+            _ => return Ok(()),
+        };
+        let refuse = |cause| Err(ApiError::invalid_options_of(options, &cause));
+        let dry_runs = self.all("dryRun");
+        if dry_runs.iter().any(|it| !matches!(it.as_str(), "" | "All")) {
+            return refuse(Cause::not_supported("dryRun", &dry_runs.into(), &["All"]));
+        }
+        match self.get("fieldValidation") {
+            None | Some("Ignore" | "Warn" | "Strict") => Ok(()),
+            Some(other) => refuse(Cause::not_supported(
+                "fieldValidation",
+                &other.into(),
+                &["", "Ignore", "Strict", "Warn"],
+            )),
+        }
     }
 
     /// Whether nothing is to be written.

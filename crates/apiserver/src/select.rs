@@ -4,7 +4,7 @@ use loadmaster_api::selector::Requirement;
 use loadmaster_api::{LabelSelector, Labels, Selector, Str};
 use serde_json::Value;
 
-use crate::object::selectable_field;
+use crate::object::{has_fields, selectable_field};
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::status::ApiError;
@@ -42,8 +42,12 @@ fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldTest>, ApiError> {
                 "unable to find a valid field selector in {text:?}: invalid selector: {text:?}; can't understand {term:?}"
             ))
         })?;
-        let field = selectable_field(kind, name)
-            .ok_or_else(|| ApiError::bad_request(format!("field label not supported: {name}")))?;
+        let field = selectable_field(kind, name).ok_or_else(|| {
+            ApiError::bad_request(match has_fields(kind) {
+                true => format!("field label not supported: {name}"),
+                false => format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
+            })
+        })?;
         tests.push(FieldTest { field, equals, value: value.into() });
     }
     Ok(tests)

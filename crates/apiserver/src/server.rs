@@ -263,6 +263,7 @@ impl ApiServer {
             .ok_or_else(ApiError::no_such_resource)?;
         let verb = asked.verb.ok_or_else(ApiError::method_not_allowed)?;
         self.check_verb(kind, target, verb)?;
+        asked.query.check_options(verb)?;
         let is_typed = kind.custom.is_none() || target.subresource == "scale";
         let call = Call {
             user: &acting.user,
@@ -296,6 +297,9 @@ impl ApiServer {
         };
         if misplaced {
             return Err(ApiError::no_such_resource());
+        }
+        if target.name.is_empty() && matches!(verb, "update" | "patch") {
+            return Err(ApiError::method_not_allowed());
         }
         let verbs = match target.subresource.as_str() {
             "" => &kind.verbs,

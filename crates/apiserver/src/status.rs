@@ -256,6 +256,18 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).with(json!({"causes": causes}))
     }
 
+    /// 409 for a deletion of another object or version; named by its kind, not its resource.
+    pub fn precondition(kind: &Kind, name: &str, why: &str) -> ApiError {
+        let shown = match kind.group.as_ref() {
+            "" => kind.kind.to_string(),
+            group => format!("{}.{group}", kind.kind),
+        };
+        let message = format!("Operation cannot be fulfilled on {shown} {name:?}: {why}");
+        let mut details = details(kind, name);
+        details["kind"] = kind.kind.to_string().into();
+        ApiError::new(409, "Conflict", message).with(details)
+    }
+
     /// 410 for a list or watch at a forgotten revision.
     pub fn expired(message: impl Into<String>) -> ApiError {
         ApiError::new(410, "Expired", message)
@@ -339,10 +351,24 @@ impl ApiError {
 
     /// 422 for parameters of a list or watch.
     pub fn invalid_options(cause: &Cause) -> ApiError {
-        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {}", cause.text());
+        ApiError::invalid_options_of("ListOptions", cause)
+    }
+
+    /// 422 for parameters of a request.
+    pub fn invalid_options_of(options: &str, cause: &Cause) -> ApiError {
+        let message = format!("{options}.meta.k8s.io \"\" is invalid: {}", cause.text());
         ApiError::new(422, "Invalid", message).with(json!({
             "group": "meta.k8s.io",
-            "kind": "ListOptions",
+            "kind": options,
+            "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field}],
+        }))
+    }
+
+    /// 422 for a patch that leads to what is not an object of the kind.
+    pub fn invalid_patch(why: &str) -> ApiError {
+        let cause = Cause::invalid("patch", &Value::Null, why);
+        let message = format!(" \"\" is invalid: {}", cause.text());
+        ApiError::new(422, "Invalid", message).with(json!({
             "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field}],
         }))
     }

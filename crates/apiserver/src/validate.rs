@@ -23,6 +23,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
     let spec = &value["spec"];
     match (kind.group, kind.resource) {
         ("", "pods") => pod::spec(spec, "spec", &mut causes),
+        ("", "configmaps" | "secrets") => data_keys(value, &mut causes),
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
             workload(value, &mut causes);
         }
@@ -60,6 +61,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         return causes;
     }
     let mut causes = create(kind, new);
+    finalizers(old, new, &mut causes);
     match (kind.group, kind.resource) {
         ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
         ("apps", "deployments" | "replicasets" | "daemonsets") => {
@@ -122,6 +124,45 @@ fn stateful_set_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 
 /// Resources whose names are labels of DNS.
 const NAMED_BY_LABEL: &[&str] = &["namespaces", "services"];
+
+/// Keys become names of files.
+fn data_keys(value: &Value, causes: &mut Vec<Cause>) {
+    for field in ["data", "binaryData"] {
+        for key in value[field].as_object().into_iter().flatten().map(|(key, _)| key) {
+            let is_allowed = |it: char| it.is_ascii_alphanumeric() || "-._".contains(it);
+            let path = || format!("{field}[{key}]");
+            if key.is_empty() || !key.chars().all(is_allowed) {
+                let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+                causes.push(Cause::invalid(path(), &key.as_str().into(), why));
+            } else if matches!(key.as_str(), "." | "..") || key.starts_with("..") {
+                let why = if key.len() <= 2 {
+                    format!("must not be '{key}'")
+                } else {
+                    "must not start with '..'".to_owned()
+                };
+                causes.push(Cause::invalid(path(), &key.as_str().into(), &why));
+            }
+        }
+    }
+}
+
+/// Nobody may take hold of what is going.
+fn finalizers(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let (before, after) = (&old["metadata"], &new["metadata"]);
+    if before["deletionTimestamp"].is_null() {
+        return;
+    }
+    let known = entries(&before["finalizers"]);
+    let added = entries(&after["finalizers"]).iter().filter(|it| !known.contains(it));
+    let added: Vec<String> = added.map(ToString::to_string).collect();
+    if !added.is_empty() {
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.join(", ")
+        );
+        causes.push(Cause::forbidden("metadata.finalizers", &why));
+    }
+}
 
 fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();

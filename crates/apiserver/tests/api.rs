@@ -183,7 +183,7 @@ fn refusals() {
         PODS.trim_end_matches("/pods"),
         json!({"preconditions": {"uid": "x"}}),
         &expect![[
-            r#"409 Conflict: Operation cannot be fulfilled on namespaces "default": Precondition failed: UID in precondition: x, UID in object meta: 6f9b6dae-6f4c-47a8-aac2-ce17a5794a3b"#
+            r#"403 Forbidden: namespaces "default" is forbidden: this namespace may not be deleted"#
         ]],
     );
 }

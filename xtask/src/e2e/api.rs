@@ -32,18 +32,29 @@ pub struct Answer {
 impl Api {
     /// As the user of this kubeconfig file.
     pub async fn new(kubeconfig: &Path) -> Result<Api> {
+        Api::of_kubeconfig(kubeconfig, true).await
+    }
+
+    /// The same, and every request is made once, whatever becomes of it.
+    pub async fn once(kubeconfig: &Path) -> Result<Api> {
+        Api::of_kubeconfig(kubeconfig, false).await
+    }
+
+    async fn of_kubeconfig(kubeconfig: &Path, retries: bool) -> Result<Api> {
         let file = Kubeconfig::read_from(kubeconfig)
             .with_context(|| format!("reading {}", kubeconfig.display()))?;
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-        let config = config.with_context(|| format!("using {}", kubeconfig.display()))?;
+        let mut config = config.with_context(|| format!("using {}", kubeconfig.display()))?;
+        config.default_retry = retries;
         let client = Client::try_from(config).context("making a client")?;
         Ok(Api { client })
     }
 
-    /// As the bearer of a token, or as nobody, at a server whose certificate nobody signed.
+    /// As the bearer of a token, or as nobody, at a server whose certificate nobody signed; every request is made once.
     pub fn unverified(url: &str, token: Option<&str>) -> Result<Api> {
         let mut config = Config::new(url.parse().with_context(|| format!("reading {url}"))?);
         config.accept_invalid_certs = true;
+        config.default_retry = false;
         config.auth_info.token = token.map(|token| token.to_owned().into());
         let client = Client::try_from(config).context("making a client")?;
         Ok(Api { client })
@@ -84,8 +95,20 @@ impl Api {
 
     /// Any request with any answer.
     pub async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Answer> {
+        self.ask_as(method, path, body, "application/json", "application/json").await
+    }
+
+    /// The same, with media types of body and answer.
+    pub async fn ask_as(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        content_type: &str,
+        accept: &str,
+    ) -> Result<Answer> {
         let exchange = async {
-            let response = self.send(&method, path, body, "application/json").await?;
+            let response = self.send_as(&method, path, body, content_type, accept).await?;
             let status = response.status().as_u16();
             let body = response.into_body().collect().await;
             let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes().to_vec();
@@ -106,8 +129,19 @@ impl Api {
         body: Vec<u8>,
         accept: &str,
     ) -> Result<http::Response<Body>> {
+        self.send_as(method, path, body, "application/json", accept).await
+    }
+
+    async fn send_as(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+        content_type: &str,
+        accept: &str,
+    ) -> Result<http::Response<Body>> {
         let request = Request::builder().method(method).uri(path).header("accept", accept);
-        let request = request.header("content-type", "application/json");
+        let request = request.header("content-type", content_type);
         let request = request.body(Body::from(body)).context("making a request")?;
         self.client.send(request).await.context("talking to the API server")
     }

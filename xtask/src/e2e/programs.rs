@@ -16,16 +16,19 @@ pub enum Program {
     KubeScheduler,
     KubeControllerManager,
     Kubectl,
+    /// Ours: client-go's informers, which tell what they believe.
+    Informer,
 }
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 5] = [
+    pub const ALL: [Program; 6] = [
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeScheduler,
         Program::KubeControllerManager,
         Program::Kubectl,
+        Program::Informer,
     ];
 
     /// The name of the binary.
@@ -36,6 +39,7 @@ impl Program {
             Program::KubeScheduler => "kube-scheduler",
             Program::KubeControllerManager => "kube-controller-manager",
             Program::Kubectl => "kubectl",
+            Program::Informer => "informer",
         }
     }
 

@@ -25,18 +25,38 @@ pub(super) struct Writer<S> {
     folder: Folder,
     fingerprint: u32,
     compaction: Compaction,
-    is_compacting: bool,
+    /// Writes a snapshot.
+    snapshot: Option<std::thread::JoinHandle<()>>,
     buffer: Vec<u8>,
 }
 
 impl<S: Source> Writer<S> {
     pub fn new(source: S, folder: Folder, fingerprint: u32, compaction: Compaction) -> Writer<S> {
-        Writer { source, folder, fingerprint, compaction, is_compacting: false, buffer: Vec::new() }
+        Writer { source, folder, fingerprint, compaction, snapshot: None, buffer: Vec::new() }
     }
 
     /// Writes until the store is gone or the journal is closed.
     pub fn run(
         mut self,
+        inbox: &mpsc::Receiver<Wake>,
+        wake: &mpsc::Sender<Wake>,
+        durable: &watch::Sender<u64>,
+    ) -> Result<(), DataError> {
+        let written = self.write_all(inbox, wake, durable);
+        // Whoever opens the folder next has it to himself.
+        if let Some(snapshot) = self.snapshot.take() {
+            let _ = snapshot.join();
+            for wake in inbox.try_iter() {
+                if let Wake::Snapshot(done) = wake {
+                    self.compacted(done?)?;
+                }
+            }
+        }
+        written
+    }
+
+    fn write_all(
+        &mut self,
         inbox: &mpsc::Receiver<Wake>,
         wake: &mpsc::Sender<Wake>,
         durable: &watch::Sender<u64>,
@@ -53,7 +73,7 @@ impl<S: Source> Writer<S> {
             }
             let log_bytes = self.folder.log.as_ref().map_or(0, |log| log.bytes);
             let enough = self.compaction.log_bytes_min.max(self.folder.snapshot_bytes);
-            let compacts = !self.is_compacting && !is_closing && log_bytes > enough;
+            let compacts = self.snapshot.is_none() && !is_closing && log_bytes > enough;
             let Some(taken) = self.source.take(compacts) else { return Ok(()) };
             self.write(&taken, durable)?;
             if let Some((revision, objects)) = taken.whole {
@@ -109,10 +129,9 @@ impl<S: Source> Writer<S> {
         wake: mpsc::Sender<Wake>,
     ) -> Result<(), DataError> {
         self.folder.begin_log(revision, self.fingerprint)?;
-        self.is_compacting = true;
         let (folder, fingerprint) = (self.folder.path().to_owned(), self.fingerprint);
         #[expect(clippy::disallowed_methods, reason = "a shell: it waits for the disk")]
-        std::thread::spawn(move || {
+        let snapshot = std::thread::spawn(move || {
             let records = objects
                 .into_iter()
                 .map(|(table, object)| Record::of_object(&names[table.index()], &object));
@@ -120,11 +139,12 @@ impl<S: Source> Writer<S> {
             // If nobody listens any more, the files wait for the next start.
             let _ = wake.send(Wake::Snapshot(written.map(|bytes| (revision, bytes))));
         });
+        self.snapshot = Some(snapshot);
         Ok(())
     }
 
     fn compacted(&mut self, (revision, bytes): (u64, u64)) -> Result<(), DataError> {
-        self.is_compacting = false;
+        self.snapshot = None;
         self.folder.snapshot_bytes = bytes;
         self.folder.forget_before(revision)
     }

@@ -81,6 +81,16 @@ impl At {
         result
     }
 
+    /// Steps to an entry of a map: Go names it in no type error.
+    fn key<T>(&mut self, key: &str, run: impl FnOnce(&mut At) -> T) -> T {
+        let mark = self.indexed.len();
+        self.indexed.push('.');
+        self.indexed.push_str(key);
+        let result = run(self);
+        self.indexed.truncate(mark);
+        result
+    }
+
     fn entry<T>(&mut self, index: usize, run: impl FnOnce(&mut At) -> T) -> T {
         let mark = self.indexed.len();
         self.indexed.push_str(&format!("[{index}]"));
@@ -196,7 +206,7 @@ impl Reader<'_> {
                 let mut out = JsonMap::new();
                 for (key, entry) in members {
                     let entry = if entry.is_null() { zero(inner) } else { entry };
-                    let entry = at.within(&key, |at| self.value(inner, entry, owner, at))?;
+                    let entry = at.key(&key, |at| self.value(inner, entry, owner, at))?;
                     out.insert(key, entry);
                 }
                 Ok(Value::Object(out))

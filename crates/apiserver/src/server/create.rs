@@ -207,7 +207,7 @@ impl ApiServer {
             ));
         }
         if !meta(value, "resourceVersion").is_empty() {
-            return Err(ApiError::bad_request(
+            return Err(ApiError::unclassified(
                 "resourceVersion should not be set on objects to be created",
             ));
         }
@@ -221,6 +221,9 @@ impl ApiServer {
             // Names of services and the like have 63 bytes.
             let kept: String = prefix.chars().take(58).collect();
             name = format!("{kept}{suffix}");
+        }
+        if name.is_empty() && kind.is("", "limitranges") {
+            name.clone_from(&uid);
         }
         if name.is_empty() {
             let cause = Cause::required("metadata.name", "name or generateName is required");

@@ -14,7 +14,7 @@ use crate::object::{draft, entries, meta, meta_mut, parsed};
 use crate::request::content_type;
 use crate::schema::{Kind, read, schema};
 use crate::select::filter;
-use crate::status::{ApiError, deleted as deleted_status};
+use crate::status::{ApiError, Cause, deleted as deleted_status};
 use crate::store::{Expect, Object, Refused, Span};
 use crate::{event, proto};
 
@@ -42,10 +42,20 @@ impl Deletion {
         if let Some(policy) = &propagation
             && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan")
         {
-            return Err(ApiError::bad_request(format!(
-                "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-            )));
+            let supported = ["Foreground", "Background", "Orphan", "nil"];
+            return Err(ApiError::invalid_options_of(
+                "DeleteOptions",
+                &Cause::not_supported("propagationPolicy", &policy.as_str().into(), &supported),
+            ));
         }
+        if orphans.is_some() && options["propagationPolicy"].is_string() {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            let cause = Cause::invalid("propagationPolicy", &options["propagationPolicy"], why);
+            return Err(ApiError::invalid_options_of("DeleteOptions", &cause));
+        }
+        // Before there was a choice, these left their pods alone, and still do unless they are told otherwise.
+        let leaves_pods = call.kind.is("", "replicationcontrollers");
+        let propagation = propagation.or(leaves_pods.then(|| "Orphan".to_owned()));
         Ok(Deletion {
             grace: options["gracePeriodSeconds"]
                 .as_i64()
@@ -85,6 +95,9 @@ pub(super) fn is_done(value: &Value) -> bool {
         && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
         && (value["kind"] != "Namespace" || entries(&value["spec"]["finalizers"]).is_empty())
 }
+
+/// Namespaces that stay.
+const IMMORTAL: &[&str] = &["default", "kube-system", "kube-public"];
 
 /// Kinds that are answered with their last state, not with a `Status`.
 const RETURNED: &[&str] = &[
@@ -126,6 +139,10 @@ impl ApiServer {
         }
         let deletion = Deletion::of(call)?;
         let target = call.target;
+        if call.kind.is("", "namespaces") && IMMORTAL.contains(&target.name.as_str()) {
+            let why = "this namespace may not be deleted";
+            return Err(ApiError::forbidden(call.kind, &target.name, why));
+        }
         let deleted = self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
         let now = self.now();
         let answer = match deleted {
@@ -292,17 +309,19 @@ fn grace_seconds(kind: &Kind, old: &Value, deletion: &Deletion) -> i64 {
 }
 
 fn check_preconditions(kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(), ApiError> {
-    let checks =
-        [("UID", "uid", &deletion.uid), ("ResourceVersion", "resourceVersion", &deletion.revision)];
-    for (label, field, wanted) in checks {
+    let checks = [
+        ("UID", "uid", &deletion.uid, "deleted and then recreated"),
+        ("ResourceVersion", "resourceVersion", &deletion.revision, "modified"),
+    ];
+    for (label, field, wanted, perhaps) in checks {
         let found = meta(old, field);
         if let Some(wanted) = wanted
             && wanted != found
         {
             let why = format!(
-                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+                "the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). The object might have been {perhaps}"
             );
-            return Err(ApiError::conflict(kind, "", meta(old, "name"), &why));
+            return Err(ApiError::precondition(kind, meta(old, "name"), &why));
         }
     }
     Ok(())

@@ -78,6 +78,12 @@ impl ApiServer {
         let filter = filter(call.kind, call.query)?;
         let limit = call.query.number::<usize>("limit")?.unwrap_or(0);
         let token = call.query.get("continue").map(read_token).transpose()?;
+        let revision = call.query.get("resourceVersion").unwrap_or("0");
+        if token.is_some() && revision != "0" {
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
         let (wanted, after) = match &token {
             Some((revision, after)) => (Wanted::Exactly(*revision), Some(after.as_str())),
             None => (wanted_revision(call, limit)?, None),
@@ -210,7 +216,7 @@ enum Render {
 impl Render {
     fn render(self, kind: &Kind, object: &Object) -> Bytes {
         if matches!(self, Render::Whole) && !event::is_other(kind) {
-            return object.json().clone();
+            return within_list(kind, object.json());
         }
         let Ok(value) = parsed(object) else { return object.json().clone() };
         let value = event::shown(kind, value);
@@ -220,6 +226,15 @@ impl Render {
             Render::Row { include, now } => table::row(kind, &value, now, include),
         };
         shown.to_string().into()
+    }
+}
+
+/// In a list only custom objects say what they are: the list says it of all others. It stands at their beginning.
+fn within_list(kind: &Kind, json: &Bytes) -> Bytes {
+    let said = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind, kind.api_version());
+    match json.strip_prefix(said.as_bytes()) {
+        Some(rest) if kind.custom().is_none() => [b"{", rest].concat().into(),
+        _ => json.clone(),
     }
 }
 

@@ -85,7 +85,7 @@ impl Patch {
             }
             Patch::Strategic(patch) => {
                 value = strategic::apply(schema(), expected.type_id, value, patch)
-                    .map_err(|problem| ApiError::bad_request(problem.to_string()))?;
+                    .map_err(|problem| ApiError::invalid_patch(&problem.to_string()))?;
             }
         }
         call.check_identity(&value)?;
@@ -128,6 +128,14 @@ pub(super) fn check_uid(kind: &Kind, old: &Value, new: &Value) -> Result<(), Api
     Err(ApiError::invalid(kind, meta(old, "name"), &[cause(), cause()]))
 }
 
+/// What a patch leads to is refused as the patch.
+fn after_patch(error: ApiError) -> ApiError {
+    match error.code {
+        400 => ApiError::invalid_patch(&error.message),
+        _ => error,
+    }
+}
+
 impl ApiServer {
     pub(super) fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
         let patch = match Patch::read(call)? {
@@ -147,7 +155,7 @@ impl ApiServer {
         let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
             let shown = event::shown(call.kind, old.clone());
             let value = patch.change(call, expected, &shown)?;
-            let (value, told) = self.typed(value, expected, validation)?;
+            let (value, told) = self.typed(value, expected, validation).map_err(after_patch)?;
             warnings = told;
             check_uid(call.kind, &shown, &value)?;
             let new = self.updated(write, old, event::stored(call.kind, value))?;

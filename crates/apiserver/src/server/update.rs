@@ -60,6 +60,10 @@ impl ApiServer {
         let Write { kind, subresource, .. } = write;
         let name = meta(old, "name");
         let revision = meta(&new, "resourceVersion");
+        if !revision.is_empty() && revision.parse::<u64>().is_err() {
+            let why = format!("strconv.ParseUint: parsing {revision:?}: invalid syntax");
+            return Err(ApiError::unclassified(&why));
+        }
         if !revision.is_empty() && revision != meta(old, "resourceVersion") {
             return Err(ApiError::modified(kind, name));
         }

@@ -127,7 +127,12 @@ enum Start {
 
 impl Start {
     fn of(call: &Call<'_>) -> Result<Start, ApiError> {
-        let revision = call.query.get("resourceVersion").map(revision_of).transpose()?;
+        let revision = call.query.get("resourceVersion").map(revision_of).transpose();
+        // Upstream's watch cache reads it, whose errors nobody classifies.
+        let unclassified = |error: ApiError| {
+            ApiError::unclassified(error.message.trim_start_matches("invalid resource version: "))
+        };
+        let revision = revision.map_err(unclassified)?;
         let wants_initial = call.query.get("sendInitialEvents");
         let given_match = call.query.get("resourceVersionMatch");
         if wants_initial.is_none() && given_match.is_some() {
