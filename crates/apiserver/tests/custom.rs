@@ -133,6 +133,10 @@ fn a_definition_is_served_at_once() {
         conditions.iter().filter(|it| it["status"] == "True").map(|it| &it["type"]).collect();
     assert_eq!(held, ["NamesAccepted", "Established"]);
     assert_eq!(crd["spec"]["names"]["listKind"], "GangList");
+    let as_table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = bytes(send(&server, Method::GET, CRDS, &as_table, ""));
+    let table: Value = serde_json::from_slice(&table).expect("JSON");
+    assert_eq!(table["columnDefinitions"][1]["name"], "Created At");
 
     let group = get(&server, "/apis/e.io");
     assert_eq!(group["preferredVersion"]["version"], "v1");

@@ -11,6 +11,7 @@ use crate::server::selector_text;
 
 /// Columns by group and resource.
 pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
+    ("apiextensions.k8s.io", "customresourcedefinitions", CREATED_AT),
     ("rbac.authorization.k8s.io", "roles", CREATED_AT),
     ("rbac.authorization.k8s.io", "clusterroles", CREATED_AT),
     ("rbac.authorization.k8s.io", "rolebindings", BINDING),
