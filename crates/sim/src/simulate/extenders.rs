@@ -166,7 +166,7 @@ impl Extenders {
             Question::Filter(nodes) => {
                 let mut result = ExtenderFilterResult::default();
                 let mut left = Vec::new();
-                for node in nodes {
+                for node in nodes.iter() {
                     match if is_whim { rng.below(5) } else { 0 } {
                         0..=2 => left.push(node.to_string()),
                         3 => drop(result.failed_nodes.insert(node.to_string(), "full".to_owned())),
