@@ -1,6 +1,6 @@
 //! What the controllers of workloads share: which pods count, whose they are, and how they come from a template.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -321,20 +321,17 @@ pub(crate) fn sort_for_deletion(pods: &mut [&Pod], related: &[&Pod], now: Timest
         *crowd.entry(node_of(pod)).or_default() += 1;
     }
     let rank = |pod: &Pod| crowd.get(node_of(pod)).copied().unwrap_or(0);
-    pods.sort_by(|a, b| {
-        let assigned = |pod: &Pod| !node_of(pod).is_empty();
-        assigned(a)
-            .cmp(&assigned(b))
-            .then_with(|| phase_order(a).cmp(&phase_order(b)))
-            .then_with(|| is_ready(a).cmp(&is_ready(b)))
-            .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
-            .then_with(|| rank(b).cmp(&rank(a)))
-            .then_with(|| younger(ready_since(a), ready_since(b), (a, b), now))
-            .then_with(|| restarts(b).cmp(&restarts(a)))
-            .then_with(|| {
-                let made = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-                younger(made(a), made(b), (a, b), now)
-            })
+    // Upstream compares uids as soon as two times differ, which is no order: three pods can each come before the next.
+    pods.sort_by_cached_key(|pod| {
+        let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (
+            (!node_of(pod).is_empty(), phase_order(pod), is_ready(pod), deletion_cost(pod)),
+            Reverse(rank(pod)),
+            age_scale(ready_since(pod), now),
+            Reverse(restarts(pod)),
+            age_scale(made, now),
+            pod.metadata.uid.clone(),
+        )
     });
 }
 
@@ -370,28 +367,11 @@ fn restarts(pod: &Pod) -> (i32, i32) {
     (regular.unwrap_or(0).max(0), sidecars.unwrap_or(0).max(0))
 }
 
-/// Shorter before longer, on a logarithmic scale, so that pods of about one age go in no order that means anything: that of their uids.
-fn younger(
-    a: Option<Timestamp>,
-    b: Option<Timestamp>,
-    pods: (&Pod, &Pod),
-    now: Timestamp,
-) -> Ordering {
-    let (a, b) = match (a, b) {
-        (None, None) => return Ordering::Equal,
-        (None, Some(_)) => return Ordering::Less,
-        (Some(_), None) => return Ordering::Greater,
-        (Some(a), Some(b)) => (a, b),
-    };
-    if a == b {
-        return Ordering::Equal;
-    }
-    let scale = |time: Timestamp| {
-        let age = now.duration_since(time).as_nanos();
-        u128::try_from(age).ok().and_then(u128::checked_ilog2).map_or(-1, i64::from)
-    };
-    let uids = || pods.0.metadata.uid.cmp(&pods.1.metadata.uid);
-    scale(a).cmp(&scale(b)).then_with(uids)
+/// How long ago, on a logarithmic scale, so that pods of about one age go in no order that means anything: that of their uids. Never comes
+/// before all else.
+fn age_scale(time: Option<Timestamp>, now: Timestamp) -> Option<i64> {
+    let age = now.duration_since(time?).as_nanos();
+    Some(u128::try_from(age).ok().and_then(u128::checked_ilog2).map_or(-1, i64::from))
 }
 
 #[cfg(test)]
@@ -409,6 +389,31 @@ mod tests {
 
     fn time(seconds: i64) -> String {
         at(seconds).to_string()
+    }
+
+    #[test]
+    fn pods_of_many_ages_have_one_order_for_deletion() {
+        let pods: Vec<Pod> = (0..200_i64)
+            .map(|nth| {
+                let (made, ready) = (nth * 7 % 20, nth * 11 % 13);
+                let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": time(ready)});
+                let restarts = json!({"name": "c", "restartCount": nth % 3, "ready": true, "image": "", "imageID": ""});
+                pod(json!({
+                    "metadata": {"uid": format!("{:03}", nth * 37 % 200), "creationTimestamp": time(made)},
+                    "spec": {"nodeName": "n", "containers": []},
+                    "status": {"phase": "Running", "conditions": [condition], "containerStatuses": [restarts]},
+                }))
+            })
+            .collect();
+        let order = |reversed: bool| {
+            let mut all: Vec<&Pod> = pods.iter().collect();
+            if reversed {
+                all.reverse();
+            }
+            sort_for_deletion(&mut all, &[], at(21));
+            all.into_iter().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(false), order(true));
     }
 
     #[test]
