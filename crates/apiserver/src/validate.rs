@@ -1,6 +1,7 @@
 //! What makes an object invalid, in upstream's words. Metadata is checked of every kind; beyond that pods, workloads,
 //! nodes, services, priority classes, roles and bindings.
 
+mod affinity;
 mod pod;
 mod rbac;
 pub(crate) mod text;

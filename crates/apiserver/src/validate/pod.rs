@@ -45,6 +45,7 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         causes,
     );
     labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), causes);
+    super::affinity::affinity(&spec["affinity"], &format!("{path}.affinity"), causes);
     for (at, it) in entries(&spec["tolerations"]).iter().enumerate() {
         toleration(it, &format!("{path}.tolerations[{at}]"), causes);
     }
@@ -196,6 +197,7 @@ fn spread(it: &Value, path: &str, causes: &mut Vec<Cause>) {
     if it["topologyKey"].as_str().is_none_or(str::is_empty) {
         causes.push(Cause::required(format!("{path}.topologyKey"), "can not be empty"));
     }
+    super::affinity::selector(&it["labelSelector"], &format!("{path}.labelSelector"), causes);
     let actions = &["DoNotSchedule", "ScheduleAnyway"];
     if !actions.iter().any(|action| it["whenUnsatisfiable"] == *action) {
         let path = format!("{path}.whenUnsatisfiable");
