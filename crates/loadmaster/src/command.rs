@@ -31,7 +31,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 const EXAMPLES: &str = "\
 Examples:
   loadmaster run --config scheduler.yaml             the scheduler, with kube-scheduler's flags
-  loadmaster up                                      a cluster in memory, before your eyes
+  loadmaster up                                      a cluster in this process, before your eyes
   loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
   loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
   loadmaster apiserver                               an API server for kubectl and schedulers
@@ -44,7 +44,7 @@ Exit codes: 0 done, 1 a finding (pods that fit nowhere, a replay that differs), 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
-    Up(up::Args),
+    Up(Box<up::Args>),
     Explain(Box<explain::Args>),
     Apiserver(Box<apiserver::Args>),
     Kubelets(kubelets::Args),
@@ -86,7 +86,7 @@ impl SchedulerCommand {
 
     /// With a task of the author's own beside the scheduler: it may talk, wait and read clocks, publishes values to plugins, and
     /// allows, rejects and activates pods. `run` starts it on every replica, whoever leads, and starts it again when it ends or
-    /// panics; the other commands do not run it.
+    /// panics; so does `up`. The other commands do not run it.
     #[must_use]
     pub fn with_service<F, R>(mut self, name: &'static str, start: F) -> Self
     where
@@ -122,7 +122,7 @@ impl SchedulerCommand {
         guard(|| {
             self.registry.check().map_err(Failure::input)?;
             let mut out = BufWriter::new(io::stdout().lock());
-            let exit = dispatch(command, &self.registry, &mut out)?;
+            let exit = dispatch(command, &self, &mut out)?;
             out.flush()?;
             Ok(exit)
         })
@@ -138,11 +138,12 @@ impl SchedulerCommand {
     }
 }
 
-fn dispatch(command: Command, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+fn dispatch(command: Command, with: &SchedulerCommand, out: &mut dyn Write) -> Answer<Exit> {
+    let registry = &with.registry;
     match command {
         // It has kube-scheduler's own way of ending.
         Command::Run(_) => Ok(Exit::Done),
-        Command::Up(args) => up::run(&args, registry, out),
+        Command::Up(args) => up::run(&args, registry, &with.services, out),
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Apiserver(args) => apiserver::run(&args, out),
         Command::Kubelets(args) => kubelets::run(&args, out),

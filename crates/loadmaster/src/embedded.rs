@@ -2,6 +2,7 @@
 
 mod access;
 
+use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,6 +23,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::exit::{Answer, Failure};
+use crate::terminal;
 
 /// How the API server is set up.
 #[derive(clap::Args)]
@@ -52,6 +54,7 @@ pub(crate) struct ServerArgs {
 /// An API server that answers on the loopback address.
 pub(crate) struct Embedded {
     runtime: Runtime,
+    server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
     journal: Option<Journal>,
@@ -84,16 +87,21 @@ impl ServerArgs {
             .map_err(|error| failed(&format!("listening on port {}", self.port), &error))?;
         let address =
             listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
-        let path = self.kubeconfig.clone().unwrap_or_else(|| temporary(address));
+        let path = self.kubeconfig.clone().unwrap_or_else(|| temporary(address, "kubeconfig"));
         let url = format!("https://{address}");
         self.access.introduce(&server, &pki, &url)?;
         let text = kubeconfig(&url, pki.authority_pem(), &admin);
         write_private(&path, &text)
             .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
-        let serving =
-            serve_within(listener, server, Some(Arc::new(pki)), self.access.bounds(), faults);
+        let serving = serve_within(
+            listener,
+            server.clone(),
+            Some(Arc::new(pki)),
+            self.access.bounds(),
+            faults,
+        );
         let serving = runtime.spawn(serving);
-        Ok(Embedded { runtime, address, kubeconfig: path, journal, serving })
+        Ok(Embedded { runtime, server, address, kubeconfig: path, journal, serving })
     }
 }
 
@@ -158,6 +166,16 @@ impl ServerArgs {
 }
 
 impl Embedded {
+    /// For requests without sockets.
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    /// Where it runs; what belongs to it may, too.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     /// `https://127.0.0.1:38805`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
@@ -168,17 +186,33 @@ impl Embedded {
         &self.kubeconfig
     }
 
-    /// Serves until Ctrl-C.
+    /// A file of this server in the folder for temporary files.
+    pub fn temporary(&self, extension: &str) -> PathBuf {
+        temporary(self.address, extension)
+    }
+
+    /// Whether it has data of a run before this one.
+    pub fn has_data(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Serves until Ctrl-C or SIGTERM.
     ///
     /// # Errors
     ///
     /// When connections can no longer be accepted, or the data folder not be written.
-    pub fn serve(self) -> Answer<()> {
-        let Embedded { runtime, serving, mut journal, .. } = self;
-        let stop = serving.abort_handle();
-        let served = runtime.block_on(async {
+    pub fn serve(mut self) -> Answer<()> {
+        let served = self.until(terminal::end_asked());
+        self.close();
+        served
+    }
+
+    /// Serves until something has happened.
+    fn until(&mut self, end: impl Future<Output = ()>) -> Answer<()> {
+        let Embedded { runtime, serving, journal, .. } = self;
+        runtime.block_on(async {
             let lost = async {
-                match &mut journal {
+                match journal {
                     Some(journal) => journal.failed().await,
                     None => std::future::pending().await,
                 }
@@ -188,14 +222,20 @@ impl Embedded {
                     served.map_err(|error| failed("accepting connections", &error))
                 }
                 error = lost => Err(failed("keeping the data", &error)),
-                _ = tokio::signal::ctrl_c() => Ok(()),
+                () = end => Ok(()),
             }
-        });
-        stop.abort();
-        if let Some(journal) = journal {
+        })
+    }
+
+    /// Ends it; its files in the folder for temporary files are of no use to anybody now.
+    pub fn close(self) {
+        self.serving.abort();
+        if let Some(journal) = self.journal {
             journal.close();
         }
-        served
+        for extension in ["kubeconfig", "log"] {
+            let _ = std::fs::remove_file(temporary(self.address, extension));
+        }
     }
 }
 
@@ -216,12 +256,16 @@ fn keep_key(path: &Path, pem: &str) -> Answer<()> {
         .map_err(|error| failed(&format!("writing {}", path.display()), &error))
 }
 
-fn temporary(address: SocketAddr) -> PathBuf {
-    std::env::temp_dir().join(format!("loadmaster-{}.kubeconfig", address.port()))
+fn temporary(address: SocketAddr, extension: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("loadmaster-{}.{extension}", address.port()))
 }
 
-/// Writes a file that only its owner may read: it holds a key.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    private_file(path)?.write_all(text.as_bytes())
+}
+
+/// Opens a file for writing that only its owner may read.
+pub(crate) fn private_file(path: &Path) -> io::Result<File> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
@@ -229,5 +273,5 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
         options.mode(0o600);
     }
-    options.open(path)?.write_all(text.as_bytes())
+    options.open(path)
 }

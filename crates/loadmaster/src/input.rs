@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::document::{Document, DocumentError};
-use loadmaster_config::{Checked, Gates};
+use loadmaster_config::Gates;
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
 use loadmaster_sim::load;
@@ -29,6 +29,11 @@ pub(crate) struct GateArgs {
 }
 
 impl GateArgs {
+    /// As they were given.
+    pub fn given(&self) -> &[String] {
+        &self.feature_gates
+    }
+
     /// The gates they make.
     pub fn parse(&self) -> Answer<Gates> {
         let flags = self.feature_gates.iter().map(String::as_str);
@@ -49,7 +54,6 @@ pub(crate) struct ConfigArgs {
 
 /// A configuration with its profiles built.
 pub(crate) struct Setup {
-    pub checked: Checked,
     pub profiles: Vec<Profile>,
     pub gates: FeatureGates,
 }
@@ -72,7 +76,7 @@ impl ConfigArgs {
         let gates = gates.framework();
         let profiles = load::profiles(&checked, registry, &gates);
         let profiles = profiles.map_err(|error| Failure::input(Chain(&error)))?;
-        Ok(Setup { checked, profiles, gates })
+        Ok(Setup { profiles, gates })
     }
 }
 

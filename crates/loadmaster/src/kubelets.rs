@@ -14,10 +14,10 @@ use loadmaster_controllers::kubelet::template::{self, NodeTemplate};
 use loadmaster_controllers::kubelet::{self, Managed, parse_selector};
 use loadmaster_daemon::logs::{Format, LogSettings, Logs};
 use loadmaster_stdx::Chain;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Answer, Exit, Failure};
 use crate::input::CONFIG_BYTES_MAX;
+use crate::terminal;
 
 /// Pretend to be the kubelets of a cluster: make nodes, and let the pods on them run.
 ///
@@ -40,12 +40,8 @@ pub(crate) struct Args {
     /// How many nodes there shall be; those that are there are left as they are.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     nodes: u32,
-    /// What they look like: one or several Node manifests, which take turns.
-    #[arg(long, value_name = "FILE", requires = "nodes")]
-    node_template: Option<String>,
-    /// What happens to nodes and pods, as KWOK's Stage objects. May be given several times.
-    #[arg(long, value_name = "FILE")]
-    stages: Vec<String>,
+    #[command(flatten)]
+    machines: MachineArgs,
     /// Serve nodes with these labels, too: `a=b,c!=d,e,!f`.
     #[arg(long, value_name = "SELECTOR", value_parser = parse_selector)]
     manage_nodes_with_label_selector:
@@ -61,11 +57,43 @@ pub(crate) struct Args {
     verbosity: u32,
 }
 
+/// What the machines are like that are pretended.
+#[derive(clap::Args)]
+pub(crate) struct MachineArgs {
+    /// What the nodes of --nodes look like: one or several Node manifests, which take turns.
+    #[arg(long, value_name = "FILE", requires = "nodes")]
+    pub node_template: Option<String>,
+    /// What happens to nodes and pods, as KWOK's Stage objects. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    stages: Vec<String>,
+}
+
+impl MachineArgs {
+    /// The stages of all files.
+    pub fn stages(&self) -> Answer<Vec<Stage>> {
+        let mut stages = Vec::new();
+        for file in &self.stages {
+            stages.extend(Stage::read(&read(file)?).map_err(Failure::input)?);
+        }
+        Ok(stages)
+    }
+
+    /// So many nodes.
+    pub fn nodes(&self, n: u32) -> Answer<Vec<Node>> {
+        let templates = match &self.node_template {
+            Some(file) => NodeTemplate::read(&read(file)?).map_err(Failure::input)?,
+            None => Vec::new(),
+        };
+        let nodes = template::nodes(&templates, usize::try_from(n).unwrap_or(usize::MAX));
+        nodes.map_err(|error| Failure::input(format!("making nodes: {error}")))
+    }
+}
+
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
     let failed = |doing: &str, error: &dyn std::error::Error| {
         Failure::input(format!("{doing}: {}", Chain(error)))
     };
-    let (nodes, stages) = (nodes(args)?, stages(args)?);
+    let (nodes, stages) = (args.machines.nodes(args.nodes)?, args.machines.stages()?);
     let settings = LogSettings {
         format: Format::Text,
         verbosity: args.verbosity,
@@ -87,9 +115,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
         };
         let cluster = Cluster::find(&options).await;
         let cluster = cluster.map_err(|error| Failure::input(Chain(&error)))?;
-        let stopped = |error| failed("waiting for signals", &error);
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(stopped)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(stopped)?;
         writeln!(
             out,
             "kubelets for {}, {}",
@@ -97,12 +122,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
             crate::text::counted(nodes.len(), "node")
         )?;
         out.flush()?;
-        let stop = async move {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
         let kubelets = kubelet::controllers(kubelet::Options {
             nodes,
             managed: Managed { selector: args.manage_nodes_with_label_selector.clone() },
@@ -111,29 +130,11 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
             seed,
         });
         let options = driver::Options { n_calls_max: usize::from(args.parallelism), seed };
-        driver::run(&cluster, kubelets, options, stop).await;
+        driver::run(&cluster, kubelets, options, terminal::end_asked()).await;
         Ok(Exit::Done)
     })
 }
 
 fn read(file: &str) -> Answer<Document> {
     Document::read(file, Some(CONFIG_BYTES_MAX)).map_err(|error| Failure::input(Chain(&error)))
-}
-
-fn stages(args: &Args) -> Answer<Vec<Stage>> {
-    let mut stages = Vec::new();
-    for file in &args.stages {
-        stages.extend(Stage::read(&read(file)?).map_err(Failure::input)?);
-    }
-    Ok(stages)
-}
-
-/// The nodes to be made.
-fn nodes(args: &Args) -> Answer<Vec<Node>> {
-    let templates = match &args.node_template {
-        Some(file) => NodeTemplate::read(&read(file)?).map_err(Failure::input)?,
-        None => Vec::new(),
-    };
-    let nodes = template::nodes(&templates, usize::try_from(args.nodes).unwrap_or(usize::MAX));
-    nodes.map_err(|error| Failure::input(format!("making nodes: {error}")))
 }

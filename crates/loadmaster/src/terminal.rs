@@ -38,11 +38,21 @@ pub(crate) fn size() -> (usize, usize) {
     SIZE
 }
 
-/// What somebody pressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
-    Quit,
-    Pause,
+/// Until Ctrl-C or SIGTERM. Where these cannot be heard, for ever.
+pub(crate) async fn end_asked() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                Ok(()) = tokio::signal::ctrl_c() => return,
+                Some(()) = terminate.recv() => return,
+            }
+        }
+    }
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// A screen of its own; the terminal is itself again when it is dropped.
@@ -72,30 +82,22 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits for a key, at most so long.
-    pub fn key(&self, wait: Duration) -> io::Result<Option<Key>> {
+    /// Waits so long; ends at once, and says so, when somebody presses `q` or Ctrl-C.
+    pub fn is_quit(&self, wait: Duration) -> io::Result<bool> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let stdin = io::stdin();
         let wait =
             Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         match poll(&mut fds, Some(&wait)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         let mut bytes = [0; 64];
         let n = rustix::io::read(&stdin, &mut bytes)?;
-        // The end of input: nobody is there any more.
-        if n == 0 {
-            return Ok(Some(Key::Quit));
-        }
-        let keys = bytes[..n].iter().find_map(|byte| match byte {
-            b'q' | b'Q' | 0x03 | 0x04 => Some(Key::Quit),
-            b' ' | b'p' => Some(Key::Pause),
-            _ => None,
-        });
-        Ok(keys)
+        // At the end of input nobody is there any more.
+        Ok(n == 0 || bytes[..n].iter().any(|byte| matches!(byte, b'q' | b'Q' | 0x03 | 0x04)))
     }
 }
 
@@ -116,8 +118,8 @@ impl Screen {
     }
 
     /// Nothing is ever pressed.
-    pub fn key(&self, _: Duration) -> io::Result<Option<Key>> {
-        Ok(None)
+    pub fn is_quit(&self, _: Duration) -> io::Result<bool> {
+        Ok(true)
     }
 }
 

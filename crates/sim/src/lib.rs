@@ -1,7 +1,6 @@
-//! Worlds to try things in: generated cases, scenarios, and a cluster in memory.
+//! Worlds to try things in: generated cases, scenarios, and clusters that misbehave.
 
 pub mod cases;
-pub mod cluster;
 pub mod every_eviction;
 pub mod load;
 pub mod scenario;

@@ -1,75 +1,113 @@
-//! Pacing a cluster: it has no clock of its own.
+//! What happens to a cluster from outside, in time, and when nothing more will happen.
 
-#![expect(clippy::disallowed_types, reason = "the binary paces what has no clock")]
+#![expect(clippy::disallowed_types, reason = "a cluster that runs has a clock")]
 
-use std::sync::LazyLock;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use loadmaster_sim::cluster::{Cluster, Millis, sample::Churn};
+use http::Method;
+use serde_json::json;
 
-/// A cluster with what goes on in it.
-pub(super) struct Drive {
-    pub cluster: Cluster,
-    churn: Option<Churn>,
-    began: Instant,
-    /// Time spent on working, not on waiting or drawing.
-    pub busy: Duration,
-}
+use super::cluster::Cluster;
+use super::picture::Picture;
+use super::sample::{Churn, Deed, Millis};
+use super::tally::Tally;
 
 /// How far ahead churn is planned.
 const PLAN_AHEAD_MS: Millis = 1_000;
 
-/// Decisions between two looks at the clock.
-const N_DECISIONS: usize = 32;
+/// So long nothing may have changed before the cluster counts as settled.
+const STILL: Duration = Duration::from_millis(1_500);
 
-impl Drive {
-    pub fn new(cluster: Cluster, churn: Option<Churn>) -> Drive {
-        Drive { cluster, churn, began: Instant::now(), busy: Duration::ZERO }
-    }
+/// A cluster with what goes on in it.
+pub(super) struct Drive {
+    pub cluster: Cluster,
+    deeds: VecDeque<(Millis, Deed)>,
+    churn: Option<Churn>,
+    began: Instant,
+    last: (Tally, Instant),
+    /// Deeds that were refused.
+    pub refused: Vec<String>,
+}
 
-    /// Time since it began.
-    pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
-    }
+/// The cluster at a moment.
+pub(super) struct Moment {
+    pub since: Duration,
+    pub picture: Picture,
+    pub tally: Tally,
+    pub n_decisions: u64,
+    pub deciding: Duration,
+    /// Nothing more will happen by itself.
+    pub is_settled: bool,
+}
 
-    /// Runs to a time of the cluster, or as far as it gets in this much time; says whether it got there. Time moves on only while no
-    /// pod is ready, so that every run decides the same.
-    pub fn run(&mut self, until_ms: Millis, at_most: Duration) -> bool {
-        let began = Instant::now();
-        if let Some(churn) = &mut self.churn {
-            for (at_ms, change) in churn.plan(until_ms.saturating_add(PLAN_AHEAD_MS)) {
-                self.cluster.at(at_ms, change);
-            }
-        }
-        let arrived = loop {
-            let idle = (0..N_DECISIONS).any(|_| !self.cluster.decide_next());
-            if idle {
-                match self.cluster.due_ms() {
-                    Some(due_ms) if due_ms <= until_ms => self.cluster.advance(due_ms),
-                    _ => break true,
-                }
-            }
-            if began.elapsed() >= at_most {
-                break false;
-            }
-        };
-        // Where nothing more will happen, time ends.
-        if arrived && self.cluster.due_ms().is_some() {
-            self.cluster.advance(until_ms);
-        }
-        self.busy += began.elapsed();
-        arrived
+impl Moment {
+    /// Pods without a node.
+    pub fn n_pending(&self) -> usize {
+        self.picture.n_pending()
     }
 }
 
-/// What the cluster measures its decisions with.
-pub(super) struct Stopwatch;
+impl Drive {
+    pub fn new(cluster: Cluster, arrivals: Vec<(Millis, Deed)>, churn: Option<Churn>) -> Drive {
+        let last = (Tally::default(), Instant::now());
+        let began = Instant::now();
+        Drive { cluster, deeds: arrivals.into(), churn, began, last, refused: Vec::new() }
+    }
 
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    /// Does what is due, and looks; nothing when the scheduler has ended.
+    pub fn step(&mut self) -> Option<Moment> {
+        let since = self.began.elapsed();
+        let now_ms = Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX);
+        if let Some(churn) = &mut self.churn {
+            let mut planned = churn.plan(now_ms.saturating_add(PLAN_AHEAD_MS));
+            planned.sort_by_key(|(at_ms, _)| *at_ms);
+            self.deeds.extend(planned);
+        }
+        while self.deeds.front().is_some_and(|(at_ms, _)| *at_ms <= now_ms) {
+            if let Some((_, deed)) = self.deeds.pop_front() {
+                self.carry_out(deed);
+            }
+        }
+        let tally = self.cluster.tally();
+        let picture = self.cluster.picture()?;
+        if tally != self.last.0 {
+            self.last = (tally, Instant::now());
+        }
+        let is_still = tally.starting == 0 && tally.ending == 0 && picture.n_busy == 0;
+        let is_over = self.churn.is_none() && self.deeds.is_empty();
+        let (n_decisions, seconds) = self.cluster.decisions();
+        Some(Moment {
+            since,
+            is_settled: is_over && is_still && self.last.1.elapsed() >= STILL,
+            picture,
+            tally,
+            n_decisions,
+            deciding: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        })
+    }
 
-impl Stopwatch {
-    /// Nanoseconds since the first call.
-    pub fn ticks() -> u64 {
-        u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    /// Whether somebody wants it to end.
+    pub fn is_told_to_stop(&self) -> bool {
+        self.cluster.is_told_to_stop()
+    }
+
+    fn carry_out(&mut self, deed: Deed) {
+        let api = &mut self.cluster.api;
+        let done = match &deed {
+            Deed::Create(object) => api.create(object),
+            Deed::Scale { namespace, name, replicas } => {
+                let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale");
+                api.merge(&path, &json!({"spec": {"replicas": replicas}}))
+            }
+            Deed::RemoveNode(name) => {
+                api.call(Method::DELETE, &format!("/api/v1/nodes/{name}"), None)
+            }
+        };
+        if let Err(refusal) = done
+            && !refusal.is_there_already()
+        {
+            self.refused.push(refusal.message);
+        }
     }
 }

@@ -1,47 +1,53 @@
 //! A run without somebody looking on: a line now and then.
 
+#![expect(clippy::disallowed_methods, reason = "a cluster that runs has a clock")]
+
 use std::io::Write;
 use std::time::Duration;
 
-use loadmaster_sim::cluster::{Cluster, Millis};
-
-use super::drive::Drive;
+use super::drive::{Drive, Moment};
 use crate::exit::Answer;
 use crate::text::grouped;
 
-/// A line comes when so much time of the cluster has passed: twice as much each time.
-const FIRST_MS: Millis = 1_000;
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(50);
 
-/// And when it takes longer than this.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A line comes at this time, then after twice as much each time, at most so much.
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs until nothing more will happen. Never stops before.
-pub(super) fn run(drive: &mut Drive, head: &str, out: &mut dyn Write) -> Answer<bool> {
-    writeln!(out, "loadmaster up: {head}")?;
-    let mut until_ms = 0;
+/// Runs until nothing more will happen, or for ever. The last moment; nothing if the scheduler has ended before.
+pub(super) fn run(
+    drive: &mut Drive,
+    lives_on: bool,
+    out: &mut dyn Write,
+) -> Answer<Option<Moment>> {
+    let (mut next, mut pause) = (FIRST, FIRST);
     loop {
-        let arrived = drive.run(until_ms, PATIENCE);
-        writeln!(out, "{}", line(&drive.cluster))?;
-        out.flush()?;
-        if drive.cluster.is_settled() {
-            return Ok(false);
+        let Some(moment) = drive.step() else { return Ok(None) };
+        let is_over = moment.is_settled && !lives_on || drive.is_told_to_stop();
+        if is_over || moment.since >= next {
+            writeln!(out, "{}", line(&moment))?;
+            out.flush()?;
+            pause = (pause * 2).min(LONGEST);
+            next = moment.since + pause;
         }
-        if arrived {
-            let next_ms = if until_ms == 0 { FIRST_MS } else { until_ms.saturating_mul(2) };
-            until_ms = next_ms.max(drive.cluster.due_ms().unwrap_or(next_ms));
+        if is_over {
+            return Ok(Some(moment));
         }
+        std::thread::sleep(LOOK);
     }
 }
 
-fn line(cluster: &Cluster) -> String {
-    let tally = cluster.tally();
+fn line(moment: &Moment) -> String {
+    let tally = moment.tally;
     format!(
         "{:>7.1} s  {:>7} running  {:>6} starting  {:>6} pending  {:>7} succeeded  {:>8} decisions",
-        cluster.now_ms() as f64 / 1e3,
+        moment.since.as_secs_f64(),
         grouped(tally.running as u64),
         grouped(tally.starting as u64),
-        grouped(tally.pending() as u64),
+        grouped(moment.n_pending() as u64),
         grouped(tally.succeeded as u64),
-        grouped(tally.decisions),
+        grouped(moment.n_decisions),
     )
 }

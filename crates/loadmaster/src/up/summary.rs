@@ -1,37 +1,35 @@
 //! What came of it.
 
 use std::io::Write;
+use std::time::Duration;
 
-use loadmaster_sim::cluster::{Cluster, Zone};
-
-use super::drive::Drive;
+use super::drive::{Drive, Moment};
+use super::picture::{NodeLoad, Picture, Zone};
 use crate::exit::Answer;
 use crate::terminal;
 use crate::text::{self, Line, Look, Side, Table, bar, counted, duration, grouped, percent};
 
 const N_PENDING: usize = 20;
-const N_NODES: usize = 5;
 const BAR: usize = 16;
 
-/// Prints the summary. `stopped` says that somebody ended the run.
+/// Prints the summary.
 pub(super) fn print(
+    last: &Moment,
     drive: &Drive,
-    stopped: bool,
     check_every: u64,
     out: &mut dyn Write,
 ) -> Answer<()> {
-    let cluster = &drive.cluster;
-    let mut lines = vec![Line::default(), verdict(cluster, stopped), Line::default()];
-    lines.extend(facts(drive, check_every));
-    lines.extend(pending(cluster, N_PENDING, |message| message));
+    let mut lines = vec![Line::default(), verdict(last), Line::default()];
+    lines.extend(facts(last, check_every));
+    lines.extend(pending(&last.picture, N_PENDING, |message| message));
     lines.push(Line::default());
-    lines.extend(zones(&cluster.zones()));
+    lines.extend(zones(&last.picture.zones));
     lines.push(Line::default());
-    lines.extend(fullest(cluster));
-    for error in cluster.errors() {
-        lines.push(Line::new(Look::Bad, format!("error: {}", loadmaster_stdx::Chain(error))));
+    lines.extend(fullest(&last.picture.fullest));
+    for refused in &drive.refused {
+        lines.push(Line::new(Look::Bad, format!("error: {refused}")));
     }
-    for disagreement in cluster.disagreements() {
+    for disagreement in &last.picture.disagreements {
         lines.push(Line::new(
             Look::Bad,
             format!("this is a bug: decided otherwise than node by node: {disagreement}"),
@@ -41,56 +39,42 @@ pub(super) fn print(
     Ok(())
 }
 
-fn verdict(cluster: &Cluster, stopped: bool) -> Line {
-    let tally = cluster.tally();
-    let on_nodes = tally.starting + tally.running;
-    let (look, text) = match tally.pending() {
-        0 => (Look::Good, "every pod has its node".to_owned()),
-        n if tally.gated + tally.unschedulable + tally.backoff == n => {
+fn verdict(last: &Moment) -> Line {
+    let (look, text) = match (last.n_pending(), last.picture.n_busy) {
+        (0, _) => (Look::Good, "every pod has its node".to_owned()),
+        (n, 0) => {
             (Look::Warn, format!("{} pending, everything else has its node", counted(n, "pod")))
         }
-        n => (Look::Warn, format!("{} not decided yet or pending", counted(n, "pod"))),
+        (n, _) => (Look::Warn, format!("{} not decided yet or pending", counted(n, "pod"))),
     };
-    let when = if stopped { "stopped" } else { "settled" };
-    let seconds = cluster.now_ms() as f64 / 1e3;
-    Line::new(Look::Bold, format!("{when} after {seconds:.1} s of cluster time: "))
+    let when = if last.is_settled { "settled" } else { "stopped" };
+    let n_assigned = last.picture.n_assigned;
+    Line::new(Look::Bold, format!("{when} after {:.1} s: ", last.since.as_secs_f64()))
         .with(look, text)
-        .with(Look::Plain, format!(" ({} on nodes)", grouped(on_nodes as u64)))
+        .with(Look::Plain, format!(" ({} on nodes)", grouped(n_assigned as u64)))
 }
 
-fn facts(drive: &Drive, check_every: u64) -> Vec<Line> {
-    let tally = drive.cluster.tally();
+fn facts(last: &Moment, check_every: u64) -> Vec<Line> {
+    let tally = last.tally;
     let mut table = Table::new(&[Side::Left, Side::Left]);
-    let gone = format!(
-        "{} running, {} starting, {} succeeded, {} deleted",
+    let pods = format!(
+        "{} running, {} starting, {} succeeded, {} failed",
         grouped(tally.running as u64),
         grouped(tally.starting as u64),
         grouped(tally.succeeded as u64),
-        grouped(tally.deleted as u64)
+        grouped(tally.failed as u64)
     );
-    table.row(Look::Plain, ["pods".to_owned(), gone]);
-    let each_ns = tally.decide_ns / tally.decisions.max(1);
-    let rate = rate(tally.decisions, tally.decide_ns);
+    table.row(Look::Plain, ["pods".to_owned(), pods]);
+    let each_ns = last.deciding.as_nanos() / u128::from(last.n_decisions.max(1));
     let decisions = format!(
-        "{}, {} of them placements; {rate} a second, {} each",
-        grouped(tally.decisions),
-        grouped(tally.placed),
-        duration(each_ns)
+        "{}; {} a second, {} each",
+        grouped(last.n_decisions),
+        rate(last.n_decisions, last.deciding),
+        duration(u64::try_from(each_ns).unwrap_or(u64::MAX))
     );
     table.row(Look::Plain, ["decisions".to_owned(), decisions]);
-    let busy_ns = u64::try_from(drive.busy.as_nanos()).unwrap_or(u64::MAX);
-    let rest_ns = busy_ns.saturating_sub(tally.decide_ns + tally.diagnose_ns);
-    let elapsed_ns = u64::try_from(drive.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let split = format!(
-        "{} deciding, {} finding reasons, {} in controllers and kubelets, {} in all",
-        duration(tally.decide_ns),
-        duration(tally.diagnose_ns),
-        duration(rest_ns),
-        duration(elapsed_ns)
-    );
-    table.row(Look::Plain, ["time".to_owned(), split]);
     if check_every > 0 {
-        let n_wrong = drive.cluster.disagreements().count();
+        let n_wrong = last.picture.disagreements.len();
         let found =
             if n_wrong == 0 { "no difference".to_owned() } else { counted(n_wrong, "difference") };
         table.row(
@@ -102,20 +86,21 @@ fn facts(drive: &Drive, check_every: u64) -> Vec<Line> {
 }
 
 /// How many in a second, if so many took so long.
-pub(super) fn rate(n: u64, ns: u64) -> String {
-    if ns == 0 { "-".to_owned() } else { grouped((n as f64 * 1e9 / ns as f64) as u64) }
+pub(super) fn rate(n: u64, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    if seconds > 0.0 { grouped((n as f64 / seconds) as u64) } else { "-".to_owned() }
 }
 
 /// Pods that wait, grouped by reason; `shown` is what is shown of a message.
-pub(super) fn pending(cluster: &Cluster, n_max: usize, shown: fn(&str) -> &str) -> Vec<Line> {
-    let groups = cluster.pending();
+pub(super) fn pending(picture: &Picture, n_max: usize, shown: fn(&str) -> &str) -> Vec<Line> {
+    let groups = &picture.pending;
     if groups.is_empty() {
         return Vec::new();
     }
     let mut table = Table::new(&[Side::Right, Side::Left, Side::Left]);
     table.row(Look::Dim, ["PENDING", "FOR EXAMPLE", "REASON"]);
     for group in groups.iter().take(n_max) {
-        let look = if group.gated { Look::Dim } else { Look::Warn };
+        let look = if group.is_gated { Look::Dim } else { Look::Warn };
         table.row(
             look,
             [grouped(group.n_pods as u64), group.example.clone(), shown(&group.message).to_owned()],
@@ -160,12 +145,13 @@ pub(super) fn zones(zones: &[Zone]) -> Vec<Line> {
     table.lines(2)
 }
 
-fn fullest(cluster: &Cluster) -> Vec<Line> {
+fn fullest(nodes: &[NodeLoad]) -> Vec<Line> {
     let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Right]);
     table.row(Look::Dim, ["FULLEST NODES", "ZONE", "PODS", "CPU", "MEMORY"]);
-    for node in cluster.fullest(N_NODES) {
+    for node in nodes {
         let (cpu, memory) = (percent(node.cpu.fraction()), percent(node.memory.fraction()));
-        table.row(Look::Plain, [node.name, node.zone, grouped(node.n_pods as u64), cpu, memory]);
+        let n_pods = grouped(node.n_pods as u64);
+        table.row(Look::Plain, [node.name.clone(), node.zone.clone(), n_pods, cpu, memory]);
     }
     table.lines(2)
 }

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod apiserver;
-mod cluster;
 mod config;
 mod explain;
 mod extender;
