@@ -94,7 +94,15 @@ impl Controller for Garbage {
     fn answered(&mut self, _key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
         let Some(uid) = question(request) else { return };
         self.asked.remove(uid);
-        if matches!(answer, Answer::Refused { status: 404 | 409, .. }) {
+        // Other refusals, such as a race with another writer, say nothing about the owner.
+        let is_gone = match answer {
+            Answer::Refused { status: 404, .. } => true,
+            Answer::Refused { status: 409 | 422, message, .. } => {
+                message.contains("UID in precondition") || message.contains("metadata.uid")
+            }
+            _ => false,
+        };
+        if is_gone {
             if self.gone.len() >= GONE_MAX {
                 self.gone.clear();
             }
