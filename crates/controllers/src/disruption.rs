@@ -167,7 +167,9 @@ fn status(
     writes: &mut Writes,
 ) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
-    if pods.is_empty() && status.observed_generation != budget.metadata.generation {
+    let is_known =
+        status.observed_generation == budget.metadata.generation && status.expected_pods == Some(0);
+    if pods.is_empty() && !is_known {
         writes.event(budget, "NoPods", "No matching pods found");
     }
     let (expected, desired) = match expected(spec, pods, scale) {
