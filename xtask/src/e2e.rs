@@ -7,6 +7,7 @@ mod beside;
 mod churn;
 mod conformance;
 mod control_plane;
+mod controllers;
 mod drain;
 mod extender;
 mod gang;
@@ -65,6 +66,8 @@ enum What {
     Conformance(conformance::Args),
     /// Kill an embedded API server again and again while clients write, and check what is left.
     KillWrites(kill_writes::Args),
+    /// The small controllers beside kube-controller-manager.
+    Controllers(controllers::Args),
     /// Bind pods that wait already, and measure it.
     Drain(drain::Args),
     /// Record runs, replay them, and compare the binds with what the cluster has in the end.
@@ -127,6 +130,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Churn(args) => churn::run(args).await,
         What::Conformance(args) => conformance::run(args).await,
         What::KillWrites(args) => kill_writes::run(args).await,
+        What::Controllers(args) => controllers::run(args).await,
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
         What::Record(args) => record::run(args).await,

@@ -1,0 +1,207 @@
+//! `cargo xtask e2e controllers`: the small controllers beside kube-controller-manager.
+//!
+//! The same calls of kubectl are made to a cluster of fake kubelets and kube-scheduler, once with kube-controller-manager and once with the small
+//! controllers, on a real kube-apiserver and on the embedded one. After each step the objects must be the same, up to generated names, times and ids.
+
+mod script;
+mod summary;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use loadmaster_client::{Cluster, ClusterOptions};
+use loadmaster_controllers::manager;
+use loadmaster_controllers::{Controller, driver, kubelet};
+use serde_json::{Value, json};
+
+use super::api::Api;
+use super::control_plane::{ControlPlane, Options, free_port};
+use super::folder::Folder;
+use super::process::Process;
+use super::programs::{self, Program};
+
+const N_NODES: usize = 3;
+
+/// The small controllers beside kube-controller-manager.
+#[derive(Parser)]
+pub struct Args {
+    /// The program with the embedded API server; without it only the real one is tried.
+    #[arg(long, value_name = "FILE")]
+    loadmaster: Option<PathBuf>,
+    /// Print what each step came to.
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Who serves, and who controls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setup<'a> {
+    /// kube-apiserver, kube-controller-manager.
+    Reference,
+    /// kube-apiserver, the small controllers.
+    Real,
+    /// The embedded API server, the small controllers.
+    Embedded(&'a Path),
+}
+
+/// The state after each step, by the step's name.
+type Story = Vec<(&'static str, BTreeSet<String>)>;
+
+/// Answers whether all was the same.
+pub async fn run(args: &Args) -> Result<bool> {
+    programs::build(&Program::ALL)?;
+    let want = play(Setup::Reference).await.context("with kube-controller-manager")?;
+    if args.verbose {
+        for (step, lines) in &want {
+            println!("{step}:");
+            lines.iter().for_each(|line| println!("  {line}"));
+        }
+    }
+    let mut n_differences = 0;
+    let mut setups = vec![Setup::Real];
+    setups.extend(args.loadmaster.as_deref().map(Setup::Embedded));
+    for setup in setups {
+        let found = play(setup).await.with_context(|| format!("{setup:?}"))?;
+        let n_lines: usize = found.iter().map(|(_, lines)| lines.len()).sum();
+        let n = differences(&want, &found);
+        println!("{setup:?}: {} steps, {n_lines} lines, {n} of them differ", found.len());
+        n_differences += n;
+    }
+    Ok(n_differences == 0)
+}
+
+/// Prints what differs, and counts it.
+fn differences(want: &Story, found: &Story) -> usize {
+    let mut n = 0;
+    for ((step, want), (_, found)) in want.iter().zip(found) {
+        let (missing, more) = (want.difference(found), found.difference(want));
+        let lines =
+            missing.map(|line| format!("- {line}")).chain(more.map(|line| format!("+ {line}")));
+        let lines: Vec<String> = lines.collect();
+        if !lines.is_empty() {
+            println!("{step}:");
+            lines.iter().for_each(|line| println!("  {line}"));
+        }
+        n += lines.len();
+    }
+    n + want.len().abs_diff(found.len())
+}
+
+/// An API server that runs.
+enum Server {
+    Real(Box<ControlPlane>),
+    Embedded { _process: Process, kubeconfig: PathBuf, folder: Folder },
+}
+
+impl Server {
+    async fn start(setup: Setup<'_>) -> Result<Server> {
+        let Setup::Embedded(program) = setup else {
+            let plane = ControlPlane::start(&Options::default()).await?;
+            return Ok(Server::Real(Box::new(plane)));
+        };
+        let folder = Folder::temporary(&std::env::temp_dir())?;
+        let kubeconfig = folder.path().join("admin.kubeconfig");
+        let mut command = Command::new(program);
+        command.arg("apiserver").arg(format!("--port={}", free_port()?));
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        let mut process =
+            Process::start("loadmaster", &mut command, &folder.path().join("apiserver.log"))?;
+        for _ in 0..100 {
+            process.check_running()?;
+            if kubeconfig.exists() {
+                return Ok(Server::Embedded { _process: process, kubeconfig, folder });
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("the embedded API server was not ready within 10 s")
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        match self {
+            Server::Real(plane) => plane.admin_kubeconfig(),
+            Server::Embedded { kubeconfig, .. } => kubeconfig.clone(),
+        }
+    }
+
+    fn folder(&self) -> &Path {
+        match self {
+            Server::Real(plane) => plane.folder(),
+            Server::Embedded { folder, .. } => folder.path(),
+        }
+    }
+
+    fn finish(self) {
+        match self {
+            Server::Real(plane) => plane.finish(),
+            Server::Embedded { folder, .. } => drop(folder.removed()),
+        }
+    }
+}
+
+async fn play(setup: Setup<'_>) -> Result<Story> {
+    let server = Server::start(setup).await?;
+    let kubeconfig = server.kubeconfig();
+    let options = ClusterOptions {
+        kubeconfig: Some(kubeconfig.clone()),
+        context: None,
+        master: None,
+        user_agent: "loadmaster-e2e".to_owned(),
+    };
+    let cluster = Cluster::find(&options).await.context("finding the cluster")?;
+    let mut controllers = kubelets()?;
+    let mut manager = None;
+    if setup == Setup::Reference {
+        manager = Some(start_manager(&server)?);
+    } else {
+        controllers.extend(manager::all(manager::Options::default()));
+    }
+    let scheduler = scheduler(&server)?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let working = tokio::spawn(async move {
+        let stop = async { stopped.await.unwrap_or_default() };
+        driver::run(&cluster, controllers, driver::Options::default(), stop).await;
+    });
+    let api = Api::new(&kubeconfig).await?;
+    let story = script::play(&api, &kubeconfig, server.folder()).await;
+    drop(stop);
+    working.await.context("ending the controllers")?;
+    drop((manager, scheduler));
+    let story = story?;
+    server.finish();
+    Ok(story)
+}
+
+/// Fake kubelets with their nodes.
+fn kubelets() -> Result<Vec<Box<dyn Controller>>> {
+    let nodes = kubelet::template::nodes(&[], N_NODES).context("making nodes")?;
+    Ok(kubelet::controllers(kubelet::Options { nodes, ..kubelet::Options::default() }))
+}
+
+fn start_manager(server: &Server) -> Result<Process> {
+    let mut command = Command::new(Program::KubeControllerManager.path()?);
+    command.arg(format!("--kubeconfig={}", server.kubeconfig().display()));
+    command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
+    command.arg(format!("--secure-port={}", free_port()?));
+    // As often as the small controllers look.
+    command.args(["--concurrent-gc-syncs=4", "--kube-api-qps=200", "--kube-api-burst=400"]);
+    let log = server.folder().join("kube-controller-manager.log");
+    Process::start("kube-controller-manager", &mut command, &log)
+}
+
+fn scheduler(server: &Server) -> Result<Process> {
+    let mut command = Command::new(Program::KubeScheduler.path()?);
+    command.arg(format!("--kubeconfig={}", server.kubeconfig().display()));
+    command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
+    command.arg(format!("--secure-port={}", free_port()?));
+    let log = server.folder().join("kube-scheduler.log");
+    Process::start("kube-scheduler", &mut command, &log)
+}
+
+/// Some objects in a file for kubectl.
+fn list(items: &[Value]) -> String {
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
