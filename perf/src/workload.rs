@@ -277,6 +277,7 @@ impl Source {
             disruption: None,
             generation: 0,
             resized: None,
+            extra: None,
         })
     }
 }

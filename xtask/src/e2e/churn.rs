@@ -14,9 +14,10 @@ use bytes::Bytes;
 use clap::Parser;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
+use loadmaster_api::Needs;
 use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::faults::Faults;
-use loadmaster_apiserver::http::{FaultStream, serve_with_faults};
+use loadmaster_apiserver::http::{Bounds, FaultStream, serve_within};
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
 use loadmaster_client::watch::{Change, Follow, Following, follow};
@@ -68,7 +69,7 @@ pub async fn run(args: &Args) -> Result<bool> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("listening")?;
     let url = format!("http://{}", listener.local_addr().context("listening")?);
     let faults = FaultStream::new(Faults::from_words(FAULTS).context("reading faults")?, args.seed);
-    tokio::spawn(serve_with_faults(listener, server.clone(), None, faults));
+    tokio::spawn(serve_within(listener, server.clone(), None, Bounds::default(), faults));
     let folder = Folder::temporary(&std::env::temp_dir())?;
     let kubeconfig = folder.path().join("kubeconfig");
     let text = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -221,7 +222,14 @@ impl Ours {
         };
         let cluster = Cluster::find(&options).await.context("finding the cluster")?;
         let kinds = vec![Kind::Pod, Kind::Node];
-        let what = Follow { kinds, streams: true, protobuf: true, keep_raw: false, seed };
+        let what = Follow {
+            kinds,
+            needs: Needs::default(),
+            streams: true,
+            protobuf: true,
+            keep_raw: false,
+            seed,
+        };
         let (out, changes) = mpsc::channel(10_000);
         let following = follow(&Lanes::new(&cluster).watch, &what, &out);
         Ok(Ours { following, changes, objects: Objects::new(), n_told: 0 })

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
 use loadmaster_apiserver::faults::Faults;
-use loadmaster_apiserver::http::{FaultStream, serve_with_faults};
+use loadmaster_apiserver::http::{Bounds, FaultStream, serve_within};
 use loadmaster_apiserver::{ApiServer, Options as ServerOptions};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -90,7 +90,7 @@ async fn embedded(faults: &str) -> Result<Api> {
     let url = format!("http://{}", listener.local_addr().context("listening")?);
     let faults = FaultStream::new(Faults::from_words(faults).context("reading faults")?, 1);
     let server = server.context("setting up the cluster")?;
-    tokio::spawn(serve_with_faults(listener, server, None, faults));
+    tokio::spawn(serve_within(listener, server, None, Bounds::default(), faults));
     Api::unverified(&url, None)
 }
 

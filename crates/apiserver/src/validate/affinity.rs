@@ -175,9 +175,12 @@ mod tests {
                 spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 0: must be in the range 1-100
             "#]],
         );
-        check(&json!({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}), &expect![[r#"
+        check(
+            &json!({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}),
+            &expect![[r#"
             spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one node selector term
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]

@@ -58,10 +58,9 @@ pub async fn play(api: &Api, namespace: &str, script: &Script, case: &Case) -> R
         "/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3D{}",
         case.name
     );
-    let mut pod = Value::Null;
     let mut message = None;
     for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
-        pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
+        let pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
         let list = api.get_json(&events).await?;
         message = first_failure(&list);
         let is_told = condition(&pod).is_some() && message.is_some();
@@ -71,7 +70,7 @@ pub async fn play(api: &Api, namespace: &str, script: &Script, case: &Case) -> R
         tokio::time::sleep(PAUSE).await;
     }
     let heard = settled(script).await;
-    pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
+    let pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
     let (reason, said) = match condition(&pod) {
         Some(condition) => (text(&condition["reason"]), text(&condition["message"])),
         None => ("", ""),
