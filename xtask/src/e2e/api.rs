@@ -95,20 +95,20 @@ impl Api {
 
     /// Any request with any answer.
     pub async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Answer> {
-        self.ask_as(method, path, body, "application/json", "application/json").await
+        let json = "application/json";
+        self.ask_with(method, path, body, &[("content-type", json), ("accept", json)]).await
     }
 
-    /// The same, with media types of body and answer.
-    pub async fn ask_as(
+    /// The same, with headers.
+    pub async fn ask_with(
         &self,
         method: Method,
         path: &str,
         body: Vec<u8>,
-        content_type: &str,
-        accept: &str,
+        headers: &[(&str, &str)],
     ) -> Result<Answer> {
         let exchange = async {
-            let response = self.send_as(&method, path, body, content_type, accept).await?;
+            let response = self.send_with(&method, path, body, headers).await?;
             let status = response.status().as_u16();
             let body = response.into_body().collect().await;
             let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes().to_vec();
@@ -129,19 +129,21 @@ impl Api {
         body: Vec<u8>,
         accept: &str,
     ) -> Result<http::Response<Body>> {
-        self.send_as(method, path, body, "application/json", accept).await
+        let headers = [("content-type", "application/json"), ("accept", accept)];
+        self.send_with(method, path, body, &headers).await
     }
 
-    async fn send_as(
+    async fn send_with(
         &self,
         method: &Method,
         path: &str,
         body: Vec<u8>,
-        content_type: &str,
-        accept: &str,
+        headers: &[(&str, &str)],
     ) -> Result<http::Response<Body>> {
-        let request = Request::builder().method(method).uri(path).header("accept", accept);
-        let request = request.header("content-type", content_type);
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         let request = request.body(Body::from(body)).context("making a request")?;
         self.client.send(request).await.context("talking to the API server")
     }

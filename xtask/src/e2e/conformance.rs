@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
+use loadmaster_apiserver::authorize::Mode;
 use loadmaster_apiserver::faults::Faults;
 use loadmaster_apiserver::http::{Bounds, FaultStream, serve_within};
-use loadmaster_apiserver::{ApiServer, Options as ServerOptions};
+use loadmaster_apiserver::{ApiServer, Options as ServerOptions, Setup};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -80,12 +81,13 @@ pub async fn run(args: &Args) -> Result<bool> {
 
 /// The embedded server in this process, without TLS.
 async fn embedded(faults: &str) -> Result<Api> {
-    let server = ApiServer::new(ServerOptions {
+    let options = ServerOptions {
         clock: Arc::new(jiff::Timestamp::now),
         seed: 1,
         limits: loadmaster_apiserver::store::Limits::default(),
         also_serve: Vec::new(),
-    });
+    };
+    let server = ApiServer::with_setup(options, Setup { mode: Mode::Rbac, ..Setup::default() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("listening")?;
     let url = format!("http://{}", listener.local_addr().context("listening")?);
     let faults = FaultStream::new(Faults::from_words(faults).context("reading faults")?, 1);

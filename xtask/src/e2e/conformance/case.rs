@@ -17,6 +17,8 @@
 //! | --- | --- |
 //! | path | a resource in the case's namespace, or anything that begins with `/` |
 //! | methods | `GET POST PUT DELETE`, `PATCH-JSON PATCH-MERGE PATCH-STRATEGIC PATCH-APPLY`, `TABLE` and `META` (GET in that form), `WATCH` |
+//! | `AS ann,staff` | before a method: who asks, and groups |
+//! | `UNTIL` | before a method: again and again until it is answered so, for what becomes true a little later |
 //! | body | YAML on one line; `$x + {..}` is a captured object merged with that |
 //! | answer | a code; then nothing, a `{..}` that must be part of it, a `[a, b]` with the names of a list's items, `Reason: message`, or `$x` for all of it |
 //! | in a part | `_` is anything, `ABSENT` nothing, `~text` contains it, `$x` is captured, and the same ever after; lists are compared whole |
@@ -49,6 +51,10 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub line: String,
+    /// Who asks, then groups; the administrator if nobody is named.
+    pub user: Vec<String>,
+    /// It is asked again until the answer is as it should be.
+    pub is_patient: bool,
     pub method: &'static str,
     pub path: String,
     pub accept: &'static str,
@@ -169,7 +175,20 @@ fn last_watch(steps: &mut [Step]) -> Result<&mut Watch> {
     }
 }
 
-fn ask(line: &str, word: &str, rest: &str) -> Result<Ask> {
+fn ask<'a>(line: &str, mut word: &'a str, mut rest: &'a str) -> Result<Ask> {
+    let (mut user, mut is_patient) = (Vec::new(), false);
+    loop {
+        match word {
+            "UNTIL" => is_patient = true,
+            "AS" => {
+                let (names, after) = rest.split_once(' ').context("nothing is asked")?;
+                user = names.split(',').map(str::to_owned).collect();
+                rest = after;
+            }
+            _ => break,
+        }
+        (word, rest) = rest.split_once(' ').context("nothing is asked")?;
+    }
     let found = METHODS.iter().find(|(name, ..)| *name == word);
     let &(_, method, accept, content_type) = found.context("no such method")?;
     let (target, body) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -183,7 +202,8 @@ fn ask(line: &str, word: &str, rest: &str) -> Result<Ask> {
     };
     let path = path(target);
     let (code, answer) = (0, Answer::Any);
-    Ok(Ask { line: line.to_owned(), method, path, accept, content_type, body, code, answer })
+    let line = line.to_owned();
+    Ok(Ask { line, user, is_patient, method, path, accept, content_type, body, code, answer })
 }
 
 fn answer(steps: &mut [Step], code: &str, rest: &str) -> Result<()> {
@@ -260,6 +280,9 @@ const RESOURCES: &[(&str, &str)] = &[
         "/apis/resource.k8s.io/v1",
         "*deviceclasses resourceclaims resourceclaimtemplates *resourceslices",
     ),
+    ("/apis/apiextensions.k8s.io/v1", "*customresourcedefinitions"),
+    // Of a definition that the case makes.
+    ("/apis/$ns.example.com/v1", "crews"),
 ];
 
 /// Whether a resource has no namespaces.
@@ -310,6 +333,8 @@ PUT configmaps/a $obj + {data: {k: w}}
 GET /api
 200 [a, b]
 ASSERT $a < $b
+UNTIL AS ann,staff GET pods
+200
 ";
         let steps = steps(script).expect("reads");
         let Step::Ask(ask) = &steps[0] else { panic!("{:?}", steps[0]) };
@@ -325,7 +350,9 @@ ASSERT $a < $b
         let Step::Ask(put) = &steps[2] else { panic!("{:?}", steps[2]) };
         assert!(matches!(&put.body, Some(Body::Merged { captured, .. }) if captured == "obj"));
         assert_eq!(put.answer, Answer::Captured("obj".to_owned()));
-        assert_eq!(steps.len(), 5);
+        let Step::Ask(last) = &steps[5] else { panic!("{:?}", steps[5]) };
+        assert_eq!((last.is_patient, last.user.join(" ")), (true, "ann staff".to_owned()));
+        assert_eq!(steps.len(), 6);
     }
 
     #[test]
@@ -339,6 +366,7 @@ ASSERT $a < $b
         check("200", "an answer to nothing");
         check("ADDED a", "there is no watch before it");
         check("FETCH a\n200", "no such method");
+        check("AS ann\n200", "nothing is asked");
         check("ASSERT $a == $b", "neither < nor !=");
         check("POST a {b\n200", "reading {b");
     }

@@ -1,6 +1,9 @@
 //! All cases, by subject. A case is a name and a script: see [`super::case`].
 
+mod access;
+mod apply;
 mod conflicts;
+mod custom;
 mod deletes;
 mod kinds;
 mod lists;
@@ -16,7 +19,7 @@ type Table = &'static [(&'static str, &'static str)];
 
 /// Every case there is.
 pub fn all() -> Vec<Case> {
-    let subjects: [(&str, Table); 7] = [
+    let subjects: [(&str, Table); 9] = [
         ("verbs", verbs::CASES),
         ("conflicts", conflicts::CASES),
         ("lists", lists::CASES),
@@ -24,11 +27,13 @@ pub fn all() -> Vec<Case> {
         ("deletes", deletes::CASES),
         ("subresources", subresources::CASES),
         ("watches", watches::CASES),
+        ("apply", apply::CASES),
+        ("access", access::CASES),
     ];
     let tables = subjects.into_iter().flat_map(|(subject, table)| {
         table.iter().map(move |(name, script)| case(&format!("{subject}: {name}"), script))
     });
-    tables.chain(kinds::cases()).collect()
+    tables.chain(custom::cases()).chain(kinds::cases()).collect()
 }
 
 #[cfg(test)]

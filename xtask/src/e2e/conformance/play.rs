@@ -23,7 +23,11 @@ pub async fn play(api: &Api, case: &Case, namespace: &str) -> Result<()> {
     for step in &steps {
         match step {
             Step::Ask(ask) => {
-                play_ask(api, ask, &mut variables).await.with_context(|| ask.line.clone())?;
+                let played = match ask.is_patient {
+                    true => play_until(api, ask, &mut variables).await,
+                    false => play_ask(api, ask, &mut variables).await,
+                };
+                played.with_context(|| ask.line.clone())?;
             }
             Step::Watch(watch) => {
                 let played = tokio::time::timeout(EVENTS, play_watch(api, watch, &mut variables));
@@ -47,6 +51,19 @@ pub async fn play(api: &Api, case: &Case, namespace: &str) -> Result<()> {
     Ok(())
 }
 
+/// Asks until the answer is right.
+async fn play_until(api: &Api, ask: &Ask, variables: &mut Variables) -> Result<()> {
+    let end = tokio::time::Instant::now() + EVENTS;
+    loop {
+        match play_ask(api, ask, variables).await {
+            Err(_) if tokio::time::Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            played => return played,
+        }
+    }
+}
+
 async fn play_ask(api: &Api, ask: &Ask, variables: &mut Variables) -> Result<()> {
     let body = match &ask.body {
         None => Vec::new(),
@@ -60,7 +77,12 @@ async fn play_ask(api: &Api, ask: &Ask, variables: &mut Variables) -> Result<()>
     };
     let method = Method::from_bytes(ask.method.as_bytes())?;
     let path = variables.fill_text(&ask.path);
-    let answer = api.ask_as(method, &path, body, ask.content_type, ask.accept).await?;
+    let user: Vec<String> = ask.user.iter().map(|it| variables.fill_text(it)).collect();
+    let mut headers = vec![("content-type", ask.content_type), ("accept", ask.accept)];
+    for (nth, name) in user.iter().enumerate() {
+        headers.push((if nth == 0 { "impersonate-user" } else { "impersonate-group" }, name));
+    }
+    let answer = api.ask_with(method, &path, body, &headers).await?;
     let found: Value = serde_json::from_slice(&answer.body)
         .unwrap_or_else(|_| String::from_utf8_lossy(&answer.body).into_owned().into());
     if answer.status != ask.code {
