@@ -73,8 +73,11 @@ pub struct Taken {
     pub names: Arc<[Box<str>]>,
     pub changes: Vec<(TableId, Change)>,
     /// Objects as of the last change.
-    pub whole: Option<(u64, Vec<(TableId, Arc<Object>)>)>,
+    pub whole: Option<Whole>,
 }
+
+/// A revision and all objects at it.
+pub type Whole = (u64, Vec<(TableId, Arc<Object>)>);
 
 /// What was found in a folder, which stays locked.
 pub struct Opened {

@@ -258,7 +258,7 @@ impl ApiError {
 
     /// 409 for a deletion of another object or version; named by its kind, not its resource.
     pub fn precondition(kind: &Kind, name: &str, why: &str) -> ApiError {
-        let shown = match kind.group.as_ref() {
+        let shown = match kind.group {
             "" => kind.kind.to_string(),
             group => format!("{}.{group}", kind.kind),
         };

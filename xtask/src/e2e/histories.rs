@@ -135,7 +135,6 @@ impl Recording {
 }
 
 impl Shared {
-    #[expect(clippy::disallowed_types, reason = "clients write it down side by side")]
     fn history(&self) -> std::sync::MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }

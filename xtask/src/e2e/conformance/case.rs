@@ -135,8 +135,10 @@ impl Case {
                 }
                 "END" => last_watch(&mut steps).map(|watch| watch.ends = true),
                 "ASSERT" => assertion(rest).map(|step| steps.push(step)),
-                _ if EVENTS.contains(&word) => event(word, rest)
-                    .and_then(|event| Ok(last_watch(&mut steps)?.events.push(event))),
+                _ if EVENTS.contains(&word) => event(word, rest).and_then(|event| {
+                    last_watch(&mut steps)?.events.push(event);
+                    Ok(())
+                }),
                 _ if word.parse::<u16>().is_ok() => {
                     ensure!(std::mem::take(&mut expects_answer), "{line}: an answer to nothing");
                     answer(&mut steps, word, rest)
