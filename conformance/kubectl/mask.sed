@@ -1,6 +1,8 @@
 s/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/UID/g
 s/20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z/TIME/g
-s/[A-Z][a-z]{2}, [0-9]{2} Nov 20[0-9]{2} [0-9:]+ \+0000/TIME/g
+s/[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} 20[0-9]{2} [0-9:]+ \+0000/TIME/g
+s/^W[0-9]{4} [0-9:.]+ +[0-9]+ /WARNING /
+s/^(    targetPort): [0-9]{4,5}$/\1: PORT/
 s/resourceVersion: "?[0-9]+"?/resourceVersion: RV/g
 s/"resourceVersion": ?"[0-9]+"/"resourceVersion":"RV"/g
 s/current: [0-9]+/current: N/
