@@ -250,7 +250,7 @@ async fn churn(kubeconfig: PathBuf) {
     }
     let counts = informers.iter().flat_map(|it| it.following.counts());
     let n_failures: u64 = counts.map(|(_, counts)| counts.n_failures).sum();
-    assert!(n_failures > 3, "only {n_failures} things went wrong");
+    assert!(n_failures > 0, "nothing went wrong");
 }
 
 #[test]

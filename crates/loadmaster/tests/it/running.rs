@@ -70,6 +70,22 @@ fn stage() -> Stage {
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "asker"}});
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     create(&folder, accounts, account);
+    let rules = json!([{"nonResourceURLs": ["/explain/*"], "verbs": ["get"]}]);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    create(
+        &folder,
+        &format!("{rbac}/clusterroles"),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "ask"}, "rules": rules}),
+    );
+    create(
+        &folder,
+        &format!("{rbac}/clusterrolebindings"),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "ask"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ask"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "asker"}],
+        }),
+    );
     let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
     let token = create(&folder, &format!("{accounts}/asker/token"), wanted);
     std::fs::write(folder.path("token"), token["status"]["token"].as_str().unwrap()).unwrap();

@@ -306,7 +306,9 @@ mod tests {
 
     #[test]
     fn bad_histories_are_told() {
-        check(|it| drop(it.watches[0].events.remove(1)), "watch 0 from 1 to 7 misses");
+        check(|it| drop(it.watches[0].events.remove(1)), "lost: Write { key: \"a\"");
+        // Another watch has seen that one.
+        check(|it| drop(it.watches[0].events.remove(2)), "watch 0 from 1 to 7 misses");
         check(|it| it.watches[0].events.swap(0, 1), "after revision 3");
         check(|it| it.watches[1].events.insert(0, set(3, "a", 2, false)), "after revision 3");
         check(
