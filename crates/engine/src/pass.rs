@@ -326,7 +326,12 @@ impl Rest<'_> {
         totals: &mut [i64],
     ) -> Result<(), Stop> {
         let (profile, world, pod) = (self.profile, self.world, self.pod);
-        let mine = &self.question.one_by_one;
+        let mine = |plugin: usize| self.question.one_by_one.contains(&plugin);
+        if !profile.pre_score.iter().any(|member| mine(member.plugin))
+            && !profile.score.iter().any(|member| mine(member.plugin))
+        {
+            return Ok(());
+        }
         let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
         let nodes: Vec<NodeInfo<'_>> =
             rows.filter_map(|(at, _)| world.node(Row(at as u32))).collect();
@@ -335,7 +340,7 @@ impl Rest<'_> {
             return Ok(());
         }
         let mut skipped = Vec::new();
-        for member in profile.pre_score.iter().filter(|member| mine.contains(&member.plugin)) {
+        for member in profile.pre_score.iter().filter(|member| mine(member.plugin)) {
             let cx = SerialCx { world, cycle: &mut self.cycle, states };
             match member.point.pre_score(cx, pod, &nodes) {
                 Ok(PreScored::Ready) => {}
@@ -347,7 +352,7 @@ impl Rest<'_> {
             }
         }
         let cx = Cx { world, cycle: &self.cycle, states };
-        for member in profile.score.iter().filter(|member| mine.contains(&member.plugin)) {
+        for member in profile.score.iter().filter(|member| mine(member.plugin)) {
             if skipped.contains(&member.plugin) {
                 continue;
             }

@@ -50,8 +50,10 @@ pub enum Reason {
     Text(&'static str),
     /// `Insufficient <resource>`.
     Insufficient(Str),
-    /// A text with values in it.
+    /// A text with values in it, made for this rejection.
     Owned(Box<str>),
+    /// A text that a plugin made once: a Filter may refuse thousands of nodes a pod.
+    Shared(Str),
 }
 
 impl fmt::Display for Reason {
@@ -60,6 +62,7 @@ impl fmt::Display for Reason {
             Reason::Text(text) => f.write_str(text),
             Reason::Insufficient(resource) => write!(f, "Insufficient {resource}"),
             Reason::Owned(text) => f.write_str(text),
+            Reason::Shared(text) => f.write_str(text),
         }
     }
 }
@@ -73,6 +76,12 @@ impl From<&'static str> for Reason {
 impl From<String> for Reason {
     fn from(text: String) -> Reason {
         Reason::Owned(text.into())
+    }
+}
+
+impl From<Str> for Reason {
+    fn from(text: Str) -> Reason {
+        Reason::Shared(text)
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use loadmaster::api::Str;
 use loadmaster::framework::points::PreFlight;
 use loadmaster::framework::request::{Input, Step};
 use loadmaster::framework::*;
@@ -44,16 +45,13 @@ struct Sample {
     key: String,
     value: String,
     workload: String,
+    /// Made once, because a Filter may refuse thousands of nodes a pod.
+    reason: Str,
 }
 
 fn build(points: &mut Points, given: &Value) -> Result<(), PluginError> {
     let args: Args = args::read(NAME, given)?;
-    let (key, value) = args.node_label.rsplit_once('/').unwrap_or((&args.node_label, ""));
-    let plugin = Arc::new(Sample {
-        key: key.to_owned(),
-        value: value.to_owned(),
-        workload: args.workload_name,
-    });
+    let plugin = Arc::new(Sample::new(&args));
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.pre_bind = Some(plugin);
@@ -64,6 +62,13 @@ fn build(points: &mut Points, given: &Value) -> Result<(), PluginError> {
 }
 
 impl Sample {
+    fn new(args: &Args) -> Sample {
+        let (key, value) = args.node_label.rsplit_once('/').unwrap_or((&args.node_label, ""));
+        let workload = args.workload_name.clone();
+        let reason = Str::from(format!("node(s) didn't have {key}={value} for {workload}"));
+        Sample { key: key.to_owned(), value: value.to_owned(), workload, reason }
+    }
+
     fn is_meant(&self, pod: &PodInfo) -> bool {
         pod.name.contains(&self.workload)
     }
@@ -72,8 +77,7 @@ impl Sample {
         if node.labels().get(&self.key).is_some_and(|value| *value == self.value.as_str()) {
             return Ok(());
         }
-        let Sample { key, value, workload } = self;
-        Err(Rejection::unresolvable(format!("node(s) didn't have {key}={value} for {workload}")))
+        Err(Rejection::unresolvable(self.reason.clone()))
     }
 }
 
@@ -140,7 +144,8 @@ mod tests {
     #[test]
     fn a_label_that_is_gone_stops_the_binding() -> Result<(), BenchError> {
         let mut bench = bench()?;
-        let plugin = Sample { key: "pool".into(), value: "gold".into(), workload: "train".into() };
+        let args = Args { node_label: "pool/gold".into(), workload_name: "train".into() };
+        let plugin = Sample::new(&args);
         let pod = Arc::new(bench.pod(json!({"metadata": {"name": "train-7"}}))?);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
         let mut bind = |node: &str| {
