@@ -187,8 +187,6 @@ pub struct Engine {
     suspended: Option<Box<Suspended>>,
     /// What would change `world`, until then.
     overlay: Overlay,
-    /// Names of nodes by row, as extenders were last asked about them.
-    node_names: Vec<Str>,
     statuses: Statuses,
     /// What services published and is not too old.
     publications: Vec<Publication>,
@@ -246,7 +244,6 @@ impl Engine {
             post_filtering: Map::default(),
             evictions: Map::default(),
             suspended: None,
-            node_names: Vec::new(),
             overlay: Overlay::default(),
             statuses: Statuses::default(),
             publications: Vec::new(),

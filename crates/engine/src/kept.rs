@@ -1,5 +1,7 @@
 //! The kept index of one template: which rows are feasible, by class and score, brought up to date from the world's changes.
 
+use std::sync::Arc;
+
 use loadmaster_framework::prepare::{OutOfRange, RowPart, Words};
 use loadmaster_framework::world::Change;
 use loadmaster_framework::{Row, World};
@@ -7,7 +9,8 @@ use loadmaster_stdx::Rng;
 
 use crate::evaluate::buckets::Buckets;
 use crate::evaluate::incremental::{ClassTable, Question};
-use crate::scheduler::Decision;
+use crate::scheduler::survey::NamesOfRows;
+use crate::scheduler::{Decision, FeasibleNodes};
 
 /// Answers for one template, row by row.
 pub(crate) struct Index {
@@ -22,6 +25,8 @@ pub(crate) struct Index {
     /// Number of the first change not taken over yet.
     cursor: u64,
     words: Words,
+    /// Feasible nodes that were asked for, by which classes were feasible. `None` once a row came, went, or changed its class.
+    nodes: Option<(Vec<bool>, Arc<FeasibleNodes>)>,
 }
 
 impl Index {
@@ -36,6 +41,7 @@ impl Index {
             row_scores: Ok(()),
             cursor: world.now(),
             words: Words::new(),
+            nodes: None,
         };
         index.buckets.clear(n_rows);
         for row in world.nodes().rows() {
@@ -79,7 +85,26 @@ impl Index {
         Ok(picked.unwrap_or(Decision::Unschedulable))
     }
 
-    /// Every feasible row with its total.
+    /// The feasible nodes.
+    pub fn nodes(
+        &mut self,
+        question: &Question,
+        world: &World,
+        names: &mut NamesOfRows,
+    ) -> Result<Arc<FeasibleNodes>, OutOfRange> {
+        self.decide_classes(question, world)?;
+        if let Some((classes, nodes)) = &self.nodes
+            && *classes == self.table.feasible
+        {
+            return Ok(nodes.clone());
+        }
+        let rows = self.buckets.totals(&self.table).map(|(row, _)| row).collect();
+        let nodes = names.of(world, rows);
+        self.nodes = Some((self.table.feasible.clone(), nodes.clone()));
+        Ok(nodes)
+    }
+
+    /// Every feasible row with its total, by row.
     pub fn totals(
         &mut self,
         question: &Question,
@@ -111,6 +136,8 @@ impl Index {
         self.node_passes[at] = u8::from(passes);
         self.node_score[at] =
             if passes { self.score_row(question, world, row, RowPart::Node) } else { 0 };
+        // Another node may have taken the row.
+        self.nodes = None;
         self.leave(question, row);
         if passes {
             self.ask_pods(question, world, row);
@@ -124,6 +151,9 @@ impl Index {
         }
         let nodes = world.nodes();
         if !question.filter_row(nodes, row, RowPart::Pods) {
+            if self.buckets.get(row).is_some() {
+                self.nodes = None;
+            }
             self.leave(question, row);
             return;
         }
@@ -146,6 +176,9 @@ impl Index {
         }
         // Entering before leaving keeps a class alive whose only row stays in it.
         let class = self.table.enter(&self.words);
+        if before.is_none_or(|(before, _)| before != class) {
+            self.nodes = None;
+        }
         self.leave(question, row);
         self.buckets.insert(row, class, score);
     }

@@ -14,7 +14,9 @@
 //!
 //! All three agree; the twin tests hold the first two against the third.
 
-mod survey;
+pub(crate) mod survey;
+
+pub use survey::FeasibleNodes;
 
 use std::sync::Arc;
 
@@ -31,6 +33,7 @@ use crate::kept::Index;
 use crate::pass::Pass;
 use crate::profile::Profile;
 use crate::search::{Course, Search};
+use survey::NamesOfRows;
 
 /// What was decided about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,9 @@ pub struct Scheduler {
     disagreements: Vec<String>,
     /// What the last decision left in the cycle state, and for which plugins.
     cycle: (CycleState, Vec<usize>),
+    names: NamesOfRows,
+    /// What the last survey found, if a kept index answered it.
+    surveyed: Option<Arc<FeasibleNodes>>,
 }
 
 impl Scheduler {
@@ -92,6 +98,8 @@ impl Scheduler {
             check_every: None,
             disagreements: Vec::new(),
             cycle: (CycleState::default(), Vec::new()),
+            names: NamesOfRows::default(),
+            surveyed: None,
         }
     }
 
@@ -170,6 +178,7 @@ impl Scheduler {
 
     fn decide_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         self.n_decisions += 1;
+        self.surveyed = None;
         if let Some(row) = self.promised(world, pod) {
             return Decision::Place { row, total: 0, n_ties: 1 };
         }
@@ -335,9 +344,7 @@ impl Scheduler {
                 self.pass.totals()
             }
         };
-        let Ok(mut totals) = totals else { return one_by_one::totals(&self.evaluate(world, pod)) };
-        totals.sort_unstable();
-        totals
+        totals.unwrap_or_else(|OutOfRange| one_by_one::totals(&self.evaluate(world, pod)))
     }
 
     fn decide_one_by_one(&mut self, world: &World, pod: &PodInfo) -> Decision {
@@ -438,6 +445,7 @@ impl Scheduler {
     fn start_over(&mut self, world: &mut World) {
         self.forget_all(world);
         self.pass = Pass::default();
+        self.surveyed = None;
     }
 
     fn forget_all(&mut self, world: &mut World) {

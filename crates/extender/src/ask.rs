@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::chain::Extender;
@@ -13,6 +13,7 @@ use crate::messages::{
     ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriorityList, MetaVictims, Named,
     NodeList, Victims,
 };
+use crate::names::{Left, NodeNames};
 
 /// What extenders can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,9 +59,9 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     /// Which of these nodes are left?
-    Filter(Arc<[Str]>),
+    Filter(Arc<NodeNames>),
     /// How good are these nodes?
-    Prioritize(Arc<[Str]>),
+    Prioritize(Arc<NodeNames>),
     /// On which of these nodes, and of whom, may room be made?
     Preempt(BTreeMap<String, MetaVictims>),
     /// Bind it to this node.
@@ -72,8 +73,12 @@ pub enum Question {
 pub enum Answer {
     /// To filter.
     Filter(ExtenderFilterResult<Named>),
+    /// To filter, where names of the question are left in its order: which, and what else the answer says.
+    Left(Left, ExtenderFilterResult<Named>),
     /// To prioritize.
     Prioritize(HostPriorityList),
+    /// To prioritize, with a score for each node of the question, in its order.
+    Scores(Vec<i64>),
     /// To preempt.
     Preempt(ExtenderPreemptionResult),
     /// To bind.
@@ -109,7 +114,9 @@ impl Ask {
         let names = extender.node_cache_capable;
         let written = match &self.question {
             Question::Filter(nodes) | Question::Prioritize(nodes) if names => {
-                serde_json::to_vec(&ByName { pod: objects.pod, nodes: None, node_names: nodes })
+                let pod = objects.pod.map_or("null", RawValue::get);
+                let parts = [r#"{"Pod":"#, pod, r#","Nodes":null,"NodeNames":"#, nodes.json(), "}"];
+                return parts.concat().into_bytes();
             }
             Question::Filter(_) | Question::Prioritize(_) => {
                 let list = NodeList { items: objects.nodes.clone() };
@@ -139,37 +146,36 @@ impl Ask {
     }
 }
 
-/// [`ExtenderArgs`] with names, which thousands of nodes need not be copied for.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct ByName<'a> {
-    pod: Option<&'a RawValue>,
-    nodes: Option<()>,
-    #[serde(serialize_with = "texts")]
-    node_names: &'a [Str],
-}
-
-fn texts<S: Serializer>(texts: &[Str], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(texts.iter().map(Str::as_str))
-}
-
 fn whole<'a>(victims: &MetaVictims, objects: &Objects<'a>) -> Victims<&'a RawValue> {
     let pods = victims.pods.iter().filter_map(|pod| objects.victims.get(pod.uid.as_str()).copied());
     Victims { pods: pods.collect(), num_pdb_violations: victims.num_pdb_violations }
 }
 
 impl Answer {
-    /// Reads the body of an answer.
+    /// Reads the body of an answer. `by_name`: the extender was sent names.
     ///
     /// # Errors
     ///
     /// When it is no such message.
-    pub fn read(verb: Verb, body: &[u8]) -> Result<Answer, messages::ReadError> {
-        Ok(match verb {
-            Verb::Filter => Answer::Filter(messages::read(body)?),
-            Verb::Prioritize => Answer::Prioritize(messages::read(body)?),
-            Verb::Preempt => Answer::Preempt(messages::read(body)?),
-            Verb::Bind => Answer::Bind(messages::read(body)?),
+    pub fn read(
+        question: &Question,
+        by_name: bool,
+        body: &[u8],
+    ) -> Result<Answer, messages::ReadError> {
+        Ok(match question {
+            Question::Filter(nodes) => {
+                let in_order = if by_name { nodes.filtered(body) } else { None };
+                match in_order {
+                    Some((left, result)) => Answer::Left(left, result),
+                    None => Answer::Filter(messages::read(body)?),
+                }
+            }
+            Question::Prioritize(nodes) => match nodes.scores(body) {
+                Some(scores) => Answer::Scores(scores),
+                None => Answer::Prioritize(messages::read(body)?),
+            },
+            Question::Preempt(_) => Answer::Preempt(messages::read(body)?),
+            Question::Bind(_) => Answer::Bind(messages::read(body)?),
         })
     }
 }

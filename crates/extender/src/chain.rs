@@ -16,6 +16,7 @@ use crate::messages::{
     ExtenderFilterResult, ExtenderPreemptionResult, HostPriorityList, MAX_EXTENDER_PRIORITY,
     MetaVictims, Named,
 };
+use crate::names::{Left, NodeNames};
 
 /// Upstream's `DefaultExtenderTimeout`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
@@ -180,12 +181,12 @@ impl<'a> Places<'a> {
 }
 
 /// Filter: one extender after the other, each about what the one before it left.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Filtering {
     /// Nodes that are left.
-    nodes: Arc<[Str]>,
+    nodes: Arc<NodeNames>,
     /// Their places among the nodes that it began with.
-    places: Vec<usize>,
+    left: Left,
     /// Extenders that have not been asked, the next one last.
     rest: Vec<usize>,
     /// Why nodes were turned down, whether they were asked about or not.
@@ -194,10 +195,9 @@ pub struct Filtering {
 
 impl Filtering {
     /// These nodes, and the extenders that will be asked, by place.
-    pub fn new(nodes: Arc<[Str]>, mut asked: Vec<usize>) -> Filtering {
+    pub fn new(nodes: Arc<NodeNames>, mut asked: Vec<usize>) -> Filtering {
         asked.reverse();
-        let places = (0..nodes.len()).collect();
-        Filtering { nodes, places, rest: asked, failures: BTreeMap::new() }
+        Filtering { nodes, left: Left::All, rest: asked, failures: BTreeMap::new() }
     }
 
     /// Whom to ask next; nobody once no node is left.
@@ -206,13 +206,13 @@ impl Filtering {
     }
 
     /// Nodes that are left.
-    pub fn nodes(&self) -> &Arc<[Str]> {
+    pub fn nodes(&self) -> &Arc<NodeNames> {
         &self.nodes
     }
 
-    /// What became of it: the nodes that are left, by their places among those that it began with, and why the others are not.
-    pub fn finish(self) -> (Vec<usize>, BTreeMap<String, NodeFailure>) {
-        (self.places, self.failures)
+    /// What became of it: which of the nodes that it began with are left, and why the others are not.
+    pub fn finish(self) -> (Left, BTreeMap<String, NodeFailure>) {
+        (self.left, self.failures)
     }
 
     /// Takes the answer of the extender asked last. An error of one whose errors do not count leaves everything as it was.
@@ -223,11 +223,12 @@ impl Filtering {
     pub fn answered(
         &mut self,
         extender: &Extender,
-        answer: Result<ExtenderFilterResult<Named>, String>,
+        answer: Result<(Option<Left>, ExtenderFilterResult<Named>), String>,
     ) -> Result<(), String> {
-        let taken = answer.and_then(|answer| match answer.error.is_empty() {
-            true => self.kept(extender, &answer).map(|kept| (kept, answer)),
-            false => Err(answer.error),
+        let taken = answer.and_then(|(left, answer)| match (answer.error.is_empty(), left) {
+            (true, Some(left)) => Ok((left, answer)),
+            (true, None) => self.kept(extender, &answer).map(|kept| (kept, answer)),
+            (false, _) => Err(answer.error),
         });
         let (kept, answer) = match taken {
             Ok(taken) => taken,
@@ -241,19 +242,23 @@ impl Filtering {
         self.failures.extend(answer.failed_nodes.into_iter().map(failure(false)));
         let beyond_help = answer.failed_and_unresolvable_nodes.into_iter();
         self.failures.extend(beyond_help.map(failure(true)));
-        if kept.len() < self.nodes.len() {
-            self.nodes = kept.iter().map(|at| self.nodes[*at].clone()).collect();
-            self.places = kept.iter().map(|at| self.places[*at]).collect();
+        let Left::At(mut kept) = kept else { return Ok(()) };
+        // A recorded answer may be anything.
+        kept.retain(|at| *at < self.nodes.len());
+        self.nodes = Arc::new(kept.iter().map(|at| self.nodes[*at].clone()).collect());
+        if let Left::At(places) = &self.left {
+            kept.iter_mut().for_each(|at| *at = places[*at]);
         }
+        self.left = Left::At(kept);
         Ok(())
     }
 
-    /// The places of the nodes that an answer keeps. Names count only from extenders that are asked by name; without either there are none.
+    /// What an answer keeps. Names count only from extenders that are asked by name; without either there are none.
     fn kept(
         &self,
         extender: &Extender,
         answer: &ExtenderFilterResult<Named>,
-    ) -> Result<Vec<usize>, String> {
+    ) -> Result<Left, String> {
         let by_name = answer.node_names.as_ref().filter(|_| extender.node_cache_capable);
         let names: Vec<&str> = match (by_name, &answer.nodes) {
             (Some(names), _) => names.iter().map(String::as_str).collect(),
@@ -273,34 +278,42 @@ impl Filtering {
             };
             is_kept[at] = true;
         }
-        Ok((0..is_kept.len()).filter(|at| is_kept[*at]).collect())
+        if is_kept.iter().all(|is_kept| *is_kept) {
+            return Ok(Left::All);
+        }
+        Ok(Left::At((0..is_kept.len()).filter(|at| is_kept[*at]).collect()))
     }
 }
 
 /// What extenders' scores add to the nodes that they were asked about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scores {
-    nodes: Arc<[Str]>,
+    nodes: Arc<NodeNames>,
     /// By place; `None` where no extender named the node.
     sums: Vec<Option<i64>>,
 }
 
 impl Scores {
     /// Of these nodes.
-    pub fn new(nodes: Arc<[Str]>) -> Scores {
+    pub fn new(nodes: Arc<NodeNames>) -> Scores {
         let sums = vec![None; nodes.len()];
         Scores { nodes, sums }
     }
 
     /// Adds an extender's scores, scaled to those of plugins. Sums wrap around, as Go's do; nobody checks the range.
     pub fn add(&mut self, extender: &Extender, answer: &HostPriorityList) {
-        let factor = extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY);
         let mut places = Places::new(&self.nodes);
         for host in answer {
             if let Some(at) = places.find(&host.host) {
-                let sum = self.sums[at].get_or_insert(0);
-                *sum = sum.wrapping_add(host.score.wrapping_mul(factor));
+                add(extender, host.score, &mut self.sums[at]);
             }
+        }
+    }
+
+    /// The same, with a score for each node in order.
+    pub fn add_in_order(&mut self, extender: &Extender, scores: &[i64]) {
+        for (score, sum) in scores.iter().zip(&mut self.sums) {
+            add(extender, *score, sum);
         }
     }
 
@@ -308,6 +321,12 @@ impl Scores {
     pub fn of(&self, place: usize) -> Option<i64> {
         self.sums.get(place).copied().flatten()
     }
+}
+
+fn add(extender: &Extender, score: i64, sum: &mut Option<i64>) {
+    let factor = extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY);
+    let before = sum.unwrap_or(0);
+    *sum = Some(before.wrapping_add(score.wrapping_mul(factor)));
 }
 
 /// Preempt: one extender after the other, each about the candidates that the one before it left.

@@ -269,7 +269,7 @@ pub fn read<T: Default + for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Re
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Whether Go takes a field name for this one.
-fn is_called(key: &str, wire: &str) -> bool {
+pub(crate) fn is_called(key: &str, wire: &str) -> bool {
     key.eq_ignore_ascii_case(wire) || !key.is_ascii() && folded(key) == folded(wire)
 }
 

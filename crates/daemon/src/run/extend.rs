@@ -107,8 +107,10 @@ impl Calling {
                     let body = ask.body(&extender, &objects.borrow());
                     let action = extender.verb(verb);
                     let answer = client.call(action, &url, body.into(), extender.timeout).await;
+                    let by_name = extender.node_cache_capable;
                     answer.and_then(|body| {
-                        Answer::read(verb, &body).map_err(|error| error.to_string())
+                        Answer::read(&ask.question, by_name, &body)
+                            .map_err(|error| error.to_string())
                     })
                 }
                 Err(why) => Err(why),

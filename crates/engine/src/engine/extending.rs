@@ -10,15 +10,16 @@
 //!                                                             └► several: scores ─► prioritize, all at once ─► the best
 //! ```
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::Str;
 use loadmaster_extender::chain::Nodes;
 use loadmaster_extender::messages::{MetaPod, MetaVictims};
 use loadmaster_extender::{
-    Answer, Ask, Extenders, Filtering, NodeFailure, Preempting, Question, Scores, Verb,
+    Answer, Ask, Extenders, Filtering, Left, NodeFailure, NodeNames, Preempting, Question, Scores,
+    Verb,
 };
 use loadmaster_framework::preemption::{Candidate, Victims};
 use loadmaster_framework::request::Input;
@@ -30,7 +31,7 @@ use super::effect::{CallId, Effect, Effects, Extend, Observation};
 use super::post_filter::PostFiltering;
 use crate::evaluate::Extended;
 use crate::queue::QueuedPod;
-use crate::scheduler::Decision;
+use crate::scheduler::{Decision, FeasibleNodes};
 use crate::time::{Mono, Now};
 
 /// Whoever makes the calls keeps the time of each; an answer that has not come so much later never will.
@@ -58,9 +59,17 @@ pub(super) struct Attempt {
 /// What extenders are asked about.
 pub(super) enum Feasible {
     /// The node that the pod was promised.
-    Promised(Row),
+    Promised(Arc<FeasibleNodes>),
     /// All nodes that plugins find feasible.
-    All(Vec<Row>),
+    All(Arc<FeasibleNodes>),
+}
+
+impl Feasible {
+    fn nodes(&self) -> &Arc<FeasibleNodes> {
+        match self {
+            Feasible::Promised(nodes) | Feasible::All(nodes) => nodes,
+        }
+    }
 }
 
 /// A call that is under way.
@@ -111,8 +120,8 @@ impl Engine {
         let seat = &mut self.seats[attempt.queued.seat.0 as usize];
         match seat.scheduler.promised(&self.world, &pod) {
             Some(row) => {
-                let nodes = self.names(&[row]);
-                self.begin_filtering(now, attempt, nodes, Feasible::Promised(row), effects);
+                let node = seat.scheduler.alone(&self.world, row);
+                self.begin_filtering(now, attempt, Feasible::Promised(node), effects);
             }
             None => self.survey(now, attempt, effects),
         }
@@ -126,10 +135,7 @@ impl Engine {
         let found = seat.scheduler.feasible(&mut self.world, &pod);
         self.search_start = seat.scheduler.search_start();
         match found {
-            Ok(rows) => {
-                let nodes = self.names(&rows);
-                self.begin_filtering(now, attempt, nodes, Feasible::All(rows), effects);
-            }
+            Ok(nodes) => self.begin_filtering(now, attempt, Feasible::All(nodes), effects),
             Err(decision) => self.undecided(now, attempt, decision, Vec::new(), effects),
         }
     }
@@ -157,13 +163,13 @@ impl Engine {
         &mut self,
         now: Now,
         attempt: Attempt,
-        nodes: Arc<[Str]>,
         feasible: Feasible,
         effects: &mut Effects,
     ) {
         let extenders = &self.seat(attempt.queued.seat).profile.extenders;
         let asked = extenders.asked(Verb::Filter, &attempt.queued.info.pod.template.spec);
-        self.go_on_filtering(now, attempt, Filtering::new(nodes, asked), feasible, effects);
+        let filtering = Filtering::new(feasible.nodes().names.clone(), asked);
+        self.go_on_filtering(now, attempt, filtering, feasible, effects);
     }
 
     fn go_on_filtering(
@@ -193,31 +199,43 @@ impl Engine {
         feasible: Feasible,
         effects: &mut Effects,
     ) {
+        let names = filtering.nodes().clone();
         let (left, failures) = filtering.finish();
         attempt.failures.extend(failures);
+        if let Feasible::Promised(_) = feasible
+            && names.is_empty()
+        {
+            return self.survey(now, attempt, effects);
+        }
         // The world was pinned: rows are what they were.
-        let all = match &feasible {
-            Feasible::Promised(_) if left.is_empty() => return self.survey(now, attempt, effects),
-            Feasible::Promised(row) => std::slice::from_ref(row),
-            Feasible::All(all) => all.as_slice(),
-        };
-        let mut is_left = vec![false; all.len()];
-        left.iter().for_each(|at| is_left[*at] = true);
-        let rows = |wanted: bool| -> Vec<Row> {
-            let rows = all.iter().zip(&is_left).filter(|(_, is_left)| **is_left == wanted);
-            rows.map(|(row, _)| *row).collect()
-        };
-        let (left, left_out) = (rows(true), rows(false));
-        if let [row] = left.as_slice() {
+        let all = &feasible.nodes().rows;
+        let extenders = &self.seat(attempt.queued.seat).profile.extenders;
+        let asked = extenders.asked(Verb::Prioritize, &attempt.queued.info.pod.template.spec);
+        let pod = attempt.queued.info.pod.clone();
+        let seat = &mut self.seats[attempt.queued.seat.0 as usize];
+        if left == Left::All
+            && asked.is_empty()
+            && let Some(Decision::Place { row, .. }) =
+                seat.scheduler.decide_surveyed(&self.world, &pod)
+        {
+            return self.place(now, attempt.queued, row, attempt.began, effects);
+        }
+        let (left, left_out) = divide(all, &left);
+        if let [row] = left.as_ref() {
             return self.place(now, attempt.queued, *row, attempt.began, effects);
         }
         if left.is_empty() {
             return self.undecided(now, attempt, Decision::Unschedulable, left_out, effects);
         }
-        let pod = attempt.queued.info.pod.clone();
-        let seat = &mut self.seats[attempt.queued.seat.0 as usize];
         match seat.scheduler.scored(&mut self.world, &pod, &left) {
-            Ok(totals) => self.prioritize(now, attempt, totals, effects),
+            Ok(totals) => {
+                let names = if totals.len() == left.len() {
+                    names
+                } else {
+                    Arc::new(left_of(&names, &left, &totals))
+                };
+                self.prioritize(now, attempt, totals, names, asked, effects);
+            }
             Err(decision) => self.undecided(now, attempt, decision, left_out, effects),
         }
     }
@@ -227,15 +245,13 @@ impl Engine {
         now: Now,
         attempt: Attempt,
         totals: Vec<(Row, i64)>,
+        nodes: Arc<NodeNames>,
+        asked: Vec<usize>,
         effects: &mut Effects,
     ) {
-        let extenders = &self.seat(attempt.queued.seat).profile.extenders;
-        let asked = extenders.asked(Verb::Prioritize, &attempt.queued.info.pod.template.spec);
         if asked.is_empty() {
-            return self.choose(now, attempt, &totals, &Scores::default(), effects);
+            return self.choose(now, attempt, &totals, &Scores::new(nodes), effects);
         }
-        let rows: Vec<Row> = totals.iter().map(|(row, _)| *row).collect();
-        let nodes = self.names(&rows);
         let ask = |extender| {
             let question = Question::Prioritize(nodes.clone());
             self.ask(now, extender, &attempt.queued, question, effects)
@@ -260,12 +276,11 @@ impl Engine {
         let sums = totals.iter().enumerate().map(|(at, (row, total))| {
             let score = scores.of(at);
             let draws = all_have_scores || score.is_some();
-            (total.wrapping_add(score.unwrap_or(0)), draws, *row)
+            ((total.wrapping_add(score.unwrap_or(0)), draws), *row)
         });
-        let sums: Vec<(i64, bool, Row)> = sums.collect();
-        let best = sums.iter().map(|(total, draws, _)| (*total, *draws)).max();
-        let best = sums.iter().filter(|(total, draws, _)| Some((*total, *draws)) == best);
-        let rows: Vec<Row> = best.map(|(_, _, row)| *row).collect();
+        let best = sums.clone().map(|(sum, _)| sum).max();
+        let rows: Vec<Row> =
+            sums.filter(|(sum, _)| Some(*sum) == best).map(|(_, row)| row).collect();
         if rows.is_empty() {
             return self.undecided(now, attempt, Decision::Unschedulable, Vec::new(), effects);
         }
@@ -364,7 +379,8 @@ impl Engine {
         match *suspended {
             Suspended::Filter { mut attempt, mut filtering, feasible, asked } => {
                 let answer = answer.and_then(|answer| match answer {
-                    Answer::Filter(answer) => Ok(answer),
+                    Answer::Filter(answer) => Ok((None, answer)),
+                    Answer::Left(left, answer) => Ok((Some(left), answer)),
                     other => Err(beside_the_point(&other)),
                 });
                 let extenders = &self.seat(attempt.queued.seat).profile.extenders;
@@ -389,8 +405,14 @@ impl Engine {
                 let place = asked.iter().position(|asked| asked.call == call);
                 let extender = place.and_then(|at| extenders.get(asked.remove(at).extender));
                 // An error costs its scores, and nothing else.
-                if let (Some(extender), Ok(Answer::Prioritize(answer))) = (extender, answer) {
-                    scores.add(extender, &answer);
+                match (extender, answer) {
+                    (Some(extender), Ok(Answer::Prioritize(answer))) => {
+                        scores.add(extender, &answer);
+                    }
+                    (Some(extender), Ok(Answer::Scores(answer))) => {
+                        scores.add_in_order(extender, &answer);
+                    }
+                    _ => {}
                 }
                 if asked.is_empty() {
                     return self.choose(now, attempt, &totals, &scores, effects);
@@ -430,22 +452,28 @@ impl Engine {
         let asked = self.suspended.iter().flat_map(|suspended| suspended.asked());
         asked.map(|asked| asked.until).min()
     }
+}
 
-    fn names(&mut self, rows: &[Row]) -> Arc<[Str]> {
-        let Engine { world, node_names, .. } = self;
-        let names = rows.iter().map(|row| {
-            let (at, name) = (row.0 as usize, world.node(*row).map_or("", |node| node.name()));
-            if node_names.len() <= at {
-                node_names.resize(at + 1, Str::default());
-            }
-            // The row may have been another node's.
-            if node_names[at].as_str() != name {
-                node_names[at] = Str::new(name);
-            }
-            node_names[at].clone()
-        });
-        names.collect()
+/// The rows that are left, and those that are not.
+fn divide<'a>(all: &'a [Row], left: &Left) -> (Cow<'a, [Row]>, Vec<Row>) {
+    let Left::At(places) = left else { return (Cow::Borrowed(all), Vec::new()) };
+    let mut is_left = vec![false; all.len()];
+    for at in places {
+        if let Some(is_left) = is_left.get_mut(*at) {
+            *is_left = true;
+        }
     }
+    let rows = |wanted: bool| -> Vec<Row> {
+        let rows = all.iter().zip(&is_left).filter(|(_, is_left)| **is_left == wanted);
+        rows.map(|(row, _)| *row).collect()
+    };
+    (Cow::Owned(rows(true)), rows(false))
+}
+
+/// The names of those of these rows that have a total.
+fn left_of(names: &NodeNames, rows: &[Row], totals: &[(Row, i64)]) -> NodeNames {
+    let known = |row: &Row| totals.binary_search_by_key(row, |(row, _)| *row).is_ok();
+    names.iter().zip(rows).filter(|(_, row)| known(row)).map(|(name, _)| name.clone()).collect()
 }
 
 fn beside_the_point(answer: &Answer) -> String {

@@ -115,16 +115,11 @@ impl Buckets {
         None
     }
 
-    /// Every feasible row with its total.
+    /// Every feasible row with its total, by row.
     pub fn totals<'a>(&'a self, table: &'a ClassTable) -> impl Iterator<Item = (Row, i64)> + 'a {
-        let classes =
-            self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
-        classes.flat_map(move |(class, buckets)| {
-            let offset = table.offsets[class];
-            buckets
-                .iter()
-                .flat_map(move |(score, rows)| rows.iter().map(move |row| (*row, score + offset)))
-        })
+        let rows = self.of_row.iter().enumerate();
+        rows.filter(|(_, place)| is_feasible(table, place.class as usize))
+            .map(|(at, place)| (Row(at as u32), place.score + table.offsets[place.class as usize]))
     }
 
     fn tops<'a>(
@@ -185,8 +180,7 @@ mod tests {
         buckets.remove(Row(0));
         buckets.remove(Row(2));
         buckets.insert(Row(2), class, 1);
-        let mut totals: Vec<_> = buckets.totals(&table).collect();
-        totals.sort_unstable();
+        let totals: Vec<_> = buckets.totals(&table).collect();
         assert_eq!(totals, [(Row(1), 105), (Row(2), 101)]);
         assert_eq!(buckets.get(Row(0)), None);
     }

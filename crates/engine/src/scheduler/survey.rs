@@ -1,5 +1,9 @@
 //! All feasible nodes, and the scores of some: what extenders are asked about.
 
+use std::sync::Arc;
+
+use loadmaster_api::Str;
+use loadmaster_extender::NodeNames;
 use loadmaster_framework::prepare::OutOfRange;
 use loadmaster_framework::{PodInfo, Row, World};
 use loadmaster_stdx::Set;
@@ -9,22 +13,104 @@ use crate::evaluate::{Extended, Verdict};
 use crate::guard;
 use crate::search::Search;
 
+/// Feasible nodes.
+#[derive(Debug)]
+pub struct FeasibleNodes {
+    /// Ascending.
+    pub rows: Vec<Row>,
+    /// Their names, in the same order.
+    pub names: Arc<NodeNames>,
+}
+
+/// Names of rows, and the last nodes that were asked for: many pods have the same ones.
+#[derive(Default)]
+pub(crate) struct NamesOfRows {
+    /// Shared texts, by row.
+    names: Vec<Str>,
+    last: Option<Arc<FeasibleNodes>>,
+}
+
+impl NamesOfRows {
+    pub fn of(&mut self, world: &World, rows: Vec<Row>) -> Arc<FeasibleNodes> {
+        if self.names.len() < world.nodes().n_rows() {
+            self.names.resize(world.nodes().n_rows(), Str::default());
+        }
+        let mut is_renamed = false;
+        for row in &rows {
+            let name = world.node(*row).map_or("", |node| node.name());
+            // The row may have been another node's.
+            if self.names[row.index()].as_str() != name {
+                self.names[row.index()] = Str::new(name);
+                is_renamed = true;
+            }
+        }
+        if let Some(last) = self.last.as_ref().filter(|last| !is_renamed && last.rows == rows) {
+            return last.clone();
+        }
+        let names = rows.iter().map(|row| self.names[row.index()].clone()).collect();
+        let nodes = Arc::new(FeasibleNodes { rows, names: Arc::new(names) });
+        self.last = Some(nodes.clone());
+        nodes
+    }
+}
+
+/// What a survey found.
+enum Found {
+    /// All feasible nodes, by an index.
+    Indexed(Arc<FeasibleNodes>),
+    /// Feasible rows with their totals, if these were asked for, by row; not empty.
+    Rows(Vec<(Row, i64)>),
+}
+
 impl Scheduler {
-    /// The rows that plugins find feasible, but for those left out, by row; with a search that ends early, as many as it wants. `Err`
-    /// is the decision when there is none.
-    pub fn feasible(&mut self, world: &mut World, pod: &PodInfo) -> Result<Vec<Row>, Decision> {
-        let found = self.survey(world, pod, None)?;
-        Ok(found.into_iter().map(|(row, _)| row).collect())
+    /// The nodes that plugins find feasible; with a search that ends early, as many as it wants. `Err` is the decision when there is
+    /// none.
+    pub fn feasible(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+    ) -> Result<Arc<FeasibleNodes>, Decision> {
+        self.surveyed = None;
+        match self.survey(world, pod, None)? {
+            Found::Indexed(nodes) if nodes.rows.is_empty() => Err(Decision::Unschedulable),
+            Found::Indexed(nodes) => {
+                self.surveyed = Some(nodes.clone());
+                Ok(nodes)
+            }
+            Found::Rows(rows) => {
+                let rows = rows.into_iter().map(|(row, _)| row).collect();
+                Ok(self.names.of(world, rows))
+            }
+        }
     }
 
-    /// Those of these feasible rows that are still so, with their totals.
+    /// One node alone, with its name, in place of what a survey finds.
+    pub fn alone(&mut self, world: &World, row: Row) -> Arc<FeasibleNodes> {
+        self.surveyed = None;
+        self.names.of(world, vec![row])
+    }
+
+    /// Those of these feasible rows that are still so, with their totals, by row.
     pub fn scored(
         &mut self,
         world: &mut World,
         pod: &PodInfo,
         rows: &[Row],
     ) -> Result<Vec<(Row, i64)>, Decision> {
-        self.survey(world, pod, Some(rows))
+        match self.survey(world, pod, Some(rows))? {
+            Found::Indexed(nodes) => Ok(nodes.rows.iter().map(|row| (*row, 0)).collect()),
+            Found::Rows(rows) => Ok(rows),
+        }
+    }
+
+    /// Decides among all nodes that the last survey found. `None` where this takes a look at each of them.
+    pub fn decide_surveyed(&mut self, world: &World, pod: &PodInfo) -> Option<Decision> {
+        self.surveyed.as_ref()?;
+        let kept = self.kept.get_mut(&pod.template.id)?;
+        let index = kept.index.as_mut().filter(|_| kept.checked_at == world.now())?;
+        let decided = guard::section(|| index.decide(&kept.question, world, &mut self.rng));
+        // Whoever panicked does so again where it is caught and told.
+        decided.ok()?.ok()
     }
 
     /// Filters all rows, or filters and scores some.
@@ -33,7 +119,7 @@ impl Scheduler {
         world: &mut World,
         pod: &PodInfo,
         among: Option<&[Row]>,
-    ) -> Result<Vec<(Row, i64)>, Decision> {
+    ) -> Result<Found, Decision> {
         let surveyed = guard::section(|| self.survey_by_kind(world, pod, among));
         surveyed.unwrap_or_else(|caught| {
             let (_, failure) = caught.note(&self.profile);
@@ -47,11 +133,14 @@ impl Scheduler {
         world: &mut World,
         pod: &PodInfo,
         among: Option<&[Row]>,
-    ) -> Result<Vec<(Row, i64)>, Decision> {
+    ) -> Result<Found, Decision> {
         self.n_decisions += 1;
         self.cycle = Default::default();
         if pod.resized.is_some() || !pod.node_name.is_empty() {
             return self.survey_one_by_one(world, pod, among);
+        }
+        if let Some(totals) = among.and_then(|rows| self.totals_of_all(world, pod, rows)) {
+            return Ok(Found::Rows(totals));
         }
         let mut without = self.promised_to_others(world, pod).map_err(Decision::Failed)?;
         without.extend(others(world, among));
@@ -59,10 +148,10 @@ impl Scheduler {
         let n_nodes = world.nodes().len();
         let n_wanted = search.n_wanted(n_nodes, true);
         let ends_early = among.is_none() && n_wanted < n_nodes;
-        if let Err(failure) = self.refresh(world, pod, !ends_early) {
+        if let Err(failure) = self.refresh(world, pod, n_wanted >= n_nodes) {
             return Err(Decision::Failed(failure.to_string()));
         }
-        let Some(kept) = self.kept.get(&pod.template.id) else {
+        let Some(kept) = self.kept.get_mut(&pod.template.id) else {
             return Err(Decision::Unschedulable);
         };
         let question = &kept.question;
@@ -72,6 +161,13 @@ impl Scheduler {
         }
         if question.rejected.is_some() {
             return Err(Decision::Unschedulable);
+        }
+        if let Some(index) = &mut kept.index
+            && among.is_none()
+            && without.is_empty()
+            && let Ok(nodes) = index.nodes(question, world, &mut self.names)
+        {
+            return Ok(Found::Indexed(nodes));
         }
         if ends_early {
             self.course.refresh(world.nodes());
@@ -88,9 +184,22 @@ impl Scheduler {
         }
         match self.pass.totals() {
             Ok(totals) if totals.is_empty() => Err(Decision::Unschedulable),
-            Ok(totals) => Ok(totals),
+            Ok(totals) => Ok(Found::Rows(totals)),
             Err(OutOfRange) => self.survey_one_by_one(world, pod, among),
         }
+    }
+
+    /// The totals of these rows, if they are all that the last survey found in an index.
+    fn totals_of_all(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        rows: &[Row],
+    ) -> Option<Vec<(Row, i64)>> {
+        self.surveyed.as_ref().filter(|nodes| nodes.rows == rows)?;
+        let kept = self.kept.get_mut(&pod.template.id)?;
+        let index = kept.index.as_mut().filter(|_| kept.checked_at == world.now())?;
+        index.totals(&kept.question, world).ok()
     }
 
     fn survey_one_by_one(
@@ -98,7 +207,7 @@ impl Scheduler {
         world: &World,
         pod: &PodInfo,
         among: Option<&[Row]>,
-    ) -> Result<Vec<(Row, i64)>, Decision> {
+    ) -> Result<Found, Decision> {
         let extended = Extended { left_out: others(world, among), ..Extended::default() };
         let ends_early = among.is_none();
         let evaluation = self.search(world, pod, ends_early, &extended);
@@ -108,7 +217,7 @@ impl Scheduler {
         let feasible = evaluation.nodes.iter().filter(|node| node.verdict == Verdict::Feasible);
         let totals: Vec<(Row, i64)> =
             feasible.map(|node| (node.row, node.total.unwrap_or(0))).collect();
-        if totals.is_empty() { Err(Decision::Unschedulable) } else { Ok(totals) }
+        if totals.is_empty() { Err(Decision::Unschedulable) } else { Ok(Found::Rows(totals)) }
     }
 }
 

@@ -2,11 +2,16 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::ask::{Answer, Question};
 use crate::messages::{HostPriority, MetaPod, read};
 
 fn extender(config: Value) -> Extender {
     let config: v1::Extender = serde_json::from_value(config).unwrap();
     Extender::new(0, &config)
+}
+
+fn names<const N: usize>(names: [&str; N]) -> Arc<NodeNames> {
+    Arc::new(names.map(Str::new).into_iter().collect())
 }
 
 fn caching() -> Extender {
@@ -49,19 +54,37 @@ fn urls_and_times() {
     assert_eq!(extender(json!({"httpTimeout": "-1s"})).timeout, Duration::ZERO);
 }
 
+/// An answer as it is read by whoever asked.
+fn filter_answer(
+    answer: &Value,
+    extender: &Extender,
+    asked: &Filtering,
+) -> (Option<Left>, ExtenderFilterResult<Named>) {
+    let question = Question::Filter(asked.nodes().clone());
+    let by_name = extender.node_cache_capable;
+    match Answer::read(&question, by_name, answer.to_string().as_bytes()).unwrap() {
+        Answer::Filter(answer) => (None, answer),
+        Answer::Left(left, answer) => (Some(left), answer),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// An extender's answer about nodes a, b and c: what is left, and why the others are not.
 #[track_caller]
 fn check_filter(extender: &Extender, answer: Result<Value, &str>, want: &Expect) {
     let nodes = ["a", "b", "c"].map(Str::new);
-    let mut filtering = Filtering::new(nodes.clone().into(), vec![0]);
+    let mut filtering = Filtering::new(Arc::new(nodes.iter().cloned().collect()), vec![0]);
     assert_eq!(filtering.ask_next(), Some(0));
-    let answer = answer.map(|answer| read(answer.to_string().as_bytes()).unwrap());
+    let answer = answer.map(|answer| filter_answer(&answer, extender, &filtering));
     if let Err(error) = filtering.answered(extender, answer.map_err(str::to_owned)) {
         return want.assert_eq(&format!("error: {error}"));
     }
     assert_eq!(filtering.ask_next(), None);
     let (left, failures) = filtering.finish();
-    let left: Vec<&str> = left.iter().map(|at| nodes[*at].as_str()).collect();
+    let left: Vec<&str> = match &left {
+        Left::All => nodes.iter().map(Str::as_str).collect(),
+        Left::At(places) => places.iter().map(|at| nodes[*at].as_str()).collect(),
+    };
     let mut said = vec![format!("left: {}", left.join(" "))];
     said.extend(failures.iter().map(|(node, failure)| {
         let resolvable = if failure.is_unresolvable { "unresolvable" } else { "unschedulable" };
@@ -145,10 +168,10 @@ fn errors_that_do_not_count() {
 
 #[test]
 fn nobody_is_asked_about_no_node() {
-    let mut filtering = Filtering::new([Str::new("a")].into(), vec![3, 5]);
+    let mut filtering = Filtering::new(names(["a"]), vec![3, 5]);
     assert_eq!(filtering.ask_next(), Some(3));
     filtering.answered(&caching(), Ok(Default::default())).unwrap();
-    assert_eq!((filtering.ask_next(), &**filtering.nodes()), (None, [].as_slice()));
+    assert_eq!((filtering.ask_next(), &**filtering.nodes()), (None, &*names([])));
 }
 
 #[test]
@@ -168,24 +191,26 @@ fn names_are_found_in_any_order() {
 
 #[test]
 fn what_is_left_of_what_was_left_keeps_its_place() {
-    let mut filtering = Filtering::new(["a", "b", "c"].map(Str::new).into(), vec![0, 1]);
+    let mut filtering = Filtering::new(names(["a", "b", "c"]), vec![0, 1]);
     for (answer, want) in [(json!(["c", "b"]), "b c"), (json!(["c"]), "c")] {
         filtering.ask_next().unwrap();
-        let answer = json!({"NodeNames": answer}).to_string();
-        filtering.answered(&caching(), Ok(read(answer.as_bytes()).unwrap())).unwrap();
+        let answer = filter_answer(&json!({"NodeNames": answer}), &caching(), &filtering);
+        filtering.answered(&caching(), Ok(answer)).unwrap();
         assert_eq!(filtering.nodes().join(" "), want);
     }
-    assert_eq!(filtering.finish().0, [2]);
+    assert_eq!(filtering.finish().0, Left::At(vec![2]));
 }
 
 #[test]
 fn scores_are_scaled_weighed_and_summed() {
     let score = |host: &str, score| HostPriority { host: host.to_owned(), score };
     let weighing = |weight| Extender { weight, ..caching() };
-    let mut scores = Scores::new(["a", "b", "c"].map(Str::new).into());
+    let mut scores = Scores::new(names(["a", "b", "c"]));
     scores.add(&weighing(1), &vec![score("a", 10), score("b", -2), score("b", 1)]);
     scores.add(&weighing(5), &vec![score("a", 1), score("x", 0)]);
     assert_eq!([0, 1, 2, 3].map(|at| scores.of(at)), [Some(150), Some(-10), None, None]);
+    scores.add_in_order(&weighing(2), &[0, 1, 2]);
+    assert_eq!([0, 1, 2].map(|at| scores.of(at)), [Some(150), Some(10), Some(40)]);
     scores.add(&weighing(i64::MAX), &vec![score("a", i64::MAX)]);
     assert_eq!(
         scores.of(0),

@@ -13,6 +13,7 @@ use loadmaster_extender::{Answer, Ask, Question};
 use loadmaster_framework::Registry;
 use loadmaster_framework::request::{ApiRequest, Verb};
 use loadmaster_stdx::Rng;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::load::{DefaultProfileError, profiles};
@@ -182,14 +183,15 @@ impl Extenders {
                     _ => {}
                 }
                 result.node_names = Some(left);
-                Answer::Filter(result)
+                read(question, &result).unwrap_or(Answer::Filter(result))
             }
             Question::Prioritize(nodes) => {
                 let score = |rng: &mut Rng| if is_whim { rng.range(0, 10) } else { 0 };
                 let scores = nodes
                     .iter()
                     .map(|node| HostPriority { host: node.to_string(), score: score(rng) });
-                Answer::Prioritize(scores.collect())
+                let scores: Vec<HostPriority> = scores.collect();
+                read(question, &scores).unwrap_or(Answer::Prioritize(scores))
             }
             Question::Preempt(victims) => {
                 let mut left = victims.clone();
@@ -202,6 +204,11 @@ impl Extenders {
             Question::Bind(_) => Answer::Bind(ExtenderBindingResult::default()),
         }
     }
+}
+
+/// A message as it comes out of its way over the wire.
+fn read(question: &Question, message: &impl Serialize) -> Option<Answer> {
+    Answer::read(question, true, &serde_json::to_vec(message).ok()?).ok()
 }
 
 /// The call that an extender makes to bind a pod, as DefaultBinder would.

@@ -34,7 +34,10 @@ impl Bench {
         let Extend { id, ask } = self.asks.remove(nth);
         let answer = match answer {
             Value::String(error) => Err(error),
-            answer => Ok(Answer::read(ask.question.verb(), answer.to_string().as_bytes()).unwrap()),
+            answer => {
+                let body = answer.to_string();
+                Ok(Answer::read(&ask.question, true, body.as_bytes()).unwrap())
+            }
         };
         self.apply(Event::Extended { call: id, answer });
     }
@@ -67,6 +70,39 @@ fn one_node_that_is_left_is_taken() {
         call pods/web/binding
         0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
     assert_eq!(bench.cycle(), Cycled::Idle);
+}
+
+/// An extender that keeps every node.
+#[track_caller]
+fn check_kept(bench: &mut Bench, pod: &str, want: &[&str]) {
+    bench.pod(pod, json!({}));
+    bench.cycle();
+    let Question::Filter(nodes) = bench.asks[0].ask.question.clone() else { panic!("{pod}") };
+    let nodes: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+    assert_eq!(nodes, want, "{pod}");
+    bench.extender_says(0, json!({"NodeNames": nodes}));
+    assert!(bench.engine.world().row_of_pod(pod).is_some(), "{pod}");
+}
+
+#[test]
+fn pods_alike_are_asked_about_the_nodes_of_the_moment() {
+    let mut bench = Bench::asking(filtering());
+    for pod in ["1", "2", "3"] {
+        check_kept(&mut bench, pod, &["a", "b"]);
+    }
+    // Two fit on a node, and the emptier one is better.
+    assert_ne!(bench.node_of("1"), bench.node_of("2"));
+    let left = if bench.node_of("3") == "a" { "b" } else { "a" };
+    check_kept(&mut bench, "4", &[left]);
+    bench.node("c", "3");
+    check_kept(&mut bench, "5", &["c"]);
+    // Its row may be another node's now.
+    bench.apply(Event::Gone(Name::Node("c".into())));
+    bench.node("d", "3");
+    check_kept(&mut bench, "6", &["d"]);
+    bench.node("e", "1");
+    check_kept(&mut bench, "7", &["d", "e"]);
+    assert_eq!(bench.node_of("7"), "d");
 }
 
 #[test]

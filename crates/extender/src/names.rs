@@ -1,0 +1,264 @@
+//! Names of nodes as extenders are asked about them: written once for all questions about the same nodes, and found again in
+//! answers that repeat them in order, as most do, without reading these name by name.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+use loadmaster_api::Str;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use crate::messages::{self, ExtenderFilterResult, Named, is_called};
+
+/// Names of nodes, each once, in the order of a question.
+#[derive(Debug)]
+pub struct NodeNames {
+    names: Vec<Str>,
+    /// Written when somebody is asked by name.
+    written: OnceLock<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// The names as a JSON array.
+    json: String,
+    /// Where each element ends.
+    ends: Vec<usize>,
+}
+
+/// Which nodes of a question are left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Left {
+    /// All of them.
+    All,
+    /// Those at these places, ascending.
+    At(Vec<usize>),
+}
+
+impl FromIterator<Str> for NodeNames {
+    fn from_iter<T: IntoIterator<Item = Str>>(names: T) -> Self {
+        NodeNames { names: names.into_iter().collect(), written: OnceLock::new() }
+    }
+}
+
+impl Deref for NodeNames {
+    type Target = [Str];
+    fn deref(&self) -> &[Str] {
+        &self.names
+    }
+}
+
+impl PartialEq for NodeNames {
+    fn eq(&self, other: &NodeNames) -> bool {
+        self.names == other.names
+    }
+}
+
+impl Eq for NodeNames {}
+
+impl NodeNames {
+    /// The names as a JSON array.
+    pub fn json(&self) -> &str {
+        &self.written().json
+    }
+
+    fn written(&self) -> &Written {
+        self.written.get_or_init(|| {
+            let mut json = String::from("[");
+            let mut ends = Vec::with_capacity(self.names.len());
+            for name in &self.names {
+                if !ends.is_empty() {
+                    json.push(',');
+                }
+                // Writing a text into memory cannot fail.
+                json.push_str(&serde_json::to_string(name.as_str()).unwrap_or_default());
+                ends.push(json.len());
+            }
+            json.push(']');
+            Written { json, ends }
+        })
+    }
+
+    /// Reads an answer to filter that leaves some of these names, in this order, written as Go writes them. `None` for any other.
+    pub fn filtered(&self, body: &[u8]) -> Option<(Left, ExtenderFilterResult<Named>)> {
+        let begin = value_of(body, "NodeNames")?;
+        let (left, n) = self.left(&body[begin..])?;
+        // What is around the names is read as any answer; a name that no node has stands for them.
+        let rest = [&body[..begin], br#"[""]"#, &body[begin + n..]].concat();
+        let mut result: ExtenderFilterResult<Named> = messages::read(&rest).ok()?;
+        match result.node_names.take()?.as_slice() {
+            [name] if name.is_empty() => Some((left, result)),
+            _ => None,
+        }
+    }
+
+    /// What an array at the beginning of a text leaves of these names, and how long it is.
+    fn left(&self, text: &[u8]) -> Option<(Left, usize)> {
+        let Written { json, ends } = self.written();
+        if text.starts_with(json.as_bytes()) {
+            return Some((Left::All, json.len()));
+        }
+        let mut rest = text.strip_prefix(b"[")?;
+        let mut places = Vec::new();
+        for at in 0..ends.len() {
+            let Some(behind) = rest.strip_prefix(self.element(at)) else { continue };
+            places.push(at);
+            match behind.split_first()? {
+                (b',', behind) => rest = behind,
+                (b']', behind) => return Some((Left::At(places), text.len() - behind.len())),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Reads an answer to prioritize that has a score for each of these names, in this order, written as Go writes it. `None` for
+    /// any other.
+    pub fn scores(&self, body: &[u8]) -> Option<Vec<i64>> {
+        let mut rest = body;
+        let mut scores = Vec::with_capacity(self.names.len());
+        for at in 0..self.names.len() {
+            rest = rest.strip_prefix(if at == 0 { b"[" } else { b"," })?;
+            rest = rest.strip_prefix(br#"{"Host":"#)?.strip_prefix(self.element(at))?;
+            let (score, behind) = integer(rest.strip_prefix(br#","Score":"#)?)?;
+            scores.push(score);
+            rest = behind.strip_prefix(b"}")?;
+        }
+        rest.starts_with(b"]").then_some(scores)
+    }
+
+    /// A name in JSON.
+    fn element(&self, at: usize) -> &[u8] {
+        let Written { json, ends } = self.written();
+        let begin = if at == 0 { 1 } else { ends[at - 1] + 1 };
+        &json.as_bytes()[begin..ends[at]]
+    }
+}
+
+/// An integer at the beginning of a text, and what is behind it. `None` for what is none in JSON, and for very long ones.
+fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (sign, digits) = text.strip_prefix(b"-").map_or((1, text), |rest| (-1, rest));
+    let n = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, behind) = digits.split_at(n);
+    if !(1..=18).contains(&n) || n > 1 && digits[0] == b'0' {
+        return None;
+    }
+    Some((sign * digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')), behind))
+}
+
+/// Where the value of a field begins in an object at the beginning of a text.
+fn value_of(text: &[u8], field: &str) -> Option<usize> {
+    let mut at = behind(text, 0, b'{')?;
+    loop {
+        let (key, end) = value::<Key>(text, at)?;
+        at = behind(text, end, b':')?;
+        if is_called(&key.0, field) {
+            return Some(at);
+        }
+        (_, at) = value::<IgnoredAny>(text, at)?;
+        at = behind(text, at, b',')?;
+    }
+}
+
+#[derive(Deserialize)]
+struct Key(Cow<'static, str>);
+
+/// The JSON value at a place, and where it ends.
+fn value<T: DeserializeOwned>(text: &[u8], at: usize) -> Option<(T, usize)> {
+    let mut values = serde_json::Deserializer::from_slice(&text[at..]).into_iter::<T>();
+    let value = values.next()?.ok()?;
+    Some((value, at + values.byte_offset()))
+}
+
+/// Where the text goes on behind this character and the white space on both sides of it.
+fn behind(text: &[u8], at: usize, wanted: u8) -> Option<usize> {
+    let at = behind_space(text, at);
+    (text.get(at) == Some(&wanted)).then(|| behind_space(text, at + 1))
+}
+
+fn behind_space(text: &[u8], at: usize) -> usize {
+    let space = text[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    at + space.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> NodeNames {
+        ["a", "b-1", "c"].map(Str::new).into_iter().collect()
+    }
+
+    #[test]
+    fn written_as_go_does() {
+        assert_eq!(names().json(), r#"["a","b-1","c"]"#);
+        assert_eq!(NodeNames::from_iter([]).json(), "[]");
+    }
+
+    /// The names that are left; none where the answer must be read name by name.
+    #[track_caller]
+    fn check_left(body: &str, want: Option<Left>) {
+        assert_eq!(names().filtered(body.as_bytes()).map(|(left, _)| left), want, "{body}");
+    }
+
+    #[test]
+    fn names_in_order_are_found() {
+        let at = |places: &[usize]| Some(Left::At(places.to_vec()));
+        check_left(r#"{"Nodes":null,"NodeNames":["a","b-1","c"],"Error":""}"#, Some(Left::All));
+        check_left(r#" { "nodenames" : ["a","b-1","c"] } trailing"#, Some(Left::All));
+        check_left(r#"{"Nodes":{"items":[{"a":"}"}]},"NodeNames":["b-1"]}"#, at(&[1]));
+        check_left(r#"{"NodeNames":["a","c"],"FailedNodes":{"b-1":"full"}}"#, at(&[0, 2]));
+        for other in [
+            r#"{"NodeNames":["c","a"]}"#,
+            r#"{"NodeNames":["a","a"]}"#,
+            r#"{"NodeNames":["x"]}"#,
+            r#"{"NodeNames":["a", "c"]}"#,
+            r#"{"NodeNames":[]}"#,
+            r#"{"NodeNames":null}"#,
+            r#"{"NodeNames":["a""c"]}"#,
+            r#"{"NodeNames":["a""#,
+            r#"{"NodeNames":["a"],"NodeNames":["b-1"]}"#,
+            r#"{"NodeNames":["a"],"NodeNames":null}"#,
+            r#"{"NodeNames":["a"],"FailedNodes":7}"#,
+            r#"{"NodeNames":["a"]"#,
+            r#"{"Error":"["a","b-1","c"]"}"#,
+            r#"["a","b-1","c"]"#,
+            r#"{"Error":"x"}"#,
+            "null",
+            "{",
+            "",
+        ] {
+            check_left(other, None);
+        }
+    }
+
+    #[test]
+    fn the_rest_of_the_answer_is_read() {
+        let body = br#"{"NodeNames":["a"],"FailedNodes":{"c":"full"},"Error":"e"}"#;
+        let (_, result) = names().filtered(body).unwrap();
+        assert_eq!((result.node_names, result.error.as_str()), (None, "e"));
+        assert_eq!(result.failed_nodes["c"], "full");
+    }
+
+    #[test]
+    fn scores_in_order_are_found() {
+        let check = |body: &str, want: Option<&[i64]>| {
+            assert_eq!(names().scores(body.as_bytes()).as_deref(), want, "{body}");
+        };
+        let body = |[a, b, c]: [&str; 3]| {
+            format!(
+                r#"[{{"Host":"a","Score":{a}}},{{"Host":"b-1","Score":{b}}},{{"Host":"c","Score":{c}}}]"#
+            )
+        };
+        check(&body(["1", "-20", "0"]), Some(&[1, -20, 0]));
+        check(&format!("{} more", body(["1", "2", "3"])), Some(&[1, 2, 3]));
+        for bad in ["01", "1.0", "1e2", "-", "", "null", " 1", "9223372036854775808"] {
+            check(&body(["1", bad, "3"]), None);
+        }
+        check(r#"[{"Host":"a","Score":1}]"#, None);
+        check(r#"[{"Host":"b-1","Score":1},{"Host":"a","Score":1},{"Host":"c","Score":1}]"#, None);
+        check("[]", None);
+        check("", None);
+    }
+}
