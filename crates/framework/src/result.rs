@@ -104,12 +104,12 @@ pub enum Rejection {
 impl Rejection {
     /// [`Rejection::Unschedulable`] with one reason.
     pub fn unschedulable(reason: impl Into<Reason>) -> Self {
-        Rejection::Unschedulable(SmallVec::from_iter([reason.into()]))
+        Rejection::Unschedulable(SmallVec::from_buf([reason.into()]))
     }
 
     /// [`Rejection::Unresolvable`] with one reason.
     pub fn unresolvable(reason: impl Into<Reason>) -> Self {
-        Rejection::Unresolvable(SmallVec::from_iter([reason.into()]))
+        Rejection::Unresolvable(SmallVec::from_buf([reason.into()]))
     }
 
     /// Upstream's status code.
