@@ -1,12 +1,19 @@
 //! No bytes panic the readers of messages, on either side; what they take they write so that it reads the same again. The fuzz target
 //! `extender` runs [`check`], too.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use loadmaster_api::Str;
 use loadmaster_config::v1;
 use loadmaster_extender::chain::Nodes;
 use loadmaster_extender::messages::{
-    ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaPod, MetaVictims, read,
+    ExtenderArgs, ExtenderBindingArgs, ExtenderFilterResult, ExtenderPreemptionArgs, MetaPod,
+    MetaVictims, Named, read,
 };
-use loadmaster_extender::{Answer, Extender, Extenders, Filtering, Preempting, Scores, Verb};
+use loadmaster_extender::{
+    Answer, Extender, Extenders, Filtering, Left, NodeNames, Preempting, Question, Scores,
+};
 use loadmaster_extender_server::Object;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,12 +27,25 @@ pub fn check(bytes: &[u8]) {
     check_question::<ExtenderBindingArgs>(bytes);
     let configs =
         [v1::Extender::default(), v1::Extender { ignorable: true, ..by_name() }, by_name()];
-    for verb in [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind] {
-        let Ok(answer) = Answer::read(verb, bytes) else { continue };
+    let nodes = || Arc::new(ASKED.iter().map(|name| Str::new(name)).collect::<NodeNames>());
+    let questions = [
+        Question::Filter(nodes()),
+        Question::Prioritize(nodes()),
+        Question::Preempt(victims()),
+        Question::Bind("n1".into()),
+    ];
+    for question in &questions {
         for extender in Extenders::new(&configs).iter() {
-            take(extender, answer.clone());
+            let by_name = extender.node_cache_capable;
+            let Ok(answer) = Answer::read(question, by_name, bytes) else { continue };
+            take(extender, &nodes(), answer, bytes);
         }
     }
+}
+
+fn victims() -> BTreeMap<String, MetaVictims> {
+    let victims = MetaVictims { pods: vec![MetaPod { uid: "u".into() }], ..Default::default() };
+    [("n1".to_owned(), victims)].into()
 }
 
 fn by_name() -> v1::Extender {
@@ -40,28 +60,32 @@ fn check_question<T: Default + Serialize + DeserializeOwned>(bytes: &[u8]) {
     assert_eq!(again.as_deref(), Some(&*text), "{}", String::from_utf8_lossy(bytes));
 }
 
-/// What a scheduler does with an answer.
-fn take(extender: &Extender, answer: Answer) {
-    let asked = ASKED.map(Into::into);
+/// What a scheduler does with an answer. What is read in the order of the question means what it means name by name.
+fn take(extender: &Extender, nodes: &Arc<NodeNames>, answer: Answer, bytes: &[u8]) {
     match answer {
-        Answer::Filter(answer) => {
-            let mut filtering = Filtering::new(asked.into(), vec![0]);
-            let taken = filtering.answered(extender, Ok(answer));
-            assert!(taken.is_ok() || !extender.ignorable);
-            let (left, _) = filtering.finish();
-            assert!(left.is_sorted() && left.iter().all(|at| *at < ASKED.len()), "{left:?}");
+        Answer::Filter(answer) => drop(filter(extender, nodes, (None, answer))),
+        Answer::Left(left, answer) => {
+            let slowly = (None, read(bytes).expect("it was read already"));
+            assert_eq!(
+                filter(extender, nodes, (Some(left), answer)),
+                filter(extender, nodes, slowly)
+            );
         }
         Answer::Prioritize(answer) => {
-            let mut scores = Scores::new(asked.into());
+            let mut scores = Scores::new(nodes.clone());
             scores.add(extender, &answer);
             let is_named = |name: &str| answer.iter().any(|it| it.host == name);
             let named = ASKED.iter().enumerate().map(|(at, name)| (scores.of(at), is_named(name)));
             named.for_each(|(score, is_named)| assert_eq!(score.is_some(), is_named));
         }
+        Answer::Scores(answer) => {
+            let (mut fast, mut slow) = (Scores::new(nodes.clone()), Scores::new(nodes.clone()));
+            fast.add_in_order(extender, &answer);
+            slow.add(extender, &read(bytes).expect("it was read already"));
+            (0..ASKED.len()).for_each(|at| assert_eq!(fast.of(at), slow.of(at)));
+        }
         Answer::Preempt(answer) => {
-            let victims =
-                MetaVictims { pods: vec![MetaPod { uid: "u".into() }], ..Default::default() };
-            let mut preempting = Preempting::new([("n1".to_owned(), victims)].into(), vec![0]);
+            let mut preempting = Preempting::new(victims(), vec![0]);
             let taken = preempting.answered(extender, Ok(answer), &OneNode);
             assert!(taken.is_ok() || !extender.ignorable);
             assert!(
@@ -70,6 +94,24 @@ fn take(extender: &Extender, answer: Answer) {
         }
         Answer::Bind(_) => {}
     }
+}
+
+/// Which nodes are left, by place, or why the attempt fails.
+fn filter(
+    extender: &Extender,
+    nodes: &Arc<NodeNames>,
+    answer: (Option<Left>, ExtenderFilterResult<Named>),
+) -> Result<Vec<usize>, String> {
+    let mut filtering = Filtering::new(nodes.clone(), vec![0]);
+    let taken = filtering.answered(extender, Ok(answer));
+    assert!(taken.is_ok() || !extender.ignorable);
+    taken.map_err(|error| error.to_string())?;
+    let left = match filtering.finish().0 {
+        Left::All => (0..ASKED.len()).collect(),
+        Left::At(places) => places,
+    };
+    assert!(left.is_sorted() && left.iter().all(|at| *at < ASKED.len()), "{left:?}");
+    Ok(left)
 }
 
 /// n1 with pod u.
