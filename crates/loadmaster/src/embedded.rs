@@ -191,7 +191,7 @@ impl Embedded {
         temporary(self.address, extension)
     }
 
-    /// Whether it has data of a run before this one.
+    /// Whether it keeps its data in a folder, where that of a run before this one may be.
     pub fn has_data(&self) -> bool {
         self.journal.is_some()
     }

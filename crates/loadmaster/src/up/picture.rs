@@ -1,11 +1,12 @@
 //! What the scheduler knows, for tables and summaries.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use loadmaster_api::Str;
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::progress::State;
-use loadmaster_framework::{NodeInfo, World};
+use loadmaster_framework::{NodeInfo, PodInfo, World};
 
 /// The label that says which zone a node is in.
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -155,9 +156,10 @@ impl Picture {
     }
 }
 
-/// Groups of pods that wait, and how many others there are.
+/// Groups of pods that wait, and how many others there are. Pods are counted by what was said word for word first, so that what is
+/// made anew is made once a message, not once a pod: there may be very many.
 fn pending(engine: &Engine) -> (Vec<Pending>, usize) {
-    let mut groups: BTreeMap<(bool, String), Pending> = BTreeMap::new();
+    let mut by_word: BTreeMap<(bool, Cow<'_, str>), (usize, &PodInfo)> = BTreeMap::new();
     let mut n_busy = 0;
     for waiting in engine.waiting() {
         let is_gated = match waiting.state {
@@ -168,23 +170,35 @@ fn pending(engine: &Engine) -> (Vec<Pending>, usize) {
                 continue;
             }
         };
-        let example = waiting.pod.full_name();
-        let group = groups.entry((is_gated, without_numbers(&waiting.why)));
-        let group = group.or_insert_with(|| Pending {
-            n_pods: 0,
-            message: waiting.why.clone().into_owned(),
-            example: example.clone(),
-            is_gated,
-        });
-        group.n_pods += 1;
-        if example < group.example {
-            group.example = example;
-            group.message = waiting.why.into_owned();
+        let group = by_word.entry((is_gated, waiting.why)).or_insert((0, waiting.pod));
+        group.0 += 1;
+        if name_of(waiting.pod) < name_of(group.1) {
+            group.1 = waiting.pod;
         }
     }
-    let mut all: Vec<Pending> = groups.into_values().collect();
+    let mut groups: BTreeMap<(bool, String), (usize, &PodInfo, Cow<'_, str>)> = BTreeMap::new();
+    for ((is_gated, why), (n_pods, example)) in by_word {
+        let group = groups.entry((is_gated, without_numbers(&why)));
+        let group = group.or_insert_with(|| (0, example, why.clone()));
+        group.0 += n_pods;
+        if name_of(example) < name_of(group.1) {
+            (group.1, group.2) = (example, why);
+        }
+    }
+    let pending = |((is_gated, _), (n_pods, example, why)): (
+        (bool, String),
+        (usize, &PodInfo, Cow<'_, str>),
+    )| {
+        let (message, example) = (why.into_owned(), example.full_name());
+        Pending { n_pods, message, example, is_gated }
+    };
+    let mut all: Vec<Pending> = groups.into_iter().map(pending).collect();
     all.sort_by(|a, b| b.n_pods.cmp(&a.n_pods).then_with(|| a.example.cmp(&b.example)));
     (all, n_busy)
+}
+
+fn name_of(pod: &PodInfo) -> (&str, &str) {
+    (&pod.template.namespace, &pod.name)
 }
 
 fn extended(world: &World) -> Vec<(Str, Share)> {
