@@ -2,6 +2,7 @@
 
 use ::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 
+use super::library;
 use super::types::{self, BOOL, TEXT, Ty};
 
 /// A complaint about a node of an expression.
@@ -28,23 +29,10 @@ pub fn check(expr: &IdedExpr, scope: Scope) -> (Ty, Typing) {
     (ty, typing)
 }
 
-const TYPE_NAMES: [&str; 15] = [
-    "bool",
-    "bytes",
-    "double",
-    "dyn",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "optional_type",
-    "string",
-    "type",
-    "uint",
-    "google.protobuf.Duration",
-    "google.protobuf.Timestamp",
-    "net.IP",
-];
+/// Whether a name is that of a type; `dyn` has no values of its own.
+fn is_type(name: &str) -> bool {
+    name == "dyn" || library::type_named(name).is_some()
+}
 
 impl Typing {
     fn complain(&mut self, node: u64, text: String) -> Ty {
@@ -69,7 +57,7 @@ impl Typing {
             Expr::Ident(name) => self.name(expr.id, name),
             Expr::Select(select) => {
                 if let Some(name) = qualified(expr)
-                    && TYPE_NAMES.contains(&name.as_str())
+                    && is_type(&name)
                 {
                     return Ty::Type;
                 }
@@ -112,7 +100,7 @@ impl Typing {
         if let Some((_, ty)) = self.scope.iter().rev().find(|(it, _)| it == name) {
             return ty.clone();
         }
-        if TYPE_NAMES.contains(&name) {
+        if is_type(name) {
             return Ty::Type;
         }
         self.complain(node, format!("undeclared reference to '{name}' (in container '')"))
