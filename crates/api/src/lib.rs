@@ -14,6 +14,7 @@ pub mod quantity;
 pub mod raw;
 pub mod selector;
 pub mod snapshot;
+mod sorted;
 pub mod text;
 pub mod workload;
 
