@@ -6,7 +6,7 @@ use loadmaster_api::{Labels, Node, Taint};
 use serde_json::Value;
 
 use crate::pod::PodInfo;
-use crate::table::{Columns, NodeTable, Row};
+use crate::table::{Columns, Entry, NodeTable, Row};
 use crate::template::HostPort;
 
 /// Pods that a dry run adds to a node or takes from it; nothing is copied.
@@ -50,7 +50,7 @@ impl Overlay {
 #[derive(Clone, Copy)]
 pub struct NodeInfo<'a> {
     table: &'a NodeTable,
-    node: &'a Arc<Node>,
+    entry: &'a Entry,
     row: Row,
     overlay: Option<&'a Overlay>,
 }
@@ -58,7 +58,7 @@ pub struct NodeInfo<'a> {
 impl<'a> NodeInfo<'a> {
     /// The node in a row; `None` for a free row.
     pub fn new(table: &'a NodeTable, row: Row) -> Option<NodeInfo<'a>> {
-        Some(NodeInfo { table, node: table.node(row)?, row, overlay: None })
+        Some(NodeInfo { table, entry: table.entry(row)?, row, overlay: None })
     }
 
     /// The same node as it would be with the overlay's pods.
@@ -79,47 +79,46 @@ impl<'a> NodeInfo<'a> {
 
     /// The object.
     pub fn node(&self) -> &'a Arc<Node> {
-        self.node
+        &self.entry.node
     }
 
     /// Its name.
     pub fn name(&self) -> &'a str {
-        self.node.name()
+        self.entry.node.name()
     }
 
     /// Its labels.
     pub fn labels(&self) -> &'a Labels {
-        &self.node.metadata.labels
+        &self.entry.labels
     }
 
     /// An annotation, for plugins that [need](crate::Need) them.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
-        self.node.extra.as_ref()?.annotations.get(key).map(|value| &**value)
+        self.entry.node.extra.as_ref()?.annotations.get(key).map(|value| &**value)
     }
 
     /// The node as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
     pub fn object(&self) -> Option<&'a Value> {
-        self.node.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
+        self.entry.node.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }
 
     /// Its taints.
     pub fn taints(&self) -> &'a [Taint] {
-        &self.node.spec.taints
+        &self.entry.node.spec.taints
     }
 
     /// The pods on it.
     pub fn pods(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
         let (added, removed): (&'a [_], &'a [_]) =
             self.overlay.map_or((&[], &[]), |overlay| (&overlay.added, &overlay.removed));
-        let here = self.table.pods(self.row).iter();
+        let here = self.entry.pods.iter();
         here.filter(move |pod| !removed.iter().any(|gone: &Arc<PodInfo>| gone.uid == pod.uid))
             .chain(added)
     }
 
     /// The pods on it that have affinity or anti-affinity terms.
     pub fn pods_with_affinity(&self) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
-        let any =
-            self.overlay.is_some() || self.table.entry(self.row).is_some_and(|e| e.n_affinity > 0);
+        let any = self.overlay.is_some() || self.entry.n_affinity > 0;
         any.then(|| self.pods().filter(|pod| pod.template.has_pod_affinity())).into_iter().flatten()
     }
 
@@ -127,8 +126,7 @@ impl<'a> NodeInfo<'a> {
     pub fn pods_with_required_anti_affinity(
         &self,
     ) -> impl Iterator<Item = &'a Arc<PodInfo>> + use<'a> {
-        let entry = self.table.entry(self.row);
-        let any = self.overlay.is_some() || entry.is_some_and(|e| e.n_required_anti_affinity > 0);
+        let any = self.overlay.is_some() || self.entry.n_required_anti_affinity > 0;
         any.then(|| self.pods().filter(|pod| pod.template.has_required_anti_affinity()))
             .into_iter()
             .flatten()
@@ -136,7 +134,7 @@ impl<'a> NodeInfo<'a> {
 
     /// The host ports in use.
     pub fn host_ports(&self) -> impl Iterator<Item = &'a HostPort> + use<'a> {
-        let plain = self.overlay.is_none().then(|| self.table.host_ports(self.row).iter());
+        let plain = self.overlay.is_none().then(|| self.entry.host_ports.iter());
         let overlaid = self
             .overlay
             .is_some()

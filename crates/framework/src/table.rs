@@ -4,7 +4,7 @@ mod order;
 
 use std::sync::Arc;
 
-use loadmaster_api::{Node, Str, Taint};
+use loadmaster_api::{Labels, Node, Str, Taint};
 use loadmaster_stdx::Map;
 
 use crate::label::{KeyId, LabelColumns};
@@ -78,6 +78,8 @@ pub struct ScalarColumn {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub node: Arc<Node>,
+    /// Those of `node`, where a Filter that reads them of one node after the other need not go through it.
+    pub labels: Labels,
     pub pods: Vec<Arc<PodInfo>>,
     pub host_ports: Vec<HostPort>,
     /// Pods with any affinity term, and those with required anti-affinity.
@@ -205,9 +207,8 @@ impl NodeTable {
     pub(crate) fn ensure_key(&mut self, key: &Str) -> KeyId {
         let rows = self.entries.len();
         let entries = self.entries.iter().enumerate();
-        let labels = entries.filter_map(|(at, entry)| {
-            Some((Row(at as u32), &entry.as_ref()?.node.metadata.labels))
-        });
+        let labels =
+            entries.filter_map(|(at, entry)| Some((Row(at as u32), &entry.as_ref()?.labels)));
         self.labels.ensure(key, rows, labels)
     }
 
@@ -219,6 +220,7 @@ impl NodeTable {
         self.columns.live[row.index()] = 1;
         self.entries[row.index()] = Some(Entry {
             node: node.clone(),
+            labels: node.metadata.labels.clone(),
             pods: Vec::new(),
             host_ports: Vec::new(),
             n_affinity: 0,
@@ -234,6 +236,7 @@ impl NodeTable {
     pub(crate) fn replace(&mut self, row: Row, node: Arc<Node>) {
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
         let old = std::mem::replace(&mut entry.node, node.clone());
+        entry.labels = node.metadata.labels.clone();
         self.order.replace(row, &old, &node);
         if old.status.images != node.status.images {
             self.remove_images(row, &old);
