@@ -17,6 +17,7 @@ mod kill_writes;
 mod rbac;
 mod record;
 mod replicas;
+mod servers;
 
 mod load;
 mod special;
@@ -80,6 +81,8 @@ enum What {
     Gang(gang::Args),
     /// Pods that share GPUs, through the example extenders.
     Gpushare(gpushare::Args),
+    /// What kube-apiserver with etcd and the embedded API server do in a second, side by side.
+    Servers(servers::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
     Rbac(rbac::Args),
 }
@@ -137,6 +140,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Extender(args) => extender::run(args).await,
         What::Gang(args) => gang::run(args).await,
         What::Gpushare(args) => gpushare::run(args).await,
+        What::Servers(args) => servers::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
     }
 }

@@ -46,12 +46,13 @@ impl Default for Options {
 pub struct ControlPlane {
     // In the order in which they end.
     apiserver: Process,
-    _etcd: Process,
+    etcd: Process,
     _etcd_data: Folder,
     folder: Folder,
     credentials: Credentials,
     url: String,
     audit_log: PathBuf,
+    started_in: Duration,
 }
 
 impl ControlPlane {
@@ -70,6 +71,7 @@ impl ControlPlane {
             Folder::temporary(&std::env::temp_dir())?
         };
         let credentials = Credentials::create(folder.path())?;
+        let start = Instant::now();
         let (etcd, etcd_url) = start_etcd(etcd_data.path(), &folder.path().join("etcd.log"))?;
         let port = match options.port {
             Some(port) => port,
@@ -91,14 +93,16 @@ impl ControlPlane {
         let apiserver = Process::start("kube-apiserver", &mut command, &log)?;
         let mut plane = ControlPlane {
             apiserver,
-            _etcd: etcd,
+            etcd,
             _etcd_data: etcd_data.removed(),
             folder,
             credentials,
             url,
             audit_log,
+            started_in: Duration::ZERO,
         };
         plane.wait_until_ready().await?;
+        plane.started_in = start.elapsed();
         Ok(plane)
     }
 
@@ -142,6 +146,16 @@ impl ControlPlane {
         self.apiserver.usage()
     }
 
+    /// What etcd has used so far.
+    pub fn etcd_usage(&self) -> Result<Usage> {
+        self.etcd.usage()
+    }
+
+    /// From the start of etcd until the API server was ready.
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
     /// Ends it and removes its temporary folder.
     pub fn finish(self) {
         drop(self.apiserver);
@@ -153,7 +167,7 @@ impl ControlPlane {
         let since = Instant::now();
         loop {
             self.apiserver.check_running()?;
-            self._etcd.check_running()?;
+            self.etcd.check_running()?;
             let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
             if ready.is_ok_and(|answer| answer.status == 200) {
                 return Ok(());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use http::Method;
 use loadmaster_stdx::Rng;
@@ -38,11 +38,7 @@ const START: Duration = Duration::from_secs(60);
 pub async fn run(args: &Args) -> Result<bool> {
     let binary = match &args.loadmaster {
         Some(path) => path.clone(),
-        None => {
-            let this = std::env::current_exe().context("finding the target folder")?;
-            let target = this.ancestors().nth(2).context("finding the target folder")?;
-            target.join("release/loadmaster")
-        }
+        None => super::programs::release_binary()?,
     };
     let folder = Folder::temporary(&std::env::temp_dir())?;
     let port = free_port()?;

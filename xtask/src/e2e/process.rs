@@ -20,8 +20,29 @@ pub struct Process {
 pub struct Usage {
     /// User and system time of all its threads.
     pub cpu_seconds: f64,
+    /// Its resident set.
+    pub rss_bytes: u64,
     /// Its resident set when that was largest.
     pub rss_peak_bytes: u64,
+}
+
+impl Usage {
+    /// What this process has used so far.
+    pub fn of_this_process() -> Result<Usage> {
+        usage_of(Path::new("/proc/self"))
+    }
+}
+
+impl std::ops::Add for Usage {
+    type Output = Usage;
+
+    fn add(self, other: Usage) -> Usage {
+        Usage {
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
+            rss_bytes: self.rss_bytes + other.rss_bytes,
+            rss_peak_bytes: self.rss_peak_bytes + other.rss_peak_bytes,
+        }
+    }
 }
 
 impl Process {
@@ -66,13 +87,7 @@ impl Process {
     /// What it has used so far. Only while it runs.
     pub fn usage(&self) -> Result<Usage> {
         let folder = PathBuf::from(format!("/proc/{}", self.id()));
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read_to_string(&path)
-                .with_context(|| format!("reading {} of {}", path.display(), self.name))
-        };
-        parse_usage(&read("stat")?, &read("status")?, rustix::param::clock_ticks_per_second())
-            .with_context(|| format!("reading the account of {}", self.name))
+        usage_of(&folder).with_context(|| format!("reading the account of {}", self.name))
     }
 
     /// Asks it to end.
@@ -110,15 +125,28 @@ impl Drop for Process {
     }
 }
 
-/// From the texts of `/proc/PID/stat` (times in ticks, after the name in parentheses) and `/proc/PID/status` (the peak in KiB).
+/// From a process' folder in `/proc`.
+fn usage_of(folder: &Path) -> Result<Usage> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    };
+    parse_usage(&read("stat")?, &read("status")?, rustix::param::clock_ticks_per_second())
+        .with_context(|| format!("an account in {} that cannot be read", folder.display()))
+}
+
+/// From the texts of `/proc/PID/stat` (times in ticks, after the name in parentheses) and `/proc/PID/status` (sizes in KiB).
 fn parse_usage(stat: &str, status: &str, ticks_per_second: u64) -> Option<Usage> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11).map(str::parse::<u64>);
     let ticks = times.next()?.ok()? + times.next()?.ok()?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let peak_kib: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let bytes = |name: &str| -> Option<u64> {
+        let size = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    };
     let cpu_seconds = ticks as f64 / ticks_per_second as f64;
-    Some(Usage { cpu_seconds, rss_peak_bytes: peak_kib * 1024 })
+    Some(Usage { cpu_seconds, rss_bytes: bytes("VmRSS:")?, rss_peak_bytes: bytes("VmHWM:")? })
 }
 
 #[cfg(test)]
@@ -128,7 +156,8 @@ mod tests {
     /// A process may be called anything, also like the fields that follow.
     #[test]
     fn usage_is_found_after_any_name() {
-        let status = "Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t  512 kB\nThreads:\t3\n";
+        let status =
+            "Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t  512 kB\nVmRSS:\t  256 kB\nThreads:\t3\n";
         let check = |stat: &str, want: Option<f64>| {
             let usage = parse_usage(stat, status, 100);
             assert_eq!(usage.map(|usage| usage.cpu_seconds), want, "{stat}");
@@ -138,7 +167,8 @@ mod tests {
         check("7 (etcd) S 1 7 7 0", None);
         check("", None);
         let usage = parse_usage("7 (e) S 1 7 7 0 -1 4 1 0 0 0 1 1 0", status, 100);
-        assert_eq!(usage.map(|usage| usage.rss_peak_bytes), Some(512 << 10));
+        let sizes = usage.map(|usage| (usage.rss_bytes, usage.rss_peak_bytes));
+        assert_eq!(sizes, Some((256 << 10, 512 << 10)));
         assert_eq!(parse_usage("7 (e) S 1 7 7 0 -1 4 1 0 0 0 1 1 0", "Name: x\n", 100), None);
     }
 }

@@ -73,6 +73,13 @@ pub fn examples(names: &[&str]) -> Result<PathBuf> {
     }
 }
 
+/// Loadmaster's binary of the release profile.
+pub fn release_binary() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("finding the target folder")?;
+    let target = this.ancestors().nth(2).context("finding the target folder")?;
+    Ok(target.join("release/loadmaster"))
+}
+
 /// The folder of this program, where the examples are too.
 pub fn folder() -> Result<PathBuf> {
     let this = std::env::current_exe().context("finding the target folder")?;

@@ -87,11 +87,7 @@ impl Chosen {
         match (kind, &self.loadmaster) {
             (Kind::KubeScheduler, _) => Program::KubeScheduler.path(),
             (Kind::Loadmaster, Some(path)) => Ok(path.clone()),
-            (Kind::Loadmaster, None) => {
-                let this = std::env::current_exe().context("finding the target folder")?;
-                let target = this.ancestors().nth(2).context("finding the target folder")?;
-                Ok(target.join("release/loadmaster"))
-            }
+            (Kind::Loadmaster, None) => programs::release_binary(),
         }
     }
 
