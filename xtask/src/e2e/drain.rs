@@ -209,7 +209,7 @@ mod tests {
             seconds_to_first: 1.0,
             seconds,
             n_bound: 100,
-            usage: Usage { cpu_seconds, rss_peak_bytes: 1 << 20 },
+            usage: Usage { cpu_seconds, rss_peak_bytes: 1 << 20, ..Usage::default() },
             apiserver: Usage::default(),
             faults: Vec::new(),
         }
