@@ -4,6 +4,9 @@
 //! learn what happened. It owns no clock and does no I/O. It needs no expectations: the [runner](crate::runner) does not reconcile a key
 //! again before all answers to the key's last requests have come *and* the cache shows what they did. So a controller that sees two of three
 //! pods may always ask for one more.
+//!
+//! A panic costs it this call: the runner tells of it and asks again about the same key or change, later each time. What a controller
+//! remembers must bear that a call ended anywhere.
 
 use std::time::Duration;
 

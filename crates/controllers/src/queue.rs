@@ -11,6 +11,11 @@ use crate::kind::Key;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// The pause after so many failures before this one.
+pub(crate) fn pause(n_failures: u32) -> Duration {
+    PAUSE_MAX.min(PAUSE_MIN * (1 << n_failures.min(16)))
+}
+
 /// What the cache should show may have been overtaken while the watch was broken: after so long a key is looked at anyway.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -86,6 +91,15 @@ impl Queue {
         self.timers.first().map(|(at, _)| *at)
     }
 
+    /// A key could not be reconciled.
+    pub fn fail(&mut self, key: &Key, now: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            let at = after(now, pause(entry.n_failures));
+            entry.n_failures += 1;
+            self.set_timer(key, at);
+        }
+    }
+
     /// A key was reconciled, and there is nothing to be sent.
     pub fn rest(&mut self, key: &Key, again: Option<Duration>, now: Timestamp) {
         match again {
@@ -153,9 +167,9 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let Some(busy) = entry.busy.take() else { return };
         let at = if busy.failed {
-            let pause = PAUSE_MIN * (1 << entry.n_failures.min(16));
+            let pause = pause(entry.n_failures);
             entry.n_failures += 1;
-            Some(after(now, pause.min(PAUSE_MAX).max(busy.hold)))
+            Some(after(now, pause.max(busy.hold)))
         } else {
             entry.n_failures = 0;
             if busy.is_dirty || is_overdue { Some(now) } else { busy.again_at }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use loadmaster_stdx::caught::{Caught, catch};
 
 use crate::cache::Cache;
 use crate::controller::{Change, Controller, Outcome};
 use crate::expect::{Expectations, Sight, Waiter};
 use crate::kind::{Key, Kind, Object};
-use crate::queue::{End, Queue};
+use crate::queue::{End, Queue, after, pause};
 use crate::request::{Answer, Request};
 
 /// What a watch tells.
@@ -51,6 +52,18 @@ struct Slot {
     queue: Queue,
     /// Requests that wait for a place.
     outbox: VecDeque<(Waiter, Request)>,
+    /// Changes of which the controller could not say whom they concern, by the object.
+    unheard: BTreeMap<Key, Unheard>,
+    n_panics: u64,
+}
+
+/// A change at which a controller panicked.
+struct Unheard {
+    old: Option<Object>,
+    new: Option<Object>,
+    n_failures: u32,
+    /// The controller is asked again then.
+    due: Timestamp,
 }
 
 /// Counts for logs and tests.
@@ -60,6 +73,8 @@ pub struct Stats {
     pub n_requests: usize,
     /// Kinds that have not been listed yet.
     pub n_unsynced: usize,
+    /// How often a controller panicked so far.
+    pub n_panics: u64,
 }
 
 impl Runner {
@@ -71,7 +86,8 @@ impl Runner {
             for key in controller.at_start() {
                 queue.touch(&key, Timestamp::UNIX_EPOCH);
             }
-            Slot { controller, unsynced, queue, outbox: VecDeque::new() }
+            let (outbox, unheard) = (VecDeque::new(), BTreeMap::new());
+            Slot { controller, unsynced, queue, outbox, unheard, n_panics: 0 }
         };
         Runner {
             cache: Cache::default(),
@@ -98,7 +114,8 @@ impl Runner {
         let waiting: usize = self.slots.iter().map(|slot| slot.outbox.len()).sum();
         let unsynced: BTreeSet<Kind> =
             self.slots.iter().flat_map(|slot| &slot.unsynced).copied().collect();
-        Stats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len() }
+        let n_panics = self.slots.iter().map(|slot| slot.n_panics).sum();
+        Stats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len(), n_panics }
     }
 
     /// Takes news.
@@ -113,12 +130,9 @@ impl Runner {
             News::Set(object) => (object.key(), self.cache.put(&object), Some(object)),
             News::Gone(key) => (key.clone(), self.cache.remove(&key), None),
         };
-        let change = Change { old: old.as_ref(), new: new.as_ref() };
         for slot in &mut self.slots {
             if slot.controller.watches().contains(&key.kind) {
-                for concerned in slot.controller.concerns(&change, &self.cache) {
-                    slot.queue.touch(&concerned, now);
-                }
+                slot.hear(&key, old.as_ref(), new.as_ref(), &self.cache, now);
             }
         }
         for Waiter { slot, key, round } in self.expectations.seen(&key, &self.cache) {
@@ -152,7 +166,7 @@ impl Runner {
     /// When [`Runner::run`] should be called though nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let synced = self.slots.iter().filter(|slot| slot.unsynced.is_empty());
-        synced.filter_map(|slot| slot.queue.wake_at()).min()
+        synced.filter_map(Slot::wake_at).min()
     }
 
     /// An answer has come.
@@ -160,9 +174,11 @@ impl Runner {
         let Some((waiter, request)) = self.calls.remove(&id) else { return };
         let answer = &lenient(&request, answer);
         let slot = &mut self.slots[waiter.slot];
-        slot.controller.answered(&waiter.key, &request, answer, now);
+        let heard = catch(|| slot.controller.answered(&waiter.key, &request, answer, now));
+        let is_heard = heard.map_err(|panic| slot.panicked(&waiter.key, &panic)).is_ok();
         let controller = slot.controller.name();
         let end = match answer {
+            _ if !is_heard => End::Failed { hold: Duration::ZERO },
             Answer::Done(_) => End::Done,
             Answer::Refused { status, message, retry_after, .. } => {
                 tracing::debug!(controller, key = %waiter.key, status, message, "refused");
@@ -174,7 +190,7 @@ impl Runner {
             }
         };
         // Of an Event nobody cares what became of it.
-        let end = if request.is_event() { End::Done } else { end };
+        let end = if request.is_event() && is_heard { End::Done } else { end };
         let watched = |kind| slot.controller.watches().contains(&kind);
         let sight = Sight::after(&request, answer)
             .filter(|sight| watched(sight.kind()) && !sight.is_seen(&self.cache));
@@ -199,13 +215,67 @@ fn lenient(request: &Request, answer: &Answer) -> Answer {
 }
 
 impl Slot {
+    /// Asks the controller whom a change concerns; one at which it panicked before is part of it.
+    fn hear(
+        &mut self,
+        key: &Key,
+        old: Option<&Object>,
+        new: Option<&Object>,
+        cache: &Cache,
+        now: Timestamp,
+    ) {
+        let before = self.unheard.remove(key);
+        let old = before.as_ref().map_or(old, |it| it.old.as_ref());
+        match catch(|| self.controller.concerns(&Change { old, new }, cache)) {
+            Ok(keys) => keys.iter().for_each(|key| self.queue.touch(key, now)),
+            Err(panic) => {
+                let n_failures = before.as_ref().map_or(0, |it| it.n_failures);
+                let due = after(now, pause(n_failures));
+                let (old, new) = (old.cloned(), new.cloned());
+                let unheard = Unheard { old, new, n_failures: n_failures + 1, due };
+                self.unheard.insert(key.clone(), unheard);
+                self.panicked(key, &panic);
+            }
+        }
+    }
+
+    /// Asks once more about changes at which the controller panicked.
+    fn hear_again(&mut self, cache: &Cache, now: Timestamp) {
+        let due = self.unheard.iter().filter(|(_, it)| it.due <= now);
+        let due: Vec<(Key, Option<Object>)> =
+            due.map(|(key, it)| (key.clone(), it.new.clone())).collect();
+        for (key, new) in due {
+            self.hear(&key, None, new.as_ref(), cache, now);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Timestamp> {
+        let unheard = self.unheard.values().map(|it| it.due);
+        unheard.chain(self.queue.wake_at()).min()
+    }
+
+    fn panicked(&mut self, key: &Key, panic: &Caught) {
+        self.n_panics += 1;
+        let controller = self.controller.name();
+        tracing::error!(controller, %key, %panic, "a controller panicked, which is a bug; it is asked again");
+    }
+
     /// Reconciles until there is something to send, or nothing is due.
     fn reconcile(&mut self, at: usize, cache: &Cache, now: Timestamp) {
         if !self.unsynced.is_empty() {
             return;
         }
+        self.hear_again(cache, now);
         while let Some(key) = self.queue.due(now) {
-            let Outcome { requests, again } = self.controller.reconcile(&key, cache, now);
+            let outcome = match catch(|| self.controller.reconcile(&key, cache, now)) {
+                Ok(outcome) => outcome,
+                Err(panic) => {
+                    self.panicked(&key, &panic);
+                    self.queue.fail(&key, now);
+                    continue;
+                }
+            };
+            let Outcome { requests, again } = outcome;
             if requests.is_empty() {
                 // A pause of nothing would never end.
                 let again = again.map(|again| again.max(Duration::from_millis(1)));
@@ -222,6 +292,8 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::api::core::v1::{ConfigMap, Pod};
     use serde_json::json;
 
@@ -323,6 +395,90 @@ mod tests {
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (3, 4));
     }
 
+    /// Notes in a ConfigMap's data that it was here; may panic at one of them.
+    struct Nervous {
+        panics_at: fn(&str, &ConfigMap) -> bool,
+    }
+
+    impl Nervous {
+        fn look(&self, place: &str, map: Option<&ConfigMap>) {
+            assert!(!map.is_some_and(|map| (self.panics_at)(place, map)), "on purpose");
+        }
+    }
+
+    impl Controller for Nervous {
+        fn name(&self) -> &'static str {
+            "nervous"
+        }
+
+        fn watches(&self) -> &'static [Kind] {
+            &[Kind::ConfigMap]
+        }
+
+        fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
+            self.look("concerns", change.of());
+            change.object().map(Object::key).into_iter().collect()
+        }
+
+        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> Outcome {
+            let map = cache.get::<ConfigMap>(&key.namespace, &key.name);
+            self.look("reconcile", map.map(|map| &**map));
+            let is_new = |map: &Arc<ConfigMap>| !map.data.as_ref().unwrap().contains_key("here");
+            if !map.is_some_and(is_new) {
+                return Outcome::none();
+            }
+            let patch = Patch::Merge(json!({"data": {"here": "yes"}}));
+            Outcome::one(Request::patch(key.clone(), patch))
+        }
+
+        fn answered(&mut self, _: &Key, _: &Request, answer: &Answer, _: Timestamp) {
+            let Answer::Done(Some(object)) = answer else { return };
+            self.look("answered", object.typed::<ConfigMap>().map(|map| &**map));
+        }
+    }
+
+    #[test]
+    fn a_panic_costs_one_attempt() {
+        #[track_caller]
+        fn check(panics_at: fn(&str, &ConfigMap) -> bool, seen_at_once: &[&str], n_panics: u64) {
+            loadmaster_stdx::caught::quiet_caught_panics();
+            let mut bench = Bench::new(vec![Box::new(Nervous { panics_at }), Box::new(Replicas)]);
+            let alike = |name: &str| {
+                json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"namespace": "default", "name": name}, "data": {"bad": name}})
+            };
+            bench.create(alike("a"));
+            bench.create(alike("b"));
+            bench.create(map(2));
+            bench.settle();
+            let is_seen = |map: &ConfigMap| map.data.as_ref().unwrap().contains_key("here");
+            let seen = |bench: &Bench| {
+                let maps = bench.list::<ConfigMap>().into_iter().filter(is_seen);
+                maps.map(|map| map.metadata.name.unwrap()).collect::<Vec<_>>()
+            };
+            assert_eq!(seen(&bench), seen_at_once);
+            assert_eq!(bench.list::<Pod>().len(), 2, "the others go on");
+            bench.pass(Duration::from_millis(49));
+            assert_eq!(bench.stats().n_panics, 1);
+            bench.pass(Duration::from_secs(1));
+            assert_eq!(bench.stats().n_panics, n_panics, "later each time");
+            // What it stumbled over goes.
+            let mended = Patch::Merge(json!({"data": {"bad": null}}));
+            bench.apply(&Request::patch(Key::new(Kind::ConfigMap, "default", "a"), mended));
+            bench.settle();
+            assert_eq!(seen(&bench), ["a", "b", "m"]);
+            bench.pass(Duration::from_secs(60));
+            assert_eq!(bench.stats().n_panics, n_panics);
+        }
+        fn is_bad(map: &ConfigMap) -> bool {
+            map.data.as_ref().and_then(|data| data.get("bad")).is_some_and(|bad| bad == "a")
+        }
+        // 50, 150, 350 and 750 ms after the first one.
+        check(|place, map| place == "reconcile" && is_bad(map), &["b", "m"], 5);
+        check(|place, map| place == "concerns" && is_bad(map), &["b", "m"], 5);
+        check(|place, map| place == "answered" && is_bad(map), &["a", "b", "m"], 1);
+    }
+
     #[test]
     fn nothing_is_done_before_all_kinds_are_known() {
         let now = Timestamp::UNIX_EPOCH;
@@ -334,6 +490,6 @@ mod tests {
         // A place less than there are requests: the last one waits for it.
         let calls = runner.run(3, now);
         assert_eq!((calls.len(), runner.run(3, now).len(), runner.run(3, now).len()), (3, 1, 0));
-        assert_eq!(runner.stats(), Stats { n_requests: 4, n_unsynced: 0 });
+        assert_eq!(runner.stats(), Stats { n_requests: 4, n_unsynced: 0, n_panics: 0 });
     }
 }

@@ -17,7 +17,7 @@ use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object, Typed};
 use crate::queue::after;
 use crate::request::{Answer, Encoded, Request};
-use crate::runner::{News, Runner};
+use crate::runner::{News, Runner, Stats};
 
 /// Answers a request in place of the server, or not.
 type Faults = Box<dyn FnMut(&Request) -> Option<Answer>>;
@@ -61,6 +61,11 @@ impl Bench {
     pub fn restart(&mut self, controllers: Vec<Box<dyn Controller>>) {
         self.runner = Runner::new(controllers);
         self.told.clear();
+    }
+
+    /// Counts of the controllers.
+    pub fn stats(&self) -> Stats {
+        self.runner.stats()
     }
 
     /// The time.

@@ -9,12 +9,12 @@
 
 pub mod points;
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use loadmaster_framework::{ClusterEvent, Code, Failure};
+use loadmaster_stdx::caught;
+pub use loadmaster_stdx::caught::quiet_caught_panics;
 
 use crate::profile::Profile;
 use crate::queue::Cause;
@@ -170,27 +170,9 @@ pub const ALL: &str = "";
 const NOBODY: Turn = Turn { plugin: u32::MAX, site: Site::Prepare };
 
 thread_local! {
-    /// `Some` while panics are caught.
-    static RUNNING: Cell<Option<Turn>> = const { Cell::new(None) };
+    static RUNNING: Cell<Turn> = const { Cell::new(NOBODY) };
     static WATCH: Cell<Option<Stopwatch>> = const { Cell::new(None) };
     static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
-    static PLACE: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
-}
-
-/// Lets the usual report of a panic, a backtrace on stderr, be for those panics that nobody catches here; of the others only the
-/// place is kept. For whoever owns the process.
-pub fn quiet_caught_panics() {
-    static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| {
-        let report = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if RUNNING.get().is_none() {
-                return report(info);
-            }
-            let place = info.location().map(|location| location.to_string().into());
-            PLACE.with_borrow_mut(|known| *known = place);
-        }));
-    });
 }
 
 /// Does something and notes what plugins do meanwhile; with a stopwatch their calls are timed.
@@ -245,13 +227,13 @@ fn note_call(began: u64, call: impl FnOnce(u64) -> Timed) {
 /// It is this plugin's turn in the section at hand.
 #[inline]
 pub(crate) fn turn(plugin: usize, site: Site) {
-    RUNNING.set(Some(Turn { plugin: plugin as u32, site }));
+    RUNNING.set(Turn { plugin: plugin as u32, site });
 }
 
 /// Somebody panicked in a section.
 pub(crate) struct Caught {
     turn: Turn,
-    payload: Box<dyn Any + Send>,
+    panic: caught::Caught,
 }
 
 impl Caught {
@@ -260,30 +242,27 @@ impl Caught {
         let plugin = profile.plugins.get(self.turn.plugin as usize).map(|plugin| plugin.name);
         let profile = profile.scheduler_name.as_str().into();
         let who = Who { profile, plugin: plugin.unwrap_or("(none)") };
-        (plugin, note(who, self.turn.site, &*self.payload))
+        (plugin, note(who, self.turn.site, self.panic))
     }
 }
 
 /// Runs code that calls plugins in [turns](turn). What it was changing must be thrown away if it panics.
 pub(crate) fn section<R>(work: impl FnOnce() -> R) -> Result<R, Caught> {
-    let outer = RUNNING.replace(Some(NOBODY));
-    let done = panic::catch_unwind(AssertUnwindSafe(work));
-    let turn = RUNNING.replace(outer).unwrap_or(NOBODY);
-    done.map_err(|payload| Caught { turn, payload })
+    let outer = RUNNING.replace(NOBODY);
+    let done = caught::catch(work);
+    let turn = RUNNING.replace(outer);
+    done.map_err(|panic| Caught { turn, panic })
 }
 
 impl Who {
     /// Runs one call into this plugin.
     pub(crate) fn call<R>(&self, site: Site, work: impl FnOnce() -> R) -> Result<R, Failure> {
-        section(work).map_err(|caught| note(self.clone(), site, &*caught.payload))
+        section(work).map_err(|caught| note(self.clone(), site, caught.panic))
     }
 }
 
-fn note(who: Who, site: Site, payload: &(dyn Any + Send)) -> Failure {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let message = text.unwrap_or("(no message)").to_owned();
-    let place = PLACE.with_borrow_mut(Option::take);
+fn note(who: Who, site: Site, caught: caught::Caught) -> Failure {
+    let caught::Caught { message, place } = caught;
     let panic = Panic { who, site, message, place, times: 1 };
     let failure = panic.failure();
     NOTES.with_borrow_mut(|notes| {

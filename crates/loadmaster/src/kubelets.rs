@@ -102,6 +102,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
         info_buffer_bytes: 0,
         flush_frequency: Duration::from_secs(5),
     };
+    loadmaster_stdx::caught::quiet_caught_panics();
     Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;

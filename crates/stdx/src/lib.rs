@@ -1,5 +1,6 @@
 //! The few helpers the standard library lacks. Knows nothing of Kubernetes.
 
+pub mod caught;
 pub mod chain;
 pub mod duration;
 pub mod float;
