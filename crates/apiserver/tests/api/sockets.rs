@@ -1,7 +1,5 @@
 //! The server behind real sockets on the loopback address: TLS, and who is who.
 
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

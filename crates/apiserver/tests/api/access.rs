@@ -1,50 +1,36 @@
 //! Who may do what: roles, bindings, tokens, acting as others, limits, and what is written down about it.
 
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
 use std::io::Write;
 use std::sync::Arc;
 #[expect(clippy::disallowed_types, reason = "a log is written on any thread")]
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use expect_test::{Expect, expect};
-use http::{HeaderMap, Method, Request, header};
-use http_body_util::BodyExt as _;
-use jiff::{SignedDuration, Timestamp};
+use http::{HeaderMap, Method, header};
 use loadmaster_apiserver::audit::{Audit, Policy};
 use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::authorize::Mode;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{Admission, ApiServer, Options, Setup};
+use loadmaster_apiserver::{Admission, Setup};
 use serde_json::{Value, json};
+
+use super::bench::{Bench, JSON, bytes, said, send_as, text};
 
 mod admission;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
-/// A server whose clock is set by hand, in seconds after its start.
-struct Cluster {
-    server: ApiServer,
-    seconds: Arc<AtomicI64>,
-}
-
-fn cluster() -> Cluster {
+fn cluster() -> Bench {
     with(Setup { mode: Mode::Rbac, ..Setup::default() })
 }
 
-fn with(setup: Setup) -> Cluster {
-    let seconds = Arc::new(AtomicI64::new(0));
-    let read = Arc::clone(&seconds);
-    let start: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
-    let clock = Arc::new(move || start + SignedDuration::from_secs(read.load(Ordering::Relaxed)));
-    let options = Options { clock, seed: 1, limits: Limits::default(), also_serve: Vec::new() };
-    Cluster { server: ApiServer::with_setup(options, setup).expect("starts"), seconds }
+fn with(setup: Setup) -> Bench {
+    Bench::new(Limits::default(), setup)
 }
 
-impl Cluster {
+impl Bench {
     fn send(
         &self,
         user: &User,
@@ -53,20 +39,11 @@ impl Cluster {
         headers: &[(&str, &str)],
         body: &Value,
     ) -> (u16, Value) {
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request =
-            request.header(header::CONTENT_TYPE, "application/json").body(Bytes::from(body));
-        let response = self.server.handle(user, &request.expect("a request"));
+        let form = [("content-type", JSON)];
+        let response =
+            send_as(&self.server, user, method, path, &[&form, headers].concat(), text(body));
         let code = response.status().as_u16();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.expect("a runtime");
-        let body =
-            runtime.block_on(response.into_body().collect()).expect("never fails").to_bytes();
-        (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
+        (code, serde_json::from_slice(&bytes(response)).unwrap_or(Value::Null))
     }
 
     /// Does something as administrator.
@@ -77,7 +54,7 @@ impl Cluster {
         value
     }
 
-    fn get(&self, user: &User, path: &str) -> (u16, Value) {
+    fn get_as(&self, user: &User, path: &str) -> (u16, Value) {
         self.send(user, Method::GET, path, &[], &Value::Null)
     }
 
@@ -96,9 +73,7 @@ impl Cluster {
         body: Value,
         want: &Expect,
     ) {
-        let (code, status) = self.send(user, method, path, headers, &body);
-        let text = |field: &str| status[field].as_str().unwrap_or_default();
-        want.assert_eq(&format!("{code} {}: {}", text("reason"), text("message")));
+        want.assert_eq(&said(self.send(user, method, path, headers, &body)));
     }
 
     fn grant(&self, name: &str, rules: Value) {
@@ -183,14 +158,14 @@ fn nothing_is_allowed_that_no_role_allows() {
         "/metrics",
         expect![[r#"403 Forbidden: forbidden: User "ann" cannot get path "/metrics""#]],
     );
-    let (code, status) = cluster.get(&ann(), "/api/v1/nodes/n");
+    let (code, status) = cluster.get_as(&ann(), "/api/v1/nodes/n");
     assert_eq!((code, &status["details"]), (403, &json!({"name": "n", "kind": "nodes"})));
     // All known users may look around, and all unknown ones ask for health.
     for path in ["/api", "/apis/apps/v1", "/openapi/v3", "/version"] {
-        assert_eq!(cluster.get(&ann(), path).0, 200, "{path}");
+        assert_eq!(cluster.get_as(&ann(), path).0, 200, "{path}");
     }
-    assert_eq!(cluster.get(&User::anonymous(), "/readyz").0, 200);
-    assert_eq!(cluster.get(&User::anonymous(), "/api").0, 403);
+    assert_eq!(cluster.get_as(&User::anonymous(), "/readyz").0, 200);
+    assert_eq!(cluster.get_as(&User::anonymous(), "/api").0, 403);
 }
 
 #[test]
@@ -198,26 +173,27 @@ fn roles_are_obeyed_as_soon_as_they_are_written() {
     let cluster = cluster();
     let list = "/api/v1/namespaces/default/pods";
     cluster.bind("rolebindings", "ClusterRole", "view", "ann");
-    assert_eq!(cluster.get(&ann(), list).0, 200);
-    assert_eq!(cluster.get(&ann(), "/api/v1/namespaces/kube-system/pods").0, 403);
-    assert_eq!(cluster.get(&ann(), "/api/v1/namespaces/default/secrets").0, 403);
+    assert_eq!(cluster.get_as(&ann(), list).0, 200);
+    assert_eq!(cluster.get_as(&ann(), "/api/v1/namespaces/kube-system/pods").0, 403);
+    assert_eq!(cluster.get_as(&ann(), "/api/v1/namespaces/default/secrets").0, 403);
     let binding = format!("{RBAC}/namespaces/default/rolebindings/view-ann");
     assert_eq!(cluster.send(&User::admin(), Method::DELETE, &binding, &[], &Value::Null).0, 200);
-    assert_eq!(cluster.get(&ann(), list).0, 403);
+    assert_eq!(cluster.get_as(&ann(), list).0, 403);
     // A collection that is limited to one name is that object's matter.
     let mut one = rule(&["list", "watch"], "", &["configmaps"]);
     one["resourceNames"] = json!(["m"]);
     cluster.grant("ann", json!([one]));
     let maps = "/api/v1/configmaps";
-    assert_eq!(cluster.get(&ann(), maps).0, 403);
-    assert_eq!(cluster.get(&ann(), &format!("{maps}?fieldSelector=metadata.name=m")).0, 200);
-    assert_eq!(cluster.get(&ann(), &format!("{maps}?fieldSelector=metadata.name=n")).0, 403);
+    assert_eq!(cluster.get_as(&ann(), maps).0, 403);
+    assert_eq!(cluster.get_as(&ann(), &format!("{maps}?fieldSelector=metadata.name=m")).0, 200);
+    assert_eq!(cluster.get_as(&ann(), &format!("{maps}?fieldSelector=metadata.name=n")).0, 403);
 }
 
 #[test]
 fn roles_that_gather_follow_those_they_gather() {
     let cluster = cluster();
-    let role = |name: &str| cluster.get(&User::admin(), &format!("{RBAC}/clusterroles/{name}")).1;
+    let role =
+        |name: &str| cluster.get_as(&User::admin(), &format!("{RBAC}/clusterroles/{name}")).1;
     let n_rules = |name: &str| role(name)["rules"].as_array().map_or(0, Vec::len);
     let (view, edit, admin) = (n_rules("view"), n_rules("edit"), n_rules("admin"));
     assert!(view > 5 && edit > view && admin > edit, "{view} {edit} {admin}");
@@ -288,13 +264,13 @@ fn nobody_gives_away_what_they_do_not_have() {
         ]],
     );
     // An update may not add rights, either; one that changes owners only may be anybody's.
-    let mut held = cluster.get(&User::admin(), &format!("{roles}/held")).1;
+    let mut held = cluster.get_as(&User::admin(), &format!("{roles}/held")).1;
     held["rules"][0]["verbs"] = json!(["delete"]);
     let (code, _) = cluster.send(&ann(), Method::PUT, &format!("{roles}/held"), &[], &held);
     assert_eq!(code, 403);
     let path = format!("{roles}/more");
     cluster.make(&roles, role("more", &["delete"]));
-    let mut more = cluster.get(&User::admin(), &path).1;
+    let mut more = cluster.get_as(&User::admin(), &path).1;
     more["metadata"]["finalizers"] = json!(["example.com/x"]);
     assert_eq!(cluster.send(&ann(), Method::PUT, &path, &[], &more).0, 200);
     // The verbs escalate and bind are for those who shall.
@@ -482,8 +458,7 @@ fn a_token_ends_with_what_it_is_bound_to() {
 #[test]
 fn who_has_no_credentials_is_nobody() {
     let none = HeaderMap::new();
-    let may =
-        |cluster: &Cluster, path: &str| cluster.server.authenticate(None, path, &none).is_ok();
+    let may = |cluster: &Bench, path: &str| cluster.server.authenticate(None, path, &none).is_ok();
     assert!(may(&cluster(), "/api"));
     let open = with(Setup::default());
     assert!(may(&open, "/healthz") && !may(&open, "/api"));
@@ -508,7 +483,7 @@ fn events_are_forgotten() {
     let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}});
     let names = |seconds: i64| -> Vec<String> {
         cluster.seconds.store(seconds, Ordering::Relaxed);
-        let (_, list) = cluster.get(&User::admin(), events);
+        let (_, list) = cluster.get_as(&User::admin(), events);
         let items = list["items"].as_array().expect("a list").iter();
         items.map(|it| it["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
     };

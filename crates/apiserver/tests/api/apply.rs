@@ -1,68 +1,39 @@
-//! Server-side apply and managed fields: requests in, responses out.
+//! Server-side apply and managed fields.
 
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 
 use expect_test::{Expect, expect};
-use http::{Method, Request, header};
-use http_body_util::BodyExt as _;
-use loadmaster_apiserver::auth::User;
+use http::Method;
+use loadmaster_apiserver::Setup;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Options};
 use serde_json::{Value, json};
+
+use super::bench::{Bench, JSON, MERGE, bytes, said, send, text};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const APPLY: &str = "application/apply-patch+yaml";
-const MERGE: &str = "application/merge-patch+json";
 
-/// A server and its clock, in seconds since 2026-01-02T03:04:05Z.
-struct Bench {
-    server: ApiServer,
-    seconds: Arc<AtomicI64>,
+fn bench() -> Bench {
+    Bench::new(Limits::default(), Setup::default())
 }
 
 impl Bench {
-    fn new() -> Bench {
-        let start: jiff::Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
-        let seconds = Arc::new(AtomicI64::new(0));
-        let passed = Arc::clone(&seconds);
-        let clock = move || start + jiff::SignedDuration::from_secs(passed.load(Ordering::Relaxed));
-        let options = Options {
-            clock: Arc::new(clock),
-            seed: 1,
-            limits: Limits::default(),
-            also_serve: Vec::new(),
-        };
-        Bench { server: ApiServer::new(options).expect("starts"), seconds }
-    }
-
     fn call(&self, method: Method, path: &str, form: &str, body: Value) -> (u16, Value) {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, form)
-            .header(header::USER_AGENT, "agent/v1 (test)")
-            .body(body.into())
-            .expect("a request");
-        let response = self.server.handle(&User::admin(), &request);
+        let headers = [("content-type", form), ("user-agent", "agent/v1 (test)")];
+        let response = send(&self.server, method, path, &headers, text(&body));
         let code = response.status().as_u16();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let bytes = runtime.block_on(response.into_body().collect()).expect("never fails");
-        (code, serde_json::from_slice(&bytes.to_bytes()).expect("JSON"))
+        (code, serde_json::from_slice(&bytes(response)).expect("JSON"))
     }
 
     fn post(&self, path: &str, body: Value) -> Value {
-        let (code, value) = self.call(Method::POST, path, "application/json", body);
+        let (code, value) = self.call(Method::POST, path, JSON, body);
         assert_eq!(code, 201, "{value}");
         value
     }
 
     fn get(&self, path: &str) -> Value {
-        self.call(Method::GET, path, "application/json", Value::Null).1
+        self.call(Method::GET, path, JSON, Value::Null).1
     }
 
     fn apply(&self, path: &str, manager: &str, body: Value) -> (u16, Value) {
@@ -114,14 +85,6 @@ fn books(object: &Value) -> String {
     lines.join("\n")
 }
 
-fn said((code, status): (u16, Value)) -> String {
-    format!(
-        "{code} {}: {}",
-        status["reason"].as_str().unwrap_or("-"),
-        status["message"].as_str().unwrap_or("-")
-    )
-}
-
 #[track_caller]
 fn check(got: &str, want: &Expect) {
     want.assert_eq(got);
@@ -129,7 +92,7 @@ fn check(got: &str, want: &Expect) {
 
 #[test]
 fn every_write_is_in_the_books() {
-    let bench = Bench::new();
+    let bench = bench();
     bench.post(MAPS, map(json!({"x": "1"})));
     bench.seconds.store(10, Ordering::Relaxed);
     let path = format!("{MAPS}/a");
@@ -156,10 +119,10 @@ fn every_write_is_in_the_books() {
 
 #[test]
 fn books_can_be_closed() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{MAPS}/a");
     for list in [json!([]), json!([{}])] {
-        bench.call(Method::DELETE, &path, "application/json", Value::Null);
+        bench.call(Method::DELETE, &path, JSON, Value::Null);
         bench.post(MAPS, map(json!({"x": "1"})));
         let closed = bench.patched(&path, json!({"metadata": {"managedFields": list}}));
         assert_eq!(closed["metadata"]["managedFields"], Value::Null);
@@ -178,7 +141,7 @@ fn books_can_be_closed() {
 
 #[test]
 fn appliers_share_and_give_up_fields() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{MAPS}/a");
     let (code, _) = bench.apply(&path, "m", map(json!({"x": "1", "y": "2"})));
     assert_eq!(code, 201);
@@ -220,7 +183,7 @@ fn appliers_share_and_give_up_fields() {
 
 #[test]
 fn what_is_applied_takes_defaults_that_nobody_owns() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{DEPLOYMENTS}/d");
     let made = bench.applied(&path, "m", deployment(Some(2)));
     assert_eq!(made["spec"]["template"]["spec"]["containers"][0]["ports"][0]["protocol"], "TCP");
@@ -251,7 +214,7 @@ fn what_is_applied_takes_defaults_that_nobody_owns() {
 
 #[test]
 fn a_scale_takes_the_replicas() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{DEPLOYMENTS}/d");
     bench.applied(&path, "m", deployment(Some(2)));
     bench.patched(&format!("{path}/scale"), json!({"spec": {"replicas": 5}}));
@@ -290,7 +253,7 @@ fn a_scale_takes_the_replicas() {
 
 #[test]
 fn kubectl_is_helped_over_from_client_side_apply() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{MAPS}/a");
     let last = "kubectl.kubernetes.io/last-applied-configuration";
     let mut client_side = map(json!({"x": "1", "y": "1"}));
@@ -307,7 +270,7 @@ fn kubectl_is_helped_over_from_client_side_apply() {
 
 #[test]
 fn refusals() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{MAPS}/a");
     let says = |path: &str, manager: &str, body: Value| said(bench.apply(path, manager, body));
     let with = |field: &str, value: Value| {
@@ -339,7 +302,7 @@ fn refusals() {
             400 BadRequest: the name of the object (b) does not match the name on the URL (a)
             400 BadRequest: the namespace of the provided object does not match the namespace sent on the request
             409 Conflict: Operation cannot be fulfilled on configmaps "a": uid mismatch: the provided object specified uid u, and no existing object was found
-            500 -: failed to create typed patch object (/a; /v1, Kind=ConfigMap): .nope: field not declared in schema
+            500 : failed to create typed patch object (/a; /v1, Kind=ConfigMap): .nope: field not declared in schema
             422 Invalid: PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch
             415 UnsupportedMediaType: 415: Unsupported Media Type"#]],
     );
@@ -356,7 +319,7 @@ fn refusals() {
 
 #[test]
 fn many_managers_become_one() {
-    let bench = Bench::new();
+    let bench = bench();
     let path = format!("{MAPS}/a");
     bench.post(MAPS, map(json!({"x": "1"})));
     for n in 0..12_i64 {
@@ -376,7 +339,7 @@ fn many_managers_become_one() {
 
 #[test]
 fn events_are_owned_in_the_form_they_are_written_in() {
-    let bench = Bench::new();
+    let bench = bench();
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "a"},
         "note": "text", "reportingController": "c", "eventTime": "2026-01-02T03:04:05.000001Z"});
     bench.post("/apis/events.k8s.io/v1/namespaces/default/events", event);
@@ -425,7 +388,7 @@ fn widget(version: &str, spec: Value) -> Value {
 
 #[test]
 fn custom_objects_are_applied_by_their_schema() {
-    let bench = Bench::new();
+    let bench = bench();
     let definition = bench.post(DEFINITIONS, widgets());
     assert!(books(&definition).contains("agent Update - apiextensions.k8s.io/v1"));
     let path = format!("{WIDGETS}/w");
@@ -453,7 +416,7 @@ fn custom_objects_are_applied_by_their_schema() {
     check(
         &said(bench.apply(&path, "n", widget("v1", json!({"nope": 1})))),
         &expect![
-            "500 -: failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec.nope: field not declared in schema"
+            "500 : failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec.nope: field not declared in schema"
         ],
     );
     // The other version is the same object; what m gives up in it goes.
@@ -470,7 +433,7 @@ fn custom_objects_are_applied_by_their_schema() {
 
 #[test]
 fn custom_objects_have_a_status_and_a_scale() {
-    let bench = Bench::new();
+    let bench = bench();
     bench.post(DEFINITIONS, widgets());
     let path = format!("{WIDGETS}/w");
     bench.applied(&path, "m", widget("v1", json!({"size": 1})));

@@ -1,103 +1,27 @@
-//! The API without sockets: requests in, responses out, at a time that stands still.
-
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
-use std::sync::Arc;
+//! What every resource has in common: writes, lists, watches, deletion, forms. Time stands still.
 
 use bytes::Bytes;
 use expect_test::{Expect, expect};
-use http::{Method, Request, Response, header};
+use http::{Method, header};
 use http_body_util::BodyExt as _;
-use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::schema::schema;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Body, Options, proto};
+use loadmaster_apiserver::{ApiServer, Body, proto};
 use serde_json::{Value, json};
 
-const JSON: &str = "application/json";
-const PODS: &str = "/api/v1/namespaces/default/pods";
-
-fn server() -> ApiServer {
-    server_with(Limits::default())
-}
-
-fn server_with(limits: Limits) -> ApiServer {
-    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
-    let options = Options { clock: Arc::new(move || now), seed: 1, limits, also_serve: Vec::new() };
-    ApiServer::new(options).expect("starts")
-}
-
-/// Runs what does not wait.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    runtime.expect("a runtime").block_on(future)
-}
-
-fn send(
-    server: &ApiServer,
-    method: Method,
-    path: &str,
-    headers: &[(header::HeaderName, &str)],
-    body: impl Into<Bytes>,
-) -> Response<Body> {
-    let mut request = Request::builder().method(method).uri(path);
-    for (name, value) in headers {
-        request = request.header(name, *value);
-    }
-    server.handle(&User::admin(), &request.body(body.into()).expect("a request"))
-}
-
-fn bytes(response: Response<Body>) -> Bytes {
-    block_on(response.into_body().collect()).expect("never fails").to_bytes()
-}
-
-/// Code and answer of a request with JSON.
-fn call(server: &ApiServer, method: Method, path: &str, body: Value) -> (u16, Value) {
-    call_as(server, method, path, JSON, body)
-}
-
-fn call_as(
-    server: &ApiServer,
-    method: Method,
-    path: &str,
-    content_type: &str,
-    body: Value,
-) -> (u16, Value) {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let response = send(server, method, path, &[(header::CONTENT_TYPE, content_type)], body);
-    let code = response.status().as_u16();
-    (code, serde_json::from_slice(&bytes(response)).expect("JSON"))
-}
-
-fn get(server: &ApiServer, path: &str) -> Value {
-    let (code, value) = call(server, Method::GET, path, Value::Null);
-    assert_eq!(code, 200, "{value}");
-    value
-}
+use super::bench::{
+    JSON, MERGE, PODS, block_on, bytes, call, call_with, create, get, refused, send, server,
+    server_with,
+};
 
 fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": "a"}},
         "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
 }
 
-fn create(server: &ApiServer, path: &str, value: Value) -> Value {
-    let (code, value) = call(server, Method::POST, path, value);
-    assert_eq!(code, 201, "{value}");
-    value
-}
-
 fn names(list: &Value) -> Vec<&str> {
     let items = list["items"].as_array().expect("a list");
     items.iter().filter_map(|it| it["metadata"]["name"].as_str()).collect()
-}
-
-/// What a refused request says.
-#[track_caller]
-fn refused(server: &ApiServer, method: Method, path: &str, body: Value, want: &Expect) {
-    let (code, status) = call(server, method, path, body);
-    assert_eq!(status["code"], code, "{status}");
-    let text = |field: &str| status[field].as_str().unwrap_or_default();
-    want.assert_eq(&format!("{code} {}: {}", text("reason"), text("message")));
 }
 
 #[test]
@@ -270,8 +194,7 @@ fn finalizers_hold_an_object() {
     assert_eq!(code, 200);
     assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:05Z");
     let patch = json!({"metadata": {"finalizers": null}});
-    let merge = "application/merge-patch+json";
-    assert_eq!(call_as(&server, Method::PATCH, &path, merge, patch).0, 200);
+    assert_eq!(call_with(&server, Method::PATCH, &path, MERGE, patch).0, 200);
     refused(
         &server,
         Method::GET,
@@ -285,17 +208,16 @@ fn finalizers_hold_an_object() {
 fn a_status_is_written_through_its_subresource_only() {
     let server = server();
     create(&server, PODS, pod("a"));
-    let merge = "application/merge-patch+json";
     let patch = json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 5}});
     let path = format!("{PODS}/a");
-    let spec = call_as(&server, Method::PATCH, &path, merge, patch.clone()).1;
+    let spec = call_with(&server, Method::PATCH, &path, MERGE, patch.clone()).1;
     assert_eq!(
         (&spec["status"]["phase"], &spec["spec"]["activeDeadlineSeconds"]),
         (&json!("Pending"), &json!(5))
     );
     assert_eq!(spec["metadata"]["generation"], 2);
     let patch = json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 7}});
-    let status = call_as(&server, Method::PATCH, &format!("{path}/status"), merge, patch).1;
+    let status = call_with(&server, Method::PATCH, &format!("{path}/status"), MERGE, patch).1;
     assert_eq!(
         (&status["status"]["phase"], &status["spec"]["activeDeadlineSeconds"]),
         (&json!("Running"), &json!(5))
@@ -315,7 +237,7 @@ fn unknown_fields_are_told_or_refused() {
     let server = server();
     let mut odd = pod("a");
     odd["spec"]["odd"] = 1.into();
-    let headers = [(header::CONTENT_TYPE, JSON)];
+    let headers = [("content-type", JSON)];
     let response = send(&server, Method::POST, PODS, &headers, odd.to_string());
     let warning = response.headers().get(header::WARNING).and_then(|it| it.to_str().ok());
     assert_eq!(warning, Some(r#"299 - "unknown field \"spec.odd\"""#));
@@ -352,7 +274,7 @@ fn protobuf_both_ways() {
     let mut value = pod("a");
     value["apiVersion"] = "v1".into();
     value["kind"] = "Pod".into();
-    let headers = [(header::CONTENT_TYPE, proto::MEDIA_TYPE), (header::ACCEPT, proto::MEDIA_TYPE)];
+    let headers = [("content-type", proto::MEDIA_TYPE), ("accept", proto::MEDIA_TYPE)];
     let body = proto::encode_object(id, &value);
     let response = send(&server, Method::POST, PODS, &headers, body);
     assert_eq!(response.status(), 201);
@@ -397,7 +319,7 @@ fn a_watch_tells_every_change_once() {
     block_on(async {
         assert_eq!(next(&mut body).await, ["ADDED a", "BOOKMARK -"]);
         create_now(&server, "b");
-        let merge = [(header::CONTENT_TYPE, "application/merge-patch+json")];
+        let merge = [("content-type", MERGE)];
         let leave = json!({"metadata": {"labels": {"app": "other"}}}).to_string();
         let back = json!({"metadata": {"labels": {"app": "a"}}}).to_string();
         send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, leave);
@@ -411,7 +333,7 @@ fn a_watch_tells_every_change_once() {
 }
 
 fn create_now(server: &ApiServer, name: &str) {
-    let headers = [(header::CONTENT_TYPE, JSON)];
+    let headers = [("content-type", JSON)];
     let response = send(server, Method::POST, PODS, &headers, pod(name).to_string());
     assert_eq!(response.status(), 201);
 }
@@ -453,7 +375,7 @@ fn a_watch_ends_when_its_time_is_over() {
 fn tables_have_the_columns_of_kubectl() {
     let server = server();
     create(&server, PODS, pod("a"));
-    let headers = [(header::ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let headers = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
     let response = send(&server, Method::GET, PODS, &headers, Bytes::new());
     let table: Value = serde_json::from_slice(&bytes(response)).expect("JSON");
     assert_eq!(table["columnDefinitions"][2]["name"], "Status");
@@ -467,9 +389,8 @@ fn an_eviction_asks_the_budget() {
     let mut placed = pod("a");
     placed["spec"]["nodeName"] = "n".into();
     create(&server, PODS, placed);
-    let merge = "application/merge-patch+json";
     let running = json!({"status": {"phase": "Running"}});
-    call_as(&server, Method::PATCH, &format!("{PODS}/a/status"), merge, running);
+    call_with(&server, Method::PATCH, &format!("{PODS}/a/status"), MERGE, running);
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
     let spec = json!({"selector": {"matchLabels": {"app": "a"}}, "minAvailable": 1});
     create(&server, budgets, json!({"metadata": {"name": "b"}, "spec": spec}));
@@ -485,7 +406,7 @@ fn an_eviction_asks_the_budget() {
         ],
     );
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1}});
-    call_as(&server, Method::PATCH, &format!("{budgets}/b/status"), merge, status);
+    call_with(&server, Method::PATCH, &format!("{budgets}/b/status"), MERGE, status);
     assert_eq!(call(&server, Method::POST, &path, eviction).0, 201);
     let budget = get(&server, &format!("{budgets}/b"));
     assert_eq!(budget["status"]["disruptionsAllowed"], 0);

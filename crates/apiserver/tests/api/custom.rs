@@ -1,96 +1,14 @@
 //! Custom resources through the API: definitions, and the objects they define.
 
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
-use std::sync::Arc;
-
-use bytes::Bytes;
-use expect_test::{Expect, expect};
-use http::{Method, Request, Response, header};
-use http_body_util::BodyExt as _;
-use loadmaster_apiserver::auth::User;
-use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Body, Options};
+use expect_test::expect;
+use http::{Method, header};
+use loadmaster_apiserver::ApiServer;
 use serde_json::{Value, json};
+
+use super::bench::{MERGE, bytes, call, call_with, create, get, patch, refused, send, server};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GANGS: &str = "/apis/e.io/v1/namespaces/default/gangs";
-
-fn server() -> ApiServer {
-    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
-    let limits = Limits::default();
-    let options = Options { clock: Arc::new(move || now), seed: 1, limits, also_serve: Vec::new() };
-    ApiServer::new(options).expect("starts")
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    runtime.expect("a runtime").block_on(future)
-}
-
-fn send(
-    server: &ApiServer,
-    method: Method,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: &str,
-) -> Response<Body> {
-    let mut request = Request::builder().method(method).uri(path);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(Bytes::from(body.to_owned())).expect("a request");
-    server.handle(&User::admin(), &request)
-}
-
-fn bytes(response: Response<Body>) -> Bytes {
-    block_on(response.into_body().collect()).expect("never fails").to_bytes()
-}
-
-fn call_as(
-    server: &ApiServer,
-    method: Method,
-    path: &str,
-    kind: &str,
-    body: &Value,
-) -> (u16, Value) {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let response = send(server, method, path, &[("content-type", kind)], &body);
-    let code = response.status().as_u16();
-    (code, serde_json::from_slice(&bytes(response)).expect("JSON"))
-}
-
-fn call(server: &ApiServer, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    call_as(server, method, path, "application/json", body)
-}
-
-#[track_caller]
-fn get(server: &ApiServer, path: &str) -> Value {
-    let (code, value) = call(server, Method::GET, path, &Value::Null);
-    assert_eq!(code, 200, "{value}");
-    value
-}
-
-#[track_caller]
-fn create(server: &ApiServer, path: &str, value: &Value) -> Value {
-    let (code, value) = call(server, Method::POST, path, value);
-    assert_eq!(code, 201, "{value}");
-    value
-}
-
-#[track_caller]
-fn patch(server: &ApiServer, path: &str, value: &Value) -> Value {
-    let kind = "application/merge-patch+json";
-    let (code, value) = call_as(server, Method::PATCH, path, kind, value);
-    assert_eq!(code, 200, "{value}");
-    value
-}
-
-#[track_caller]
-fn refused(server: &ApiServer, method: Method, path: &str, body: &Value, want: &Expect) {
-    let (code, status) = call(server, method, path, body);
-    want.assert_eq(&format!("{code} {}", status["message"].as_str().unwrap_or_default()));
-}
 
 fn definition() -> Value {
     json!({"metadata": {"name": "gangs.e.io"}, "spec": {"group": "e.io", "scope": "Namespaced",
@@ -166,7 +84,7 @@ fn objects_are_defaulted_pruned_and_validated() {
         GANGS,
         &gang("b", 0),
         &expect![[
-            r#"422 Gang.e.io "b" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"#
+            r#"422 Invalid: Gang.e.io "b" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"#
         ]],
     );
     let strict = format!("{GANGS}?fieldValidation=Strict");
@@ -178,13 +96,12 @@ fn objects_are_defaulted_pruned_and_validated() {
         &strict,
         &unknown,
         &expect![[
-            r#"400 Gang in version "v1" cannot be handled as a Gang: strict decoding error: unknown field "spec.unknown""#
+            r#"400 BadRequest: Gang in version "v1" cannot be handled as a Gang: strict decoding error: unknown field "spec.unknown""#
         ]],
     );
     let path = format!("{GANGS}/a");
     let smaller = json!({"spec": {"size": 1}});
-    let (code, status) =
-        call_as(&server, Method::PATCH, &path, "application/merge-patch+json", &smaller);
+    let (code, status) = call_with(&server, Method::PATCH, &path, MERGE, &smaller);
     assert_eq!(
         (code, status["message"].as_str()),
         (422, Some(r#"Gang.e.io "a" is invalid: spec: Invalid value: gangs only grow"#))
@@ -258,7 +175,7 @@ fn selectors_and_tables() {
         Method::GET,
         &format!("{GANGS}?fieldSelector=spec.size%3D1"),
         &Value::Null,
-        &expect!["400 field label not supported: spec.size"],
+        &expect!["400 BadRequest: field label not supported: spec.size"],
     );
     let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
     let table = bytes(send(&server, Method::GET, GANGS, &table, ""));
@@ -297,7 +214,7 @@ fn a_definition_takes_its_objects_along() {
         GANGS,
         &gang("late", 1),
         &expect![[
-            r#"403 gangs.e.io "late" is forbidden: create not allowed while custom resource definition is terminating"#
+            r#"403 Forbidden: gangs.e.io "late" is forbidden: create not allowed while custom resource definition is terminating"#
         ]],
     );
     patch(&server, &format!("{GANGS}/held"), &json!({"metadata": {"finalizers": null}}));
@@ -351,7 +268,7 @@ fn names_that_are_taken_are_not_accepted() {
         Method::GET,
         "/apis/e.io/v1/bands",
         &Value::Null,
-        &expect!["404 the server could not find the requested resource"],
+        &expect!["404 NotFound: the server could not find the requested resource"],
     );
     call(&server, Method::DELETE, &format!("{CRDS}/gangs.e.io"), &Value::Null);
     let crd = get(&server, &path);
@@ -363,7 +280,7 @@ fn names_that_are_taken_are_not_accepted() {
 fn forms_that_custom_objects_do_not_have() {
     let server = with_gangs();
     create(&server, GANGS, &gang("a", 1));
-    let (code, _) = call_as(
+    let (code, _) = call_with(
         &server,
         Method::PATCH,
         &format!("{GANGS}/a"),
@@ -372,7 +289,7 @@ fn forms_that_custom_objects_do_not_have() {
     );
     assert_eq!(code, 415);
     let (code, _) =
-        call_as(&server, Method::POST, GANGS, "application/vnd.kubernetes.protobuf", &json!({}));
+        call_with(&server, Method::POST, GANGS, "application/vnd.kubernetes.protobuf", &json!({}));
     assert_eq!(code, 415);
     let accept = [("accept", "application/vnd.kubernetes.protobuf")];
     assert_eq!(send(&server, Method::GET, &format!("{GANGS}/a"), &accept, "").status(), 406);
@@ -382,7 +299,7 @@ fn forms_that_custom_objects_do_not_have() {
 fn the_example_gang_runs_on_it() {
     let server = server();
     // Its definition stands before its rights.
-    let definition = include_str!("../../../examples/gang/crd.yaml").split("\n---").next();
+    let definition = include_str!("../../../../examples/gang/crd.yaml").split("\n---").next();
     let yaml = [("content-type", "application/yaml")];
     let made = send(&server, Method::POST, CRDS, &yaml, definition.expect("a part"));
     assert_eq!(made.status(), 201);
@@ -397,7 +314,7 @@ fn the_example_gang_runs_on_it() {
         gangs,
         &gang(0),
         &expect![[
-            r#"422 Gang.example.com "x" is invalid: spec.minMembers: Invalid value: 0: spec.minMembers in body should be greater than or equal to 1"#
+            r#"422 Invalid: Gang.example.com "x" is invalid: spec.minMembers: Invalid value: 0: spec.minMembers in body should be greater than or equal to 1"#
         ]],
     );
     create(&server, gangs, &gang(3));

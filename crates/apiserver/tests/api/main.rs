@@ -1,0 +1,10 @@
+//! The API server from outside: requests in, responses out.
+
+#![expect(clippy::expect_used, reason = "helpers of tests")]
+
+mod access;
+mod apply;
+mod bench;
+mod custom;
+mod resources;
+mod sockets;
