@@ -29,6 +29,9 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// How long a watch lasts that did not say: upstream's minimum is half an hour, up to twice that at random.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
+/// More than any server lives.
+const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Changes looked at, at a time.
 const N_CHANGES: usize = 500;
 
@@ -49,7 +52,9 @@ impl ApiServer {
         }
         let start = Start::of(call)?;
         let bookmarks = call.query.is_on("allowWatchBookmarks");
-        let lasts = call.query.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+        let lasts = call.query.number::<i64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+        let lasts =
+            lasts.map(|seconds| Duration::from_secs(seconds.cast_unsigned()).min(LASTS_MAX));
         let receiver = self.shared.news.subscribe(table);
         let (cursor, initial) = self.start_watch(call, table, filter, start)?;
         let now = Instant::now();
@@ -64,7 +69,7 @@ impl ApiServer {
             is_over: false,
             sent_columns: false,
             bookmark_at: bookmarks.then_some(now + BOOKMARK_EVERY),
-            ends_at: now + lasts.map_or(LASTS, Duration::from_secs),
+            ends_at: now + lasts.unwrap_or(LASTS),
             news: receiver,
         };
         let content_type = match call.form.encoding {
@@ -90,6 +95,7 @@ impl ApiServer {
         let state = self.state();
         let (after, initial) = match start {
             Start::After(revision) => (revision, Vec::new()),
+            Start::FromNow => (state.store.revision(), Vec::new()),
             Start::Now { at_least } | Start::Initial { at_least } => {
                 if at_least > state.store.revision() {
                     let newest = state.store.revision();
@@ -119,6 +125,8 @@ fn too_old(asked: u64, compacted: u64) -> ApiError {
 enum Start {
     /// Changes after a revision.
     After(u64),
+    /// Changes to come.
+    FromNow,
     /// What is there, as additions, then changes.
     Now { at_least: u64 },
     /// The same, with a bookmark between the two.
@@ -150,6 +158,7 @@ impl Start {
             }
             Some("true" | "1") => Ok(Start::Now { at_least: revision.unwrap_or(0) }),
             _ => Ok(match revision.unwrap_or(0) {
+                0 if wants_initial.is_some() => Start::FromNow,
                 0 => Start::Now { at_least: 0 },
                 revision => Start::After(revision),
             }),
@@ -196,12 +205,18 @@ impl Watching {
                 return Some(bytes);
             }
             self.news.mark_unchanged();
-            let deliveries = {
+            let (deliveries, is_behind) = {
                 let state = self.server.state();
                 let visible = self.server.visible(&state.store);
-                self.cursor.read(&state.store, visible, N_CHANGES)
+                let deliveries = self.cursor.read(&state.store, visible, N_CHANGES);
+                (deliveries, self.cursor.revision() < visible)
             };
             match deliveries {
+                // No news may come of what is there already and was not looked at yet.
+                Ok(deliveries) if deliveries.is_empty() && is_behind => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 Ok(deliveries) if deliveries.is_empty() => {}
                 Ok(deliveries) => return Some(self.frames(&deliveries)),
                 Err(Unreadable::Compacted { asked, compacted }) => {
@@ -346,11 +361,18 @@ type FrameKey = (u64, &'static str, &'static str);
 #[derive(Default)]
 pub(super) struct FrameCache {
     #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
-    known: Mutex<Map<FrameKey, Arc<Vec<u8>>>>,
+    known: Mutex<Frames>,
 }
 
-/// How many frames are known before all are forgotten.
+#[derive(Default)]
+struct Frames {
+    by_key: Map<FrameKey, Arc<Vec<u8>>>,
+    n_bytes: usize,
+}
+
+/// How many frames, and how many bytes of them, are known before all are forgotten.
 const N_FRAMES_MAX: usize = 4096;
+const FRAME_BYTES_MAX: usize = 32 << 20;
 
 impl FrameCache {
     fn get(
@@ -362,15 +384,16 @@ impl FrameCache {
         // A revision belongs to one object; its view may still differ between watchers.
         let key = (delivery.revision, event_type(delivery.kind), kind.resource);
         let lock = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(frame) = lock().get(&key) {
+        if let Some(frame) = lock().by_key.get(&key) {
             return Arc::clone(frame);
         }
         let frame = Arc::new(make());
         let mut known = lock();
-        if known.len() >= N_FRAMES_MAX {
-            known.clear();
+        if known.by_key.len() >= N_FRAMES_MAX || known.n_bytes + frame.len() > FRAME_BYTES_MAX {
+            *known = Frames::default();
         }
-        known.insert(key, Arc::clone(&frame));
+        known.n_bytes += frame.len();
+        known.by_key.insert(key, Arc::clone(&frame));
         frame
     }
 }

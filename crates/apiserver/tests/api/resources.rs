@@ -411,3 +411,50 @@ fn an_eviction_asks_the_budget() {
     let budget = get(&server, &format!("{budgets}/b"));
     assert_eq!(budget["status"]["disruptionsAllowed"], 0);
 }
+
+/// A watch looks at so many changes at a time; those that come behind them do not wait for another write.
+#[test]
+fn a_watch_does_not_rest_before_it_has_looked_at_everything() {
+    let server = server();
+    create(&server, PODS, pod("noisy"));
+    let start = create(&server, PODS, pod("a"))["metadata"]["resourceVersion"].clone();
+    for n in 0..1_200 {
+        let label = json!({"metadata": {"labels": {"n": n.to_string()}}});
+        call_with(&server, Method::PATCH, &format!("{PODS}/noisy"), MERGE, label);
+    }
+    call(&server, Method::DELETE, &format!("{PODS}/a"), Value::Null);
+    let start = start.as_str().expect("a revision");
+    let path = format!("{PODS}?watch=1&resourceVersion={start}&fieldSelector=metadata.name=a");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+        let told = tokio::time::timeout(std::time::Duration::from_secs(5), next(&mut body)).await;
+        assert_eq!(told.expect("in time"), ["MODIFIED a", "DELETED a"]);
+    });
+}
+
+#[test]
+fn a_watch_without_initial_events_has_none() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    let path = format!("{PODS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan");
+    for path in [path.clone(), format!("{path}&resourceVersion=0")] {
+        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+        create(&server, PODS, pod("b"));
+        call(&server, Method::DELETE, &format!("{PODS}/b"), Value::Null);
+        assert_eq!(block_on(next(&mut body)), ["ADDED b", "MODIFIED b", "DELETED b"]);
+    }
+}
+
+#[test]
+fn a_watch_may_be_wanted_for_ever() {
+    let server = server();
+    for seconds in [i64::MAX.to_string(), "-1".to_owned()] {
+        let path = format!("{PODS}?watch=1&timeoutSeconds={seconds}");
+        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
+        create(&server, PODS, pod("a"));
+        call(&server, Method::DELETE, &format!("{PODS}/a"), Value::Null);
+        assert_eq!(block_on(next(&mut body)), ["ADDED a", "MODIFIED a", "DELETED a"]);
+    }
+}
