@@ -149,6 +149,13 @@ impl ApiError {
         ApiError::new(400, "BadRequest", message)
     }
 
+    /// 400, an object that says it is elsewhere than the request.
+    pub fn other_namespace() -> ApiError {
+        ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )
+    }
+
     /// 401.
     pub fn unauthorized() -> ApiError {
         ApiError::new(401, "Unauthorized", "Unauthorized")

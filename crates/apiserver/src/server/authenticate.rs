@@ -134,7 +134,8 @@ impl ApiServer {
     fn was_deleted(&self, object: &Value) -> bool {
         let at = object["metadata"]["deletionTimestamp"].as_str();
         let at: Option<jiff::Timestamp> = at.and_then(|it| it.parse().ok());
-        at.is_some_and(|at| at + jiff::SignedDuration::from_secs(60) < self.now())
+        let leeway = jiff::SignedDuration::from_secs(60);
+        at.is_some_and(|at| at.checked_add(leeway).is_ok_and(|it| it < self.now()))
     }
 
     /// The status of a `TokenReview`.

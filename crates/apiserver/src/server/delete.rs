@@ -31,31 +31,22 @@ pub(super) struct Deletion {
 
 impl Deletion {
     fn of(call: &Call<'_>) -> Result<Deletion, ApiError> {
-        let options = read_options(call)?;
+        Deletion::read(call, &read_options(call)?)
+    }
+
+    /// What `DeleteOptions` ask for, and where they say nothing, the request's parameters.
+    pub fn read(call: &Call<'_>, options: &Value) -> Result<Deletion, ApiError> {
         let dry_run =
             call.query.dry_run()? || entries(&options["dryRun"]).iter().any(|it| it == "All");
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let orphans = options["orphanDependents"].as_bool();
-        let propagation = text(&options["propagationPolicy"])
-            .or_else(|| call.query.get("propagationPolicy").map(str::to_owned))
-            .or(orphans.map(|it| if it { "Orphan" } else { "Background" }.to_owned()));
-        if let Some(policy) = &propagation
-            && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan")
-        {
-            let supported = ["Foreground", "Background", "Orphan", "nil"];
-            return Err(ApiError::invalid_options_of(
-                "DeleteOptions",
-                &Cause::not_supported("propagationPolicy", &policy.as_str().into(), &supported),
-            ));
-        }
-        if orphans.is_some() && options["propagationPolicy"].is_string() {
-            let why = "orphanDependents and deletionPropagation cannot be both set";
-            let cause = Cause::invalid("propagationPolicy", &options["propagationPolicy"], why);
-            return Err(ApiError::invalid_options_of("DeleteOptions", &cause));
-        }
-        // Before there was a choice, these left their pods alone, and still do unless they are told otherwise.
-        let leaves_pods = call.kind.is("", "replicationcontrollers");
-        let propagation = propagation.or(leaves_pods.then(|| "Orphan".to_owned()));
+        let given =
+            call.query.get("orphanDependents").map(|_| call.query.is_on("orphanDependents"));
+        let orphans = options["orphanDependents"].as_bool().or(given);
+        let policy = text(&options["propagationPolicy"])
+            .or_else(|| call.query.get("propagationPolicy").map(str::to_owned));
+        check_propagation(policy.as_deref(), orphans)?;
+        let propagation =
+            policy.or(orphans.map(|it| if it { "Orphan" } else { "Background" }.to_owned()));
         Ok(Deletion {
             grace: options["gracePeriodSeconds"]
                 .as_i64()
@@ -66,6 +57,20 @@ impl Deletion {
             dry_run,
         })
     }
+}
+
+fn check_propagation(policy: Option<&str>, orphans: Option<bool>) -> Result<(), ApiError> {
+    let Some(policy) = policy else { return Ok(()) };
+    let cause = if orphans.is_some() {
+        let why = "orphanDependents and deletionPropagation cannot be both set";
+        Cause::invalid("propagationPolicy", &policy.into(), why)
+    } else if !matches!(policy, "Background" | "Foreground" | "Orphan") {
+        let supported = ["Foreground", "Background", "Orphan", "nil"];
+        Cause::not_supported("propagationPolicy", &policy.into(), &supported)
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::invalid_options_of("DeleteOptions", &cause))
 }
 
 /// The `DeleteOptions` of a body, or null.
@@ -203,6 +208,10 @@ impl ApiServer {
             let old = parsed(&stored)?;
             check_preconditions(kind, &old, deletion)?;
             let Some(new) = self.marked(kind, &old, deletion) else {
+                if !deletion.dry_run {
+                    // What a crash broke off goes on.
+                    self.delete_objects_of(kind, name)?;
+                }
                 return Ok(Deleted::Marked(old));
             };
             let done = is_done(&new);
@@ -235,10 +244,8 @@ impl ApiServer {
         old: &Value,
         deletion: &Deletion,
     ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
-        let last = match (kind.resource, self.marked(kind, old, deletion)) {
-            ("pods", Some(marked)) => Some(draft(kind, &marked)?),
-            _ => None,
-        };
+        let marked = self.marked(kind, old, deletion).filter(|_| kind.is("", "pods"));
+        let last = marked.map(|it| draft(kind, &it)).transpose()?;
         let mut revision = stored.revision();
         let mut state = self.state();
         if let Some(draft) = last {
@@ -255,44 +262,92 @@ impl ApiServer {
         Ok(removed)
     }
 
-    /// The state with the marks of deletion; none when it has them and nothing shortens them.
+    /// The state with the marks of deletion; none when it has them and this deletion changes nothing about them.
     fn marked(&self, kind: &Kind, old: &Value, deletion: &Deletion) -> Option<Value> {
-        let grace = grace_seconds(kind, old, deletion);
+        let metadata = &old["metadata"];
+        let is_marked = !metadata["deletionTimestamp"].is_null();
+        let left = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         let mut new = old.clone();
-        let is_marked = !old["metadata"]["deletionTimestamp"].is_null();
-        let left = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        let held = !entries(&old["metadata"]["finalizers"]).is_empty();
-        if is_marked && grace >= left && (held || left > 0 || kind.resource == "namespaces") {
-            return None;
-        }
         if definition::is(kind) {
-            let now = spelled(self.now());
-            definition::mark_terminating(&mut new, &now);
+            definition::mark_terminating(&mut new, &spelled(self.now()));
             return (!is_marked).then_some(new);
         }
-        let at = self.now() + jiff::SignedDuration::from_secs(grace);
-        let metadata = meta_mut(&mut new);
-        metadata.insert("deletionTimestamp".to_owned(), spelled(at).into());
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
-        let extra = match deletion.propagation.as_deref() {
-            Some("Foreground") => Some("foregroundDeletion"),
-            Some("Orphan") => Some("orphan"),
-            _ => None,
-        };
-        if let (Some(extra), false) = (extra, is_marked) {
-            let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
-            if let Value::Array(finalizers) = finalizers {
-                finalizers.push(extra.into());
+        if is_marked && left > 0 {
+            let wanted = deletion.grace.map(at_least_one).filter(|it| *it < left)?;
+            self.shorten(&mut new, left, wanted);
+        } else if !is_marked {
+            let grace = grace_seconds(kind, old, deletion);
+            let at = later(self.now(), grace);
+            let metadata = meta_mut(&mut new);
+            metadata.insert("deletionTimestamp".to_owned(), spelled(at).into());
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+            if kind.is("", "namespaces") {
+                new["status"]["phase"] = "Terminating".into();
             }
-        }
-        if kind.resource == "namespaces" {
-            new["status"]["phase"] = "Terminating".into();
-        }
-        if !is_marked {
             admit::bump_generation(&mut new);
+        }
+        let known = entries(&metadata["finalizers"]);
+        let finalizers = finalizers_after(kind, known, deletion);
+        let same =
+            finalizers.len() == known.len() && finalizers.iter().all(|it| known.contains(it));
+        if is_marked && left == 0 && same && (!known.is_empty() || kind.is("", "namespaces")) {
+            return None;
+        }
+        match (same, finalizers.is_empty()) {
+            (true, _) => {}
+            (false, true) => drop(meta_mut(&mut new).remove("finalizers")),
+            (false, false) => {
+                drop(meta_mut(&mut new).insert("finalizers".to_owned(), finalizers.into()));
+            }
         }
         Some(new)
     }
+
+    /// Moves the end of an object nearer, but not before now.
+    fn shorten(&self, new: &mut Value, left: i64, wanted: i64) {
+        let now = self.now();
+        let ends = new["metadata"]["deletionTimestamp"].as_str().and_then(|it| it.parse().ok());
+        let ends = later(ends.unwrap_or(now), wanted.saturating_sub(left));
+        // Who asked for grace and comes too late leaves the least there is.
+        let wanted = if ends < now { wanted.min(1) } else { wanted };
+        let metadata = meta_mut(new);
+        metadata.insert("deletionTimestamp".to_owned(), spelled(ends.max(now)).into());
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), wanted.into());
+    }
+}
+
+/// A time so many seconds later, which wrap around as Go's do.
+fn later(time: jiff::Timestamp, seconds: i64) -> jiff::Timestamp {
+    let span = jiff::SignedDuration::from_nanos(seconds.wrapping_mul(1_000_000_000));
+    time.checked_add(span).unwrap_or(time)
+}
+
+/// A negative time means at once, as upstream reads it.
+fn at_least_one(grace: i64) -> i64 {
+    if grace < 0 { 1 } else { grace }
+}
+
+/// Waits for the dependents of an object, or cuts them loose.
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// The finalizers of an object after a deletion: of the two about dependents the one that is asked for. Who says nothing
+/// leaves the one that is there.
+fn finalizers_after(kind: &Kind, known: &[Value], deletion: &Deletion) -> Vec<Value> {
+    let is_own = |it: &&Value| *it == FOREGROUND || *it == ORPHAN;
+    let there = known.iter().find(is_own).and_then(Value::as_str);
+    // Before there was a choice, these left their pods alone, and still do unless they are told otherwise.
+    let leaves_pods = kind.is("", "replicationcontrollers");
+    let wanted = match deletion.propagation.as_deref() {
+        // Nothing depends on an event.
+        _ if matches!((kind.group, kind.resource), ("" | "events.k8s.io", "events")) => None,
+        Some("Foreground") => Some(FOREGROUND),
+        Some("Orphan") => Some(ORPHAN),
+        Some(_) => None,
+        None => there.or(leaves_pods.then_some(ORPHAN)),
+    };
+    let others = known.iter().filter(|it| !is_own(it)).cloned();
+    others.chain(wanted.map(Value::from)).collect()
 }
 
 /// How long an object may still be there: only pods on nodes have such a time.
@@ -303,9 +358,7 @@ fn grace_seconds(kind: &Kind, old: &Value, deletion: &Deletion) -> i64 {
         return 0;
     }
     let own = old["spec"]["terminationGracePeriodSeconds"].as_i64();
-    let grace = deletion.grace.or(own).unwrap_or(30);
-    // A negative time means at once, as upstream reads it.
-    if grace < 0 { 1 } else { grace }
+    at_least_one(deletion.grace.or(own).unwrap_or(30))
 }
 
 fn check_preconditions(kind: &Kind, old: &Value, deletion: &Deletion) -> Result<(), ApiError> {

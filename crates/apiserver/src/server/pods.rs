@@ -30,6 +30,10 @@ impl ApiServer {
         if !call.target.name.is_empty() && name != call.target.name {
             return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
         }
+        let namespace = meta(&binding, "namespace");
+        if !namespace.is_empty() && namespace != call.target.namespace {
+            return Err(ApiError::other_namespace());
+        }
         let target = &binding["target"];
         let text = |field: &str| target[field].as_str().unwrap_or_default();
         let node = text("name");
@@ -86,16 +90,7 @@ impl ApiServer {
             ));
         }
         let pod = parsed(&*self.stored(call.kind, namespace, name)?)?;
-        let options = &eviction["deleteOptions"];
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let deletion = Deletion {
-            grace: options["gracePeriodSeconds"].as_i64(),
-            uid: text(&options["preconditions"]["uid"]),
-            revision: text(&options["preconditions"]["resourceVersion"]),
-            propagation: text(&options["propagationPolicy"]),
-            dry_run: call.query.dry_run()?
-                || entries(&options["dryRun"]).iter().any(|it| it == "All"),
-        };
+        let deletion = Deletion::read(call, &eviction["deleteOptions"])?;
         if !needs_no_budget(&pod) {
             self.spend_budget(namespace, &pod, deletion.dry_run)?;
         }

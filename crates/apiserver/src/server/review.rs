@@ -146,9 +146,7 @@ fn check_spec(call: &Call<'_>, review: &Value) -> Result<(), ApiError> {
         }
         let given = meta(review, "namespace");
         if !given.is_empty() && given != call.target.namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
+            return Err(ApiError::other_namespace());
         }
     }
     if causes.is_empty() {

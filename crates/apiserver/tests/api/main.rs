@@ -6,5 +6,6 @@ mod access;
 mod apply;
 mod bench;
 mod custom;
+mod deletion;
 mod resources;
 mod sockets;

@@ -458,3 +458,18 @@ fn a_watch_may_be_wanted_for_ever() {
         assert_eq!(block_on(next(&mut body)), ["ADDED a", "MODIFIED a", "DELETED a"]);
     }
 }
+
+#[test]
+fn a_binding_is_of_the_requests_namespace() {
+    let server = server();
+    create(&server, PODS, pod("a"));
+    refused(
+        &server,
+        Method::POST,
+        &format!("{PODS}/a/binding"),
+        json!({"metadata": {"name": "a", "namespace": "x"}, "target": {"name": "n"}}),
+        &expect![
+            "400 BadRequest: the namespace of the provided object does not match the namespace sent on the request"
+        ],
+    );
+}
