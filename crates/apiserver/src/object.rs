@@ -44,16 +44,23 @@ pub fn labels(object: &Value) -> Labels {
     pairs.map(|(name, value)| (name.as_str(), value.as_str().unwrap_or_default().into())).collect()
 }
 
+/// The most bytes of an object. Upstream's limit is that of etcd, a million and a half in protobuf, which is shorter.
+const OBJECT_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// What the store is to write.
 ///
 /// # Errors
 ///
-/// When the value is not an object, which a decoded one always is.
+/// When it is too large, or not an object, which a decoded one always is.
 pub fn draft(kind: &Kind, value: &Value) -> Result<Draft, ApiError> {
     let key = key_of(kind, meta(value, "namespace"), meta(value, "name"));
     let labels = labels(value);
-    Draft::new(key, labels, selectable_values(kind, value), value)
-        .map_err(|error| ApiError::internal(&format!("encoding {}: {error}", kind.kind)))
+    let draft = Draft::new(key, labels, selectable_values(kind, value), value)
+        .map_err(|error| ApiError::internal(&format!("encoding {}: {error}", kind.kind)))?;
+    if draft.n_bytes() > OBJECT_BYTES_MAX {
+        return Err(ApiError::unclassified("etcdserver: request is too large"));
+    }
+    Ok(draft)
 }
 
 /// A stored object as a value.
@@ -119,6 +126,7 @@ static SELECTABLE: &[(&str, &str, &[Selectable])] = &[
         &[Selectable { name: "name", path: "metadata.name", absent: "" }, at("status.phase")],
     ),
     ("", "secrets", &[at("type")]),
+    ("", "services", &[at("spec.clusterIP"), at("spec.type")]),
     ("", "events", EVENT),
     ("events.k8s.io", "events", EVENT),
     (

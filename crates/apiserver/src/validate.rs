@@ -6,6 +6,7 @@ mod pod;
 mod rbac;
 pub(crate) mod text;
 
+use loadmaster_stdx::Set;
 use serde_json::Value;
 
 use crate::authorize::GROUP;
@@ -24,7 +25,10 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
     let spec = &value["spec"];
     match (kind.group, kind.resource) {
         ("", "pods") => pod::spec(spec, "spec", &mut causes),
-        ("", "configmaps" | "secrets") => data_keys(value, &mut causes),
+        ("", "configmaps" | "secrets") => {
+            data_keys(value, &mut causes);
+            data_size(kind, value, &mut causes);
+        }
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
             workload(value, &mut causes);
         }
@@ -50,6 +54,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
 pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
     if let Some(custom) = kind.custom() {
         let mut causes = metadata(kind, new);
+        finalizers(old, new, &mut causes);
         causes.extend(strategy::check_update(&custom, subresource, old, new));
         return causes;
     }
@@ -58,6 +63,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     }
     if definition::is(kind) {
         let mut causes = metadata(kind, new);
+        finalizers(old, new, &mut causes);
         causes.extend(check::update(old, new));
         return causes;
     }
@@ -144,6 +150,26 @@ fn data_keys(value: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid(path(), &key.as_str().into(), &why));
             }
         }
+    }
+}
+
+/// As upstream's `MaxSecretSize`, which is for both.
+const DATA_BYTES_MAX: usize = 1024 * 1024;
+
+fn data_size(kind: &Kind, value: &Value, causes: &mut Vec<Cause>) {
+    let is_secret = kind.resource == "secrets";
+    let texts = |field: &str| -> Vec<&str> {
+        let members = value[field].as_object().into_iter().flatten();
+        members.filter_map(|(_, it)| it.as_str()).collect()
+    };
+    let padding = |it: &str| it.bytes().rev().take_while(|it| *it == b'=').count();
+    let decoded = |it: &str| (it.len() / 4 * 3).saturating_sub(padding(it));
+    let of_data =
+        texts("data").into_iter().map(|it| if is_secret { decoded(it) } else { it.len() });
+    let of_binary = texts("binaryData").into_iter().map(decoded);
+    if of_data.chain(of_binary).sum::<usize>() > DATA_BYTES_MAX {
+        let field = if is_secret { "data" } else { "[]" };
+        causes.push(Cause::too_long(field, DATA_BYTES_MAX));
     }
 }
 
@@ -309,7 +335,7 @@ fn cron_job(spec: &Value, causes: &mut Vec<Cause>) {
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 fn node(spec: &Value, causes: &mut Vec<Cause>) {
-    let mut seen: Vec<(&Value, &Value)> = Vec::new();
+    let mut seen: Set<(&Value, &Value)> = Set::default();
     for (at, taint) in entries(&spec["taints"]).iter().enumerate() {
         let path = format!("metadata.taints[{at}]");
         let key = taint["key"].as_str().unwrap_or_default();
@@ -332,12 +358,11 @@ fn node(spec: &Value, causes: &mut Vec<Cause>) {
             _ => {}
         }
         let identity = (&taint["key"], &taint["effect"]);
-        if seen.contains(&identity) {
+        if !seen.insert(identity) {
             let mut cause = Cause::duplicate(path, taint);
             cause.message.push_str(": taints must be unique by key and effect pair");
             causes.push(cause);
         }
-        seen.push(identity);
     }
 }
 

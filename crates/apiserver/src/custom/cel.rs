@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::check::field_path;
 use super::structural::{Rule, Schema};
 use crate::status::Cause;
-use eval::{Failure, Run};
+use eval::{Failure, Patterns, Run};
 use types::{BOOL, TEXT, Ty};
 use value::Val;
 
@@ -154,7 +154,12 @@ impl Rules {
 
     /// Complaints of the rules about an object.
     pub fn check(&self, schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let mut walk = Walk { causes: Vec::new(), budget: N_STEPS_ALL_MAX, is_over: false };
+        let mut walk = Walk {
+            causes: Vec::new(),
+            budget: N_STEPS_ALL_MAX,
+            is_over: false,
+            patterns: Patterns::new(),
+        };
         if let Some(root) = &self.root {
             walk.node(root, schema, "", value, old, false);
         }
@@ -224,6 +229,8 @@ struct Walk {
     budget: u64,
     /// Nothing more is asked.
     is_over: bool,
+    /// Regular expressions that rules have used.
+    patterns: Patterns,
 }
 
 fn named(path: &str) -> &str {
@@ -265,8 +272,9 @@ impl Walk {
             }
             Value::Array(entries) => {
                 let (Some(inner), Some(items)) = (&node.items, schema.items()) else { return };
+                let known = schema.known_entries(old);
                 for (at, entry) in entries.iter().enumerate() {
-                    let old = schema.counterpart(entry, old);
+                    let old = schema.counterpart(entry, &known);
                     self.node(inner, items, &format!("{path}[{at}]"), entry, old, is_settled);
                 }
             }
@@ -318,7 +326,9 @@ impl Walk {
     fn run(&mut self, expression: &Expression, scope: Vec<(String, Val)>) -> Result<Val, Failure> {
         let allowed = self.budget.min(N_STEPS_MAX);
         let mut run = Run::new(scope, allowed);
+        run.patterns = std::mem::take(&mut self.patterns);
         let result = run.eval(expression.program.expression());
+        self.patterns = run.patterns;
         self.budget -= allowed - run.budget;
         result
     }

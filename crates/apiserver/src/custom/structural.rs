@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadmaster_stdx::Map;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
@@ -81,6 +82,9 @@ enum Items {
     All(Box<Schema>),
     Each(#[expect(dead_code, reason = "tells lists from schemas")] Vec<Value>),
 }
+
+/// The entries of a list by their keys.
+pub type Known<'a> = Map<Vec<&'a Value>, &'a Value>;
 
 /// A regular expression as it was written, and compiled if it can be.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -168,13 +172,16 @@ impl Schema {
         self.list_keys.iter().map(|key| &entry[key.as_str()]).collect()
     }
 
+    /// The entries of an older list by their keys; none of a list whose entries cannot be found again.
+    pub fn known_entries<'a>(&self, old: Option<&'a Value>) -> Known<'a> {
+        let entries = old.filter(|_| self.is_map_list()).and_then(Value::as_array);
+        // The first of those with the same keys counts.
+        entries.into_iter().flatten().rev().map(|it| (self.keys_of(it), it)).collect()
+    }
+
     /// The entry of an older list that has the keys of a new entry.
-    pub fn counterpart<'a>(&self, entry: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-        if !self.is_map_list() {
-            return None;
-        }
-        let keys = self.keys_of(entry);
-        old?.as_array()?.iter().find(|it| self.keys_of(it) == keys)
+    pub fn counterpart<'a>(&self, entry: &'a Value, known: &Known<'a>) -> Option<&'a Value> {
+        if known.is_empty() { None } else { known.get(&self.keys_of(entry)).copied() }
     }
 
     /// Visits this node and all below, those of junctors included.

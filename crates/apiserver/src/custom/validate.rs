@@ -1,6 +1,7 @@
 //! What makes a custom object invalid by its schema, in upstream's words and order. On an update, complaints about a
 //! part that did not change are dropped (ratcheting).
 
+use loadmaster_stdx::Map;
 use serde_json::Value;
 
 use super::formats;
@@ -246,8 +247,9 @@ impl Checker<'_> {
         outcome: &mut Outcome,
     ) {
         if let Some(items) = schema.items() {
+            let known = schema.known_entries(old);
             for (at, entry) in entries.iter().enumerate() {
-                let old = schema.counterpart(entry, old);
+                let old = schema.counterpart(entry, &known);
                 outcome.merge(self.node(items, entry, &format!("{path}[{at}]"), old));
             }
         }
@@ -375,8 +377,11 @@ pub fn uniqueness(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<C
 
 /// Reports each value that occurs again, once.
 fn repeated(entries: &[Value], path: &str, causes: &mut Vec<Cause>) {
+    let mut counts: Map<&Value, usize> = Map::default();
     for (at, entry) in entries.iter().enumerate() {
-        if entries[..at].iter().filter(|it| *it == entry).count() == 1 {
+        let n = counts.entry(entry).or_default();
+        *n += 1;
+        if *n == 2 {
             causes.push(Cause::duplicate(format!("{path}[{at}]"), entry));
         }
     }

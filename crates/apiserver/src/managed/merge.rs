@@ -1,6 +1,6 @@
 //! Putting what an applier wants over what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -134,13 +134,13 @@ impl Merger<'_> {
         // Entries in both, in the order they are to have.
         let mut shared = partial.iter().map(|(it, _)| it).filter(|it| known.contains_key(it));
         let mut next_shared = shared.next();
-        let mut done: Vec<&PathElement> = Vec::new();
+        let mut done: BTreeSet<&PathElement> = BTreeSet::new();
         let (mut live_at, mut partial_at) = (0, 0);
         while live_at < live.len() || partial_at < partial.len() {
             if let (Some((own, _)), Some((next, _))) = (live.get(live_at), partial.get(partial_at))
             {
                 if own == next {
-                    done.push(next);
+                    done.insert(next);
                     out.extend(merged(self, next, None));
                     (live_at, partial_at) = (live_at + 1, partial_at + 1);
                     next_shared = shared.next();
@@ -158,12 +158,12 @@ impl Merger<'_> {
                     live_at += 1;
                     continue;
                 }
-                if done.contains(&own) {
+                if done.contains(own) {
                     live_at += 1;
                 }
             }
             if let Some((next, _)) = partial.get(partial_at) {
-                done.push(next);
+                done.insert(next);
                 out.extend(merged(self, next, None));
                 partial_at += 1;
                 if next_shared == Some(next) {

@@ -1,5 +1,7 @@
 //! Walks over one value with its type: whether it fits, and which fields it has.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::path::PathElement;
@@ -154,7 +156,7 @@ impl Validator<'_> {
     }
 
     fn entries(&self, list: &List, entries: &[Value], out: &mut Vec<Misfit>) {
-        let mut seen: Vec<PathElement> = Vec::new();
+        let mut seen: BTreeSet<PathElement> = BTreeSet::new();
         for (index, entry) in entries.iter().enumerate() {
             let element = if list.kind == ListKind::Atomic {
                 PathElement::Index(i64::try_from(index).unwrap_or(i64::MAX))
@@ -168,10 +170,9 @@ impl Validator<'_> {
                 }
             };
             if list.kind != ListKind::Atomic && !self.duplicates {
-                if seen.contains(&element) {
+                if !seen.insert(element.clone()) {
                     out.push(Misfit::new(format!("duplicate entries for key {element}")));
                 }
-                seen.push(element.clone());
             }
             self.below(list.element, entry, &element, out);
         }
@@ -254,15 +255,17 @@ impl Fields<'_> {
     }
 
     fn entries(&mut self, list: &List, entries: &[Value]) {
-        let known: Vec<(PathElement, &Value)> = entries
-            .iter()
-            .filter_map(|entry| Some((element_of(self.types, list, entry).ok()?, entry)))
-            .collect();
-        for (element, entry) in &known {
+        // In the order of the set, into which they then go one behind the other.
+        let mut known: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
+        for entry in entries {
+            if let Ok(element) = element_of(self.types, list, entry) {
+                known.entry(element).or_default().push(entry);
+            }
+        }
+        for (element, same) in known {
+            self.path.push(element);
             // Of entries with one key only that they are there.
-            let is_alone = known.iter().filter(|(other, _)| other == element).count() == 1;
-            self.path.push(element.clone());
-            if is_alone {
+            if let [entry] = same.as_slice() {
                 self.value(list.element, entry);
             }
             self.out.insert(&self.path);

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
+use loadmaster_stdx::Set;
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -111,7 +112,7 @@ impl Answer {
     /// Adds texts for people, as `Warning` headers.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Answer {
-        self.warnings = warnings;
+        self.warnings = shortened(warnings);
         self
     }
 
@@ -133,10 +134,33 @@ impl Answer {
     }
 }
 
+/// How many characters all warnings may have, and one of them when all have more, as upstream cuts them.
+const WARNINGS_MAX: usize = 4 * 1024;
+const WARNING_MAX: usize = 256;
+
+/// Each warning once, and not more than fit into the headers of an answer.
+fn shortened(warnings: Vec<String>) -> Vec<String> {
+    let mut seen = Set::default();
+    let mut all: Vec<String> = warnings.into_iter().filter(|it| seen.insert(it.clone())).collect();
+    let length = |text: &String| text.chars().count();
+    if all.iter().map(length).sum::<usize>() > WARNINGS_MAX {
+        let mut n_written = 0;
+        all.retain_mut(|text| {
+            let is_kept = n_written < WARNINGS_MAX;
+            if let Some((end, _)) = text.char_indices().nth(WARNING_MAX) {
+                text.truncate(end);
+            }
+            n_written += length(text);
+            is_kept
+        });
+    }
+    all
+}
+
 /// Adds a text for people.
 pub(super) fn warn(response: &mut Response<Body>, text: &str) {
     let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+    if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
         response.headers_mut().append(header::WARNING, value);
     }
 }

@@ -18,6 +18,9 @@ use crate::{admit, audit, defaults, event, proto, validate};
 /// What bodies may be.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+/// How many unknown and doubled fields are told, as in upstream's decoder.
+const N_COMPLAINTS_MAX: usize = 100;
+
 /// What a body is expected to hold.
 #[derive(Clone, Copy)]
 pub(super) struct Expected<'a> {
@@ -124,6 +127,7 @@ impl ApiServer {
         let reading = reading(value, expected).map_err(|problem| cannot(problem.0))?;
         let value = reading.value;
         told.extend(reading.unknown);
+        told.truncate(N_COMPLAINTS_MAX);
         match validation {
             FieldValidation::Strict if !told.is_empty() => {
                 Err(cannot(format!("strict decoding error: {}", told.join(", "))))

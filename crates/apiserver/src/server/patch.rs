@@ -1,6 +1,7 @@
 //! Changing objects by patches: JSON patch, merge patch, strategic merge patch, and what is applied.
 
 use http::Response;
+use json_patch::PatchOperation;
 use serde_json::Value;
 
 use super::apply::{self, Apply};
@@ -20,6 +21,9 @@ const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-pa
 
 /// The most operations of a JSON patch, as upstream's limit.
 const N_OPERATIONS_MAX: usize = 10_000;
+
+/// How much the copies of a JSON patch may add, as upstream's `JSONPatchMaxCopyBytes`.
+const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// A patch, read.
 pub(super) enum Patch {
@@ -70,11 +74,7 @@ impl Patch {
     ) -> Result<Value, ApiError> {
         let mut value = old.clone();
         match self {
-            Patch::Json(patch) => json_patch::patch(&mut value, patch).map_err(|_| {
-                ApiError::unprocessable(
-                    "the server rejected our request due to an error in our request",
-                )
-            })?,
+            Patch::Json(patch) => carry_out(patch, &mut value)?,
             // What is applied has a way of its own.
             Patch::Apply(_) => return Err(ApiError::unrouted_media_type()),
             Patch::Merge(patch) => {
@@ -93,14 +93,30 @@ impl Patch {
     }
 }
 
+/// Carries out the operations of a JSON patch. Copies of copies double with each operation, so they are counted.
+fn carry_out(patch: &json_patch::Patch, value: &mut Value) -> Result<(), ApiError> {
+    let refused = || {
+        ApiError::unprocessable("the server rejected our request due to an error in our request")
+    };
+    let mut n_copied = 0;
+    for operation in &patch.0 {
+        if let PatchOperation::Copy(copy) = operation {
+            n_copied += value.pointer(copy.from.as_str()).map_or(0, |it| it.to_string().len());
+        }
+        if n_copied > COPIED_BYTES_MAX {
+            return Err(refused());
+        }
+        json_patch::patch(value, std::slice::from_ref(operation)).map_err(|_| refused())?;
+    }
+    Ok(())
+}
+
 impl Call<'_> {
     /// Refuses an object with another name or namespace than the request's.
     pub(super) fn check_identity(&self, value: &Value) -> Result<(), ApiError> {
         let (name, namespace) = (meta(value, "name"), meta(value, "namespace"));
         if !namespace.is_empty() && namespace != self.target.namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
+            return Err(ApiError::other_namespace());
         }
         let wanted = &self.target.name;
         if name.is_empty() {

@@ -163,6 +163,11 @@ impl Draft {
         &self.key
     }
 
+    /// How long its JSON is, without the revision.
+    pub fn n_bytes(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
     pub(super) fn into_object(self, revision: u64, key: Option<Arc<str>>) -> Object {
         Object {
             key: key.unwrap_or_else(|| self.key.into()),

@@ -1,6 +1,7 @@
 //! What makes a pod invalid.
 
 use loadmaster_api::Quantity;
+use loadmaster_stdx::Set;
 use serde_json::{Map, Value};
 
 use super::{NOT_NEGATIVE, labels, not_negative, text};
@@ -16,7 +17,7 @@ const MAY_CHANGE: &str = "pod updates may not change fields other than \
 /// Complaints about the spec of a pod or of a template.
 pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let volumes = volumes(spec, path, causes);
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: Set<&str> = Set::default();
     if entries(&spec["containers"]).is_empty() {
         causes.push(Cause::required(format!("{path}.containers"), ""));
     }
@@ -25,10 +26,9 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
             let path = format!("{path}.{list}[{at}]");
             let name = it["name"].as_str().unwrap_or_default();
             container(it, &path, &volumes, causes);
-            if names.contains(&name) && !name.is_empty() {
+            if !names.insert(name) && !name.is_empty() {
                 causes.push(Cause::duplicate(format!("{path}.name"), &name.into()));
             }
-            names.push(name);
         }
     }
     let one_of = |field: &str, supported: &[&str], causes: &mut Vec<Cause>| {
@@ -55,26 +55,26 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Checks the volumes and returns their names.
-fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Vec<&'a str> {
-    let mut names = Vec::new();
+fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Set<&'a str> {
+    let mut names = Set::default();
     for (at, volume) in entries(&spec["volumes"]).iter().enumerate() {
         let path = format!("{path}.volumes[{at}].name");
         let name = volume["name"].as_str().unwrap_or_default();
         if name.is_empty() {
             causes.push(Cause::required(path, ""));
-        } else if names.contains(&name) {
+        } else if names.contains(name) {
             causes.push(Cause::duplicate(path, &name.into()));
         } else {
             for complaint in text::label_name(name) {
                 causes.push(Cause::invalid(path.clone(), &name.into(), &complaint));
             }
         }
-        names.push(name);
+        names.insert(name);
     }
     names
 }
 
-fn container(it: &Value, path: &str, volumes: &[&str], causes: &mut Vec<Cause>) {
+fn container(it: &Value, path: &str, volumes: &Set<&str>, causes: &mut Vec<Cause>) {
     let name = it["name"].as_str().unwrap_or_default();
     if name.is_empty() {
         causes.push(Cause::required(format!("{path}.name"), ""));
@@ -96,7 +96,7 @@ fn container(it: &Value, path: &str, volumes: &[&str], causes: &mut Vec<Cause>) 
         let path = format!("{path}.volumeMounts[{at}]");
         match mount["name"].as_str().unwrap_or_default() {
             "" => causes.push(Cause::required(format!("{path}.name"), "")),
-            name if !volumes.contains(&name) => {
+            name if !volumes.contains(name) => {
                 causes.push(Cause::not_found(format!("{path}.name"), &name.into()));
             }
             _ => {}

@@ -5,7 +5,9 @@ use http::{Method, header};
 use loadmaster_apiserver::ApiServer;
 use serde_json::{Value, json};
 
-use super::bench::{MERGE, bytes, call, call_with, create, get, patch, refused, send, server};
+use super::bench::{
+    MERGE, bytes, call, call_with, create, get, patch, refused, said, send, server,
+};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GANGS: &str = "/apis/e.io/v1/namespaces/default/gangs";
@@ -321,4 +323,20 @@ fn the_example_gang_runs_on_it() {
     // As a scheduler's reflector asks.
     let list = get(&server, "/apis/example.com/v1/gangs?limit=500&resourceVersion=0");
     assert_eq!(list["items"][0]["spec"]["minMembers"], 3);
+}
+
+#[test]
+fn nobody_takes_hold_of_what_is_going() {
+    let server = with_gangs();
+    let mut held = gang("a", 3);
+    held["metadata"]["finalizers"] = json!(["x.io/y"]);
+    create(&server, GANGS, &held);
+    let path = format!("{GANGS}/a");
+    call(&server, Method::DELETE, &path, Value::Null);
+    let more = json!({"metadata": {"finalizers": ["x.io/y", "x.io/z"]}});
+    let answer = call_with(&server, Method::PATCH, &path, MERGE, more);
+    expect![[
+        r#"422 Invalid: Gang.e.io "a" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"x.io/z"}"#
+    ]]
+    .assert_eq(&said(answer));
 }

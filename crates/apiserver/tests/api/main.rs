@@ -5,6 +5,7 @@
 mod access;
 mod apply;
 mod bench;
+mod bounds;
 mod custom;
 mod deletion;
 mod resources;

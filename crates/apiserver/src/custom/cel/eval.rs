@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 
+use regex::Regex;
+
 use super::library;
 use super::types;
 use super::typing::qualified;
@@ -37,11 +39,22 @@ pub struct Run {
     scope: Vec<(String, Val)>,
     /// What is left.
     pub budget: u64,
+    /// Regular expressions that were compiled; other runs may go on with them.
+    pub patterns: Patterns,
 }
+
+/// Compiled regular expressions.
+pub type Patterns = BTreeMap<Arc<str>, Arc<Regex>>;
+
+/// How many of them are kept: those that rules spell out. The others come from objects.
+const N_PATTERNS_MAX: usize = 64;
+
+/// What it costs to compile one; matching is cheap beside it.
+const PATTERN_COST: u64 = 5_000;
 
 impl Run {
     pub fn new(scope: Vec<(String, Val)>, budget: u64) -> Run {
-        Run { scope, budget }
+        Run { scope, budget, patterns: Patterns::new() }
     }
 
     fn pay(&mut self, cost: u64) -> Result<(), Failure> {
@@ -121,27 +134,20 @@ impl Run {
 
     fn comprehension(&mut self, it: &ComprehensionExpr) -> Outcome {
         let range = self.eval(&it.iter_range)?;
-        let entries = pairs(&range)?;
-        let is_map = matches!(range, Val::Map(_));
         let accu = self.eval(&it.accu_init)?;
         let mark = self.scope.len();
         self.scope.push((it.accu_var.clone(), accu));
-        let result = self.go_over(it, entries, is_map, mark);
+        let result = self.go_over(it, &range, mark);
         let result = result.and_then(|()| self.eval(&it.result));
         self.scope.truncate(mark);
         result
     }
 
-    fn go_over(
-        &mut self,
-        it: &ComprehensionExpr,
-        entries: Vec<(Val, Val)>,
-        is_map: bool,
-        accu: usize,
-    ) -> Result<(), Failure> {
+    fn go_over(&mut self, it: &ComprehensionExpr, range: &Val, accu: usize) -> Result<(), Failure> {
+        let is_map = matches!(range, Val::Map(_));
         // An error is kept: a later entry may still decide.
         let mut kept: Option<Failure> = None;
-        for (key, value) in entries {
+        for (key, value) in pairs(range)? {
             let condition = match &kept {
                 Some(_) => Val::Bool(true),
                 None => self.eval(&it.loop_cond)?,
@@ -231,9 +237,26 @@ impl Run {
             given.push(self.eval(arg)?);
         }
         self.pay(library::cost(name, &given))?;
-        let value = library::call(name, is_member, &given)?;
+        let value = match (name, given.as_slice()) {
+            ("matches" | "find" | "findAll", [Val::Text(text), Val::Text(pattern), rest @ ..]) => {
+                library::search(name, text, &*self.pattern(pattern)?, rest)?
+            }
+            _ => library::call(name, is_member, &given)?,
+        };
         self.pay(value.cost())?;
         Ok(value)
+    }
+
+    fn pattern(&mut self, text: &Arc<str>) -> Result<Arc<Regex>, Failure> {
+        if let Some(known) = self.patterns.get(text) {
+            return Ok(Arc::clone(known));
+        }
+        self.pay(PATTERN_COST)?;
+        let pattern = Arc::new(library::pattern(text)?);
+        if self.patterns.len() < N_PATTERNS_MAX {
+            self.patterns.insert(Arc::clone(text), Arc::clone(&pattern));
+        }
+        Ok(pattern)
     }
 
     /// Either side may decide, even when the other one fails.
@@ -361,14 +384,15 @@ impl Run {
     }
 }
 
-/// What a range goes over: keys and values, or places and entries.
-fn pairs(range: &Val) -> Result<Vec<(Val, Val)>, Failure> {
+/// What a range goes over: keys and values, or places and entries. They are made one by one, since most that look for
+/// something stop early.
+fn pairs<'a>(range: &'a Val) -> Result<Box<dyn Iterator<Item = (Val, Val)> + 'a>, Failure> {
     match range {
         Val::List(list) => {
             let entries = list.entries.iter().enumerate();
-            Ok(entries.map(|(at, it)| (Val::Int(at as i64), it.clone())).collect())
+            Ok(Box::new(entries.map(|(at, it)| (Val::Int(at as i64), it.clone()))))
         }
-        Val::Map(map) => Ok(map.iter().map(|(key, value)| (key.val(), value.clone())).collect()),
+        Val::Map(map) => Ok(Box::new(map.iter().map(|(key, value)| (key.val(), value.clone())))),
         _ => Err(Failure::no_overload()),
     }
 }

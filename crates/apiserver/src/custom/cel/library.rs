@@ -15,6 +15,7 @@ use super::eval::{Failure, Outcome};
 use super::value::Val;
 
 pub use lists::sort_by_key;
+pub use strings::{pattern, search};
 
 /// A type by the name that expressions use for it.
 pub fn type_named(name: &str) -> Option<&'static str> {

@@ -165,6 +165,14 @@ fn nothing_runs_for_long() {
         "operation cancelled: actual cost limit exceeded",
     );
     check("lists.range(2000000000).size() == 1", "operation cancelled: actual cost limit exceeded");
+    // What stops at once has not gone over all of a long list before.
+    check("[lists.range(15000)].all(l, l.all(a, l.exists(b, true)))", "true");
+    // A pattern is compiled once; one that is another each time is not for nothing.
+    check("lists.range(5000).all(a, 'a'.matches('^[a-z]$'))", "true");
+    check(
+        "lists.range(5000).all(a, 'a'.matches('a|' + string(a)))",
+        "operation cancelled: actual cost limit exceeded",
+    );
 }
 
 #[track_caller]

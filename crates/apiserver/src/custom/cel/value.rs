@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -258,31 +260,36 @@ pub fn escaped(name: &str) -> String {
 }
 
 impl List {
-    /// What tells an entry from others.
-    fn keys(&self, entry: &Val) -> Vec<Option<Val>> {
-        let Identity::Keys(keys) = &self.identity else { return Vec::new() };
-        let Val::Map(fields) = entry else { return Vec::new() };
-        keys.iter().map(|key| fields.get(key).cloned()).collect()
-    }
-
-    /// Whether two entries stand for the same thing.
-    fn is_same(&self, a: &Val, b: &Val) -> bool {
-        match &self.identity {
-            Identity::Keys(_) => self.keys(a) == self.keys(b),
-            _ => a == b,
+    /// What tells an entry from others, in a form that has an order; equal values have equal forms.
+    fn name(&self, entry: &Val) -> String {
+        let mut name = String::new();
+        match (&self.identity, entry) {
+            (Identity::Keys(keys), Val::Map(fields)) => {
+                for key in keys {
+                    fields.get(key).unwrap_or(&Val::Null).write_name(&mut name);
+                }
+            }
+            _ => entry.write_name(&mut name),
         }
+        name
     }
 
     /// Two lists in one; in sets and maps the second one's entries replace those of the first.
     pub fn joined(&self, other: &List) -> List {
         let mut entries = self.entries.clone();
+        if matches!(self.identity, Identity::Place) {
+            entries.extend_from_slice(&other.entries);
+            return List { entries, identity: Identity::Place };
+        }
+        let mut places: BTreeMap<String, usize> =
+            entries.iter().enumerate().rev().map(|(at, it)| (self.name(it), at)).collect();
         for entry in &other.entries {
-            let known = entries
-                .iter_mut()
-                .find(|it| !matches!(self.identity, Identity::Place) && self.is_same(it, entry));
-            match known {
-                Some(known) => *known = entry.clone(),
-                None => entries.push(entry.clone()),
+            match places.entry(self.name(entry)) {
+                Entry::Occupied(place) => entries[*place.get()] = entry.clone(),
+                Entry::Vacant(place) => {
+                    place.insert(entries.len());
+                    entries.push(entry.clone());
+                }
             }
         }
         List { entries, identity: self.identity.clone() }
@@ -294,10 +301,42 @@ impl PartialEq for List {
         if self.entries.len() != other.entries.len() {
             return false;
         }
-        match self.identity {
-            Identity::Place => self.entries == other.entries,
-            _ => self.entries.iter().all(|it| other.entries.contains(it)),
+        if matches!(self.identity, Identity::Place) {
+            return self.entries == other.entries;
         }
+        let known: BTreeMap<String, &Val> =
+            other.entries.iter().map(|it| (self.name(it), it)).collect();
+        self.entries.iter().all(|it| known.get(&self.name(it)).is_some_and(|other| *other == it))
+    }
+}
+
+impl Val {
+    /// Writes a form in which equal values are equal: numbers are one whatever their type.
+    fn write_name(&self, out: &mut String) {
+        let written = match self {
+            Val::Int(it) => write!(out, "n{it};"),
+            Val::Uint(it) => write!(out, "n{it};"),
+            Val::Double(it) if it.fract() == 0.0 && it.abs() < 1e18 => {
+                write!(out, "n{};", *it as i64)
+            }
+            Val::Double(it) => write!(out, "n{it};"),
+            Val::List(list) => {
+                out.push('[');
+                list.entries.iter().for_each(|it| it.write_name(out));
+                write!(out, "]")
+            }
+            Val::Map(map) => {
+                out.push('{');
+                for (key, value) in &**map {
+                    key.val().write_name(out);
+                    value.write_name(out);
+                }
+                write!(out, "}}")
+            }
+            other => write!(out, "{other:?};"),
+        };
+        // A text takes everything.
+        debug_assert!(written.is_ok());
     }
 }
 
@@ -369,6 +408,13 @@ mod tests {
             panic!("lists");
         };
         assert_eq!(one.joined(&two).entries.len(), 2);
+        let set =
+            json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "number"}});
+        let set = Schema::read(&set).expect("a schema");
+        let of = |numbers: Vec<i64>| Val::of(&json!(numbers), Some(&set));
+        let (up, down) = (of((0..50_000).collect()), of((0..50_000).rev().collect()));
+        assert_eq!(up, down);
+        assert_ne!(up, of((1..50_001).collect()));
         assert_ne!(Val::of(&json!([1, 2]), None), Val::of(&json!([2, 1]), None));
     }
 

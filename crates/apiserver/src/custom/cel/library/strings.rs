@@ -29,14 +29,6 @@ pub fn call(name: &str, args: &[Val]) -> Option<Outcome> {
         ("contains", [Val::Text(part)]) => flag(text.contains(&**part)),
         ("startsWith", [Val::Text(part)]) => flag(text.starts_with(&**part)),
         ("endsWith", [Val::Text(part)]) => flag(text.ends_with(&**part)),
-        ("matches", [Val::Text(pattern)]) => {
-            Some(compiled(pattern).map(|it| Val::Bool(it.is_match(text))))
-        }
-        ("find", [Val::Text(pattern)]) => Some(
-            compiled(pattern).map(|it| Val::text(it.find(text).map_or("", |found| found.as_str()))),
-        ),
-        ("findAll", [Val::Text(pattern)]) => Some(find_all(text, pattern, -1)),
-        ("findAll", [Val::Text(pattern), Val::Int(limit)]) => Some(find_all(text, pattern, *limit)),
         ("lowerAscii", []) => made(text.to_ascii_lowercase()),
         ("upperAscii", []) => made(text.to_ascii_uppercase()),
         ("trim", []) => made(text.trim().to_owned()),
@@ -73,17 +65,28 @@ pub fn call(name: &str, args: &[Val]) -> Option<Outcome> {
     }
 }
 
-fn compiled(pattern: &str) -> Result<Regex, Failure> {
+/// A regular expression.
+pub fn pattern(text: &str) -> Result<Regex, Failure> {
     // Bounds what one expression may take to compile.
-    let made = regex::RegexBuilder::new(pattern).size_limit(1 << 23).build();
+    let made = regex::RegexBuilder::new(text).size_limit(1 << 20).build();
     made.map_err(|error| Failure::new(format!("error parsing regexp: {error}")))
 }
 
-fn find_all(text: &str, pattern: &str, limit: i64) -> Outcome {
-    let pattern = compiled(pattern)?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let found = pattern.find_iter(text).take(limit).map(|it| Val::text(it.as_str()));
-    Ok(Val::list(found.collect()))
+/// `matches`, `find` and `findAll`, which looks for no more than a number of places.
+pub fn search(name: &str, text: &str, pattern: &Regex, rest: &[Val]) -> Outcome {
+    let limit = match rest {
+        [] => usize::MAX,
+        [Val::Int(limit)] if name == "findAll" => usize::try_from(*limit).unwrap_or(usize::MAX),
+        _ => return Err(Failure::no_overload()),
+    };
+    Ok(match name {
+        "matches" => Val::Bool(pattern.is_match(text)),
+        "find" => Val::text(pattern.find(text).map_or("", |found| found.as_str())),
+        _ => {
+            let found = pattern.find_iter(text).take(limit);
+            Val::list(found.map(|it| Val::text(it.as_str())).collect())
+        }
+    })
 }
 
 fn bounded(text: &str, at: i64) -> Option<usize> {
