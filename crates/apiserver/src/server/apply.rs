@@ -9,11 +9,9 @@ use super::body::Body;
 use super::create::{Expected, reading, yaml};
 use super::managed::{Write, field_manager, live, manager_causes};
 use super::patch::check_uid;
-use super::{Answer, ApiServer, Call};
-use crate::authorize::{Attributes, Resource, What};
+use super::{ApiServer, Call};
 use crate::event;
 use crate::managed::Versions as _;
-use crate::object::{meta, meta_mut};
 use crate::request::FieldValidation;
 use crate::schema::describe;
 use crate::status::{ApiError, Cause};
@@ -81,35 +79,10 @@ impl ApiServer {
             if !target.subresource.is_empty() {
                 return Err(missing);
             }
-            // Who may only patch makes nothing.
-            self.authorize(&Attributes {
-                user: call.user,
-                verb: "create",
-                what: What::Resource(Resource {
-                    group: &target.group,
-                    resource: &target.resource,
-                    subresource: "",
-                    namespace: key.0,
-                    name: key.1,
-                }),
-            })?;
-            let mut value = self.applied(call, apply, None)?;
-            meta_mut(&mut value).remove("resourceVersion");
-            let uid = meta(&value, "uid");
-            if !uid.is_empty() {
-                let why = format!(
-                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                );
-                return Err(ApiError::conflict(kind, "", key.1, &why));
-            }
-            self.check_escalation(call, None, &value)?;
-            match self.create_value(write, key.0, value, dry_run) {
+            let value = self.applied(call, apply, None)?;
+            match self.create_as_named(call, write, value, dry_run) {
                 Err(error) if error.reason == "AlreadyExists" => {}
-                made => {
-                    let shown = event::shown(kind, made?);
-                    let answer = Answer::viewed(201, kind, &shown, call.form, self.now());
-                    return Ok(answer.into_response());
-                }
+                made => return Ok(self.created_answer(call, made?, Vec::new())),
             }
         }
     }

@@ -21,6 +21,9 @@ const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kube
 /// How many unknown and doubled fields are told, as in upstream's decoder.
 const N_COMPLAINTS_MAX: usize = 100;
 
+/// How many names are tried for an object, as upstream's `maxNameGenerationCreateAttempts`.
+const N_NAMES_MAX: usize = 8;
+
 /// What a body is expected to hold.
 #[derive(Clone, Copy)]
 pub(super) struct Expected<'a> {
@@ -150,15 +153,72 @@ impl ApiServer {
         let dry_run = call.query.dry_run()?;
         let write = Write { kind: call.kind, subresource: "", manager: Some(&manager) };
         let value = self.create_value(write, &call.target.namespace, value, dry_run)?;
+        Ok(self.created_answer(call, value, warnings))
+    }
+
+    /// The answer to who made an object.
+    pub(super) fn created_answer(
+        &self,
+        call: &Call<'_>,
+        value: Value,
+        warnings: Vec<String>,
+    ) -> Response<Body> {
         let shown = event::shown(call.kind, value);
         let answer = Answer::viewed(201, call.kind, &shown, call.form, self.now());
         let mut response = answer.with_warnings(warnings).into_response();
         response.extensions_mut().insert(audit::Created(meta(&shown, "name").into()));
-        Ok(response)
+        response
     }
 
-    /// Creates an object from a typed value and returns it as stored.
+    /// Makes the object that the path of an update or apply names and that is not there.
+    pub(super) fn create_as_named(
+        &self,
+        call: &Call<'_>,
+        write: Write<'_>,
+        mut value: Value,
+        dry_run: bool,
+    ) -> Result<Value, ApiError> {
+        // Who may only change makes nothing.
+        self.authorize(&call.attributes("create"))?;
+        meta_mut(&mut value).remove("resourceVersion");
+        let uid = meta(&value, "uid");
+        if !uid.is_empty() {
+            let why = match write.manager {
+                Some(_) => {
+                    format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ")
+                }
+                None => format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                ),
+            };
+            return Err(ApiError::conflict(call.kind, "", &call.target.name, &why));
+        }
+        self.check_escalation(call, None, &value)?;
+        self.create_value(write, &call.target.namespace, value, dry_run)
+    }
+
+    /// Creates an object from a typed value and returns it as stored. A name that the server makes up and that is taken
+    /// is nobody's fault: another one is tried.
     pub(super) fn create_value(
+        &self,
+        write: Write<'_>,
+        namespace: &str,
+        value: Value,
+        dry_run: bool,
+    ) -> Result<Value, ApiError> {
+        let is_made_up =
+            meta(&value, "name").is_empty() && !meta(&value, "generateName").is_empty();
+        let n_more = if is_made_up { N_NAMES_MAX - 1 } else { 0 };
+        for _ in 0..n_more {
+            match self.create_once(write, namespace, value.clone(), dry_run) {
+                Err(error) if error.reason == "AlreadyExists" => {}
+                made => return made,
+            }
+        }
+        self.create_once(write, namespace, value, dry_run)
+    }
+
+    fn create_once(
         &self,
         write: Write<'_>,
         namespace: &str,
@@ -206,9 +266,7 @@ impl ApiServer {
     fn name_it(&self, kind: &Kind, namespace: &str, value: &mut Value) -> Result<(), ApiError> {
         let given = meta(value, "namespace").to_owned();
         if kind.is_namespaced && !given.is_empty() && given != namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
+            return Err(ApiError::other_namespace());
         }
         if !meta(value, "resourceVersion").is_empty() {
             return Err(ApiError::unclassified(

@@ -76,7 +76,9 @@ impl ApiServer {
     fn page(&self, call: &Call<'_>) -> Result<Page, ApiError> {
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
         let filter = filter(call.kind, call.query)?;
-        let limit = call.query.number::<usize>("limit")?.unwrap_or(0);
+        // A negative one is none, as upstream reads it.
+        let limit = call.query.number::<i64>("limit")?.unwrap_or(0);
+        let limit = usize::try_from(limit).unwrap_or(0);
         let token = call.query.get("continue").map(read_token).transpose()?;
         let revision = call.query.get("resourceVersion").unwrap_or("0");
         if token.is_some() && revision != "0" {

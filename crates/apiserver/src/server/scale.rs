@@ -31,7 +31,9 @@ impl Change {
     ) -> Result<Change, ApiError> {
         if verb == "update" {
             let manager = call.manager("UpdateOptions")?;
-            return Ok(Change::To { scale: server.read_body(call, expected)?.0, manager });
+            let scale = server.read_body(call, expected)?.0;
+            call.check_identity(&scale)?;
+            return Ok(Change::To { scale, manager });
         }
         Ok(match Patch::read(call)? {
             Patch::Apply(apply) => Change::Applied(apply),
@@ -59,6 +61,7 @@ impl ApiServer {
         };
         Ok(Answer::value(200, sub.type_id, &scale, call.form).into_response())
     }
+
     /// A workload with its scale changed.
     fn scaled(
         &self,
@@ -101,15 +104,8 @@ impl ApiServer {
             Some(manager) => books.update(&live, &wanted, manager).unwrap_or_default(),
             None => wanted["metadata"]["managedFields"].clone(),
         };
+        check_scale(call.kind, old, &wanted)?;
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
-            let cause = Cause::invalid(
-                "spec.replicas",
-                &replicas.into(),
-                "must be greater than or equal to 0",
-            );
-            return Err(ApiError::invalid(call.kind, meta(old, "name"), &[cause]));
-        }
         let mut new = old.clone();
         match &custom {
             Some(scale) => scale.replicas.set(&mut new, replicas.into()),
@@ -123,6 +119,23 @@ impl ApiServer {
         let write = Write { kind: call.kind, subresource: "", manager: None };
         self.updated(write, old, new)
     }
+}
+
+/// Refuses the scale of another object, and less than nothing.
+fn check_scale(kind: &Kind, workload: &Value, scale: &Value) -> Result<(), ApiError> {
+    let (name, uid, found) = (meta(workload, "name"), meta(scale, "uid"), meta(workload, "uid"));
+    if !uid.is_empty() && uid != found {
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
+        return Err(ApiError::conflict(kind, "scale", name, &why));
+    }
+    let replicas = &scale["spec"]["replicas"];
+    // Of a custom object it is said where it has that number.
+    if kind.custom.is_none() && replicas.as_i64().unwrap_or(0) < 0 {
+        let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(ApiError::invalid_named("autoscaling", "Scale", name, &[cause]));
+    }
+    Ok(())
 }
 
 fn scale_of(kind: &Kind, workload: &Value) -> Value {

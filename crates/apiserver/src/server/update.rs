@@ -7,10 +7,27 @@ use super::body::Body;
 use super::create::Expected;
 use super::managed::{Write, keep_times};
 use super::{Answer, ApiServer, Call, Rewritten};
+use crate::authorize::GROUP;
 use crate::custom::definition;
 use crate::object::{meta, parsed};
+use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::{admit, defaults, event, validate};
+
+/// Kinds that an update makes when they are not there (`AllowCreateOnUpdate` of upstream's strategies).
+const MADE_BY_UPDATE: &[(&str, &[&str])] = &[
+    ("", &["endpoints", "events", "limitranges", "services"]),
+    ("events.k8s.io", &["events"]),
+    ("coordination.k8s.io", &["leases", "leasecandidates"]),
+    ("node.k8s.io", &["runtimeclasses"]),
+    (GROUP, &["roles", "rolebindings", "clusterroles", "clusterrolebindings"]),
+];
+
+fn is_made_by_update(kind: &Kind) -> bool {
+    MADE_BY_UPDATE
+        .iter()
+        .any(|(group, resources)| *group == kind.group && resources.contains(&kind.resource))
+}
 
 impl ApiServer {
     pub(super) fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
@@ -18,36 +35,36 @@ impl ApiServer {
         let manager = call.manager("UpdateOptions")?;
         let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
         let value = event::stored(kind, value);
-        let name = meta(&value, "name");
-        if !name.is_empty() && name != target.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                target.name
-            )));
-        }
+        call.check_identity(&value)?;
         let needs_revision = kind.custom.is_some() || definition::is(kind);
         if needs_revision && meta(&value, "resourceVersion").is_empty() {
             return Err(ApiError::no_revision(kind, &target.name));
         }
-        let namespace = meta(&value, "namespace");
-        if !namespace.is_empty() && namespace != target.namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
         let key = (target.namespace.as_str(), target.name.as_str());
         let mut told = Vec::new();
         let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
-        let rewritten = self.rewrite(kind, key, call.query.dry_run()?, |old| {
-            if definition::is(kind) {
-                told = definition::format_warnings(Some(old), &value);
+        let dry_run = call.query.dry_run()?;
+        loop {
+            let rewritten = self.rewrite(kind, key, dry_run, |old| {
+                if definition::is(kind) {
+                    told = definition::format_warnings(Some(old), &value);
+                }
+                let new = self.updated(write, old, value.clone())?;
+                self.check_escalation(call, Some(old), &new)?;
+                Ok(new)
+            });
+            let is_missing = matches!(&rewritten, Err(error) if error.code == 404)
+                && self.stored(kind, key.0, key.1).is_err();
+            if !is_missing || !is_made_by_update(kind) || !target.subresource.is_empty() {
+                warnings.extend(told);
+                return self.rewritten_answer(call, rewritten?, warnings);
             }
-            let new = self.updated(write, old, value.clone())?;
-            self.check_escalation(call, Some(old), &new)?;
-            Ok(new)
-        })?;
-        warnings.extend(told);
-        self.rewritten_answer(call, rewritten, warnings)
+            match self.create_as_named(call, write, value.clone(), dry_run) {
+                // It came while we looked.
+                Err(error) if error.reason == "AlreadyExists" => {}
+                made => return Ok(self.created_answer(call, made?, warnings)),
+            }
+        }
     }
 
     /// The state after an update through a (sub)resource, checked. The new value must be typed.
@@ -83,7 +100,9 @@ impl ApiServer {
         if !causes.is_empty() {
             return Err(ApiError::invalid(kind, name, &causes));
         }
-        if subresource == "resize" || kind.is("", "persistentvolumeclaims") {
+        let is_claim = kind.is("", "persistentvolumeclaims") && subresource.is_empty();
+        let is_going = !old["metadata"]["deletionTimestamp"].is_null();
+        if (subresource == "resize" || is_claim) && !is_going {
             self.check_limits(kind, &new)?;
         }
         keep_times(old, &mut new);

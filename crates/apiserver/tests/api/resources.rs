@@ -10,7 +10,7 @@ use loadmaster_apiserver::{ApiServer, Body, proto};
 use serde_json::{Value, json};
 
 use super::bench::{
-    JSON, MERGE, PODS, block_on, bytes, call, call_with, create, get, refused, send, server,
+    JSON, MERGE, PODS, block_on, bytes, call, call_with, create, get, refused, said, send, server,
     server_with,
 };
 
@@ -471,5 +471,89 @@ fn a_binding_is_of_the_requests_namespace() {
         &expect![
             "400 BadRequest: the namespace of the provided object does not match the namespace sent on the request"
         ],
+    );
+}
+
+#[test]
+fn a_name_that_is_taken_is_made_up_again() {
+    let generated = json!({"metadata": {"generateName": "a-"}});
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let first = server();
+    create(&first, maps, json!({"metadata": {"name": "other"}}));
+    let name = create(&first, maps, &generated)["metadata"]["name"].clone();
+    // The same seed makes up the same name.
+    let second = server();
+    create(&second, maps, json!({"metadata": {"name": name}}));
+    assert_ne!(create(&second, maps, &generated)["metadata"]["name"], name);
+}
+
+#[test]
+fn some_kinds_are_made_by_an_update() {
+    let server = server();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = |metadata: Value| json!({"metadata": metadata, "spec": {"holderIdentity": "h"}});
+    let put = |name: &str, metadata: Value| {
+        let path = format!("{leases}/{name}");
+        said(call(&server, Method::PUT, &path, lease(metadata)))
+    };
+    let (code, made) =
+        call(&server, Method::PUT, &format!("{leases}/a"), lease(json!({"name": "a"})));
+    assert_eq!((code, &made["metadata"]["namespace"]), (201, &json!("default")));
+    assert_eq!(put("b", json!({"name": "b", "resourceVersion": "5"})), "201 : ");
+    expect![[r#"409 Conflict: Operation cannot be fulfilled on leases.coordination.k8s.io "c": Precondition failed: UID in precondition: u, UID in object meta: "#]]
+        .assert_eq(&put("c", json!({"name": "c", "uid": "u"})));
+    expect!["400 BadRequest: the name of the object (d based on URL) was undeterminable: name must be provided"]
+        .assert_eq(&put("d", json!({})));
+    refused(
+        &server,
+        Method::PUT,
+        "/api/v1/namespaces/default/configmaps/a",
+        json!({"metadata": {"name": "a"}}),
+        &expect![[r#"404 NotFound: configmaps "a" not found"#]],
+    );
+}
+
+#[test]
+fn a_scale_is_of_one_object() {
+    let server = server();
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    create(
+        &server,
+        path,
+        json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}),
+    );
+    let path = format!("{path}/d/scale");
+    let check = |metadata: Value, replicas: i64, want: Expect| {
+        let scale = json!({"metadata": metadata, "spec": {"replicas": replicas}});
+        refused(&server, Method::PUT, &path, scale, &want);
+    };
+    check(
+        json!({"name": "e"}),
+        2,
+        expect![
+            "400 BadRequest: the name of the object (e) does not match the name on the URL (d)"
+        ],
+    );
+    check(
+        json!({"name": "d", "namespace": "x"}),
+        2,
+        expect![
+            "400 BadRequest: the namespace of the provided object does not match the namespace sent on the request"
+        ],
+    );
+    let said = said(call(
+        &server,
+        Method::PUT,
+        &path,
+        json!({"metadata": {"name": "d", "uid": "u"}, "spec": {"replicas": 2}}),
+    ));
+    assert!(said.starts_with(r#"409 Conflict: Operation cannot be fulfilled on deployments/scale.apps "d": Precondition failed: UID in precondition: u"#), "{said}");
+    check(
+        json!({"name": "d"}),
+        -1,
+        expect![[
+            r#"422 Invalid: Scale.autoscaling "d" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"#
+        ]],
     );
 }

@@ -1,5 +1,6 @@
 //! What a request is completed with or refused for once it is allowed.
 
+use super::super::bench::{MERGE, call_with};
 use super::*;
 
 #[test]
@@ -45,4 +46,27 @@ fn admission_that_needs_controllers() {
         node["spec"]["taints"],
         json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])
     );
+}
+
+#[test]
+fn limits_are_for_what_asks_for_more() {
+    let cluster = cluster();
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let spec =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    cluster
+        .make(claims, json!({"metadata": {"name": "c", "finalizers": ["x.io/y"]}, "spec": spec}));
+    cluster.make(
+        "/api/v1/namespaces/default/limitranges",
+        json!({"metadata": {"name": "l"},
+        "spec": {"limits": [{"type": "PersistentVolumeClaim", "min": {"storage": "2Gi"}}]}}),
+    );
+    let path = format!("{claims}/c");
+    let change =
+        |path: &str, value: Value| call_with(&cluster.server, Method::PATCH, path, MERGE, value);
+    assert_eq!(change(&path, json!({"metadata": {"labels": {"a": "b"}}})).0, 403);
+    let status = json!({"status": {"phase": "Bound"}});
+    assert_eq!(change(&format!("{path}/status"), status).0, 200);
+    cluster.send(&User::admin(), Method::DELETE, &path, &[], &Value::Null);
+    assert_eq!(change(&path, json!({"metadata": {"finalizers": null}})).0, 200, "it can go");
 }
