@@ -141,6 +141,10 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
             if definition::is(kind) {
                 definition::note_storage(new);
             }
+            if kind.is("certificates.k8s.io", "certificatesigningrequests") {
+                // What is asked for stays what it was.
+                copy(old, members_mut(new), "spec");
+            }
             if kind.is("", "namespaces") {
                 // Only the finalize subresource lets go of a namespace.
                 let finalizers = &old["spec"]["finalizers"];

@@ -9,6 +9,7 @@ mod apply;
 mod authenticate;
 mod body;
 mod bootstrap;
+mod certificates;
 mod create;
 mod definitions;
 mod delete;

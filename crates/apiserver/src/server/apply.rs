@@ -68,6 +68,7 @@ impl ApiServer {
                     let value = self.applied(call, apply, Some(old))?;
                     let new = self.updated(write, old, value)?;
                     self.check_escalation(call, Some(old), &new)?;
+                    self.check_signer(call, old, &new)?;
                     Ok(new)
                 });
                 match rewritten {

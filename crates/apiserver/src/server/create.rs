@@ -4,6 +4,7 @@ use http::Response;
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::certificates::prepare_request;
 use super::managed::Write;
 use super::{Answer, ApiServer, Call, spelled, uid};
 use crate::custom::{Live, definition};
@@ -145,7 +146,8 @@ impl ApiServer {
             return Err(ApiError::method_not_allowed());
         }
         let manager = call.manager("CreateOptions")?;
-        let (value, mut warnings) = self.read_body(call, Expected::of(call.kind))?;
+        let (mut value, mut warnings) = self.read_body(call, Expected::of(call.kind))?;
+        prepare_request(call, &mut value)?;
         if definition::is(call.kind) {
             warnings.extend(definition::format_warnings(None, &value));
         }
@@ -193,6 +195,7 @@ impl ApiServer {
             };
             return Err(ApiError::conflict(call.kind, "", &call.target.name, &why));
         }
+        prepare_request(call, &mut value)?;
         self.check_escalation(call, None, &value)?;
         self.create_value(write, &call.target.namespace, value, dry_run)
     }

@@ -176,6 +176,7 @@ impl ApiServer {
             check_uid(call.kind, &shown, &value)?;
             let new = self.updated(write, old, event::stored(call.kind, value))?;
             self.check_escalation(call, Some(old), &new)?;
+            self.check_signer(call, old, &new)?;
             Ok(new)
         })?;
         self.rewritten_answer(call, rewritten, warnings)

@@ -51,6 +51,7 @@ impl ApiServer {
                 }
                 let new = self.updated(write, old, value.clone())?;
                 self.check_escalation(call, Some(old), &new)?;
+                self.check_signer(call, old, &new)?;
                 Ok(new)
             });
             let is_missing = matches!(&rewritten, Err(error) if error.code == 404)
