@@ -252,10 +252,16 @@ pub fn bump_generation(value: &mut Value) {
 pub fn qos_class(spec: &Value) -> &'static str {
     let mut any = false;
     let mut all_limited = true;
+    // What the pod says as a whole counts, and else what its containers say.
+    let own = &spec["resources"];
     let containers = entries(&spec["containers"]).iter().chain(entries(&spec["initContainers"]));
-    for container in containers {
+    let resources: Vec<&Value> = match own {
+        Value::Null => containers.map(|it| &it["resources"]).collect(),
+        own => vec![own],
+    };
+    for it in resources {
         let amount = |list: &str, name: &str| {
-            let text = container["resources"][list][name].as_str()?;
+            let text = it[list][name].as_str()?;
             Quantity::parse(text).ok().filter(|it| !it.is_zero())
         };
         for name in ["cpu", "memory"] {
@@ -290,5 +296,9 @@ mod tests {
         check(&[json!({"requests": full, "limits": full})], "Guaranteed");
         check(&[json!({"requests": full, "limits": full}), json!({})], "Burstable");
         check(&[json!({"requests": {"example.com/x": "1"}})], "BestEffort");
+        let of_pod =
+            |own: &Value| qos_class(&json!({"containers": [{"name": "c"}], "resources": own}));
+        assert_eq!(of_pod(&json!({"requests": full, "limits": full})), "Guaranteed");
+        assert_eq!(of_pod(&json!({"requests": {"cpu": "1"}})), "Burstable");
     }
 }
