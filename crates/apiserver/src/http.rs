@@ -7,6 +7,7 @@ mod tls;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
@@ -30,6 +31,10 @@ pub use tls::{Identity, Pki, TlsError};
 
 /// Many small writes of many requests share a connection: as kube-apiserver's default is 100, ours is wider.
 const N_STREAMS_MAX: u32 = 1_000;
+
+/// How long to wait before a connection is accepted again after that failed, and how often: a minute.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+const N_FAILED_MAX: u32 = 600;
 
 /// Hyper's own.
 const HTTP1_BUFFER_MIN: usize = 8_192;
@@ -62,14 +67,21 @@ pub async fn serve_within(
     let faults = Arc::new(faults);
     let acceptor = pki.map(|pki| TlsAcceptor::from(pki.server_config()));
     let gates = Gates::new(bounds);
+    let mut n_failed = 0;
     loop {
         let permit = gates.connection().await;
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // The client was gone before we came to it.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-            Err(error) => return Err(error),
+            Err(error) => {
+                n_failed += 1;
+                match after_failed_accept(&error, n_failed) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Err(error),
+                }
+                continue;
+            }
         };
+        n_failed = 0;
         let service = Service {
             server: server.clone(),
             gates: gates.clone(),
@@ -83,6 +95,16 @@ pub async fn serve_within(
             let _ = connection(stream, service, acceptor).await;
             drop(permit);
         });
+    }
+}
+
+/// How long to wait when a connection could not be accepted for the `nth` time in a row; none when it is no use any more.
+fn after_failed_accept(error: &io::Error, nth: u32) -> Option<Duration> {
+    match error.kind() {
+        // The client was gone before we came to it.
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => Some(Duration::ZERO),
+        // Such as too many open files: connections that end make room for others.
+        _ => (nth <= N_FAILED_MAX).then_some(ACCEPT_AGAIN),
     }
 }
 
@@ -182,4 +204,18 @@ fn busy() -> Response<Body> {
     let mut response = answer.into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_outlives_what_passes() {
+        let too_many_files = io::Error::from_raw_os_error(24);
+        let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+        assert_eq!(after_failed_accept(&gone, 10_000), Some(Duration::ZERO));
+        assert_eq!(after_failed_accept(&too_many_files, 1), Some(ACCEPT_AGAIN));
+        assert_eq!(after_failed_accept(&too_many_files, N_FAILED_MAX + 1), None);
+    }
 }
