@@ -124,11 +124,16 @@ impl ApiServer {
                     continue;
                 }
                 changed = true;
-                self.rewrite(kind, ("", meta(role, "name")), false, |old| {
+                let written = self.rewrite(kind, ("", meta(role, "name")), false, |old| {
                     let mut new = old.clone();
                     new["rules"] = rules.clone();
                     Ok(new)
-                })?;
+                });
+                match written {
+                    // Somebody took it away meanwhile, which is no failure of the write that led here.
+                    Err(error) if error.code == 404 => {}
+                    written => drop(written?),
+                }
             }
             if !changed {
                 break;
