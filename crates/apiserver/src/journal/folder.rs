@@ -54,7 +54,11 @@ impl Folder {
             // Secrets are in it.
             builder.mode(0o700);
         }
-        builder.recursive(true).create(path).map_err(io("making the folder", path))?;
+        if !path.is_dir() {
+            builder.recursive(true).create(path).map_err(io("making the folder", path))?;
+            let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+            sync_folder(parent.unwrap_or(Path::new(".")))?;
+        }
         let file = path.join("lock");
         let lock = private().create(true).truncate(false).open(&file);
         let lock = lock.map_err(io("opening", &file))?;

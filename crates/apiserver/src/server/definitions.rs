@@ -70,10 +70,28 @@ impl ApiServer {
         }
         let revision = state.store.revision();
         drop(state);
+        let ends_any = !changes.ended.is_empty();
         for ended in changes.ended {
             self.shared.news.end(ended, revision);
             self.tell(table, revision);
         }
+        if ends_any && let Some(journal) = &self.shared.journal {
+            // The journal tells of changes, and all of these may have been told already.
+            self.shared.news.end_shown(journal.durable());
+        }
+    }
+
+    /// Goes on with the deletions of definitions that a crash broke off.
+    pub(super) fn go_on_with_deletions(&self) -> Result<(), ApiError> {
+        let (kind, table) = self.definitions().ok_or_else(ApiError::no_such_resource)?;
+        let page = self.state().store.list(table, &Span::default(), &Filter::everything());
+        let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
+        for object in &page.objects {
+            if definition::has_condition(&parsed(object)?, "Terminating") {
+                self.delete_objects_of(kind, object.name())?;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes all objects of a definition that is going.

@@ -49,6 +49,7 @@ impl ApiServer {
         let journal = pending.start(source, compaction);
         server.bootstrap().map_err(OpenError::Cluster)?;
         server.look_at_definitions();
+        server.go_on_with_deletions().map_err(OpenError::Cluster)?;
         Ok((server, journal))
     }
 
