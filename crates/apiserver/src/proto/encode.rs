@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use jiff::Timestamp;
+use loadmaster_stdx::duration::parse_nanos;
 use serde_json::{Map, Value};
 
 use crate::schema::{Field, Schema, Shape, TypeId};
@@ -106,7 +107,7 @@ fn one(schema: &Schema, number: u32, shape: &Shape, value: &Value, out: &mut Vec
         }
         (Shape::Duration, Value::String(text)) => {
             let start = open_field(number, out);
-            varint_field(1, go_duration_ns(text).unwrap_or_default().cast_unsigned(), out);
+            varint_field(1, parse_nanos(text).unwrap_or_default().cast_unsigned(), out);
             close_field(start, out);
         }
         (Shape::Quantity, Value::String(text)) => {
@@ -174,34 +175,4 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
         value >>= 7;
     }
     out.push(value as u8);
-}
-
-/// Nanoseconds of a Go duration such as `1h2m3.5s`.
-pub(super) fn go_duration_ns(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    let mut total = 0.0f64;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let unit = match &rest[..end] {
-            "ns" => 1.0,
-            "us" | "µs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" => 60e9,
-            "h" => 3600e9,
-            _ => return None,
-        };
-        total += number * unit;
-        rest = &rest[end..];
-    }
-    Some(if negative { -total as i64 } else { total as i64 })
 }
