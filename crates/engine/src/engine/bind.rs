@@ -2,12 +2,11 @@
 
 use loadmaster_extender::messages::ExtenderBindingResult;
 use loadmaster_extender::{Question, Verb};
-use loadmaster_framework::Code;
 use loadmaster_framework::points::{Bound, SerialCx};
-use loadmaster_framework::request::{Input, Step};
+use loadmaster_framework::request::Input;
 
 use super::Engine;
-use super::binding::{Awaited, Owner, Stage, asks_extenders, observe_step};
+use super::binding::{Awaited, Owner, Stage};
 use super::effect::{Effect, Effects, Extend, Observation, Outcome, Tell};
 use super::extending::{ANSWER_GRACE, ask};
 use super::failure::Failed;
@@ -71,10 +70,14 @@ impl Engine {
 
     /// Asks Bind plugins from this one on until one does not pass.
     fn ask_binder(&mut self, now: Now, uid: &str, member: usize, effects: &mut Effects) {
-        if let Some(binding) = self.binding_mut(uid) {
-            binding.asked = now.mono;
-            binding.is_overdue = false;
-            binding.stage = Stage::Bind { member: Some(member) };
+        let Some(binding) = self.binding_mut(uid) else { return };
+        binding.asked = now.mono;
+        binding.is_overdue = false;
+        binding.stage = Stage::Bind { member: Some(member) };
+        let seat = binding.queued.seat;
+        if member >= self.seat(seat).profile.bind.len() {
+            let failed = Failed::error("no Bind plugin bound the pod");
+            return self.binding_failed(now, uid, failed, effects);
         }
         self.step_bind(now, uid, member, Input::Start, effects);
     }
@@ -83,57 +86,27 @@ impl Engine {
         &mut self,
         now: Now,
         uid: &str,
-        member_idx: usize,
+        member: usize,
         input: Input<'_>,
         effects: &mut Effects,
     ) {
-        let Some(assumed) = self.assumed.get_mut(uid) else { return };
-        let Some(binding) = &mut assumed.binding else { return };
-        let seat = &mut self.seats[binding.queued.seat.0 as usize];
-        let profile = seat.profile.clone();
-        let Some(member) = profile.bind.get(member_idx) else {
-            let failed = Failed::error("no Bind plugin bound the pod");
-            return self.binding_failed(now, uid, failed, effects);
-        };
-        let states = seat.scheduler.states_mut();
-        let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
         let is_refused = matches!(input, Input::Reply(Err((409, _))));
-        let step = member.point.bind(cx, &assumed.pod, &binding.node, input);
-        let owner = Owner::Bind { uid: uid.into(), serial: binding.serial, member: member_idx };
-        match step {
-            Step::Call(request) => self.call(owner, request, effects),
-            Step::Wait { on, timeout } => {
-                self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
-            }
-            Step::AskExtenders(_) => {
-                self.binding_failed(now, uid, asks_extenders("Bind", member.name), effects);
-            }
-            Step::Done(Bound::Done) => {
-                observe_step(
-                    now,
-                    &profile,
-                    binding,
-                    (member.name, Site::Bind),
-                    Code::Success,
-                    effects,
-                );
-                self.bound(now, uid, effects);
-            }
-            Step::Done(Bound::Skip) => {
-                observe_step(
-                    now,
-                    &profile,
-                    binding,
-                    (member.name, Site::Bind),
-                    Code::Skip,
-                    effects,
-                );
-                self.ask_binder(now, uid, member_idx + 1, effects);
-            }
-            Step::Fail(rejection) => {
-                let code = rejection.code();
-                observe_step(now, &profile, binding, (member.name, Site::Bind), code, effects);
-                let failed = Failed::late("Bind", member.name, rejection);
+        let ended = self.step(
+            now,
+            uid,
+            (Site::Bind, member),
+            |profile, cx, pod, node| {
+                let member = profile.bind.get(member)?;
+                Some((member.name, member.point.bind(cx, pod, node, input)))
+            },
+            effects,
+        );
+        let Some((plugin, outcome)) = ended else { return };
+        match outcome {
+            Ok(Bound::Done) => self.bound(now, uid, effects),
+            Ok(Bound::Skip) => self.ask_binder(now, uid, member + 1, effects),
+            Err(rejection) => {
+                let failed = Failed::late("Bind", plugin, rejection);
                 self.bind_failed(uid, is_refused, effects);
                 self.binding_failed(now, uid, failed, effects);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use loadmaster_framework::points::{PreFlight, SerialCx};
 use loadmaster_framework::request::{Input, ObjectRef, Step};
-use loadmaster_framework::{Code, Cx, CycleState, PodInfo, Rejection};
+use loadmaster_framework::{Code, Cx, CycleState, Failure, PodInfo, Rejection};
 use serde_json::Value;
 
 use super::effect::{Call, CallId, Effect, Effects, Observation, Outcome};
@@ -17,7 +17,8 @@ use super::failure::Failed;
 use super::news::{Reply, Verdict};
 use super::nominations::Nomination;
 use super::{Engine, TIMED_EVERY};
-use crate::guard::{Site, Timed};
+use crate::guard::points::{Answer, Yes};
+use crate::guard::{Site, Timed, Who};
 use crate::profile::Profile;
 use crate::queue::{Happened, QueuedPod, SeatIdx};
 use crate::time::{Mono, Now};
@@ -239,54 +240,73 @@ impl Engine {
         &mut self,
         now: Now,
         uid: &str,
-        member_idx: usize,
+        member: usize,
         input: Input<'_>,
         effects: &mut Effects,
     ) {
-        let Some(assumed) = self.assumed.get_mut(uid) else { return };
-        let Some(binding) = &mut assumed.binding else { return };
+        let ended = self.step(
+            now,
+            uid,
+            (Site::PreBind, member),
+            |profile, cx, pod, node| {
+                let member = profile.pre_bind.get(member)?;
+                Some((member.name, member.point.pre_bind(cx, pod, node, input)))
+            },
+            effects,
+        );
+        let Some((plugin, outcome)) = ended else { return };
+        let Some(binding) = self.binding_mut(uid) else { return };
+        let Stage::PreBind { running, .. } = &mut binding.stage else { return };
+        running.retain(|at| *at != member);
+        let is_group_over = running.is_empty();
+        match outcome {
+            Ok(()) if is_group_over => self.next_group(now, uid, effects),
+            Ok(()) => {}
+            Err(rejection) => {
+                self.cancel_pre_bind(uid);
+                let failed = Failed::late("PreBind", plugin, rejection);
+                self.binding_failed(now, uid, failed, effects);
+            }
+        }
+    }
+
+    /// Lets a plugin of a binding cycle go on, and arranges what it waits for. Once it has ended: its name, and what it came to.
+    pub(super) fn step<T: Yes>(
+        &mut self,
+        now: Now,
+        uid: &str,
+        (site, member): (Site, usize),
+        ask: impl FnOnce(&Profile, SerialCx<'_>, &Arc<PodInfo>, &str) -> Option<(&'static str, Step<T>)>,
+        effects: &mut Effects,
+    ) -> Option<(&'static str, Result<T, Rejection>)> {
+        let assumed = self.assumed.get_mut(uid)?;
+        let binding = assumed.binding.as_mut()?;
         let seat = &mut self.seats[binding.queued.seat.0 as usize];
         let profile = seat.profile.clone();
-        let Some(member) = profile.pre_bind.get(member_idx) else { return };
         let states = seat.scheduler.states_mut();
         let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-        let step = member.point.pre_bind(cx, &assumed.pod, &binding.node, input);
-        let owner = Owner::PreBind { uid: uid.into(), serial: binding.serial, member: member_idx };
+        let (plugin, mut step) = ask(&profile, cx, &assumed.pod, &binding.node)?;
+        if let Step::AskExtenders(_) = step {
+            step = Step::failed(Failure::new("only PostFilter can ask extenders"));
+        }
+        if let Some(code) = step.code() {
+            observe_step(now, binding, profile.who(plugin), site, code, effects);
+        }
+        let (uid, serial) = (uid.into(), binding.serial);
+        let owner = match site {
+            Site::PreBind => Owner::PreBind { uid, serial, member },
+            _ => Owner::Bind { uid, serial, member },
+        };
         match step {
             Step::Call(request) => self.call(owner, request, effects),
             Step::Wait { on, timeout } => {
                 self.awaited.push(Awaited { owner, on, until: now.mono.after(timeout) });
             }
-            Step::AskExtenders(_) => {
-                self.cancel_pre_bind(uid);
-                self.binding_failed(now, uid, asks_extenders("PreBind", member.name), effects);
-            }
-            Step::Done(()) => {
-                observe_step(
-                    now,
-                    &profile,
-                    binding,
-                    (member.name, Site::PreBind),
-                    Code::Success,
-                    effects,
-                );
-                let Stage::PreBind { running, .. } = &mut binding.stage else { return };
-                running.retain(|at| *at != member_idx);
-                if running.is_empty() {
-                    self.next_group(now, uid, effects);
-                }
-            }
-            Step::Fail(rejection) => {
-                let code = rejection.code();
-                observe_step(now, &profile, binding, (member.name, Site::PreBind), code, effects);
-                if let Stage::PreBind { running, .. } = &mut binding.stage {
-                    running.retain(|at| *at != member_idx);
-                }
-                self.cancel_pre_bind(uid);
-                let failed = Failed::late("PreBind", member.name, rejection);
-                self.binding_failed(now, uid, failed, effects);
-            }
+            Step::Done(done) => return Some((plugin, Ok(done))),
+            Step::Fail(rejection) => return Some((plugin, Err(rejection))),
+            Step::AskExtenders(_) => {}
         }
+        None
     }
 
     /// Tells the PreBind plugins at work that it is over.
@@ -525,24 +545,20 @@ impl Owner {
     }
 }
 
-/// A plugin that may have waited for answers is done: how long it took by the time the engine was told, for some pods.
-pub(super) fn observe_step(
+/// A plugin that may have waited for answers has ended: how long it took by the time the engine was told, for some pods.
+fn observe_step(
     now: Now,
-    profile: &Profile,
     binding: &Binding,
-    (plugin, site): (&'static str, Site),
+    who: Who,
+    site: Site,
     code: Code,
     effects: &mut Effects,
 ) {
     if binding.serial.is_multiple_of(TIMED_EVERY) {
         let nanos = now.mono.since(binding.asked).as_nanos() as u64;
-        let call = Timed { who: profile.who(plugin), site, code, nanos, event: None };
+        let call = Timed { who, site, code, nanos, event: None };
         effects.push(Effect::Observe(Observation::Timed(vec![call])));
     }
-}
-
-pub(super) fn asks_extenders(point: &str, name: &str) -> Failed {
-    Failed::error(format!("running {point} plugin {name:?}: only PostFilter can ask extenders"))
 }
 
 fn observe_permit(now: Now, since: Mono, allowed: bool, effects: &mut Effects) {

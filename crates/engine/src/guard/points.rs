@@ -57,7 +57,7 @@ macro_rules! called_in_sections {
 called_in_sections!(Filter, Score, Sign);
 
 /// What a point answers.
-trait Answer {
+pub(crate) trait Answer {
     /// Instead of what the plugin would have said.
     fn failed(failure: Failure) -> Self;
     /// Its status code; `None` while it goes on.
@@ -103,7 +103,8 @@ impl<T: Yes> Answer for Step<T> {
 }
 
 /// An answer that is neither a rejection nor a failure.
-trait Yes {
+pub(crate) trait Yes {
+    /// Its status code.
     fn code(&self) -> Code {
         Code::Success
     }
