@@ -214,6 +214,8 @@ impl Engine {
         if let Some(old) = self.remove_assigned(uid) {
             self.happened(now, Happened::assigned_pod_deleted(old));
         }
+        // Somebody else may have bound it while a plugin was at work for it here.
+        self.give_up_overdue(now, uid, effects);
     }
 
     /// A pod that we put on a node is deleted before it is bound. Its room is free at once; its binding goes on and will fail.

@@ -90,6 +90,7 @@ impl Engine {
     }
 
     fn binding_overdue(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        let is_gone = self.assigned_pod(uid).is_none();
         let Some(assumed) = self.assumed.get_mut(uid) else { return };
         let Some(binding) = &mut assumed.binding else { return };
         binding.is_overdue = true;
@@ -98,7 +99,7 @@ impl Engine {
         if site == Site::PreBind && std::mem::take(&mut binding.in_window) {
             self.n_binding -= 1;
         }
-        let (pod, seat, forgotten) = (assumed.pod.clone(), assumed.seat, assumed.forgotten);
+        let (pod, seat) = (assumed.pod.clone(), assumed.seat);
         let profile = &self.seat(seat).profile;
         let name = |at: usize| match site {
             Site::PreBind => profile.pre_bind.get(at).map(|member| member.name),
@@ -106,7 +107,7 @@ impl Engine {
         };
         let names: Vec<&'static str> = members.into_iter().filter_map(name).collect();
         self.tell_overdue(seat, &pod, site, &names, effects);
-        if forgotten {
+        if is_gone {
             self.give_up_overdue(now, uid, effects);
         }
     }

@@ -111,6 +111,24 @@ fn who_deletes_the_pod_frees_its_room_and_ends_the_plugin_s_work() {
 }
 
 #[test]
+fn a_pod_that_somebody_else_bound_meanwhile_is_given_up_too_when_it_goes() {
+    for overdue_first in [true, false] {
+        let mut bench = Bench::new();
+        bench.pod("slow", json!({"pre-bind": "for-ever"}));
+        bench.cycle();
+        bench.set_pod("slow", json!({}), json!({"nodeName": "elsewhere"}), json!({}));
+        if overdue_first {
+            bench.pass(60);
+        }
+        assert_eq!(bench.engine.binding_pods(), ["slow"]);
+        bench.is_gone("slow");
+        bench.pass(60);
+        assert!(bench.engine.binding_pods().is_empty());
+        assert_eq!(bench.engine.n_binding(), 0);
+    }
+}
+
+#[test]
 fn a_bind_without_an_answer_is_named() {
     let mut bench = Bench::new();
     bench.pod("web", json!({}));
