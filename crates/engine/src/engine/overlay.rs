@@ -30,8 +30,18 @@ enum Later {
     BindingFailed { uid: Box<str>, serial: u64, failed: Failed },
 }
 
+impl Later {
+    fn publishes_to(&self, wanted: &str) -> bool {
+        matches!(self, Later::Event(Event::Published { plugin, .. }) if **plugin == *wanted)
+    }
+}
+
 impl Overlay {
     pub fn push(&mut self, event: Event) {
+        if let Event::Published { plugin, .. } = &event {
+            // Services are not held back as watches are, and only their last word counts.
+            self.0.retain(|later| !later.publishes_to(plugin));
+        }
         self.0.push_back(Later::Event(event));
     }
 }

@@ -429,6 +429,24 @@ fn objects_are_kept_back_at_the_bound() {
     assert!(bench.engine.hears_objects());
 }
 
+#[test]
+fn of_what_a_service_publishes_meanwhile_the_last_is_kept() {
+    let mut bench = Bench::asking(filtering());
+    bench.pod("web", json!({}));
+    bench.cycle();
+    for nth in 0..=16 << 10 {
+        let (plugin, value) = ("Nobody".into(), json!(nth));
+        bench.apply(Event::Published { plugin, value, good_for: Duration::from_secs(60) });
+    }
+    assert!(bench.engine.hears_objects());
+    bench.said.clear();
+    bench.extender_says(0, json!({"NodeNames": ["a"]}));
+    bench.check(&expect![[r#"
+        call pods/web/binding
+        no plugin "Nobody" takes what is published to it
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+}
+
 /// A node full of pods without priority, and an important pod; what extenders say about it.
 fn preempting(extenders: Value) -> Bench {
     let mut bench = Bench::asking(extenders);
