@@ -18,13 +18,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::header::{self, HeaderValue};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use kube::Config;
 use kube::client::ConfigExt;
 use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
+use loadmaster_extender::chain::without_password;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -47,7 +48,7 @@ const IDLE_MAX: usize = 8;
 #[derive(Debug, thiserror::Error)]
 #[error("extender {url_prefix:?}: {text}")]
 pub struct ExtenderError {
-    /// Its `urlPrefix`.
+    /// Its `urlPrefix`, without a password.
     pub url_prefix: String,
     /// What is wrong.
     pub text: String,
@@ -59,6 +60,8 @@ type Connection = http1::SendRequest<Full<Bytes>>;
 pub struct ExtenderClient {
     /// Where it is. An address that is none fails every call, as upstream's does.
     address: Result<Address, String>,
+    /// What the URL says of user and password.
+    authorization: Option<HeaderValue>,
     tls: Arc<ClientConfig>,
     server_name: String,
     idle: Mutex<Vec<Connection>>,
@@ -71,8 +74,9 @@ impl ExtenderClient {
     ///
     /// When certificates or keys cannot be used.
     pub fn new(extender: &Extender) -> Result<ExtenderClient, ExtenderError> {
-        let url = &extender.url_prefix;
-        let address = match url.parse::<http::Uri>() {
+        let parsed = extender.url_prefix.parse::<http::Uri>();
+        let authorization = parsed.as_ref().ok().and_then(basic);
+        let address = match parsed {
             Ok(parsed) => address(&parsed).map_err(|_| {
                 let scheme = parsed.scheme_str().unwrap_or_default();
                 format!("unsupported protocol scheme {scheme:?}")
@@ -80,11 +84,12 @@ impl ExtenderClient {
             Err(error) => Err(error.to_string()),
         };
         let config = extender.tls_config.clone().unwrap_or_default();
+        let url_prefix = without_password(&extender.url_prefix);
         let tls = tls(&config, extender.enable_https)
-            .map_err(|text| ExtenderError { url_prefix: url.clone(), text })?;
+            .map_err(|text| ExtenderError { url_prefix, text })?;
         let host = address.as_ref().map(|address| address.host.clone()).unwrap_or_default();
         let server_name = if config.server_name.is_empty() { host } else { config.server_name };
-        Ok(ExtenderClient { address, tls, server_name, idle: Mutex::default() })
+        Ok(ExtenderClient { address, authorization, tls, server_name, idle: Mutex::default() })
     }
 
     /// Posts a message to a URL of this extender, and reads the answer. `action` is the verb as the configuration has it.
@@ -101,19 +106,20 @@ impl ExtenderClient {
     ) -> Result<Bytes, String> {
         let bytes_max = ANSWER_BYTES_MIN.saturating_add(body.len().saturating_mul(2));
         let deadline = tokio::time::Instant::now() + timeout;
+        let shown = without_password(url);
         let asked = tokio::time::timeout_at(deadline, self.ask(url, body)).await;
         let (response, connection) = match asked {
             Ok(Ok(asked)) => asked,
-            Ok(Err(text)) => return Err(format!("Post {url:?}: {text}")),
+            Ok(Err(text)) => return Err(format!("Post {shown:?}: {text}")),
             Err(_) => {
                 let text =
                     "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
-                return Err(format!("Post {url:?}: {text}"));
+                return Err(format!("Post {shown:?}: {text}"));
             }
         };
         let status = response.status().as_u16();
         if status != 200 {
-            return Err(format!("failed {action} with extender at URL {url}, code {status}"));
+            return Err(format!("failed {action} with extender at URL {shown}, code {status}"));
         }
         let mut read = BytesMut::new();
         let whole = collect(response.into_body(), &mut read, bytes_max);
@@ -141,9 +147,11 @@ impl ExtenderClient {
             .header(header::HOST, host(address))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::USER_AGENT, concat!("loadmaster/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(body))
-            .map_err(|error| error.to_string())?;
-        let mut request = request;
+            .body(Full::new(body));
+        let mut request = request.map_err(|error| error.to_string())?;
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
         while let Some(mut connection) = self.take_idle() {
             if connection.ready().await.is_err() {
                 continue;
@@ -207,6 +215,29 @@ where
         }
     });
     Ok(sender)
+}
+
+/// What Go's client makes of `USER:PASSWORD@` in a URL.
+fn basic(url: &http::Uri) -> Option<HeaderValue> {
+    let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
+    let (user, password) = user.split_once(':').unwrap_or((user, ""));
+    let both = [decoded(user), b":".to_vec(), decoded(password)].concat();
+    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(both))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Without percent-encoding.
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let hex = behind.get(..2).filter(|_| *first == b'%');
+        let hex = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        bytes.push(hex.unwrap_or(*first));
+        rest = if hex.is_some() { &behind[2..] } else { behind };
+    }
+    bytes
 }
 
 /// As Go writes it: without the port that is usual.

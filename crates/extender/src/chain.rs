@@ -27,8 +27,10 @@ const MAX_NODE_SCORE: i64 = 100;
 /// An extender, as far as it matters to who is asked what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extender {
-    /// `urlPrefix`: where it is reached, and its name in errors.
+    /// `urlPrefix`: where it is reached.
     pub url_prefix: String,
+    /// The same without a password: its name in errors, logs and metrics.
+    pub name: String,
     filter_verb: String,
     prioritize_verb: String,
     preempt_verb: String,
@@ -56,6 +58,7 @@ impl Extender {
         };
         Extender {
             url_prefix: config.url_prefix.clone(),
+            name: without_password(&config.url_prefix),
             filter_verb: config.filter_verb.clone(),
             prioritize_verb: config.prioritize_verb.clone(),
             preempt_verb: config.preempt_verb.clone(),
@@ -100,6 +103,20 @@ impl Extender {
         };
         self.managed_resources.is_empty()
             || pod.containers.iter().chain(&pod.init_containers).any(names_one)
+    }
+}
+
+/// A URL as it may be shown: with three stars for its password, as Go's client shows it.
+pub fn without_password(url: &str) -> String {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let authority = url[begin..].split(['/', '?', '#']).next().unwrap_or_default();
+    let user = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
+    match user {
+        Some((user, password)) => {
+            let from = begin + user.len() + 1;
+            format!("{}***{}", &url[..from], &url[from + password.len()..])
+        }
+        None => url.to_owned(),
     }
 }
 
@@ -273,7 +290,7 @@ impl Filtering {
             let Some(at) = places.find(name) else {
                 return Err(format!(
                     "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
-                    extender.url_prefix
+                    extender.name
                 ));
             };
             is_kept[at] = true;
@@ -403,7 +420,7 @@ fn check_victims(
             if nodes.has_pod(node, &pod.uid) != Some(true) {
                 return Err(format!(
                     "extender: {} claims to preempt pod (UID: &{{{}}}) on node: {node}, but the pod is not found on that node",
-                    extender.url_prefix, pod.uid
+                    extender.name, pod.uid
                 ));
             }
         }

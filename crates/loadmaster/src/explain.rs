@@ -122,9 +122,9 @@ fn note_extenders(profile: &Profile, pod: &PodInfo) {
         let verbs: Vec<&str> =
             verbs.into_iter().filter(|verb| extender.has(*verb)).map(Verb::name).collect();
         if !verbs.is_empty() && extender.is_interested(&pod.template.spec) {
-            let (url, verbs) = (&extender.url_prefix, verbs.join(", "));
+            let (name, verbs) = (&extender.name, verbs.join(", "));
             complain(&format!(
-                "note: the scheduler would ask an extender, which is not asked here: {url} ({verbs})"
+                "note: the scheduler would ask an extender, which is not asked here: {name} ({verbs})"
             ));
         }
     }

@@ -137,6 +137,29 @@ async fn what_a_server_may_do() {
 }
 
 #[tokio::test]
+async fn user_and_password_of_the_url_are_sent_and_not_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let heard = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"{}") {
+            stream.read_buf(&mut heard).await.unwrap();
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    });
+    let url = format!("http://me:se%3Acret%@{at}");
+    let error = ask(&client(&url, json!({})).unwrap(), &url, LATE).await.unwrap_err();
+    assert_eq!(error, format!("Post \"http://me:***@{at}/filter\": EOF"));
+    let heard = heard.await.unwrap();
+    let want = format!("authorization: Basic {}\r\n", STANDARD.encode("me:se:cret%"));
+    assert!(heard.contains(&want), "{heard}");
+    let config = json!({"tlsConfig": {"caFile": "/nowhere"}});
+    let error = client("https://me:secret@e", config).err().unwrap().to_string();
+    assert!(error.starts_with("extender \"https://me:***@e\": "), "{error}");
+}
+
+#[tokio::test]
 async fn connections_are_kept() {
     let (url, n_connections) =
         server(Script::Say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")).await;

@@ -116,7 +116,7 @@ impl Calling {
                 Err(why) => Err(why),
             };
             let seconds = began.elapsed().as_secs_f64();
-            let name = &extender.url_prefix;
+            let name = &extender.name;
             metrics.own.extender_called(name, verb.name(), answer.is_ok(), seconds);
             if let Err(error) = &answer {
                 let pod = format!("{}/{}", ask.namespace, ask.name);

@@ -295,3 +295,20 @@ fn preempt() {
         &expect![[r#"{"a":{"Pods":[{"UID":"1"}],"NumPDBViolations":0}}"#]],
     );
 }
+
+#[test]
+fn passwords_are_not_shown() {
+    for (url, want) in [
+        ("http://e.example:80/x", "http://e.example:80/x"),
+        ("https://me:secret@e.example/x@y:z", "https://me:***@e.example/x@y:z"),
+        ("https://me:a:b@c@e.example", "https://me:***@e.example"),
+        ("https://:secret@e.example?q", "https://:***@e.example?q"),
+        ("https://me@e.example", "https://me@e.example"),
+        ("http://e.example/me:secret@x", "http://e.example/me:secret@x"),
+        ("", ""),
+    ] {
+        assert_eq!(without_password(url), want);
+    }
+    let it = extender(json!({"urlPrefix": "http://me:secret@e", "filterVerb": "f"}));
+    assert_eq!((&*it.name, &*it.url(Verb::Filter)), ("http://me:***@e", "http://me:secret@e/f"));
+}
