@@ -80,6 +80,21 @@ pub(super) struct Asked {
 }
 
 impl Suspended {
+    /// The pod that is tried.
+    pub fn queued(&self) -> &QueuedPod {
+        match self {
+            Suspended::Filter { attempt, .. } | Suspended::Prioritize { attempt, .. } => {
+                &attempt.queued
+            }
+            Suspended::Preempt { asking, .. } => &asking.queued,
+        }
+    }
+
+    /// Places of the extenders that are being asked.
+    pub fn extenders(&self) -> impl Iterator<Item = usize> {
+        self.asked().iter().map(|asked| asked.extender)
+    }
+
     fn asked(&self) -> &[Asked] {
         match self {
             Suspended::Filter { asked, .. } | Suspended::Preempt { asked, .. } => {

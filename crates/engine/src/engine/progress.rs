@@ -9,6 +9,7 @@ use loadmaster_framework::PodInfo;
 use serde::{Deserialize, Serialize};
 
 use super::binding::Stage;
+use super::extending::Suspended;
 use super::{Asking, Engine, Pending};
 use crate::explain::{Name, Status};
 use crate::queue::{Cause, Place, PluginIdx, Plugins, QueuedPod};
@@ -37,7 +38,8 @@ pub struct Progress {
     /// Who keeps it out of the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gated: Option<Status>,
-    /// Who turned it down last, and what would make them look again; of a pod that has a node, who holds it.
+    /// Who turned it down last, and what would make them look again; of a pod that has a node, or whose attempt is not over, who
+    /// holds it up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<Wait>,
     /// The last attempt that failed.
@@ -57,7 +59,7 @@ pub enum State {
     Unschedulable,
     /// Held by PreEnqueue.
     Gated,
-    /// Its attempt waits for a PostFilter plugin.
+    /// Its attempt waits for a PostFilter plugin or for extenders.
     InFlight,
     /// It has a node; Permit holds it.
     Permit,
@@ -67,7 +69,7 @@ pub enum State {
     Assigned,
 }
 
-/// A plugin that turned the pod down.
+/// A plugin, or an extender, for which the pod waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     pub plugin: Name,
@@ -179,7 +181,7 @@ impl Engine {
             progress.state = State::Binding;
             if let Some(binding) = &assumed.binding {
                 progress.attempts = binding.queued.info.attempts;
-                let holds = |name| Wait { plugin: Name::Borrowed(name), events: Vec::new() };
+                let holds = |name| Wait::on(Name::Borrowed(name));
                 let pre_bind = &self.seat(pending.seat).profile.pre_bind;
                 match &binding.stage {
                     Stage::Permit { waits, .. } if !waits.is_empty() => {
@@ -197,8 +199,20 @@ impl Engine {
             self.describe_wait(now, queued, place, &mut progress);
         } else if let Some(asked) = self.post_filtering.get(uid) {
             progress.attempts = asked.queued.info.attempts;
+            let plugins = &self.seat(pending.seat).profile.post_filter;
+            let plugin = plugins.get(asked.member).map(|member| Name::Borrowed(member.name));
+            progress.waits_for = plugin.into_iter().map(Wait::on).collect();
+        } else if let Some(suspended) = self.suspended_attempt(uid) {
+            progress.attempts = suspended.queued().info.attempts;
+            let all = &self.seat(pending.seat).profile.extenders;
+            let asked = suspended.extenders().filter_map(|at| all.get(at));
+            progress.waits_for = asked.map(|it| Wait::on(Name::Owned(it.name.clone()))).collect();
         }
         progress
+    }
+
+    fn suspended_attempt(&self, uid: &str) -> Option<&Suspended> {
+        self.suspended.as_deref().filter(|suspended| &*suspended.queued().info.pod.uid == uid)
     }
 
     fn describe_wait(&self, now: Now, queued: &QueuedPod, place: Place, progress: &mut Progress) {
@@ -222,6 +236,13 @@ impl Engine {
             Some(Wait { plugin: Name::Borrowed(name(at)?), events: events.collect() })
         });
         progress.waits_for = waits.collect();
+    }
+}
+
+impl Wait {
+    /// Until it answers.
+    fn on(plugin: Name) -> Wait {
+        Wait { plugin, events: Vec::new() }
     }
 }
 

@@ -189,11 +189,12 @@ pub(super) fn progress(progress: &Progress) -> Vec<Line> {
         tell(format!("held by {plugin}: {}", reasons.join(", ")));
     }
     for wait in &progress.waits_for {
-        let events = match wait.events.is_empty() {
-            true => "any event".to_owned(),
-            false => wait.events.join(", "),
+        let until = match progress.state {
+            State::Permit | State::Binding | State::InFlight => "its answer".to_owned(),
+            _ if wait.events.is_empty() => "any event".to_owned(),
+            _ => wait.events.join(", "),
         };
-        tell(format!("waits for {}: {events}", wait.plugin));
+        tell(format!("waits for {}: {until}", wait.plugin));
     }
     let profile = &progress.profile;
     let attempts = match progress.state {

@@ -72,6 +72,31 @@ fn one_node_that_is_left_is_taken() {
     assert_eq!(bench.cycle(), Cycled::Idle);
 }
 
+#[test]
+fn whom_an_attempt_waits_for_is_told() {
+    let one = |name: &str, verbs: Value| {
+        let mut config = extender(verbs);
+        config["urlPrefix"] = format!("http://me:secret@{name}").into();
+        config
+    };
+    let mut bench = Bench::asking(json!([
+        one("first", json!({"filterVerb": "f"})),
+        one("second", json!({"prioritizeVerb": "p", "weight": 1})),
+        one("third", json!({"prioritizeVerb": "p", "weight": 1})),
+    ]));
+    bench.pod("web", json!({}));
+    bench.cycle();
+    let waits = |bench: &Bench| {
+        let progress = bench.engine.progress(bench.now, "default", "web").unwrap();
+        let names: Vec<String> =
+            progress.waits_for.iter().map(|wait| wait.plugin.to_string()).collect();
+        (progress.attempts, names.join(" "))
+    };
+    assert_eq!(waits(&bench), (1, "http://me:***@first".to_owned()));
+    bench.extender_says(0, json!({"NodeNames": ["a", "b"]}));
+    assert_eq!(waits(&bench), (1, "http://me:***@second http://me:***@third".to_owned()));
+}
+
 /// An extender that keeps every node.
 #[track_caller]
 fn check_kept(bench: &mut Bench, pod: &str, want: &[&str]) {
