@@ -143,7 +143,6 @@ fn try_run(
     out_of_tree: &[String],
 ) -> Result<(), RunError> {
     let prepared = Prepared::new(ready, registry, services, out_of_tree)?;
-    let commands = mpsc::unbounded_channel();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
@@ -154,7 +153,7 @@ fn try_run(
                 _ = interrupt.recv() => {}
             }
         };
-        prepared.run(commands, told).await
+        prepared.run(told).await
     });
     // Whoever still reads a watch is not waited for.
     runtime.shutdown_background();
@@ -166,11 +165,13 @@ fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
     runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)
 }
 
-/// A scheduler and its recording, before any connection.
+/// A scheduler before any connection.
 struct Prepared {
     daemon: Daemon,
     engine: Engine,
     recording: Option<Recording>,
+    /// What the engine's thread will be told.
+    heard: mpsc::UnboundedReceiver<Command>,
 }
 
 impl Prepared {
@@ -185,15 +186,14 @@ impl Prepared {
         let options = engine_options(loaded, &ready.options.own);
         let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
         let recording = record(&ready, &options, out_of_tree)?;
-        Ok(Prepared { daemon: Daemon { ready, services: services.to_vec() }, engine, recording })
+        let (commands, heard) = mpsc::unbounded_channel();
+        let daemon = Daemon { ready, services: services.to_vec(), commands };
+        Ok(Prepared { daemon, engine, recording, heard })
     }
 
-    async fn run(
-        self,
-        commands: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
-        told_to_stop: impl Future<Output = ()>,
-    ) -> Result<(), RunError> {
-        self.daemon.run(self.engine, self.recording, commands, told_to_stop).await
+    async fn run(self, told_to_stop: impl Future<Output = ()>) -> Result<(), RunError> {
+        let Prepared { daemon, engine, recording, heard } = self;
+        daemon.run(engine, recording, heard, told_to_stop).await
     }
 }
 
@@ -243,6 +243,8 @@ fn engine_options(loaded: &Loaded, own: &Own) -> EngineOptions {
 struct Daemon {
     ready: Ready,
     services: Vec<Service>,
+    /// To the engine's thread.
+    commands: mpsc::UnboundedSender<Command>,
 }
 
 /// What readyz and healthz look at.
@@ -257,10 +259,7 @@ impl Daemon {
         self,
         engine: Engine,
         recording: Option<Recording>,
-        (commands, commands_out): (
-            mpsc::UnboundedSender<Command>,
-            mpsc::UnboundedReceiver<Command>,
-        ),
+        heard: mpsc::UnboundedReceiver<Command>,
         told_to_stop: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
         let cluster = self.find().await?;
@@ -277,20 +276,20 @@ impl Daemon {
         let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
         let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
         let recorder = Arc::new(Recorder::start(&lanes.events, self.recorder_options()));
-        let extenders = &self.ready.loaded.config.extenders;
         let runtime = tokio::runtime::Handle::current();
-        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
+        let extenders = &self.ready.loaded.config.extenders;
+        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime.clone())?;
         let held = self.seek_lease(&lanes);
         let kinds = kinds(&engine);
         let what = self.following(kinds.clone(), engine.needs());
         let (lead, leads) = watch::channel(false);
-        let server = self.serve(&lanes, &metrics, &conditions, held.as_ref(), &commands).await?;
-        let shell = Shell {
+        let server = self.serve(&lanes, &metrics, &conditions, held.as_ref()).await?;
+        let mut thread = EngineThread::start(Shell {
             engine,
             recording,
             news,
             finished,
-            commands: commands_out,
+            commands: heard,
             calls: calls.clone(),
             calling,
             extended,
@@ -300,37 +299,26 @@ impl Daemon {
             missing: Missing::new(metrics.clone(), recorder.clone(), self.lease(held.as_ref())),
             kinds,
             leading: lead,
-            runtime: tokio::runtime::Handle::current(),
-        };
-        let (ended_in, mut ended) = mpsc::channel::<()>(1);
-        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
-            // Dropped when the engine ends, however that comes.
-            let _ended = ended_in;
-            shell.run();
-        });
-        let thread = thread.map_err(RunError::Runtime)?;
+            runtime,
+        })?;
         let _following = self.follow(&lanes, held.as_ref(), what, news_in);
-        tokio::spawn(dump::on_signal(debug, lanes.other.clone(), commands.clone()));
-        let writer = recorder.clone();
-        let tell: service::Teller = Arc::new(move |notice| writer.record(notice));
-        let name = self.first_profile();
-        let teller = (tell, &name);
-        let _services = service::start(&self.services, &commands, &leads, teller, &metrics);
-        let mut leading = self.leading(held.as_ref(), &commands, &recorder, &metrics);
+        tokio::spawn(dump::on_signal(debug, lanes.other.clone(), self.commands.clone()));
+        let _services = self.start_services(&leads, &recorder, &metrics);
+        let mut leading = self.leading(held.as_ref(), &recorder, &metrics);
         let outcome = tokio::select! {
             () = told_to_stop => Ok(()),
             () = leading.lost() => Err(RunError::LeaseLost),
-            _ = ended.recv() => Err(RunError::EngineEnded),
+            () = thread.ended() => Err(RunError::EngineEnded),
         };
         conditions.shutdown.fail(SHUTTING_DOWN);
         if outcome.is_ok() {
             // No new pod is tried; binds that are under way get their answers.
-            let _ = commands.send(Command::Lead(false));
+            let _ = self.commands.send(Command::Lead(false));
             let _ = timeout(DRAIN_MAX, calls.drain()).await;
         }
         calls.stop();
-        let _ = commands.send(Command::Stop);
-        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        let _ = self.commands.send(Command::Stop);
+        thread.join().await;
         if let (Ok(()), Some(held)) = (&outcome, held) {
             held.release().await;
         }
@@ -338,6 +326,18 @@ impl Daemon {
             server.shutdown().await;
         }
         outcome
+    }
+
+    fn start_services(
+        &self,
+        leads: &watch::Receiver<bool>,
+        recorder: &Arc<Recorder>,
+        metrics: &Arc<Metrics>,
+    ) -> JoinSet<()> {
+        let writer = recorder.clone();
+        let tell: service::Teller = Arc::new(move |notice| writer.record(notice));
+        let teller = (tell, &self.first_profile());
+        service::start(&self.services, &self.commands, leads, teller, metrics)
     }
 
     async fn find(&self) -> Result<Cluster, RunError> {
@@ -457,7 +457,6 @@ impl Daemon {
         metrics: &Arc<Metrics>,
         conditions: &Conditions,
         held: Option<&Held>,
-        commands: &mpsc::UnboundedSender<Command>,
     ) -> Result<Option<Server>, RunError> {
         let mut parts = Parts::new(&self.ready.options, &self.ready.loaded, metrics.clone());
         let lease = held.map(|held| {
@@ -481,8 +480,8 @@ impl Daemon {
         parts.authorization = Some(authority::of(kubeconfig, &api).await?);
         let logs = self.ready.logs.clone();
         parts.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
-        parts.pod_resources = answers::pod_resources(commands.clone());
-        parts.routes = answers::routes(commands);
+        parts.pod_resources = answers::pod_resources(self.commands.clone());
+        parts.routes = answers::routes(&self.commands);
         Ok(serve::start(options, parts).await?)
     }
 
@@ -490,24 +489,51 @@ impl Daemon {
     fn leading(
         &self,
         held: Option<&Held>,
-        commands: &mpsc::UnboundedSender<Command>,
         recorder: &Arc<Recorder>,
         metrics: &Arc<Metrics>,
     ) -> Leading {
         let Some(held) = held else {
-            let _ = commands.send(Command::Lead(!self.ready.options.own.shadow));
+            let _ = self.commands.send(Command::Lead(!self.ready.options.own.shadow));
             return Leading(None);
         };
         let (lost_in, lost) = mpsc::channel(1);
         let follower = Follower {
             lease: self.lease_name(),
-            commands: commands.clone(),
+            commands: self.commands.clone(),
             recorder: recorder.clone(),
             metrics: metrics.clone(),
             lost: lost_in,
         };
         tokio::spawn(follower.run(held.standing()));
         Leading(Some(lost))
+    }
+}
+
+/// The thread on which the engine decides.
+struct EngineThread {
+    thread: std::thread::JoinHandle<()>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl EngineThread {
+    fn start(shell: Shell) -> Result<EngineThread, RunError> {
+        let (ended_in, ended) = mpsc::channel(1);
+        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
+            // Dropped when the engine ends, however that comes.
+            let _ended = ended_in;
+            shell.run();
+        });
+        Ok(EngineThread { thread: thread.map_err(RunError::Runtime)?, ended })
+    }
+
+    /// When it has ended.
+    async fn ended(&mut self) {
+        let _ = self.ended.recv().await;
+    }
+
+    /// Waits for its end, in which a recording is finished.
+    async fn join(self) {
+        let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
     }
 }
 

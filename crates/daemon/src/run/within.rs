@@ -32,17 +32,16 @@ impl Scheduler {
         out_of_tree: &[String],
     ) -> Result<Scheduler, RunError> {
         let prepared = Prepared::new(ready, registry, services, out_of_tree)?;
-        let (commands, commands_out) = mpsc::unbounded_channel();
+        let commands = prepared.daemon.commands.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = runtime()?;
-        let kept = commands.clone();
         let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(move || {
             let told = async move { drop(stopped.await) };
-            let ended = runtime.block_on(prepared.run((commands, commands_out), told));
+            let ended = runtime.block_on(prepared.run(told));
             runtime.shutdown_background();
             ended
         });
-        Ok(Scheduler { commands: kept, stop, thread: thread.map_err(RunError::Runtime)? })
+        Ok(Scheduler { commands, stop, thread: thread.map_err(RunError::Runtime)? })
     }
 
     /// Asks the engine something, on its thread: nothing is decided meanwhile, so the question should be short. Nothing comes
@@ -57,11 +56,6 @@ impl Scheduler {
         }));
         self.commands.send(asked).ok()?;
         answered.blocking_recv().ok()
-    }
-
-    /// Whether it has ended by itself.
-    pub fn has_ended(&self) -> bool {
-        self.thread.is_finished()
     }
 
     /// Ends it as SIGTERM would, and says how it went.
