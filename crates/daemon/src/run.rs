@@ -61,7 +61,7 @@ pub use record::RecordError;
 use record::Recording;
 use service::Service;
 use shell::{Command, Shell};
-pub use within::Scheduler;
+pub use within::{Asked, Scheduler};
 
 /// News that wait for the engine; when so many do, reading from the API server waits.
 const NEWS_MAX: usize = 16 << 10;

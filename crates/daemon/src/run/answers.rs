@@ -82,7 +82,7 @@ pub(super) fn routes(commands: &UnboundedSender<Command>) -> Vec<Route> {
 }
 
 /// After a question the engine is left alone for so many times as long as the answer took: they take at most a twentieth of its time.
-const REST_FACTOR: u32 = 19;
+pub(super) const REST_FACTOR: u32 = 19;
 
 /// Asks the engine long questions, one at a time.
 #[derive(Clone)]

@@ -11,8 +11,8 @@ use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{self, Managed};
 use loadmaster_controllers::{driver, manager};
 use loadmaster_daemon::metrics::Metrics;
-use loadmaster_daemon::run::Scheduler;
 use loadmaster_daemon::run::service::Service;
+use loadmaster_daemon::run::{Asked, Scheduler};
 use loadmaster_daemon::{Plan, Stop, prepare};
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Chain;
@@ -151,10 +151,10 @@ impl Cluster {
         })
     }
 
-    /// What the scheduler knows; nothing when it, or the controllers, have ended.
-    pub fn picture(&self) -> Option<Picture> {
+    /// What the scheduler knows, if it has the time to say. It counts as ended when the controllers have.
+    pub fn picture(&mut self) -> Asked<Picture> {
         if self.controllers.is_finished() {
-            return None;
+            return Asked::Ended;
         }
         self.scheduler.ask(|engine| Picture::of(engine, N_FULLEST))
     }

@@ -3,9 +3,11 @@
 #![expect(clippy::disallowed_types, reason = "a cluster that runs has a clock")]
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::Method;
+use loadmaster_daemon::run::Asked;
 use serde_json::json;
 
 use super::cluster::Cluster;
@@ -25,15 +27,23 @@ pub(super) struct Drive {
     deeds: VecDeque<(Millis, Deed)>,
     churn: Option<Churn>,
     began: Instant,
+    /// What was counted last, and when that was something else.
     last: (Tally, Instant),
+    look: Look,
     /// Deeds that were refused.
     pub refused: Vec<String>,
+}
+
+/// The last look at what the scheduler knows. The larger the cluster, the rarer they are: each takes some of the scheduler's time.
+struct Look {
+    picture: Rc<Picture>,
+    at: Instant,
 }
 
 /// The cluster at a moment.
 pub(super) struct Moment {
     pub since: Duration,
-    pub picture: Picture,
+    pub picture: Rc<Picture>,
     pub tally: Tally,
     pub n_decisions: u64,
     pub deciding: Duration,
@@ -50,9 +60,16 @@ impl Moment {
 
 impl Drive {
     pub fn new(cluster: Cluster, arrivals: Vec<(Millis, Deed)>, churn: Option<Churn>) -> Drive {
-        let last = (Tally::default(), Instant::now());
         let began = Instant::now();
-        Drive { cluster, deeds: arrivals.into(), churn, began, last, refused: Vec::new() }
+        Drive {
+            cluster,
+            deeds: arrivals.into(),
+            churn,
+            began,
+            last: (Tally::default(), began),
+            look: Look { picture: Rc::default(), at: began },
+            refused: Vec::new(),
+        }
     }
 
     /// Does what is due, and looks; nothing when the scheduler has ended.
@@ -70,17 +87,25 @@ impl Drive {
             }
         }
         let tally = self.cluster.tally();
-        let picture = self.cluster.picture()?;
         if tally != self.last.0 {
             self.last = (tally, Instant::now());
         }
+        match self.cluster.picture() {
+            Asked::Answered(picture) => {
+                self.look = Look { picture: Rc::new(picture), at: Instant::now() };
+            }
+            Asked::Busy => {}
+            Asked::Ended => return None,
+        }
+        let Look { picture, at } = &self.look;
         let is_still = tally.starting == 0 && tally.ending == 0 && picture.n_busy == 0;
         let is_over = self.churn.is_none() && self.deeds.is_empty();
         let (n_decisions, seconds) = self.cluster.decisions();
         Some(Moment {
             since,
-            is_settled: is_over && is_still && self.last.1.elapsed() >= STILL,
-            picture,
+            // An old look says nothing about what has changed since.
+            is_settled: is_over && is_still && at.saturating_duration_since(self.last.1) >= STILL,
+            picture: picture.clone(),
             tally,
             n_decisions,
             deciding: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
