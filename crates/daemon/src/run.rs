@@ -69,6 +69,9 @@ const NEWS_MAX: usize = 16 << 10;
 /// How long a scheduler that is told to stop waits for the answers to its binds.
 const DRAIN_MAX: Duration = Duration::from_millis(1500);
 
+/// How long it waits for its engine then, which may have a recording to finish, or a plugin that does not return.
+const JOIN_MAX: Duration = Duration::from_secs(10);
+
 /// A leader that has not renewed for its lease and so much longer is not healthy (upstream's watchdog).
 const LEASE_GRACE: Duration = Duration::from_secs(20);
 
@@ -318,7 +321,7 @@ impl Daemon {
         }
         calls.stop();
         let _ = self.commands.send(Command::Stop);
-        thread.join().await;
+        thread.join(JOIN_MAX).await;
         if let (Ok(()), Some(held)) = (&outcome, held) {
             held.release().await;
         }
@@ -531,9 +534,14 @@ impl EngineThread {
         let _ = self.ended.recv().await;
     }
 
-    /// Waits for its end, in which a recording is finished.
-    async fn join(self) {
-        let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
+    /// Waits for its end; whether it came.
+    async fn join(self, at_most: Duration) -> bool {
+        let joined = tokio::task::spawn_blocking(move || self.thread.join());
+        let has_ended = timeout(at_most, joined).await.is_ok();
+        if !has_ended {
+            tracing::error!("The engine does not end: a plugin does not return");
+        }
+        has_ended
     }
 }
 
@@ -594,5 +602,27 @@ impl Follower {
     fn tell(&self, identity: &str, uid: &str, what: &str) {
         let lease = Reference { uid: uid.into(), ..self.lease.clone() };
         self.recorder.record(Notice::of_lease(lease, identity, what, "kube-scheduler"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "threads that end, and one that does not")]
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_that_does_not_return_does_not_keep_the_process() {
+        let (never, waits) = std::sync::mpsc::channel::<()>();
+        let runtime = runtime().unwrap();
+        let join = |thread, at_most| {
+            let (_, ended) = mpsc::channel(1);
+            runtime.block_on(EngineThread { thread, ended }.join(at_most))
+        };
+        let stuck = std::thread::spawn(move || waits.recv().unwrap_or_default());
+        assert!(!join(stuck, Duration::from_millis(50)));
+        assert!(join(std::thread::spawn(|| {}), JOIN_MAX));
+        runtime.shutdown_background();
+        drop(never);
     }
 }
