@@ -2,7 +2,7 @@
 
 mod access;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -57,6 +57,7 @@ pub(crate) struct Embedded {
     server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
+    temporaries: Vec<Temporary>,
     journal: Option<Journal>,
     serving: JoinHandle<io::Result<()>>,
 }
@@ -87,12 +88,24 @@ impl ServerArgs {
             .map_err(|error| failed(&format!("listening on port {}", self.port), &error))?;
         let address =
             listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
-        let path = self.kubeconfig.clone().unwrap_or_else(|| temporary(address, "kubeconfig"));
         let url = format!("https://{address}");
         self.access.introduce(&server, &pki, &url)?;
         let text = kubeconfig(&url, pki.authority_pem(), &admin);
-        write_private(&path, &text)
-            .map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
+        let mut temporaries = Vec::new();
+        let path = match &self.kubeconfig {
+            Some(path) => {
+                write_private(path, &text).map_err(|error| cannot_write(path, &error))?;
+                path.clone()
+            }
+            None => {
+                let (file, mut open) = Temporary::create(address, "kubeconfig")?;
+                let written = open.write_all(text.as_bytes());
+                written.map_err(|error| cannot_write(&file.0, &error))?;
+                let path = file.0.clone();
+                temporaries.push(file);
+                path
+            }
+        };
         let serving = serve_within(
             listener,
             server.clone(),
@@ -101,7 +114,7 @@ impl ServerArgs {
             faults,
         );
         let serving = runtime.spawn(serving);
-        Ok(Embedded { runtime, server, address, kubeconfig: path, journal, serving })
+        Ok(Embedded { runtime, server, address, kubeconfig: path, temporaries, journal, serving })
     }
 }
 
@@ -186,9 +199,12 @@ impl Embedded {
         &self.kubeconfig
     }
 
-    /// A file of this server in the folder for temporary files.
-    pub fn temporary(&self, extension: &str) -> PathBuf {
-        temporary(self.address, extension)
+    /// A file of this server that only its owner may read, in the folder for temporary files until the server ends.
+    pub fn temporary(&mut self, extension: &str) -> Answer<(PathBuf, File)> {
+        let (file, open) = Temporary::create(self.address, extension)?;
+        let path = file.0.clone();
+        self.temporaries.push(file);
+        Ok((path, open))
     }
 
     /// Whether it keeps its data in a folder, where that of a run before this one may be.
@@ -227,15 +243,34 @@ impl Embedded {
         })
     }
 
-    /// Ends it; its files in the folder for temporary files are of no use to anybody now.
+    /// Ends it.
     pub fn close(self) {
         self.serving.abort();
         if let Some(journal) = self.journal {
             journal.close();
         }
-        for extension in ["kubeconfig", "log"] {
-            let _ = std::fs::remove_file(temporary(self.address, extension));
-        }
+    }
+}
+
+/// A file in the folder for temporary files, which goes with the server, however that ends.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    /// A new file: one that somebody else put there under this name would be his to read, or a link to somewhere.
+    fn create(address: SocketAddr, extension: &str) -> Answer<(Temporary, File)> {
+        let name = format!("loadmaster-{}.{extension}", address.port());
+        let path = std::env::temp_dir().join(name);
+        // What a server before this one on the same port left.
+        let _ = std::fs::remove_file(&path);
+        let open = private().create_new(true).open(&path);
+        let open = open.map_err(|error| cannot_write(&path, &error))?;
+        Ok((Temporary(path), open))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -253,25 +288,31 @@ fn keep_key(path: &Path, pem: &str) -> Answer<()> {
     let unfinished = path.with_extension("key.unfinished");
     write_private(&unfinished, pem)
         .and_then(|()| std::fs::rename(&unfinished, path))
-        .map_err(|error| failed(&format!("writing {}", path.display()), &error))
+        .map_err(|error| cannot_write(path, &error))
 }
 
-fn temporary(address: SocketAddr, extension: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("loadmaster-{}.{extension}", address.port()))
-}
-
+/// Writes a file that only its owner may read, also if there was one that others may.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    private_file(path)?.write_all(text.as_bytes())
+    let mut file = private().create(true).truncate(true).open(path)?;
+    #[cfg(unix)]
+    if file.metadata()?.is_file() {
+        use std::os::unix::fs::PermissionsExt as _;
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    }
+    file.write_all(text.as_bytes())
 }
 
-/// Opens a file for writing that only its owner may read.
-pub(crate) fn private_file(path: &Path) -> io::Result<File> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt as _;
         options.mode(0o600);
     }
-    options.open(path)
+    options
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    failed(&format!("writing {}", path.display()), error)
 }

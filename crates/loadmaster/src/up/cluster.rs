@@ -23,7 +23,7 @@ use super::api::Api;
 use super::picture::Picture;
 use super::recent::Recents;
 use super::tally::{SharedTally, Tally};
-use crate::embedded::{Embedded, private_file};
+use crate::embedded::Embedded;
 use crate::exit::{Answer, Failure};
 use crate::input::ConfigArgs;
 use crate::terminal;
@@ -85,7 +85,7 @@ fn stopped(stop: Stop) -> Failure {
 impl Cluster {
     /// Starts the scheduler of a cluster whose API server runs.
     pub fn start(
-        embedded: Embedded,
+        mut embedded: Embedded,
         api: Api,
         prepared: Prepared,
         registry: &Registry,
@@ -94,9 +94,7 @@ impl Cluster {
         seed: u64,
     ) -> Answer<Cluster> {
         let Prepared { mut plan } = prepared;
-        let log = embedded.temporary("log");
-        let file = private_file(&log)
-            .map_err(|error| Failure::input(format_args!("writing {}: {error}", log.display())))?;
+        let (log, file) = embedded.temporary("log")?;
         let kubeconfig = embedded.kubeconfig().to_string_lossy().into_owned();
         plan.loaded.config.client_connection.kubeconfig = kubeconfig;
         let metrics = plan.metrics.clone();

@@ -41,14 +41,21 @@ impl Folder {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
+    /// The binary, in the folder and with nothing of the user's; temporary files go into the folder's own, if it has one.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadmaster"));
+        command.args(args).current_dir(&self.0).env_remove("KUBECONFIG").env("HOME", &self.0);
+        if self.path("tmp").is_dir() {
+            command.env("TMPDIR", self.path("tmp"));
+        }
+        command
+    }
+
     /// Starts the binary in the folder; what it prints goes to a file.
     pub fn start(&self, args: &[&str], log: &str) -> Running {
         let log = std::fs::File::create(self.path(log)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
-            .args(args)
-            .current_dir(&self.0)
-            .env_remove("KUBECONFIG")
-            .env("HOME", &self.0)
+        let child = self
+            .command(args)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -57,11 +64,8 @@ impl Folder {
     }
 
     pub fn run_with_stdin(&self, args: &[&str], stdin: &str) -> String {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_loadmaster"))
-            .args(args)
-            .current_dir(&self.0)
-            .env_remove("KUBECONFIG")
-            .env("HOME", &self.0)
+        let mut child = self
+            .command(args)
             .env("NO_COLOR", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -120,6 +120,29 @@ fn a_cluster_that_stays_answers_until_it_is_told_to_end() {
     assert!(folder.read("up.log").contains("every pod has its node"), "{}", folder.read("up.log"));
 }
 
+/// Its kubeconfig is an administrator's: whoever finds it may do everything.
+#[cfg(unix)]
+#[test]
+fn the_kubeconfig_is_for_its_owner_and_goes_with_the_cluster() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new().with("kubeconfig", "open to all").with("bad.yaml", "kind: Pod\n");
+    let everybody = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(folder.path("kubeconfig"), everybody).unwrap();
+    folder.run(&["up", "--nodes", "1", "--kubeconfig", "kubeconfig", "-f", "bad.yaml"]);
+    assert_eq!(folder.read("kubeconfig"), "open to all", "nothing is begun with bad input");
+    let refused = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: z}}\n";
+    let folder = folder.with("bad.yaml", refused);
+    let text = folder.run(&["up", "--nodes", "1", "--kubeconfig", "kubeconfig", "-f", "bad.yaml"]);
+    assert!(text.ends_with("exit 2\n"), "{text}");
+    let mode = std::fs::metadata(folder.path("kubeconfig")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    std::fs::create_dir(folder.path("tmp")).unwrap();
+    let text = folder.run(&["up", "--nodes", "1", "-f", "bad.yaml"]);
+    assert!(text.ends_with("exit 2\n"), "{text}");
+    let left: Vec<_> = std::fs::read_dir(folder.path("tmp")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn bad_input_has_a_place() {
     check(
