@@ -161,12 +161,13 @@ impl Nodes {
 impl TryFrom<ExtenderArgs<Object, Object>> for Ask {
     type Error = Error;
 
+    // In the words that users of extenders in Go know.
     fn try_from(args: ExtenderArgs<Object, Object>) -> Result<Ask, Error> {
-        let pod = args.pod.ok_or_else(|| Error::new("there is no Pod"))?;
+        let pod = args.pod.ok_or_else(|| Error::new("arg or pod is nil"))?;
         let nodes = match (args.nodes, args.node_names) {
             (Some(list), _) => Nodes::Whole(list.items),
             (None, Some(names)) => Nodes::Names(names),
-            (None, None) => return Err(Error::new("there are neither Nodes nor NodeNames")),
+            (None, None) => return Err(Error::new("cannot get node names")),
         };
         Ok(Ask { pod, nodes })
     }

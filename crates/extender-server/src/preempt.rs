@@ -50,7 +50,7 @@ impl TryFrom<ExtenderPreemptionArgs<Object>> for PreemptAsk {
     type Error = Error;
 
     fn try_from(args: ExtenderPreemptionArgs<Object>) -> Result<PreemptAsk, Error> {
-        let pod = args.pod.ok_or_else(|| Error::new("there is no Pod"))?;
+        let pod = args.pod.ok_or_else(|| Error::new("arg or pod is nil"))?;
         let named = args.node_name_to_meta_victims.into_iter().map(|(node, victims)| {
             let uids = victims.pods.into_iter().map(|pod| pod.uid).collect();
             let n = victims.num_pdb_violations;

@@ -23,6 +23,8 @@ use crate::{Ask, Error, Filtered, Object, Outcome, PreemptAsk, Tls};
 pub(crate) type Work = Pin<Box<dyn Future<Output = Reply> + Send>>;
 /// A verb: the body of a request in, the answer out.
 pub(crate) type Verb = Box<dyn Fn(Bytes) -> Work + Send + Sync>;
+/// Why there is no answer, and the status that says so where an answer has no place for it.
+type Unanswered = (StatusCode, Error);
 /// A page: the rest of the path in, the answer out.
 pub(crate) type Page = Box<dyn Fn(String) -> Work + Send + Sync>;
 
@@ -113,8 +115,8 @@ impl ExtenderServer {
         Form: 'static,
     {
         let ask = |args: ExtenderArgs<Object, Object>| args.try_into();
-        self.verb("filter", handler, ask, |outcome: Result<Filtered, Error>| {
-            let result = outcome.map(ExtenderFilterResult::from).unwrap_or_else(|error| {
+        self.verb("filter", handler, ask, |outcome: Result<Filtered, Unanswered>| {
+            let result = outcome.map(ExtenderFilterResult::from).unwrap_or_else(|(_, error)| {
                 ExtenderFilterResult { error: error.to_string(), ..Default::default() }
             });
             Reply::json(StatusCode::OK, &result)
@@ -130,8 +132,8 @@ impl ExtenderServer {
         Form: 'static,
     {
         let ask = |args: ExtenderArgs<Object, Object>| args.try_into();
-        self.verb("prioritize", handler, ask, |outcome: Result<HostPriorityList, Error>| {
-            json_or_500("prioritize", outcome)
+        self.verb("prioritize", handler, ask, |outcome: Result<HostPriorityList, Unanswered>| {
+            json_or_status("prioritize", outcome)
         })
     }
 
@@ -144,9 +146,14 @@ impl ExtenderServer {
         Form: 'static,
     {
         let ask = |args: ExtenderPreemptionArgs<Object>| args.try_into();
-        self.verb("preempt", handler, ask, |outcome: Result<ExtenderPreemptionResult, Error>| {
-            json_or_500("preempt", outcome)
-        })
+        self.verb(
+            "preempt",
+            handler,
+            ask,
+            |outcome: Result<ExtenderPreemptionResult, Unanswered>| {
+                json_or_status("preempt", outcome)
+            },
+        )
     }
 
     /// Binds a pod to a node, in the scheduler's place. An error fails the pod with it.
@@ -165,8 +172,8 @@ impl ExtenderServer {
             };
             Err(Error::new(format!("there is no {field}")))
         };
-        self.verb("bind", handler, ask, |outcome: Result<(), Error>| {
-            let error = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+        self.verb("bind", handler, ask, |outcome: Result<(), Unanswered>| {
+            let error = outcome.err().map(|(_, error)| error.to_string()).unwrap_or_default();
             Reply::json(StatusCode::OK, &ExtenderBindingResult { error })
         })
     }
@@ -253,7 +260,7 @@ impl ExtenderServer {
         name: &'static str,
         handler: F,
         ask: fn(Wire) -> Result<Question, Error>,
-        reply: fn(Result<Answer, Error>) -> Reply,
+        reply: fn(Result<Answer, Unanswered>) -> Reply,
     ) -> Self
     where
         Wire: Default + DeserializeOwned + 'static,
@@ -267,8 +274,11 @@ impl ExtenderServer {
         let verb = move |body: Bytes| -> Work {
             let handler = handler.clone();
             Box::pin(async move {
-                let question = match read::<Wire>(&body).map_err(Error::from).and_then(ask) {
-                    Ok(question) => question,
+                let question = match read::<Wire>(&body).map(ask) {
+                    Ok(Ok(question)) => question,
+                    Ok(Err(lacking)) => {
+                        return told(name, reply, Err((StatusCode::BAD_REQUEST, lacking)));
+                    }
                     Err(error) => {
                         let line = format!("the body is no {name} request: {error}");
                         return Reply::text(StatusCode::BAD_REQUEST, line);
@@ -276,10 +286,8 @@ impl ExtenderServer {
                 };
                 drop(body);
                 let outcome = handler(question).outcome().await;
-                if let Err(error) = &outcome {
-                    tracing::info!(verb = name, err = %error, "A handler answered an error");
-                }
-                reply(outcome)
+                let failed = |error| (StatusCode::INTERNAL_SERVER_ERROR, error);
+                told(name, reply, outcome.map_err(failed))
             })
         };
         self.endpoints.verbs.insert(name, Box::new(verb));
@@ -287,11 +295,23 @@ impl ExtenderServer {
     }
 }
 
+/// The answer; the log is told of errors, too.
+fn told<Answer>(
+    verb: &str,
+    reply: fn(Result<Answer, Unanswered>) -> Reply,
+    outcome: Result<Answer, Unanswered>,
+) -> Reply {
+    if let Err((_, error)) = &outcome {
+        tracing::info!(verb, err = %error, "A question is answered with an error");
+    }
+    reply(outcome)
+}
+
 /// For verbs whose answers have no place for an error.
-fn json_or_500(verb: &str, outcome: Result<impl Serialize, Error>) -> Reply {
+fn json_or_status(verb: &str, outcome: Result<impl Serialize, Unanswered>) -> Reply {
     match outcome {
         Ok(answer) => Reply::json(StatusCode::OK, &answer),
-        Err(error) => Reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{verb}: {error}")),
+        Err((status, error)) => Reply::text(status, format!("{verb}: {error}")),
     }
 }
 

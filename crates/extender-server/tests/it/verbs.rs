@@ -127,10 +127,16 @@ fn bad_requests_get_one_clear_sentence() {
             ("/filter", "", 400, "the body is no filter request: EOF\n"),
             ("/filter", "{", 400, "the body is no filter request: unexpected EOF\n"),
             ("/filter", "[]", 400, "the body is no filter request: invalid type: sequence, "),
-            ("/filter", "null", 400, "the body is no filter request: there is no Pod\n"),
-            ("/bind", r#"{"Node":"a"}"#, 400, "the body is no bind request: there is no PodName\n"),
-            ("/bind", r#"{"PodName":"a"}"#, 400, "the body is no bind request: there is no Node\n"),
-            ("/preempt", "{}", 400, "the body is no preempt request: there is no Pod\n"),
+            (
+                "/filter",
+                "null",
+                200,
+                r#"{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"arg or pod is nil"}"#,
+            ),
+            ("/bind", r#"{"Node":"a"}"#, 200, r#"{"Error":"there is no PodName"}"#),
+            ("/bind", r#"{"PodName":"a"}"#, 200, r#"{"Error":"there is no Node"}"#),
+            ("/preempt", "{}", 400, "preempt: arg or pod is nil\n"),
+            ("/prioritize", "null", 400, "prioritize: arg or pod is nil\n"),
             (
                 "/filter",
                 &long,
@@ -140,8 +146,8 @@ fn bad_requests_get_one_clear_sentence() {
             (
                 "/filter",
                 &format!(r#"{{"Pod":{POD}}}"#),
-                400,
-                "the body is no filter request: there are neither Nodes nor NodeNames\n",
+                200,
+                r#"{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"cannot get node names"}"#,
             ),
             (
                 "/filters",
