@@ -52,5 +52,7 @@ pub use template::{PodTemplate, TemplateError};
 pub use waiting::{PodEvent, WaitingPod};
 pub use world::World;
 
+pub use loadmaster_stdx::Rng;
+
 /// Upper end of a plugin's score after normalisation (upstream's `MaxNodeScore`).
 pub const MAX_NODE_SCORE: i64 = 100;

@@ -10,6 +10,7 @@ mod kubelets;
 mod live;
 mod needs;
 mod plugins;
+mod preempt;
 mod process;
 mod replay;
 mod running;
