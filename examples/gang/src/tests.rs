@@ -97,3 +97,11 @@ fn a_gang_that_cannot_be_read_is_told_once() -> Result<(), BenchError> {
     );
     Ok(())
 }
+
+#[test]
+fn the_configuration_beside_it_is_right() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
+    let command = SchedulerCommand::new().with_plugin(DEF);
+    let code = command.run_from(["gang", "config", "check", file]);
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+}

@@ -43,7 +43,8 @@ impl Score for Plugin {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         // Without a report all nodes are equal; one that nobody says anything about counts as half loaded.
         let Some(report) = cx.published(self.report) else { return Ok(0) };
-        let expected = || node.annotation(EXPECTED)?.parse().ok();
+        let expected =
+            || node.annotation(EXPECTED)?.parse().ok().filter(|load: &f64| !load.is_nan());
         let load = report.get(node.name()).copied().or_else(expected).unwrap_or(0.5);
         let load = load.clamp(0.0, 1.0);
         Ok(MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64)

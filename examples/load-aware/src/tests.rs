@@ -64,7 +64,8 @@ fn a_node_that_the_report_does_not_name_is_as_loaded_as_its_annotation_says()
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
-    for (expected, want) in [("0.1", "quiet"), ("0.7", "reported"), ("much", "reported")] {
+    let cases = [("0.1", "quiet"), ("0.7", "reported"), ("much", "reported"), ("NaN", "reported")];
+    for (expected, want) in cases {
         let mut cluster = Cluster::new([DEF], profile.clone())?;
         cluster.node(node("reported"))?;
         cluster.node(node("quiet").annotation(EXPECTED, expected))?;
@@ -96,6 +97,14 @@ fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
     }
     assert_eq!(chosen.len(), 2, "both nodes are as good");
     Ok(())
+}
+
+#[test]
+fn the_configuration_beside_it_is_right() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
+    let command = SchedulerCommand::new().with_plugin(DEF);
+    let code = command.run_from(["load-aware", "config", "check", file]);
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
 }
 
 #[test]

@@ -24,17 +24,20 @@ impl QueueSort for QosOrder {
     }
 }
 
-/// 0 for Guaranteed, 1 for Burstable, 2 for BestEffort, as the kubelet sees it.
+/// 0 for Guaranteed, 1 for Burstable, 2 for BestEffort, as the kubelet sees it: an amount of nothing is none.
 fn class(pod: &PodInfo) -> u8 {
     let spec = &pod.template.spec;
-    let all = || spec.containers.iter().chain(&spec.init_containers).map(|it| &it.resources);
-    let counts = ["cpu", "memory"];
-    let mut asked =
-        all().flat_map(|it| counts.map(|name| (it.requests.get(name), it.limits.get(name))));
-    match () {
-        () if asked.clone().all(|(request, limit)| limit.is_some() && request == limit) => 0,
-        () if asked.any(|asked| asked != (None, None)) => 1,
-        () => 2,
+    let containers = spec.containers.iter().chain(&spec.init_containers).map(|it| &it.resources);
+    let all: Vec<_> = spec.resources.as_ref().map_or(containers.collect(), |it| vec![it]);
+    let amounts = all.iter().flat_map(|it| {
+        ["cpu", "memory"].map(|name| {
+            [&it.requests, &it.limits].map(|list| list.get(name).filter(|it| !it.is_zero()))
+        })
+    });
+    match amounts.collect::<Vec<_>>() {
+        all if all.iter().all(|[request, limit]| limit.is_some() && request == limit) => 0,
+        all if all.iter().any(|amounts| *amounts != [None, None]) => 1,
+        _ => 2,
     }
 }
 

@@ -20,6 +20,8 @@ fn classes() -> Result<(), BenchError> {
         (pod("request").request("memory", "1Gi"), 1),
         (limits(pod("limit")), 1),
         (pod("nothing"), 2),
+        (guaranteed("the whole pod's go first").set("/spec/resources/requests/cpu", "1"), 1),
+        (pod("an amount of nothing").request("cpu", "0").request("memory", "0"), 2),
         (pod("other resources do not count").request("example.com/gpu", "1"), 2),
     ] {
         assert_eq!(class(&bench.pod(pod)?), want);
@@ -52,4 +54,12 @@ fn the_queue_is_in_this_order() -> Result<(), BenchError> {
     let order: Vec<&str> = bound.iter().filter_map(|it| it.split(':').next()).collect();
     assert_eq!(order, ["urgent", "guaranteed", "burstable", "best-effort"]);
     Ok(())
+}
+
+#[test]
+fn the_configuration_beside_it_is_right() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
+    let command = SchedulerCommand::new().with_plugin(DEF);
+    let code = command.run_from(["qos-order", "config", "check", file]);
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
 }
