@@ -17,6 +17,7 @@ mod kill_writes;
 mod rbac;
 mod record;
 mod replicas;
+mod sample_plugin;
 mod servers;
 
 mod load;
@@ -32,6 +33,7 @@ mod api;
 mod credentials;
 mod folder;
 mod grants;
+mod manifest;
 mod process;
 mod programs;
 
@@ -85,6 +87,8 @@ enum What {
     Servers(servers::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
     Rbac(rbac::Args),
+    /// The example sample-plugin with the rights and the configuration of its own manifest.
+    SamplePlugin(sample_plugin::Args),
 }
 
 /// A control plane to try things on by hand.
@@ -142,6 +146,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Gpushare(args) => gpushare::run(args).await,
         What::Servers(args) => servers::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
+        What::SamplePlugin(args) => sample_plugin::run(args).await,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask e2e gang`: the example gang, with its custom resource and the rights of its own manifest.
 //!
-//! Pods that cannot all have a node are not bound, and give back the room that they had; once they can, they are bound.
+//! Without the custom resource nothing is scheduled, and `/readyz`, log, metric and an Event say what is missing; once it is there, all goes
+//! on. Pods that cannot all have a node are not bound, and give back the room that they had; once they can, they are bound.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +14,15 @@ use serde_json::{Value, json};
 use super::api::Api;
 use super::control_plane::{ControlPlane, Options};
 use super::credentials::Identity;
-use super::scheduler::{Chosen, Kind, Setup};
-use super::{load, programs, special};
+use super::scheduler::{Chosen, Kind, Scheduler, Setup};
+use super::{load, manifest, programs, special};
 
 const NAMESPACE: &str = "e2e";
 const PODS: &str = "/api/v1/namespaces/e2e/pods";
 const GANGS: &str = "/apis/example.com/v1/namespaces/e2e/gangs";
+/// What is said of a server without the custom resource.
+const MISSING: &str = "the server has no gangs.example.com in v1";
+const PAUSE: Duration = Duration::from_millis(100);
 /// Pods that a node has room for.
 const N_PODS_PER_NODE: usize = 4;
 
@@ -32,7 +36,12 @@ pub async fn run(_: &Args) -> Result<bool> {
     let plane = ControlPlane::start(&Options::default()).await?;
     let api = Api::new(&plane.admin_kubeconfig()).await?;
     load::namespace(&api, NAMESPACE).await?;
-    apply_manifest(&api).await?;
+    let objects = manifest::read("examples/gang/crd.yaml")?;
+    let (definitions, rights): (Vec<Value>, Vec<Value>) =
+        objects.into_iter().partition(|it| it["kind"] == "CustomResourceDefinition");
+    for object in &rights {
+        manifest::create(&api, object).await?;
+    }
     node(&api, "a").await?;
     node(&api, "b").await?;
 
@@ -42,14 +51,80 @@ pub async fn run(_: &Args) -> Result<bool> {
         "plugins": {"multiPoint": {"enabled": [{"name": "Gang"}]}}});
     setup.more.insert("profiles".to_owned(), json!([profile]));
     let mut scheduler = Chosen::only(folder.join("gang")).start(Kind::Loadmaster, &setup)?;
-    scheduler.wait_until_ready().await?;
+
+    let endpoints = Api::unverified(&scheduler.url(), Some(&plane.admin_token()?))?;
+    pod(&api, "early", None).await?;
+    let missing = without_the_kind(&api, &endpoints, &mut scheduler).await;
+    missing.context("without the custom resource")?;
+    for definition in &definitions {
+        manifest::create(&api, definition).await?;
+    }
+    until("gangs to be served", async || {
+        Ok(api.ask(Method::GET, GANGS, Vec::new()).await?.status == 200)
+    })
+    .await?;
+    let there = with_the_kind(&api, &endpoints, &mut scheduler).await;
+    there.context("once the custom resource is there")?;
 
     one_short(&api).await.context("a gang that one pod is missing of")?;
     too_large(&api).await.context("a gang that there is no room for")?;
     scheduler.process.check_running()?;
     plane.finish();
-    println!("gangs are bound all or none");
+    println!("gangs are bound all or none, and nothing is while the server has no gangs");
     Ok(true)
+}
+
+/// Nothing is scheduled, and everybody is told why.
+async fn without_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler) -> Result<()> {
+    until("/readyz that says what is missing", async || {
+        scheduler.process.check_running()?;
+        let Ok(readyz) = endpoints.ask(Method::GET, READYZ, Vec::new()).await else {
+            return Ok(false);
+        };
+        Ok(readyz.status == 500 && String::from_utf8_lossy(&readyz.body).contains(MISSING))
+    })
+    .await?;
+    ensure!(scheduler.process.log().contains(MISSING), "the log does not say {MISSING:?}");
+    ensure!(missing_kinds(endpoints).await? == Some(1.0), "the metric says something else");
+    let told = format!("{MISSING}: no pod is scheduled until it can be read");
+    until("an Event about the definition", async || {
+        let events = api.list("/apis/events.k8s.io/v1/namespaces/default/events").await?;
+        Ok(events.iter().any(|event| {
+            let of = &event["regarding"];
+            event["reason"] == "MissingKind"
+                && event["type"] == "Warning"
+                && event["note"] == told
+                && (&of["kind"], &of["name"])
+                    == (&json!("CustomResourceDefinition"), &json!("gangs.example.com"))
+        }))
+    })
+    .await?;
+    let early = api.get_json(&format!("{PODS}/early")).await?;
+    ensure!(early["spec"]["nodeName"].is_null(), "a pod was bound: {}", early["spec"]);
+    Ok(())
+}
+
+/// What waited is scheduled, and nothing is said to be missing.
+async fn with_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler) -> Result<()> {
+    scheduler.wait_until_ready().await?;
+    let missing = missing_kinds(endpoints).await?;
+    ensure!(missing == Some(0.0), "the metric is {missing:?}");
+    until_bound(api, "early").await?;
+    let gone = api.ask(Method::DELETE, &format!("{PODS}/early"), Vec::new()).await?;
+    ensure!(gone.status == 200, "deleting the pod: {}", gone.status);
+    Ok(())
+}
+
+/// The check that knows which kinds are there, with its reason.
+const READYZ: &str = "/readyz/sched-handler-sync";
+
+/// What `loadmaster_missing_kinds` says of gangs that are absent.
+async fn missing_kinds(endpoints: &Api) -> Result<Option<f64>> {
+    let text = endpoints.get("/metrics").await?;
+    let text = String::from_utf8_lossy(&text);
+    let sample = r#"loadmaster_missing_kinds{group="example.com",resource="gangs",why="absent"} "#;
+    let value = text.lines().find_map(|line| line.strip_prefix(sample));
+    value.map(|value| value.parse().context("reading a metric")).transpose()
 }
 
 /// Three of four have a node, and wait until the fourth has one.
@@ -111,30 +186,14 @@ async fn too_large(api: &Api) -> Result<()> {
     Ok(())
 }
 
-/// The custom resource and the right to read it, until the API server serves it.
-async fn apply_manifest(api: &Api) -> Result<()> {
-    let path = crate::root()?.join("examples/gang/crd.yaml");
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    for document in text.split("\n---\n") {
-        let object: Value = serde_saphyr::from_str(document).context("reading a manifest")?;
-        let path = match object["kind"].as_str() {
-            Some("CustomResourceDefinition") => {
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            }
-            Some("ClusterRole") => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            Some("ClusterRoleBinding") => "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            other => bail!("a manifest of kind {other:?}"),
-        };
-        api.create(path, &object).await?;
-    }
-    for _ in 0..600 {
-        if api.ask(Method::GET, GANGS, Vec::new()).await?.status == 200 {
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..special::PATIENCE.as_millis() / PAUSE.as_millis() {
+        if is_so().await? {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(PAUSE).await;
     }
-    bail!("the API server did not serve gangs within a minute")
+    bail!("waited {} s in vain for {what}", special::PATIENCE.as_secs())
 }
 
 async fn gang(api: &Api, name: &str, n_members: u32, seconds: u32) -> Result<()> {

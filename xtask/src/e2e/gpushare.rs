@@ -19,7 +19,7 @@ use super::control_plane::{ControlPlane, Options, free_port};
 use super::credentials::Identity;
 use super::process::Process;
 use super::scheduler::{Chosen, Kind, Setup};
-use super::{load, programs, special, workload};
+use super::{load, manifest, programs, special, workload};
 
 const NAMESPACE: &str = "e2e";
 const ACCOUNT: &str = "gpushare-extender";
@@ -159,30 +159,13 @@ fn configuration(sample: &Extender, gpushare: &Extender) -> [Value; 2] {
 
 /// Makes the service account and its roles from the example's manifest; the kubeconfig of that account.
 async fn rights(api: &Api, plane: &ControlPlane) -> Result<PathBuf> {
-    let manifest = crate::root()?.join("examples/gpushare-extender/deploy/gpushare-extender.yaml");
-    let text = std::fs::read_to_string(&manifest);
-    let text = text.with_context(|| format!("reading {}", manifest.display()))?;
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
-    for document in text.split("\n---\n") {
-        let object: Value = serde_saphyr::from_str(document).context("reading a manifest")?;
-        let path = match object["kind"].as_str() {
-            Some("ServiceAccount") => accounts.to_owned(),
-            Some("ClusterRole") => format!("{rbac}/clusterroles"),
-            Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings"),
-            Some("Role") => format!("{rbac}/namespaces/kube-system/roles"),
-            Some("RoleBinding") => format!("{rbac}/namespaces/kube-system/rolebindings"),
-            // It runs here, not in a pod.
-            Some("Deployment" | "Service") => continue,
-            other => bail!("a manifest of kind {other:?}"),
-        };
-        api.create(&path, &object).await?;
+    for object in manifest::read("examples/gpushare-extender/deploy/gpushare-extender.yaml")? {
+        // It runs here, not in a pod.
+        if object["kind"] != "Deployment" && object["kind"] != "Service" {
+            manifest::create(api, &object).await?;
+        }
     }
-    let request =
-        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let answer = api.create(&format!("{accounts}/{ACCOUNT}/token"), &request).await?;
-    let token = answer["status"]["token"].as_str().context("a token request without a token")?;
-    plane.kubeconfig_for_token(ACCOUNT, token)
+    plane.kubeconfig_for_token(ACCOUNT, &manifest::account_token(api, ACCOUNT).await?)
 }
 
 fn gpu_node(i: u32, tier: Option<&str>) -> Value {

@@ -76,10 +76,15 @@ impl Process {
         }
     }
 
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// The last lines of its log.
     fn last_words(&self) -> String {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
     }

@@ -13,7 +13,7 @@ use super::bound::BoundPods;
 use super::control_plane::{ControlPlane, Options};
 use super::scheduler::{Chosen, Kind, Scheduler, Setup};
 use super::workload::Workload;
-use super::{audit, grants, load, special};
+use super::{audit, grants, load, manifest, special};
 
 const NAMESPACE: &str = "e2e";
 /// The service account, in kube-system.
@@ -104,11 +104,7 @@ async fn account_token(api: &Api) -> Result<String> {
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}});
     api.create(accounts, &account).await.context("making the service account")?;
     grants::scheduler_roles(api, &grants::service_account(ACCOUNT)).await?;
-    let request =
-        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let answer = api.create(&format!("{accounts}/{ACCOUNT}/token"), &request).await?;
-    let token = answer["status"]["token"].as_str().context("a token request without a token")?;
-    Ok(token.to_owned())
+    manifest::account_token(api, ACCOUNT).await
 }
 
 /// The scheduler asks the API server who that is and what he may.

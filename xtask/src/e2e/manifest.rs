@@ -1,0 +1,81 @@
+//! The objects of an example's manifest, as whoever tries the example would apply them.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::api::Api;
+
+/// Kinds that manifests have: the plural, and whether its objects are in namespaces.
+const KINDS: [(&str, &str, bool); 9] = [
+    ("ClusterRole", "clusterroles", false),
+    ("ClusterRoleBinding", "clusterrolebindings", false),
+    ("ConfigMap", "configmaps", true),
+    ("CustomResourceDefinition", "customresourcedefinitions", false),
+    ("Deployment", "deployments", true),
+    ("Role", "roles", true),
+    ("RoleBinding", "rolebindings", true),
+    ("Service", "services", true),
+    ("ServiceAccount", "serviceaccounts", true),
+];
+
+/// The objects of a file below the root of the repository, in order.
+pub fn read(path: &str) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(crate::root()?.join(path));
+    let text = text.with_context(|| format!("reading {path}"))?;
+    let objects = text.split("\n---\n").map(serde_saphyr::from_str);
+    objects.collect::<Result<_, _>>().with_context(|| format!("reading {path}"))
+}
+
+/// Creates an object where it belongs.
+pub async fn create(api: &Api, object: &Value) -> Result<()> {
+    api.create(&collection(object)?, object).await.map(drop)
+}
+
+fn collection(object: &Value) -> Result<String> {
+    let (version, kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
+    let known = KINDS.iter().find(|(name, ..)| Some(*name) == kind);
+    let (Some(version), Some((_, plural, is_namespaced))) = (version, known) else {
+        bail!("a manifest of kind {kind:?} in version {version:?}");
+    };
+    let root = if version.contains('/') { "/apis" } else { "/api" };
+    let namespace = match object["metadata"]["namespace"].as_str() {
+        _ if !is_namespaced => String::new(),
+        Some(namespace) => format!("/namespaces/{namespace}"),
+        None => bail!("{kind:?} without a namespace"),
+    };
+    Ok(format!("{root}/{version}{namespace}/{plural}"))
+}
+
+/// A token of a service account in kube-system.
+pub async fn account_token(api: &Api, account: &str) -> Result<String> {
+    let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{account}/token");
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let answer = api.create(&path, &request).await?;
+    let token = answer["status"]["token"].as_str().context("a token request without a token")?;
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_of_the_examples_has_its_place() {
+        for (path, first) in [
+            ("examples/gang/crd.yaml", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"),
+            (
+                "examples/gpushare-extender/deploy/gpushare-extender.yaml",
+                "/api/v1/namespaces/kube-system/serviceaccounts",
+            ),
+            (
+                "examples/sample-plugin/deploy/sample-plugin.yaml",
+                "/api/v1/namespaces/kube-system/serviceaccounts",
+            ),
+        ] {
+            let objects = read(path).unwrap();
+            assert_eq!(collection(&objects[0]).unwrap(), first);
+            objects.iter().for_each(|object| drop(collection(object).unwrap()));
+        }
+    }
+}
