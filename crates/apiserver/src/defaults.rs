@@ -124,6 +124,7 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
         }
         "core/v1.PersistentVolumeClaimSpec" => set(it, "volumeMode", "Filesystem"),
         "core/v1.Namespace" => namespace(it),
+        "core/v1.NodeSpec" => node_spec(it),
         "core/v1.NodeStatus" => node_status(it),
         "core/v1.LimitRangeItem" => limit_range_item(it),
         "core/v1.ReplicationController" => set(inner(it, "spec"), "replicas", 1),
@@ -281,15 +282,29 @@ fn service(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A pod's first address is told twice; where the two differ, the single one counts.
-fn pod_status(it: &mut Map<String, Value>) {
-    let single = text(it, "podIP").to_owned();
-    let first = it.get("podIPs").map_or("", |list| list[0]["ip"].as_str().unwrap_or_default());
-    if single.is_empty() && !first.is_empty() {
-        it.insert("podIP".to_owned(), first.into());
-    } else if single != first {
-        it.insert("podIPs".to_owned(), json!([{"ip": single}]));
+/// The first of a list is told twice; where the two differ, the single one counts.
+fn twins(
+    it: &mut Map<String, Value>,
+    single: &str,
+    list: &str,
+    first: fn(&Value) -> &Value,
+    item: fn(&str) -> Value,
+) {
+    let one = text(it, single).to_owned();
+    let of_list = it.get(list).map_or("", |list| first(&list[0]).as_str().unwrap_or_default());
+    if one.is_empty() && !of_list.is_empty() {
+        it.insert(single.to_owned(), of_list.into());
+    } else if one != of_list {
+        it.insert(list.to_owned(), json!([item(&one)]));
     }
+}
+
+fn pod_status(it: &mut Map<String, Value>) {
+    twins(it, "podIP", "podIPs", |item| &item["ip"], |ip| json!({"ip": ip}));
+}
+
+fn node_spec(it: &mut Map<String, Value>) {
+    twins(it, "podCIDR", "podCIDRs", |item| item, |range| range.into());
 }
 
 fn namespace(it: &mut Map<String, Value>) {

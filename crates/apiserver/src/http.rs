@@ -4,6 +4,7 @@ mod bounds;
 mod faulty;
 mod tls;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +37,9 @@ const N_STREAMS_MAX: u32 = 1_000;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const N_FAILED_MAX: u32 = 600;
 
+/// A watcher hears of what falls due so late at most.
+const TEND_EVERY: Duration = Duration::from_secs(5);
+
 /// Hyper's own.
 const HTTP1_BUFFER_MIN: usize = 8_192;
 
@@ -60,6 +64,28 @@ pub async fn serve(
 pub async fn serve_within(
     listener: TcpListener,
     server: ApiServer,
+    pki: Option<Arc<Pki>>,
+    bounds: Bounds,
+    faults: FaultStream,
+) -> io::Result<()> {
+    tokio::select! {
+        ended = accept(listener, &server, pki, bounds, faults) => ended,
+        never = tend(&server) => match never {},
+    }
+}
+
+/// What falls due though nobody asks.
+async fn tend(server: &ApiServer) -> Infallible {
+    let mut interval = tokio::time::interval(TEND_EVERY);
+    loop {
+        interval.tick().await;
+        server.tend();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    server: &ApiServer,
     pki: Option<Arc<Pki>>,
     bounds: Bounds,
     faults: FaultStream,

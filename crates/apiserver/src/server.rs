@@ -32,6 +32,7 @@ mod watch;
 mod written;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
 use std::sync::{Mutex, MutexGuard};
 
@@ -77,6 +78,9 @@ pub struct Options {
     pub also_serve: Vec<String>,
 }
 
+/// How often, in seconds, kube-apiserver looks at the service `kubernetes`.
+const FURNISH_EVERY: i64 = 10;
+
 /// The largest body of a request, as kube-apiserver's.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
@@ -104,6 +108,8 @@ struct Shared {
     policy: Mutex<Arc<Policy>>,
     tokens: Tokens,
     expiry: expiry::Expiry,
+    /// When what the server needs is looked at next, in seconds.
+    furnish_due: AtomicI64,
     frames: watch::FrameCache,
     /// Present when everything is kept in a folder.
     journal: Option<crate::journal::Handle>,
@@ -191,6 +197,7 @@ impl ApiServer {
                 policy,
                 tokens: Tokens::default(),
                 expiry: expiry::Expiry::default(),
+                furnish_due: AtomicI64::new(i64::MIN),
                 frames: watch::FrameCache::default(),
                 journal,
             }),
@@ -207,9 +214,23 @@ impl ApiServer {
         self.shared.registry.kinds()
     }
 
+    /// Does what falls due though nobody asks for it: old events go, and what the server needs itself is made again. Cheap when
+    /// nothing is due; each request does it first.
+    pub fn tend(&self) {
+        self.expire_events();
+        let (now, due) = (self.now().as_second(), &self.shared.furnish_due);
+        // Somebody else may be faster.
+        if due.load(Ordering::Relaxed) <= now
+            && due.fetch_max(now + FURNISH_EVERY, Ordering::Relaxed) <= now
+        {
+            // It is tried again.
+            let _ = self.furnish();
+        }
+    }
+
     /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
     pub fn handle(&self, user: &User, request: &Request<Bytes>) -> Response<Body> {
-        self.expire_events();
+        self.tend();
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let target = Target::parse(request.uri().path());
         let verb = target.as_ref().and_then(|it| verb(request.method(), it, &query));

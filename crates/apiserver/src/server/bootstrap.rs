@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::ApiServer;
 use super::create::Expected;
 use super::managed::Write;
+use crate::object::key_of;
 use crate::request::FieldValidation;
 use crate::status::ApiError;
 
@@ -16,11 +17,7 @@ const NAMESPACES: &[&str] = &["kube-system", "default", "kube-public", "kube-nod
 
 impl ApiServer {
     pub(super) fn bootstrap(&self) -> Result<(), ApiError> {
-        for name in NAMESPACES {
-            self.make("", "namespaces", "", json!({"metadata": {"name": name}}))?;
-            let account = json!({"metadata": {"name": "default"}});
-            self.make("", "serviceaccounts", name, account)?;
-        }
+        self.furnish()?;
         let classes = [
             (
                 "system-node-critical",
@@ -38,17 +35,37 @@ impl ApiServer {
                 "description": description});
             self.make("scheduling.k8s.io", "priorityclasses", "", class)?;
         }
+        for made in crate::authorize::bootstrap() {
+            self.make(crate::authorize::GROUP, made.resource, made.namespace, made.value)?;
+        }
+        self.aggregate_roles()
+    }
+
+    /// Makes what is there as long as the server is, however often it is deleted: its namespaces and its service.
+    pub(super) fn furnish(&self) -> Result<(), ApiError> {
+        for name in NAMESPACES {
+            if !self.is_there("namespaces", "", name)? {
+                self.make("", "namespaces", "", json!({"metadata": {"name": name}}))?;
+                let account = json!({"metadata": {"name": "default"}});
+                self.make("", "serviceaccounts", name, account)?;
+            }
+        }
+        if self.is_there("services", "default", "kubernetes")? {
+            return Ok(());
+        }
         let service = json!({
             "metadata": {"name": "kubernetes",
                 "labels": {"component": "apiserver", "provider": "kubernetes"}},
             "spec": {"clusterIP": SERVICE_ADDRESS, "ipFamilyPolicy": "SingleStack",
                 "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
         });
-        self.make("", "services", "default", service)?;
-        for made in crate::authorize::bootstrap() {
-            self.make(crate::authorize::GROUP, made.resource, made.namespace, made.value)?;
-        }
-        self.aggregate_roles()
+        self.make("", "services", "default", service)
+    }
+
+    fn is_there(&self, resource: &str, namespace: &str, name: &str) -> Result<bool, ApiError> {
+        let kind = self.own_kind("", resource)?;
+        let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        Ok(self.state().store.get(table, &key_of(kind, namespace, name)).is_some())
     }
 
     /// Publishes the authority of client certificates, for schedulers and controllers that serve pages themselves.

@@ -5,6 +5,7 @@
 mod access;
 mod apply;
 mod bench;
+mod bootstrap;
 mod bounds;
 mod custom;
 mod deletion;
