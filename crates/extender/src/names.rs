@@ -15,16 +15,37 @@ use crate::messages::{self, ExtenderFilterResult, Named, is_called};
 #[derive(Debug)]
 pub struct NodeNames {
     names: Vec<Str>,
-    /// Written when somebody is asked by name.
-    written: OnceLock<Written>,
+    /// As a JSON array, written when somebody is asked by name: `["a"`, `,"b"`.. and `]`.
+    list: OnceLock<Written>,
+    /// As Go writes them with scores, written when somebody answers with scores: `[{"Host":"a","Score":`, `},{"Host":"b","Score":`..
+    /// Each is compared with an answer at once.
+    hosts: OnceLock<Written>,
 }
 
+/// A text in pieces, one a name.
 #[derive(Debug)]
 struct Written {
-    /// The names as a JSON array.
-    json: String,
-    /// Where each element ends.
+    text: String,
+    /// Where each piece ends.
     ends: Vec<usize>,
+}
+
+impl Written {
+    fn new(names: &[Str], mut write: impl FnMut(&mut String, &str)) -> Written {
+        let mut text = String::new();
+        let mut ends = Vec::with_capacity(names.len());
+        for name in names {
+            // Writing a text into memory cannot fail.
+            write(&mut text, &serde_json::to_string(name.as_str()).unwrap_or_default());
+            ends.push(text.len());
+        }
+        Written { text, ends }
+    }
+
+    fn piece(&self, at: usize) -> &[u8] {
+        let begin = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.text.as_bytes()[begin..self.ends[at]]
+    }
 }
 
 /// Which nodes of a question are left.
@@ -38,7 +59,11 @@ pub enum Left {
 
 impl FromIterator<Str> for NodeNames {
     fn from_iter<T: IntoIterator<Item = Str>>(names: T) -> Self {
-        NodeNames { names: names.into_iter().collect(), written: OnceLock::new() }
+        NodeNames {
+            names: names.into_iter().collect(),
+            list: OnceLock::new(),
+            hosts: OnceLock::new(),
+        }
     }
 }
 
@@ -60,23 +85,28 @@ impl Eq for NodeNames {}
 impl NodeNames {
     /// The names as a JSON array.
     pub fn json(&self) -> &str {
-        &self.written().json
+        &self.list().text
     }
 
-    fn written(&self) -> &Written {
-        self.written.get_or_init(|| {
-            let mut json = String::from("[");
-            let mut ends = Vec::with_capacity(self.names.len());
-            for name in &self.names {
-                if !ends.is_empty() {
-                    json.push(',');
-                }
-                // Writing a text into memory cannot fail.
-                json.push_str(&serde_json::to_string(name.as_str()).unwrap_or_default());
-                ends.push(json.len());
-            }
-            json.push(']');
-            Written { json, ends }
+    fn list(&self) -> &Written {
+        self.list.get_or_init(|| {
+            let mut separator = '[';
+            let mut list = Written::new(&self.names, |text, name| {
+                text.push(std::mem::replace(&mut separator, ','));
+                text.push_str(name);
+            });
+            list.text.push_str(if self.names.is_empty() { "[]" } else { "]" });
+            list
+        })
+    }
+
+    fn hosts(&self) -> &Written {
+        self.hosts.get_or_init(|| {
+            let mut before = "[";
+            Written::new(&self.names, |text, name| {
+                let before = std::mem::replace(&mut before, "},");
+                text.extend([before, r#"{"Host":"#, name, r#","Score":"#]);
+            })
         })
     }
 
@@ -95,14 +125,14 @@ impl NodeNames {
 
     /// What an array at the beginning of a text leaves of these names, and how long it is.
     fn left(&self, text: &[u8]) -> Option<(Left, usize)> {
-        let Written { json, ends } = self.written();
-        if text.starts_with(json.as_bytes()) {
-            return Some((Left::All, json.len()));
+        let list = self.list();
+        if text.starts_with(list.text.as_bytes()) {
+            return Some((Left::All, list.text.len()));
         }
         let mut rest = text.strip_prefix(b"[")?;
         let mut places = Vec::new();
-        for at in 0..ends.len() {
-            let Some(behind) = rest.strip_prefix(self.element(at)) else { continue };
+        for at in 0..self.names.len() {
+            let Some(behind) = rest.strip_prefix(&list.piece(at)[1..]) else { continue };
             places.push(at);
             match behind.split_first()? {
                 (b',', behind) => rest = behind,
@@ -116,23 +146,15 @@ impl NodeNames {
     /// Reads an answer to prioritize that has a score for each of these names, in this order, written as Go writes it. `None` for
     /// any other.
     pub fn scores(&self, body: &[u8]) -> Option<Vec<i64>> {
+        let hosts = self.hosts();
         let mut rest = body;
         let mut scores = Vec::with_capacity(self.names.len());
         for at in 0..self.names.len() {
-            rest = rest.strip_prefix(if at == 0 { b"[" } else { b"," })?;
-            rest = rest.strip_prefix(br#"{"Host":"#)?.strip_prefix(self.element(at))?;
-            let (score, behind) = integer(rest.strip_prefix(br#","Score":"#)?)?;
+            let (score, behind) = integer(rest.strip_prefix(hosts.piece(at))?)?;
             scores.push(score);
-            rest = behind.strip_prefix(b"}")?;
+            rest = behind;
         }
-        rest.starts_with(b"]").then_some(scores)
-    }
-
-    /// A name in JSON.
-    fn element(&self, at: usize) -> &[u8] {
-        let Written { json, ends } = self.written();
-        let begin = if at == 0 { 1 } else { ends[at - 1] + 1 };
-        &json.as_bytes()[begin..ends[at]]
+        rest.starts_with(b"}]").then_some(scores)
     }
 }
 
