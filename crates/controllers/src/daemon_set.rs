@@ -17,14 +17,14 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::json;
 
 use crate::cache::Cache;
 use crate::controller::{Change, Controller, Outcome};
-use crate::history::{REVISION_HASH, by_revision, data, template};
+use crate::history::{REVISION_HASH, by_revision, excess, keeps, raise, revision};
 use crate::kind::{Key, Kind};
-use crate::meta::{annotation, controller_reference, is_terminating, label};
+use crate::meta::{annotation, is_terminating, label};
 use crate::replica_set::BURST;
 use crate::request::{Answer, Request};
 use crate::workload::{
@@ -177,7 +177,7 @@ fn current(
     status: &mut DaemonSetStatus,
     writes: &mut Writes,
 ) -> Option<String> {
-    let is_same = |one: &&&ControllerRevision| template(one).as_ref() == Some(&spec.template);
+    let is_same = |one: &&&ControllerRevision| keeps(one, &spec.template);
     let same: Vec<&ControllerRevision> = revisions.iter().filter(is_same).copied().collect();
     let others = revisions.iter().filter(|one| !is_same(one));
     let next = others.map(|one| one.revision).max().unwrap_or(0).max(0) + 1;
@@ -193,11 +193,7 @@ fn current(
             }
             rest.iter().for_each(|one| writes.delete(*one));
         }
-        if newest.revision < next {
-            let mut raised = (*newest).clone();
-            raised.revision = next;
-            writes.update(&raised);
-        }
+        raise(newest, next, writes);
         return Some(hash.to_owned());
     }
     let hash = template_hash(&spec.template, status.collision_count);
@@ -206,21 +202,7 @@ fn current(
         *status.collision_count.get_or_insert(0) += 1;
         return None;
     }
-    let labels = spec.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
-    let mut labels = labels.unwrap_or_default();
-    labels.insert(REVISION_HASH.to_owned(), hash.clone());
-    writes.create(&ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(name),
-            namespace: set.metadata.namespace.clone(),
-            labels: Some(labels),
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        data: Some(data(&spec.template)),
-        revision: next,
-    });
+    writes.create(&revision(set, &spec.template, &name, (REVISION_HASH, &hash), next));
     Some(hash)
 }
 
@@ -443,10 +425,9 @@ impl<'a> Look<'a> {
 
     /// Deletes the oldest revisions that no pod was made from.
     fn truncate(&self, pods: &[&Pod], revisions: &[&ControllerRevision], writes: &mut Writes) {
-        let old = |one: &&&ControllerRevision| template(one).as_ref() != Some(&self.spec.template);
-        let old: Vec<_> = revisions.iter().filter(old).collect();
-        let limit = self.spec.revision_history_limit.unwrap_or(10);
-        let excess = old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+        let old = revisions.iter().filter(|one| !keeps(one, &self.spec.template));
+        let old: Vec<_> = old.collect();
+        let excess = excess(old.len(), self.spec.revision_history_limit);
         let is_live = |one: &ControllerRevision| {
             let hash = label(&one.metadata, REVISION_HASH);
             pods.iter().any(|pod| label(&pod.metadata, REVISION_HASH) == hash)

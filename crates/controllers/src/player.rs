@@ -53,6 +53,16 @@ pub(crate) fn bench(controllers: Vec<Box<dyn Controller>>) -> Bench {
     Bench::new(all)
 }
 
+/// A set of `apps/v1` in the namespace `default` with pods of its name, and more in its spec.
+pub(crate) fn set(kind: &str, name: &str, more: &Value) -> Value {
+    let mut spec = json!({"selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}},
+            "spec": {"containers": [{"name": "c", "image": "v1"}]}}});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({"apiVersion": "apps/v1", "kind": kind,
+        "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
 impl Bench {
     /// Sets a pod's phase, and that it is not ready.
     #[track_caller]

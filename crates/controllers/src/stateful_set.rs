@@ -15,14 +15,14 @@ use k8s_openapi::api::apps::v1::{
     ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::json;
 
 use crate::cache::Cache;
 use crate::controller::{Change, Controller, Outcome};
-use crate::history::{by_revision, data, template};
+use crate::history::{by_revision, excess, keeps, raise, revision, template};
 use crate::kind::{Key, Kind, Object};
-use crate::meta::{controller_reference, is_terminating};
+use crate::meta::is_terminating;
 use crate::request::{Answer, Request};
 use crate::workload::{
     PodNews, candidates, claimed, concerned, is_available, is_ready, is_terminal, next_available,
@@ -184,12 +184,9 @@ fn update_revision(
 ) -> (Revision, i32) {
     let mut collisions = set.status.as_ref().and_then(|one| one.collision_count).unwrap_or(0);
     let next = revisions.last().map_or(1, |last| last.revision + 1);
-    let is_same = |one: &ControllerRevision| template(one).as_ref() == Some(&spec.template);
-    if let Some(same) = revisions.iter().rfind(|one| is_same(one)) {
+    if let Some(same) = revisions.iter().rfind(|one| keeps(one, &spec.template)) {
         if same.revision + 1 != next {
-            let mut newest = (*same).clone();
-            newest.revision = next;
-            writes.update(&newest);
+            raise(same, next, writes);
         }
         let name = text(&same.metadata.name).to_owned();
         return (Revision { name, template: spec.template.clone() }, collisions);
@@ -203,22 +200,8 @@ fn update_revision(
         }
         collisions += 1;
     };
-    let meta = spec.template.metadata.clone().unwrap_or_default();
-    let mut labels = meta.labels.unwrap_or_default();
-    labels.insert(HASH.to_owned(), hash);
     if !is_terminating(&set.metadata) {
-        writes.create(&ControllerRevision {
-            metadata: ObjectMeta {
-                name: some(&name),
-                namespace: set.metadata.namespace.clone(),
-                labels: Some(labels),
-                annotations: set.metadata.annotations.clone(),
-                owner_references: Some(vec![controller_reference(set)]),
-                ..ObjectMeta::default()
-            },
-            data: Some(data(&spec.template)),
-            revision: next,
-        });
+        writes.create(&revision(set, &spec.template, &name, (HASH, &hash), next));
     }
     (Revision { name, template: spec.template.clone() }, collisions)
 }
@@ -472,8 +455,7 @@ impl<'a> Look<'a> {
                 || pods.iter().any(|pod| pods::revision(pod) == name)
         };
         let old: Vec<_> = revisions.iter().filter(|one| !is_live(one)).collect();
-        let limit = self.spec.revision_history_limit.unwrap_or(10);
-        let excess = old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+        let excess = excess(old.len(), self.spec.revision_history_limit);
         for revision in old.into_iter().take(excess) {
             writes.delete(*revision);
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{DaemonSets, nodes};
 use crate::kind::{Key, Kind};
-use crate::player::bench;
+use crate::player::{bench, set};
 use crate::request::{Patch, Request};
 use crate::testkit::Bench;
 
@@ -13,15 +13,7 @@ fn start(n_nodes: usize, more: Value) -> Bench {
     for number in 0..n_nodes {
         node(&mut bench, &format!("n{number}"));
     }
-    let mut manifest = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": {"name": "log", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "log"}},
-            "template": {"metadata": {"labels": {"app": "log"}},
-                "spec": {"containers": [{"name": "c", "image": "v1"}]}}}});
-    for (key, value) in more.as_object().unwrap() {
-        manifest["spec"][key] = value.clone();
-    }
-    bench.create(manifest);
+    bench.create(set("DaemonSet", "log", &more));
     bench.settle();
     bench
 }

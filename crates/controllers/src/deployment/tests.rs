@@ -5,20 +5,15 @@ use serde_json::{Value, json};
 use super::{Deployments, MOST, REVISION, REVISION_HISTORY};
 use crate::kind::Kind;
 use crate::meta::annotation;
-use crate::player::bench;
+use crate::player::{bench, set};
 use crate::replica_set::ReplicaSets;
 use crate::testkit::Bench;
 
 fn start(replicas: i32, more: Value) -> Bench {
     let mut bench = bench(vec![Box::<Deployments>::default(), Box::<ReplicaSets>::default()]);
-    let mut manifest = json!({"apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": "default", "annotations": {"team": "a"}},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}},
-            "template": {"metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "c", "image": "v1"}]}}}});
-    for (key, value) in more.as_object().unwrap() {
-        manifest["spec"][key] = value.clone();
-    }
+    let mut manifest = set("Deployment", "web", &more);
+    manifest["metadata"]["annotations"] = json!({"team": "a"});
+    manifest["spec"]["replicas"] = replicas.into();
     bench.create(manifest);
     bench.settle();
     bench

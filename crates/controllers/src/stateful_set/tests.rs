@@ -5,19 +5,14 @@ use serde_json::{Value, json};
 use super::StatefulSets;
 use super::pods::identity;
 use crate::kind::Kind;
-use crate::player::bench;
+use crate::player::{bench, set};
 use crate::testkit::Bench;
 
 fn start(replicas: i32, more: Value) -> Bench {
     let mut bench = bench(vec![Box::<StatefulSets>::default()]);
-    let mut manifest = json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
-        "metadata": {"name": "db", "namespace": "default"},
-        "spec": {"replicas": replicas, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}},
-            "template": {"metadata": {"labels": {"app": "db"}},
-                "spec": {"containers": [{"name": "c", "image": "v1"}]}}}});
-    for (key, value) in more.as_object().unwrap() {
-        manifest["spec"][key] = value.clone();
-    }
+    let mut manifest = set("StatefulSet", "db", &more);
+    manifest["spec"]["replicas"] = replicas.into();
+    manifest["spec"]["serviceName"] = "db".into();
     bench.create(manifest);
     bench.settle();
     bench
