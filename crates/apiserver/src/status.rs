@@ -1,5 +1,6 @@
 //! Refusals, in the words of kube-apiserver: clients act on code, reason and details, people on the message.
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::schema::Kind;
@@ -434,4 +435,54 @@ pub fn created() -> Value {
 pub fn deleted(details: Value) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": details})
+}
+
+/// A `Status` as text, its members in upstream's order: people read it as it comes.
+pub fn written(status: &Value) -> String {
+    const ORDER: &[&str] =
+        &["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"];
+    let text = serde_json::to_string(&Ordered(status, ORDER));
+    // A value with text for keys can be written.
+    text.unwrap_or_default() + "\n"
+}
+
+/// An object, or a list of them, with these members in this order.
+struct Ordered<'a>(&'a Value, &'static [&'static str]);
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Ordered(value, order) = *self;
+        let below = |name: &str| match name {
+            "details" => &["name", "group", "kind", "uid", "causes", "retryAfterSeconds"][..],
+            "causes" => &["reason", "message", "field"],
+            _ => &[],
+        };
+        match value {
+            Value::Object(members) if !order.is_empty() => serializer.collect_map(
+                order
+                    .iter()
+                    .filter_map(|name| Some((name, Ordered(members.get(*name)?, below(name))))),
+            ),
+            Value::Array(all) => serializer.collect_seq(all.iter().map(|it| Ordered(it, order))),
+            _ => value.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_written_in_upstreams_order() {
+        let status = json!({"apiVersion": "v1", "code": 409, "kind": "Status", "metadata": {},
+            "details": {"causes": [{"field": "f", "message": "m", "reason": "r"}], "kind": "pods",
+                "name": "p"},
+            "message": "no", "reason": "Conflict", "status": "Failure"});
+        assert_eq!(
+            written(&status),
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no","reason":"Conflict","details":{"name":"p","kind":"pods","causes":[{"reason":"r","message":"m","field":"f"}]},"code":409}
+"#
+        );
+    }
 }

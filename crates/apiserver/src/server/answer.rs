@@ -1,7 +1,7 @@
 //! Writing objects in the form a client asked for.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderName, HeaderValue, Response, header};
 use loadmaster_stdx::Set;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::event;
 use crate::proto;
 use crate::request::{Encoding, Form, View};
 use crate::schema::{Kind, TypeId, schema};
-use crate::status::ApiError;
+use crate::status::{self, ApiError};
 use crate::store::Object;
 use crate::table;
 
@@ -20,8 +20,7 @@ pub struct Answer {
     content_type: &'static str,
     body: Bytes,
     warnings: Vec<String>,
-    /// Seconds after which the client may try again.
-    retry_after: Option<u64>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 const JSON: &str = "application/json";
@@ -39,13 +38,16 @@ impl Answer {
 
     /// Any bytes.
     pub fn of(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-        Answer { code, content_type, body: body.into(), warnings: Vec::new(), retry_after: None }
+        Answer { code, content_type, body: body.into(), warnings: Vec::new(), headers: Vec::new() }
     }
 
     /// A refusal.
     pub fn error(error: &ApiError) -> Answer {
-        let mut answer = Answer::of(error.code, JSON, error.to_status().to_string());
-        answer.retry_after = error.details["retryAfterSeconds"].as_u64();
+        let mut answer = Answer::of(error.code, JSON, status::written(&error.to_status()));
+        // After which the client may try again.
+        if let Some(seconds) = error.details["retryAfterSeconds"].as_u64() {
+            answer.headers.push((header::RETRY_AFTER, seconds.into()));
+        }
         answer
     }
 
@@ -56,7 +58,7 @@ impl Answer {
         {
             return Answer::of(code, proto::MEDIA_TYPE, proto::encode_object(id, status));
         }
-        Answer::of(code, JSON, status.to_string())
+        Answer::of(code, JSON, status::written(status))
     }
 
     /// A value that is not stored, of a type.
@@ -116,6 +118,13 @@ impl Answer {
         self
     }
 
+    /// Adds a header, unless the text cannot be one.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: &str) -> Answer {
+        self.headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+        self
+    }
+
     /// The response.
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::whole(self.body));
@@ -124,9 +133,7 @@ impl Answer {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        if let Some(seconds) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, seconds.into());
-        }
+        headers.extend(self.headers);
         for warning in self.warnings {
             warn(&mut response, &warning);
         }

@@ -2,6 +2,7 @@
 
 use http::Response;
 use serde_json::{Value, json};
+use serde_saphyr::{DefaultMessageFormatter, Error as YamlError, MessageFormatter as _};
 
 use super::body::Body;
 use super::certificates::prepare_request;
@@ -353,7 +354,17 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|_| ApiError::bad_request("error converting YAML to JSON: yaml: not UTF-8"))?;
     serde_saphyr::from_str(text).map_err(|error| {
-        ApiError::bad_request(format!("error converting YAML to JSON: yaml: {error}"))
+        let mut error = &error;
+        while let YamlError::AliasError { error: inner, .. }
+        | YamlError::WithSnippet { error: inner, .. } = error
+        {
+            error = inner;
+        }
+        // Upstream does not name the first line.
+        let line = error.location().map(|at| at.line()).filter(|line| *line > 1);
+        let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        let text = DefaultMessageFormatter.format_message(error);
+        ApiError::bad_request(format!("error converting YAML to JSON: yaml: {place}{text}"))
     })
 }
 
