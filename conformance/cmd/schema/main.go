@@ -1,8 +1,8 @@
-// Command schema writes the two fact tables of the embedded API server: which
-// resources a kube-apiserver serves by default, and for every type behind them
-// the names, protobuf numbers, shapes and merge keys of its fields. It reads
-// Go's struct tags and two documents of the k8s.io/kubernetes module. No
-// description text is copied.
+// Command schema writes the fact tables of the embedded API server: which
+// resources a kube-apiserver serves by default; for every type behind them
+// the names, protobuf numbers, shapes and merge keys of its fields; and what
+// OpenAPI says about them in words. It reads Go's struct tags, two documents
+// of the k8s.io/kubernetes module and its generated OpenAPI definitions.
 //
 //	go run ./cmd/schema ../crates/apiserver/src/schema
 package main
@@ -130,23 +130,29 @@ func run(folder string) error {
 	} {
 		visit(reflect.TypeOf(extra))
 	}
-	return write(filepath.Join(folder, "types.txt"), func(w *bufio.Writer) error {
-		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. A type, then its fields: name, protobuf number, shape, flags.")
-		var all []reflect.Type
-		for len(queue) > 0 {
-			t := queue[0]
-			queue = queue[1:]
-			all = append(all, t)
-			for i := 0; i < t.NumField(); i++ {
-				shape(t.Field(i).Type)
-			}
+	var all []reflect.Type
+	for len(queue) > 0 {
+		t := queue[0]
+		queue = queue[1:]
+		all = append(all, t)
+		for i := 0; i < t.NumField(); i++ {
+			shape(t.Field(i).Type)
 		}
-		sort.Slice(all, func(i, j int) bool { return id(all[i]) < id(all[j]) })
+	}
+	sort.Slice(all, func(i, j int) bool { return id(all[i]) < id(all[j]) })
+	if err := write(filepath.Join(folder, "types.txt"), func(w *bufio.Writer) error {
+		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. A type, then its fields: name, protobuf number, shape, flags.")
 		for _, t := range all {
 			writeType(w, t)
 		}
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	for leaf := range leaves {
+		all = append(all, leaf)
+	}
+	return write(filepath.Join(folder, "words.txt"), func(w *bufio.Writer) error { return writeWords(w, all) })
 }
 
 func read(path string, into any) error {
@@ -332,10 +338,10 @@ var leaves = map[reflect.Type]string{
 	reflect.TypeFor[intstr.IntOrString]():                  "intorstring",
 	reflect.TypeFor[runtime.RawExtension]():                "raw",
 	reflect.TypeFor[metav1.FieldsV1]():                     "fields",
-	reflect.TypeFor[apiext.JSON]():                         "json",
-	reflect.TypeFor[apiext.JSONSchemaPropsOrArray]():       "json",
-	reflect.TypeFor[apiext.JSONSchemaPropsOrBool]():        "json",
-	reflect.TypeFor[apiext.JSONSchemaPropsOrStringArray](): "json",
+	reflect.TypeFor[apiext.JSON]():                         "json:JSON",
+	reflect.TypeFor[apiext.JSONSchemaPropsOrArray]():       "json:JSONSchemaPropsOrArray",
+	reflect.TypeFor[apiext.JSONSchemaPropsOrBool]():        "json:JSONSchemaPropsOrBool",
+	reflect.TypeFor[apiext.JSONSchemaPropsOrStringArray](): "json:JSONSchemaPropsOrStringArray",
 }
 
 func shape(t reflect.Type) string {

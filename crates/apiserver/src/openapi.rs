@@ -1,10 +1,14 @@
-//! OpenAPI v3, made from the table of types: schemas with names, types, merge keys and required fields, and the paths as
-//! far as kubectl reads them (which operations know `fieldValidation` and `dryRun`). Descriptions are not there.
+//! OpenAPI v3, made from the table of types: schemas with names, types, merge keys, required fields, descriptions and allowed
+//! values, and the paths as far as kubectl reads them (which operations know `fieldValidation` and `dryRun`).
 
+mod cached;
 mod v2;
 mod wire;
+mod words;
 
-use http::{HeaderMap, header};
+use bytes::Bytes;
+use http::{HeaderMap, Request, header};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::custom::openapi as custom_openapi;
@@ -17,10 +21,15 @@ use crate::status::ApiError;
 /// # Errors
 ///
 /// When version 2 is asked for in a form that it does not have.
-pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Result<Option<Answer>, ApiError> {
+pub fn answer(
+    kinds: &Kinds,
+    request: &Request<Bytes>,
+    now: Timestamp,
+) -> Result<Option<Answer>, ApiError> {
+    let path = request.uri().path();
     match path {
         "/openapi/v3" => return Ok(Some(Answer::json(&index(kinds)))),
-        "/openapi/v2" => return version_2(kinds, headers).map(Some),
+        "/openapi/v2" => return version_2(kinds, request.headers()).map(Some),
         _ => {}
     }
     let Some(rest) = path.strip_prefix("/openapi/v3/") else { return Ok(None) };
@@ -32,7 +41,7 @@ pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Result<Option<A
         },
     };
     let own = kinds_of(kinds, group, version);
-    Ok((!own.is_empty()).then(|| Answer::json(&document(&own))))
+    Ok((!own.is_empty()).then(|| cached::answer(&own, request, now)))
 }
 
 fn kinds_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
@@ -73,8 +82,9 @@ fn index(kinds: &Kinds) -> Value {
                 "" => format!("api/{version}"),
                 _ => format!("apis/{group}/{version}"),
             };
-            let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
-            paths.insert(path, url);
+            let hash = cached::hash(&kinds_of(kinds, group, version));
+            let url = format!("/openapi/v3/{path}?hash={hash}");
+            paths.insert(path, json!({"serverRelativeURL": url}));
         }
     }
     json!({"paths": paths})
@@ -189,7 +199,12 @@ impl Schemas<'_> {
             }
         }
         self.add_fields(id, &mut properties, &mut required);
+        for (field, property) in &mut properties {
+            words::add_to(property, &name, Some(field));
+            *property = beside_reference(property.take());
+        }
         let mut entry = json!({"type": "object", "properties": properties});
+        words::add_to(&mut entry, &name, None);
         if !required.is_empty() {
             entry["required"] = json!(required);
         }
@@ -254,41 +269,117 @@ impl Schemas<'_> {
     }
 
     fn shape(&mut self, shape: &Shape) -> Value {
+        let number = |kind: &str, format: &str| json!({"type": kind, "format": format});
         match shape {
             Shape::String | Shape::Duration => json!({"type": "string"}),
             Shape::Bool => json!({"type": "boolean"}),
-            Shape::Int32 => json!({"type": "integer", "format": "int32"}),
-            Shape::Int64 => json!({"type": "integer", "format": "int64"}),
-            Shape::Double => json!({"type": "number", "format": "double"}),
-            Shape::Bytes => json!({"type": "string", "format": "byte"}),
-            Shape::Time | Shape::MicroTime => json!({"type": "string", "format": "date-time"}),
-            // Named types in upstream; kubectl explain prints such names.
-            Shape::Quantity => self
-                .named("io.k8s.apimachinery.pkg.api.resource.Quantity", json!({"type": "string"})),
+            Shape::Int32 => number("integer", "int32"),
+            Shape::Int64 => number("integer", "int64"),
+            Shape::Double => number("number", "double"),
+            Shape::Bytes => number("string", "byte"),
+            Shape::Time => self.named("meta/v1.Time", number("string", "date-time")),
+            Shape::MicroTime => self.named("meta/v1.MicroTime", number("string", "date-time")),
+            Shape::Quantity => self.named(
+                "io.k8s.apimachinery.pkg.api.resource.Quantity",
+                json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+            ),
             Shape::IntOrString => self.named(
                 "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
-                json!({"format": "int-or-string", "type": "string"}),
+                json!({"format": "int-or-string",
+                    "oneOf": [{"type": "integer"}, {"type": "string"}]}),
             ),
             Shape::Raw => self
                 .named("io.k8s.apimachinery.pkg.runtime.RawExtension", json!({"type": "object"})),
-            Shape::Fields => self
-                .named("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1", json!({"type": "object"})),
-            Shape::Json => json!({}),
+            Shape::Fields => self.named("meta/v1.FieldsV1", json!({"type": "object"})),
+            Shape::Json(name) => self.named(&format!("apiextensions/v1.{name}"), json!({})),
             Shape::Object(id) => {
                 self.add(*id);
-                json!({"allOf": [{"$ref": reference(self.schema.get(*id).name)}], "default": {}})
+                json!({"$ref": reference(self.schema.get(*id).name)})
             }
             Shape::List(inner) | Shape::Wrapped(inner) => {
-                json!({"type": "array", "items": self.shape(inner)})
+                json!({"type": "array", "items": self.entry(inner)})
             }
             Shape::Map(inner) => {
-                json!({"type": "object", "additionalProperties": self.shape(inner)})
+                json!({"type": "object", "additionalProperties": self.entry(inner)})
             }
         }
     }
 
-    fn named(&mut self, name: &str, entry: Value) -> Value {
-        self.out.entry(name).or_insert(entry);
-        json!({"allOf": [{"$ref": format!("#/components/schemas/{name}")}]})
+    /// What a list or map holds: never absent, thus with what Go has for nothing.
+    fn entry(&mut self, shape: &Shape) -> Value {
+        let mut entry = self.shape(shape);
+        match shape {
+            Shape::String => entry["default"] = "".into(),
+            Shape::Bool => entry["default"] = false.into(),
+            Shape::Int32 | Shape::Int64 | Shape::Double => entry["default"] = 0.into(),
+            Shape::Object(_) => entry["default"] = json!({}),
+            _ => {}
+        }
+        beside_reference(entry)
+    }
+
+    fn named(&mut self, name: &str, mut entry: Value) -> Value {
+        let full = if name.contains('/') { openapi_name(name) } else { name.to_owned() };
+        let reference = format!("#/components/schemas/{full}");
+        if !self.out.contains_key(&full) {
+            words::add_to(&mut entry, &full, None);
+            self.out.insert(full, entry);
+        }
+        json!({"$ref": reference})
+    }
+}
+
+/// A reference stands alone: what else is said makes it one part of a whole.
+fn beside_reference(mut schema: Value) -> Value {
+    let members = crate::object::members_mut(&mut schema);
+    if members.len() > 1
+        && let Some(reference) = members.remove("$ref")
+    {
+        members.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Limits, Store};
+
+    #[test]
+    fn schemas_are_as_upstream_has_them() {
+        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let mut document = document(&kinds_of(&kinds, "", "v1"));
+        let schemas = &mut document["components"]["schemas"];
+        let mut check = |path: &str, want: Value| {
+            let schema = schemas.pointer_mut(path).expect("a schema");
+            let text = schema.as_object_mut().and_then(|it| it.remove("description"));
+            assert!(text.is_some_and(|it| !it.is_null()), "{path} has no description");
+            assert_eq!(*schema, want, "{path}");
+        };
+        let port = "/io.k8s.api.core.v1.ContainerPort/properties";
+        check(
+            &format!("{port}/protocol"),
+            json!({"type": "string", "default": "TCP", "enum": ["SCTP", "TCP", "UDP"]}),
+        );
+        check(&format!("{port}/name"), json!({"type": "string"}));
+        let reference = |name: &str| json!({"$ref": format!("#/components/schemas/io.k8s.{name}")});
+        check(
+            "/io.k8s.api.core.v1.Container/properties/resources",
+            json!({"allOf": [reference("api.core.v1.ResourceRequirements")], "default": {}}),
+        );
+        check(
+            "/io.k8s.api.core.v1.Container/properties/command",
+            json!({"type": "array", "items": {"type": "string", "default": ""},
+                "x-kubernetes-list-type": "atomic"}),
+        );
+        let quantity = reference("apimachinery.pkg.api.resource.Quantity");
+        check(
+            "/io.k8s.api.core.v1.ResourceRequirements/properties/limits",
+            json!({"type": "object", "additionalProperties": quantity}),
+        );
+        check(
+            "/io.k8s.apimachinery.pkg.api.resource.Quantity",
+            json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+        );
     }
 }

@@ -95,8 +95,8 @@ pub enum Shape {
     Raw,
     /// A set of field paths (`FieldsV1`).
     Fields,
-    /// Any JSON (`apiextensions.JSON`).
-    Json,
+    /// Any JSON, by one of the names that `apiextensions` has for it.
+    Json(&'static str),
     Object(TypeId),
     List(Box<Shape>),
     Map(Box<Shape>),
@@ -236,8 +236,8 @@ fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Optio
     Some(field)
 }
 
-fn parse_shape(word: &str, by_name: &Map<&'static str, TypeId>) -> Option<Shape> {
-    let boxed = |rest| parse_shape(rest, by_name).map(Box::new);
+fn parse_shape(word: &'static str, by_name: &Map<&'static str, TypeId>) -> Option<Shape> {
+    let boxed = |rest: &'static str| parse_shape(rest, by_name).map(Box::new);
     Some(match word {
         "string" => Shape::String,
         "bool" => Shape::Bool,
@@ -252,9 +252,10 @@ fn parse_shape(word: &str, by_name: &Map<&'static str, TypeId>) -> Option<Shape>
         "intorstring" => Shape::IntOrString,
         "raw" => Shape::Raw,
         "fields" => Shape::Fields,
-        "json" => Shape::Json,
         _ => {
-            if let Some(rest) = word.strip_prefix("wrapped[]") {
+            if let Some(name) = word.strip_prefix("json:") {
+                Shape::Json(name)
+            } else if let Some(rest) = word.strip_prefix("wrapped[]") {
                 Shape::Wrapped(boxed(rest)?)
             } else if let Some(rest) = word.strip_prefix("[]") {
                 Shape::List(boxed(rest)?)

@@ -366,7 +366,7 @@ impl ApiServer {
             "/version" => Some(Answer::json(&discovery::version())),
             "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {
-                openapi::answer(&self.kinds(), path, request.headers())?
+                openapi::answer(&self.kinds(), request, self.now())?
             }
             _ => discovery::answer(&self.kinds(), path, request.headers()),
         };

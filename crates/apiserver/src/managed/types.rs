@@ -180,7 +180,7 @@ impl Types {
             Shape::Bool => BOOLEAN,
             Shape::Time | Shape::MicroTime | Shape::Quantity | Shape::IntOrString => ANY_SCALAR,
             Shape::Raw => UNTYPED,
-            Shape::Json => DEDUCED,
+            Shape::Json(_) => DEDUCED,
             Shape::Fields => {
                 let map = MapType { element: Some(DEDUCED), ..MapType::default() };
                 self.add(Atom { map: Some(map), ..Atom::default() })

@@ -9,7 +9,7 @@ pub fn document(parts: &[Value]) -> Value {
         for (name, schema) in members(&part["components"]["schemas"]) {
             // A type that several groups use has, in each, only the kinds of that group.
             match definitions.get_mut(name) {
-                None => drop(definitions.insert(name.clone(), converted(schema))),
+                None => drop(definitions.insert(name.clone(), named(name, schema))),
                 Some(known) => join_kinds(known, schema),
             }
         }
@@ -48,6 +48,15 @@ fn join_kinds(known: &mut Value, other: &Value) {
     }
 }
 
+/// A schema with a name. Version 2 has no word for what is a text or a number.
+fn named(name: &str, schema: &Value) -> Value {
+    let mut out = converted(schema);
+    if name.ends_with("resource.Quantity") || name.ends_with("intstr.IntOrString") {
+        out["type"] = "string".into();
+    }
+    out
+}
+
 /// A schema, with references as version 2 has them: alone, and below `definitions`.
 fn converted(schema: &Value) -> Value {
     match schema {
@@ -68,10 +77,13 @@ fn converted(schema: &Value) -> Value {
                             out.insert(name.clone(), converted(value));
                         }
                     }
-                    // Version 2 has neither.
-                    ("oneOf" | "anyOf" | "not" | "nullable", _) => {}
-                    ("default", _) if all.contains_key("allOf") => {}
-                    ("enum" | "default" | "example", _) => {
+                    ("properties", Value::Object(fields)) => {
+                        let fields = fields.iter().map(|(name, it)| (name.clone(), converted(it)));
+                        out.insert(name.clone(), fields.collect::<Map<_, _>>().into());
+                    }
+                    // Version 2 has neither; upstream leaves defaults out of it.
+                    ("oneOf" | "anyOf" | "not" | "nullable" | "default", _) => {}
+                    ("enum" | "example", _) => {
                         out.insert(name.clone(), value.clone());
                     }
                     _ => drop(out.insert(name.clone(), converted(value))),
@@ -185,14 +197,16 @@ mod tests {
         let schema = json!({"properties": {
             "a": {"allOf": [{"$ref": "#/components/schemas/x"}], "default": {}},
             "b": {"type": "array", "items": {"$ref": "#/components/schemas/x"}},
-            "c": {"type": "string", "nullable": true, "enum": ["oneOf"], "default": {"$ref": "y"}},
+            "c": {"type": "string", "nullable": true, "enum": ["oneOf"], "default": "y"},
+            "default": {"type": "string"},
         }});
         assert_eq!(
             converted(&schema),
             json!({"properties": {
                 "a": {"$ref": "#/definitions/x"},
                 "b": {"type": "array", "items": {"$ref": "#/definitions/x"}},
-                "c": {"type": "string", "enum": ["oneOf"], "default": {"$ref": "y"}},
+                "c": {"type": "string", "enum": ["oneOf"]},
+                "default": {"type": "string"},
             }})
         );
     }

@@ -152,7 +152,7 @@ fn value(cx: &Context<'_>, shape: &Shape, token: Token<'_>) -> Result<Value, Err
             let inner = Inner::of(cx, token)?;
             if inner.first == 1 { inner.text.into() } else { (inner.second as i32).into() }
         }
-        Shape::Raw | Shape::Json | Shape::Fields => {
+        Shape::Raw | Shape::Json(_) | Shape::Fields => {
             let inner = Inner::of(cx, token)?;
             serde_json::from_str(&inner.text).unwrap_or(Value::Null)
         }

@@ -123,7 +123,7 @@ fn one(schema: &Schema, number: u32, shape: &Shape, value: &Value, out: &mut Vec
             bytes_field(3, text.unwrap_or_default().as_bytes(), out);
             close_field(start, out);
         }
-        (Shape::Raw | Shape::Json | Shape::Fields, value) => {
+        (Shape::Raw | Shape::Json(_) | Shape::Fields, value) => {
             let start = open_field(number, out);
             bytes_field(1, value.to_string().as_bytes(), out);
             close_field(start, out);

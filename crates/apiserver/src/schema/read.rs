@@ -240,7 +240,7 @@ impl Reader<'_> {
                 Some(whole) if i32::try_from(whole).is_ok() => Ok(whole.into()),
                 _ => mismatch(&Value::Number(n), at),
             },
-            (Shape::Raw | Shape::Json, value) => Ok(value),
+            (Shape::Raw | Shape::Json(_), value) => Ok(value),
             (Shape::Fields, value @ Value::Object(_)) => Ok(value),
             (_, value) => mismatch(&value, at),
         }
@@ -364,7 +364,7 @@ fn go_type(schema: &Schema, shape: &Shape) -> String {
         Shape::IntOrString => "intstr.IntOrString".to_owned(),
         Shape::Raw => "runtime.RawExtension".to_owned(),
         Shape::Fields => "v1.FieldsV1".to_owned(),
-        Shape::Json => "v1.JSON".to_owned(),
+        Shape::Json(name) => format!("v1.{name}"),
         Shape::Object(id) => short_name(schema.get(*id).name).to_owned(),
         Shape::List(inner) | Shape::Wrapped(inner) => format!("[]{}", go_type(schema, inner)),
         Shape::Map(inner) => format!("map[string]{}", go_type(schema, inner)),
