@@ -1,7 +1,7 @@
 //! Changing objects by patches: JSON patch, merge patch, strategic merge patch, and what is applied.
 
 use http::Response;
-use json_patch::PatchOperation;
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 use super::apply::{self, Apply};
@@ -93,7 +93,8 @@ impl Patch {
     }
 }
 
-/// Carries out the operations of a JSON patch. Copies of copies double with each operation, so they are counted.
+/// Carries out the operations of a JSON patch as upstream's library does, where a member that is not there is null: it may be
+/// replaced, and passes for null in a test. Copies of copies double with each operation, so they are counted.
 fn carry_out(patch: &json_patch::Patch, value: &mut Value) -> Result<(), ApiError> {
     let refused = || {
         ApiError::unprocessable("the server rejected our request due to an error in our request")
@@ -106,9 +107,27 @@ fn carry_out(patch: &json_patch::Patch, value: &mut Value) -> Result<(), ApiErro
         if n_copied > COPIED_BYTES_MAX {
             return Err(refused());
         }
+        let operation = match operation {
+            PatchOperation::Replace(it) if is_absent(value, it.path.as_str()) => {
+                let (path, value) = (it.path.clone(), it.value.clone());
+                &PatchOperation::Add(AddOperation { path, value })
+            }
+            PatchOperation::Test(it)
+                if it.value.is_null() && is_absent(value, it.path.as_str()) =>
+            {
+                continue;
+            }
+            as_it_is => as_it_is,
+        };
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(|_| refused())?;
     }
     Ok(())
+}
+
+/// Whether a path names a member that an object does not have.
+fn is_absent(value: &Value, path: &str) -> bool {
+    let owner = path.rsplit_once('/').and_then(|(owner, _)| value.pointer(owner));
+    owner.is_some_and(Value::is_object) && value.pointer(path).is_none()
 }
 
 impl Call<'_> {
@@ -180,5 +199,32 @@ impl ApiServer {
             Ok(new)
         })?;
         self.rewritten_answer(call, rewritten, warnings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_null_to_a_json_patch() {
+        let check = |operations: Value, want: Option<Value>| {
+            let mut value = json!({"a": {"b": 1}, "l": [1]});
+            let patch: json_patch::Patch = serde_json::from_value(operations).expect("a patch");
+            let done = apply_json(&mut value, &patch).is_ok();
+            assert_eq!(done.then_some(value), want, "{patch}");
+        };
+        let replace = |path: &str| json!([{"op": "replace", "path": path, "value": {"x": 1}}]);
+        check(replace("/a/b"), Some(json!({"a": {"b": {"x": 1}}, "l": [1]})));
+        check(replace("/a/c~1d"), Some(json!({"a": {"b": 1, "c/d": {"x": 1}}, "l": [1]})));
+        check(replace("/c/d"), None);
+        check(replace("/l/1"), None);
+        check(json!([{"op": "remove", "path": "/c"}]), None);
+        let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
+        check(test("/c", Value::Null), Some(json!({"a": {"b": 1}, "l": [1]})));
+        check(test("/c", json!(1)), None);
+        check(test("/c/d", Value::Null), None);
     }
 }
