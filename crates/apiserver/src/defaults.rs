@@ -152,6 +152,7 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
             set(it, "seLinuxMount", false);
             set(it, "volumeLifecycleModes", json!(["Persistent"]));
         }
+        "autoscaling/v2.HorizontalPodAutoscalerSpec" => autoscaler(it),
         "scheduling/v1.PriorityClass" => set(it, "preemptionPolicy", "PreemptLowerPriority"),
         "rbac/v1.RoleRef" => set(it, "apiGroup", "rbac.authorization.k8s.io"),
         "rbac/v1.Subject" if matches!(text(it, "kind"), "User" | "Group") => {
@@ -383,6 +384,24 @@ fn stateful_set(spec: &mut Map<String, Value>) {
     set(spec, "revisionHistoryLimit", 10);
 }
 
+fn autoscaler(spec: &mut Map<String, Value>) {
+    set(spec, "minReplicas", 1);
+    if spec.get("metrics").is_none_or(|it| entries(it).is_empty()) {
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
+        spec.insert("metrics".to_owned(), json!([metric]));
+    }
+    let Some(Value::Object(behavior)) = spec.get_mut("behavior") else { return };
+    let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+    let up = json!([{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]);
+    set(inner(behavior, "scaleUp"), "stabilizationWindowSeconds", 0);
+    for (rules, policies) in [("scaleUp", up), ("scaleDown", json!([percent]))] {
+        let rules = inner(behavior, rules);
+        set(rules, "selectPolicy", "Max");
+        set(rules, "policies", policies);
+    }
+}
+
 fn job(it: &mut Map<String, Value>) {
     let spec = inner(it, "spec");
     if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
@@ -402,6 +421,18 @@ fn job(it: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn autoscalers() {
+        let mut spec = json!({"behavior": {"scaleUp": {"policies": []}}});
+        autoscaler(members_mut(&mut spec));
+        assert_eq!(spec["minReplicas"], 1);
+        assert_eq!(spec["metrics"][0]["resource"]["target"]["averageUtilization"], 80);
+        let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+        let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": []});
+        let down = json!({"selectPolicy": "Max", "policies": [percent]});
+        assert_eq!(spec["behavior"], json!({"scaleUp": up, "scaleDown": down}));
+    }
 
     #[test]
     fn tags() {
