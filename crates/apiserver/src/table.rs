@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::custom::table as custom_table;
+use crate::event;
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::server::partial_metadata;
@@ -51,7 +52,12 @@ impl Include {
 pub fn row(kind: &Kind, object: &Value, now: Timestamp, include: Include) -> Value {
     let cells: Vec<Value> = match kind.custom() {
         Some(custom) => custom_table::cells(&custom.columns, object, now),
-        None => columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect(),
+        None => {
+            // Events have one table in both of their forms.
+            let other = event::is_other(kind).then(|| event::stored(kind, object.clone()));
+            let object = other.as_ref().unwrap_or(object);
+            columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect()
+        }
     };
     let object = match include {
         Include::Nothing => Value::Null,

@@ -2,6 +2,7 @@
 //! nodes, services, priority classes, roles and bindings.
 
 mod affinity;
+mod event;
 mod pod;
 mod rbac;
 pub(crate) mod text;
@@ -37,6 +38,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("batch", "cronjobs") => cron_job(spec, &mut causes),
         ("", "nodes") => node(spec, &mut causes),
         ("", "services") => service(spec, &mut causes),
+        ("" | "events.k8s.io", "events") => event::create(kind, value, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             causes.extend(check::create(value));
@@ -67,9 +69,11 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         causes.extend(check::update(old, new));
         return causes;
     }
-    let mut causes = create(kind, new);
+    let is_event = kind.resource == "events";
+    let mut causes = if is_event { metadata(kind, new) } else { create(kind, new) };
     finalizers(old, new, &mut causes);
     match (kind.group, kind.resource) {
+        _ if is_event => event::update(kind, old, new, &mut causes),
         ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
         ("apps", "deployments" | "replicasets" | "daemonsets") => {
             fixed("spec.selector", old, new, &mut causes)

@@ -279,10 +279,7 @@ const EVENT: &[Column] = &[
     text("Object", |it, _| event_object(it).into()),
     wide("Subobject", |it, _| or_empty(&it["involvedObject"]["fieldPath"])),
     wide("Source", |it, _| event_source(it).into()),
-    text("Message", |it, _| {
-        let message = it["message"].as_str().or(it["note"].as_str()).unwrap_or_default();
-        message.trim().into()
-    }),
+    text("Message", |it, _| it["message"].as_str().unwrap_or_default().trim().into()),
     wide("First Seen", |it, now| event_times(it, now).0.into()),
     wide("Count", |it, _| {
         let series = it["series"]["count"].as_i64();
@@ -534,7 +531,7 @@ fn job_duration(job: &Value, now: Timestamp) -> String {
 }
 
 fn event_object(event: &Value) -> String {
-    let object = event.get("involvedObject").unwrap_or(&event["regarding"]);
+    let object = &event["involvedObject"];
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
     match object["name"].as_str() {
         Some(name) if !name.is_empty() => format!("{kind}/{name}"),
