@@ -35,6 +35,11 @@ impl ApiServer {
                 "description": description});
             self.make("scheduling.k8s.io", "priorityclasses", "", class)?;
         }
+        // Since when uses of tokens that are secrets would be noted; a controller asks. There are none here.
+        let since = self.now().strftime("%Y-%m-%d").to_string();
+        let name = "kube-apiserver-legacy-service-account-token-tracking";
+        let tracking = json!({"metadata": {"name": name}, "data": {"since": since}});
+        self.make("", "configmaps", "kube-system", tracking)?;
         for made in crate::authorize::bootstrap() {
             self.make(crate::authorize::GROUP, made.resource, made.namespace, made.value)?;
         }
