@@ -1,9 +1,9 @@
-//! `cargo xtask e2e churn`: a day of changes in a minute, on an embedded API server that goes wrong on purpose, and two
-//! informers that must come to believe what is true: our own and client-go's.
+//! `cargo xtask e2e churn`: a day of changes in a minute, on an embedded API server that goes wrong on purpose, and three who
+//! must come to believe what is true: our informer, client-go's, and controllers on kube-rs, which also must have seen to each object's
+//! last change.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use super::folder::Folder;
 use super::programs::{self, Program};
 
-/// Let two informers follow a day of changes on a server that goes wrong.
+/// Let informers and a controller follow a day of changes on a server that goes wrong.
 #[derive(Parser)]
 pub struct Args {
     /// Changes in the day.
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// Whoever does not make the changes meets them.
-const FAULTS: &str = "userAgents=client-go-informer|follower,latency=0.1,latencyMs=20,throttle=0.05,error=0.1,drop=0.1,cut=0.8,cutBytes=400000,expire=0.2,late=0.1,lateMs=50";
+const FAULTS: &str = "userAgents=client-go-informer|kube-rs-reconciler|follower,latency=0.1,latencyMs=20,throttle=0.05,error=0.1,drop=0.1,cut=0.8,cutBytes=400000,expire=0.2,late=0.1,lateMs=50";
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const NODES: &str = "/api/v1/nodes";
@@ -53,7 +53,7 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 type Objects = BTreeMap<String, String>;
 
 pub async fn run(args: &Args) -> Result<bool> {
-    programs::build(&[Program::Informer])?;
+    programs::build(&[Program::Informer, Program::Reconciler])?;
     let passed_ms = Arc::new(AtomicI64::new(0));
     let clock = Arc::clone(&passed_ms);
     let server = ApiServer::new(Options {
@@ -77,7 +77,10 @@ pub async fn run(args: &Args) -> Result<bool> {
         "users": [{"name": "u", "user": {"token": "none"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
     std::fs::write(&kubeconfig, text.to_string()).context("writing the kubeconfig")?;
-    let mut theirs = Theirs::start(&kubeconfig)?;
+    let mut theirs = vec![
+        Theirs::start(Program::Informer, format!("--kubeconfig={}", kubeconfig.display()))?,
+        Theirs::start(Program::Reconciler, kubeconfig.display().to_string())?,
+    ];
     let mut ours = Ours::start(kubeconfig, args.seed).await?;
 
     let mut day = Day { server, rng: Rng::new(args.seed), n_made: 0, pods: Vec::new() };
@@ -88,35 +91,35 @@ pub async fn run(args: &Args) -> Result<bool> {
         // The sockets have the same thread.
         tokio::task::yield_now().await;
     }
-    let truth = day.truth().await?;
     let mut behind = String::new();
     let caught_up = tokio::time::timeout(CATCH_UP, async {
         loop {
             ours.listen()?;
-            theirs = tokio::task::spawn_blocking(move || theirs.ask().map(|()| theirs)).await??;
-            if ours.objects == truth && theirs.objects == truth {
-                return anyhow::Ok(theirs);
+            theirs = tokio::task::spawn_blocking(move || all_asked(theirs)).await??;
+            let (truth, n_unseen) = day.truth().await?;
+            let wrong = theirs.iter().map(|it| (it.program.name(), differing(&it.objects, &truth)));
+            let wrong = [("ours", differing(&ours.objects, &truth))].into_iter().chain(wrong);
+            let wrong: Vec<String> =
+                wrong.filter(|(_, n)| *n > 0).map(|(who, n)| format!("{who} about {n}")).collect();
+            if wrong.is_empty() && n_unseen == 0 {
+                return anyhow::Ok((truth.len(), theirs));
             }
-            let (n_ours, n_theirs) =
-                (differing(&ours.objects, &truth), differing(&theirs.objects, &truth));
-            behind = format!("ours is wrong about {n_ours} objects, client-go's about {n_theirs}");
+            behind = format!("wrong: {wrong:?}; changes the reconciler did not see to: {n_unseen}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });
-    let Ok(theirs) = caught_up.await else { bail!("after {} s {behind}", CATCH_UP.as_secs()) };
-    let theirs = theirs?;
+    let Ok(caught_up) = caught_up.await else { bail!("after {} s {behind}", CATCH_UP.as_secs()) };
+    let (n_objects, theirs) = caught_up?;
     let n_failures: u64 = ours.following.counts().map(|(_, counts)| counts.n_failures).sum();
-    println!(
-        "{} changes, {} objects left; ours: {} changes told, {n_failures} failures lived through; client-go's: {} told, {} complaints",
-        args.changes,
-        truth.len(),
-        ours.n_told,
-        theirs.n_told,
-        theirs.complaints.len()
-    );
-    theirs.complaints.iter().take(20).for_each(|it| println!("  {it}"));
+    println!("{} changes, {n_objects} objects left", args.changes);
+    println!("ours: told {} times, {n_failures} failures lived through", ours.n_told);
+    for one in &theirs {
+        let (name, n) = (one.program.name(), one.complaints.len());
+        println!("{name}: told {} times, {n} complaints", one.n_told);
+        one.complaints.iter().take(20).for_each(|it| println!("  {it}"));
+    }
     drop(folder.removed());
-    Ok(theirs.complaints.is_empty() && n_failures > 0)
+    Ok(theirs.iter().all(|it| it.complaints.is_empty()) && n_failures > 0)
 }
 
 /// How many objects only one of the two has, or has otherwise.
@@ -190,17 +193,21 @@ impl Day {
         Ok(serde_json::from_slice(&body)?)
     }
 
-    async fn truth(&self) -> Result<Objects> {
-        let mut all = Objects::new();
+    /// What there is, and how many objects do not say that the reconciler has seen their last change.
+    async fn truth(&self) -> Result<(Objects, usize)> {
+        let (mut all, mut n_unseen) = (Objects::new(), 0);
         for (resource, path) in [("pods", PODS), ("nodes", NODES)] {
             let list = self.ask(Method::GET, path, &Value::Null).await?;
             for object in list["items"].as_array().context("a list has items")? {
-                let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+                let metadata = &object["metadata"];
+                let text = |field: &str| metadata[field].as_str().unwrap_or_default();
                 let key = format!("{resource}/{}/{}", text("namespace"), text("name"));
                 all.insert(key, text("uid").to_owned());
+                n_unseen +=
+                    usize::from(metadata["labels"]["nth"] != metadata["annotations"]["seen"]);
             }
         }
-        Ok(all)
+        Ok((all, n_unseen))
     }
 }
 
@@ -260,8 +267,9 @@ impl Ours {
     }
 }
 
-/// client-go's informer, a process that answers each line with what it believes.
+/// A process that answers each line with what it believes.
 struct Theirs {
+    program: Program,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -271,22 +279,26 @@ struct Theirs {
 }
 
 impl Theirs {
-    fn start(kubeconfig: &Path) -> Result<Theirs> {
-        let mut command = Command::new(Program::Informer.path()?);
-        command.arg(format!("--kubeconfig={}", kubeconfig.display()));
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = child.spawn().context("starting client-go's informer")?;
+    fn start(program: Program, argument: String) -> Result<Theirs> {
+        let mut command = Command::new(program.path()?);
+        command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let name = program.name();
+        let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
         let input = child.stdin.take().context("its input")?;
         let output = BufReader::new(child.stdout.take().context("its output")?);
-        let objects = Objects::new();
-        Ok(Theirs { child, input, output, objects, complaints: Vec::new(), n_told: 0 })
+        let (objects, complaints) = (Objects::new(), Vec::new());
+        Ok(Theirs { program, child, input, output, objects, complaints, n_told: 0 })
     }
 
     fn ask(&mut self) -> Result<()> {
+        let name = self.program.name();
+        self.input.write_all(b"?\n").with_context(|| format!("asking {name}"))?;
         let mut line = String::new();
-        self.input.write_all(b"?\n").context("asking client-go's informer")?;
-        self.output.read_line(&mut line).context("reading its answer")?;
-        let told: Value = serde_json::from_str(&line).context("reading its answer")?;
+        self.output
+            .read_line(&mut line)
+            .with_context(|| format!("reading the answer of {name}"))?;
+        let told: Value =
+            serde_json::from_str(&line).with_context(|| format!("{name} says {line:?}"))?;
         let objects = told["objects"].as_object().context("it tells objects")?.iter();
         let uid = |text: &Value| text.as_str()?.split(' ').next().map(str::to_owned);
         self.objects = objects.filter_map(|(key, it)| Some((key.clone(), uid(it)?))).collect();
@@ -303,4 +315,9 @@ impl Drop for Theirs {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn all_asked(mut all: Vec<Theirs>) -> Result<Vec<Theirs>> {
+    all.iter_mut().try_for_each(Theirs::ask)?;
+    Ok(all)
 }

@@ -18,17 +18,20 @@ pub enum Program {
     Kubectl,
     /// Ours: client-go's informers, which tell what they believe.
     Informer,
+    /// Ours: kube-rs' controllers, which write what they have seen into objects, and tell what they believe.
+    Reconciler,
 }
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 6] = [
+    pub const ALL: [Program; 7] = [
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeScheduler,
         Program::KubeControllerManager,
         Program::Kubectl,
         Program::Informer,
+        Program::Reconciler,
     ];
 
     /// The name of the binary.
@@ -40,6 +43,7 @@ impl Program {
             Program::KubeControllerManager => "kube-controller-manager",
             Program::Kubectl => "kubectl",
             Program::Informer => "informer",
+            Program::Reconciler => "reconciler",
         }
     }
 
@@ -53,8 +57,23 @@ impl Program {
         let conformance = conformance()?;
         Ok(match self {
             Program::Etcd => (conformance.join("etcd"), ".".to_owned()),
+            Program::Reconciler => (conformance.join("reconciler"), ".".to_owned()),
             _ => (conformance, format!("./cmd/{}", self.name())),
         })
+    }
+
+    /// The files that it is built from.
+    fn files(self) -> Result<Vec<PathBuf>> {
+        let (module, package) = self.source()?;
+        Ok(match self {
+            Program::Reconciler => {
+                ["Cargo.toml", "Cargo.lock", "src/main.rs"].map(|it| module.join(it))
+            }
+            _ => {
+                [module.join("go.mod"), module.join("go.sum"), module.join(package).join("main.go")]
+            }
+        }
+        .to_vec())
     }
 }
 
@@ -98,19 +117,37 @@ pub fn build(programs: &[Program]) -> Result<()> {
             stale.push(program);
         }
     }
+    if stale.contains(&Program::Reconciler) {
+        build_reconciler()?;
+        stale.retain(|&program| program != Program::Reconciler);
+    }
     let (etcd, kubernetes): (Vec<_>, Vec<_>) =
         stale.into_iter().partition(|&program| program == Program::Etcd);
     build_together(&etcd)?;
     build_together(&kubernetes)
 }
 
+/// It is a workspace of its own, since nothing else needs kube's runtime.
+fn build_reconciler() -> Result<()> {
+    let (folder, _) = Program::Reconciler.source()?;
+    let built = folder.join("target");
+    eprintln!("building reconciler (some minutes the first time)");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--locked", "--target-dir"]).arg(&built).current_dir(&folder);
+    if !cargo.status().context("running cargo")?.success() {
+        bail!("building in {} failed", folder.display());
+    }
+    let name = Program::Reconciler.name();
+    std::fs::create_dir_all(conformance()?.join("bin")).context("making conformance/bin")?;
+    std::fs::copy(built.join("debug").join(name), Program::Reconciler.path()?)
+        .with_context(|| format!("copying {name}"))
+        .map(drop)
+}
+
 fn is_fresh(program: Program) -> Result<bool> {
     let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-    let (module, package) = program.source()?;
     let Some(built) = changed(&program.path()?) else { return Ok(false) };
-    let sources =
-        [module.join("go.mod"), module.join("go.sum"), module.join(package).join("main.go")];
-    Ok(sources.iter().all(|source| changed(source) <= Some(built)))
+    Ok(program.files()?.iter().all(|source| changed(source) <= Some(built)))
 }
 
 /// One call of go for all programs of a module: they share most of their packages.
