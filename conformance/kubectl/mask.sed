@@ -6,6 +6,7 @@ s/^(    targetPort): [0-9]{4,5}$/\1: PORT/
 s/resourceVersion: "?[0-9]+"?/resourceVersion: RV/g
 s/"resourceVersion": ?"[0-9]+"/"resourceVersion":"RV"/g
 s/current: [0-9]+/current: N/
+s/(ExternalName +<none>|CLUSTER-IP|10\.96\.[0-9]+\.[0-9]+) {2,}/\1 /g
 s/10\.96\.[0-9]+\.[0-9]+/IP/g
 s/\b[0-9]+m?[0-9]*s\b( *)/AGE /g
 s/3[0-2][0-9]{3}\b/NP/g

@@ -12,8 +12,10 @@ mod drain;
 mod extender;
 mod gang;
 mod gpushare;
+mod guests;
 mod histories;
 mod kill_writes;
+mod kubectl;
 mod rbac;
 mod record;
 mod replicas;
@@ -63,12 +65,14 @@ enum What {
     ControlPlane(Stay),
     /// Two schedulers on one cluster, each with its own pods, for the same nodes.
     Beside(beside::Args),
-    /// Let two informers follow a day of changes on a server that goes wrong.
+    /// Let informers and a controller follow a day of changes on a server that goes wrong.
     Churn(churn::Args),
     /// Play the same cases on a real API server and on the embedded one.
     Conformance(conformance::Args),
     /// Kill an embedded API server again and again while clients write, and check what is left.
     KillWrites(kill_writes::Args),
+    /// The same calls of kubectl to a real API server and to the embedded one, compared.
+    Kubectl(kubectl::Args),
     /// The small controllers beside kube-controller-manager.
     Controllers(controllers::Args),
     /// Bind pods that wait already, and measure it.
@@ -85,6 +89,8 @@ enum What {
     Gpushare(gpushare::Args),
     /// What kube-apiserver with etcd and the embedded API server do in a second, side by side.
     Servers(servers::Args),
+    /// The real kube-scheduler and kube-controller-manager on the embedded API server.
+    Guests(guests::Args),
     /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
     Rbac(rbac::Args),
     /// The example sample-plugin with the rights and the configuration of its own manifest.
@@ -137,6 +143,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Churn(args) => churn::run(args).await,
         What::Conformance(args) => conformance::run(args).await,
         What::KillWrites(args) => kill_writes::run(args).await,
+        What::Kubectl(args) => kubectl::run(args).await,
         What::Controllers(args) => controllers::run(args).await,
         What::Drain(args) => drain::run(args).await,
         What::Replicas(args) => replicas::run(args).await,
@@ -145,6 +152,7 @@ async fn dispatch(what: &What) -> Result<bool> {
         What::Gang(args) => gang::run(args).await,
         What::Gpushare(args) => gpushare::run(args).await,
         What::Servers(args) => servers::run(args).await,
+        What::Guests(args) => guests::run(args).await,
         What::Rbac(args) => rbac::run(args).await,
         What::SamplePlugin(args) => sample_plugin::run(args).await,
     }
