@@ -199,7 +199,8 @@ impl Look<'_> {
         writes.again_in(next.duration_since(self.now).unsigned_abs() + SLACK);
         let Some((due, n_missed)) = self.due(&schedule, &zone) else { return };
         let name = self.job_name(due);
-        let is_late = self.deadline().is_some_and(|deadline| due + deadline < self.now);
+        let until = self.deadline().and_then(|deadline| due.checked_add(deadline).ok());
+        let is_late = until.is_some_and(|until| until < self.now);
         if is_late || is_taken(&name) {
             return;
         }

@@ -142,7 +142,7 @@ fn expected(
                 scale(owner).ok_or_else(|| format!("found no controllers for pod \"{name}\""))?;
             sizes.insert(uid, size);
         }
-        Ok::<i32, String>(sizes.values().sum())
+        Ok::<i32, String>(sizes.values().fold(0, |sum, size| sum.saturating_add(*size)))
     };
     Ok(match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {

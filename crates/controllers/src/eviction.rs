@@ -97,7 +97,7 @@ impl Controller for Evictions {
             Stay::Orphan => QUARANTINE,
         };
         let since = *self.since.entry(key.clone()).or_insert(now);
-        let left = allowed - now.duration_since(since);
+        let left = allowed.saturating_sub(now.duration_since(since));
         if left.is_positive() {
             writes.again_in(left.unsigned_abs());
         } else {

@@ -450,14 +450,14 @@ impl<'a> Look<'a> {
             let init = status.init_container_statuses.iter().flatten();
             init.chain(status.container_statuses.iter().flatten())
         });
-        let restarts: i32 = statuses.map(|one| one.restart_count).sum();
-        if limit == 0 { restarts > 0 } else { restarts >= limit }
+        let restarts: i64 = statuses.map(|one| i64::from(one.restart_count)).sum();
+        if limit == 0 { restarts > 0 } else { restarts >= i64::from(limit) }
     }
 
     fn until_deadline(&self) -> Option<SignedDuration> {
         let allowed = self.spec.active_deadline_seconds.filter(|_| !self.is_suspended())?;
         let passed = self.now.duration_since(self.status.start_time.as_ref()?.0);
-        Some(SignedDuration::from_secs(allowed) - passed)
+        Some(SignedDuration::from_secs(allowed).saturating_sub(passed))
     }
 
     fn mark_suspension(&mut self, writes: &mut Writes) {

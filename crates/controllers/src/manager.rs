@@ -46,7 +46,7 @@ pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{Namespace, Pod};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::kind::{Key, Kind};
@@ -111,5 +111,68 @@ mod tests {
         bench.wait(20);
         assert_eq!(bench.list::<Pod>().len(), 0);
         assert!(bench.get::<Namespace>("", "x").is_none());
+    }
+
+    /// The largest numbers that the API server takes.
+    #[test]
+    fn no_number_is_too_large() {
+        let mut bench = bench(all(Options::default()));
+        let (int, long) = (i32::MAX, i64::MAX);
+        let labels = json!({"app": "a"});
+        let pod = |policy: &str| {
+            json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": policy,
+            "terminationGracePeriodSeconds": long, "containers": [{"name": "c", "image": "i"}]}})
+        };
+        let set = |more: Value| {
+            let mut spec = json!({"replicas": 1, "minReadySeconds": int - 1, "revisionHistoryLimit": int,
+                "selector": {"matchLabels": labels}, "template": pod("Always")});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let job = json!({"activeDeadlineSeconds": long, "backoffLimit": int, "parallelism": 1, "completions": int,
+            "ttlSecondsAfterFinished": int, "template": pod("Never")});
+        bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+            "spec": {"taints": [{"key": "k", "effect": "NoExecute"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+        let tolerations = json!([{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": long}]);
+        let patient = json!({"nodeName": "n", "tolerations": tolerations,
+            "terminationGracePeriodSeconds": long, "containers": [{"name": "c", "image": "i"}]});
+        for (version, kind, spec) in [
+            ("v1", "Pod", patient),
+            ("apps/v1", "Deployment", set(json!({"progressDeadlineSeconds": int}))),
+            (
+                "apps/v1",
+                "ReplicaSet",
+                json!({"replicas": 0, "minReadySeconds": int,
+                "selector": {"matchLabels": labels}, "template": pod("Always")}),
+            ),
+            (
+                "apps/v1",
+                "StatefulSet",
+                set(json!({"ordinals": {"start": int}, "serviceName": "s"})),
+            ),
+            ("batch/v1", "Job", job.clone()),
+            (
+                "batch/v1",
+                "CronJob",
+                json!({"schedule": "* * * * *", "startingDeadlineSeconds": long,
+                "successfulJobsHistoryLimit": int, "jobTemplate": {"spec": job}}),
+            ),
+            (
+                "policy/v1",
+                "PodDisruptionBudget",
+                json!({"minAvailable": int, "selector": {"matchLabels": labels}}),
+            ),
+        ] {
+            let name = kind.to_lowercase();
+            bench.create(json!({"apiVersion": version, "kind": kind,
+                "metadata": {"name": name, "namespace": "default"}, "spec": spec}));
+        }
+        bench.wait(200);
+        for kind in [Kind::Pod, Kind::Deployment, Kind::Job, Kind::CronJob, Kind::StatefulSet] {
+            bench.delete(kind, &format!("{kind:?}").to_lowercase());
+        }
+        bench.wait(60);
+        assert_eq!(bench.stats().n_panics, 0);
     }
 }
