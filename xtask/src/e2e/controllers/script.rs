@@ -1,11 +1,13 @@
 //! What is done to the cluster: calls of kubectl, one step after the other.
 
+mod manifests;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Story, list, summary};
 use crate::e2e::api::Api;
@@ -16,9 +18,9 @@ const QUIET: Duration = Duration::from_secs(4);
 /// At most so long.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The steps: a name, and the arguments of each call.
+/// The steps: a name, and the arguments of each call. A file has the name of its manifests.
 const STEPS: &[(&str, &[&str])] = &[
-    ("create", &["apply --validate=false -f FILE"]),
+    ("create", &["apply --validate=false -f first.json"]),
     ("scale", &["scale deployment/web --replicas=5", "scale statefulset/db --replicas=3"]),
     (
         "update",
@@ -48,6 +50,20 @@ const STEPS: &[(&str, &[&str])] = &[
     ("taint", &["taint nodes node-1 a=b:NoExecute"]),
     ("untaint", &["taint nodes node-1 a-"]),
     ("shrink", &["scale deployment/web --replicas=1", "scale statefulset/db --replicas=1"]),
+    // Once, whenever the minute begins.
+    (
+        "tick",
+        &[
+            "apply --validate=false -f tick.json",
+            "wait --for=jsonpath={.status.lastSuccessfulTime} --timeout=120s cronjob/tick",
+            "patch cronjob/tick -p {\"spec\":{\"suspend\":true}}",
+        ],
+    ),
+    ("untick", &["delete cronjob/tick --wait=false"]),
+    ("late claim", &["apply --validate=false -f late.json"]),
+    ("first consumer", &["apply --validate=false -f consumer.json"]),
+    ("claim in use", &["delete pvc/late --wait=false"]),
+    ("claim out of use", &["delete pod/consumer --wait=false"]),
     ("suspend", &["patch job/slow -p {\"spec\":{\"suspend\":true}}"]),
     ("orphan", &["delete deployment/web --cascade=orphan --wait=false"]),
     ("foreground", &["delete daemonset/log --cascade=foreground --wait=false"]),
@@ -59,22 +75,34 @@ const STEPS: &[(&str, &[&str])] = &[
             "delete statefulset/db --wait=false",
         ],
     ),
+    (
+        "custom",
+        &[
+            "apply -f definition.json",
+            "wait --for=condition=Established --timeout=30s crd/notes.e2e.loadmaster.io",
+            "apply -f note.json",
+        ],
+    ),
     ("namespace", &["delete namespace/play --wait=false"]),
+    ("let go", &["patch note/held --type=merge -p {\"metadata\":{\"finalizers\":null}}"]),
 ];
 
 /// Makes the steps and notes what each comes to.
 pub(super) async fn play(api: &Api, kubeconfig: &Path, folder: &Path) -> Result<Story> {
-    let file = folder.join("objects.json");
-    std::fs::write(&file, list(&objects()))
-        .with_context(|| format!("writing {}", file.display()))?;
+    for (name, items) in manifests::files() {
+        let file = folder.join(name);
+        std::fs::write(&file, list(&items))
+            .with_context(|| format!("writing {}", file.display()))?;
+    }
     kubectl(kubeconfig, &["create", "namespace", "play"]).await?;
     until_nodes_are_ready(api).await?;
     let mut story = Story::new();
     for (name, calls) in STEPS {
         for call in *calls {
-            let file = file.display().to_string();
-            let words: Vec<String> =
-                call.split(' ').map(|word| word.replace("FILE", &file)).collect();
+            let is_file = |word: &str| word.ends_with(".json");
+            let path = |word: &str| folder.join(word).display().to_string();
+            let word = |word: &str| if is_file(word) { path(word) } else { word.to_owned() };
+            let words: Vec<String> = call.split(' ').map(word).collect();
             let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
             words.push("--namespace=play");
             kubectl(kubeconfig, &words).await.with_context(|| (*name).to_owned())?;
@@ -128,58 +156,4 @@ async fn settled(api: &Api) -> Result<std::collections::BTreeSet<String>> {
         last = next;
     }
     Ok(last)
-}
-
-fn objects() -> Vec<Value> {
-    let object = |version: &str, kind: &str, name: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec});
-    let pod = |more: Value| {
-        let mut spec = json!({"containers": [{"name": "c", "image": "v1"}], "terminationGracePeriodSeconds": 0});
-        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
-            spec.extend(more.clone());
-        }
-        spec
-    };
-    let template =
-        |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": pod(json!({}))});
-    let selector = |app: &str| json!({"matchLabels": {"app": app}});
-    let job = |more: Value| {
-        let soon = json!({"annotations": {"loadmaster.io/run-seconds": "1"}});
-        let pod = pod(json!({"restartPolicy": "Never"}));
-        let mut spec = json!({"template": {"metadata": soon, "spec": pod}});
-        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
-            spec.extend(more.clone());
-        }
-        spec
-    };
-    let size = json!({"requests": {"storage": "1Gi"}});
-    let claim =
-        json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "disks", "resources": size});
-    let volume = |i: u32| {
-        object(
-            "v1",
-            "PersistentVolume",
-            &format!("disk-{i}"),
-            json!({"accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": format!("{}Gi", i + 1)}, "storageClassName": "disks",
-            "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/tmp"}}),
-        )
-    };
-    let mut slow = job(json!({"parallelism": 2, "completions": 2}));
-    slow["template"]["metadata"] = json!({"annotations": {"loadmaster.io/run-seconds": "3600"}});
-    let mut all: Vec<Value> = (0..4).map(volume).collect();
-    all.extend([
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "disks"},
-            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"}),
-        object("v1", "PersistentVolumeClaim", "alone", claim.clone()),
-        object("apps/v1", "Deployment", "web", json!({"replicas": 3, "selector": selector("web"), "template": template("web")})),
-        object("apps/v1", "StatefulSet", "db", json!({"replicas": 2, "serviceName": "db", "selector": selector("db"),
-            "template": template("db"), "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}]})),
-        object("apps/v1", "DaemonSet", "log", json!({"selector": selector("log"), "template": template("log")})),
-        object("batch/v1", "Job", "sum", job(json!({"completions": 3, "parallelism": 2}))),
-        object("batch/v1", "Job", "each", job(json!({"completions": 4, "parallelism": 2, "completionMode": "Indexed"}))),
-        object("batch/v1", "Job", "slow", slow),
-        object("policy/v1", "PodDisruptionBudget", "web", json!({"maxUnavailable": 1, "selector": selector("web")})),
-        object("policy/v1", "PodDisruptionBudget", "db", json!({"minAvailable": "50%", "selector": selector("db")})),
-    ]);
-    all
 }
