@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -37,7 +37,7 @@ pub fn run() -> Result<bool> {
     let mut said = String::new();
     for command in &page.commands {
         println!("$ {command}");
-        let output = Command::new("sh")
+        let output = crate::command("sh")
             .args(["-c", command])
             .current_dir(&home)
             .env("CARGO_TARGET_DIR", &target)

@@ -9,7 +9,7 @@ mod scenarios;
 mod twin;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -69,9 +69,22 @@ fn root() -> Result<PathBuf> {
     Ok(here.parent().map(PathBuf::from).unwrap_or(here))
 }
 
+/// A program that does not know that cargo started us: what cargo tells us of ourselves would look to build scripts under it as if
+/// everything were new.
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// In a process of its own, so that peak memory is that of the workload alone.
 fn perf(name: Option<&str>) -> Result<bool> {
-    let mut cargo = std::process::Command::new("cargo");
+    let mut cargo = command("cargo");
     cargo.args(["run", "--release", "--quiet", "--package", "loadmaster-perf", "--"]).args(name);
     Ok(cargo.status()?.success())
 }

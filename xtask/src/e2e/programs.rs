@@ -80,7 +80,7 @@ impl Program {
 /// Builds examples of ours; the folder in which they are.
 pub fn examples(names: &[&str]) -> Result<PathBuf> {
     let folder = folder()?;
-    let mut cargo = Command::new("cargo");
+    let mut cargo = crate::command("cargo");
     // With the features of the workspace, as its tests were built.
     cargo.args(["build", "--workspace"]).args(names.iter().flat_map(|name| ["--bin", name]));
     if folder.ends_with("release") {
@@ -132,7 +132,7 @@ fn build_reconciler() -> Result<()> {
     let (folder, _) = Program::Reconciler.source()?;
     let built = folder.join("target");
     eprintln!("building reconciler (some minutes the first time)");
-    let mut cargo = Command::new("cargo");
+    let mut cargo = crate::command("cargo");
     cargo.args(["build", "--locked", "--target-dir"]).arg(&built).current_dir(&folder);
     if !cargo.status().context("running cargo")?.success() {
         bail!("building in {} failed", folder.display());
