@@ -282,6 +282,7 @@ const RESOURCES: &[(&str, &str)] = &[
         "/apis/resource.k8s.io/v1",
         "*deviceclasses resourceclaims resourceclaimtemplates *resourceslices",
     ),
+    ("/apis/certificates.k8s.io/v1", "*certificatesigningrequests"),
     ("/apis/apiextensions.k8s.io/v1", "*customresourcedefinitions"),
     // Of a definition that the case makes.
     ("/apis/$ns.example.com/v1", "crews"),

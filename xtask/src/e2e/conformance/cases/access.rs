@@ -35,6 +35,19 @@ AS ann GET /apis/apps/v1
 200
 AS ann GET /healthz
 200"),
+    ("a request for a certificate says who sent it", "
+POST clusterroles {metadata: {name: $ns}, rules: [{apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests, certificatesigningrequests/approval], verbs: [create, get, update, patch]}]}
+201
+POST clusterrolebindings {metadata: {name: $ns}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: $ns}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: $ns}]}
+201
+UNTIL AS $ns GET certificatesigningrequests/nope
+404 NotFound
+AS $ns POST certificatesigningrequests {metadata: {name: $ns}, spec: {signerName: example.com/a, usages: [client auth], request: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlISU1IQUNBUUF3RGpFTU1Bb0dBMVVFQXd3RFlXNXVNRmt3RXdZSEtvWkl6ajBDQVFZSUtvWkl6ajBEQVFjRApRZ0FFaVk3Zk04QlJQdHRDTXEyQWJEZGRTVDVRMmllUUs2WEpNNDRZZFlpTGhZR2x3N29CQ05BakkzM29vS3NRCnFtT0xVRkRBNEFxUmp3V2tPaE9zTjZacW42QUFNQW9HQ0NxR1NNNDlCQU1DQTBnQU1FVUNJRGNPZzcyWE90WlUKMjZkN1REUy8wZEFWUlBLWDR6L0cyaGJsK0xkMEhHUVpBaUVBM3hnQWtDMTBSYTdGTFh3UU01NVhiZTN5QndRNwp2Z1pIZ2gvdlphUXdIakk9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=, username: root, groups: ['system:masters']}}
+201 {spec: {username: $ns, groups: ['system:authenticated']}, status: {conditions: ABSENT}}
+AS $ns PATCH-MERGE certificatesigningrequests/$ns {spec: {username: root}}
+200 {spec: {username: $ns}}
+AS $ns PATCH-MERGE certificatesigningrequests/$ns/approval {status: {conditions: [{type: Approved, status: 'True', reason: r}]}}
+403 {reason: Forbidden, message: '~user not permitted to approve requests with signerName \"example.com/a\"'}"),
     ("a role counts in its namespace", "
 POST roles {metadata: {name: r}, rules: [{apiGroups: [''], resources: [pods], verbs: [get, list]}]}
 201

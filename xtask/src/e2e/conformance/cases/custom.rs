@@ -36,6 +36,17 @@ POST crews {apiVersion: $ns.example.com/v1, kind: Crew, metadata: {name: a}, spe
 201 {spec: {size: 1}, metadata: {generation: 1, uid: _}}
 POST crews {apiVersion: $ns.example.com/v1, kind: Crew, metadata: {name: b}}
 201 {spec: ABSENT}"),
+    ("finalizers cannot be added any more", "
+POST crews {apiVersion: $ns.example.com/v1, kind: Crew, metadata: {name: a, finalizers: [example.com/a]}}
+201
+DELETE crews/a
+200
+PATCH-MERGE crews/a {metadata: {finalizers: [example.com/a, example.com/b]}}
+422 Invalid
+PATCH-MERGE crews/a {metadata: {finalizers: []}}
+200
+GET crews/a
+404 NotFound"),
     ("what the schema refuses", "
 POST crews {apiVersion: $ns.example.com/v1, kind: Crew, metadata: {name: a}, spec: {size: -1}}
 422 {reason: Invalid, message: '~spec.size in body should be greater than or equal to 0'}

@@ -35,6 +35,24 @@ DELETE pods/a?gracePeriodSeconds=0
 200
 GET pods/a
 404 NotFound"),
+    ("any number of seconds of grace", "
+POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
+201
+DELETE pods/a?gracePeriodSeconds=9223372036854775807
+200 {metadata: {deletionGracePeriodSeconds: 9223372036854775807}}
+GET pods/a
+200 {metadata: {deletionTimestamp: _}}
+POST pods {metadata: {name: b}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
+201
+DELETE pods/b?gracePeriodSeconds=-5
+200 {metadata: {deletionGracePeriodSeconds: 1}}"),
+    ("who says nothing of grace changes none", "
+POST pods {metadata: {name: a}, spec: {nodeName: n, terminationGracePeriodSeconds: 20, containers: [{name: c, image: i}]}}
+201
+DELETE pods/a?gracePeriodSeconds=100
+200 {metadata: {deletionGracePeriodSeconds: 100, deletionTimestamp: $time}}
+DELETE pods/a
+200 {metadata: {deletionGracePeriodSeconds: 100, deletionTimestamp: $time}}"),
     ("grace in the body", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
 201
@@ -91,6 +109,19 @@ POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a {propagationPolicy: Orphan}
 200 {metadata: {finalizers: [orphan]}}"),
+    ("the last word on dependents counts", "
+POST configmaps {metadata: {name: a}}
+201
+DELETE configmaps/a?propagationPolicy=Foreground
+200 {metadata: {finalizers: [foregroundDeletion]}}
+DELETE configmaps/a?propagationPolicy=Orphan
+200 {metadata: {finalizers: [orphan]}}
+DELETE configmaps/a
+200 {metadata: {finalizers: [orphan]}}
+DELETE configmaps/a?propagationPolicy=Background
+200 {kind: Status}
+GET configmaps/a
+404 NotFound"),
     ("a policy that is none", "
 POST configmaps {metadata: {name: a}}
 201

@@ -47,6 +47,15 @@ PUT replicasets/a/scale $scale + {spec: {replicas: 0}}
 200 {spec: {replicas: ABSENT}}
 PUT replicasets/a/scale $scale + {spec: {replicas: 3}}
 409 Conflict"),
+    ("a scale of another workload", "
+POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
+201
+PUT deployments/a/scale {metadata: {name: a, namespace: $ns, uid: other}, spec: {replicas: 2}}
+409 Conflict
+PUT deployments/a/scale {metadata: {name: b, namespace: $ns}, spec: {replicas: 2}}
+400 BadRequest
+GET deployments/a/scale
+200 {spec: {replicas: 1}}"),
     ("scale below nothing", "
 POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201
@@ -100,6 +109,13 @@ POST pods/a/eviction {metadata: {name: a}}
 201 {kind: Status, status: Success}
 GET pods/a
 404 NotFound"),
+    ("an eviction with a policy that is none", "
+POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
+201
+POST pods/a/eviction {metadata: {name: a}, deleteOptions: {propagationPolicy: Sideways}}
+422 Invalid
+GET pods/a
+200"),
     ("an eviction that a budget forbids", "
 POST poddisruptionbudgets {metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {x: y}}}}
 201

@@ -66,6 +66,36 @@ PATCH-MERGE configmaps {metadata: {labels: {a: b}}}
     ("a put of what is not there", "
 PUT configmaps/a {metadata: {name: a, resourceVersion: '5'}}
 404 NotFound"),
+    ("a put makes what may be made so", "
+PUT leases/a {metadata: {name: a}, spec: {holderIdentity: h}}
+201 {metadata: {uid: _}, spec: {holderIdentity: h}}
+PUT leases/a {metadata: {name: a}, spec: {holderIdentity: i}}
+200 {spec: {holderIdentity: i}}
+PUT roles/a {metadata: {name: a}}
+201
+PUT leases/b {metadata: {name: b, resourceVersion: '5'}}
+404 NotFound"),
+    ("a put without a name", "
+POST configmaps {metadata: {name: a}, data: {k: v}}
+201
+PUT configmaps/a {data: {k: w}}
+400 BadRequest
+GET configmaps/a
+200 {data: {k: v}}"),
+    ("a negative limit is none", "
+POST configmaps {metadata: {name: a}}
+201
+GET configmaps?limit=-1
+200 [a]"),
+    ("services by address and type", "
+POST services {metadata: {name: a}, spec: {ports: [{port: 1}]}}
+201
+POST services {metadata: {name: b}, spec: {clusterIP: None, ports: [{port: 1}]}}
+201
+GET services?fieldSelector=spec.clusterIP=None
+200 [b]
+GET services?fieldSelector=spec.type=ClusterIP
+200 [a, b]"),
     ("a put without a resource version overwrites", "
 POST configmaps {metadata: {name: a}, data: {k: v}}
 201
