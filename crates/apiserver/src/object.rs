@@ -33,6 +33,32 @@ pub fn entries(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// How deep objects may nest: what is deeper cannot be read again.
+pub const DEPTH_MAX: usize = 127;
+
+/// How deep lists and objects are nested in a value; 0 for a scalar.
+pub fn depth(value: &Value) -> usize {
+    let below = match value {
+        Value::Array(entries) => entries.iter().map(depth).max(),
+        Value::Object(members) => members.values().map(depth).max(),
+        _ => return 0,
+    };
+    1 + below.unwrap_or(0)
+}
+
+/// Refuses what could be stored and not be read again.
+///
+/// # Errors
+///
+/// 400 for an object that is nested too deeply, its books included.
+pub fn check_depth(object: &Value) -> Result<(), ApiError> {
+    if depth(object) <= DEPTH_MAX {
+        return Ok(());
+    }
+    let why = format!("the object is nested more than {DEPTH_MAX} levels deep");
+    Err(ApiError::bad_request(why))
+}
+
 /// The key of an object in its table.
 pub fn key_of(kind: &Kind, namespace: &str, name: &str) -> String {
     if kind.is_namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
@@ -203,4 +229,19 @@ pub fn selectable_field(kind: &Kind, name: &str) -> Option<Field> {
         _ => name,
     };
     selectable(kind).iter().position(|it| it.name == name).map(Field::Slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allowed_can_be_read_again() {
+        for (levels, want) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
+            let value = (1..levels).fold(Value::Array(Vec::new()), |inner, _| vec![inner].into());
+            assert_eq!(depth(&value), levels);
+            let read = serde_json::from_str::<Value>(&value.to_string());
+            assert_eq!((check_depth(&value).is_ok(), read.is_ok()), (want, want), "{levels}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::managed::Write;
 use super::{Answer, ApiServer, Call, spelled, uid};
 use crate::custom::{Live, definition};
 use crate::managed::is_reset;
-use crate::object::{draft, key_of, meta, meta_mut};
+use crate::object::{check_depth, draft, key_of, meta, meta_mut};
 use crate::request::{FieldValidation, content_type};
 use crate::schema::{Kind, Problem, Reading, Subresource, TypeId, duplicates, read, schema};
 use crate::status::{ApiError, Cause};
@@ -244,6 +244,7 @@ impl ApiServer {
             return Err(ApiError::invalid(kind, &name, &causes));
         }
         self.check_limits(kind, &value)?;
+        check_depth(&value)?;
         if dry_run {
             let key = key_of(kind, namespace, &name);
             return match self.state().store.get(table, &key) {

@@ -1,7 +1,8 @@
 //! Changing objects by patches: JSON patch, merge patch, strategic merge patch, and what is applied.
 
+mod operations;
+
 use http::Response;
-use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 use super::apply::{self, Apply};
@@ -21,9 +22,6 @@ const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-pa
 
 /// The most operations of a JSON patch, as upstream's limit.
 const N_OPERATIONS_MAX: usize = 10_000;
-
-/// How much the copies of a JSON patch may add, as upstream's `JSONPatchMaxCopyBytes`.
-const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// A patch, read.
 pub(super) enum Patch {
@@ -74,7 +72,11 @@ impl Patch {
     ) -> Result<Value, ApiError> {
         let mut value = old.clone();
         match self {
-            Patch::Json(patch) => carry_out(patch, &mut value)?,
+            Patch::Json(patch) => operations::apply(&mut value, patch).map_err(|_| {
+                ApiError::unprocessable(
+                    "the server rejected our request due to an error in our request",
+                )
+            })?,
             // What is applied has a way of its own.
             Patch::Apply(_) => return Err(ApiError::unrouted_media_type()),
             Patch::Merge(patch) => {
@@ -91,43 +93,6 @@ impl Patch {
         call.check_identity(&value)?;
         Ok(value)
     }
-}
-
-/// Carries out the operations of a JSON patch as upstream's library does, where a member that is not there is null: it may be
-/// replaced, and passes for null in a test. Copies of copies double with each operation, so they are counted.
-fn carry_out(patch: &json_patch::Patch, value: &mut Value) -> Result<(), ApiError> {
-    let refused = || {
-        ApiError::unprocessable("the server rejected our request due to an error in our request")
-    };
-    let mut n_copied = 0;
-    for operation in &patch.0 {
-        if let PatchOperation::Copy(copy) = operation {
-            n_copied += value.pointer(copy.from.as_str()).map_or(0, |it| it.to_string().len());
-        }
-        if n_copied > COPIED_BYTES_MAX {
-            return Err(refused());
-        }
-        let operation = match operation {
-            PatchOperation::Replace(it) if is_absent(value, it.path.as_str()) => {
-                let (path, value) = (it.path.clone(), it.value.clone());
-                &PatchOperation::Add(AddOperation { path, value })
-            }
-            PatchOperation::Test(it)
-                if it.value.is_null() && is_absent(value, it.path.as_str()) =>
-            {
-                continue;
-            }
-            as_it_is => as_it_is,
-        };
-        json_patch::patch(value, std::slice::from_ref(operation)).map_err(|_| refused())?;
-    }
-    Ok(())
-}
-
-/// Whether a path names a member that an object does not have.
-fn is_absent(value: &Value, path: &str) -> bool {
-    let owner = path.rsplit_once('/').and_then(|(owner, _)| value.pointer(owner));
-    owner.is_some_and(Value::is_object) && value.pointer(path).is_none()
 }
 
 impl Call<'_> {
@@ -213,7 +178,7 @@ mod tests {
         let check = |operations: Value, want: Option<Value>| {
             let mut value = json!({"a": {"b": 1}, "l": [1]});
             let patch: json_patch::Patch = serde_json::from_value(operations).expect("a patch");
-            let done = apply_json(&mut value, &patch).is_ok();
+            let done = operations::apply(&mut value, &patch).is_ok();
             assert_eq!(done.then_some(value), want, "{patch}");
         };
         let replace = |path: &str| json!([{"op": "replace", "path": path, "value": {"x": 1}}]);

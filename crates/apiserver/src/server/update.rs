@@ -9,7 +9,7 @@ use super::managed::{Write, keep_times};
 use super::{Answer, ApiServer, Call, Rewritten};
 use crate::authorize::GROUP;
 use crate::custom::definition;
-use crate::object::{meta, parsed};
+use crate::object::{check_depth, meta, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::{admit, defaults, event, validate};
@@ -107,6 +107,7 @@ impl ApiServer {
             self.check_limits(kind, &new)?;
         }
         keep_times(old, &mut new);
+        check_depth(&new)?;
         Ok(new)
     }
 
