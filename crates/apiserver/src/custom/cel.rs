@@ -2,6 +2,7 @@
 //! decided here, because rules are checked against the schema when a definition is made, cost what upstream lets them
 //! cost, and know Kubernetes' functions.
 
+mod bounds;
 mod eval;
 mod library;
 mod types;
@@ -63,6 +64,7 @@ pub fn compile(
         Wanted::Bool => "compilation failed: ",
         Wanted::Text => "messageExpression compilation failed: ",
     };
+    bounds::check(text).map_err(|why| format!("{prefix}ERROR: <input>:-1:0: {why}"))?;
     let program = ENV.compile(text).map_err(|errors| {
         let told = errors.errors.iter().map(|it| {
             let (line, column) = (it.pos.0.max(1) as usize, it.pos.1.max(1) as usize);

@@ -63,9 +63,20 @@ const TESTS: [(&str, Test); 6] = [
     (">", Test::Greater),
 ];
 
+/// How deep filters may stand within filters.
+const DEPTH_MAX: usize = 8;
+
+/// No path is followed to more places: `..` behind `..` leads to each place in many ways.
+const N_FOUND_MAX: usize = 100_000;
+
 impl Path {
     /// Compiles a path; none if it cannot be read.
     pub fn parse(text: &str) -> Option<Path> {
+        Path::parse_within(text, DEPTH_MAX)
+    }
+
+    fn parse_within(text: &str, depth: usize) -> Option<Path> {
+        let depth = depth.checked_sub(1)?;
         let mut steps = Vec::new();
         let mut rest = text.trim();
         while !rest.is_empty() {
@@ -84,7 +95,7 @@ impl Path {
                 after
             } else if let Some(after) = rest.strip_prefix('[') {
                 let end = closing(after)?;
-                steps.push(bracket(after[..end].trim())?);
+                steps.push(bracket(after[..end].trim(), depth)?);
                 &after[end + 1..]
             } else {
                 return None;
@@ -98,7 +109,12 @@ impl Path {
         let mut found = vec![value];
         for step in &self.steps {
             let mut next = Vec::new();
-            found.iter().for_each(|value| step.take(value, &mut next));
+            for value in found {
+                step.take(value, &mut next);
+                if next.len() > N_FOUND_MAX {
+                    break;
+                }
+            }
             found = next;
         }
         found
@@ -160,7 +176,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(inner: &str) -> Option<Step> {
+fn bracket(inner: &str, depth: usize) -> Option<Step> {
     if inner == "*" {
         return Some(Step::All);
     }
@@ -168,7 +184,7 @@ fn bracket(inner: &str) -> Option<Step> {
         return Some(Step::Field(quoted.replace('\\', "")));
     }
     if let Some(filter) = inner.strip_prefix("?(").and_then(|it| it.strip_suffix(')')) {
-        return self::filter(filter);
+        return self::filter(filter, depth);
     }
     let bound = |text: &str| match text.trim() {
         "" => Some(None),
@@ -185,20 +201,20 @@ fn quoted(text: &str) -> Option<&str> {
     strip('\'').or_else(|| strip('"'))
 }
 
-fn filter(text: &str) -> Option<Step> {
+fn filter(text: &str, depth: usize) -> Option<Step> {
     for (sign, test) in TESTS {
         if let Some((left, right)) = text.split_once(sign) {
-            let (left, right) = (operand(left.trim())?, operand(right.trim())?);
+            let (left, right) = (operand(left.trim(), depth)?, operand(right.trim(), depth)?);
             return Some(Step::Filter { left, test, right });
         }
     }
-    let left = operand(text.trim())?;
+    let left = operand(text.trim(), depth)?;
     Some(Step::Filter { left, test: Test::Exists, right: Operand::Value(Value::Null) })
 }
 
-fn operand(text: &str) -> Option<Operand> {
+fn operand(text: &str, depth: usize) -> Option<Operand> {
     if let Some(path) = text.strip_prefix('@') {
-        return Path::parse(path).map(Operand::Path);
+        return Path::parse_within(path, depth).map(Operand::Path);
     }
     if let Some(text) = quoted(text) {
         return Some(Operand::Value(text.into()));
@@ -326,6 +342,19 @@ mod tests {
         );
         check(".a[", "unreadable");
         check("spec", "unreadable");
+        check(".spec.l[?(@[?(@.a)])]", "");
+        check(&format!("{}.a{}", "[?(@".repeat(10_000), ")]".repeat(10_000)), "unreadable");
+    }
+
+    #[test]
+    fn many_ways_to_a_place_end() {
+        let mut object = json!({});
+        for _ in 0..60 {
+            object = json!({"a": object});
+        }
+        let path = Path::parse(&"..".repeat(60)).expect("a path");
+        let n_found = path.find(&object).len();
+        assert!((N_FOUND_MAX..N_FOUND_MAX + 100).contains(&n_found), "{n_found}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ fn operators() {
         "duration('1h') + duration('30m') == duration('90m')",
         "timestamp('2026-01-02T03:04:05Z') + duration('1h') > timestamp('2026-01-02T04:04:04Z')",
         "timestamp('2026-01-02T03:04:05Z').getMonth() == 0",
+        "string(duration('-1500ms')) == '-1.5s' && string(duration('-500ms')) == '-0.5s'",
         "duration('90m').getHours() == 1",
         "int('3') == 3 && double(3) == 3.0 && string(3) == '3' && uint(3) == 3u",
         "b'abc' == bytes('abc') && size(b'abc') == 3",
@@ -296,4 +297,28 @@ fn an_optional_old_state_may_be_absent() {
     told(spec.clone(), json!(2), None, &expect!["spec: Invalid value: 2: starts at 1"]);
     told(spec.clone(), json!(1), None, &expect![""]);
     told(spec, json!(2), Some(json!(1)), &expect![""]);
+}
+
+#[test]
+fn no_expression_is_nested_too_deeply() {
+    let schema = Schema::read(&json!({"type": "object"})).expect("a schema");
+    let compiled = |text: String| compile(&text, Wanted::Bool, &schema, true, false);
+    let many = |n: usize| {
+        [
+            format!("1{} > 1", "+1".repeat(n)),
+            format!("'a'{} == 'a'", ".trim()".repeat(n)),
+            format!("dyn([1]){}.hasValue()", "[?0]".repeat(n)),
+            format!("dyn([1]){} == 1", "[0]".repeat(n)),
+            format!("r'\\' != ''{}", " + ''".repeat(n)),
+        ]
+    };
+    for text in many(200) {
+        assert!(compiled(text.clone()).is_ok(), "{text}: {:?}", compiled(text.clone()));
+    }
+    for text in many(50_000).into_iter().chain([format!("'{}", "+1".repeat(20_000))]) {
+        let told = compiled(text).map(drop);
+        let want = "compilation failed: ERROR: <input>:-1:0: expression ";
+        assert!(told.as_ref().is_err_and(|it| it.starts_with(want)), "{told:?}");
+    }
+    assert!(compiled(format!("true{}", " && true".repeat(10_000))).is_ok());
 }

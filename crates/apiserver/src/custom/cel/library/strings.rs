@@ -170,7 +170,8 @@ pub fn shown(value: &Val) -> String {
             let fraction = format!("{nanos:09}");
             let fraction = fraction.trim_end_matches('0');
             let dot = if fraction.is_empty() { "" } else { "." };
-            format!("{}{dot}{fraction}s", it.as_secs())
+            let sign = if it.is_negative() { "-" } else { "" };
+            format!("{sign}{}{dot}{fraction}s", it.as_secs().unsigned_abs())
         }
         Val::Optional(None) => "optional.none()".to_owned(),
         Val::Optional(Some(it)) => format!("optional({})", shown(it)),
