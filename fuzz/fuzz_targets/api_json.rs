@@ -1,9 +1,9 @@
-//! Bodies of objects, as JSON and YAML: the API server neither panics nor blames itself.
+//! Bodies of objects, as JSON and YAML: what is made is the same when it is made from itself, in JSON and in protobuf.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/apiserver/tests/decoders/mod.rs"]
 mod decoders;
 

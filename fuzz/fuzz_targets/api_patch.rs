@@ -1,9 +1,9 @@
-//! Patches: the API server neither panics nor blames itself.
+//! Patches of all kinds on stored objects: as in a dry run, readable in both forms, the same when done again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/apiserver/tests/decoders/mod.rs"]
 mod decoders;
 

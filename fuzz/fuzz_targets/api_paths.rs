@@ -1,9 +1,9 @@
-//! Paths of requests, JSON paths and CEL rules of definitions: the API server neither panics nor blames itself.
+//! Paths of requests, JSON paths and CEL rules of definitions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/apiserver/tests/decoders/mod.rs"]
 mod decoders;
 

@@ -1,9 +1,9 @@
-//! Bodies in protobuf: the API server neither panics nor blames itself.
+//! Bodies in protobuf: what is understood says the same in JSON and back.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/apiserver/tests/decoders/mod.rs"]
 mod decoders;
 

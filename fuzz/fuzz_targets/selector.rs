@@ -6,7 +6,8 @@ use loadmaster_api::selector::CompiledNodeSelector;
 use loadmaster_api::{LabelSelector, Labels, NodeSelector, Selector};
 
 fuzz_target!(|bytes: &[u8]| {
-    let labels: Labels = [("app", "web"), ("generation", "7")].into_iter().map(|(k, v)| (k, v.into())).collect();
+    let labels: Labels =
+        [("app", "web"), ("generation", "7")].into_iter().map(|(k, v)| (k, v.into())).collect();
     if let Ok(selector) = serde_json::from_slice::<LabelSelector>(bytes)
         && let Ok(selector) = Selector::new(Some(&selector))
     {

@@ -22,6 +22,7 @@ pub mod managed;
 pub mod proto;
 pub mod request;
 pub mod schema;
+pub mod select;
 pub mod status;
 pub mod store;
 
@@ -32,7 +33,6 @@ mod discovery;
 mod event;
 mod object;
 mod openapi;
-mod select;
 mod server;
 mod strategic;
 mod table;

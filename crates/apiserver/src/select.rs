@@ -4,7 +4,7 @@ use loadmaster_api::selector::Requirement;
 use loadmaster_api::{LabelSelector, Labels, Selector, Str};
 use serde_json::Value;
 
-use crate::object::{has_fields, selectable_field};
+use crate::object::{entries, has_fields, selectable_field};
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::status::ApiError;
@@ -61,7 +61,11 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
 }
 
 /// Reads `a=b, c!=d, e in (f, g), !h, i` and so on.
-fn labels(text: &str) -> Result<Selector, ApiError> {
+///
+/// # Errors
+///
+/// 400 when it cannot be read.
+pub fn labels(text: &str) -> Result<Selector, ApiError> {
     let bad = |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
     let mut match_expressions = Vec::new();
     let mut rest = text.trim();
@@ -80,6 +84,31 @@ fn labels(text: &str) -> Result<Selector, ApiError> {
     }
     let selector = LabelSelector { match_expressions, ..LabelSelector::default() };
     Selector::new(Some(&selector)).map_err(|error| bad(error.to_string()))
+}
+
+/// A selector as a query would write it; a plain map selects by equality.
+pub fn selector_text(selector: &Value) -> String {
+    let labels = selector.get("matchLabels").unwrap_or(selector);
+    let mut terms: Vec<(String, String)> = Vec::new();
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        if let Some(value) = value.as_str() {
+            terms.push((key.clone(), format!("{key}={value}")));
+        }
+    }
+    for it in entries(&selector["matchExpressions"]) {
+        let key = it["key"].as_str().unwrap_or_default();
+        let values: Vec<&str> = entries(&it["values"]).iter().filter_map(Value::as_str).collect();
+        let values = values.join(",");
+        let text = match it["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            _ => format!("!{key}"),
+        };
+        terms.push((key.to_owned(), text));
+    }
+    terms.sort();
+    terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }
 
 fn word(text: &str) -> (&str, &str) {

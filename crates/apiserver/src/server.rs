@@ -46,7 +46,6 @@ pub use answer::Answer;
 pub(crate) use answer::partial as partial_metadata;
 pub use body::Body;
 pub use durability::OpenError;
-pub(crate) use scale::selector_text;
 pub use setup::{Admission, Setup};
 pub(crate) use watch::gone_frame;
 

@@ -125,6 +125,8 @@ fn selectors() {
             b"metadata.name=a,spec.nodeName!=b,status.phase==c",
             b"eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0",
             b"18446744073709551615",
+            b"resourceVersion=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1",
+            br#"{"matchLabels":{"a":"b"},"matchExpressions":[{"key":"c","operator":"In","values":["d","e"]},{"key":"f","operator":"DoesNotExist"}]}"#,
         ],
     );
 }
@@ -139,6 +141,64 @@ fn paths() {
             b".spec.list[?(@.name == 'x')].value[0:2]['a.b']",
             b"self.size > 1 && self.text.matches('^a+$') || has(self.size)",
             b"namespaces/default/pods/a/status",
+        ],
+    );
+}
+
+#[test]
+fn field_paths() {
+    run(
+        "fields",
+        decoders::fields,
+        &[
+            br#"{"f:spec":{".":{},"f:list":{"k:{\"name\":\"a\",\"port\":1}":{".":{},"f:x":{}},"v:\"<\"":{},"i:3":{}}}}"#,
+            b"{\"spec\":{\"replicas\":1,\"template\":{\"spec\":{\"containers\":[{\"name\":\"c\",\"ports\":[{\"containerPort\":1}]}]}}}}\n{\"spec\":{\"replicas\":2}}\n{\"metadata\":{\"finalizers\":[\"a\"]}}",
+        ],
+    );
+}
+
+#[test]
+fn rules_of_definitions() {
+    run(
+        "rules",
+        decoders::rules,
+        &[
+            b"self.size > 1 && self.text.matches('^a+$') || has(self.flag)\n'is ' + string(self.size)\n.spec.list[?(@.n==2)].name",
+            b"self.list.all(it, it.n > 0) && self.time < timestamp('2027-01-01T00:00:00Z')\n\n..name\n{\"size\":-1,\"map\":{\"a\":\"b\"}}",
+        ],
+    );
+}
+
+#[test]
+fn schemas_of_definitions() {
+    run(
+        "schemas",
+        decoders::schemas,
+        &[br#"{"type":"object","properties":{"a":{"type":"array","items":{"type":"object","properties":{"n":{"type":"integer","default":3,"nullable":true}}}},"b":{"type":"string","pattern":"^a","format":"date","enum":["a"]}},"additionalProperties":false}
+{"a":[{},{"n":null}],"b":"a","c":1}"#,
+        br#"{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"a":{"x-kubernetes-int-or-string":true}}}
+{"a":"1","b":{"c":[null]}}"#],
+    );
+}
+
+#[test]
+fn journals() {
+    // A change of an object, as the journal writes it.
+    let change =
+        b"\x12\x28\x0a\x01t\x12\x01k\x18\x02\x22\x1c{\"metadata\":{\"a\":\"2\"},\"x\":1}\x28\x12";
+    run("journal", decoders::journal, &[change, b"\x12\x00\xff\x1a"]);
+}
+
+#[test]
+fn accounts() {
+    run(
+        "accounts",
+        decoders::accounts,
+        &[
+            b"eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJhIn0.c2ln",
+            b"t,ann,1,\"a,b\"\n\"u\",bob,2",
+            b"{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: None, users: [a]}]}",
+            b"-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----",
         ],
     );
 }

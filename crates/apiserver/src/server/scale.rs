@@ -13,6 +13,7 @@ use crate::managed::{FieldManager, Reset, ScaleFields, set_managed_fields};
 use crate::object::{meta, parsed};
 use crate::request::FieldValidation;
 use crate::schema::{Kind, Subresource};
+use crate::select::selector_text;
 use crate::status::{ApiError, Cause};
 
 /// What is to become of a scale.
@@ -170,30 +171,4 @@ fn scale_of(kind: &Kind, workload: &Value) -> Value {
     }
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec,
         "status": status})
-}
-
-/// A selector as a query would write it; a plain map selects by equality.
-pub(crate) fn selector_text(selector: &Value) -> String {
-    let labels = selector.get("matchLabels").unwrap_or(selector);
-    let mut terms: Vec<(String, String)> = Vec::new();
-    for (key, value) in labels.as_object().into_iter().flatten() {
-        if let Some(value) = value.as_str() {
-            terms.push((key.clone(), format!("{key}={value}")));
-        }
-    }
-    for it in crate::object::entries(&selector["matchExpressions"]) {
-        let key = it["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> =
-            crate::object::entries(&it["values"]).iter().filter_map(Value::as_str).collect();
-        let values = values.join(",");
-        let text = match it["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.to_owned(),
-            _ => format!("!{key}"),
-        };
-        terms.push((key.to_owned(), text));
-    }
-    terms.sort();
-    terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }

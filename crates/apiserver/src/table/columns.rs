@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Column, human, more, pod, since};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
-use crate::server::selector_text;
+use crate::select::selector_text;
 
 type Cell = fn(&Value, Timestamp) -> Value;
 

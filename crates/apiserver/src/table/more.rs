@@ -7,7 +7,7 @@ use super::columns::{
     AGE, NAME, count, joined, number, or_empty, or_none, selector_of, text, wide,
 };
 use crate::object::entries;
-use crate::server::selector_text;
+use crate::select::selector_text;
 
 /// Columns by group and resource.
 pub(super) static TABLE: &[(&str, &str, &[Column])] = &[

@@ -1,0 +1,10 @@
+//! Schemas of definitions, and an object that is pruned, completed and checked by them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/apiserver/tests/decoders/mod.rs"]
+mod decoders;
+
+fuzz_target!(|bytes: &[u8]| decoders::schemas(bytes));
