@@ -112,11 +112,13 @@ impl Parser<'_> {
         TemplateError { line: self.line, text: text.into() }
     }
 
-    fn body(&mut self) -> Result<(Vec<Node>, Until), TemplateError> {
+    fn deeper(&mut self) -> Result<(), TemplateError> {
         self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(self.wrong("nested too deeply"));
-        }
+        if self.depth > DEPTH_MAX { Err(self.wrong("nested too deeply")) } else { Ok(()) }
+    }
+
+    fn body(&mut self) -> Result<(Vec<Node>, Until), TemplateError> {
+        self.deeper()?;
         let mut nodes = Vec::new();
         let end = loop {
             let (tokens, line) = match self.pieces.next() {
@@ -211,7 +213,10 @@ impl Parser<'_> {
                 // It shares its end with the block it belongs to.
                 Some(Token::Word(inner)) if inner == "if" || inner == "with" => {
                     let inner = inner.clone();
-                    self.block(&inner, tokens.into_iter().skip(1).collect())?.into_iter().collect()
+                    self.deeper()?;
+                    let other = self.block(&inner, tokens.into_iter().skip(1).collect())?;
+                    self.depth -= 1;
+                    other.into_iter().collect()
                 }
                 Some(_) => return Err(self.wrong("unexpected words behind else")),
             },

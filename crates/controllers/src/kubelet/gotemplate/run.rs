@@ -6,8 +6,9 @@ use super::functions::{call, is_true, shown};
 use super::parse::{Base, Command, Node, Operand, Pipeline};
 use super::{Functions, Template};
 
-/// Templates that call themselves, and texts without end, are given up.
+/// Templates that call themselves, texts without end and loops within loops are given up.
 const DEPTH_MAX: usize = 32;
+const N_STEPS_MAX: usize = 1_000_000;
 const LEN_MAX: usize = 4 << 20;
 
 pub(super) fn render(
@@ -16,7 +17,7 @@ pub(super) fn render(
     functions: &dyn Functions,
 ) -> Result<String, String> {
     let variables = vec![(String::new(), root.clone())];
-    let mut run = Run { template, functions, out: String::new(), variables, depth: 0 };
+    let mut run = Run { template, functions, out: String::new(), variables, depth: 0, n_steps: 0 };
     run.all(&template.root, root)?;
     Ok(run.out)
 }
@@ -28,6 +29,7 @@ struct Run<'a> {
     /// The innermost last. The first one is `$`.
     variables: Vec<(String, Value)>,
     depth: usize,
+    n_steps: usize,
 }
 
 /// How a body ended.
@@ -54,6 +56,10 @@ impl Run<'_> {
     }
 
     fn node(&mut self, node: &Node, dot: &Value) -> Result<Flow, String> {
+        self.n_steps += 1;
+        if self.n_steps > N_STEPS_MAX {
+            return Err(format!("more than {N_STEPS_MAX} steps"));
+        }
         match node {
             Node::Text(text) => self.write(text)?,
             Node::Show(pipeline) => {

@@ -96,6 +96,10 @@ fn blocks() {
         "{{ define \"t\" }}{{ template \"t\" . }}{{ end }}{{ template \"t\" . }}",
         "! template \"t\" calls itself too often",
     );
+    check(
+        "{{ define \"t\" }}{{ if lt . 30 }}{{ template \"t\" add1 . }}{{ template \"t\" add1 . }}{{ end }}{{ end }}{{ template \"t\" 0 }}",
+        "! more than 1000000 steps",
+    );
 }
 
 #[test]
@@ -117,6 +121,10 @@ fn what_is_no_template() {
     check("{{ $x }}", "! there is no variable $x");
     check(
         &format!("{}{}", "{{ if 1 }}".repeat(99), "{{ end }}".repeat(99)),
+        "! line 1: nested too deeply",
+    );
+    check(
+        &format!("{{{{ if 0 }}}}{}{{{{ end }}}}", "{{ else if 0 }}".repeat(20_000)),
         "! line 1: nested too deeply",
     );
     check(
