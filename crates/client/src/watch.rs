@@ -21,7 +21,7 @@ use crate::kinds::Kind;
 
 pub(crate) use decode::{Keep, Page};
 pub(crate) use driver::list_path;
-pub use driver::{Follow, Following, follow};
+pub use driver::{Follow, Following, Form, follow};
 pub use machine::{Do, Ended, Failure, Item, Machine, News, Read};
 
 /// What has changed in the cluster. Changes of one object come in their order; between kinds there is no order.

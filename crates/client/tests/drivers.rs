@@ -15,7 +15,7 @@ use loadmaster_client::calls::{Calls, Finished, Job, Limits, Outcome};
 use loadmaster_client::lease::{LeaseOptions, Timing, hold};
 use loadmaster_client::listing::list;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
-use loadmaster_client::watch::{Change, Follow, Unavailable, follow};
+use loadmaster_client::watch::{Change, Follow, Form, Unavailable, follow};
 use loadmaster_client::{
     Credentials, Kind, Lanes, Options, Remote, RemoteOptions, Request, SendError,
 };
@@ -138,7 +138,7 @@ fn follow_what(kinds: &[Kind]) -> Follow {
     Follow {
         kinds: kinds.to_vec(),
         streams: true,
-        protobuf: true,
+        form: Form::Protobuf,
         keep_raw: false,
         needs: Needs::default(),
         seed: 1,

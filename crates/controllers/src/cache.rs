@@ -6,16 +6,37 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use loadmaster_stdx::Map;
 
-use crate::kind::{Stores, Typed, version_of};
+use crate::kind::{Kind, Stores, Typed, version_of};
 use crate::meta::controller_of;
+use crate::other::Partial;
+use crate::served::Served;
 
 /// The objects of all kinds that are watched.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     pub(crate) stores: Stores,
+    /// Of kinds that are not in the table.
+    pub(crate) others: BTreeMap<Kind, Store<Partial>>,
+    pub(crate) served: Served,
+}
+
+/// What can be kept in a [`Store`].
+pub trait Stored {
+    /// Its metadata.
+    fn meta(&self) -> &ObjectMeta;
+
+    /// A name other than its own by which it is looked up ([`Store::at`]): the node of a pod.
+    fn place(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl Cache {
+    /// What the server serves; only known when a controller [watches all kinds](crate::Controller::watches_all).
+    pub fn served(&self) -> &Served {
+        &self.served
+    }
+
     /// The objects of a kind.
     pub fn of<K: Typed>(&self) -> &Store<K> {
         K::store(self)
@@ -52,7 +73,7 @@ impl<K> Default for Store<K> {
     }
 }
 
-impl<K: Typed> Store<K> {
+impl<K: Stored> Store<K> {
     /// One object; the namespace is empty for kinds without.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
         self.objects.get(namespace)?.get(name)
@@ -83,7 +104,7 @@ impl<K: Typed> Store<K> {
         here.filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    /// The objects with this [`Typed::place`]: the pods of a node, the claims of a volume.
+    /// The objects with this [`Stored::place`]: the pods of a node, the claims of a volume.
     pub fn at<'a>(&'a self, place: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.named(self.by_place.get(place))
     }
@@ -110,7 +131,7 @@ impl<K: Typed> Store<K> {
     }
 
     pub(crate) fn put(&mut self, object: Arc<K>) -> Option<Arc<K>> {
-        let metadata = object.metadata();
+        let metadata = object.meta();
         self.version = self.version.max(version_of(metadata));
         let ObjectMeta { namespace, name, .. } = metadata;
         let (namespace, name) = (namespace.as_deref().unwrap_or(""), name.as_deref().unwrap_or(""));
@@ -136,7 +157,7 @@ impl<K: Typed> Store<K> {
         }
         self.n_objects -= 1;
         let name: Name = (namespace.into(), name.into());
-        for owner in owners(old.metadata()) {
+        for owner in owners(old.meta()) {
             forget(&mut self.by_owner, owner, &name);
         }
         if let Some(place) = old.place() {

@@ -24,6 +24,11 @@ pub trait Controller: Send {
     /// The kinds it reads. Others are not in the cache, unless another controller reads them. It is not called before all of them have been listed.
     fn watches(&self) -> &'static [Kind];
 
+    /// Whether it also reads all kinds that the server [serves](Cache::served), but Events. One that cannot be listed does not keep it waiting.
+    fn watches_all(&self) -> bool {
+        false
+    }
+
     /// Which keys may have to be reconciled because of a change. A key may be of any kind, even of an object that is gone. The cache
     /// shows the change already.
     fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key>;

@@ -1,6 +1,9 @@
 //! Moves a [`Runner`]: watches tell it what there is, its requests go out over connections of their own, and a clock wakes it.
 
+mod discovery;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,9 +11,9 @@ use loadmaster_api::{Needs, proto};
 use loadmaster_client as client;
 use loadmaster_client::answer::status_of;
 use loadmaster_client::lane::LaneLimits;
-use loadmaster_client::watch::{self, Follow, follow};
+use loadmaster_client::watch::{self, Follow, Following, Form, follow};
 use loadmaster_client::{Cluster, Lane};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::controller::Controller;
@@ -51,19 +54,23 @@ pub async fn run(
 ) {
     let limits = LaneLimits { http2_connections_max: 4, http1_connections_max: 64 };
     let mut runner = Runner::new(controllers);
-    let kinds = client_kinds(&runner.kinds());
     let (told, mut changes) = mpsc::channel(N_CHANGES_MAX);
-    let what = Follow {
-        kinds: kinds.keys().copied().collect(),
-        streams: true,
-        // Only JSON has all fields.
-        protobuf: false,
-        keep_raw: false,
-        needs: Needs::default(),
+    let mut watches = Watches {
+        // Over HTTP/1.1 each watch has a connection, and there are as many as kinds.
+        lane: cluster.lane("watch", LaneLimits { http1_connections_max: 1024, ..limits }),
+        told,
         seed: options.seed,
+        following: BTreeMap::new(),
+        kinds: BTreeMap::new(),
+        definitions: Arc::new(Notify::new()),
     };
-    let _following = follow(&cluster.lane("watch", limits), &what, &told);
+    watches.follow(&runner.kinds());
     let lane = cluster.lane("write", limits);
+    let (found, mut served) = mpsc::channel(1);
+    let mut finding = JoinSet::new();
+    if runner.watches_all() {
+        finding.spawn(discovery::follow(lane.clone(), watches.definitions.clone(), found));
+    }
     let mut stop = std::pin::pin!(stop);
     let mut calls = JoinSet::new();
     let mut batch = Vec::new();
@@ -78,7 +85,11 @@ pub async fn run(
             () = &mut stop => break,
             n = changes.recv_many(&mut batch, BATCH) => {
                 let now = Timestamp::now();
-                batch.drain(..n).filter_map(|change| news(change, &kinds)).for_each(|it| runner.hear(it, now));
+                batch.drain(..n).filter_map(|change| watches.news(change)).for_each(|it| runner.hear(it, now));
+            }
+            Some(served) = served.recv() => {
+                runner.hear(News::Served(served), Timestamp::now());
+                watches.follow(&runner.kinds());
             }
             Some(ended) = calls.join_next() => answered(&mut runner, ended),
             () = sleep_until(runner.wake_at()), if has_room => {}
@@ -90,41 +101,86 @@ pub async fn run(
     }
 }
 
-/// Each is remembered for as long as the program runs, as there are few.
-fn client_kinds(kinds: &BTreeSet<Kind>) -> BTreeMap<client::Kind, Kind> {
-    let made = |kind: &Kind| {
-        let info = kind.info();
-        (client::Kind::other(info.group, info.version, info.resource, true), *kind)
-    };
-    kinds.iter().map(made).collect()
+/// Watches of kinds, which may become more and fewer.
+struct Watches {
+    lane: Lane,
+    told: mpsc::Sender<watch::Change>,
+    seed: u64,
+    following: BTreeMap<Kind, Following>,
+    /// What the client calls them. Each name is remembered for as long as the program runs, as there are few.
+    kinds: BTreeMap<client::Kind, Kind>,
+    /// Told when what the server serves may have changed.
+    definitions: Arc<Notify>,
 }
 
-fn news(change: watch::Change, kinds: &BTreeMap<client::Kind, Kind>) -> Option<News> {
-    match change {
-        watch::Change::Set { kind, object: proto::Object::Other(object), .. } => {
-            let kind = *kinds.get(&kind)?;
-            let name = object.metadata.name.clone();
-            match Object::from_json(kind, object.value) {
-                Ok(object) => Some(News::Set(object)),
-                Err(error) => {
-                    tracing::warn!(?kind, %name, %error, "an object could not be understood");
-                    None
+/// What of a cluster's objects changes which kinds there are.
+const DEFINITIONS: [(&str, &str); 2] = [
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "apiservices"),
+];
+
+impl Watches {
+    /// Watches these kinds and no others.
+    fn follow(&mut self, kinds: &BTreeSet<Kind>) {
+        self.following.retain(|kind, _| kinds.contains(kind));
+        self.kinds.retain(|_, kind| kinds.contains(kind));
+        for kind in kinds {
+            if self.following.contains_key(kind) {
+                continue;
+            }
+            let info = kind.info();
+            let name = client::Kind::other(info.group, info.version, info.resource, true);
+            self.kinds.insert(name, *kind);
+            let what = Follow {
+                kinds: vec![name],
+                streams: true,
+                // Only JSON has all fields.
+                form: if let Kind::Other(_) = kind { Form::Metadata } else { Form::Json },
+                keep_raw: false,
+                needs: Needs::default(),
+                seed: self.seed,
+            };
+            self.following.insert(*kind, follow(&self.lane, &what, &self.told));
+        }
+    }
+
+    fn news(&self, change: watch::Change) -> Option<News> {
+        match change {
+            watch::Change::Set { kind, object: proto::Object::Other(object), .. } => {
+                let kind = *self.kinds.get(&kind)?;
+                self.told_of(kind);
+                let name = object.metadata.name.clone();
+                match Object::from_json(kind, object.value) {
+                    Ok(object) => Some(News::Set(object)),
+                    Err(error) => {
+                        tracing::warn!(?kind, %name, %error, "an object could not be understood");
+                        None
+                    }
                 }
             }
+            watch::Change::Gone { kind, namespace, name, .. } => {
+                let kind = *self.kinds.get(&kind)?;
+                self.told_of(kind);
+                Some(News::Gone(Key::new(kind, &*namespace, name)))
+            }
+            watch::Change::Synced(kind) => Some(News::Synced(*self.kinds.get(&kind)?)),
+            watch::Change::Unavailable { kind, why } => {
+                tracing::warn!(resource = kind.resource().resource, ?why, "cannot be read");
+                Some(News::Unavailable(*self.kinds.get(&kind)?))
+            }
+            watch::Change::Available(kind) => {
+                tracing::info!(resource = kind.resource().resource, "can be read again");
+                None
+            }
+            _ => None,
         }
-        watch::Change::Gone { kind, namespace, name, .. } => {
-            Some(News::Gone(Key::new(*kinds.get(&kind)?, &*namespace, name)))
+    }
+
+    fn told_of(&self, kind: Kind) {
+        let info = kind.info();
+        if DEFINITIONS.contains(&(info.group, info.resource)) {
+            self.definitions.notify_one();
         }
-        watch::Change::Synced(kind) => kinds.get(&kind).map(|kind| News::Synced(*kind)),
-        watch::Change::Unavailable { kind, why } => {
-            tracing::warn!(resource = kind.resource().resource, ?why, "cannot be read");
-            None
-        }
-        watch::Change::Available(kind) => {
-            tracing::info!(resource = kind.resource().resource, "can be read again");
-            None
-        }
-        _ => None,
     }
 }
 

@@ -47,12 +47,15 @@ impl Sight {
                 gone: Some(options.uid.clone().unwrap_or_default()),
                 or_terminating: version == 0 && options.grace_period_seconds != Some(0),
             }),
-            Request::DeleteCollection { .. } => None,
-            Request::Create(_) | Request::Update { .. } | Request::Patch { .. } => {
+            Request::Count { .. } | Request::DeleteCollection { .. } => None,
+            Request::Get(_)
+            | Request::Create(_)
+            | Request::Update { .. }
+            | Request::Patch { .. } => {
                 let object = object.as_ref()?;
                 // Without its last finalizer an object may be gone, and nothing of its kind ever shows the version.
                 let gone = match request {
-                    Request::Create(_) => None,
+                    Request::Get(_) | Request::Create(_) => None,
                     _ => Some(object.metadata().uid.clone().unwrap_or_default()),
                 };
                 Some(Sight { object: object.key(), version, gone, or_terminating: false })

@@ -2,9 +2,10 @@
 //!
 //! | | |
 //! | --- | --- |
+//! | reads | metadata of all kinds that the server serves, but Events |
 //! | writes | deletes dependents, takes finalizers and references to owners away |
 //! | upstream | `pkg/controller/garbagecollector`, 1.36 |
-//! | deviations | owners and dependents of kinds that the program does not know are left alone |
+//! | deviations | when a definition goes, what its objects owned goes, too |
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,23 +22,28 @@ use crate::request::{Answer, DeleteOptions, Patch, Request};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// More uids than that are forgotten, and asked about again if need be.
+/// More owners than that are forgotten, and asked about again if need be.
 const GONE_MAX: usize = 100_000;
+/// An owner's kind may be defined later.
+const UNKNOWN: Duration = Duration::from_secs(30);
+
+/// An owner as a reference names it. Another object may carry its uid in a reference that is wrong about the rest.
+type Name = (Key, String);
 
 /// The garbage collector.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-    /// Uids of owners that the server said are gone. That the cache does not show an owner says little: kinds are watched
+    /// Owners that the server said are gone. That the cache does not show an owner says little: kinds are watched
     /// separately, and an object may be seen before its owner.
-    gone: BTreeSet<String>,
-    /// Uids that the server was asked about.
-    asked: BTreeSet<String>,
+    gone: BTreeSet<Name>,
+    /// Owners that the server was asked about.
+    asked: BTreeSet<Name>,
 }
 
 /// What an owner is to its dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It is there, or cannot be known to be gone.
+    /// It is there.
     Solid,
     /// It is gone.
     Absent,
@@ -45,6 +51,8 @@ enum Owner {
     Waiting,
     /// It is not seen; the server must be asked.
     Unseen,
+    /// There can be no such object, as far as is known: its kind is not served, or is in namespaces and the dependent is not.
+    Unknown,
 }
 
 impl Controller for Garbage {
@@ -53,14 +61,15 @@ impl Controller for Garbage {
     }
 
     fn watches(&self) -> &'static [Kind] {
-        Kind::ALL
+        &[]
+    }
+
+    fn watches_all(&self) -> bool {
+        true
     }
 
     fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
-        if object.kind() == Kind::Event {
-            return Vec::new();
-        }
         let meta = object.metadata();
         let mut keys = Vec::new();
         if change.new.is_some() && (meta.owner_references.is_some() || is_held(meta)) {
@@ -72,7 +81,7 @@ impl Controller for Garbage {
         // An owner that waits for its dependents, be it that one has just let go of it.
         for state in change.old.into_iter().chain(change.new).map(Object::metadata) {
             let owners = state.owner_references.iter().flatten();
-            let owners = owners.filter_map(|owner| owner_key(owner, state));
+            let owners = owners.filter_map(|owner| owner_key(owner, state, cache));
             let is_waiting = |key: &Key| cache.object(key).is_some_and(|it| is_held(it.metadata()));
             keys.extend(owners.filter(is_waiting));
         }
@@ -92,35 +101,38 @@ impl Controller for Garbage {
     }
 
     fn answered(&mut self, _key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
-        let Some(uid) = question(request) else { return };
-        self.asked.remove(uid);
-        // Other refusals, such as a race with another writer, say nothing about the owner.
-        let is_gone = match answer {
-            Answer::Refused { status: 404, .. } => true,
-            Answer::Refused { status: 409 | 422, message, .. } => {
-                message.contains("UID in precondition") || message.contains("metadata.uid")
+        let Request::Get(owner) = request else { return };
+        let of_owner = (owner.clone(), String::new())..;
+        let asked = self.asked.range(of_owner).take_while(|(key, _)| key == owner);
+        let asked: Vec<Name> = asked.cloned().collect();
+        for name in asked {
+            self.asked.remove(&name);
+            let is_gone = match answer {
+                Answer::Done(Some(found)) => found.metadata().uid.as_ref() != Some(&name.1),
+                Answer::Done(None) => true,
+                // It says nothing about the owner.
+                Answer::Counted(_) | Answer::Refused { .. } | Answer::Lost { .. } => false,
+            };
+            if is_gone {
+                if self.gone.len() >= GONE_MAX {
+                    self.gone.clear();
+                }
+                self.gone.insert(name);
             }
-            _ => false,
-        };
-        if is_gone {
-            if self.gone.len() >= GONE_MAX {
-                self.gone.clear();
-            }
-            self.gone.insert(uid.to_owned());
         }
     }
 }
 
 impl Garbage {
     fn owner(&self, owner: &OwnerReference, of: &ObjectMeta, cache: &Cache) -> Owner {
-        let Some(key) = owner_key(owner, of) else { return Owner::Solid };
+        let Some(key) = owner_key(owner, of, cache) else { return Owner::Unknown };
         match cache.object(&key) {
             Some(found) if found.metadata().uid.as_ref() == Some(&owner.uid) => {
                 let is_waiting =
                     is_terminating(found.metadata()) && has_finalizer(found.metadata(), FOREGROUND);
                 if is_waiting { Owner::Waiting } else { Owner::Solid }
             }
-            _ if self.gone.contains(&owner.uid) => Owner::Absent,
+            _ if self.gone.contains(&(key, owner.uid.clone())) => Owner::Absent,
             _ => Owner::Unseen,
         }
     }
@@ -134,27 +146,38 @@ impl Garbage {
         }
         let states: Vec<Owner> =
             owners.iter().map(|owner| self.owner(owner, meta, cache)).collect();
+        let in_state = |state: Owner| {
+            let with = owners.iter().zip(&states).filter(move |(_, one)| **one == state);
+            with.map(|(owner, _)| owner)
+        };
+        if states.contains(&Owner::Unknown) {
+            return Outcome::later(UNKNOWN);
+        }
         if states.contains(&Owner::Unseen) {
-            let unseen = owners.iter().zip(&states).filter(|(_, state)| **state == Owner::Unseen);
-            let new = unseen.filter(|(owner, _)| self.asked.insert(owner.uid.clone()));
-            let ask = new.filter_map(|(owner, _)| Some(ask(owner, owner_key(owner, meta)?)));
-            let requests: Vec<Request> = ask.collect();
+            let unseen = in_state(Owner::Unseen)
+                .filter_map(|owner| Some((owner_key(owner, meta, cache)?, owner.uid.clone())));
+            let new = unseen.filter(|name| self.asked.insert(name.clone()));
+            let requests: Vec<Request> = new.map(|(key, _)| Request::Get(key)).collect();
             // Who else asks for the same owner waits for the answer.
             let again = requests.is_empty().then_some(Duration::from_millis(50));
-            return Outcome { requests, again };
+            return Outcome { requests, again: again.or(Some(Duration::ZERO)) };
         }
         if states.contains(&Owner::Solid) {
-            let kept = owners.iter().zip(&states).filter(|(_, state)| **state == Owner::Solid);
-            let kept: Vec<&OwnerReference> = kept.map(|(owner, _)| owner).collect();
+            let kept: Vec<&OwnerReference> = in_state(Owner::Solid).collect();
             if kept.len() == owners.len() {
                 return Outcome::none();
             }
             return Outcome::one(patch(object, json!({"ownerReferences": kept})));
         }
-        let has_dependents = dependents(meta, cache).next().is_some();
-        let propagation = if states.contains(&Owner::Waiting) && has_dependents
-            || has_finalizer(meta, FOREGROUND)
-        {
+        let mut dependents = dependents(meta, cache).peekable();
+        let propagation = if states.contains(&Owner::Waiting) && dependents.peek().is_some() {
+            // An owner further up may be among those that wait for this one.
+            let may_be_circle = dependents.any(|one| is_held(one.metadata()));
+            if may_be_circle && owners.iter().any(blocks) {
+                return Outcome::one(unblock(object, owners));
+            }
+            "Foreground"
+        } else if has_finalizer(meta, FOREGROUND) {
             "Foreground"
         } else if has_finalizer(meta, ORPHAN) {
             "Orphan"
@@ -174,23 +197,41 @@ fn is_held(meta: &ObjectMeta) -> bool {
     is_terminating(meta) && (has_finalizer(meta, FOREGROUND) || has_finalizer(meta, ORPHAN))
 }
 
-fn owner_key(owner: &OwnerReference, of: &ObjectMeta) -> Option<Key> {
-    let kind = Kind::find(&owner.api_version, &owner.kind)?;
-    let namespace = of.namespace.as_deref().filter(|_| kind.info().is_namespaced);
-    Some(Key::new(kind, namespace.unwrap_or_default(), &*owner.name))
+fn blocks(owner: &OwnerReference) -> bool {
+    owner.block_owner_deletion == Some(true)
+}
+
+/// An owner is in its dependent's namespace, or in none.
+fn owner_key(owner: &OwnerReference, of: &ObjectMeta, cache: &Cache) -> Option<Key> {
+    let kind = cache.served().find(&owner.api_version, &owner.kind)?;
+    let namespace = match kind.info().is_namespaced {
+        true => of.namespace.as_deref().filter(|it| !it.is_empty())?,
+        false => "",
+    };
+    Some(Key::new(kind, namespace, &*owner.name))
 }
 
 /// All objects that name an object as an owner.
 fn dependents<'a>(meta: &'a ObjectMeta, cache: &'a Cache) -> impl Iterator<Item = Object> + 'a {
     let uid = meta.uid.as_deref().filter(|uid| !uid.is_empty());
-    uid.into_iter()
-        .flat_map(move |uid| Kind::ALL.iter().flat_map(move |kind| cache.owned(*kind, uid)))
+    let kinds = cache.served().watched();
+    uid.into_iter().flat_map(move |uid| kinds.iter().flat_map(move |kind| cache.owned(*kind, uid)))
 }
 
 /// A change of metadata, refused if the object has changed meanwhile.
 fn patch(object: &Object, mut meta: serde_json::Value) -> Request {
     meta["resourceVersion"] = json!(object.metadata().resource_version);
     Request::patch(object.key(), Patch::Merge(json!({"metadata": meta})))
+}
+
+/// Its owners no longer wait for the object.
+fn unblock(object: &Object, owners: &[OwnerReference]) -> Request {
+    let free = |owner: &OwnerReference| OwnerReference {
+        block_owner_deletion: Some(false),
+        ..owner.clone()
+    };
+    let owners: Vec<OwnerReference> = owners.iter().map(free).collect();
+    patch(object, json!({"ownerReferences": owners}))
 }
 
 fn delete(object: &Object, propagation: &'static str) -> Request {
@@ -210,18 +251,6 @@ fn without(object: &Object, finalizer: &str) -> Request {
     patch(object, json!({"finalizers": left}))
 }
 
-/// Asks the server for an owner: a patch that changes nothing and is refused if there is no object with this uid.
-fn ask(owner: &OwnerReference, key: Key) -> Request {
-    Request::patch(key, Patch::Merge(json!({"metadata": {"uid": owner.uid}})))
-}
-
-/// The uid that [`ask`] asked for.
-fn question(request: &Request) -> Option<&str> {
-    let Request::Patch { patch: Patch::Merge(patch), .. } = request else { return None };
-    let meta = patch.get("metadata")?.as_object()?;
-    (meta.len() == 1).then(|| meta.get("uid")?.as_str())?
-}
-
 /// Makes dependents forget an owner that goes alone.
 fn orphan(object: &Object, cache: &Cache) -> Outcome {
     let uid = object.metadata().uid.as_ref();
@@ -237,11 +266,11 @@ fn orphan(object: &Object, cache: &Cache) -> Outcome {
 /// Lets an owner go when no dependent is left that blocks it. The dependents see themselves that it waits.
 fn wait_for_dependents(object: &Object, cache: &Cache) -> Outcome {
     let uid = object.metadata().uid.as_ref();
-    let blocks = |one: &Object| {
+    let waits_for = |one: &Object| {
         let mut owners = one.metadata().owner_references.iter().flatten();
-        owners.any(|owner| Some(&owner.uid) == uid && owner.block_owner_deletion == Some(true))
+        owners.any(|owner| Some(&owner.uid) == uid && blocks(owner))
     };
-    match dependents(object.metadata(), cache).find(blocks) {
+    match dependents(object.metadata(), cache).find(waits_for) {
         Some(_) => Outcome::none(),
         None => Outcome::one(without(object, FOREGROUND)),
     }
@@ -249,20 +278,29 @@ fn wait_for_dependents(object: &Object, cache: &Cache) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    use k8s_openapi::api::coordination::v1::Lease;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
     use serde_json::Value;
 
     use super::*;
     use crate::player::bench;
     use crate::testkit::Bench;
 
-    /// Secret `owner`, config maps `a` and `b` owned by it, and `c` owned by `a`.
+    /// Lease `owner`, config maps `a` and `b` owned by it, and `c` owned by `a`.
     fn family() -> Bench {
         let mut bench = bench(vec![Box::<Garbage>::default()]);
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "owner", "namespace": "default"}});
-        let owner = bench.create(secret).metadata().uid.clone();
-        let a = child(&mut bench, "a", &[("v1", "Secret", "owner", owner.as_deref().unwrap())]);
-        child(&mut bench, "b", &[("v1", "Secret", "owner", owner.as_deref().unwrap())]);
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "owner", "namespace": "default"}});
+        let owner = bench.create(lease).metadata().uid.clone();
+        let a = child(
+            &mut bench,
+            "a",
+            &[("coordination.k8s.io/v1", "Lease", "owner", owner.as_deref().unwrap())],
+        );
+        child(
+            &mut bench,
+            "b",
+            &[("coordination.k8s.io/v1", "Lease", "owner", owner.as_deref().unwrap())],
+        );
         child(&mut bench, "c", &[("v1", "ConfigMap", "a", &a)]);
         bench.settle();
         bench
@@ -278,7 +316,7 @@ mod tests {
 
     fn remove(bench: &mut Bench, propagation: &'static str) {
         let options = DeleteOptions { propagation: Some(propagation), ..Default::default() };
-        bench.apply(&Request::Delete { key: Key::new(Kind::Secret, "default", "owner"), options });
+        bench.apply(&Request::Delete { key: Key::new(Kind::Lease, "default", "owner"), options });
         bench.wait(1);
     }
 
@@ -299,18 +337,18 @@ mod tests {
             json!({"metadata": {"finalizers": ["example.com/wait"]}}),
         );
         remove(&mut bench, "Foreground");
-        assert_eq!(bench.names::<Secret>(), ["owner"]);
+        assert_eq!(bench.names::<Lease>(), ["owner"]);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "c"]);
         bench.merge(Kind::ConfigMap, "c", json!({"metadata": {"finalizers": null}}));
         bench.wait(1);
-        assert_eq!((bench.list::<Secret>().len(), bench.list::<ConfigMap>().len()), (0, 0));
+        assert_eq!((bench.list::<Lease>().len(), bench.list::<ConfigMap>().len()), (0, 0));
     }
 
     #[test]
     fn orphans_stay() {
         let mut bench = family();
         remove(&mut bench, "Orphan");
-        assert_eq!(bench.list::<Secret>().len(), 0);
+        assert_eq!(bench.list::<Lease>().len(), 0);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
         let owned = |one: &&ConfigMap| one.metadata.owner_references.is_some();
         assert_eq!(bench.list::<ConfigMap>().iter().filter(owned).count(), 1);
@@ -319,7 +357,7 @@ mod tests {
     #[test]
     fn an_owner_that_never_was_is_none() {
         let mut bench = family();
-        child(&mut bench, "d", &[("v1", "Secret", "owner", "another-uid")]);
+        child(&mut bench, "d", &[("coordination.k8s.io/v1", "Lease", "owner", "another-uid")]);
         child(&mut bench, "e", &[("example.com/v1", "Unknown", "x", "1")]);
         bench.wait(1);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c", "e"]);
@@ -328,11 +366,172 @@ mod tests {
     #[test]
     fn one_owner_is_enough_to_stay() {
         let mut bench = family();
-        let owner: Secret = bench.get("default", "owner").unwrap();
+        let owner: Lease = bench.get("default", "owner").unwrap();
         let uid = owner.metadata.uid.unwrap();
-        child(&mut bench, "d", &[("v1", "Secret", "owner", &uid), ("v1", "ConfigMap", "x", "1")]);
+        child(
+            &mut bench,
+            "d",
+            &[("coordination.k8s.io/v1", "Lease", "owner", &uid), ("v1", "ConfigMap", "x", "1")],
+        );
         bench.wait(1);
         let d: ConfigMap = bench.get("default", "d").unwrap();
         assert_eq!(d.metadata.owner_references.unwrap().len(), 1);
+    }
+
+    /// A definition of Foos, which are in namespaces, or of Bars, which are not.
+    fn define(bench: &mut Bench, kind: &str, plural: &str, scope: &str) {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({"metadata": {"name": format!("{plural}.example.com")},
+            "spec": {"group": "example.com", "scope": scope,
+                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": schema}}]}});
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let (status, made) = bench.http("POST", path, &definition);
+        assert_eq!(status, 201, "{made}");
+        bench.settle();
+    }
+
+    const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
+
+    fn foos(bench: &Bench) -> Vec<String> {
+        let (_, list) = bench.http("GET", FOOS, &Value::Null);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Foo `top`, whose definition was made while the collector ran; config map `a` and Foo `low` are owned by it, a pod by `low`.
+    fn custom_family() -> Bench {
+        let mut bench = bench(vec![Box::<Garbage>::default()]);
+        bench.settle();
+        define(&mut bench, "Foo", "foos", "Namespaced");
+        let foo = |bench: &mut Bench, name: &str, owners: Value| {
+            let meta = json!({"name": name, "namespace": "default", "ownerReferences": owners});
+            let made = bench.create(json!({"apiVersion": "example.com/v1", "kind": "Foo",
+                "metadata": meta, "spec": {"size": 3}}));
+            made.metadata().uid.clone().unwrap()
+        };
+        let owner = |name: &str, uid: &str| {
+            json!([{"apiVersion": "example.com/v1", "kind": "Foo",
+            "name": name, "uid": uid, "blockOwnerDeletion": true}])
+        };
+        let top = foo(&mut bench, "top", json!([]));
+        let low = foo(&mut bench, "low", owner("top", &top));
+        child(&mut bench, "a", &[("example.com/v1", "Foo", "top", &top)]);
+        bench.create(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "default", "ownerReferences": owner("low", &low)},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": 0}}));
+        bench.settle();
+        assert_eq!(
+            (foos(&bench), bench.names::<ConfigMap>()),
+            (names(&["low", "top"]), names(&["a"]))
+        );
+        bench
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn remove_top(bench: &mut Bench, propagation: &str) {
+        let options =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation});
+        let (status, answer) = bench.http("DELETE", &format!("{FOOS}/top"), &options);
+        assert_eq!(status, 200, "{answer}");
+        bench.wait(1);
+    }
+
+    #[test]
+    fn custom_objects_own_and_are_owned() {
+        for propagation in ["Background", "Foreground"] {
+            let mut bench = custom_family();
+            remove_top(&mut bench, propagation);
+            assert_eq!(foos(&bench), names(&[]), "{propagation}");
+            assert_eq!((bench.names::<ConfigMap>(), bench.names::<Pod>()), (vec![], vec![]));
+        }
+        let mut bench = custom_family();
+        remove_top(&mut bench, "Orphan");
+        assert_eq!((foos(&bench), bench.names::<ConfigMap>()), (names(&["low"]), names(&["a"])));
+        let (_, low) = bench.http("GET", &format!("{FOOS}/low"), &Value::Null);
+        assert_eq!(
+            (&low["metadata"]["ownerReferences"], &low["spec"]["size"]),
+            (&Value::Null, &json!(3))
+        );
+        bench.wait(60);
+        assert_eq!(bench.names::<Pod>(), ["p"]);
+    }
+
+    #[test]
+    fn in_the_foreground_a_custom_owner_waits_for_its_pod() {
+        let mut bench = custom_family();
+        bench.merge(Kind::Pod, "p", json!({"metadata": {"finalizers": ["example.com/wait"]}}));
+        remove_top(&mut bench, "Foreground");
+        assert_eq!((foos(&bench), bench.names::<ConfigMap>()), (names(&["low", "top"]), vec![]));
+        bench.merge(Kind::Pod, "p", json!({"metadata": {"finalizers": null}}));
+        bench.wait(1);
+        assert_eq!((foos(&bench), bench.names::<Pod>()), (vec![], vec![]));
+    }
+
+    #[test]
+    fn with_its_definition_an_owner_goes() {
+        let mut bench = custom_family();
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/foos.example.com";
+        let (status, _) = bench.http("DELETE", path, &json!({}));
+        assert_eq!(status, 200);
+        bench.wait(60);
+        assert_eq!((bench.names::<ConfigMap>(), bench.names::<Pod>()), (vec![], vec![]));
+    }
+
+    #[test]
+    fn an_owner_of_a_kind_to_come_is_waited_for() {
+        let mut bench = family();
+        child(&mut bench, "d", &[("example.com/v1", "Foo", "x", "1")]);
+        bench.wait(100);
+        assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c", "d"]);
+        define(&mut bench, "Foo", "foos", "Namespaced");
+        bench.wait(31);
+        assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
+    }
+
+    /// Such an object is left alone, as upstream does.
+    #[test]
+    fn an_owner_in_no_namespace_has_none_in_one() {
+        let mut bench = family();
+        define(&mut bench, "Bar", "bars", "Cluster");
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "1"});
+        bench.create(json!({"apiVersion": "example.com/v1", "kind": "Bar",
+            "metadata": {"name": "bar", "ownerReferences": [owner]}}));
+        bench.wait(100);
+        let (status, _) = bench.http("GET", "/apis/example.com/v1/bars/bar", &Value::Null);
+        assert_eq!(status, 200);
+    }
+
+    /// A reference that is right about the uid alone does not make its true owner look gone.
+    #[test]
+    fn owners_are_told_apart_by_all_that_names_them() {
+        let mut bench = family();
+        let owner: Lease = bench.get("default", "owner").unwrap();
+        let uid = owner.metadata.uid.unwrap();
+        child(&mut bench, "d", &[("coordination.k8s.io/v1", "Lease", "misnamed", &uid)]);
+        bench.wait(1);
+        assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
+        bench.restart(vec![Box::<Garbage>::default()]);
+        bench.wait(100);
+        assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn owners_in_a_circle_go() {
+        let mut bench = bench(vec![Box::<Garbage>::default()]);
+        let a = child(&mut bench, "a", &[]);
+        let b = child(&mut bench, "b", &[("v1", "ConfigMap", "a", &a)]);
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "b", "uid": b, "blockOwnerDeletion": true});
+        bench.merge(Kind::ConfigMap, "a", json!({"metadata": {"ownerReferences": [owner]}}));
+        bench.settle();
+        let options = DeleteOptions { propagation: Some("Foreground"), ..Default::default() };
+        let key = Key::new(Kind::ConfigMap, "default", "a");
+        bench.apply(&Request::Delete { key, options });
+        bench.wait(1);
+        assert_eq!(bench.names::<ConfigMap>(), [] as [&str; 0]);
     }
 }

@@ -1,13 +1,12 @@
-//! The kinds that controllers know: one table, from which come [`Kind`], [`Object`] and the stores of a [`Cache`].
+//! The kinds that controllers know: one table, from which come [`Kind`], [`Object`] and the stores of a [`Cache`]. All
+//! [others](crate::other) are metadata.
 
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::{
-    apps::v1 as apps, autoscaling::v2 as autoscaling, batch::v1 as batch,
-    coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
-    networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac, resource::v1 as resource,
-    scheduling::v1 as scheduling, storage::v1 as storage,
+    apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
+    policy::v1 as policy, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{
@@ -15,13 +14,15 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cache::{Cache, Store};
+use crate::cache::{Cache, Store, Stored};
+use crate::other::{OtherKind, Partial};
 
 /// An object of a kind in the table.
 pub trait Typed:
-    Metadata<Ty = ObjectMeta>
+    Stored
+    + Metadata<Ty = ObjectMeta>
     + Serialize
     + DeserializeOwned
     + Clone
@@ -44,15 +45,10 @@ pub trait Typed:
 
     #[doc(hidden)]
     fn store_mut(cache: &mut Cache) -> &mut Store<Self>;
-
-    /// A name other than its own by which it is looked up ([`Store::at`]): the node of a pod.
-    fn place(&self) -> Option<&str> {
-        None
-    }
 }
 
 /// How a kind is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindInfo {
     /// Empty for core.
     pub group: &'static str,
@@ -101,16 +97,19 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
             $($kind,)*
+            /// One that is not in the table.
+            Other(OtherKind),
         }
 
         impl Kind {
-            /// Every kind.
+            /// Every kind of the table.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
 
             /// How it is asked for.
             pub const fn info(self) -> KindInfo {
                 match self {
                     $(Kind::$kind => info::<$type>(),)*
+                    Kind::Other(other) => other.info(),
                 }
             }
         }
@@ -120,6 +119,8 @@ macro_rules! kinds {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Object {
             $($kind(Arc<$type>),)*
+            /// Of one that is not in the table.
+            Other(Arc<Partial>),
         }
 
         impl Object {
@@ -127,6 +128,7 @@ macro_rules! kinds {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Object::$kind(_) => Kind::$kind,)*
+                    Object::Other(object) => object.kind,
                 }
             }
 
@@ -134,10 +136,11 @@ macro_rules! kinds {
             pub fn metadata(&self) -> &ObjectMeta {
                 match self {
                     $(Object::$kind(object) => &object.metadata,)*
+                    Object::Other(object) => &object.metadata,
                 }
             }
 
-            /// In JSON, with its apiVersion and kind.
+            /// In JSON, with its apiVersion and kind; of a kind that is not in the table only the metadata.
             ///
             /// # Errors
             ///
@@ -145,6 +148,11 @@ macro_rules! kinds {
             pub fn to_json(&self) -> Result<Value, serde_json::Error> {
                 match self {
                     $(Object::$kind(object) => serde_json::to_value(&**object),)*
+                    Object::Other(object) => {
+                        let KindInfo { api_version, kind, .. } = object.kind.info();
+                        let metadata = &object.metadata;
+                        Ok(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata}))
+                    }
                 }
             }
 
@@ -156,6 +164,7 @@ macro_rules! kinds {
             pub fn from_json(kind: Kind, value: Value) -> Result<Object, serde_json::Error> {
                 Ok(match kind {
                     $(Kind::$kind => Object::$kind(Arc::new(serde_json::from_value(value)?)),)*
+                    Kind::Other(_) => Object::Other(Arc::new(Partial::from_json(kind, value)?)),
                 })
             }
         }
@@ -171,6 +180,10 @@ macro_rules! kinds {
             pub fn put(&mut self, object: &Object) -> Option<Object> {
                 match object {
                     $(Object::$kind(object) => self.stores.$field.put(object.clone()).map(Object::$kind),)*
+                    Object::Other(object) => {
+                        let store = self.others.entry(object.kind).or_default();
+                        store.put(object.clone()).map(Object::Other)
+                    }
                 }
             }
 
@@ -178,6 +191,10 @@ macro_rules! kinds {
             pub fn remove(&mut self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.stores.$field.remove(&key.namespace, &key.name).map(Object::$kind),)*
+                    Kind::Other(_) => {
+                        let store = self.others.get_mut(&key.kind)?;
+                        store.remove(&key.namespace, &key.name).map(Object::Other)
+                    }
                 }
             }
 
@@ -187,6 +204,10 @@ macro_rules! kinds {
                     $(Kind::$kind => {
                         self.stores.$field.get(&key.namespace, &key.name).cloned().map(Object::$kind)
                     })*
+                    Kind::Other(_) => {
+                        let store = self.others.get(&key.kind)?;
+                        store.get(&key.namespace, &key.name).cloned().map(Object::Other)
+                    }
                 }
             }
 
@@ -194,6 +215,28 @@ macro_rules! kinds {
             pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
                 match kind {
                     $(Kind::$kind => Box::new(self.stores.$field.iter().cloned().map(Object::$kind)),)*
+                    Kind::Other(_) => {
+                        let store = self.others.get(&kind).into_iter();
+                        Box::new(store.flat_map(Store::iter).cloned().map(Object::Other))
+                    }
+                }
+            }
+
+            /// The objects of a kind in a namespace.
+            pub fn objects_in<'a>(
+                &'a self,
+                kind: Kind,
+                namespace: &'a str,
+            ) -> Box<dyn Iterator<Item = Object> + 'a> {
+                match kind {
+                    $(Kind::$kind => {
+                        Box::new(self.stores.$field.in_namespace(namespace).cloned().map(Object::$kind))
+                    })*
+                    Kind::Other(_) => {
+                        let store = self.others.get(&kind).into_iter();
+                        let here = store.flat_map(move |store| store.in_namespace(namespace));
+                        Box::new(here.cloned().map(Object::Other))
+                    }
                 }
             }
 
@@ -201,6 +244,10 @@ macro_rules! kinds {
             pub fn owned<'a>(&'a self, kind: Kind, uid: &str) -> Box<dyn Iterator<Item = Object> + 'a> {
                 match kind {
                     $(Kind::$kind => Box::new(self.stores.$field.owned_by(uid).cloned().map(Object::$kind)),)*
+                    Kind::Other(_) => match self.others.get(&kind) {
+                        Some(store) => Box::new(store.owned_by(uid).cloned().map(Object::Other)),
+                        None => Box::new(std::iter::empty()),
+                    },
                 }
             }
 
@@ -208,6 +255,7 @@ macro_rules! kinds {
             pub(crate) fn version(&self, kind: Kind) -> u64 {
                 match kind {
                     $(Kind::$kind => self.stores.$field.version(),)*
+                    Kind::Other(_) => self.others.get(&kind).map_or(0, Store::version),
                 }
             }
         }
@@ -231,6 +279,12 @@ macro_rules! kinds {
                 fn store_mut(cache: &mut Cache) -> &mut Store<Self> {
                     &mut cache.stores.$field
                 }
+            }
+
+            impl Stored for $type {
+                fn meta(&self) -> &ObjectMeta {
+                    &self.metadata
+                }
 
                 $(fn place(&self) -> Option<&str> {
                     let place: fn(&Self) -> Option<&str> = $place;
@@ -251,14 +305,9 @@ kinds! {
     Namespace namespaces core::Namespace;
     Node nodes core::Node;
     Pod pods core::Pod, place |pod| pod.spec.as_ref()?.node_name.as_deref();
-    Service services core::Service;
     ServiceAccount service_accounts core::ServiceAccount;
     ConfigMap config_maps core::ConfigMap;
-    Secret secrets core::Secret;
     Event events core::Event;
-    LimitRange limit_ranges core::LimitRange;
-    ResourceQuota resource_quotas core::ResourceQuota;
-    PodTemplate pod_templates core::PodTemplate;
     ReplicationController replication_controllers core::ReplicationController;
     PersistentVolume persistent_volumes core::PersistentVolume;
     PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
@@ -271,23 +320,8 @@ kinds! {
     Job jobs batch::Job;
     CronJob cron_jobs batch::CronJob;
     PodDisruptionBudget pod_disruption_budgets policy::PodDisruptionBudget;
-    PriorityClass priority_classes scheduling::PriorityClass;
     Lease leases coordination::Lease;
-    EndpointSlice endpoint_slices discovery::EndpointSlice;
     StorageClass storage_classes storage::StorageClass;
-    CSINode csi_nodes storage::CSINode;
-    CSIDriver csi_drivers storage::CSIDriver;
-    CSIStorageCapacity csi_storage_capacities storage::CSIStorageCapacity;
-    VolumeAttachment volume_attachments storage::VolumeAttachment;
-    NetworkPolicy network_policies networking::NetworkPolicy;
-    Ingress ingresses networking::Ingress;
-    Role roles rbac::Role;
-    RoleBinding role_bindings rbac::RoleBinding;
-    HorizontalPodAutoscaler horizontal_pod_autoscalers autoscaling::HorizontalPodAutoscaler;
-    ResourceClaim resource_claims resource::ResourceClaim;
-    ResourceClaimTemplate resource_claim_templates resource::ResourceClaimTemplate;
-    ResourceSlice resource_slices resource::ResourceSlice;
-    DeviceClass device_classes resource::DeviceClass;
 }
 
 impl Kind {
@@ -338,7 +372,7 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Key { kind, namespace, name } = self;
         let slash = if namespace.is_empty() { "" } else { "/" };
-        write!(f, "{kind:?} {namespace}{slash}{name}")
+        write!(f, "{} {namespace}{slash}{name}", kind.info().kind)
     }
 }
 
@@ -374,7 +408,8 @@ mod tests {
         assert_eq!(Kind::Pod.path("a"), "/api/v1/namespaces/a/pods");
         assert_eq!(Kind::Node.path(""), "/api/v1/nodes");
         assert_eq!(Kind::CronJob.path(""), "/apis/batch/v1/cronjobs");
-        assert_eq!(Kind::CSINode.path(""), "/apis/storage.k8s.io/v1/csinodes");
+        let foos = Kind::other(("example.com", "v1"), ("Foo", "foos"), true);
+        assert_eq!(foos.path("a"), "/apis/example.com/v1/namespaces/a/foos");
     }
 
     #[test]
@@ -395,5 +430,23 @@ mod tests {
         assert_eq!(object.version(), 7);
         assert_eq!(object.to_json().unwrap(), json);
         assert!(Object::from_json(Kind::Node, json).is_err());
+    }
+
+    #[test]
+    fn of_kinds_beyond_the_table_metadata_are_kept() {
+        let foos = Kind::other(("example.com", "v1"), ("Foo", "foos"), true);
+        let mut json = json!({"apiVersion": "example.com/v1", "kind": "Foo", "spec": {"a": 1},
+            "metadata": {"namespace": "a", "name": "b", "resourceVersion": "7"}});
+        let object = Object::from_json(foos, json.clone()).unwrap();
+        assert_eq!(object.key().to_string(), "Foo a/b");
+        json.as_object_mut().unwrap().remove("spec");
+        assert_eq!(object.to_json().unwrap(), json);
+        let mut cache = Cache::default();
+        assert_eq!((cache.object(&object.key()), cache.version(foos)), (None, 0));
+        assert_eq!(cache.put(&object), None);
+        assert_eq!((cache.objects(foos).count(), cache.version(foos)), (1, 7));
+        assert_eq!(["a", "b"].map(|place| cache.objects_in(foos, place).count()), [1, 0]);
+        assert_eq!(cache.owned(foos, "u").count(), 0);
+        assert_eq!(cache.remove(&object.key()), Some(object));
     }
 }

@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`kind`] | the kinds there are: [`Kind`], [`Object`], [`Key`] |
+//! | [`other`], [`served`] | kinds beyond these: what a server's discovery tells |
 //! | [`cache`] | what controllers see |
 //! | [`request`] | what they ask for, as values |
 //! | [`controller`] | what a controller is: [`Controller`] |
@@ -22,8 +23,10 @@ pub mod kind;
 pub mod kubelet;
 pub mod manager;
 pub mod meta;
+pub mod other;
 pub mod request;
 pub mod runner;
+pub mod served;
 
 mod cron_job;
 mod daemon_set;

@@ -2,11 +2,12 @@
 //!
 //! | | |
 //! | --- | --- |
+//! | reads | metadata of all kinds that the server serves; at the end it is asked itself what is left |
 //! | writes | deletes all content, status and finalizers of namespaces |
 //! | upstream | `pkg/controller/namespace`, 1.36 |
-//! | deviations | content of kinds that the program does not know is not deleted |
+//! | deviations | the condition NamespaceContentRemaining also tells of pods, which go first |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,16 +17,31 @@ use crate::cache::Cache;
 use crate::controller::{Change, Controller, Outcome};
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::Request;
+use crate::request::{Answer, Request};
 use crate::workload::stamp;
 
 const FINALIZER: &str = "kubernetes";
 /// What does not go may not have been seen yet.
 const AGAIN: Duration = Duration::from_secs(5);
+/// What is not watched is looked for so often.
+const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// The controller that empties namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct Namespaces;
+pub(crate) struct Namespaces {
+    sweeps: BTreeMap<Key, Sweep>,
+}
+
+/// What the server said about a namespace that is going. Nothing can be made in it any more, so that what is empty stays so.
+#[derive(Debug, Default)]
+struct Sweep {
+    uid: Option<String>,
+    empty: BTreeSet<Kind>,
+    /// The cache does not show what is there.
+    full: BTreeSet<Kind>,
+    /// Of which kinds the content could not be counted or deleted, and why.
+    failures: BTreeMap<Kind, String>,
+}
 
 impl Controller for Namespaces {
     fn name(&self) -> &'static str {
@@ -33,16 +49,20 @@ impl Controller for Namespaces {
     }
 
     fn watches(&self) -> &'static [Kind] {
-        Kind::ALL
+        &[Kind::Namespace]
+    }
+
+    fn watches_all(&self) -> bool {
+        true
     }
 
     fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
-        let meta = object.metadata();
-        let name = match object.kind() {
-            Kind::Namespace => meta.name.as_deref(),
-            _ => meta.namespace.as_deref(),
-        };
+        if let Object::Namespace(namespace) = object {
+            let is_going = change.new.is_none() || is_terminating(&namespace.metadata);
+            return is_going.then(|| object.key()).into_iter().collect();
+        }
+        let name = object.metadata().namespace.as_deref();
         let namespace = name.and_then(|name| cache.get::<Namespace>("", name));
         let going = namespace.filter(|one| is_terminating(&one.metadata));
         going.map(|one| Key::of(&**one)).into_iter().collect()
@@ -50,36 +70,84 @@ impl Controller for Namespaces {
 
     fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
         let found = cache.get::<Namespace>("", &key.name);
-        let Some(namespace) = found.filter(|one| is_terminating(&one.metadata)) else {
+        let finalizers = found.and_then(|one| one.spec.as_ref()?.finalizers.as_ref());
+        let is_held = finalizers.into_iter().flatten().any(|one| one == FINALIZER);
+        let Some(namespace) = found.filter(|one| is_held && is_terminating(&one.metadata)) else {
+            self.sweeps.remove(key);
             return Outcome::none();
         };
-        let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
-        if !finalizers.into_iter().flatten().any(|one| one == FINALIZER) {
-            return Outcome::none();
+        let sweep = self.sweeps.entry(key.clone()).or_default();
+        if sweep.uid != namespace.metadata.uid {
+            *sweep = Sweep { uid: namespace.metadata.uid.clone(), ..Sweep::default() };
         }
         let left = Content::of(&key.name, cache);
-        if left.counts.is_empty() {
+        let mut outcome = match left.counts.is_empty() {
+            true => sweep.go_on(&key.name, cache),
+            false => Outcome { requests: left.delete(&key.name), again: Some(AGAIN) },
+        };
+        let is_empty = left.counts.is_empty() && outcome.requests.is_empty();
+        let status = left.status(&sweep.failures, namespace.status.as_ref(), now);
+        let is_told = namespace.status.as_ref() == Some(&status);
+        if !is_told && (is_empty || !left.counts.is_empty() || !sweep.failures.is_empty()) {
+            let mut changed = (**namespace).clone();
+            changed.status = Some(status);
+            outcome.requests.push(Request::update_status(changed));
+        } else if is_empty {
             let mut done = (**namespace).clone();
             let finalizers = done.spec.get_or_insert_default().finalizers.get_or_insert_default();
             finalizers.retain(|one| one != FINALIZER);
-            return Outcome::one(Request::Update { object: done.into(), subresource: "finalize" });
+            outcome =
+                Outcome::one(Request::Update { object: done.into(), subresource: "finalize" });
         }
-        let mut requests: Vec<Request> = left
-            .to_delete
-            .iter()
-            .map(|kind| Request::DeleteCollection { kind: *kind, namespace: key.name.to_string() })
-            .collect();
-        let status = left.status(namespace.status.as_ref(), now);
-        if namespace.status.as_ref() != Some(&status) {
-            let mut changed = (**namespace).clone();
-            changed.status = Some(status);
-            requests.push(Request::update_status(changed));
+        outcome
+    }
+
+    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
+        let Some(sweep) = self.sweeps.get_mut(key) else { return };
+        let (Request::Count { kind, .. } | Request::DeleteCollection { kind, .. }) = request else {
+            return;
+        };
+        sweep.failures.remove(kind);
+        sweep.full.remove(kind);
+        let is_empty = match answer {
+            Answer::Counted(n) => *n == 0,
+            // Nobody looks for more of them.
+            Answer::Done(_) => *kind == Kind::Event,
+            // It is no longer served.
+            Answer::Refused { status: 404, .. } => true,
+            Answer::Refused { message, .. } => {
+                sweep.failures.insert(*kind, message.clone());
+                false
+            }
+            Answer::Lost { .. } => false,
+        };
+        if is_empty {
+            sweep.empty.insert(*kind);
+        } else if let Answer::Counted(_) = answer {
+            sweep.full.insert(*kind);
         }
-        Outcome { requests, again: Some(AGAIN) }
     }
 }
 
-/// What is left in a namespace.
+impl Sweep {
+    /// Asks for all kinds that are not known to be empty; the cache shows nothing of them. No requests: there is nothing left.
+    fn go_on(&self, namespace: &str, cache: &Cache) -> Outcome {
+        let namespaced = cache.served().kinds().filter(|kind| kind.info().is_namespaced);
+        let request = |kind: Kind| {
+            let namespace = namespace.to_owned();
+            if kind == Kind::Event || self.full.contains(&kind) {
+                Request::DeleteCollection { kind, namespace }
+            } else {
+                Request::Count { kind, namespace }
+            }
+        };
+        let unknown = namespaced.filter(|kind| !self.empty.contains(kind));
+        let again = if self.full.is_empty() { Duration::ZERO } else { UNWATCHED };
+        Outcome { requests: unknown.map(request).collect(), again: Some(again) }
+    }
+}
+
+/// What the cache shows in a namespace.
 struct Content {
     /// Of each resource how many.
     counts: BTreeMap<String, usize>,
@@ -93,23 +161,22 @@ impl Content {
     fn of(namespace: &str, cache: &Cache) -> Content {
         let mut content =
             Content { counts: BTreeMap::new(), finalizers: BTreeMap::new(), to_delete: Vec::new() };
-        for kind in Kind::ALL.iter().copied().filter(|kind| kind.info().is_namespaced) {
-            // Events are too many to look at, and nobody waits for them.
-            if kind == Kind::Event {
-                continue;
-            }
-            let here = |object: &Object| object.metadata().namespace.as_deref() == Some(namespace);
-            let objects: Vec<Object> = cache.objects(kind).filter(here).collect();
-            if objects.iter().any(|object| !is_terminating(object.metadata())) {
-                content.to_delete.push(kind);
-            }
-            for object in &objects {
-                let info = kind.info();
-                *content.counts.entry(format!("{}.{}", info.resource, info.group)).or_default() +=
-                    1;
+        for kind in cache.served().watched() {
+            let info = kind.info();
+            let mut n = 0;
+            let mut is_going = true;
+            for object in cache.objects_in(*kind, namespace) {
+                n += 1;
+                is_going &= is_terminating(object.metadata());
                 for finalizer in object.metadata().finalizers.iter().flatten() {
                     *content.finalizers.entry(finalizer.clone()).or_default() += 1;
                 }
+            }
+            if n > 0 {
+                content.counts.insert(format!("{}.{}", info.resource, info.group), n);
+            }
+            if !is_going {
+                content.to_delete.push(*kind);
             }
         }
         if cache.of::<Pod>().in_namespace(namespace).next().is_some() {
@@ -118,52 +185,72 @@ impl Content {
         content
     }
 
-    fn status(&self, before: Option<&NamespaceStatus>, now: Timestamp) -> NamespaceStatus {
-        let list = |counts: &BTreeMap<String, usize>, what: &str| {
-            let one = |(name, count): (&String, &usize)| match what {
-                "" => format!("{name} has {count} resource instances"),
-                _ => format!("{name} in {count} resource instances"),
+    fn delete(&self, namespace: &str) -> Vec<Request> {
+        let all = |kind: &Kind| Request::DeleteCollection {
+            kind: *kind,
+            namespace: namespace.to_owned(),
+        };
+        self.to_delete.iter().map(all).collect()
+    }
+
+    fn status(
+        &self,
+        failures: &BTreeMap<Kind, String>,
+        before: Option<&NamespaceStatus>,
+        now: Timestamp,
+    ) -> NamespaceStatus {
+        let list = |counts: &BTreeMap<String, usize>, word: &str| {
+            let one = |(name, count): (&String, &usize)| {
+                format!("{name} {word} {count} resource instances")
             };
             counts.iter().map(one).collect::<Vec<_>>().join(", ")
         };
-        let remaining = format!("Some resources are remaining: {}", list(&self.counts, ""));
+        let remaining = format!("Some resources are remaining: {}", list(&self.counts, "has"));
         let held = format!(
             "Some content in the namespace has finalizers remaining: {}",
             list(&self.finalizers, "in")
         );
-        let is_held = !self.finalizers.is_empty();
-        let content_deleted = "All content successfully deleted, may be waiting on finalization";
+        let mut why: Vec<&str> = failures.values().map(String::as_str).collect();
+        why.sort_unstable();
+        let (n_failures, why) = (why.len(), why.join(", "));
+        let failed = format!("Failed to delete all resource types, {n_failures} remaining: {why}");
+        // What is told when all is well, and what when it is not.
         let all = [
             (
                 "NamespaceDeletionDiscoveryFailure",
-                false,
-                "ResourcesDiscovered",
-                "All resources successfully discovered",
+                ("ResourcesDiscovered", "All resources successfully discovered"),
+                None,
             ),
             (
                 "NamespaceDeletionGroupVersionParsingFailure",
-                false,
-                "ParsedGroupVersions",
-                "All legacy kube types successfully parsed",
+                ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+                None,
             ),
-            ("NamespaceDeletionContentFailure", false, "ContentDeleted", content_deleted),
-            ("NamespaceContentRemaining", true, "SomeResourcesRemain", remaining.as_str()),
-            if is_held {
-                ("NamespaceFinalizersRemaining", true, "SomeFinalizersRemain", held.as_str())
-            } else {
+            (
+                "NamespaceDeletionContentFailure",
                 (
-                    "NamespaceFinalizersRemaining",
-                    false,
-                    "ContentHasNoFinalizers",
-                    "All content-preserving finalizers finished",
-                )
-            },
+                    "ContentDeleted",
+                    "All content successfully deleted, may be waiting on finalization",
+                ),
+                (n_failures > 0).then_some(("ContentDeletionFailed", failed.as_str())),
+            ),
+            (
+                "NamespaceContentRemaining",
+                ("ContentRemoved", "All content successfully removed"),
+                (!self.counts.is_empty()).then_some(("SomeResourcesRemain", remaining.as_str())),
+            ),
+            (
+                "NamespaceFinalizersRemaining",
+                ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+                (!self.finalizers.is_empty()).then_some(("SomeFinalizersRemain", held.as_str())),
+            ),
         ];
         let mut status = before.cloned().unwrap_or_default();
         status.phase = Some("Terminating".to_owned());
         let conditions = status.conditions.get_or_insert_default();
-        for (kind, is_true, reason, message) in all {
-            let value = if is_true { "True" } else { "False" };
+        for (kind, well, ill) in all {
+            let value = if ill.is_some() { "True" } else { "False" };
+            let (reason, message) = ill.unwrap_or(well);
             let found = conditions.iter().position(|one| one.type_ == kind);
             let before = found.map(|place| conditions.remove(place));
             let same = before.as_ref().filter(|one| one.status == value);
@@ -256,5 +343,114 @@ mod tests {
         bench.apply(&finalizers(json!(null)));
         bench.wait(10);
         assert!(bench.get::<Namespace>("", "x").is_none());
+    }
+
+    /// Foos, which no controller knows by name.
+    fn define_foos(bench: &mut Bench) {
+        let definition = json!({"metadata": {"name": "foos.example.com"},
+            "spec": {"group": "example.com", "scope": "Namespaced",
+                "names": {"kind": "Foo", "plural": "foos", "singular": "foo"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        assert_eq!(bench.http("POST", path, &definition).0, 201);
+    }
+
+    const FOO: &str = "/apis/example.com/v1/namespaces/x/foos/f";
+
+    fn create_foo(bench: &mut Bench, finalizers: &[&str]) {
+        let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo",
+            "metadata": {"name": "f", "namespace": "x", "finalizers": finalizers}});
+        let (path, _) = FOO.rsplit_once('/').unwrap();
+        assert_eq!(bench.http("POST", path, &foo).0, 201);
+    }
+
+    #[test]
+    fn custom_objects_are_content() {
+        let mut bench = start();
+        // Made while it runs.
+        define_foos(&mut bench);
+        create_foo(&mut bench, &["example.com/wait"]);
+        delete(&mut bench);
+        let status = bench.get::<Namespace>("", "x").unwrap().status.unwrap();
+        let remaining = status.conditions.unwrap().remove(3);
+        assert_eq!(
+            remaining.message.unwrap(),
+            "Some resources are remaining: foos.example.com has 1 resource instances"
+        );
+        let (_, mut foo) = bench.http("GET", FOO, &serde_json::Value::Null);
+        assert!(foo["metadata"]["deletionTimestamp"].is_string(), "{foo}");
+        foo["metadata"]["finalizers"] = json!([]);
+        assert_eq!(bench.http("PUT", FOO, &foo).0, 200);
+        bench.wait(10);
+        assert!(bench.get::<Namespace>("", "x").is_none());
+    }
+
+    /// A server that cannot list some content, so that no watch tells of it.
+    #[test]
+    fn what_is_not_watched_is_asked_for() {
+        let mut bench = start();
+        define_foos(&mut bench);
+        create_foo(&mut bench, &[]);
+        bench.blind = Some("/apis/example.com/");
+        delete(&mut bench);
+        assert!(bench.get::<Namespace>("", "x").is_none());
+        assert_eq!(bench.http("GET", FOO, &serde_json::Value::Null).0, 404);
+    }
+
+    #[test]
+    fn events_go_along() {
+        let mut bench = start();
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "x"}});
+        let path = "/api/v1/namespaces/x/events";
+        assert_eq!(bench.http("POST", path, &event).0, 201);
+        delete(&mut bench);
+        let (_, list) = bench.http("GET", path, &serde_json::Value::Null);
+        assert_eq!(list["items"], json!([]));
+    }
+
+    #[test]
+    fn what_cannot_be_deleted_is_told() {
+        let mut n = 0;
+        let refuse = move |request: &Request| {
+            let is_of_foos = request.kind().info().kind == "Foo";
+            n += usize::from(is_of_foos);
+            (is_of_foos && n <= 2).then(|| Answer::Refused {
+                status: 500,
+                reason: String::new(),
+                message: "out of order".to_owned(),
+                retry_after: Some(Duration::from_secs(20)),
+            })
+        };
+        let mut bench = start().with_faults(refuse);
+        define_foos(&mut bench);
+        delete(&mut bench);
+        let told = |bench: &Bench| {
+            let status = bench.get::<Namespace>("", "x")?.status?;
+            let told = status.conditions?.remove(2);
+            Some((told.status, told.reason?, told.message?))
+        };
+        let status = told(&bench).unwrap().0;
+        assert_eq!(status, "False", "it is told with the next attempt");
+        bench.wait(15);
+        let want = "Failed to delete all resource types, 1 remaining: out of order".to_owned();
+        assert_eq!(
+            told(&bench),
+            Some(("True".to_owned(), "ContentDeletionFailed".to_owned(), want))
+        );
+        bench.wait(60);
+        assert!(bench.get::<Namespace>("", "x").is_none());
+    }
+
+    /// Who else holds the namespace learns that its content is gone.
+    #[test]
+    fn an_empty_namespace_says_so() {
+        let mut bench = start();
+        let hold = json!({"metadata": {"finalizers": ["example.com/wait"]}});
+        bench.apply(&Request::patch(Key::new(Kind::Namespace, "", "x"), crate::Patch::Merge(hold)));
+        delete(&mut bench);
+        let status = bench.get::<Namespace>("", "x").unwrap().status.unwrap();
+        let conditions = status.conditions.unwrap();
+        assert!(conditions.iter().all(|one| one.status == "False"), "{conditions:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What controllers ask of the API server, as values; and how these look on the wire.
+//! What controllers ask of the API server beyond what they watch, as values; and how these look on the wire.
 
 use std::time::Duration;
 
@@ -7,9 +7,18 @@ use serde_json::{Value, json};
 
 use crate::kind::{Key, Kind, Object, Typed};
 
-/// A write.
+/// A write, or a question that the cache cannot answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
+    /// Asks for an object as it is on the server. That there is none is an answer, too.
+    Get(Key),
+    /// Asks how many objects of a kind there are in a namespace.
+    Count {
+        /// The kind.
+        kind: Kind,
+        /// The namespace.
+        namespace: String,
+    },
     /// Makes an object; its `generateName` is honoured.
     Create(Object),
     /// Replaces an object; refused if its resourceVersion is no longer the current one.
@@ -80,6 +89,8 @@ pub struct DeleteOptions {
 pub enum Answer {
     /// Done. The object as it is now, where the answer says it.
     Done(Option<Object>),
+    /// So many.
+    Counted(u64),
     /// Not done.
     Refused {
         /// The HTTP status.
@@ -137,10 +148,11 @@ impl Request {
     pub fn kind(&self) -> Kind {
         match self {
             Request::Create(object) | Request::Update { object, .. } => object.kind(),
-            Request::Patch { key, .. }
+            Request::Get(key)
+            | Request::Patch { key, .. }
             | Request::Delete { key, .. }
             | Request::Evict { key, .. } => key.kind,
-            Request::DeleteCollection { kind, .. } => *kind,
+            Request::Count { kind, .. } | Request::DeleteCollection { kind, .. } => *kind,
         }
     }
 
@@ -158,7 +170,11 @@ impl Request {
         let with = |method, path, content_type, body: &Value| {
             Ok(Encoded { method, path, content_type, body: serde_json::to_vec(body)? })
         };
+        let read =
+            |path| Ok(Encoded { method: Method::GET, path, content_type: JSON, body: Vec::new() });
         match self {
+            Request::Get(key) => read(path(key, "")),
+            Request::Count { kind, namespace } => read(format!("{}?limit=1", kind.path(namespace))),
             Request::Create(object) => {
                 let path = object.kind().path(&object.key().namespace);
                 with(Method::POST, path, JSON, &object.to_json()?)
@@ -198,10 +214,22 @@ impl Request {
     pub fn done(&self, body: &[u8]) -> Answer {
         let kind = self.kind();
         let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
-        if value["kind"] != kind.info().kind || value["apiVersion"] != kind.info().api_version {
-            return Answer::Done(None);
+        if let Request::Count { .. } = self {
+            let Some(items) = value["items"].as_array() else {
+                return Answer::Lost { message: "the answer is no list".to_owned() };
+            };
+            let more = value["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
+            return Answer::Counted(items.len() as u64 + more);
         }
-        Answer::Done(Object::from_json(kind, value).ok())
+        let is_object =
+            value["kind"] == kind.info().kind && value["apiVersion"] == kind.info().api_version;
+        match is_object.then(|| Object::from_json(kind, value).ok()).flatten() {
+            // That there is no object is another answer.
+            None if matches!(self, Request::Get(_)) => {
+                Answer::Lost { message: format!("the answer is no {}", kind.info().kind) }
+            }
+            object => Answer::Done(object),
+        }
     }
 }
 
@@ -296,13 +324,29 @@ mod tests {
             r#"POST /api/v1/namespaces/a/pods/b/eviction json {"apiVersion":"policy/v1","deleteOptions":{"apiVersion":"v1","gracePeriodSeconds":0,"kind":"DeleteOptions","propagationPolicy":"Orphan"},"kind":"Eviction","metadata":{"name":"b","namespace":"a"}}"#,
         );
         check(
-            &Request::DeleteCollection { kind: Kind::Secret, namespace: "a".into() },
-            r#"DELETE /api/v1/namespaces/a/secrets json {"apiVersion":"v1","kind":"DeleteOptions"}"#,
+            &Request::Count { kind: Kind::Lease, namespace: "a".into() },
+            "GET /apis/coordination.k8s.io/v1/namespaces/a/leases?limit=1 json ",
+        );
+        check(&Request::Get(Key::of(&pod)), "GET /api/v1/namespaces/a/pods/b json ");
+        check(
+            &Request::DeleteCollection { kind: Kind::ConfigMap, namespace: "a".into() },
+            r#"DELETE /api/v1/namespaces/a/configmaps json {"apiVersion":"v1","kind":"DeleteOptions"}"#,
         );
         assert_eq!(
             Request::create(pod.clone()).done(text.as_bytes()),
             Answer::Done(Some(pod.clone().into()))
         );
+        let count = |body: &str| {
+            let count = Request::Count { kind: Kind::Pod, namespace: "a".into() };
+            count.done(body.as_bytes())
+        };
+        assert_eq!(count(r#"{"items":[]}"#), Answer::Counted(0));
+        assert_eq!(
+            count(r#"{"metadata":{"remainingItemCount":6},"items":[{}]}"#),
+            Answer::Counted(7)
+        );
+        assert!(matches!(count(r#"{"items":null}"#), Answer::Lost { .. }));
+        assert!(matches!(Request::Get(Key::of(&pod)).done(b"{}"), Answer::Lost { .. }));
         assert_eq!(
             Request::delete(&pod).done(br#"{"apiVersion":"v1","kind":"Status"}"#),
             Answer::Done(None)

@@ -12,6 +12,7 @@ use crate::expect::{Expectations, Sight, Waiter};
 use crate::kind::{Key, Kind, Object};
 use crate::queue::{End, Queue, after, pause};
 use crate::request::{Answer, Request};
+use crate::served::Served;
 
 /// What a watch tells.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,10 @@ pub enum News {
     Gone(Key),
     /// All objects of the kind have been told.
     Synced(Kind),
+    /// The kind cannot be read, be it only for now.
+    Unavailable(Kind),
+    /// What the server serves now.
+    Served(Served),
 }
 
 /// A request to be sent. Its number comes back with the answer.
@@ -38,6 +43,8 @@ pub struct Runner {
     cache: Cache,
     slots: Vec<Slot>,
     expectations: Expectations,
+    /// Kinds that have been listed, or cannot be.
+    tried: BTreeSet<Kind>,
     /// Requests that were handed out and are not answered.
     calls: BTreeMap<u64, (Waiter, Request)>,
     n_calls: u64,
@@ -48,7 +55,10 @@ pub struct Runner {
 /// A controller.
 struct Slot {
     controller: Box<dyn Controller>,
+    /// Kinds that have to be told before it is asked.
     unsynced: BTreeSet<Kind>,
+    /// It reads all kinds, and which there are is not known yet.
+    needs_served: bool,
     queue: Queue,
     /// Requests that wait for a place.
     outbox: VecDeque<(Waiter, Request)>,
@@ -82,17 +92,19 @@ impl Runner {
     pub fn new(controllers: Vec<Box<dyn Controller>>) -> Runner {
         let slot = |controller: Box<dyn Controller>| {
             let unsynced = controller.watches().iter().copied().collect();
+            let needs_served = controller.watches_all();
             let mut queue = Queue::default();
             for key in controller.at_start() {
                 queue.touch(&key, Timestamp::UNIX_EPOCH);
             }
             let (outbox, unheard) = (VecDeque::new(), BTreeMap::new());
-            Slot { controller, unsynced, queue, outbox, unheard, n_panics: 0 }
+            Slot { controller, unsynced, needs_served, queue, outbox, unheard, n_panics: 0 }
         };
         Runner {
             cache: Cache::default(),
             slots: controllers.into_iter().map(slot).collect(),
             expectations: Expectations::default(),
+            tried: BTreeSet::new(),
             calls: BTreeMap::new(),
             n_calls: 0,
             turn: 0,
@@ -101,7 +113,13 @@ impl Runner {
 
     /// The kinds that must be watched.
     pub fn kinds(&self) -> BTreeSet<Kind> {
-        self.slots.iter().flat_map(|slot| slot.controller.watches()).copied().collect()
+        let named = self.slots.iter().flat_map(|slot| slot.controller.watches());
+        named.chain(self.cache.served.watched()).copied().collect()
+    }
+
+    /// Whether somebody must find out what the server serves ([`News::Served`]).
+    pub fn watches_all(&self) -> bool {
+        self.slots.iter().any(|slot| slot.controller.watches_all())
     }
 
     /// What is known of the cluster.
@@ -122,22 +140,55 @@ impl Runner {
     pub fn hear(&mut self, news: News, now: Timestamp) {
         let (key, old, new) = match news {
             News::Synced(kind) => {
+                self.tried.insert(kind);
                 for slot in &mut self.slots {
                     slot.unsynced.remove(&kind);
                 }
                 return;
             }
+            News::Unavailable(kind) => {
+                self.tried.insert(kind);
+                for slot in &mut self.slots {
+                    if !slot.controller.watches().contains(&kind) {
+                        slot.unsynced.remove(&kind);
+                    }
+                }
+                return;
+            }
+            News::Served(served) => return self.hear_served(served, now),
             News::Set(object) => (object.key(), self.cache.put(&object), Some(object)),
             News::Gone(key) => (key.clone(), self.cache.remove(&key), None),
         };
         for slot in &mut self.slots {
-            if slot.controller.watches().contains(&key.kind) {
+            if slot.watches(key.kind) {
                 slot.hear(&key, old.as_ref(), new.as_ref(), &self.cache, now);
             }
         }
         for Waiter { slot, key, round } in self.expectations.seen(&key, &self.cache) {
             self.slots[slot].queue.seen(&key, round, now);
         }
+    }
+
+    /// Of kinds that are no longer served all objects are gone.
+    fn hear_served(&mut self, served: Served, now: Timestamp) {
+        let is_gone = |kind: &&Kind| !served.watched().contains(*kind);
+        let gone: Vec<Kind> = self.cache.others.keys().filter(is_gone).copied().collect();
+        for kind in gone {
+            let keys: Vec<Key> = self.cache.objects(kind).map(|object| object.key()).collect();
+            keys.into_iter().for_each(|key| self.hear(News::Gone(key), now));
+            self.cache.others.remove(&kind);
+            self.tried.remove(&kind);
+        }
+        for slot in &mut self.slots {
+            if std::mem::take(&mut slot.needs_served) {
+                slot.unsynced.extend(served.watched().difference(&self.tried));
+            }
+            // What comes later does not keep it waiting.
+            slot.unsynced.retain(|kind| {
+                slot.controller.watches().contains(kind) || served.watched().contains(kind)
+            });
+        }
+        self.cache.served = served;
     }
 
     /// Reconciles what is due, and hands out requests, at most so many. Controllers take turns.
@@ -165,8 +216,8 @@ impl Runner {
 
     /// When [`Runner::run`] should be called though nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        let synced = self.slots.iter().filter(|slot| slot.unsynced.is_empty());
-        synced.filter_map(Slot::wake_at).min()
+        let ready = self.slots.iter().filter(|slot| slot.is_ready());
+        ready.filter_map(Slot::wake_at).min()
     }
 
     /// An answer has come.
@@ -179,7 +230,7 @@ impl Runner {
         let controller = slot.controller.name();
         let end = match answer {
             _ if !is_heard => End::Failed { hold: Duration::ZERO },
-            Answer::Done(_) => End::Done,
+            Answer::Done(_) | Answer::Counted(_) => End::Done,
             Answer::Refused { status, message, retry_after, .. } => {
                 tracing::debug!(controller, key = %waiter.key, status, message, "refused");
                 End::Failed { hold: retry_after.unwrap_or_default() }
@@ -191,9 +242,8 @@ impl Runner {
         };
         // Of an Event nobody cares what became of it.
         let end = if request.is_event() && is_heard { End::Done } else { end };
-        let watched = |kind| slot.controller.watches().contains(&kind);
         let sight = Sight::after(&request, answer)
-            .filter(|sight| watched(sight.kind()) && !sight.is_seen(&self.cache));
+            .filter(|sight| slot.watches(sight.kind()) && !sight.is_seen(&self.cache));
         slot.queue.answered(&waiter.key, end, sight.is_some(), now);
         if let Some(sight) = sight {
             self.expectations.add(sight, waiter);
@@ -204,17 +254,27 @@ impl Runner {
 /// After a request of which nobody knows whether it was done, the watch is given so long to tell.
 const UNKNOWN: Duration = Duration::from_secs(2);
 
-/// That an object to be deleted is gone is as good as having deleted it.
+/// That an object to be deleted is gone is as good as having deleted it; that one asked for is not there is an answer.
 fn lenient(request: &Request, answer: &Answer) -> Answer {
     match (request, answer) {
-        (Request::Delete { .. } | Request::Evict { .. }, Answer::Refused { status: 404, .. }) => {
-            Answer::Done(None)
-        }
+        (
+            Request::Get(_) | Request::Delete { .. } | Request::Evict { .. },
+            Answer::Refused { status: 404, .. },
+        ) => Answer::Done(None),
         (_, answer) => answer.clone(),
     }
 }
 
 impl Slot {
+    fn watches(&self, kind: Kind) -> bool {
+        self.controller.watches_all() && kind != Kind::Event
+            || self.controller.watches().contains(&kind)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.unsynced.is_empty() && !self.needs_served
+    }
+
     /// Asks the controller whom a change concerns; one at which it panicked before is part of it.
     fn hear(
         &mut self,
@@ -262,7 +322,7 @@ impl Slot {
 
     /// Reconciles until there is something to send, or nothing is due.
     fn reconcile(&mut self, at: usize, cache: &Cache, now: Timestamp) {
-        if !self.unsynced.is_empty() {
+        if !self.is_ready() {
             return;
         }
         self.hear_again(cache, now);
@@ -395,6 +455,10 @@ mod tests {
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (3, 4));
     }
 
+    fn is_here(map: &ConfigMap) -> bool {
+        map.data.as_ref().is_some_and(|data| data.contains_key("here"))
+    }
+
     /// Notes in a ConfigMap's data that it was here; may panic at one of them.
     struct Nervous {
         panics_at: fn(&str, &ConfigMap) -> bool,
@@ -423,7 +487,7 @@ mod tests {
         fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> Outcome {
             let map = cache.get::<ConfigMap>(&key.namespace, &key.name);
             self.look("reconcile", map.map(|map| &**map));
-            let is_new = |map: &Arc<ConfigMap>| !map.data.as_ref().unwrap().contains_key("here");
+            let is_new = |map: &Arc<ConfigMap>| !is_here(map);
             if !map.is_some_and(is_new) {
                 return Outcome::none();
             }
@@ -451,9 +515,8 @@ mod tests {
             bench.create(alike("b"));
             bench.create(map(2));
             bench.settle();
-            let is_seen = |map: &ConfigMap| map.data.as_ref().unwrap().contains_key("here");
             let seen = |bench: &Bench| {
-                let maps = bench.list::<ConfigMap>().into_iter().filter(is_seen);
+                let maps = bench.list::<ConfigMap>().into_iter().filter(is_here);
                 maps.map(|map| map.metadata.name.unwrap()).collect::<Vec<_>>()
             };
             assert_eq!(seen(&bench), seen_at_once);

@@ -100,7 +100,9 @@ impl Controller for StatefulSets {
                 let reason = if verb == "Create" { "SuccessfulCreate" } else { "SuccessfulDelete" };
                 self.news.say(key, true, reason, format!("{pod} successful"));
             }
-            Answer::Refused { status: 404 | 409, .. } | Answer::Lost { .. } => {}
+            Answer::Refused { status: 404 | 409, .. }
+            | Answer::Counted(_)
+            | Answer::Lost { .. } => {}
             Answer::Refused { message, .. } => {
                 let reason = if verb == "Create" { "FailedCreate" } else { "FailedDelete" };
                 self.news.say(key, false, reason, format!("{pod} failed error: {message}"));

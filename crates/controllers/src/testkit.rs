@@ -18,6 +18,7 @@ use crate::kind::{Key, Kind, Object, Typed};
 use crate::queue::after;
 use crate::request::{Answer, Encoded, Request};
 use crate::runner::{News, Runner, Stats};
+use crate::served::Served;
 
 /// Answers a request in place of the server, or not.
 type Faults = Box<dyn FnMut(&Request) -> Option<Answer>>;
@@ -31,6 +32,8 @@ pub(crate) struct Bench {
     told: BTreeMap<Key, (Option<String>, u64)>,
     /// Asked before each request of a controller: an answer in place of the server's.
     faults: Faults,
+    /// Of what is under this path no watch tells.
+    pub blind: Option<&'static str>,
     /// Every request that controllers have made.
     pub sent: Vec<Request>,
 }
@@ -54,7 +57,7 @@ impl Bench {
         });
         let runner = Runner::new(controllers);
         let (told, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
-        Bench { server: server.unwrap(), clock, runner, told, faults, sent }
+        Bench { server: server.unwrap(), clock, runner, told, faults, blind: None, sent }
     }
 
     /// The controllers start anew, and know nothing.
@@ -84,24 +87,28 @@ impl Bench {
 
     /// What the server answers to a request, be it in JSON.
     pub fn http(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        self.call(method.parse().unwrap(), path, "application/json", body.to_string().into_bytes())
+        let json = [("content-type", "application/json")];
+        let (status, body) =
+            self.call(method.parse().unwrap(), path, &json, body.to_string().into_bytes());
+        (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
     fn call(
         &self,
         method: http::Method,
         path: &str,
-        content_type: &str,
+        headers: &[(&str, &str)],
         body: Vec<u8>,
-    ) -> (u16, Value) {
+    ) -> (u16, Bytes) {
         let request = http::Request::builder().method(method).uri(path);
-        let request = request.header("content-type", content_type).body(Bytes::from(body)).unwrap();
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Bytes::from(body)).unwrap();
         let response = self.server.handle(&User::admin(), &request);
         let status = response.status().as_u16();
         // Only watches have a body that takes time.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let body = runtime.block_on(response.into_body().collect()).unwrap().to_bytes();
-        (status, serde_json::from_slice(&body).unwrap_or_default())
+        (status, runtime.block_on(response.into_body().collect()).unwrap().to_bytes())
     }
 
     /// Makes a request as somebody else does; it must succeed.
@@ -117,9 +124,14 @@ impl Bench {
     #[track_caller]
     pub fn create(&mut self, manifest: Value) -> Object {
         let text = |name: &str| manifest[name].as_str().unwrap_or_default().to_owned();
-        let kind = Kind::find(&text("apiVersion"), &text("kind")).expect("a known kind");
-        let object = Object::from_json(kind, manifest).unwrap();
-        self.apply(&Request::Create(object)).unwrap()
+        let (version, name) = (text("apiVersion"), text("kind"));
+        let served = self.runner.cache().served();
+        let kind = Kind::find(&version, &name).or_else(|| served.find(&version, &name));
+        let kind = kind.expect("a known kind");
+        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or_default();
+        let (status, made) = self.http("POST", &kind.path(namespace), &manifest);
+        assert_eq!(status, 201, "{made}");
+        Object::from_json(kind, made).unwrap()
     }
 
     /// An object as the server has it; the namespace is empty for kinds without.
@@ -142,10 +154,11 @@ impl Bench {
 
     fn ask(&self, request: &Request) -> Answer {
         let Encoded { method, path, content_type, body } = request.encode().unwrap();
-        let (status, value) = self.call(method, &path, content_type, body);
+        let (status, body) = self.call(method, &path, &[("content-type", content_type)], body);
         if status < 300 {
-            return request.done(value.to_string().as_bytes());
+            return request.done(&body);
         }
+        let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         Answer::Refused {
             status,
@@ -194,7 +207,22 @@ impl Bench {
     /// Tells the controllers what has changed, as a watch does.
     fn tell(&mut self) {
         let now = self.now();
+        if self.runner.watches_all() {
+            let accept = [("accept", Served::ACCEPT)];
+            let ask = |path| self.call(http::Method::GET, path, &accept, Vec::new()).1;
+            let served = self.runner.cache().served().read(&Served::PATHS.map(ask)).unwrap();
+            if served != *self.runner.cache().served() {
+                self.told.retain(|key, _| {
+                    Kind::ALL.contains(&key.kind) || served.watched().contains(&key.kind)
+                });
+                self.runner.hear(News::Served(served), now);
+            }
+        }
         for kind in self.runner.kinds() {
+            if self.blind.is_some_and(|blind| kind.path("").starts_with(blind)) {
+                self.runner.hear(News::Unavailable(kind), now);
+                continue;
+            }
             let mut found: Vec<Object> = self
                 .items(kind)
                 .into_iter()

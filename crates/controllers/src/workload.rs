@@ -194,7 +194,8 @@ impl PodNews {
             // Nothing can be made there any more, nor need it be.
             (true, Answer::Refused { message, .. })
                 if message.contains("because it is being terminated") => {}
-            (false, Answer::Refused { status: 404, .. }) | (_, Answer::Lost { .. }) => {}
+            (false, Answer::Refused { status: 404, .. })
+            | (_, Answer::Counted(_) | Answer::Lost { .. }) => {}
             (_, Answer::Refused { message, .. }) => {
                 let (reason, what) = if is_create {
                     ("FailedCreate", "creating")

@@ -39,7 +39,7 @@ use loadmaster_client::extender::ExtenderError;
 use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
 use loadmaster_client::limit::random_seed;
 use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
-use loadmaster_client::watch::{Change, Follow, follow};
+use loadmaster_client::watch::{Change, Follow, Form, follow};
 use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
 use loadmaster_config::Gates;
 use loadmaster_engine::engine::{Engine, Options as EngineOptions};
@@ -370,14 +370,14 @@ impl Daemon {
     fn following(&self, kinds: Vec<Kind>, needs: Needs) -> Follow {
         let client = &self.ready.loaded.config.client_connection;
         let has_extenders = !self.ready.loaded.config.extenders.is_empty();
+        let is_protobuf =
+            client.content_type.contains("protobuf") && !has_extenders && !needs.json_only();
         Follow {
             kinds,
             streams: self.ready.loaded.gates.enabled("WatchListClient"),
             keep_raw: has_extenders || !self.ready.options.own.record.is_empty(),
             needs,
-            protobuf: client.content_type.contains("protobuf")
-                && !has_extenders
-                && !needs.json_only(),
+            form: if is_protobuf { Form::Protobuf } else { Form::Json },
             seed: random_seed(),
         }
     }

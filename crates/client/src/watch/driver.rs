@@ -29,6 +29,34 @@ const ERROR_BYTES_MAX: usize = 1 << 20;
 /// The server ends a watch when it was asked to; if it does not, we do, so much later.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// In which form objects are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// JSON, with all fields.
+    Json,
+    /// Protobuf first; of kinds that are not among [`Kind::ALL`], JSON.
+    Protobuf,
+    /// Their metadata alone, in JSON. Only for kinds that are not among [`Kind::ALL`].
+    Metadata,
+}
+
+impl Form {
+    /// Media types of a list and of a watch.
+    fn accept(self, kind: Kind) -> (&'static str, &'static str) {
+        match (self, kind) {
+            // Servers have no protobuf for custom resources.
+            (Form::Json, _) | (Form::Protobuf, Kind::Other(_)) => (JSON, JSON),
+            (Form::Protobuf, _) => (PROTOBUF, PROTOBUF_STREAM),
+            (Form::Metadata, _) => (METADATA_LIST, METADATA),
+        }
+    }
+}
+
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
 /// What is followed, and how.
 #[derive(Clone, Debug)]
 pub struct Follow {
@@ -36,8 +64,8 @@ pub struct Follow {
     pub kinds: Vec<Kind>,
     /// Ask for lists as streams first, as client-go does since 1.35.
     pub streams: bool,
-    /// Ask for protobuf first.
-    pub protobuf: bool,
+    /// What is asked for.
+    pub form: Form,
     /// Keep the bytes of every object ([`Change::Set`]): each is copied once.
     pub keep_raw: bool,
     /// Parts of pods and nodes to keep ([`loadmaster_api::Extra`]). Whole objects take JSON.
@@ -102,14 +130,13 @@ pub fn follow(lane: &Lane, what: &Follow, out: &mpsc::Sender<Change>) -> Followi
         let counters = Arc::new(Counters::default());
         all_counters.push((*kind, counters.clone()));
         let machine = Machine::new(*kind, what.streams, &rng.split(kind.resource().resource));
-        // Servers have no protobuf for custom resources.
-        let protobuf = what.protobuf && !matches!(kind, Kind::Other(_));
+        let (accept, accept_stream) = what.form.accept(*kind);
         let driver = Driver {
             kind: *kind,
             lane: lane.clone(),
-            accept: if protobuf { PROTOBUF } else { JSON },
+            accept,
             keep: Keep { raw: what.keep_raw, needs: what.needs },
-            accept_stream: if protobuf { PROTOBUF_STREAM } else { JSON },
+            accept_stream,
             machine,
             started: Instant::now(),
             counters,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use loadmaster_api::Needs;
 use loadmaster_api::proto::Object;
-use loadmaster_client::watch::{Change, Follow, Following, follow};
+use loadmaster_client::watch::{Change, Follow, Following, Form, follow};
 use loadmaster_client::{Cluster, Kind, Lanes};
 use tokio::sync::mpsc;
 
@@ -42,7 +42,7 @@ impl Recents {
         let what = Follow {
             kinds: vec![Kind::other("events.k8s.io", "v1", "events", false)],
             streams: true,
-            protobuf: false,
+            form: Form::Json,
             keep_raw: false,
             needs: Needs::default(),
             seed,

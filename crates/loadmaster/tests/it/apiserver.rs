@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use loadmaster_api::proto::Object;
 use loadmaster_client::lane::LaneLimits;
-use loadmaster_client::watch::{Change, Follow, Following, follow};
+use loadmaster_client::watch::{Change, Follow, Following, Form, follow};
 use loadmaster_client::{Cluster, ClusterOptions, Kind, Lane, Lanes, Method, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -189,7 +189,7 @@ impl Informer {
         let what = Follow {
             kinds,
             streams: seed.is_multiple_of(2),
-            protobuf: true,
+            form: Form::Protobuf,
             keep_raw: false,
             needs: loadmaster_api::Needs::default(),
             seed,

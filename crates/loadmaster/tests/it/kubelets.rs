@@ -27,7 +27,7 @@ fn bad_files_are_told_with_their_places() {
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-fn ask(lane: &Lane, method: Method, path: &str, body: &Value) -> (u16, Value) {
+pub fn ask(lane: &Lane, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let request = Request::with(method, path, body);
     let runtime = tokio::runtime::Handle::current();
