@@ -126,11 +126,7 @@ impl Cluster {
     async fn start(args: &Args, folder: &Path) -> Result<Cluster> {
         let loadmaster = match &args.loadmaster {
             Some(path) => path.clone(),
-            None => {
-                let this = std::env::current_exe().context("finding the target folder")?;
-                let target = this.ancestors().nth(2).context("finding the target folder")?;
-                target.join("release/loadmaster")
-            }
+            None => programs::release_binary()?,
         };
         let file = |name: &str| folder.join(name);
         let kubeconfig = file("admin.kubeconfig");

@@ -35,10 +35,7 @@ pub async fn run(args: &Args) -> Result<bool> {
     programs::build(&[Etcd, KubeApiserver, Kubectl])?;
     let loadmaster = match &args.loadmaster {
         Some(path) => path.clone(),
-        None => {
-            let folder = programs::folder()?;
-            folder.parent().context("finding the target folder")?.join("release/loadmaster")
-        }
+        None => programs::release_binary()?,
     };
     let scripts = crate::root()?.join("conformance/kubectl");
     let known = std::fs::read_to_string(scripts.join("known.txt")).context("reading known.txt")?;
@@ -125,7 +122,32 @@ fn differences(real: &str, ours: &str) -> Result<Vec<String>> {
     if output.status.code().is_none_or(|code| code > 1) {
         bail!("diff: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(places(&String::from_utf8_lossy(&output.stdout)))
+    Ok(without_moved(places(&String::from_utf8_lossy(&output.stdout))))
+}
+
+/// Leaves out pairs of places of which one says what the other does not: entries of `managedFields` stand in the order of their times,
+/// which are whole seconds.
+fn without_moved(places: Vec<String>) -> Vec<String> {
+    fn lines(place: &str, sign: char) -> Option<Vec<&str>> {
+        let mut lines: Vec<&str> =
+            place.lines().map(|line| line.strip_prefix(sign)).collect::<Option<_>>()?;
+        lines.sort_unstable();
+        Some(lines)
+    }
+    let is_moved = |one: &str, other: &str| {
+        let (gone, come) = (lines(one, '<'), lines(other, '>'));
+        gone.is_some_and(|it| {
+            Some(&it) == come.as_ref() && it.iter().any(|it| it.contains("operation:"))
+        })
+    };
+    let mut left: Vec<String> = Vec::new();
+    for place in places {
+        match left.last() {
+            Some(last) if is_moved(last, &place) || is_moved(&place, last) => drop(left.pop()),
+            _ => left.push(place),
+        }
+    }
+    left
 }
 
 fn places(diff: &str) -> Vec<String> {
@@ -150,5 +172,17 @@ mod tests {
         let diff = "3c3\n< a\n---\n> b\n7a8,9\n> c\n> \n";
         assert_eq!(places(diff), ["< a\n---\n> b", "> c\n> "]);
         assert_eq!(places(""), [""; 0]);
+    }
+
+    #[test]
+    fn an_entry_in_another_place_is_no_difference() {
+        let check = |places: &[&str], want: &[&str]| {
+            let places = places.iter().map(|it| (*it).to_owned()).collect();
+            assert_eq!(without_moved(places), want);
+        };
+        check(&["< a\n< operation: x", "> operation: x\n> a", "< b"], &["< b"]);
+        check(&["> operation: x", "< operation: x"], &[]);
+        check(&["< a", "> a"], &["< a", "> a"]);
+        check(&["< operation: x", "> operation: y"], &["< operation: x", "> operation: y"]);
     }
 }

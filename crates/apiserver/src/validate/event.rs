@@ -69,7 +69,7 @@ pub(super) fn update(kind: &Kind, old: &Value, new: &Value, causes: &mut Vec<Cau
         series(&new["series"], causes);
     }
     for name in FIXED {
-        let field = if *name == "reportingController" { "reportingComponent" } else { name };
+        let field = if *name == "reportingController" { "reportingComponent" } else { *name };
         if old[field] != new[field] {
             causes.push(Cause::invalid(*name, &new[field], "field is immutable"));
         }
