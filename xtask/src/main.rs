@@ -2,6 +2,7 @@
 
 mod e2e;
 mod first_plugin;
+mod fuzz;
 mod layers;
 mod licenses;
 mod oracle;
@@ -28,6 +29,8 @@ enum Chore {
     E2e(e2e::Args),
     /// Make, test and run the crate of the page "Your first plugin", from the page alone.
     FirstPlugin,
+    /// Give the decoders bytes that nobody thought of.
+    Fuzz(fuzz::Args),
     /// Fail on an edge from a lower layer to a higher one.
     Layers,
     /// Fail on a library with another licence than those allowed, or from elsewhere than crates.io.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::E2e(args) => e2e::run(&args),
         Chore::FirstPlugin => first_plugin::run(),
+        Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Layers => layers::run().map(|()| true),
         Chore::Licenses => licenses::run().map(|()| true),
         Chore::Oracle(args) => oracle::run(&args),
