@@ -20,7 +20,7 @@ use loadmaster_apiserver::faults::Faults;
 use loadmaster_apiserver::http::{Bounds, FaultStream, serve_within};
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
-use loadmaster_client::watch::{Change, Follow, Following, follow};
+use loadmaster_client::watch::{Change, Follow, Following, Form, follow};
 use loadmaster_client::{Cluster, ClusterOptions, Kind, Lanes};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -233,7 +233,7 @@ impl Ours {
             kinds,
             needs: Needs::default(),
             streams: true,
-            protobuf: true,
+            form: Form::Protobuf,
             keep_raw: false,
             seed,
         };

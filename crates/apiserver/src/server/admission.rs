@@ -189,14 +189,31 @@ pub(super) fn nth_of(address: std::net::Ipv4Addr) -> u32 {
     }
 }
 
-/// A service that stays one with an address keeps what it was given.
+/// A service that stays one with an address keeps what it was given; one that no longer has an address loses it.
 fn keep_allocated(old: &Value, service: &mut Value) {
-    if old["spec"]["type"] == "ExternalName" || service["spec"]["type"] == "ExternalName" {
+    const ADDRESSES: [&str; 2] = ["clusterIP", "clusterIPs"];
+    const FAMILIES: [&str; 2] = ["ipFamilies", "ipFamilyPolicy"];
+    let old = &old["spec"];
+    let is_external = service["spec"]["type"] == "ExternalName";
+    let Some(spec) = service["spec"].as_object_mut().filter(|_| old["type"] != "ExternalName")
+    else {
+        return;
+    };
+    if is_external {
+        // What somebody changed at the same time is for the validation to refuse.
+        let is_same = |name: &str| spec.get(name).unwrap_or(&Value::Null) == &old[name];
+        let mut gone: Vec<&str> = FAMILIES.into_iter().filter(|name| is_same(name)).collect();
+        if ADDRESSES.into_iter().all(is_same) {
+            gone.extend(ADDRESSES);
+        }
+        for name in gone {
+            spec.remove(name);
+        }
         return;
     }
-    for name in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-        if service["spec"][name].is_null() && !old["spec"][name].is_null() {
-            service["spec"][name] = old["spec"][name].clone();
+    for name in ADDRESSES.into_iter().chain(FAMILIES) {
+        if spec.get(name).is_none_or(Value::is_null) && !old[name].is_null() {
+            spec.insert(name.to_owned(), old[name].clone());
         }
     }
 }

@@ -144,6 +144,7 @@ fn the_kubeconfig_is_for_its_owner_and_goes_with_the_cluster() {
     assert!(text.ends_with("exit 2\n"), "{text}");
     let left: Vec<_> = std::fs::read_dir(folder.path("tmp")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
 
 /// A definition made while the cluster runs.
 #[test]
