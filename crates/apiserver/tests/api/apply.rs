@@ -341,14 +341,15 @@ fn many_managers_become_one() {
 fn events_are_owned_in_the_form_they_are_written_in() {
     let bench = bench();
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "a"},
-        "note": "text", "reportingController": "c", "eventTime": "2026-01-02T03:04:05.000001Z"});
+        "note": "text", "reportingController": "c", "reportingInstance": "c-1", "action": "Testing",
+        "reason": "Tested", "type": "Normal", "eventTime": "2026-01-02T03:04:05.000001Z"});
     bench.post("/apis/events.k8s.io/v1/namespaces/default/events", event);
     let path = "/api/v1/namespaces/default/events/e";
     let both = bench.patched(&format!("{path}?fieldManager=m"), json!({"message": "other"}));
     check(
         &books(&both),
         &expect![[r#"
-            agent Update - events.k8s.io/v1 2026-01-02T03:04:05Z {"f:eventTime":{},"f:regarding":{},"f:reportingController":{}}
+            agent Update - events.k8s.io/v1 2026-01-02T03:04:05Z {"f:action":{},"f:eventTime":{},"f:reason":{},"f:regarding":{},"f:reportingController":{},"f:reportingInstance":{},"f:type":{}}
             m Update - v1 2026-01-02T03:04:05Z {"f:message":{}}"#]],
     );
 }

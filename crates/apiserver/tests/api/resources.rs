@@ -92,7 +92,7 @@ fn refusals() {
     );
     got(
         &format!("{PODS}?resourceVersion=99999"),
-        expect!["504 Timeout: Too large resource version: 99999, current: 152"],
+        expect!["504 Timeout: Too large resource version: 99999, current: 153"],
     );
     refused(
         &server,
@@ -256,7 +256,8 @@ fn unknown_fields_are_told_or_refused() {
 fn events_have_two_forms() {
     let server = server();
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "a"},
-        "note": "text", "reportingController": "c", "eventTime": "2026-01-02T03:04:05.000001Z"});
+        "note": "text", "reportingController": "c", "reportingInstance": "c-1", "action": "Testing",
+        "reason": "Tested", "type": "Normal", "eventTime": "2026-01-02T03:04:05.000001Z"});
     create(&server, "/apis/events.k8s.io/v1/namespaces/default/events", event);
     let core = get(&server, "/api/v1/namespaces/default/events/e");
     assert_eq!((&core["involvedObject"]["name"], &core["message"]), (&json!("a"), &json!("text")));
@@ -347,7 +348,7 @@ fn a_watch_that_is_too_slow_is_told_so() {
         create_now(&server, name);
     }
     block_on(async {
-        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 151 (153)"]);
+        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 152 (154)"]);
         assert_eq!(next(&mut body).await, Vec::<String>::new());
     });
     refused(
@@ -355,7 +356,7 @@ fn a_watch_that_is_too_slow_is_told_so() {
         Method::GET,
         &format!("{path}&resourceVersion=2"),
         Value::Null,
-        &expect!["410 Expired: too old resource version: 2 (153)"],
+        &expect!["410 Expired: too old resource version: 2 (154)"],
     );
 }
 
