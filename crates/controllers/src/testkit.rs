@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object, Typed};
@@ -57,7 +57,13 @@ impl Bench {
         });
         let runner = Runner::new(controllers);
         let (told, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
-        Bench { server: server.unwrap(), clock, runner, told, faults, blind: None, sent }
+        let server = server.unwrap();
+        let bench = Bench { server, clock, runner, told, faults, blind: None, sent };
+        // The only ConfigMap of a new cluster: tests list those that they made.
+        let path = "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking";
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        assert_eq!(bench.http("DELETE", path, &options).0, 200);
+        bench
     }
 
     /// The controllers start anew, and know nothing.
