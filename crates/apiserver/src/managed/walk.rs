@@ -169,10 +169,9 @@ impl Validator<'_> {
                     }
                 }
             };
-            if list.kind != ListKind::Atomic && !self.duplicates {
-                if !seen.insert(element.clone()) {
-                    out.push(Misfit::new(format!("duplicate entries for key {element}")));
-                }
+            let is_checked = list.kind != ListKind::Atomic && !self.duplicates;
+            if is_checked && !seen.insert(element.clone()) {
+                out.push(Misfit::new(format!("duplicate entries for key {element}")));
             }
             self.below(list.element, entry, &element, out);
         }

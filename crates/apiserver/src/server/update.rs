@@ -23,8 +23,17 @@ const MADE_BY_UPDATE: &[(&str, &[&str])] = &[
     (GROUP, &["roles", "rolebindings", "clusterroles", "clusterrolebindings"]),
 ];
 
-fn is_made_by_update(kind: &Kind) -> bool {
-    MADE_BY_UPDATE
+/// Kinds of which an update must say which version it is about (no `AllowUnconditionalUpdate` of upstream's strategies); custom
+/// resources and their definitions beside.
+const NEED_REVISION: &[(&str, &[&str])] = &[
+    ("coordination.k8s.io", &["leases", "leasecandidates"]),
+    ("node.k8s.io", &["runtimeclasses"]),
+    ("policy", &["poddisruptionbudgets"]),
+    ("storage.k8s.io", &["csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"]),
+];
+
+fn is_among(kinds: &[(&str, &[&str])], kind: &Kind) -> bool {
+    kinds
         .iter()
         .any(|(group, resources)| *group == kind.group && resources.contains(&kind.resource))
 }
@@ -36,16 +45,18 @@ impl ApiServer {
         let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
         let value = event::stored(kind, value);
         call.check_identity(&value)?;
-        let needs_revision = kind.custom.is_some() || definition::is(kind);
-        if needs_revision && meta(&value, "resourceVersion").is_empty() {
-            return Err(ApiError::no_revision(kind, &target.name));
-        }
+        let needs_revision =
+            kind.custom.is_some() || definition::is(kind) || is_among(NEED_REVISION, kind);
+        let lacks_revision = needs_revision && meta(&value, "resourceVersion").is_empty();
         let key = (target.namespace.as_str(), target.name.as_str());
         let mut told = Vec::new();
         let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
         let dry_run = call.query.dry_run()?;
         loop {
             let rewritten = self.rewrite(kind, key, dry_run, |old| {
+                if lacks_revision {
+                    return Err(ApiError::no_revision(kind, &target.name));
+                }
                 if definition::is(kind) {
                     told = definition::format_warnings(Some(old), &value);
                 }
@@ -56,7 +67,7 @@ impl ApiServer {
             });
             let is_missing = matches!(&rewritten, Err(error) if error.code == 404)
                 && self.stored(kind, key.0, key.1).is_err();
-            if !is_missing || !is_made_by_update(kind) || !target.subresource.is_empty() {
+            if !is_missing || !is_among(MADE_BY_UPDATE, kind) || !target.subresource.is_empty() {
                 warnings.extend(told);
                 return self.rewritten_answer(call, rewritten?, warnings);
             }

@@ -68,13 +68,13 @@ PUT configmaps/a {metadata: {name: a, resourceVersion: '5'}}
 404 NotFound"),
     ("a put makes what may be made so", "
 PUT leases/a {metadata: {name: a}, spec: {holderIdentity: h}}
-201 {metadata: {uid: _}, spec: {holderIdentity: h}}
+201 {metadata: {uid: _, resourceVersion: $first}, spec: {holderIdentity: h}}
 PUT leases/a {metadata: {name: a}, spec: {holderIdentity: i}}
+422 Invalid
+PUT leases/a {metadata: {name: a, resourceVersion: $first}, spec: {holderIdentity: i}}
 200 {spec: {holderIdentity: i}}
 PUT roles/a {metadata: {name: a}}
-201
-PUT leases/b {metadata: {name: b, resourceVersion: '5'}}
-404 NotFound"),
+201"),
     ("a put without a name", "
 POST configmaps {metadata: {name: a}, data: {k: v}}
 201
