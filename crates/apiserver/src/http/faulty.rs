@@ -1,7 +1,8 @@
 //! Where [`Faults`] take effect.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,15 +28,25 @@ pub struct FaultStream {
     faults: Faults,
     seed: u64,
     n_asked: AtomicU64,
+    is_over: Arc<AtomicBool>,
 }
 
 impl FaultStream {
     /// Faults that a seed decides.
     pub fn new(faults: Faults, seed: u64) -> FaultStream {
-        FaultStream { faults, seed, n_asked: AtomicU64::new(0) }
+        FaultStream { faults, seed, ..FaultStream::default() }
+    }
+
+    /// They come until somebody says that they are over: whether clients catch up can be asked then.
+    #[must_use]
+    pub fn until(self, is_over: &Arc<AtomicBool>) -> FaultStream {
+        FaultStream { is_over: Arc::clone(is_over), ..self }
     }
 
     fn decide(&self, request: &Request<Incoming>) -> Option<Decision> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return None;
+        }
         let target = Target::parse(request.uri().path())?;
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let verb = verb(request.method(), &target, &query)?;
