@@ -26,6 +26,7 @@ pub use machine::{Do, Ended, Failure, Item, Machine, News, Read};
 
 /// What has changed in the cluster. Changes of one object come in their order; between kinds there is no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are of the large variant")]
 #[non_exhaustive]
 pub enum Change {
     /// An object is new, or not as it was.

@@ -79,7 +79,7 @@ fn warnings_fit_into_headers() {
     };
     assert_eq!(warnings(&["ödd".to_owned()]), [r#"299 - "unknown field \"spec.ödd\"""#]);
     let long = "o".repeat(3_000);
-    assert_eq!(warnings(&[long.clone()])[0].len(), 3_031);
+    assert_eq!(warnings(std::slice::from_ref(&long))[0].len(), 3_031);
     // Together they are too long, so each is cut.
     let cut = warnings(&[long.clone(), format!("{long}p")]);
     assert_eq!(cut.iter().map(String::len).collect::<Vec<_>>(), [265, 265]);

@@ -39,7 +39,7 @@ fn gang(name: &str, size: i64) -> Value {
 
 fn with_gangs() -> ApiServer {
     let server = server();
-    create(&server, CRDS, &definition());
+    create(&server, CRDS, definition());
     server
 }
 
@@ -84,7 +84,7 @@ fn objects_are_defaulted_pruned_and_validated() {
         &server,
         Method::POST,
         GANGS,
-        &gang("b", 0),
+        gang("b", 0),
         &expect![[
             r#"422 Invalid: Gang.e.io "b" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"#
         ]],
@@ -113,7 +113,7 @@ fn objects_are_defaulted_pruned_and_validated() {
 #[test]
 fn status_and_scale_have_paths_of_their_own() {
     let server = with_gangs();
-    create(&server, GANGS, &gang("a", 2));
+    create(&server, GANGS, gang("a", 2));
     let path = format!("{GANGS}/a");
     let both = json!({"spec": {"size": 9}, "status": {"ready": 1, "selector": "app=a"}, "metadata": {"labels": {"x": "y"}}});
     let after = patch(&server, &format!("{path}/status"), &both);
@@ -122,7 +122,7 @@ fn status_and_scale_have_paths_of_their_own() {
         (&after["metadata"]["generation"], &after["metadata"]["labels"]),
         (&json!(1), &Value::Null)
     );
-    let after = patch(&server, &path, &json!({"spec": {"size": 3}, "status": {"ready": 5}}));
+    let after = patch(&server, &path, json!({"spec": {"size": 3}, "status": {"ready": 5}}));
     assert_eq!(
         (&after["status"]["ready"], &after["metadata"]["generation"]),
         (&json!(1), &json!(2))
@@ -132,7 +132,7 @@ fn status_and_scale_have_paths_of_their_own() {
         (&scale["spec"], &scale["status"]),
         (&json!({"replicas": 3}), &json!({"replicas": 1, "selector": "app=a"}))
     );
-    let scale = patch(&server, &format!("{path}/scale"), &json!({"spec": {"replicas": 4}}));
+    let scale = patch(&server, &format!("{path}/scale"), json!({"spec": {"replicas": 4}}));
     assert_eq!(scale["spec"]["replicas"], 4);
     assert_eq!(get(&server, &path)["spec"]["size"], 4);
 }
@@ -140,14 +140,14 @@ fn status_and_scale_have_paths_of_their_own() {
 #[test]
 fn versions_are_converted_by_name() {
     let server = with_gangs();
-    create(&server, GANGS, &gang("a", 2));
+    create(&server, GANGS, gang("a", 2));
     let old = "/apis/e.io/v1beta1/namespaces/default/gangs/a";
     let response = send(&server, Method::GET, old, &[], "");
     let warning = response.headers()[header::WARNING].to_str().expect("text").to_owned();
     assert_eq!(warning, r#"299 - "e.io/v1beta1 Gang is deprecated; use e.io/v1 Gang""#);
     let shown: Value = serde_json::from_slice(&bytes(response)).expect("JSON");
     assert_eq!(shown["apiVersion"], "e.io/v1beta1");
-    let after = patch(&server, old, &json!({"spec": {"size": 5, "more": 1}}));
+    let after = patch(&server, old, json!({"spec": {"size": 5, "more": 1}}));
     assert_eq!(after["apiVersion"], "e.io/v1beta1");
     let shown = get(&server, &format!("{GANGS}/a"));
     assert_eq!(
@@ -198,7 +198,7 @@ fn selectors_and_tables() {
 #[test]
 fn a_definition_takes_its_objects_along() {
     let server = with_gangs();
-    create(&server, GANGS, &gang("a", 1));
+    create(&server, GANGS, gang("a", 1));
     let mut held = gang("held", 1);
     held["metadata"]["finalizers"] = json!(["e.io/hold"]);
     create(&server, GANGS, &held);
@@ -214,17 +214,17 @@ fn a_definition_takes_its_objects_along() {
         &server,
         Method::POST,
         GANGS,
-        &gang("late", 1),
+        gang("late", 1),
         &expect![[
             r#"403 Forbidden: gangs.e.io "late" is forbidden: create not allowed while custom resource definition is terminating"#
         ]],
     );
-    patch(&server, &format!("{GANGS}/held"), &json!({"metadata": {"finalizers": null}}));
+    patch(&server, &format!("{GANGS}/held"), json!({"metadata": {"finalizers": null}}));
     let (code, _) = call(&server, Method::GET, &path, &Value::Null);
     assert_eq!(code, 404);
     assert_eq!(send(&server, Method::GET, GANGS, &[], "").status(), 404);
     // It can come again, without what it had.
-    create(&server, CRDS, &definition());
+    create(&server, CRDS, definition());
     assert_eq!(get(&server, GANGS)["items"], json!([]));
 }
 
@@ -232,7 +232,7 @@ fn a_definition_takes_its_objects_along() {
 fn watches_outlive_a_schema_and_end_with_the_definition() {
     let server = with_gangs();
     let watch = send(&server, Method::GET, &format!("{GANGS}?watch=true"), &[], "");
-    create(&server, GANGS, &gang("a", 1));
+    create(&server, GANGS, gang("a", 1));
     let mut changed = get(&server, &format!("{CRDS}/gangs.e.io"));
     changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
         ["more"] = json!({"type": "string"});
@@ -281,17 +281,17 @@ fn names_that_are_taken_are_not_accepted() {
 #[test]
 fn forms_that_custom_objects_do_not_have() {
     let server = with_gangs();
-    create(&server, GANGS, &gang("a", 1));
+    create(&server, GANGS, gang("a", 1));
     let (code, _) = call_with(
         &server,
         Method::PATCH,
         &format!("{GANGS}/a"),
         "application/strategic-merge-patch+json",
-        &json!({}),
+        json!({}),
     );
     assert_eq!(code, 415);
     let (code, _) =
-        call_with(&server, Method::POST, GANGS, "application/vnd.kubernetes.protobuf", &json!({}));
+        call_with(&server, Method::POST, GANGS, "application/vnd.kubernetes.protobuf", json!({}));
     assert_eq!(code, 415);
     let accept = [("accept", "application/vnd.kubernetes.protobuf")];
     assert_eq!(send(&server, Method::GET, &format!("{GANGS}/a"), &accept, "").status(), 406);
@@ -314,12 +314,12 @@ fn the_example_gang_runs_on_it() {
         &server,
         Method::POST,
         gangs,
-        &gang(0),
+        gang(0),
         &expect![[
             r#"422 Invalid: Gang.example.com "x" is invalid: spec.minMembers: Invalid value: 0: spec.minMembers in body should be greater than or equal to 1"#
         ]],
     );
-    create(&server, gangs, &gang(3));
+    create(&server, gangs, gang(3));
     // As a scheduler's reflector asks.
     let list = get(&server, "/apis/example.com/v1/gangs?limit=500&resourceVersion=0");
     assert_eq!(list["items"][0]["spec"]["minMembers"], 3);

@@ -46,7 +46,7 @@ pub fn json_body(bytes: &[u8]) {
     if let Some((201, Some(made))) = &made {
         let from_yaml = outcome(try_out(kind, YAML, text));
         // A name may be made up, and limit ranges have one in any case.
-        let is_chosen = matches!(&*kind.resource, "services" | "limitranges")
+        let is_chosen = matches!(kind.resource, "services" | "limitranges")
             || value["metadata"]["generateName"].is_string();
         if !is_chosen {
             assert_eq!(from_yaml, Some((201, Some(made.clone()))), "{kind:?} in YAML");
