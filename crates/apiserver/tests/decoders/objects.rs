@@ -44,11 +44,13 @@ pub fn json_body(bytes: &[u8]) {
     let text = value.to_string();
     let made = outcome(try_out(kind, JSON, text.clone()));
     if let Some((201, Some(made))) = &made {
+        // YAML has no control characters outside of escapes.
+        let is_yaml = !text.chars().any(char::is_control);
         let from_yaml = outcome(try_out(kind, YAML, text));
         // A name may be made up, and limit ranges have one in any case.
         let is_chosen = matches!(kind.resource, "services" | "limitranges")
             || value["metadata"]["generateName"].is_string();
-        if !is_chosen {
+        if is_yaml && !is_chosen {
             assert_eq!(from_yaml, Some((201, Some(made.clone()))), "{kind:?} in YAML");
         }
         survives(kind, made);
