@@ -205,8 +205,15 @@ impl Journal {
     }
 
     /// Writes what there is, and gives the folder back.
-    pub fn close(self) {
+    ///
+    /// # Errors
+    ///
+    /// When not all was written, and [`Journal::failed`] has not told it.
+    pub fn close(mut self) -> Result<(), DataError> {
         let _ = self.wake.send(Wake::Close);
-        let _ = self.thread.join();
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+        self.failure.try_recv().map_or(Ok(()), Err)
     }
 }

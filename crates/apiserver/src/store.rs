@@ -1,4 +1,4 @@
-//! The multi-version store: pure and synchronous. It holds objects as encoded bytes with the few facts that selectors
+//! The multi-version store: pure and synchronous. It holds objects as packed bytes with the few facts that selectors
 //! read, one revision counter over all tables, and a bounded log of changes a table.
 //!
 //! Lists and watches read the same log. A watch is a [`Cursor`]: the revision after which it goes on. It owns no queue,
@@ -7,7 +7,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | write | O(log n), one allocation for the bytes |
+//! | write | O(log n), and packing the bytes (see `text`) |
 //! | watch, a change | O(1), shares the object |
 //! | list at the newest revision | O(log n + objects passed) |
 //! | list at an older revision | the same, plus O(changes of the table since then) |
@@ -19,14 +19,16 @@ mod reindex;
 mod restore;
 #[cfg(test)]
 mod tests;
+mod text;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
 pub use change::{Change, ChangeKind, Cursor, Delivery};
 pub use filter::{Field, FieldTest, Filter};
-pub use object::{Draft, Object, Parts};
+pub use object::{Draft, Object};
 pub use restore::Unfit;
 
 /// Objects of one resource, by key. Made by [`Store::add_table`].
@@ -135,6 +137,21 @@ struct Table {
     /// Changes up to this revision are not in the log.
     compacted: u64,
     superseded_bytes: usize,
+    packer: text::Packer,
+    /// Those asked for last, the oldest first: a paged list asks for the same one with every page.
+    undone: RefCell<Vec<Earlier>>,
+}
+
+/// How many older states are kept in mind, a table.
+const N_UNDONE_MAX: usize = 8;
+
+/// What the keys that changed after a revision had then.
+#[derive(Debug)]
+struct Earlier {
+    at: u64,
+    /// Changes up to this revision have been seen.
+    up_to: u64,
+    keys: BTreeMap<Arc<str>, Option<Arc<Object>>>,
 }
 
 impl Store {
@@ -218,8 +235,8 @@ impl Store {
         }
         self.revision += 1;
         let key = stored.map(|object| object.shared_key());
-        let object = Arc::new(draft.into_object(self.revision, key));
-        let objects = &mut self.tables[table.0].objects;
+        let Table { objects, packer, .. } = &mut self.tables[table.0];
+        let object = Arc::new(draft.into_object(self.revision, key).packed(packer));
         let previous = objects.insert(object.shared_key(), Arc::clone(&object));
         let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         self.record(table, Change { kind, object: Arc::clone(&object), previous });
@@ -244,11 +261,13 @@ impl Store {
             return Err(Refused::Changed);
         }
         self.revision += 1;
-        let object = Arc::new(match last {
+        let object = match last {
             Some(draft) => draft.into_object(self.revision, Some(stored.shared_key())),
             None => stored.at_revision(self.revision),
-        });
-        let previous = self.tables[table.0].objects.remove(key);
+        };
+        let Table { objects, packer, .. } = &mut self.tables[table.0];
+        let object = Arc::new(object.packed(packer));
+        let previous = objects.remove(key);
         let change = Change { kind: ChangeKind::Deleted, object: Arc::clone(&object), previous };
         self.record(table, change);
         Ok(object)
@@ -275,9 +294,10 @@ impl Store {
         let at = span.at.unwrap_or(self.revision);
         let table = &self.tables[table.0];
         self.check_readable(table, at)?;
-        let undone = table.undone_since(at);
+        let mut known = table.undone.borrow_mut();
+        let undone = table.undone_since(at, &mut known);
         let mut objects = Vec::new();
-        let mut keys = Merged::new(&table.objects, &undone, span);
+        let mut keys = Merged::new(&table.objects, undone, span);
         let mut next = None;
         for object in keys.by_ref() {
             if filter.matches(object) {
@@ -345,6 +365,9 @@ impl Table {
         let Some(change) = self.log.pop_front() else { return };
         self.superseded_bytes -= change.superseded_bytes();
         self.compacted = change.revision();
+        if !self.undone.get_mut().is_empty() {
+            self.undone.get_mut().retain(|it| it.at >= self.compacted);
+        }
     }
 
     /// The changes after a revision, in order.
@@ -353,10 +376,30 @@ impl Table {
         self.log.range(start..)
     }
 
-    /// What the keys that changed after a revision had then.
-    fn undone_since(&self, at: u64) -> BTreeMap<Arc<str>, Option<Arc<Object>>> {
-        let changes = self.since(at).rev();
-        changes.map(|change| (change.object.shared_key(), change.previous.clone())).collect()
+    /// What the keys that changed after a revision had then. Only changes that nobody asked about yet are looked at.
+    fn undone_since<'a>(
+        &self,
+        at: u64,
+        known: &'a mut Vec<Earlier>,
+    ) -> &'a BTreeMap<Arc<str>, Option<Arc<Object>>> {
+        static NOTHING: BTreeMap<Arc<str>, Option<Arc<Object>>> = BTreeMap::new();
+        let Some(last) = self.log.back().map(Change::revision).filter(|last| *last > at) else {
+            return &NOTHING;
+        };
+        let place = known.iter().position(|it| it.at == at).unwrap_or_else(|| {
+            if known.len() == N_UNDONE_MAX {
+                known.remove(0);
+            }
+            known.push(Earlier { at, up_to: at, keys: BTreeMap::new() });
+            known.len() - 1
+        });
+        let undone = &mut known[place];
+        for change in self.since(undone.up_to) {
+            let earlier = || change.previous.clone();
+            undone.keys.entry(change.object.shared_key()).or_insert_with(earlier);
+        }
+        undone.up_to = last;
+        &undone.keys
     }
 }
 

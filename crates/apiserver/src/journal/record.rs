@@ -60,16 +60,15 @@ impl Record {
     }
 
     pub fn of_object(table: &str, object: &Arc<Object>) -> Record {
-        let parts = object.parts();
-        let labels = parts.labels.iter();
+        let labels = object.labels().iter();
         Record {
             table: table.to_owned(),
-            key: parts.key.to_owned(),
-            revision: parts.revision,
-            json: parts.json.clone(),
-            revision_at: parts.revision_at,
+            key: object.key().to_owned(),
+            revision: object.revision(),
+            json: object.json(),
+            revision_at: object.revision_at(),
             labels: labels.flat_map(|(k, v)| [k.to_string(), v.to_string()]).collect(),
-            fields: parts.fields.iter().map(|it| it.to_string()).collect(),
+            fields: object.fields().iter().map(|it| it.to_string()).collect(),
             is_removed: false,
         }
     }
@@ -79,10 +78,14 @@ impl Record {
         let (pairs, rest) = self.labels.as_chunks::<2>();
         let labels = pairs.iter().map(|[k, v]| (k.as_str(), v.as_str().into())).collect();
         let fields = self.fields.iter().map(|it| it.as_str().into()).collect();
-        // A copy of its own: the decoded bytes are a part of a whole frame.
-        let json = Bytes::copy_from_slice(&self.json);
-        let object =
-            Object::restored(&self.key, self.revision, labels, fields, json, self.revision_at);
+        let object = Object::restored(
+            &self.key,
+            self.revision,
+            labels,
+            fields,
+            &self.json,
+            self.revision_at,
+        );
         object.filter(|_| rest.is_empty())
     }
 

@@ -85,7 +85,7 @@ fn write(store: &mut Store, rng: &mut Rng) {
         return;
     }
     let value = json!({"metadata": {"labels": {"a": "b"}}, "n": rng.below(100),
-        "long": "x".repeat(rng.below(700) as usize)});
+        "long": "xy ".repeat(rng.below(700) as usize)});
     let labels = [("a", "b".into())].into_iter().collect();
     let draft = Draft::new(key, labels, Box::new(["f".into()]), &value).expect("encodes");
     store.put(table, revision.map_or(Expect::Absent, Expect::Revision), draft).expect("fits");
@@ -97,11 +97,10 @@ fn picture(store: &Store) -> Vec<String> {
         .all()
         .iter()
         .map(|(table, object)| {
-            let parts = object.parts();
-            let value: Value = serde_json::from_slice(parts.json).expect("whole");
-            assert_eq!(value["metadata"]["resourceVersion"], parts.revision.to_string());
+            let value: Value = serde_json::from_slice(&object.json()).expect("whole");
+            assert_eq!(value["metadata"]["resourceVersion"], object.revision().to_string());
             let name = store.name(*table);
-            format!("{name} {} {:?} {:?} {value}", parts.key, parts.labels, parts.fields)
+            format!("{name} {} {:?} {:?} {value}", object.key(), object.labels(), object.fields())
         })
         .collect();
     lines.sort();
@@ -160,7 +159,7 @@ fn what_was_written_is_there_again_with_its_history() {
             assert!(now.starts_with(&told), "nothing before is told otherwise");
             told = now;
         }
-        server.journal.close();
+        server.journal.close().expect("all is written");
     }
 }
 
@@ -173,7 +172,7 @@ fn files_stay_small_and_a_watch_from_before_the_snapshot_is_told_so() {
         // A snapshot may take as long as it likes, and the log grows meanwhile; closing waits for it.
         let server = start(scratch.open().expect("opens"), 20_000);
         want = run(&server, &mut rng, 50).pop().expect("a picture").1;
-        server.journal.close();
+        server.journal.close().expect("all is written");
     }
     let n_bytes: u64 = [scratch.files("log-"), scratch.files("snapshot-")]
         .concat()
@@ -194,7 +193,7 @@ fn a_log_that_is_cut_off_anywhere_is_a_state_there_was() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), u64::MAX);
     let pictures = run(&server, &mut Rng::new(3), 8);
-    server.journal.close();
+    server.journal.close().expect("all is written");
     let path = scratch.files("log-").pop().expect("a log");
     let whole = std::fs::read(&path).expect("reads");
     let mut last = u64::MAX;
@@ -218,7 +217,7 @@ fn damage_is_an_error_with_its_place() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), 5_000);
     run(&server, &mut Rng::new(4), 60);
-    server.journal.close();
+    server.journal.close().expect("all is written");
     // One of each kind is there: closing has waited for the snapshot, and what it replaces is gone.
     let files = [scratch.files("snapshot-"), scratch.files("log-")].concat();
     assert_eq!(files.len(), 2, "{files:?}");
@@ -245,6 +244,20 @@ fn damage_is_an_error_with_its_place() {
 }
 
 #[test]
+fn what_could_not_be_written_is_told_at_the_end() {
+    let scratch = Scratch::new();
+    let server = start(scratch.open().expect("opens"), 0);
+    // A new log has no place to be in.
+    std::fs::remove_dir_all(&scratch.0).expect("removes");
+    write(&mut server.store.lock().expect("whole"), &mut Rng::new(6));
+    write(&mut server.store.lock().expect("whole"), &mut Rng::new(7));
+    server.handle.wake();
+    block_on(server.handle.wait(u64::MAX)).expect_err("the journal has ended");
+    let error = server.journal.close().expect_err("not all is written").to_string();
+    assert!(error.contains("log-0000"), "{error}");
+}
+
+#[test]
 fn a_folder_has_one_server() {
     let scratch = Scratch::new();
     let first = scratch.open().expect("opens");
@@ -259,7 +272,7 @@ fn a_missing_log_is_told() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), 5_000);
     run(&server, &mut Rng::new(5), 60);
-    server.journal.close();
+    server.journal.close().expect("all is written");
     for path in scratch.files("log-") {
         std::fs::remove_file(path).expect("removes");
     }

@@ -105,7 +105,7 @@ impl Answer {
     ) -> Result<Answer, ApiError> {
         if form == (Form { encoding: Encoding::Json, view: View::Whole }) && !event::is_other(kind)
         {
-            return Ok(Answer::of(code, JSON, object.json().clone()));
+            return Ok(Answer::of(code, JSON, object.json()));
         }
         let value = event::shown(kind, crate::object::parsed(object)?);
         Ok(Answer::viewed(code, kind, &value, form, now))
@@ -133,7 +133,9 @@ impl Answer {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        headers.extend(self.headers);
+        for (name, value) in self.headers {
+            headers.insert(name, value);
+        }
         for warning in self.warnings {
             warn(&mut response, &warning);
         }

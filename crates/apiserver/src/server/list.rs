@@ -220,7 +220,7 @@ impl Render {
         if matches!(self, Render::Whole) && !event::is_other(kind) {
             return within_list(kind, object.json());
         }
-        let Ok(value) = parsed(object) else { return object.json().clone() };
+        let Ok(value) = parsed(object) else { return object.json() };
         let value = event::shown(kind, value);
         let shown = match self {
             Render::Whole => value,
@@ -232,11 +232,11 @@ impl Render {
 }
 
 /// In a list only custom objects say what they are: the list says it of all others. It stands at their beginning.
-fn within_list(kind: &Kind, json: &Bytes) -> Bytes {
+fn within_list(kind: &Kind, json: Bytes) -> Bytes {
     let said = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind, kind.api_version());
     match json.strip_prefix(said.as_bytes()) {
         Some(rest) if kind.custom().is_none() => [b"{", rest].concat().into(),
-        _ => json.clone(),
+        _ => json,
     }
 }
 

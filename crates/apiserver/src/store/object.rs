@@ -6,15 +6,18 @@ use bytes::Bytes;
 use loadmaster_api::Labels;
 use serde_json::Value;
 
+use super::text::{Packer, Text};
+
 /// One version of an object, never changed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Object {
     key: Arc<str>,
     revision: u64,
     labels: Labels,
     fields: Box<[Box<str>]>,
-    json: Bytes,
-    /// Where the digits of `metadata.resourceVersion` begin in `json`.
+    /// The JSON without the digits of `metadata.resourceVersion`.
+    text: Text,
+    /// Where those digits are in the JSON.
     revision_at: u32,
 }
 
@@ -54,82 +57,67 @@ impl Object {
         &self.fields
     }
 
-    /// The object as JSON, its `metadata.resourceVersion` included.
-    pub fn json(&self) -> &Bytes {
-        &self.json
+    /// The object as JSON, its `metadata.resourceVersion` included. It is put together anew with each call.
+    pub fn json(&self) -> Bytes {
+        self.json_at(self.revision)
     }
 
     /// The JSON, showing another `resourceVersion`.
     pub fn json_at(&self, revision: u64) -> Bytes {
-        if revision == self.revision { self.json.clone() } else { self.respelled(revision) }
+        let (at, n_bytes) = (self.revision_at as usize, self.text.len());
+        let digits = revision.to_string();
+        let mut json = vec![0; n_bytes + digits.len()];
+        self.text.write(&mut json);
+        json.copy_within(at..n_bytes, at + digits.len());
+        json[at..at + digits.len()].copy_from_slice(digits.as_bytes());
+        json.into()
     }
 
-    /// What is to be kept of a version, so that [`Object::restored`] makes the same again.
-    pub fn parts(&self) -> Parts<'_> {
-        let Object { key, revision, labels, fields, json, revision_at } = self;
-        Parts { key, revision: *revision, labels, fields, json, revision_at: *revision_at }
+    /// Where the digits of `metadata.resourceVersion` begin in the JSON.
+    pub fn revision_at(&self) -> u32 {
+        self.revision_at
     }
 
-    /// A version that was kept; none if the bytes do not show the revision where they should.
+    /// A version that was kept, from its JSON; none if that does not show the revision where it should.
     pub fn restored(
         key: &str,
         revision: u64,
         labels: Labels,
         fields: Box<[Box<str>]>,
-        json: Bytes,
+        json: &[u8],
         revision_at: u32,
     ) -> Option<Object> {
-        let shown = json.get(revision_at as usize..)?;
-        let after = shown.strip_prefix(revision.to_string().as_bytes())?;
-        after.starts_with(b"\"").then(|| Object {
+        let (head, shown) = json.split_at_checked(revision_at as usize)?;
+        let tail = shown.strip_prefix(revision.to_string().as_bytes())?;
+        tail.starts_with(b"\"").then(|| Object {
             key: key.into(),
             revision,
             labels,
             fields,
-            json,
+            text: Text::Plain([head, tail].concat().into()),
             revision_at,
         })
     }
 
     /// The same state at another revision.
     pub(super) fn at_revision(&self, revision: u64) -> Object {
-        Object {
-            key: self.shared_key(),
-            revision,
-            labels: self.labels.clone(),
-            fields: self.fields.clone(),
-            json: self.respelled(revision),
-            revision_at: self.revision_at,
-        }
+        Object { revision, ..self.clone() }
     }
 
-    /// The same version with other selectable fields.
-    pub(super) fn with_fields(&self, fields: Box<[Box<str>]>) -> Object {
-        Object { fields, ..self.at_revision(self.revision) }
+    /// The same version with other facts for selectors.
+    pub fn with_facts(&self, labels: Labels, fields: Box<[Box<str>]>) -> Object {
+        Object { labels, fields, ..self.clone() }
     }
 
-    fn respelled(&self, revision: u64) -> Bytes {
-        let at = self.revision_at as usize;
-        let old = self.revision.to_string();
-        splice(&self.json[..at], revision, &self.json[at + old.len()..])
+    /// The same version as the store keeps it.
+    pub(super) fn packed(self, packer: &mut Packer) -> Object {
+        Object { text: packer.pack(self.text), ..self }
     }
 
     /// Roughly how many bytes of memory this version takes.
     pub(super) fn size(&self) -> usize {
-        size_of::<Object>() + self.json.len() + self.labels.len() * 32 + self.fields.len() * 24
+        size_of::<Object>() + self.text.n_stored() + self.labels.len() * 32 + self.fields.len() * 24
     }
-}
-
-/// What a version consists of.
-#[derive(Debug)]
-pub struct Parts<'a> {
-    pub key: &'a str,
-    pub revision: u64,
-    pub labels: &'a Labels,
-    pub fields: &'a [Box<str>],
-    pub json: &'a Bytes,
-    /// Where the digits of `metadata.resourceVersion` begin in `json`.
-    pub revision_at: u32,
 }
 
 /// A version to be written: all but the revision, which only the write can know.
@@ -138,8 +126,9 @@ pub struct Draft {
     key: String,
     labels: Labels,
     fields: Box<[Box<str>]>,
-    head: Vec<u8>,
-    tail: Vec<u8>,
+    /// See [`Object`].
+    text: Arc<[u8]>,
+    revision_at: u32,
 }
 
 impl Draft {
@@ -154,8 +143,8 @@ impl Draft {
         fields: Box<[Box<str>]>,
         value: &Value,
     ) -> serde_json::Result<Draft> {
-        let (head, tail) = encode_around_revision(value)?;
-        Ok(Draft { key, labels, fields, head, tail })
+        let (text, revision_at) = encode_without_revision(value)?;
+        Ok(Draft { key, labels, fields, text: text.into(), revision_at })
     }
 
     /// Under which key it will be stored.
@@ -165,7 +154,7 @@ impl Draft {
 
     /// How long its JSON is, without the revision.
     pub fn n_bytes(&self) -> usize {
-        self.head.len() + self.tail.len()
+        self.text.len()
     }
 
     pub(super) fn into_object(self, revision: u64, key: Option<Arc<str>>) -> Object {
@@ -174,53 +163,44 @@ impl Draft {
             revision,
             labels: self.labels,
             fields: self.fields,
-            revision_at: u32::try_from(self.head.len()).unwrap_or(u32::MAX),
-            json: splice(&self.head, revision, &self.tail),
+            text: Text::Plain(self.text),
+            revision_at: self.revision_at,
         }
     }
 }
 
-fn splice(head: &[u8], revision: u64, tail: &[u8]) -> Bytes {
-    let digits = revision.to_string();
-    let mut json = Vec::with_capacity(head.len() + digits.len() + tail.len());
-    json.extend_from_slice(head);
-    json.extend_from_slice(digits.as_bytes());
-    json.extend_from_slice(tail);
-    Bytes::from(json)
-}
-
-/// The JSON of an object before and after the digits of its resource version. `apiVersion`, `kind` and `metadata` come
-/// first, as in Go's output.
-fn encode_around_revision(value: &Value) -> serde_json::Result<(Vec<u8>, Vec<u8>)> {
+/// The JSON of an object without the digits of its resource version, and where they belong. `apiVersion`, `kind` and
+/// `metadata` come first, as in Go's output.
+fn encode_without_revision(value: &Value) -> serde_json::Result<(Vec<u8>, u32)> {
     use serde::ser::Error as _;
     let top = value.as_object().ok_or_else(|| serde_json::Error::custom("not an object"))?;
     let metadata = top.get("metadata").and_then(Value::as_object);
     let metadata =
         metadata.ok_or_else(|| serde_json::Error::custom("an object has no metadata"))?;
-    let mut head = Vec::with_capacity(1024);
-    head.push(b'{');
+    let mut out = Vec::with_capacity(4096);
+    out.push(b'{');
     for name in ["kind", "apiVersion"] {
         if let Some(value) = top.get(name) {
-            member(&mut head, name, value)?;
-            head.push(b',');
+            member(&mut out, name, value)?;
+            out.push(b',');
         }
     }
-    head.extend_from_slice(b"\"metadata\":{");
+    out.extend_from_slice(b"\"metadata\":{");
     for (name, value) in metadata.iter().filter(|(name, _)| *name != "resourceVersion") {
-        member(&mut head, name, value)?;
-        head.push(b',');
+        member(&mut out, name, value)?;
+        out.push(b',');
     }
-    head.extend_from_slice(b"\"resourceVersion\":\"");
-    let mut tail = Vec::with_capacity(2048);
-    tail.extend_from_slice(b"\"}");
+    out.extend_from_slice(b"\"resourceVersion\":\"");
+    let revision_at = u32::try_from(out.len()).map_err(serde_json::Error::custom)?;
+    out.extend_from_slice(b"\"}");
     for (name, value) in top {
         if !matches!(name.as_str(), "kind" | "apiVersion" | "metadata") {
-            tail.push(b',');
-            member(&mut tail, name, value)?;
+            out.push(b',');
+            member(&mut out, name, value)?;
         }
     }
-    tail.push(b'}');
-    Ok((head, tail))
+    out.push(b'}');
+    Ok((out, revision_at))
 }
 
 fn member(out: &mut Vec<u8>, name: &str, value: &Value) -> serde_json::Result<()> {

@@ -10,8 +10,9 @@ impl Store {
     pub fn reindex(&mut self, table: TableId, fields: impl Fn(&Object) -> Box<[Box<str>]>) {
         let table = &mut self.tables[table.0];
         let renew = |object: &mut Arc<Object>| {
-            *object = Arc::new(object.with_fields(fields(object)));
+            *object = Arc::new(object.with_facts(object.labels().clone(), fields(object)));
         };
+        table.undone.get_mut().clear();
         table.objects.values_mut().for_each(renew);
         for change in &mut table.log {
             renew(&mut change.object);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Change, ChangeKind, Object, Store, TableId};
+use super::{Change, ChangeKind, Object, Store, Table, TableId};
 
 /// A kept change that does not follow from what the store has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,8 @@ pub enum Unfit {
 impl Store {
     /// Puts an object in its place without history.
     pub fn restore(&mut self, table: TableId, object: Object) {
-        self.tables[table.0].objects.insert(object.shared_key(), Arc::new(object));
+        let Table { objects, packer, .. } = &mut self.tables[table.0];
+        objects.insert(object.shared_key(), Arc::new(object.packed(packer)));
     }
 
     /// Makes a change once more. `is_removed` says that `object` is a last state.
@@ -36,8 +37,8 @@ impl Store {
         if object.revision() != self.revision + 1 {
             return Err(Unfit::Gap { found: object.revision(), newest: self.revision });
         }
-        let objects = &mut self.tables[table.0].objects;
-        let object = Arc::new(object);
+        let Table { objects, packer, .. } = &mut self.tables[table.0];
+        let object = Arc::new(object.packed(packer));
         let previous = if is_removed {
             let Some(previous) = objects.remove(object.key()) else {
                 return Err(Unfit::Missing { key: object.key().to_owned() });

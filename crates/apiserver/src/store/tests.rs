@@ -31,7 +31,9 @@ struct Watcher {
 }
 
 fn draft(key: &str, colour: &str, count: u64) -> Draft {
-    let value = json!({"metadata": {"labels": {"colour": colour}}, "count": count});
+    // Half of them so long that they are packed.
+    let note = format!("{colour} {count} ").repeat(if count.is_multiple_of(2) { 300 } else { 3 });
+    let value = json!({"metadata": {"labels": {"colour": colour}}, "count": count, "note": note});
     let labels = [("colour", colour.into())].into_iter().collect();
     Draft::new(key.to_owned(), labels, Box::new([colour.into()]), &value).expect("encodes")
 }
@@ -61,7 +63,7 @@ fn selected(state: &State, prefix: &str, colour: Option<&str>) -> State {
 }
 
 fn as_state(objects: &[Arc<Object>]) -> State {
-    objects.iter().map(|o| (o.key().to_owned(), parsed(o.json()))).collect()
+    objects.iter().map(|o| (o.key().to_owned(), parsed(&o.json()))).collect()
 }
 
 const KEYS: &[&str] = &["a/x", "a/y", "a-b/x", "b/x", "b/y", "b/z"];
@@ -97,7 +99,7 @@ fn write(store: &mut Store, table: TableId, other: TableId, model: &mut Model, r
                 Some(revision) => Expect::Revision(revision),
             };
             store.put(table, expect, fresh).map(|object| {
-                drop(state.insert(key.to_owned(), parsed(object.json())));
+                drop(state.insert(key.to_owned(), parsed(&object.json())));
             })
         }
     };
@@ -220,4 +222,42 @@ fn the_log_is_bounded() {
     assert_eq!(unreadable, Unreadable::Compacted { asked: 50, compacted: 91 });
     let unreadable = store.watch(table, 200, "", Filter::everything()).expect_err("to come");
     assert_eq!(unreadable, Unreadable::Future { asked: 200, newest: 101 });
+}
+
+#[test]
+fn what_older_states_were_is_kept_in_mind() {
+    let mut store = Store::new(Limits { n_changes_max: 30, ..Limits::default() });
+    let table = store.add_table("t");
+    let put = |store: &mut Store, key: &str| {
+        let expect =
+            store.get(table, key).map_or(Expect::Absent, |it| Expect::Revision(it.revision()));
+        store
+            .put(table, expect, draft(key, "red", store.revision()))
+            .expect("nothing is in the way")
+    };
+    let list = |store: &Store, at: u64| {
+        let span = Span { at: Some(at), ..Span::default() };
+        let page = store.list(table, &span, &Filter::everything()).expect("is readable");
+        page.objects.iter().map(|it| it.revision()).collect::<Vec<_>>()
+    };
+    put(&mut store, "a");
+    let first = store.revision();
+    let want = list(&store, first);
+    for key in ["a", "b", "a", "c"] {
+        put(&mut store, key);
+        assert_eq!(list(&store, first), want, "{key}");
+    }
+    let known = |store: &Store| {
+        let all = store.tables[0].undone.borrow();
+        all.iter().map(|it| (it.at, it.up_to, it.keys.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&store), [(first, store.revision(), 3)]);
+    for _ in 0..20 {
+        put(&mut store, "b");
+        list(&store, store.revision() - 1);
+    }
+    let all = known(&store);
+    assert_eq!((all.len(), all[0].0), (N_UNDONE_MAX, store.revision() - 8));
+    (0..40).for_each(|_| drop(put(&mut store, "b")));
+    assert_eq!(known(&store), [], "nobody may ask for these any longer");
 }
