@@ -5,6 +5,7 @@ mod affinity;
 mod event;
 mod pod;
 mod rbac;
+pub(crate) mod service;
 pub(crate) mod text;
 
 use loadmaster_stdx::Set;
@@ -33,11 +34,12 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
             workload(value, &mut causes);
         }
+        ("apps", "controllerrevisions") => controller_revision(value, &mut causes),
         ("", "replicationcontrollers") => replication_controller(value, &mut causes),
         ("batch", "jobs") => job(spec, "spec", &mut causes),
         ("batch", "cronjobs") => cron_job(spec, &mut causes),
         ("", "nodes") => node(spec, &mut causes),
-        ("", "services") => service(spec, &mut causes),
+        ("", "services") => service::spec(spec, &Value::Null, &mut causes),
         ("" | "events.k8s.io", "events") => event::create(kind, value, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
@@ -69,6 +71,13 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         causes.extend(check::update(old, new));
         return causes;
     }
+    if kind.is("", "services") {
+        let mut causes = metadata(kind, new);
+        finalizers(old, new, &mut causes);
+        service::update(&old["spec"], &new["spec"], &mut causes);
+        service::spec(&new["spec"], &old["spec"], &mut causes);
+        return causes;
+    }
     let is_event = kind.resource == "events";
     let mut causes = if is_event { metadata(kind, new) } else { create(kind, new) };
     finalizers(old, new, &mut causes);
@@ -78,6 +87,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         ("apps", "deployments" | "replicasets" | "daemonsets") => {
             fixed("spec.selector", old, new, &mut causes)
         }
+        ("apps", "controllerrevisions") => fixed("data", old, new, &mut causes),
         ("batch", "jobs") => {
             fixed("spec.selector", old, new, &mut causes);
             fixed("spec.completionMode", old, new, &mut causes);
@@ -299,6 +309,15 @@ fn replication_controller(value: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
+fn controller_revision(value: &Value, causes: &mut Vec<Cause>) {
+    not_negative(&value["revision"], "revision", causes);
+    match &value["data"] {
+        Value::Object(_) => {}
+        Value::Null => causes.push(Cause::required("data", "data is mandatory")),
+        _ => causes.push(Cause::required("data", "data must be a valid JSON object")),
+    }
+}
+
 fn template_spec(template: &Value, path: &str, restart: &[&str], causes: &mut Vec<Cause>) {
     labels(&template["metadata"]["labels"], &format!("{path}.metadata.labels"), causes);
     pod::spec(&template["spec"], &format!("{path}.spec"), causes);
@@ -367,34 +386,6 @@ fn node(spec: &Value, causes: &mut Vec<Cause>) {
             cause.message.push_str(": taints must be unique by key and effect pair");
             causes.push(cause);
         }
-    }
-}
-
-fn service(spec: &Value, causes: &mut Vec<Cause>) {
-    let is_headless = spec["clusterIP"] == "None";
-    let is_external = spec["type"] == "ExternalName";
-    let ports = entries(&spec["ports"]);
-    if ports.is_empty() && !is_headless && !is_external {
-        causes.push(Cause::required("spec.ports", ""));
-    }
-    for (at, port) in ports.iter().enumerate() {
-        let path = format!("spec.ports[{at}]");
-        if ports.len() > 1 && port["name"].as_str().is_none_or(str::is_empty) {
-            causes.push(Cause::required(format!("{path}.name"), ""));
-        }
-        pod::port(&port["port"], &format!("{path}.port"), causes);
-        if port["targetPort"].is_number() {
-            pod::port(&port["targetPort"], &format!("{path}.targetPort"), causes);
-        }
-        let protocols = &["SCTP", "TCP", "UDP"];
-        if !protocols.iter().any(|it| port["protocol"] == *it) {
-            let path = format!("{path}.protocol");
-            causes.push(Cause::not_supported(path, &port["protocol"], protocols));
-        }
-    }
-    let types = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    if !types.iter().any(|it| spec["type"] == *it) {
-        causes.push(Cause::not_supported("spec.type", &spec["type"], types));
     }
 }
 
@@ -470,6 +461,20 @@ mod tests {
                 spec.replicas: Invalid value: -1: must be greater than or equal to 0
                 spec.template.metadata.labels: Invalid value: {"a":"c"}: `selector` does not match template `labels`
                 spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always""#]],
+        );
+        check(
+            "apps",
+            "controllerrevisions",
+            json!({"metadata": {"name": "a"}, "revision": -1}),
+            &expect![[r#"
+                revision: Invalid value: -1: must be greater than or equal to 0
+                data: Required value: data is mandatory"#]],
+        );
+        check(
+            "apps",
+            "controllerrevisions",
+            json!({"metadata": {"name": "a"}, "revision": 1, "data": [1]}),
+            &expect!["data: Required value: data must be a valid JSON object"],
         );
         check(
             "scheduling.k8s.io",

@@ -231,6 +231,7 @@ impl ApiServer {
     ) -> Result<Value, ApiError> {
         let kind = write.kind;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let _alone = self.alone(kind);
         let mut value = event::stored(kind, value);
         self.name_it(kind, namespace, &mut value)?;
         self.check_namespace(kind, namespace, meta(&value, "name"))?;
@@ -313,7 +314,12 @@ impl ApiServer {
     }
 
     /// Refuses what is created in a namespace that is not there or going.
-    fn check_namespace(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), ApiError> {
+    pub(super) fn check_namespace(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ApiError> {
         if !kind.is_namespaced {
             return Ok(());
         }

@@ -8,6 +8,7 @@ mod deletes;
 mod kinds;
 mod lists;
 mod patches;
+mod services;
 mod subresources;
 mod verbs;
 mod watches;
@@ -19,7 +20,7 @@ type Table = &'static [(&'static str, &'static str)];
 
 /// Every case there is.
 pub fn all() -> Vec<Case> {
-    let subjects: [(&str, Table); 9] = [
+    let subjects: [(&str, Table); 10] = [
         ("verbs", verbs::CASES),
         ("conflicts", conflicts::CASES),
         ("lists", lists::CASES),
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Case> {
         ("watches", watches::CASES),
         ("apply", apply::CASES),
         ("access", access::CASES),
+        ("services", services::CASES),
     ];
     let tables = subjects.into_iter().flat_map(|(subject, table)| {
         table.iter().map(move |(name, script)| case(&format!("{subject}: {name}"), script))

@@ -171,6 +171,9 @@ GET configmaps?resourceVersion=0&resourceVersionMatch=Exact
     ("a match that is none", "
 GET configmaps?resourceVersion=1&resourceVersionMatch=Later
 422 Invalid"),
+    ("a revision to come", "
+GET configmaps?resourceVersion=1000000000000
+504 Timeout"),
     ("a revision that is none", "
 GET configmaps?resourceVersion=x
 400 BadRequest"),
