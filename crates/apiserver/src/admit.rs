@@ -52,6 +52,9 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
     if COUNTED.contains(&kind.resource) {
         meta_mut(value).insert("generation".to_owned(), 1.into());
     }
+    if kind.is("apps", "daemonsets") {
+        note_template(value, template_generation(value).max(1));
+    }
     match (kind.group, kind.resource) {
         // A kubelet registers its node with a status; what has no status subresource has none to reset.
         ("", "nodes") => {}
@@ -196,6 +199,24 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
     if counts && (notes_differ || wanted_differs(old, new)) {
         bump_generation(new);
     }
+    if kind.is("apps", "daemonsets") {
+        let is_changed = old["spec"]["template"] != new["spec"]["template"];
+        note_template(new, template_generation(old) + i64::from(is_changed));
+    }
+}
+
+/// How often the template of a DaemonSet was changed. Upstream's `templateGeneration` of older versions, which apps/v1 shows
+/// as an annotation; it labels pods, and revisions carry it.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(value: &Value) -> i64 {
+    let said = value["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+    said.and_then(|it| it.parse().ok()).unwrap_or(0)
+}
+
+fn note_template(value: &mut Value, generation: i64) {
+    let annotations = meta_mut(value).entry("annotations").or_insert_with(|| json!({}));
+    members_mut(annotations).insert(TEMPLATE_GENERATION.to_owned(), generation.to_string().into());
 }
 
 /// Metadata that a write of the status leaves alone.

@@ -260,6 +260,8 @@ fn service(spec: &mut Map<String, Value>) {
     if text(spec, "sessionAffinity") == "ClientIP" {
         let client = inner(inner(spec, "sessionAffinityConfig"), "clientIP");
         set(client, "timeoutSeconds", 10_800);
+    } else if text(spec, "sessionAffinity") == "None" {
+        spec.remove("sessionAffinityConfig");
     }
     for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let number = port["port"].clone();
@@ -272,7 +274,8 @@ fn service(spec: &mut Map<String, Value>) {
         }
     }
     let kind = text(spec, "type").to_owned();
-    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+    let has_more = spec.get("externalIPs").is_some_and(|it| !entries(it).is_empty());
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") || kind == "ClusterIP" && has_more {
         set(spec, "externalTrafficPolicy", "Cluster");
     }
     if kind == "LoadBalancer" {

@@ -1,9 +1,9 @@
-//! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations,
-//! addresses of services.
+//! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations, classes;
+//! and what services are given.
 
 use serde_json::{Value, json};
 
-use super::ApiServer;
+use super::{ApiServer, classes};
 use crate::object::{entries, meta, meta_mut, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
@@ -24,30 +24,37 @@ impl ApiServer {
                 self.set_limits(kind, value)?;
                 self.set_service_account(kind, value)?;
                 tolerate_lost_nodes(value);
+                self.set_runtime(kind, value)?;
                 self.set_topology_labels(value)
             }
+            ("", "persistentvolumeclaims") => self.set_default_class(&classes::STORAGE, value),
+            ("networking.k8s.io", "ingresses") => self.set_default_class(&classes::INGRESS, value),
             ("", "nodes") => {
                 if self.shared.setup.admission.taint_nodes {
                     taint_new_node(value);
                 }
                 Ok(())
             }
-            ("", "services") => {
-                self.set_addresses(value);
-                Ok(())
-            }
+            ("", "services") => self.allocate(kind, None, value),
             ("scheduling.k8s.io", "priorityclasses") => self.check_only_default(kind, value),
             _ => Ok(()),
         }
     }
 
     /// What is done to an object that is changed.
-    pub(super) fn readmit(kind: &Kind, subresource: &str, old: &Value, value: &mut Value) {
+    pub(super) fn readmit(
+        &self,
+        kind: &Kind,
+        subresource: &str,
+        old: &Value,
+        value: &mut Value,
+    ) -> Result<(), ApiError> {
         match (kind.group, kind.resource, subresource) {
             ("", "pods", "") => tolerate_lost_nodes(value),
-            ("", "services", "") => keep_allocated(old, value),
+            ("", "services", "") => self.allocate(kind, Some(old), value)?,
             _ => {}
         }
+        Ok(())
     }
 
     /// A pod has the priority of its class; without one, that of the default class or none.
@@ -136,85 +143,6 @@ impl ApiServer {
             crate::object::members_mut(known).extend(labels);
         }
         Ok(())
-    }
-
-    /// Addresses and ports of the ranges a new cluster has: 10.96.0.0/12, and 30000 to 32767.
-    fn set_addresses(&self, service: &mut Value) {
-        let spec = &mut service["spec"];
-        let kind = spec["type"].as_str().unwrap_or_default().to_owned();
-        let given = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
-        if kind != "ExternalName" && given.is_empty() {
-            let n = {
-                let mut state = self.state();
-                state.n_addresses += 1;
-                state.n_addresses
-            };
-            let address = format!("10.{}.{}.{}", 96 + (n >> 16 & 0xf), n >> 8 & 0xff, n & 0xff);
-            spec["clusterIP"] = address.into();
-        }
-        if spec["clusterIP"].is_string() && spec["clusterIPs"].is_null() {
-            spec["clusterIPs"] = json!([spec["clusterIP"]]);
-        }
-        if kind != "ExternalName" {
-            for (name, value) in
-                [("ipFamilies", json!(["IPv4"])), ("ipFamilyPolicy", json!("SingleStack"))]
-            {
-                if spec[name].is_null() {
-                    spec[name] = value;
-                }
-            }
-        }
-        if !matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
-            return;
-        }
-        for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-            if port["nodePort"].as_i64().unwrap_or(0) == 0 {
-                let n = {
-                    let mut state = self.state();
-                    state.n_addresses += 1;
-                    state.n_addresses
-                };
-                port["nodePort"] = (30_000 + i64::from(n) % 2_768).into();
-            }
-        }
-    }
-}
-
-/// Which of the addresses of [`ApiServer::set_addresses`] this is.
-pub(super) fn nth_of(address: std::net::Ipv4Addr) -> u32 {
-    let [first, second, third, fourth] = address.octets().map(u32::from);
-    match (first, second) {
-        (10, 96..112) => (second - 96) << 16 | third << 8 | fourth,
-        _ => 0,
-    }
-}
-
-/// A service that stays one with an address keeps what it was given; one that no longer has an address loses it.
-fn keep_allocated(old: &Value, service: &mut Value) {
-    const ADDRESSES: [&str; 2] = ["clusterIP", "clusterIPs"];
-    const FAMILIES: [&str; 2] = ["ipFamilies", "ipFamilyPolicy"];
-    let old = &old["spec"];
-    let is_external = service["spec"]["type"] == "ExternalName";
-    let Some(spec) = service["spec"].as_object_mut().filter(|_| old["type"] != "ExternalName")
-    else {
-        return;
-    };
-    if is_external {
-        // What somebody changed at the same time is for the validation to refuse.
-        let is_same = |name: &str| spec.get(name).unwrap_or(&Value::Null) == &old[name];
-        let mut gone: Vec<&str> = FAMILIES.into_iter().filter(|name| is_same(name)).collect();
-        if ADDRESSES.into_iter().all(is_same) {
-            gone.extend(ADDRESSES);
-        }
-        for name in gone {
-            spec.remove(name);
-        }
-        return;
-    }
-    for name in ADDRESSES.into_iter().chain(FAMILIES) {
-        if spec.get(name).is_none_or(Value::is_null) && !old[name].is_null() {
-            spec.insert(name.to_owned(), old[name].clone());
-        }
     }
 }
 

@@ -15,6 +15,12 @@ use crate::store::{Filter, Span};
 /// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
 const TOPOLOGY_LABELS: &[&str] = &["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
+/// How long to wait for a budget that its controller has not seen.
+const UNPROCESSED_SECONDS: u64 = 10;
+
+/// More evictions than these are not noted: the controller confirms none.
+const N_DISRUPTED_MAX: usize = 2000;
+
 /// What an eviction that a budget forbids is told.
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
@@ -27,6 +33,7 @@ impl ApiServer {
             Expected { group: "", version: "v1", kind: "Binding", type_id: id, custom: None };
         let (binding, warnings) = self.read_body(call, expected)?;
         let name = meta(&binding, "name");
+        self.check_namespace(call.kind, &call.target.namespace, name)?;
         if !call.target.name.is_empty() && name != call.target.name {
             return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
         }
@@ -84,6 +91,7 @@ impl ApiServer {
         };
         let (eviction, _) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
+        self.check_namespace(call.kind, namespace, name)?;
         if meta(&eviction, "name") != name {
             return Err(ApiError::bad_request(
                 "name in URL does not match name in Eviction object",
@@ -209,25 +217,126 @@ fn needs_no_budget(pod: &Value) -> bool {
 
 fn take_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Value, ApiError> {
     let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-    let refuse = |detail: String| {
-        Err(ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail))
-    };
+    let too_many =
+        |detail: String| ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return refuse(format!(
-            "The disruption budget {name} is still being processed by the server."
-        ));
+        let why = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(too_many(why).after(UNPROCESSED_SECONDS));
     }
-    if number("disruptionsAllowed") <= 0 {
-        return refuse(format!(
-            "The disruption budget {name} needs {} healthy pods and has {} currently",
-            number("desiredHealthy"),
-            number("currentHealthy")
-        ));
+    let forbid =
+        |why: &str| Err(ApiError::forbidden_resource("policy", "poddisruptionbudget", name, why));
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return forbid("pdb disruptions allowed is negative");
+    }
+    if budget["status"]["disruptedPods"].as_object().is_some_and(|it| it.len() > N_DISRUPTED_MAX) {
+        return forbid(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        );
+    }
+    if allowed == 0 {
+        return Err(too_many(why_none(&budget["status"], name)));
     }
     let mut new = budget.clone();
-    new["status"]["disruptionsAllowed"] = (number("disruptionsAllowed") - 1).into();
+    new["status"]["disruptionsAllowed"] = (allowed - 1).into();
+    if allowed == 1 {
+        let conditions = members_mut(&mut new["status"]).entry("conditions");
+        let conditions = conditions.or_insert_with(|| json!([]));
+        none_allowed(conditions, number("observedGeneration"), at);
+    }
     let disrupted =
         members_mut(&mut new["status"]).entry("disruptedPods").or_insert_with(|| json!({}));
     members_mut(disrupted).insert(pod.to_owned(), at.into());
     Ok(new)
+}
+
+/// Why a budget allows no disruption.
+fn why_none(status: &Value, name: &str) -> String {
+    let number = |field: &str| status[field].as_i64().unwrap_or(0);
+    let text = |it: &Value, field: &str| it[field].as_str().unwrap_or_default().to_owned();
+    let refused = entries(&status["conditions"])
+        .iter()
+        .find(|it| it["type"] == "DisruptionAllowed")
+        .filter(|it| it["status"] == "False" && !text(it, "message").is_empty());
+    let begin = format!("The disruption budget {name}");
+    match refused.map(|it| (text(it, "reason"), text(it, "message"))) {
+        Some((reason, message)) if reason == "SyncFailed" => format!(
+            "{begin} does not allow evicting pods currently because it failed sync: {message}"
+        ),
+        _ if number("currentHealthy") <= number("desiredHealthy") => format!(
+            "{begin} needs {} healthy pods and has {} currently",
+            number("desiredHealthy"),
+            number("currentHealthy")
+        ),
+        Some((reason, message)) => {
+            format!("{begin} does not allow evicting pods currently ({reason}): {message}")
+        }
+        None => format!("{begin} does not allow evicting pods currently"),
+    }
+}
+
+/// Notes that the last disruption was taken.
+fn none_allowed(conditions: &mut Value, generation: i64, at: &str) {
+    let Value::Array(list) = conditions else { return };
+    let known = list.iter().position(|it| it["type"] == "DisruptionAllowed");
+    let mut condition = json!({"type": "DisruptionAllowed", "status": "False",
+        "observedGeneration": generation, "lastTransitionTime": at,
+        "reason": "InsufficientPods", "message": ""});
+    match known {
+        Some(nth) => {
+            if list[nth]["status"] == "False" {
+                condition["lastTransitionTime"] = list[nth]["lastTransitionTime"].clone();
+            }
+            list[nth] = condition;
+        }
+        None => list.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_says_why_it_refuses() {
+        let condition = |reason: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "m"}]);
+        for (status, want) in [
+            (
+                json!({"desiredHealthy": 2, "currentHealthy": 1}),
+                "needs 2 healthy pods and has 1 currently",
+            ),
+            (
+                json!({"conditions": condition("SyncFailed")}),
+                "does not allow evicting pods currently because it failed sync: m",
+            ),
+            (
+                json!({"desiredHealthy": 1, "currentHealthy": 2, "conditions": condition("R")}),
+                "does not allow evicting pods currently (R): m",
+            ),
+            (
+                json!({"desiredHealthy": 1, "currentHealthy": 2}),
+                "does not allow evicting pods currently",
+            ),
+        ] {
+            assert_eq!(why_none(&status, "b"), format!("The disruption budget b {want}"));
+        }
+    }
+
+    #[test]
+    fn the_last_disruption_is_told() {
+        let take = |status: Value| {
+            let budget = json!({"metadata": {"generation": 2}, "status": status});
+            take_disruption(&budget, "b", "p", "now")
+        };
+        let status = |allowed: i64| json!({"observedGeneration": 2, "disruptionsAllowed": allowed});
+        let two = take(status(2)).unwrap();
+        assert_eq!(two["status"]["disruptedPods"], json!({"p": "now"}));
+        assert_eq!(two["status"]["conditions"], Value::Null);
+        let one = take(status(1)).unwrap();
+        assert_eq!(one["status"]["conditions"][0]["reason"], "InsufficientPods");
+        assert_eq!(take(status(0)).unwrap_err().details["retryAfterSeconds"], Value::Null);
+        assert_eq!(take(status(-1)).unwrap_err().code, 403);
+        let unseen = take(json!({"observedGeneration": 1})).unwrap_err();
+        assert_eq!(unseen.details["retryAfterSeconds"], 10);
+    }
 }

@@ -1,20 +1,17 @@
-//! What every resource has in common: writes, lists, watches, deletion, forms. Time stands still.
+//! What every resource has in common: writes, lists, deletion, forms. Time stands still.
 
 use bytes::Bytes;
 use expect_test::{Expect, expect};
 use http::{Method, header};
-use http_body_util::BodyExt as _;
+use loadmaster_apiserver::proto;
 use loadmaster_apiserver::schema::schema;
-use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Body, proto};
 use serde_json::{Value, json};
 
 use super::bench::{
-    JSON, MERGE, PODS, block_on, bytes, call, call_with, create, get, refused, said, send, server,
-    server_with,
+    JSON, MERGE, PODS, bytes, call, call_with, create, get, refused, said, send, server,
 };
 
-fn pod(name: &str) -> Value {
+pub(super) fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": "a"}},
         "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
 }
@@ -290,88 +287,6 @@ fn protobuf_both_ways() {
     assert_eq!(names(&list), ["a"]);
 }
 
-/// The next events of a watch: type, name and revision each.
-async fn next(body: &mut Body) -> Vec<String> {
-    let Some(frame) = body.frame().await else { return Vec::new() };
-    let data = frame.expect("never fails").into_data().expect("data");
-    let lines = data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines
-        .map(|line| {
-            let event: Value = serde_json::from_slice(line).expect("JSON");
-            let object = &event["object"];
-            let kind = event["type"].as_str().unwrap_or_default();
-            match kind {
-                "ERROR" => format!("ERROR {}", object["message"].as_str().unwrap_or_default()),
-                _ => format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or("-")),
-            }
-        })
-        .collect()
-}
-
-#[test]
-fn a_watch_tells_every_change_once() {
-    let server = server();
-    create(&server, PODS, pod("a"));
-    let path = format!(
-        "{PODS}?watch=1&labelSelector=app%3Da&allowWatchBookmarks=true\
-        &sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
-    );
-    let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-    block_on(async {
-        assert_eq!(next(&mut body).await, ["ADDED a", "BOOKMARK -"]);
-        create_now(&server, "b");
-        let merge = [("content-type", MERGE)];
-        let leave = json!({"metadata": {"labels": {"app": "other"}}}).to_string();
-        let back = json!({"metadata": {"labels": {"app": "a"}}}).to_string();
-        send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, leave);
-        send(&server, Method::PATCH, &format!("{PODS}/a"), &merge, back);
-        send(&server, Method::DELETE, &format!("{PODS}/b"), &[], Bytes::new());
-        assert_eq!(
-            next(&mut body).await,
-            ["ADDED b", "DELETED a", "ADDED a", "MODIFIED b", "DELETED b"]
-        );
-    });
-}
-
-fn create_now(server: &ApiServer, name: &str) {
-    let headers = [("content-type", JSON)];
-    let response = send(server, Method::POST, PODS, &headers, pod(name).to_string());
-    assert_eq!(response.status(), 201);
-}
-
-#[test]
-fn a_watch_that_is_too_slow_is_told_so() {
-    let server = server_with(Limits { n_changes_max: 3, ..Limits::default() });
-    let path = format!("{PODS}?watch=1");
-    let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-    for name in ["a", "b", "c", "d", "e"] {
-        create_now(&server, name);
-    }
-    block_on(async {
-        assert_eq!(next(&mut body).await, ["ERROR too old resource version: 152 (154)"]);
-        assert_eq!(next(&mut body).await, Vec::<String>::new());
-    });
-    refused(
-        &server,
-        Method::GET,
-        &format!("{path}&resourceVersion=2"),
-        Value::Null,
-        &expect!["410 Expired: too old resource version: 2 (154)"],
-    );
-}
-
-#[test]
-fn a_watch_ends_when_its_time_is_over() {
-    let server = server();
-    let path = format!("{PODS}?watch=1&timeoutSeconds=7");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-        assert_eq!(next(&mut body).await, Vec::<String>::new());
-    });
-}
-
 #[test]
 fn tables_have_the_columns_of_kubectl() {
     let server = server();
@@ -411,53 +326,6 @@ fn an_eviction_asks_the_budget() {
     assert_eq!(call(&server, Method::POST, &path, eviction).0, 201);
     let budget = get(&server, &format!("{budgets}/b"));
     assert_eq!(budget["status"]["disruptionsAllowed"], 0);
-}
-
-/// A watch looks at so many changes at a time; those that come behind them do not wait for another write.
-#[test]
-fn a_watch_does_not_rest_before_it_has_looked_at_everything() {
-    let server = server();
-    create(&server, PODS, pod("noisy"));
-    let start = create(&server, PODS, pod("a"))["metadata"]["resourceVersion"].clone();
-    for n in 0..1_200 {
-        let label = json!({"metadata": {"labels": {"n": n.to_string()}}});
-        call_with(&server, Method::PATCH, &format!("{PODS}/noisy"), MERGE, label);
-    }
-    call(&server, Method::DELETE, &format!("{PODS}/a"), Value::Null);
-    let start = start.as_str().expect("a revision");
-    let path = format!("{PODS}?watch=1&resourceVersion={start}&fieldSelector=metadata.name=a");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-        let told = tokio::time::timeout(std::time::Duration::from_secs(5), next(&mut body)).await;
-        assert_eq!(told.expect("in time"), ["MODIFIED a", "DELETED a"]);
-    });
-}
-
-#[test]
-fn a_watch_without_initial_events_has_none() {
-    let server = server();
-    create(&server, PODS, pod("a"));
-    let path = format!("{PODS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan");
-    for path in [path.clone(), format!("{path}&resourceVersion=0")] {
-        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-        create(&server, PODS, pod("b"));
-        call(&server, Method::DELETE, &format!("{PODS}/b"), Value::Null);
-        assert_eq!(block_on(next(&mut body)), ["ADDED b", "MODIFIED b", "DELETED b"]);
-    }
-}
-
-#[test]
-fn a_watch_may_be_wanted_for_ever() {
-    let server = server();
-    for seconds in [i64::MAX.to_string(), "-1".to_owned()] {
-        let path = format!("{PODS}?watch=1&timeoutSeconds={seconds}");
-        let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
-        create(&server, PODS, pod("a"));
-        call(&server, Method::DELETE, &format!("{PODS}/a"), Value::Null);
-        assert_eq!(block_on(next(&mut body)), ["ADDED a", "MODIFIED a", "DELETED a"]);
-    }
 }
 
 #[test]
@@ -557,4 +425,82 @@ fn a_scale_is_of_one_object() {
             r#"422 Invalid: Scale.autoscaling "d" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"#
         ]],
     );
+}
+
+#[test]
+fn nothing_is_made_where_no_namespace_is() {
+    let server = server();
+    let check = |path: &str, body: Value, want: &Expect| {
+        refused(&server, Method::POST, path, body, want);
+    };
+    let eviction = json!({"metadata": {"name": "a"}});
+    let binding = json!({"metadata": {"name": "a"}, "target": {"name": "n"}});
+    let none = expect![[r#"404 NotFound: namespaces "none" not found"#]];
+    let at = |namespace: &str, rest: &str| format!("/api/v1/namespaces/{namespace}/{rest}");
+    check(&at("none", "pods/a/eviction"), eviction.clone(), &none);
+    check(&at("none", "pods/a/binding"), binding, &none);
+    check(&at("none", "serviceaccounts/a/token"), json!({"spec": {}}), &none);
+    create(&server, "/api/v1/namespaces", json!({"metadata": {"name": "old"}}));
+    assert_eq!(call(&server, Method::DELETE, "/api/v1/namespaces/old", Value::Null).0, 200);
+    check(
+        &at("old", "pods/a/eviction"),
+        eviction,
+        &expect![[
+            r#"403 Forbidden: pods "a" is forbidden: unable to create new content in namespace old because it is being terminated"#
+        ]],
+    );
+}
+
+#[test]
+fn users_of_deprecated_resources_are_warned() {
+    let server = server();
+    let warned = |resource: &str| {
+        let path = format!("/api/v1/namespaces/default/{resource}");
+        let response = send(&server, Method::GET, &path, &[], "");
+        let warning = response.headers().get(header::WARNING);
+        warning.and_then(|it| it.to_str().ok()).map(str::to_owned)
+    };
+    let want =
+        r#"299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice""#;
+    assert_eq!(warned("endpoints").as_deref(), Some(want));
+    assert_eq!(warned("services"), None);
+}
+
+#[test]
+fn health_is_told_in_more_words_on_request() {
+    let server = server();
+    let told = |path: &str| {
+        String::from_utf8(bytes(send(&server, Method::GET, path, &[], "")).to_vec()).unwrap()
+    };
+    assert_eq!(told("/livez"), "ok");
+    assert_eq!(told("/readyz?verbose"), "[+]ping ok\nreadyz check passed\n");
+    assert_eq!(told("/healthz?verbose=true&x=y"), "[+]ping ok\nhealthz check passed\n");
+}
+
+#[test]
+fn daemon_sets_count_changes_of_their_template() {
+    let server = server();
+    let path = "/apis/apps/v1/namespaces/default/daemonsets";
+    let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": pod("a")["spec"]});
+    let spec = json!({"selector": {"matchLabels": {"app": "a"}}, "template": template});
+    let made = create(&server, path, json!({"metadata": {"name": "d"}, "spec": spec}));
+    let shown = |object: &Value| {
+        let metadata = &object["metadata"];
+        let note = &metadata["annotations"]["deprecated.daemonset.template.generation"];
+        (note.as_str().unwrap_or("none").to_owned(), metadata["generation"].clone())
+    };
+    assert_eq!(shown(&made), ("1".to_owned(), json!(1)));
+    let check = |subresource: &str, change: Value, want: (&str, i64)| {
+        let path = format!("{path}/d{subresource}");
+        let (code, after) = call_with(&server, Method::PATCH, &path, MERGE, change);
+        assert_eq!((code, shown(&after)), (200, (want.0.to_owned(), json!(want.1))));
+    };
+    check("", json!({"spec": {"minReadySeconds": 5}}), ("1", 2));
+    check("", json!({"spec": {"template": {"metadata": {"labels": {"b": "c"}}}}}), ("2", 3));
+    // Nobody else writes it.
+    check("", json!({"metadata": {"annotations": null}}), ("2", 3));
+    let other =
+        json!({"metadata": {"annotations": {"deprecated.daemonset.template.generation": "7"}}});
+    check("/status", other.clone(), ("2", 3));
+    check("", other, ("2", 3));
 }
