@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use loadmaster_stdx::caught::catch;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -79,7 +80,9 @@ async fn tend(server: &ApiServer) -> Infallible {
     let mut interval = tokio::time::interval(TEND_EVERY);
     loop {
         interval.tick().await;
-        server.tend();
+        if let Err(panic) = catch(|| server.tend()) {
+            tracing::error!(%panic, "what was due was not done");
+        }
     }
 }
 

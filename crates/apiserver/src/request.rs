@@ -173,7 +173,7 @@ impl FieldValidation {
 }
 
 /// How an answer is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Json,
     Protobuf,

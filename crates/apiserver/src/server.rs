@@ -10,11 +10,13 @@ mod authenticate;
 mod body;
 mod bootstrap;
 mod certificates;
+mod classes;
 mod create;
 mod definitions;
 mod delete;
 mod durability;
 mod expiry;
+mod frames;
 mod impersonate;
 mod limits;
 mod list;
@@ -25,6 +27,7 @@ mod pods;
 mod review;
 mod roles;
 mod scale;
+mod services;
 mod setup;
 mod token;
 mod update;
@@ -105,11 +108,14 @@ struct Shared {
     verified: Mutex<Map<String, Arc<Claims>>>,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     policy: Mutex<Arc<Policy>>,
+    /// Held by who writes a service; see [`ApiServer::alone`].
+    #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
+    services: Mutex<()>,
     tokens: Tokens,
     expiry: expiry::Expiry,
     /// When what the server needs is looked at next, in seconds.
     furnish_due: AtomicI64,
-    frames: watch::FrameCache,
+    frames: frames::FrameCache,
     /// Present when everything is kept in a folder.
     journal: Option<crate::journal::Handle>,
 }
@@ -117,8 +123,8 @@ struct Shared {
 struct State {
     store: Store,
     rng: Rng,
-    /// How many addresses services were given.
-    n_addresses: u32,
+    /// What services have.
+    taken: services::Taken,
 }
 
 /// A request, read as far as its path and parameters.
@@ -181,8 +187,12 @@ impl ApiServer {
         let news = news::News::new(store.revision());
         let rng = Rng::new(options.seed);
         #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
-        let (state, verified, policy) =
-            (Mutex::new(State { store, rng, n_addresses: 1 }), Mutex::default(), Mutex::default());
+        let (state, verified, policy, services) = (
+            Mutex::new(State { store, rng, taken: services::Taken::default() }),
+            Mutex::default(),
+            Mutex::default(),
+            Mutex::default(),
+        );
         Ok(ApiServer {
             shared: Arc::new(Shared {
                 registry: Registry::new(kinds.clone()),
@@ -193,11 +203,12 @@ impl ApiServer {
                 setup,
                 key,
                 verified,
+                services,
                 policy,
                 tokens: Tokens::default(),
                 expiry: expiry::Expiry::default(),
                 furnish_due: AtomicI64::new(i64::MIN),
-                frames: watch::FrameCache::default(),
+                frames: frames::FrameCache::default(),
                 journal,
             }),
         })
@@ -229,6 +240,16 @@ impl ApiServer {
 
     /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
     pub fn handle(&self, user: &User, request: &Request<Bytes>) -> Response<Body> {
+        self.handle_noting(user, request, &mut None)
+    }
+
+    /// The same; what the audit log knows of a request that panics is left in `entry`.
+    fn handle_noting(
+        &self,
+        user: &User,
+        request: &Request<Bytes>,
+        entry: &mut Option<audit::Entry>,
+    ) -> Response<Body> {
         self.tend();
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let target = Target::parse(request.uri().path());
@@ -246,10 +267,10 @@ impl ApiServer {
         };
         let attributes = Attributes { user, verb: verb.unwrap_or(&method), what };
         let version = target.as_ref().map_or("", |it| it.version.as_str());
-        let mut entry = self.begin_entry(&attributes, version, request);
+        *entry = self.begin_entry(&attributes, version, request);
         let asked = Asked { request, query: &query, target: target.as_ref(), verb };
         let answer = self.answer(&attributes, &asked, entry.as_mut());
-        self.end_entry(entry, answer)
+        self.end_entry(entry.take(), answer)
     }
 
     fn answer(
@@ -299,7 +320,8 @@ impl ApiServer {
         if verb == "watch" {
             response.extensions_mut().insert(audit::Lasting);
         }
-        if let Some(warning) = kind.custom().and_then(|it| it.warning.clone()) {
+        let warning = kind.custom().and_then(|it| it.warning.clone());
+        if let Some(warning) = warning.or_else(|| kind.warning.clone()) {
             answer::warn(&mut response, &warning);
         }
         let writes = !matches!(verb, "get" | "list" | "watch");
@@ -361,7 +383,7 @@ impl ApiServer {
         }
         let path = path.trim_end_matches('/');
         let answer = match path {
-            "/healthz" | "/livez" | "/readyz" => Some(Answer::text(200, "ok")),
+            "/healthz" | "/livez" | "/readyz" => Some(health(path, request.uri().query())),
             "/version" => Some(Answer::json(&discovery::version())),
             "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {
@@ -424,6 +446,7 @@ impl ApiServer {
         mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
     ) -> Result<Rewritten, ApiError> {
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
+        let _alone = self.alone(kind);
         loop {
             let stored = self.stored(kind, key.0, key.1)?;
             let old = parsed(&stored)?;
@@ -472,6 +495,19 @@ enum Rewritten {
     Stored(Arc<Object>),
     /// Nothing was written because the request said so.
     Dry(Value),
+}
+
+/// Whoever is answered finds a server that is well; `verbose` names the check that this is.
+fn health(path: &str, query: Option<&str>) -> Answer {
+    let mut parameters = query.unwrap_or_default().split('&');
+    match path {
+        _ if !parameters.any(|it| it.split('=').next() == Some("verbose")) => {
+            Answer::text(200, "ok")
+        }
+        "/healthz" => Answer::text(200, "[+]ping ok\nhealthz check passed\n"),
+        "/livez" => Answer::text(200, "[+]ping ok\nlivez check passed\n"),
+        _ => Answer::text(200, "[+]ping ok\nreadyz check passed\n"),
+    }
 }
 
 /// A random uid, in the form of version 4.

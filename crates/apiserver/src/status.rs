@@ -341,6 +341,12 @@ impl ApiError {
         ApiError::new(429, "TooManyRequests", message).with(details)
     }
 
+    /// With the advice to ask again so much later.
+    pub fn after(mut self, seconds: u64) -> ApiError {
+        self.details["retryAfterSeconds"] = seconds.into();
+        self
+    }
+
     /// A refusal that was asked for by `faults`.
     pub fn fault(code: u16, reason: &'static str, retry_after_seconds: Option<u64>) -> ApiError {
         let error = ApiError::new(code, reason, "a fault was asked for");
@@ -355,6 +361,11 @@ impl ApiError {
         let error =
             ApiError::new(500, "InternalError", format!("Internal error occurred: {message}"));
         error.with(json!({"causes": [{"message": message}]}))
+    }
+
+    /// 500, as the audit log has a request that panicked.
+    pub fn panicked(what: &str) -> ApiError {
+        ApiError::new(500, "InternalError", format!("APIServer panic'd: {what}"))
     }
 
     /// 422 for parameters of a list or watch.

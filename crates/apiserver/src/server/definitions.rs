@@ -202,14 +202,14 @@ mod tests {
             marked.expect("marked");
         }
         assert_eq!(code(&server, Method::GET, &format!("{GANGS}/a"), &Value::Null), 200);
-        journal.close();
+        journal.close().expect("all is written");
         drop(server);
 
         let (server, journal) = open(&folder);
         let codes = [&format!("{DEFINITIONS}/gangs.e.io"), GANGS, "/apis/e.io/v1/bands/a"]
             .map(|path| code(&server, Method::GET, path, &Value::Null));
         assert_eq!(codes, [404, 404, 200]);
-        journal.close();
+        journal.close().expect("all is written");
         let _ = std::fs::remove_dir_all(&folder);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use http::{Request, Response};
+use loadmaster_stdx::caught::catch;
 
 use super::body::Body;
 use super::{Answer, ApiServer, Options, Setup, Shared};
@@ -11,7 +12,7 @@ use crate::auth::User;
 use crate::journal::{Compaction, DataError, Journal, Opened, Source, Taken};
 use crate::object::{parsed, selectable_fingerprint, selectable_values};
 use crate::status::ApiError;
-use crate::store::{Filter, Object, Span, Store, TableId};
+use crate::store::{Filter, Span, Store, TableId};
 
 /// Why a server cannot go on from a folder.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,6 @@ impl ApiServer {
         if is_outdated {
             server.take_fields_anew().map_err(OpenError::Cluster)?;
         }
-        server.go_on_with_addresses().map_err(OpenError::Cluster)?;
         let source = Changes { server: Arc::downgrade(&server.shared), names: Arc::default() };
         let journal = pending.start(source, compaction);
         server.bootstrap().map_err(OpenError::Cluster)?;
@@ -54,9 +54,11 @@ impl ApiServer {
     }
 
     /// Answers a request. With a data folder the answer comes when all that it can tell of is on disk: a revision that was
-    /// shown is never used for something else after a crash.
+    /// shown is never used for something else after a crash. A panic costs the request that met it, and no other.
     pub async fn respond(&self, user: &User, request: &Request<bytes::Bytes>) -> Response<Body> {
-        let response = self.handle(user, request);
+        let mut entry = None;
+        let handled = catch(|| self.handle_noting(user, request, &mut entry));
+        let response = handled.unwrap_or_else(|panic| self.panicked(entry, request, &panic));
         let Some(journal) = &self.shared.journal else { return response };
         let revision = self.state().store.revision();
         match journal.wait(revision).await {
@@ -86,37 +88,11 @@ impl ApiServer {
             let page = state.store.list(table, &Span::default(), &Filter::everything());
             for object in page.map_err(|error| ApiError::internal(&error.to_string()))?.objects {
                 let value = parsed(&object)?;
-                let parts = object.parts();
-                let fields = selectable_values(kind, &value);
-                let (labels, json) = (crate::object::labels(&value), parts.json.clone());
-                let restored = Object::restored(
-                    parts.key,
-                    parts.revision,
-                    labels,
-                    fields,
-                    json,
-                    parts.revision_at,
-                );
-                restored.into_iter().for_each(|it| state.store.restore(table, it));
+                let facts = (crate::object::labels(&value), selectable_values(kind, &value));
+                state.store.restore(table, object.with_facts(facts.0, facts.1));
             }
             // Versions that are history have the old ones.
             state.store.compact(table, revision);
-        }
-        Ok(())
-    }
-
-    /// Addresses and ports that services have are not given again.
-    fn go_on_with_addresses(&self) -> Result<(), ApiError> {
-        let table = self.own_kind("", "services")?.table.ok_or_else(ApiError::no_such_resource)?;
-        let mut state = self.state();
-        let page = state.store.list(table, &Span::default(), &Filter::everything());
-        for service in page.map_err(|error| ApiError::internal(&error.to_string()))?.objects {
-            let value = parsed(&service)?;
-            let address = value["spec"]["clusterIP"].as_str().unwrap_or_default();
-            let given = address.parse::<std::net::Ipv4Addr>().map_or(0, super::admission::nth_of);
-            let n_ports = crate::object::entries(&value["spec"]["ports"]).len();
-            let next = given.saturating_add(u32::try_from(n_ports).unwrap_or(u32::MAX));
-            state.n_addresses = state.n_addresses.max(next);
         }
         Ok(())
     }

@@ -166,30 +166,3 @@ impl ApiServer {
         self.rewritten_answer(call, rewritten, warnings)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_is_absent_is_null_to_a_json_patch() {
-        let check = |operations: Value, want: Option<Value>| {
-            let mut value = json!({"a": {"b": 1}, "l": [1]});
-            let patch: json_patch::Patch = serde_json::from_value(operations).expect("a patch");
-            let done = operations::apply(&mut value, &patch).is_ok();
-            assert_eq!(done.then_some(value), want, "{patch}");
-        };
-        let replace = |path: &str| json!([{"op": "replace", "path": path, "value": {"x": 1}}]);
-        check(replace("/a/b"), Some(json!({"a": {"b": {"x": 1}}, "l": [1]})));
-        check(replace("/a/c~1d"), Some(json!({"a": {"b": 1, "c/d": {"x": 1}}, "l": [1]})));
-        check(replace("/c/d"), None);
-        check(replace("/l/1"), None);
-        check(json!([{"op": "remove", "path": "/c"}]), None);
-        let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
-        check(test("/c", Value::Null), Some(json!({"a": {"b": 1}, "l": [1]})));
-        check(test("/c", json!(1)), None);
-        check(test("/c/d", Value::Null), None);
-    }
-}

@@ -31,6 +31,7 @@ impl ApiServer {
         };
         let (mut request, warnings) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
+        self.check_namespace(call.kind, namespace, name)?;
         for (field, wanted) in [("name", name), ("namespace", namespace)] {
             let given = meta(&request, field);
             if !given.is_empty() && given != wanted {

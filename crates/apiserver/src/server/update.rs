@@ -106,7 +106,7 @@ impl ApiServer {
         }
         defaults::apply(kind, &mut new);
         self.enter(write, Some(old), &mut new);
-        ApiServer::readmit(kind, subresource, old, &mut new);
+        self.readmit(kind, subresource, old, &mut new)?;
         admit::prepare_update(kind, subresource, old, &mut new);
         let causes = validate::update(kind, subresource, old, &new);
         if !causes.is_empty() {

@@ -1,19 +1,17 @@
 //! Watching: the changes of a resource as a stream that ends when its client goes, its time is over, or it is too slow.
 
 use std::sync::Arc;
-#[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
-use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 use super::answer::partial;
 use super::body::{Body, NextPart, Parts};
+use super::frames::FrameKey;
 use super::list::{prefix, revision_of};
 use super::{ApiServer, Call};
 use crate::request::{Encoding, Form, View};
@@ -264,28 +262,21 @@ impl Watching {
 
     fn frame(&mut self, delivery: &Delivery, part: &mut Vec<u8>) {
         let kind = event_type(delivery.kind);
-        let json = delivery.object.json_at(delivery.revision);
+        let json = || delivery.object.json_at(delivery.revision);
+        let value = || serde_json::from_slice(&json()).unwrap_or(Value::Null);
         if self.form.view == View::Whole && !event::is_other(&self.kind) {
-            match self.form.encoding {
+            let make = || match self.form.encoding {
                 Encoding::Json => {
-                    part.extend_from_slice(b"{\"type\":\"");
-                    part.extend_from_slice(kind.as_bytes());
-                    part.extend_from_slice(b"\",\"object\":");
-                    part.extend_from_slice(&json);
-                    part.extend_from_slice(b"}\n");
+                    let start = format!("{{\"type\":\"{kind}\",\"object\":");
+                    [start.as_bytes(), &json(), b"}\n"].concat()
                 }
-                Encoding::Protobuf => {
-                    let make = || {
-                        let value = serde_json::from_slice(&json).unwrap_or(Value::Null);
-                        self.encoded(kind, &value)
-                    };
-                    let frames = &self.server.shared.frames;
-                    part.extend_from_slice(&frames.get(delivery, &self.kind, make));
-                }
-            }
+                Encoding::Protobuf => self.encoded(kind, &value()),
+            };
+            let key = FrameKey::new(delivery.revision, kind, self.form.encoding, &self.kind);
+            part.extend_from_slice(&self.server.shared.frames.get(key, make));
             return;
         }
-        let value = serde_json::from_slice(&json).unwrap_or(Value::Null);
+        let value = value();
         let value = event::shown(&self.kind, value);
         let value = match self.form.view {
             View::Whole => value,
@@ -351,49 +342,5 @@ fn event_type(kind: ChangeKind) -> &'static str {
         ChangeKind::Added => "ADDED",
         ChangeKind::Modified => "MODIFIED",
         ChangeKind::Deleted => "DELETED",
-    }
-}
-
-/// A change, what happened from the watcher's view, and the resource.
-type FrameKey = (u64, &'static str, &'static str);
-
-/// Protobuf frames of the last changes: many watchers want the same one at the same time.
-#[derive(Default)]
-pub(super) struct FrameCache {
-    #[expect(clippy::disallowed_types, reason = "a shell: watchers run on many threads")]
-    known: Mutex<Frames>,
-}
-
-#[derive(Default)]
-struct Frames {
-    by_key: Map<FrameKey, Arc<Vec<u8>>>,
-    n_bytes: usize,
-}
-
-/// How many frames, and how many bytes of them, are known before all are forgotten.
-const N_FRAMES_MAX: usize = 4096;
-const FRAME_BYTES_MAX: usize = 32 << 20;
-
-impl FrameCache {
-    fn get(
-        &self,
-        delivery: &Delivery,
-        kind: &Kind,
-        make: impl FnOnce() -> Vec<u8>,
-    ) -> Arc<Vec<u8>> {
-        // A revision belongs to one object; its view may still differ between watchers.
-        let key = (delivery.revision, event_type(delivery.kind), kind.resource);
-        let lock = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(frame) = lock().by_key.get(&key) {
-            return Arc::clone(frame);
-        }
-        let frame = Arc::new(make());
-        let mut known = lock();
-        if known.by_key.len() >= N_FRAMES_MAX || known.n_bytes + frame.len() > FRAME_BYTES_MAX {
-            *known = Frames::default();
-        }
-        known.n_bytes += frame.len();
-        known.by_key.insert(key, Arc::clone(&frame));
-        frame
     }
 }

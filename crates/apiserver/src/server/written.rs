@@ -1,7 +1,8 @@
 //! Writing requests down in the audit log.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, header};
+use loadmaster_stdx::caught::Caught;
 
 use super::body::Body;
 use super::{Answer, ApiServer, uid};
@@ -15,6 +16,8 @@ const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// A longer id of a client is not taken over.
 const AUDIT_ID_MAX: usize = 64;
+
+const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.\n";
 
 impl ApiServer {
     /// Begins the entry of a request, if there is to be one.
@@ -56,9 +59,7 @@ impl ApiServer {
         let (Some(mut entry), Some(audit)) = (entry, self.shared.setup.audit.as_ref()) else {
             return response;
         };
-        if let Ok(id) = HeaderValue::from_str(entry.id()) {
-            response.headers_mut().insert(AUDIT_ID, id);
-        }
+        tell_id(&mut response, &entry);
         if let Some(Created(name)) = response.extensions_mut().remove() {
             entry.named(&name);
         }
@@ -79,6 +80,27 @@ impl ApiServer {
         response
     }
 
+    /// Answers a request that panicked, which is a bug of ours, in upstream's words.
+    pub(super) fn panicked(
+        &self,
+        entry: Option<Entry>,
+        request: &Request<Bytes>,
+        panic: &Caught,
+    ) -> Response<Body> {
+        let id = entry.as_ref().map_or("", Entry::id);
+        let (method, uri) = (request.method(), request.uri());
+        tracing::error!(%method, URI = %uri, auditID = id, %panic, "apiserver panic'd");
+        let answer = Answer::text(500, PANICKED);
+        let answer = answer.with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+        let mut response = answer.into_response();
+        if let (Some(entry), Some(audit)) = (entry, self.shared.setup.audit.as_ref()) {
+            tell_id(&mut response, &entry);
+            let error = ApiError::panicked(&panic.message);
+            audit.write(&entry, Stage::Panic, self.now(), (500, Some(&error)));
+        }
+        response
+    }
+
     /// Answers a request whose sender is not who they say.
     pub fn refuse(
         &self,
@@ -93,5 +115,12 @@ impl ApiServer {
         let attributes = Attributes { user: &nobody, verb: &verb, what: What::Path(uri.path()) };
         let entry = self.entry(&attributes, "", (uri, headers, peer));
         self.end_entry(entry, Err(error))
+    }
+}
+
+/// Lets the client name its request.
+fn tell_id(response: &mut Response<Body>, entry: &Entry) {
+    if let Ok(id) = HeaderValue::from_str(entry.id()) {
+        response.headers_mut().insert(AUDIT_ID, id);
     }
 }

@@ -1,15 +1,9 @@
 //! Who may do what: roles, bindings, tokens, acting as others, limits, and what is written down about it.
 
-use std::io::Write;
-use std::sync::Arc;
-#[expect(clippy::disallowed_types, reason = "a log is written on any thread")]
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use base64::Engine as _;
 use expect_test::{Expect, expect};
 use http::{HeaderMap, Method, header};
-use loadmaster_apiserver::audit::{Audit, Policy};
 use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::authorize::Mode;
 use loadmaster_apiserver::store::Limits;
@@ -19,9 +13,11 @@ use serde_json::{Value, json};
 use super::bench::{Bench, JSON, bytes, said, send_as, text};
 
 mod admission;
+mod audit;
+mod certificates;
+mod tokens;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
 fn cluster() -> Bench {
     with(Setup { mode: Mode::Rbac, ..Setup::default() })
@@ -97,18 +93,6 @@ impl Bench {
             "subjects": [{"kind": "User", "name": user}],
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}}),
         );
-    }
-
-    fn who(&self, token: &str) -> Option<User> {
-        let mut headers = HeaderMap::new();
-        let value = format!("Bearer {token}").parse().expect("a header");
-        headers.insert(header::AUTHORIZATION, value);
-        self.server.authenticate(None, "/api", &headers).ok()
-    }
-
-    fn token(&self, spec: Value) -> String {
-        let made = self.make(&format!("{ACCOUNTS}/default/token"), json!({"spec": spec}));
-        made["status"]["token"].as_str().expect("a token").to_owned()
     }
 }
 
@@ -385,93 +369,6 @@ fn acting_as_somebody_else() {
     );
 }
 
-#[test]
-fn tokens_of_service_accounts() {
-    let cluster = cluster();
-    let token = cluster.token(json!({}));
-    let user = cluster.who(&token).expect("known");
-    assert_eq!(user.name, "system:serviceaccount:default:default");
-    assert!(!user.uid.is_empty());
-    assert!(user.extra["authentication.kubernetes.io/credential-id"][0].starts_with("JTI="));
-    assert_eq!(cluster.who(&format!("{token}x")), None);
-    // Over after an hour, with a minute for clocks that differ.
-    cluster.seconds.store(3_659, Ordering::Relaxed);
-    assert!(cluster.who(&token).is_some());
-    cluster.seconds.store(3_661, Ordering::Relaxed);
-    assert_eq!(cluster.who(&token), None);
-    let foreign = cluster.token(json!({"audiences": ["vault"]}));
-    assert_eq!(cluster.who(&foreign), None);
-    let review = |token: &str, audiences: Value| {
-        let spec = json!({"token": token, "audiences": audiences});
-        cluster.make("/apis/authentication.k8s.io/v1/tokenreviews", json!({"spec": spec}))["status"]
-            .clone()
-    };
-    let status = review(&foreign, json!(["vault", "other"]));
-    assert_eq!((&status["authenticated"], &status["audiences"]), (&true.into(), &json!(["vault"])));
-    assert_eq!(
-        review(&foreign, json!([])),
-        json!({"user": {}, "error": r#"[invalid bearer token, token audiences ["vault"] is invalid for the target audiences ["https://kubernetes.default.svc.cluster.local"]]"#})
-    );
-    assert_eq!(review("x", json!([])), json!({"user": {}, "error": "invalid bearer token"}));
-}
-
-#[test]
-fn a_token_ends_with_what_it_is_bound_to() {
-    let cluster = cluster();
-    let pods = "/api/v1/namespaces/default/pods";
-    let pod = cluster.make(
-        pods,
-        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n",
-        "containers": [{"name": "c", "image": "i"}]}}),
-    );
-    let bound = |uid: &Value| {
-        json!({"expirationSeconds": 600, "boundObjectRef":
-        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}})
-    };
-    let token = cluster.token(bound(&pod["metadata"]["uid"]));
-    let user = cluster.who(&token).expect("known");
-    let extra = |name: &str| user.extra[&format!("authentication.kubernetes.io/{name}")][0].clone();
-    assert_eq!((extra("pod-name"), extra("node-name")), ("p".to_owned(), "n".to_owned()));
-    let path = format!("{pods}/p?gracePeriodSeconds=0");
-    assert_eq!(cluster.send(&User::admin(), Method::DELETE, &path, &[], &Value::Null).0, 200);
-    assert_eq!(cluster.who(&token), None);
-    let tokens = format!("{ACCOUNTS}/default/token");
-    let check = |spec: Value, want: Expect| {
-        cluster.check(&User::admin(), Method::POST, &tokens, json!({"spec": spec}), &want);
-    };
-    check(bound(&"x".into()), expect![[r#"404 NotFound: pods "p" not found"#]]);
-    check(
-        json!({"expirationSeconds": 5}),
-        expect![[
-            r#"422 Invalid: TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes"#
-        ]],
-    );
-    check(
-        json!({"boundObjectRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}),
-        expect!["400 BadRequest: cannot bind token to object of type apps/v1, Kind=Deployment"],
-    );
-    let token = cluster.token(json!({}));
-    let account = format!("{ACCOUNTS}/default");
-    cluster.send(&User::admin(), Method::DELETE, &account, &[], &Value::Null);
-    assert_eq!(cluster.who(&token), None);
-}
-
-#[test]
-fn who_has_no_credentials_is_nobody() {
-    let none = HeaderMap::new();
-    let may = |cluster: &Bench, path: &str| cluster.server.authenticate(None, path, &none).is_ok();
-    assert!(may(&cluster(), "/api"));
-    let open = with(Setup::default());
-    assert!(may(&open, "/healthz") && !may(&open, "/api"));
-    let closed = with(Setup { anonymous: false, mode: Mode::Rbac, ..Setup::default() });
-    assert!(!may(&closed, "/healthz"));
-    // Other schemes are not ours to judge.
-    let mut headers = HeaderMap::new();
-    headers.insert(header::AUTHORIZATION, "Basic eDp5".parse().expect("a header"));
-    let user = cluster().server.authenticate(None, "/api", &headers).expect("anonymous");
-    assert!(user.is_anonymous());
-}
-
 fn pod(name: &str, resources: Value) -> Value {
     json!({"metadata": {"name": name},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}})
@@ -495,131 +392,4 @@ fn events_are_forgotten() {
     assert_eq!(names(3_600), ["a", "b"]);
     assert_eq!(names(3_710), ["b"]);
     assert!(names(3_900).is_empty());
-}
-
-/// What has been written.
-#[derive(Clone, Default)]
-#[expect(clippy::disallowed_types, reason = "a log is written on any thread")]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("whole").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn requests_are_written_down() {
-    let written = Written::default();
-    let audit = Audit::new(Policy::everything(), Box::new(written.clone()));
-    let cluster = with(Setup { mode: Mode::Rbac, audit: Some(audit), ..Setup::default() });
-    let pods = "/api/v1/namespaces/default/pods";
-    let headers =
-        [("audit-id", "one"), ("user-agent", "test"), ("x-forwarded-for", "10.0.0.1, 10.0.0.2")];
-    cluster.send(&User::admin(), Method::POST, pods, &headers, &pod("a", json!({})));
-    let headers = [("audit-id", "two"), ("impersonate-user", "bob")];
-    cluster.send(&User::admin(), Method::GET, &format!("{pods}/a?x=y"), &headers, &Value::Null);
-    let watch = format!("{pods}?watch=true&resourceVersion=1&timeoutSeconds=1");
-    cluster.send(&ann(), Method::GET, &watch, &[("audit-id", "three")], &Value::Null);
-    cluster.bind("rolebindings", "ClusterRole", "view", "ann");
-    cluster.send(&ann(), Method::GET, pods, &[("audit-id", "list")], &Value::Null);
-    let watch = format!("{pods}?watch=true&timeoutSeconds=1");
-    cluster.send(&ann(), Method::GET, &watch, &[("audit-id", "watch")], &Value::Null);
-    let error = cluster.server.authenticate(None, "/api", &{
-        let mut headers = HeaderMap::new();
-        headers.insert(header::AUTHORIZATION, "Bearer secret".parse().expect("a header"));
-        headers
-    });
-    let mut headers = HeaderMap::new();
-    headers.insert("audit-id", "four".parse().expect("a header"));
-    let uri = "/api".parse().expect("a path");
-    let _ = cluster.server.refuse(&Method::GET, &uri, &headers, None, error.expect_err("nobody"));
-    let text = String::from_utf8(written.0.lock().expect("whole").clone()).expect("text");
-    assert!(!text.contains("secret"), "{text}");
-    let lines: Vec<Value> =
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert_eq!(
-        lines[0],
-        json!({"kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
-        "auditID": "one", "stage": "ResponseComplete", "requestURI": pods, "verb": "create",
-        "user": {"username": "kubernetes-admin", "groups": ["system:masters", "system:authenticated"]},
-        "sourceIPs": ["10.0.0.1", "10.0.0.2"], "userAgent": "test",
-        "objectRef": {"resource": "pods", "namespace": "default", "name": "a", "apiVersion": "v1"},
-        "responseStatus": {"metadata": {}, "code": 201},
-        "requestReceivedTimestamp": "2026-01-02T03:04:05.000000Z", "stageTimestamp": "2026-01-02T03:04:05.000000Z",
-        "annotations": {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": ""}})
-    );
-    assert_eq!(lines[1]["impersonatedUser"]["username"], "bob");
-    assert_eq!(lines[1]["responseStatus"]["code"], 403);
-    assert_eq!(lines[1]["annotations"]["authorization.k8s.io/decision"], "forbid");
-    assert_eq!(lines[2]["verb"], "watch");
-    let stages = |id: &str| -> Vec<&str> {
-        let own = lines.iter().filter(|it| it["auditID"] == id);
-        own.filter_map(|it| it["stage"].as_str()).collect()
-    };
-    assert_eq!(stages("list"), ["ResponseComplete"]);
-    assert_eq!(stages("watch"), ["ResponseStarted", "ResponseComplete"]);
-    let refused = lines.last().expect("a line");
-    assert_eq!(
-        (&refused["auditID"], &refused["responseStatus"]["reason"]),
-        (&"four".into(), &"Unauthorized".into())
-    );
-}
-
-#[test]
-fn who_asks_for_a_certificate_is_who_sends_the_request() {
-    let cluster = cluster();
-    let group = "certificates.k8s.io";
-    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    cluster.grant(
-        "asker",
-        json!([rule(
-            &["create", "update"],
-            group,
-            &["certificatesigningrequests", "certificatesigningrequests/approval"]
-        )]),
-    );
-    let asker = User::authenticated("asker", vec!["g".to_owned()]);
-    let spec = json!({"signerName": "e.io/s", "request": "YQ==", "usages": ["client auth"],
-        "username": "system:admin", "groups": ["system:masters"], "extra": {"a": ["b"]}});
-    let request = json!({"metadata": {"name": "r"}, "spec": spec});
-    let (code, made) = cluster.send(&asker, Method::POST, requests, &[], &request);
-    assert_eq!(code, 201, "{made}");
-    assert_eq!(made["spec"]["username"], "asker");
-    assert_eq!(made["spec"]["groups"], json!(["g", "system:authenticated"]));
-    assert_eq!(made["spec"]["extra"], Value::Null);
-    let path = format!("{requests}/r");
-    let (_, changed) = cluster.send(&asker, Method::PUT, &path, &[], &request);
-    assert_eq!(changed["spec"], made["spec"]);
-    let approve = |name: &str| {
-        let mut approved = made.clone();
-        approved["metadata"]["resourceVersion"] = Value::Null;
-        approved["status"] =
-            json!({"conditions": [{"type": "Approved", "status": "True", "reason": name}]});
-        said(cluster.send(&asker, Method::PUT, &format!("{path}/approval"), &[], &approved))
-    };
-    expect![[r#"403 Forbidden: certificatesigningrequests.certificates.k8s.io "r" is forbidden: user not permitted to approve requests with signerName "e.io/s""#]].assert_eq(&approve("a"));
-    let signers = json!([{"verbs": ["approve"], "apiGroups": [group], "resources": ["signers"], "resourceNames": ["e.io/*"]}]);
-    cluster.make(
-        &format!("{RBAC}/clusterroles"),
-        json!({"metadata": {"name": "signers"}, "rules": signers}),
-    );
-    cluster.bind("clusterrolebindings", "ClusterRole", "signers", "asker");
-    assert_eq!(approve("b"), "200 : ");
-    let mut client = request.clone();
-    client["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client".into();
-    let refused = said(cluster.send(&asker, Method::POST, requests, &[], &client));
-    assert!(refused.contains("failed to parse CSR"), "{refused}");
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
-    let pem = params.serialize_request(&key).and_then(|it| it.pem()).expect("a request");
-    client["spec"]["request"] = base64::engine::general_purpose::STANDARD.encode(pem).into();
-    let refused = said(cluster.send(&asker, Method::POST, requests, &[], &client));
-    assert!(refused.ends_with("signer with system:masters group is not allowed"), "{refused}");
 }

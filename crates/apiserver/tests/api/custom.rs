@@ -72,6 +72,31 @@ fn a_definition_is_served_at_once() {
 }
 
 #[test]
+fn the_document_of_a_definition_may_be_kept_until_it_changes() {
+    let server = with_gangs();
+    let place = || {
+        let index = get(&server, "/openapi/v3");
+        let place = index["paths"]["apis/e.io/v1"]["serverRelativeURL"].as_str();
+        place.expect("a place").to_owned()
+    };
+    let first = place();
+    let response = send(&server, Method::GET, &first, &[], "");
+    assert_eq!(response.headers()[header::CACHE_CONTROL], "public, immutable");
+    let tag = response.headers()[header::ETAG].to_str().expect("text").to_owned();
+    assert!(first.ends_with(&format!("?hash={}", tag.trim_matches('"'))), "{first} {tag}");
+    let path = "/openapi/v3/apis/e.io/v1";
+    assert_eq!(bytes(response), bytes(send(&server, Method::GET, path, &[], "")));
+    let with_tag = [("if-none-match", tag.as_str())];
+    assert_eq!(send(&server, Method::GET, path, &with_tag, "").status(), 304);
+    let crd = get(&server, &format!("{CRDS}/gangs.e.io"));
+    let mut versions = crd["spec"]["versions"].clone();
+    versions[0]["schema"]["openAPIV3Schema"]["description"] = "People who stick together".into();
+    patch(&server, &format!("{CRDS}/gangs.e.io"), json!({"spec": {"versions": versions}}));
+    assert_ne!(place(), first);
+    assert_eq!(send(&server, Method::GET, path, &with_tag, "").status(), 200);
+}
+
+#[test]
 fn objects_are_defaulted_pruned_and_validated() {
     let server = with_gangs();
     let mut made = gang("a", 2);

@@ -1,12 +1,13 @@
 //! The server behind real sockets on the loopback address: TLS, and who is who.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadmaster_apiserver::auth::User;
 use loadmaster_apiserver::http::{Bounds, FaultStream, Identity, Pki, serve, serve_within};
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Options};
+use loadmaster_apiserver::{ApiServer, Clock, Options};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,12 +17,11 @@ use tokio_rustls::TlsConnector;
 const REVIEW: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 fn server() -> ApiServer {
-    let options = Options {
-        clock: Arc::new(jiff::Timestamp::now),
-        seed: 1,
-        limits: Limits::default(),
-        also_serve: Vec::new(),
-    };
+    server_with(Arc::new(jiff::Timestamp::now))
+}
+
+fn server_with(clock: Clock) -> ApiServer {
+    let options = Options { clock, seed: 1, limits: Limits::default(), also_serve: Vec::new() };
     ApiServer::new(options).expect("starts")
 }
 
@@ -157,6 +157,47 @@ fn clients_are_bounded() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         second = say(address, watch.clone()).await;
         assert!(second.starts_with("HTTP/1.1 200"), "{second}");
+        serving.abort();
+    });
+}
+
+#[test]
+fn a_panic_costs_one_request() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let breaks = Arc::clone(&is_broken);
+        let server = server_with(Arc::new(move || {
+            assert!(!breaks.load(Ordering::Relaxed), "the clock is broken");
+            jiff::Timestamp::now()
+        }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(serve(listener, server, None));
+        let mut stream = TcpStream::connect(address).await.expect("connects");
+        for (breaks, want, body) in [
+            (false, "HTTP/1.1 200 OK\r\n", "\r\n\r\nok"),
+            (
+                true,
+                "HTTP/1.1 500 Internal Server Error\r\n",
+                "\r\n\r\nThis request caused apiserver to panic. Look in the logs for details.\n",
+            ),
+            (false, "HTTP/1.1 200 OK\r\n", "\r\n\r\nok"),
+        ] {
+            is_broken.store(breaks, Ordering::Relaxed);
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("writes");
+            let mut answer = String::new();
+            while !answer.ends_with(body) {
+                let mut bytes = [0; 4096];
+                let reading =
+                    tokio::time::timeout(Duration::from_secs(10), stream.read(&mut bytes));
+                let n = reading.await.expect("in time").expect("reads");
+                assert_ne!(n, 0, "the connection is over: {answer}");
+                answer.push_str(std::str::from_utf8(&bytes[..n]).expect("text"));
+            }
+            assert!(answer.starts_with(want), "{answer}");
+        }
+        assert!(!serving.is_finished());
         serving.abort();
     });
 }

@@ -1,6 +1,6 @@
 //! JSON patches within bounds: operations that copy and move can make something of any size and depth from a few bytes.
 
-use json_patch::{AddOperation, Patch, PatchOperation, patch_unsafe};
+use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, patch_unsafe};
 use serde_json::Value;
 
 use crate::object::{DEPTH_MAX, depth};
@@ -31,7 +31,9 @@ pub fn apply(value: &mut Value, patch: &Patch) -> Result<(), Problem> {
     let mut depth_at_most = depth(value);
     for operation in patch.iter() {
         let path_len = operation.path().count();
-        match operation {
+        let is_absent = is_absent(value, operation.path().as_str());
+        let added;
+        let operation = match operation {
             PatchOperation::Copy(it) => {
                 let copied = value.pointer(it.from.as_str()).map_or(0, |it| it.to_string().len());
                 n_copied += copied;
@@ -39,27 +41,25 @@ pub fn apply(value: &mut Value, patch: &Patch) -> Result<(), Problem> {
                     return Err(Problem::TooLarge);
                 }
                 depth_at_most += path_len;
+                operation
             }
-            PatchOperation::Move(_) => depth_at_most += path_len,
-            PatchOperation::Add(it) => {
-                depth_at_most = depth_at_most.max(path_len + depth(&it.value));
+            PatchOperation::Move(_) => {
+                depth_at_most += path_len;
+                operation
             }
-            PatchOperation::Replace(it) => {
-                depth_at_most = depth_at_most.max(path_len + depth(&it.value));
+            PatchOperation::Add(AddOperation { path, value })
+            | PatchOperation::Replace(ReplaceOperation { path, value }) => {
+                depth_at_most = depth_at_most.max(path_len + depth(value));
+                if is_absent {
+                    let (path, value) = (path.clone(), value.clone());
+                    added = PatchOperation::Add(AddOperation { path, value });
+                    &added
+                } else {
+                    operation
+                }
             }
-            PatchOperation::Remove(_) | PatchOperation::Test(_) => {}
-        }
-        let operation = match operation {
-            PatchOperation::Replace(it) if is_absent(value, it.path.as_str()) => {
-                let (path, value) = (it.path.clone(), it.value.clone());
-                &PatchOperation::Add(AddOperation { path, value })
-            }
-            PatchOperation::Test(it)
-                if it.value.is_null() && is_absent(value, it.path.as_str()) =>
-            {
-                continue;
-            }
-            as_it_is => as_it_is,
+            PatchOperation::Test(it) if is_absent && it.value.is_null() => continue,
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => operation,
         };
         patch_unsafe(value, std::slice::from_ref(operation))?;
         if depth_at_most > DEPTH_BETWEEN_MAX {
@@ -98,6 +98,24 @@ mod tests {
         ]);
         let done = patched(json!({"a": {"x": 1}}), patch).expect("applies");
         assert_eq!(done, json!({"b": {"x": 1, "c": {"x": 1}}}));
+    }
+
+    #[test]
+    fn what_is_absent_is_null_to_a_json_patch() {
+        let check = |operations: Value, want: Option<Value>| {
+            let done = patched(json!({"a": {"b": 1}, "l": [1]}), operations.clone());
+            assert_eq!(done.ok(), want, "{operations}");
+        };
+        let replace = |path: &str| json!([{"op": "replace", "path": path, "value": {"x": 1}}]);
+        check(replace("/a/b"), Some(json!({"a": {"b": {"x": 1}}, "l": [1]})));
+        check(replace("/a/c~1d"), Some(json!({"a": {"b": 1, "c/d": {"x": 1}}, "l": [1]})));
+        check(replace("/c/d"), None);
+        check(replace("/l/1"), None);
+        check(json!([{"op": "remove", "path": "/c"}]), None);
+        let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
+        check(test("/c", Value::Null), Some(json!({"a": {"b": 1}, "l": [1]})));
+        check(test("/c", json!(1)), None);
+        check(test("/c/d", Value::Null), None);
     }
 
     #[test]
