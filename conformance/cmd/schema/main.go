@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -64,8 +65,10 @@ var (
 	definitions map[string]definition
 	// JSON of the defaults of fields that are keys of lists, by definition and field.
 	keyDefaults = map[string]map[string]string{}
-	seen        = map[reflect.Type]bool{}
-	queue       []reflect.Type
+	// By a type that is embedded, one that embeds it.
+	embeddedIn = map[reflect.Type]reflect.Type{}
+	seen       = map[reflect.Type]bool{}
+	queue      []reflect.Type
 )
 
 func main() {
@@ -109,7 +112,7 @@ func run(folder string) error {
 	}
 	if err := write(filepath.Join(folder, "kinds.txt"), func(w *bufio.Writer) error {
 		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. One resource a line:")
-		fmt.Fprintln(w, "# group/version resource singular kind scope verbs short-names categories; indented: subresource group/version/kind verbs.")
+		fmt.Fprintln(w, "# group/version resource singular kind scope verbs short-names categories warning; indented: subresource group/version/kind verbs.")
 		writeCore(w, core.Resources)
 		for _, group := range groups.Items {
 			for _, version := range group.Versions {
@@ -136,6 +139,9 @@ func run(folder string) error {
 		queue = queue[1:]
 		all = append(all, t)
 		for i := 0; i < t.NumField(); i++ {
+			if f := t.Field(i); f.Anonymous && embeddedIn[f.Type] == nil {
+				embeddedIn[f.Type] = t
+			}
 			shape(t.Field(i).Type)
 		}
 	}
@@ -283,8 +289,8 @@ func writeResource(w *bufio.Writer, gv schema.GroupVersion, r apiResource) {
 	if list, ok := scheme.Scheme.AllKnownTypes()[gv.WithKind(kind+"List")]; ok {
 		visit(list)
 	}
-	fmt.Fprintf(w, "%s %s %s %s %s %s %s %s\n", gv, r.Resource, r.SingularResource, kind, strings.ToLower(r.Scope),
-		strings.Join(r.Verbs, ","), dash(r.ShortNames), dash(r.Categories))
+	fmt.Fprintf(w, "%s %s %s %s %s %s %s %s%s\n", gv, r.Resource, r.SingularResource, kind, strings.ToLower(r.Scope),
+		strings.Join(r.Verbs, ","), dash(r.ShortNames), dash(r.Categories), warning(t, gv.WithKind(kind)))
 	for _, s := range r.Subresources {
 		sub := gv.WithKind(kind)
 		if k := s.ResponseKind; k != nil && k.Kind != "" {
@@ -298,6 +304,16 @@ func writeResource(w *bufio.Writer, gv schema.GroupVersion, r apiResource) {
 		}
 		fmt.Fprintf(w, "  %s %s %s %s\n", s.Subresource, sub.GroupVersion(), sub.Kind, strings.Join(s.Verbs, ","))
 	}
+}
+
+// warning is what users of a deprecated resource are told, after a space.
+func warning(t reflect.Type, gvk schema.GroupVersionKind) string {
+	object, ok := reflect.New(t).Interface().(runtime.Object)
+	if !ok || !deprecation.IsDeprecated(object, 1, 36) {
+		return ""
+	}
+	object.GetObjectKind().SetGroupVersionKind(gvk)
+	return " " + deprecation.WarningMessage(object)
 }
 
 func dash(list []string) string {
@@ -373,8 +389,18 @@ func shape(t reflect.Type) string {
 	}
 }
 
+// described is the name under which OpenAPI has a type's fields: of one that is only ever embedded, that of the type around it.
+func described(t reflect.Type) string {
+	for around := t; around != nil; around = embeddedIn[around] {
+		if name := definitionOf(around); definitions[name].Properties != nil {
+			return name
+		}
+	}
+	return definitionOf(t)
+}
+
 func writeType(w *bufio.Writer, t reflect.Type) {
-	def := definitions[definitionOf(t)]
+	def := definitions[described(t)]
 	required := map[string]bool{}
 	for _, name := range def.Required {
 		required[name] = true
@@ -425,7 +451,7 @@ func writeType(w *bufio.Writer, t reflect.Type) {
 		} else if p.MapType == "atomic" {
 			flags = append(flags, "atomic")
 		}
-		if value, ok := keyDefaults[definitionOf(t)][name]; ok {
+		if value, ok := keyDefaults[described(t)][name]; ok {
 			flags = append(flags, "default="+value)
 		}
 		strategy := f.Tag.Get("patchStrategy")

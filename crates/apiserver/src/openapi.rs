@@ -193,7 +193,7 @@ impl Schemas<'_> {
         let kind = it.name.rsplit('.').next().unwrap_or_default();
         let own = self.kinds.iter().find(|kind| kind.type_id == id);
         let is_list = kind.ends_with("List") && self.schema.field(id, "items").is_some();
-        if own.is_some() || is_list {
+        if it.is_kind {
             for name in ["apiVersion", "kind"] {
                 properties.insert(name.to_owned(), json!({"type": "string"}));
             }
@@ -381,5 +381,24 @@ mod tests {
             "/io.k8s.apimachinery.pkg.api.resource.Quantity",
             json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
         );
+        // What is embedded is described where it is.
+        let ephemeral = &schemas["io.k8s.api.core.v1.EphemeralContainer"];
+        assert_eq!(ephemeral["required"], json!(["name"]));
+        let env = &ephemeral["properties"]["env"];
+        assert_eq!(env["x-kubernetes-list-map-keys"], json!(["name"]));
+    }
+
+    #[test]
+    fn objects_within_others_have_a_kind() {
+        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let document = document(&kinds_of(&kinds, "apps", "v1"));
+        let schemas = &document["components"]["schemas"];
+        let names = |name: &str| -> Vec<&str> {
+            let properties = schemas[name]["properties"].as_object().expect("properties");
+            properties.keys().map(String::as_str).take(3).collect()
+        };
+        let claim = names("io.k8s.api.core.v1.PersistentVolumeClaim");
+        assert_eq!(claim, ["apiVersion", "kind", "metadata"]);
+        assert_eq!(names("io.k8s.api.core.v1.PodTemplateSpec"), ["metadata", "spec"]);
     }
 }

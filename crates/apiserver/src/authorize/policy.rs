@@ -257,7 +257,7 @@ where
         let value = match old.get(object.key()) {
             Some((known, value)) if *known == revision => Arc::clone(value),
             // What cannot be read allows nothing.
-            _ => Arc::new(serde_json::from_slice(object.json()).unwrap_or_default()),
+            _ => Arc::new(serde_json::from_slice(&object.json()).unwrap_or_default()),
         };
         all.insert(object.shared_key(), (revision, value));
     }

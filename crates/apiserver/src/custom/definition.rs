@@ -264,6 +264,7 @@ fn kind(
         verbs: VERBS.to_vec(),
         short_names: list(&names["shortNames"]),
         categories: list(&names["categories"]),
+        warning: None,
         subresources,
         type_id,
         table: Some(table),

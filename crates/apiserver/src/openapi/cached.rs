@@ -14,6 +14,7 @@ use super::document;
 use crate::schema::Kind;
 use crate::server::Answer;
 
+const JSON: &str = "application/json";
 const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// Of the built-in kinds by group and version: the same in every server of this program.
@@ -22,17 +23,26 @@ static BUILT_IN: Mutex<Option<Map<(&str, &str), String>>> = Mutex::new(None);
 
 /// What the document of these kinds, of one group and version, is known by.
 pub fn hash(own: &[&Kind]) -> String {
+    named(own).0
+}
+
+/// The same, and the document, where it had to be written to know that.
+fn named(own: &[&Kind]) -> (String, Option<String>) {
+    let written = || {
+        let text = document(own).to_string();
+        (hash_of(&text), Some(text))
+    };
     let Some(first) = own.first().filter(|_| own.iter().all(|it| it.custom.is_none())) else {
-        return hash_of(&document(own).to_string());
+        return written();
     };
     let known = || BUILT_IN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = (first.group, first.version);
     if let Some(hash) = known().get_or_insert_default().get(&name) {
-        return hash.clone();
+        return (hash.clone(), None);
     }
-    let hash = hash_of(&document(own).to_string());
+    let (hash, text) = written();
     known().get_or_insert_default().insert(name, hash.clone());
-    hash
+    (hash, text)
 }
 
 fn hash_of(document: &str) -> String {
@@ -45,7 +55,7 @@ pub fn answer(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> Answer
     let query = request.uri().query().unwrap_or_default();
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     let asked = pairs.find_map(|(name, value)| (name == "hash").then_some(value));
-    let hash = hash(own);
+    let (hash, text) = named(own);
     let tag = format!("\"{hash}\"");
     let wants = request.headers().get(header::IF_NONE_MATCH).and_then(|it| it.to_str().ok());
     let has = wants.is_some_and(|tags| tags.split(',').any(|it| it.trim() == tag));
@@ -55,8 +65,8 @@ pub fn answer(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> Answer
             let moved = Answer::text(301, "Moved Permanently\n");
             return moved.with_header(header::LOCATION, &format!("{path}?hash={hash}"));
         }
-        _ if has => Answer::of(304, "application/json", ""),
-        _ => Answer::json(&document(own)),
+        _ if has => Answer::of(304, JSON, ""),
+        _ => Answer::of(200, JSON, text.unwrap_or_else(|| document(own).to_string())),
     };
     let answer = answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept");
     let expires = now

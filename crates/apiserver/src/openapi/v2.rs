@@ -51,11 +51,16 @@ fn join_kinds(known: &mut Value, other: &Value) {
 /// A schema with a name. Version 2 has no word for what is a text or a number.
 fn named(name: &str, schema: &Value) -> Value {
     let mut out = converted(schema);
+    if schema[FREE] == true {
+        out["type"] = "object".into();
+    }
     if name.ends_with("resource.Quantity") || name.ends_with("intstr.IntOrString") {
         out["type"] = "string".into();
     }
     out
 }
+
+const FREE: &str = "x-kubernetes-preserve-unknown-fields";
 
 /// A schema, with references as version 2 has them: alone, and below `definitions`.
 fn converted(schema: &Value) -> Value {
@@ -63,8 +68,28 @@ fn converted(schema: &Value) -> Value {
         Value::Array(all) => all.iter().map(converted).collect(),
         Value::Object(all) => {
             let mut out = Map::new();
+            let says = |name: &str| all.get(name) == Some(&Value::Bool(true));
+            // kubectl would refuse fields beside those that are named, and nulls where there is a type.
+            let is_free = says(FREE) || says("nullable");
+            let is_bare = is_free || !all.contains_key("items");
             for (name, value) in all {
                 match (name.as_str(), value) {
+                    ("properties" | "items", _) if is_free => {}
+                    ("type", Value::String(kind))
+                        if says("nullable")
+                            || kind == "object" && says(FREE)
+                            || kind == "array" && is_bare => {}
+                    ("required", Value::Array(names)) => {
+                        let nullable = |it: &&Value| {
+                            let name = it.as_str().unwrap_or_default();
+                            all["properties"][name]["nullable"] == true
+                        };
+                        let left: Vec<Value> =
+                            names.iter().filter(|it| !nullable(it)).cloned().collect();
+                        if !left.is_empty() {
+                            out.insert(name.clone(), left.into());
+                        }
+                    }
                     ("$ref", Value::String(path)) => {
                         out.insert(name.clone(), definition(path).into());
                     }
@@ -197,7 +222,7 @@ mod tests {
         let schema = json!({"properties": {
             "a": {"allOf": [{"$ref": "#/components/schemas/x"}], "default": {}},
             "b": {"type": "array", "items": {"$ref": "#/components/schemas/x"}},
-            "c": {"type": "string", "nullable": true, "enum": ["oneOf"], "default": "y"},
+            "c": {"type": "string", "enum": ["oneOf"], "default": "y"},
             "default": {"type": "string"},
         }});
         assert_eq!(
@@ -208,6 +233,26 @@ mod tests {
                 "c": {"type": "string", "enum": ["oneOf"]},
                 "default": {"type": "string"},
             }})
+        );
+    }
+
+    #[test]
+    fn what_may_be_more_is_not_named() {
+        let schema = json!({"type": "object", "required": ["a", "b"], "properties": {
+            "a": {"type": "object", "nullable": true, "properties": {"x": {"type": "string"}}},
+            "b": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "properties": {"x": {"type": "string"}}},
+        }});
+        assert_eq!(
+            converted(&schema),
+            json!({"type": "object", "required": ["b"], "properties": {
+                "a": {},
+                "b": {"x-kubernetes-preserve-unknown-fields": true},
+            }})
+        );
+        assert_eq!(
+            named("n", &schema["properties"]["b"]),
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
         );
     }
 

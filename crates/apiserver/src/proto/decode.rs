@@ -115,7 +115,11 @@ fn add(
                 map.insert(key, entry.unwrap_or(Value::Null));
             }
         }
-        shape => drop(members.insert(field.name.to_owned(), value(cx, shape, token)?)),
+        // Go's zero time and an empty `RawExtension` are messages, too, and mean what absence means.
+        shape => match value(cx, shape, token)? {
+            Value::Null => drop(members.remove(field.name)),
+            value => drop(members.insert(field.name.to_owned(), value)),
+        },
     }
     Ok(())
 }

@@ -58,6 +58,19 @@ fn objects_survive_the_round_trip() {
 }
 
 #[test]
+fn what_is_empty_is_absent() {
+    #[track_caller]
+    fn check(name: &str, bytes: &[u8], want: &Value) {
+        let id = schema().find(name).expect("a type");
+        assert_eq!(decode_message(schema(), id, bytes).as_ref(), Ok(want), "{name}");
+    }
+    check("apps/v1.ControllerRevision", b"\x12\x00\x18\x01", &json!({"revision": 1}));
+    check("apps/v1.ControllerRevision", b"\x12\x04\x0a\x02{}", &json!({"data": {}}));
+    check("apps/v1.ControllerRevision", b"\x12\x06\x0a\x04null", &json!({}));
+    check("meta/v1.ObjectMeta", b"\x42\x02\x08\x07\x42\x00", &json!({}));
+}
+
+#[test]
 fn envelopes() {
     let closed = close("v1", "Pod", b"raw");
     let want = Envelope { api_version: "v1".into(), kind: "Pod".into(), raw: b"raw".to_vec() };

@@ -25,6 +25,8 @@ pub struct Kind {
     pub verbs: Vec<&'static str>,
     pub short_names: Vec<&'static str>,
     pub categories: Vec<&'static str>,
+    /// What users of a deprecated resource are told.
+    pub warning: Option<String>,
     pub subresources: Vec<Subresource>,
     /// The type of one object.
     pub type_id: TypeId,
@@ -238,7 +240,9 @@ fn list(word: &'static str) -> Vec<&'static str> {
 }
 
 fn parse_kind(words: &[&'static str]) -> Option<Kind> {
-    let &[gv, resource, singular, kind, scope, verbs, short_names, categories] = words else {
+    let &[gv, resource, singular, kind, scope, verbs, short_names, categories, ref warning @ ..] =
+        words
+    else {
         return None;
     };
     let (group, version) = gv.split_once('/').unwrap_or(("", gv));
@@ -252,6 +256,7 @@ fn parse_kind(words: &[&'static str]) -> Option<Kind> {
         verbs: list(verbs),
         short_names: list(short_names),
         categories: list(categories),
+        warning: (!warning.is_empty()).then(|| warning.join(" ")),
         subresources: Vec::new(),
         type_id: schema().find_kind(group, version, kind)?,
         table: None,

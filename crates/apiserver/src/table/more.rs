@@ -68,10 +68,7 @@ pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
                 let part = |field: &str| target[field].as_str().unwrap_or_default().to_owned();
                 format!("{}/{}", part("kind"), part("name")).into()
             }),
-            text("Targets", |it, _| match entries(&it["spec"]["metrics"]).is_empty() {
-                true => "<none>".into(),
-                false => "<unknown>".into(),
-            }),
+            text("Targets", |it, _| targets(it).into()),
             text("MinPods", |it, _| match it["spec"]["minReplicas"].as_i64() {
                 Some(n) => n.to_string().into(),
                 None => "<unset>".into(),
@@ -196,6 +193,58 @@ fn addresses(ingress: &Value) -> String {
     }))
 }
 
+/// What an autoscaler measures, and what it shall be; not more than two of them.
+fn targets(autoscaler: &Value) -> String {
+    let metrics = entries(&autoscaler["spec"]["metrics"]);
+    let found = entries(&autoscaler["status"]["currentMetrics"]);
+    let shown: Vec<String> = metrics
+        .iter()
+        .enumerate()
+        .map(|(nth, metric)| target(metric, found.get(nth).unwrap_or(&Value::Null)))
+        .collect();
+    match shown.as_slice() {
+        [] => "<none>".to_owned(),
+        [first, second, more @ ..] if !more.is_empty() => {
+            format!("{first}, {second} + {} more...", more.len())
+        }
+        all => all.join(", "),
+    }
+}
+
+fn target(metric: &Value, found: &Value) -> String {
+    let field = match text_of(metric, "type") {
+        "External" => "external",
+        "Pods" => "pods",
+        "Object" => "object",
+        "Resource" => "resource",
+        "ContainerResource" => "containerResource",
+        _ => return "<unknown type>".to_owned(),
+    };
+    let (wanted, current) = (&metric[field]["target"], &found[field]["current"]);
+    let measured = |name: &str| current[name].as_str().unwrap_or("<unknown>").to_owned();
+    let of = |name: &str| wanted[name].as_str().unwrap_or("0").to_owned();
+    let is_average = wanted["averageValue"].is_string();
+    match field {
+        "resource" | "containerResource" => {
+            let percent = |it: &Value, otherwise: &str| {
+                it["averageUtilization"].as_i64().map_or(otherwise.to_owned(), |n| format!("{n}%"))
+            };
+            let what = text_of(&metric[field], "name");
+            match is_average {
+                true => format!("{what}: {}/{}", measured("averageValue"), of("averageValue")),
+                false => format!(
+                    "{what}: {}/{}",
+                    percent(current, "<unknown>"),
+                    percent(wanted, "<auto>")
+                ),
+            }
+        }
+        "pods" => format!("{}/{}", measured("averageValue"), of("averageValue")),
+        _ if is_average => format!("{}/{} (avg)", measured("averageValue"), of("averageValue")),
+        _ => format!("{}/{}", measured("value"), of("value")),
+    }
+}
+
 fn claim_state(claim: &Value) -> String {
     let mut states = Vec::new();
     if !claim["metadata"]["deletionTimestamp"].is_null() {
@@ -224,4 +273,36 @@ fn controller(it: &Value) -> String {
     let kind = text_of(owner, "kind").to_lowercase();
     let dot = if group.is_empty() { "" } else { "." };
     format!("{kind}{dot}{group}/{}", text_of(owner, "name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_an_autoscaler_aims_at() {
+        let resource = |target: Value| json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
+        let percent = resource(json!({"averageUtilization": 80}));
+        let found =
+            json!({"type": "Resource", "resource": {"current": {"averageUtilization": 42}}});
+        let queue = json!({"type": "External", "external": {"target": {"averageValue": "5"}}});
+        let pods = json!({"type": "Pods", "pods": {"target": {"averageValue": "1k"}}});
+        for (metrics, current, want) in [
+            (json!([]), json!([]), "<none>"),
+            (json!([percent]), json!(null), "cpu: <unknown>/80%"),
+            (json!([percent]), json!([found]), "cpu: 42%/80%"),
+            (json!([resource(json!({}))]), json!([]), "cpu: <unknown>/<auto>"),
+            (json!([queue, pods]), json!([]), "<unknown>/5 (avg), <unknown>/1k"),
+            (
+                json!([percent, pods, queue, queue]),
+                json!([found]),
+                "cpu: 42%/80%, <unknown>/1k + 2 more...",
+            ),
+        ] {
+            let it = json!({"spec": {"metrics": metrics}, "status": {"currentMetrics": current}});
+            assert_eq!(targets(&it), want);
+        }
+    }
 }

@@ -9,7 +9,7 @@ use regex::Regex;
 
 use super::library;
 use super::types;
-use super::typing::qualified;
+use super::typing::{qualified, variable};
 use super::value::{Key, Val};
 
 /// Why an expression has no value.
@@ -278,10 +278,6 @@ impl Run {
 
     /// Macros of upstream's libraries that name a variable of their own.
     fn special(&mut self, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Outcome> {
-        let variable = |arg: &IdedExpr| match &arg.expr {
-            Expr::Ident(name) => Some(name.clone()),
-            _ => None,
-        };
         match (name, args) {
             ("optMap" | "optFlatMap", [var, body]) => {
                 let var = variable(var)?;

@@ -227,10 +227,6 @@ impl Typing {
 
     /// Macros of upstream's libraries that name a variable of their own.
     fn special(&mut self, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Ty> {
-        let variable = |arg: &IdedExpr| match &arg.expr {
-            Expr::Ident(name) => Some(name.clone()),
-            _ => None,
-        };
         match (name, args) {
             ("optMap" | "optFlatMap", [var, body]) => {
                 let var = variable(var)?;
@@ -281,6 +277,14 @@ fn literal_type(literal: &LiteralValue) -> Ty {
         LiteralValue::Null => Ty::Plain("null_type"),
         LiteralValue::String(_) => TEXT,
         LiteralValue::UInt(_) => Ty::Plain("uint"),
+    }
+}
+
+/// The variable that a macro names.
+pub fn variable(expr: &IdedExpr) -> Option<String> {
+    match &expr.expr {
+        Expr::Ident(name) => Some(name.clone()),
+        _ => None,
     }
 }
 
