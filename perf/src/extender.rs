@@ -8,7 +8,6 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -24,6 +23,7 @@ use loadmaster_extender_server::{Ask, ExtenderServer, Nodes};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The argument that makes this program the extender.
 pub const SERVE: &str = "--serve-extender";
@@ -104,7 +104,7 @@ fn measure_load(load: &Load, url: &str) -> Result<bool> {
         bench.decide(pods)?;
         ours.push(turn.end()?);
         let asked = std::mem::take(&mut bench.asked);
-        bench.n_bytes = asked.iter().map(|(_, body)| body.len()).sum();
+        bench.n_bytes = asked.iter().flat_map(|(_, body)| body).map(Bytes::len).sum();
         let turn = Turn::begin()?;
         bench.round_trips(asked)?;
         bare.push(turn.end()?);
@@ -186,12 +186,13 @@ struct Bench {
     engine: Engine,
     extenders: Arc<Extenders>,
     client: Arc<ExtenderClient>,
+    /// Of this thread, as that of a scheduler's engine.
     runtime: Runtime,
-    answers: (Sender<Event>, Receiver<Event>),
+    answers: (UnboundedSender<Event>, UnboundedReceiver<Event>),
     nodes: Vec<(String, Box<RawValue>)>,
     pod: Arc<RawValue>,
     /// Where questions went, and their bodies.
-    asked: Vec<(String, Bytes)>,
+    asked: Vec<(String, Vec<Bytes>)>,
     n_bytes: usize,
     n_made: u32,
     began: Instant,
@@ -212,8 +213,8 @@ impl Bench {
             extenders: Arc::new(Extenders::new(std::slice::from_ref(&parsed))),
             client: Arc::new(ExtenderClient::new(&parsed)?),
             engine: Engine::new(vec![profile], gates, Options::default()),
-            runtime: Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
-            answers: channel(),
+            runtime: Builder::new_current_thread().enable_all().build()?,
+            answers: unbounded_channel(),
             nodes: Vec::new(),
             pod: Arc::from(serde_json::value::to_raw_value(&pod(0))?),
             asked: Vec::new(),
@@ -260,7 +261,8 @@ impl Bench {
             match cycled {
                 Cycled::Ran => {}
                 Cycled::Waiting => {
-                    let answer = self.answers.1.recv().context("waiting for an answer")?;
+                    let answer = self.runtime.block_on(self.answers.1.recv());
+                    let answer = answer.context("waiting for an answer")?;
                     self.apply(answer)?;
                 }
                 Cycled::Idle => {
@@ -301,7 +303,7 @@ impl Bench {
         {
             objects.nodes = self.nodes.iter().map(|(_, node)| &**node).collect();
         }
-        let body = Bytes::from(ask.body(extender, &objects));
+        let body = ask.body(extender, &objects);
         let by_name = extender.node_cache_capable;
         self.asked.push((url.clone(), body.clone()));
         let (client, answers) = (self.client.clone(), self.answers.0.clone());
@@ -316,7 +318,7 @@ impl Bench {
     }
 
     /// The same questions, one after the other.
-    fn round_trips(&self, asked: Vec<(String, Bytes)>) -> Result<()> {
+    fn round_trips(&self, asked: Vec<(String, Vec<Bytes>)>) -> Result<()> {
         let timeout = self.extenders.get(0).context("an extender")?.timeout;
         let client = self.client.clone();
         let all = self.runtime.spawn(async move {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
+use hyper::body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -60,12 +61,12 @@ async fn open(cluster: &Cluster) -> Result<Sender, String> {
         tunnel(&mut stream, address).await?;
     }
     let Some((tls, name)) = cluster.tls().await else {
-        return speak_h1(stream).await;
+        return speak_h1(stream).await.map(Sender::H1);
     };
     let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(told)?;
     match stream.get_ref().1.alpn_protocol() {
         Some(b"h2") => speak_h2(stream).await,
-        _ => speak_h1(stream).await,
+        _ => speak_h1(stream).await.map(Sender::H1),
     }
 }
 
@@ -118,9 +119,11 @@ where
     Ok(Sender::H2(sender, n_streams_max))
 }
 
-async fn speak_h1<T>(stream: T) -> Result<Sender, String>
+/// HTTP/1.1 over a stream, as long as somebody asks.
+pub(crate) async fn speak_h1<T, B>(stream: T) -> Result<http1::SendRequest<B>, String>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
@@ -129,5 +132,5 @@ where
             tracing::debug!(error = %causes(&error), "connection ended");
         }
     });
-    Ok(Sender::H1(sender))
+    Ok(sender)
 }

@@ -11,17 +11,20 @@
 
 #![expect(clippy::disallowed_types, reason = "connections are shared between tasks")]
 
+use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderValue};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use kube::Config;
 use kube::client::ConfigExt;
 use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
@@ -30,12 +33,12 @@ use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::de::IgnoredAny;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::answer::causes;
 use crate::connect::{Address, address};
+use crate::dial::speak_h1;
 
 /// An answer may always be so long. An honest one repeats at most the nodes it was sent, so that beyond this it may be twice as
 /// long as the question; an endless one is cut there.
@@ -54,7 +57,37 @@ pub struct ExtenderError {
     pub text: String,
 }
 
-type Connection = http1::SendRequest<Full<Bytes>>;
+type Connection = http1::SendRequest<Pieces>;
+
+/// A message whose pieces are written one after the other, from where they are.
+#[derive(Debug)]
+struct Pieces(std::vec::IntoIter<Bytes>);
+
+impl Pieces {
+    fn n_bytes(&self) -> usize {
+        self.0.as_slice().iter().map(Bytes::len).sum()
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.next().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.n_bytes() as u64)
+    }
+}
 
 /// The connections to one extender.
 pub struct ExtenderClient {
@@ -92,7 +125,7 @@ impl ExtenderClient {
         Ok(ExtenderClient { address, authorization, tls, server_name, idle: Mutex::default() })
     }
 
-    /// Posts a message to a URL of this extender, and reads the answer. `action` is the verb as the configuration has it.
+    /// Posts a message, in pieces, to a URL of this extender, and reads the answer. `action` is the verb as the configuration has it.
     ///
     /// # Errors
     ///
@@ -101,10 +134,11 @@ impl ExtenderClient {
         &self,
         action: &str,
         url: &str,
-        body: Bytes,
+        body: Vec<Bytes>,
         timeout: Duration,
     ) -> Result<Bytes, String> {
-        let bytes_max = ANSWER_BYTES_MIN.saturating_add(body.len().saturating_mul(2));
+        let body = Pieces(body.into_iter());
+        let bytes_max = ANSWER_BYTES_MIN.saturating_add(body.n_bytes().saturating_mul(2));
         let deadline = tokio::time::Instant::now() + timeout;
         let shown = without_password(url);
         let asked = tokio::time::timeout_at(deadline, self.ask(url, body)).await;
@@ -138,7 +172,7 @@ impl ExtenderClient {
     async fn ask(
         &self,
         url: &str,
-        body: Bytes,
+        body: Pieces,
     ) -> Result<(http::Response<hyper::body::Incoming>, Connection), String> {
         let address = self.address.as_ref().map_err(String::clone)?;
         let path = url.parse::<http::Uri>().map_err(|error| error.to_string())?;
@@ -147,7 +181,7 @@ impl ExtenderClient {
             .header(header::HOST, host(address))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::USER_AGENT, concat!("loadmaster/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(body));
+            .body(body);
         let mut request = request.map_err(|error| error.to_string())?;
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
@@ -182,12 +216,12 @@ impl ExtenderClient {
         })?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         if !address.is_https {
-            return speak(stream).await;
+            return speak_h1(stream).await;
         }
         let name = ServerName::try_from(self.server_name.clone())
             .map_err(|error| format!("{:?}: {error}", self.server_name))?;
         let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await;
-        speak(stream.map_err(|error| causes(&error))?).await
+        speak_h1(stream.map_err(|error| causes(&error))?).await
     }
 
     fn take_idle(&self) -> Option<Connection> {
@@ -203,41 +237,15 @@ impl ExtenderClient {
     }
 }
 
-async fn speak<T>(stream: T) -> Result<Connection, String>
-where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error = %causes(&error), "connection to an extender ended");
-        }
-    });
-    Ok(sender)
-}
-
 /// What Go's client makes of `USER:PASSWORD@` in a URL.
 fn basic(url: &http::Uri) -> Option<HeaderValue> {
     let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
     let (user, password) = user.split_once(':').unwrap_or((user, ""));
-    let both = [decoded(user), b":".to_vec(), decoded(password)].concat();
+    let decoded = |text| percent_encoding::percent_decode_str(text);
+    let both: Vec<u8> = decoded(user).chain(*b":").chain(decoded(password)).collect();
     let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(both))).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-/// Without percent-encoding.
-fn decoded(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        let hex = behind.get(..2).filter(|_| *first == b'%');
-        let hex = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        bytes.push(hex.unwrap_or(*first));
-        rest = if hex.is_some() { &behind[2..] } else { behind };
-    }
-    bytes
 }
 
 /// As Go writes it: without the port that is usual.

@@ -27,6 +27,7 @@ pub mod service;
 mod shell;
 #[cfg(test)]
 mod testkit;
+mod thread;
 mod within;
 
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ pub use record::RecordError;
 use record::Recording;
 use service::Service;
 use shell::{Command, Shell};
+use thread::EngineThread;
 pub use within::{Asked, Scheduler};
 
 /// News that wait for the engine; when so many do, reading from the API server waits.
@@ -279,9 +281,9 @@ impl Daemon {
         let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
         let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
         let recorder = Arc::new(Recorder::start(&lanes.events, self.recorder_options()));
-        let runtime = tokio::runtime::Handle::current();
         let extenders = &self.ready.loaded.config.extenders;
-        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime.clone())?;
+        let runtime = tokio::runtime::Handle::current();
+        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
         let held = self.seek_lease(&lanes);
         let kinds = kinds(&engine);
         let what = self.following(kinds.clone(), engine.needs());
@@ -302,7 +304,6 @@ impl Daemon {
             missing: Missing::new(metrics.clone(), recorder.clone(), self.lease(held.as_ref())),
             kinds,
             leading: lead,
-            runtime,
         })?;
         let _following = self.follow(&lanes, held.as_ref(), what, news_in);
         tokio::spawn(dump::on_signal(debug, lanes.other.clone(), self.commands.clone()));
@@ -512,39 +513,6 @@ impl Daemon {
     }
 }
 
-/// The thread on which the engine decides.
-struct EngineThread {
-    thread: std::thread::JoinHandle<()>,
-    ended: mpsc::Receiver<()>,
-}
-
-impl EngineThread {
-    fn start(shell: Shell) -> Result<EngineThread, RunError> {
-        let (ended_in, ended) = mpsc::channel(1);
-        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
-            // Dropped when the engine ends, however that comes.
-            let _ended = ended_in;
-            shell.run();
-        });
-        Ok(EngineThread { thread: thread.map_err(RunError::Runtime)?, ended })
-    }
-
-    /// When it has ended.
-    async fn ended(&mut self) {
-        let _ = self.ended.recv().await;
-    }
-
-    /// Waits for its end; whether it came.
-    async fn join(self, at_most: Duration) -> bool {
-        let joined = tokio::task::spawn_blocking(move || self.thread.join());
-        let has_ended = timeout(at_most, joined).await.is_ok();
-        if !has_ended {
-            tracing::error!("The engine does not end: a plugin does not return");
-        }
-        has_ended
-    }
-}
-
 /// Tells when it is over; without a lease, never.
 struct Leading(Option<mpsc::Receiver<()>>);
 
@@ -602,27 +570,5 @@ impl Follower {
     fn tell(&self, identity: &str, uid: &str, what: &str) {
         let lease = Reference { uid: uid.into(), ..self.lease.clone() };
         self.recorder.record(Notice::of_lease(lease, identity, what, "kube-scheduler"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![expect(clippy::disallowed_methods, reason = "threads that end, and one that does not")]
-
-    use super::*;
-
-    #[test]
-    fn a_plugin_that_does_not_return_does_not_keep_the_process() {
-        let (never, waits) = std::sync::mpsc::channel::<()>();
-        let runtime = runtime().unwrap();
-        let join = |thread, at_most| {
-            let (_, ended) = mpsc::channel(1);
-            runtime.block_on(EngineThread { thread, ended }.join(at_most))
-        };
-        let stuck = std::thread::spawn(move || waits.recv().unwrap_or_default());
-        assert!(!join(stuck, Duration::from_millis(50)));
-        assert!(join(std::thread::spawn(|| {}), JOIN_MAX));
-        runtime.shutdown_background();
-        drop(never);
     }
 }

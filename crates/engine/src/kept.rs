@@ -109,9 +109,9 @@ impl Index {
         &mut self,
         question: &Question,
         world: &World,
-    ) -> Result<Vec<(Row, i64)>, OutOfRange> {
+    ) -> Result<impl Iterator<Item = (Row, i64)>, OutOfRange> {
         self.decide_classes(question, world)?;
-        Ok(self.buckets.totals(&self.table).collect())
+        Ok(self.buckets.totals(&self.table))
     }
 
     fn decide_classes(&mut self, question: &Question, world: &World) -> Result<(), OutOfRange> {

@@ -16,7 +16,7 @@
 
 pub(crate) mod survey;
 
-pub use survey::FeasibleNodes;
+pub use survey::{Added, FeasibleNodes};
 
 use std::sync::Arc;
 
@@ -329,7 +329,7 @@ impl Scheduler {
         let kept = self.kept.get_mut(&pod.template.id).filter(|_| is_known);
         let Some(kept) = kept else { return Vec::new() };
         let totals = match &mut kept.index {
-            Some(index) => index.totals(&kept.question, world),
+            Some(index) => index.totals(&kept.question, world).map(Iterator::collect),
             None if kept.question.rejected.is_some() => Ok(Vec::new()),
             None => {
                 self.pass.run(

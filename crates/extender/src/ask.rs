@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use loadmaster_api::Str;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -109,14 +110,15 @@ impl Question {
 }
 
 impl Ask {
-    /// The message. A node or victim without an object is left out of it.
-    pub fn body(&self, extender: &Extender, objects: &Objects<'_>) -> Vec<u8> {
+    /// The message, in pieces: names of nodes are most of it, and the same for many questions. A node or victim without an object
+    /// is left out of it.
+    pub fn body(&self, extender: &Extender, objects: &Objects<'_>) -> Vec<Bytes> {
         let names = extender.node_cache_capable;
         let written = match &self.question {
             Question::Filter(nodes) | Question::Prioritize(nodes) if names => {
                 let pod = objects.pod.map_or("null", RawValue::get);
-                let parts = [r#"{"Pod":"#, pod, r#","Nodes":null,"NodeNames":"#, nodes.json(), "}"];
-                return parts.concat().into_bytes();
+                let before = [r#"{"Pod":"#, pod, r#","Nodes":null,"NodeNames":"#].concat();
+                return vec![before.into(), nodes.json(), Bytes::from_static(b"}")];
             }
             Question::Filter(_) | Question::Prioritize(_) => {
                 let list = NodeList { items: objects.nodes.clone() };
@@ -142,7 +144,7 @@ impl Ask {
             }),
         };
         // Writing strings, numbers and JSON that was read before into memory cannot fail.
-        written.unwrap_or_default()
+        vec![written.unwrap_or_default().into()]
     }
 }
 

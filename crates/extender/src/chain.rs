@@ -306,44 +306,48 @@ impl Filtering {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scores {
     nodes: Arc<NodeNames>,
-    /// By place; `None` where no extender named the node.
-    sums: Vec<Option<i64>>,
+    /// By place.
+    sums: Vec<i64>,
+    /// By place: whether an extender named the node.
+    is_named: Vec<bool>,
 }
 
 impl Scores {
     /// Of these nodes.
     pub fn new(nodes: Arc<NodeNames>) -> Scores {
-        let sums = vec![None; nodes.len()];
-        Scores { nodes, sums }
+        let (sums, is_named) = (vec![0; nodes.len()], vec![false; nodes.len()]);
+        Scores { nodes, sums, is_named }
     }
 
     /// Adds an extender's scores, scaled to those of plugins. Sums wrap around, as Go's do; nobody checks the range.
     pub fn add(&mut self, extender: &Extender, answer: &HostPriorityList) {
+        let factor = factor(extender);
         let mut places = Places::new(&self.nodes);
         for host in answer {
             if let Some(at) = places.find(&host.host) {
-                add(extender, host.score, &mut self.sums[at]);
+                self.sums[at] = self.sums[at].wrapping_add(host.score.wrapping_mul(factor));
+                self.is_named[at] = true;
             }
         }
     }
 
     /// The same, with a score for each node in order.
     pub fn add_in_order(&mut self, extender: &Extender, scores: &[i64]) {
+        let factor = factor(extender);
         for (score, sum) in scores.iter().zip(&mut self.sums) {
-            add(extender, *score, sum);
+            *sum = sum.wrapping_add(score.wrapping_mul(factor));
         }
+        self.is_named.iter_mut().take(scores.len()).for_each(|is_named| *is_named = true);
     }
 
-    /// What is added to the total of the node at this place; `None` when no extender named it.
-    pub fn of(&self, place: usize) -> Option<i64> {
-        self.sums.get(place).copied().flatten()
+    /// For each node in order, what is added to its total, and whether an extender named it; nothing is added to one that none did.
+    pub fn by_place(&self) -> impl Iterator<Item = (i64, bool)> + Clone {
+        self.sums.iter().copied().zip(self.is_named.iter().copied())
     }
 }
 
-fn add(extender: &Extender, score: i64, sum: &mut Option<i64>) {
-    let factor = extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY);
-    let before = sum.unwrap_or(0);
-    *sum = Some(before.wrapping_add(score.wrapping_mul(factor)));
+fn factor(extender: &Extender) -> i64 {
+    extender.weight.wrapping_mul(MAX_NODE_SCORE / MAX_EXTENDER_PRIORITY)
 }
 
 /// Preempt: one extender after the other, each about the candidates that the one before it left.

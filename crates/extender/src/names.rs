@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
+use bytes::Bytes;
 use loadmaster_api::Str;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -25,13 +26,14 @@ pub struct NodeNames {
 /// A text in pieces, one a name.
 #[derive(Debug)]
 struct Written {
-    text: String,
+    text: Bytes,
     /// Where each piece ends.
     ends: Vec<usize>,
 }
 
 impl Written {
-    fn new(names: &[Str], mut write: impl FnMut(&mut String, &str)) -> Written {
+    /// What is written for each name, and behind the last one.
+    fn new(names: &[Str], mut write: impl FnMut(&mut String, &str), end: &str) -> Written {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(names.len());
         for name in names {
@@ -39,12 +41,13 @@ impl Written {
             write(&mut text, &serde_json::to_string(name.as_str()).unwrap_or_default());
             ends.push(text.len());
         }
-        Written { text, ends }
+        text.push_str(end);
+        Written { text: text.into(), ends }
     }
 
     fn piece(&self, at: usize) -> &[u8] {
         let begin = if at == 0 { 0 } else { self.ends[at - 1] };
-        &self.text.as_bytes()[begin..self.ends[at]]
+        &self.text[begin..self.ends[at]]
     }
 }
 
@@ -83,30 +86,30 @@ impl PartialEq for NodeNames {
 impl Eq for NodeNames {}
 
 impl NodeNames {
-    /// The names as a JSON array.
-    pub fn json(&self) -> &str {
-        &self.list().text
+    /// The names as a JSON array, shared by all who ask for it.
+    pub fn json(&self) -> Bytes {
+        self.list().text.clone()
     }
 
     fn list(&self) -> &Written {
         self.list.get_or_init(|| {
             let mut separator = '[';
-            let mut list = Written::new(&self.names, |text, name| {
+            let write = |text: &mut String, name: &str| {
                 text.push(std::mem::replace(&mut separator, ','));
                 text.push_str(name);
-            });
-            list.text.push_str(if self.names.is_empty() { "[]" } else { "]" });
-            list
+            };
+            Written::new(&self.names, write, if self.names.is_empty() { "[]" } else { "]" })
         })
     }
 
     fn hosts(&self) -> &Written {
         self.hosts.get_or_init(|| {
             let mut before = "[";
-            Written::new(&self.names, |text, name| {
+            let write = |text: &mut String, name: &str| {
                 let before = std::mem::replace(&mut before, "},");
                 text.extend([before, r#"{"Host":"#, name, r#","Score":"#]);
-            })
+            };
+            Written::new(&self.names, write, "")
         })
     }
 
@@ -126,7 +129,7 @@ impl NodeNames {
     /// What an array at the beginning of a text leaves of these names, and how long it is.
     fn left(&self, text: &[u8]) -> Option<(Left, usize)> {
         let list = self.list();
-        if text.starts_with(list.text.as_bytes()) {
+        if text.starts_with(&list.text) {
             return Some((Left::All, list.text.len()));
         }
         let mut rest = text.strip_prefix(b"[")?;
@@ -147,26 +150,54 @@ impl NodeNames {
     /// any other.
     pub fn scores(&self, body: &[u8]) -> Option<Vec<i64>> {
         let hosts = self.hosts();
-        let mut rest = body;
+        let (mut rest, mut pieces) = (body, &hosts.text[..]);
         let mut scores = Vec::with_capacity(self.names.len());
-        for at in 0..self.names.len() {
-            let (score, behind) = integer(rest.strip_prefix(hosts.piece(at))?)?;
+        let mut begin = 0;
+        for end in &hosts.ends {
+            let (piece, next) = pieces.split_at(end - begin);
+            let (found, behind) = rest.split_at_checked(piece.len())?;
+            if !is_same(found, piece) {
+                return None;
+            }
+            let (score, behind) = integer(behind)?;
             scores.push(score);
-            rest = behind;
+            (rest, pieces, begin) = (behind, next, *end);
         }
         rest.starts_with(b"}]").then_some(scores)
     }
 }
 
-/// An integer at the beginning of a text, and what is behind it. `None` for what is none in JSON, and for very long ones.
-fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
-    let (sign, digits) = text.strip_prefix(b"-").map_or((1, text), |rest| (-1, rest));
-    let n = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let (digits, behind) = digits.split_at(n);
-    if !(1..=18).contains(&n) || n > 1 && digits[0] == b'0' {
-        return None;
+/// Whether two texts of one length are the same. Short ones are compared here, eight bytes at a time: there are so many of them that
+/// calling a function for each takes longer than comparing it.
+#[inline]
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        (Some(end_of_a), Some(end_of_b)) => {
+            let (a, b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+            end_of_a == end_of_b && a.iter().zip(b).all(|(a, b)| a == b)
+        }
+        _ => a == b,
     }
-    Some((sign * digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')), behind))
+}
+
+/// An integer at the beginning of a text, and what is behind it. `None` for what is none in JSON, and for very long ones.
+#[inline]
+fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (sign, digits) = match text {
+        [b'-', digits @ ..] => (-1, digits),
+        _ => (1, text),
+    };
+    let (mut sum, mut n) = (0, 0);
+    while let Some(digit) = digits.get(n).map(|byte| byte.wrapping_sub(b'0')).filter(|it| *it < 10)
+    {
+        // Eighteen digits fit.
+        if n == 18 || n > 0 && sum == 0 {
+            return None;
+        }
+        sum = sum * 10 + i64::from(digit);
+        n += 1;
+    }
+    (n > 0).then(|| (sign * sum, &digits[n..]))
 }
 
 /// Where the value of a field begins in an object at the beginning of a text.
@@ -274,10 +305,20 @@ mod tests {
             )
         };
         check(&body(["1", "-20", "0"]), Some(&[1, -20, 0]));
+        let longest = 999_999_999_999_999_999;
+        check(&body([&longest.to_string(), "-0", "10"]), Some(&[longest, 0, 10]));
         check(&format!("{} more", body(["1", "2", "3"])), Some(&[1, 2, 3]));
         for bad in ["01", "1.0", "1e2", "-", "", "null", " 1", "9223372036854775808"] {
             check(&body(["1", bad, "3"]), None);
         }
+        // Only scores may be others.
+        let whole = body(["1", "2", "3"]).into_bytes();
+        let is_found = |at: &usize| {
+            let mut other = whole.clone();
+            other[*at] ^= 1;
+            names().scores(&other).is_some()
+        };
+        assert_eq!((0..whole.len()).filter(is_found).count(), 3);
         check(r#"[{"Host":"a","Score":1}]"#, None);
         check(r#"[{"Host":"b-1","Score":1},{"Host":"a","Score":1},{"Host":"c","Score":1}]"#, None);
         check("[]", None);

@@ -74,7 +74,8 @@ fn client(url: &str, rest: serde_json::Value) -> Result<ExtenderClient, Extender
 
 async fn ask(client: &ExtenderClient, url: &str, timeout: Duration) -> Result<String, String> {
     let url = format!("{url}/filter");
-    let answer = client.call("filter", &url, Bytes::from_static(b"{}"), timeout).await;
+    let body = vec![Bytes::from_static(b"{"), Bytes::from_static(b"}")];
+    let answer = client.call("filter", &url, body, timeout).await;
     answer.map(|body| String::from_utf8_lossy(&body).into_owned())
 }
 

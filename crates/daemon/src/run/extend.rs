@@ -1,4 +1,5 @@
-//! Carrying out what the engine asks of extenders: whole objects from a store of bytes, calls beside the engine's thread.
+//! Carrying out what the engine asks of extenders: whole objects from a store of bytes, and calls. What an attempt waits for is asked
+//! in the engine's thread, which sleeps meanwhile; bindings, of which many are under way while others are decided, beside it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use loadmaster_extender::objects::trimmed;
 use loadmaster_extender::{Answer, Ask, Extender, Extenders, Question, Verb};
 use loadmaster_stdx::Map;
 use serde_json::value::RawValue;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::metrics::Metrics;
@@ -37,12 +38,19 @@ impl From<Extended> for Event {
 pub(super) struct Calling {
     extenders: Arc<Extenders>,
     /// In the order of `extenders`.
-    clients: Vec<Arc<ExtenderClient>>,
+    clients: Vec<Clients>,
     store: Store,
     /// Without a limit, because the engine has one: an attempt at a time, and the bind window.
     answers: UnboundedSender<Extended>,
     metrics: Arc<Metrics>,
-    runtime: Handle,
+    /// Where bindings are asked for.
+    beside: Handle,
+}
+
+/// How an extender is spoken to. Connections belong to where they were made.
+struct Clients {
+    questions: Arc<ExtenderClient>,
+    bindings: Arc<ExtenderClient>,
 }
 
 /// Whole objects, as far as some extender is sent them.
@@ -62,18 +70,19 @@ impl Calling {
     pub fn new(
         config: &[v1::Extender],
         metrics: Arc<Metrics>,
-        runtime: Handle,
+        beside: Handle,
     ) -> Result<(Calling, UnboundedReceiver<Extended>), ExtenderError> {
         let extenders = Extenders::new(config);
-        let clients: Result<Vec<Arc<ExtenderClient>>, ExtenderError> = extenders
+        let client = |of: &Extender| ExtenderClient::new(&config[of.configured_at]).map(Arc::new);
+        let clients: Result<Vec<Clients>, ExtenderError> = extenders
             .iter()
-            .map(|extender| ExtenderClient::new(&config[extender.configured_at]).map(Arc::new))
+            .map(|it| Ok(Clients { questions: client(it)?, bindings: client(it)? }))
             .collect();
         let (answers, answers_out) = unbounded_channel();
         let store = Store::of(&extenders);
         let extenders = Arc::new(extenders);
         let clients = clients?;
-        Ok((Calling { extenders, clients, store, answers, metrics, runtime }, answers_out))
+        Ok((Calling { extenders, clients, store, answers, metrics, beside }, answers_out))
     }
 
     /// Takes over an object before the engine hears of it.
@@ -86,19 +95,23 @@ impl Calling {
         }
     }
 
-    /// Asks, and sends the answer to the engine.
-    pub fn ask(&self, Extend { id, ask }: Extend) {
+    /// Asks, and sends the answer to the engine. `here` is the runtime of the engine's thread.
+    pub fn ask(&self, Extend { id, ask }: Extend, here: &Runtime) {
         let place = ask.extender;
-        let Some((extender, client)) = self.extenders.get(place).zip(self.clients.get(place))
+        let Some((extender, clients)) = self.extenders.get(place).zip(self.clients.get(place))
         else {
             let answer = Err(format!("there is no extender {place}"));
             let _ = self.answers.send(Extended { call: id, answer });
             return;
         };
-        let (extender, client) = (extender.clone(), client.clone());
+        let (client, runtime) = match ask.question {
+            Question::Bind(_) => (clients.bindings.clone(), &self.beside),
+            _ => (clients.questions.clone(), here.handle()),
+        };
+        let extender = extender.clone();
         let objects = self.store.objects(&ask, &extender);
         let (answers, metrics) = (self.answers.clone(), self.metrics.clone());
-        self.runtime.spawn(async move {
+        runtime.spawn(async move {
             let verb = ask.question.verb();
             let url = extender.url(verb);
             let began = tokio::time::Instant::now();
@@ -106,7 +119,7 @@ impl Calling {
                 Ok(objects) => {
                     let body = ask.body(&extender, &objects.borrow());
                     let action = extender.verb(verb);
-                    let answer = client.call(action, &url, body.into(), extender.timeout).await;
+                    let answer = client.call(action, &url, body, extender.timeout).await;
                     let by_name = extender.node_cache_capable;
                     answer.and_then(|body| {
                         Answer::read(&ask.question, by_name, &body)

@@ -11,9 +11,10 @@ use loadmaster_client::recorder::Recorder;
 use loadmaster_client::watch::{Change, Unavailable};
 use loadmaster_engine::engine::Cycled;
 use loadmaster_engine::{Effect, Effects, Engine, Event, Now};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::extend::{Calling, Extended};
@@ -65,7 +66,6 @@ pub(super) struct Shell {
     pub kinds: Vec<Kind>,
     /// Shows services who leads.
     pub leading: watch::Sender<bool>,
-    pub runtime: Handle,
 }
 
 /// What came while the thread slept.
@@ -89,11 +89,18 @@ struct Progress {
     state_shown_at: u64,
     /// Wrong decisions that have been told.
     n_disagreements: usize,
+    /// In which this thread sleeps. Questions to extenders are asked in it: while one is under way the engine has nothing to do but wait,
+    /// and no other thread has to be woken for it.
+    here: Runtime,
 }
 
 impl Shell {
     /// Runs until it is told to stop.
     pub fn run(mut self) {
+        let here = match Builder::new_current_thread().enable_all().build() {
+            Ok(here) => here,
+            Err(error) => return tracing::error!(%error, "The engine cannot begin"),
+        };
         let mut at = Progress {
             is_leading: false,
             is_over: false,
@@ -102,6 +109,7 @@ impl Shell {
             backlog: VecDeque::new(),
             state_shown_at: 0,
             n_disagreements: 0,
+            here,
         };
         while !at.is_over {
             let n_taken = self.take_what_is_there(&mut at);
@@ -120,6 +128,10 @@ impl Shell {
 
     fn take_what_is_there(&mut self, at: &mut Progress) -> usize {
         let mut n_taken = 0;
+        // Also where news never end, questions go on.
+        if at.here.metrics().num_alive_tasks() > 0 {
+            at.here.block_on(yield_now());
+        }
         while let Ok(command) = self.commands.try_recv() {
             self.obey(command, at);
             n_taken += 1;
@@ -279,7 +291,7 @@ impl Shell {
                         at.backlog.push_back(job);
                     }
                 }
-                Effect::Extend(extend) => self.calling.ask(extend),
+                Effect::Extend(extend) => self.calling.ask(extend, &at.here),
                 Effect::Tell(tell) => self.recorder.record(observe::notice(tell)),
                 Effect::Observe(seen) => observe::observe(&self.engine, &self.metrics, &seen),
             }
@@ -312,9 +324,8 @@ impl Shell {
         if !at.backlog.is_empty() {
             longest = longest.min(Duration::from_millis(10));
         }
-        let runtime = self.runtime.clone();
         let hears_objects = self.engine.hears_objects();
-        let woken = runtime.block_on(async {
+        let woken = at.here.block_on(async {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => Woken::Command(command),

@@ -31,7 +31,7 @@ use super::effect::{CallId, Effect, Effects, Extend, Observation};
 use super::post_filter::PostFiltering;
 use crate::evaluate::Extended;
 use crate::queue::QueuedPod;
-use crate::scheduler::{Decision, FeasibleNodes};
+use crate::scheduler::{Added, Decision, FeasibleNodes};
 use crate::time::{Mono, Now};
 
 /// Whoever makes the calls keeps the time of each; an answer that has not come so much later never will.
@@ -43,7 +43,7 @@ pub(super) const NO_ANSWER: &str = "no answer came from the extender";
 /// An attempt that waits.
 pub(super) enum Suspended {
     Filter { attempt: Attempt, filtering: Filtering, feasible: Feasible, asked: Asked },
-    Prioritize { attempt: Attempt, totals: Vec<(Row, i64)>, scores: Scores, asked: Vec<Asked> },
+    Prioritize { attempt: Attempt, totals: Totals, scores: Scores, asked: Vec<Asked> },
     Preempt { asking: Box<PostFiltering>, preempting: Preempting, asked: Asked },
 }
 
@@ -70,6 +70,14 @@ impl Feasible {
             Feasible::Promised(nodes) | Feasible::All(nodes) => nodes,
         }
     }
+}
+
+/// What plugins give to the nodes that extenders are asked to score.
+pub(super) enum Totals {
+    /// By row.
+    Known(Vec<(Row, i64)>),
+    /// For all nodes of the survey, what its index gives when it is asked: the world is pinned.
+    Kept(Arc<FeasibleNodes>),
 }
 
 /// A call that is under way.
@@ -228,7 +236,8 @@ impl Engine {
         let asked = extenders.asked(Verb::Prioritize, &attempt.queued.info.pod.template.spec);
         let pod = attempt.queued.info.pod.clone();
         let seat = &mut self.seats[attempt.queued.seat.0 as usize];
-        if left == Left::All
+        let is_all = left == Left::All;
+        if is_all
             && asked.is_empty()
             && let Some(Decision::Place { row, .. }) =
                 seat.scheduler.decide_surveyed(&self.world, &pod)
@@ -242,6 +251,9 @@ impl Engine {
         if left.is_empty() {
             return self.undecided(now, attempt, Decision::Unschedulable, left_out, effects);
         }
+        if is_all && let Some(nodes) = seat.scheduler.surveyed(&self.world, &pod) {
+            return self.prioritize(now, attempt, Totals::Kept(nodes), names, asked, effects);
+        }
         match seat.scheduler.scored(&mut self.world, &pod, &left) {
             Ok(totals) => {
                 let names = if totals.len() == left.len() {
@@ -249,6 +261,7 @@ impl Engine {
                 } else {
                     Arc::new(left_of(&names, &left, &totals))
                 };
+                let totals = Totals::Known(totals);
                 self.prioritize(now, attempt, totals, names, asked, effects);
             }
             Err(decision) => self.undecided(now, attempt, decision, left_out, effects),
@@ -259,7 +272,7 @@ impl Engine {
         &mut self,
         now: Now,
         attempt: Attempt,
-        totals: Vec<(Row, i64)>,
+        totals: Totals,
         nodes: Arc<NodeNames>,
         asked: Vec<usize>,
         effects: &mut Effects,
@@ -276,31 +289,34 @@ impl Engine {
         self.suspended = Some(Box::new(Suspended::Prioritize { attempt, totals, scores, asked }));
     }
 
-    /// The best node. Among equals upstream prefers those that an extender gave a score, because only these draw lots.
+    /// The best node.
     fn choose(
         &mut self,
         now: Now,
         attempt: Attempt,
-        totals: &[(Row, i64)],
+        totals: &Totals,
         scores: &Scores,
         effects: &mut Effects,
     ) {
         let seat = &mut self.seats[attempt.queued.seat.0 as usize];
-        let spec = &attempt.queued.info.pod.template.spec;
-        let all_have_scores = seat.profile.extenders.any_without_scores(spec);
-        let sums = totals.iter().enumerate().map(|(at, (row, total))| {
-            let score = scores.of(at);
-            let draws = all_have_scores || score.is_some();
-            ((total.wrapping_add(score.unwrap_or(0)), draws), *row)
-        });
-        let best = sums.clone().map(|(sum, _)| sum).max();
-        let rows: Vec<Row> =
-            sums.filter(|(sum, _)| Some(*sum) == best).map(|(_, row)| row).collect();
-        if rows.is_empty() {
-            return self.undecided(now, attempt, Decision::Unschedulable, Vec::new(), effects);
-        }
-        let row = seat.scheduler.pick(&rows);
-        self.place(now, attempt.queued, row, attempt.began, effects);
+        let pod = &attempt.queued.info.pod;
+        let all_draw = seat.profile.extenders.any_without_scores(&pod.template.spec);
+        let added = Added { scores, all_draw };
+        let rows = match totals {
+            Totals::Known(totals) => Ok(added.best(totals.iter().copied())),
+            Totals::Kept(nodes) => {
+                seat.scheduler.best_surveyed(&mut self.world, pod, nodes, &added)
+            }
+        };
+        let decision = match rows {
+            Ok(rows) if rows.is_empty() => Decision::Unschedulable,
+            Ok(rows) => {
+                let row = seat.scheduler.pick(&rows);
+                return self.place(now, attempt.queued, row, attempt.began, effects);
+            }
+            Err(decision) => decision,
+        };
+        self.undecided(now, attempt, decision, Vec::new(), effects);
     }
 
     /// Lets extenders look at whom a PostFilter plugin would evict.

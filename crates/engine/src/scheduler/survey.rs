@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_extender::NodeNames;
+use loadmaster_extender::{NodeNames, Scores};
 use loadmaster_framework::prepare::OutOfRange;
 use loadmaster_framework::{PodInfo, Row, World};
 use loadmaster_stdx::Set;
@@ -51,6 +51,40 @@ impl NamesOfRows {
         let nodes = Arc::new(FeasibleNodes { rows, names: Arc::new(names) });
         self.last = Some(nodes.clone());
         nodes
+    }
+}
+
+/// What extenders' scores add to totals.
+#[derive(Debug)]
+pub struct Added<'a> {
+    /// By place among the nodes that they were asked about.
+    pub scores: &'a Scores,
+    /// Whether nodes draw lots that no extender gave a score.
+    pub all_draw: bool,
+}
+
+impl Added<'_> {
+    /// The best of the nodes that extenders were asked about, in their order. Among equals upstream prefers those that an extender
+    /// gave a score, because only these draw lots.
+    pub fn best(&self, totals: impl Iterator<Item = (Row, i64)>) -> Vec<Row> {
+        self.best_of(totals.zip(self.scores.by_place()))
+    }
+
+    /// The best of some of them, with their totals, and what is added.
+    fn best_of(&self, nodes: impl Iterator<Item = ((Row, i64), (i64, bool))>) -> Vec<Row> {
+        let mut best = (i64::MIN, false);
+        let mut rows = Vec::new();
+        for ((row, total), (score, is_named)) in nodes {
+            let sum = (total.wrapping_add(score), self.all_draw || is_named);
+            if sum > best {
+                best = sum;
+                rows.clear();
+            }
+            if sum == best {
+                rows.push(row);
+            }
+        }
+        rows
     }
 }
 
@@ -111,6 +145,47 @@ impl Scheduler {
         let decided = guard::section(|| index.decide(&kept.question, world, &mut self.rng));
         // Whoever panicked does so again where it is caught and told.
         decided.ok()?.ok()
+    }
+
+    /// What the last survey found, if the index that told is still there: [`Scheduler::best_surveyed`] will ask it.
+    pub fn surveyed(&self, world: &World, pod: &PodInfo) -> Option<Arc<FeasibleNodes>> {
+        let kept = self.kept.get(&pod.template.id)?;
+        kept.index.as_ref().filter(|_| kept.checked_at == world.now())?;
+        self.surveyed.clone()
+    }
+
+    /// The best of the nodes that the last survey found, with what extenders add. They are rarely worth a list of totals: the index
+    /// reads these off its table.
+    pub fn best_surveyed(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        nodes: &FeasibleNodes,
+        added: &Added<'_>,
+    ) -> Result<Vec<Row>, Decision> {
+        if let Some(rows) = self.best_kept(world, pod, added) {
+            return Ok(rows);
+        }
+        // A plugin panicked, and what was kept is gone.
+        let totals = self.scored(world, pod, &nodes.rows)?;
+        let all = nodes.rows.iter().zip(added.scores.by_place());
+        let still = all.filter_map(|(row, score)| {
+            let at = totals.binary_search_by_key(row, |(row, _)| *row).ok()?;
+            Some((totals[at], score))
+        });
+        Ok(added.best_of(still))
+    }
+
+    fn best_kept(&mut self, world: &World, pod: &PodInfo, added: &Added<'_>) -> Option<Vec<Row>> {
+        self.surveyed.as_ref()?;
+        let kept = self.kept.get_mut(&pod.template.id)?;
+        let index = kept.index.as_mut().filter(|_| kept.checked_at == world.now())?;
+        let best = guard::section(|| {
+            let totals = index.totals(&kept.question, world)?;
+            Ok::<_, OutOfRange>(added.best(totals))
+        });
+        // Whoever panicked does so again where it is caught and told.
+        best.ok()?.ok()
     }
 
     /// Filters all rows, or filters and scores some.
@@ -199,7 +274,7 @@ impl Scheduler {
         self.surveyed.as_ref().filter(|nodes| nodes.rows == rows)?;
         let kept = self.kept.get_mut(&pod.template.id)?;
         let index = kept.index.as_mut().filter(|_| kept.checked_at == world.now())?;
-        index.totals(&kept.question, world).ok()
+        index.totals(&kept.question, world).ok().map(Iterator::collect)
     }
 
     fn survey_one_by_one(

@@ -75,14 +75,14 @@ fn take(extender: &Extender, nodes: &Arc<NodeNames>, answer: Answer, bytes: &[u8
             let mut scores = Scores::new(nodes.clone());
             scores.add(extender, &answer);
             let is_named = |name: &str| answer.iter().any(|it| it.host == name);
-            let named = ASKED.iter().enumerate().map(|(at, name)| (scores.of(at), is_named(name)));
-            named.for_each(|(score, is_named)| assert_eq!(score.is_some(), is_named));
+            let named: Vec<bool> = scores.by_place().map(|(_, is_named)| is_named).collect();
+            assert_eq!(named, ASKED.map(is_named));
         }
         Answer::Scores(answer) => {
             let (mut fast, mut slow) = (Scores::new(nodes.clone()), Scores::new(nodes.clone()));
             fast.add_in_order(extender, &answer);
             slow.add(extender, &read(bytes).expect("it was read already"));
-            (0..ASKED.len()).for_each(|at| assert_eq!(fast.of(at), slow.of(at)));
+            assert!(fast.by_place().eq(slow.by_place()));
         }
         Answer::Preempt(answer) => {
             let mut preempting = Preempting::new(victims(), vec![0]);

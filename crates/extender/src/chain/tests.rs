@@ -208,14 +208,15 @@ fn scores_are_scaled_weighed_and_summed() {
     let mut scores = Scores::new(names(["a", "b", "c"]));
     scores.add(&weighing(1), &vec![score("a", 10), score("b", -2), score("b", 1)]);
     scores.add(&weighing(5), &vec![score("a", 1), score("x", 0)]);
-    assert_eq!([0, 1, 2, 3].map(|at| scores.of(at)), [Some(150), Some(-10), None, None]);
+    let check = |scores: &Scores, want: [(i64, bool); 3]| {
+        assert_eq!(scores.by_place().collect::<Vec<_>>(), want);
+    };
+    check(&scores, [(150, true), (-10, true), (0, false)]);
     scores.add_in_order(&weighing(2), &[0, 1, 2]);
-    assert_eq!([0, 1, 2].map(|at| scores.of(at)), [Some(150), Some(10), Some(40)]);
+    check(&scores, [(150, true), (10, true), (40, true)]);
     scores.add(&weighing(i64::MAX), &vec![score("a", i64::MAX)]);
-    assert_eq!(
-        scores.of(0),
-        Some(i64::MAX.wrapping_mul(i64::MAX.wrapping_mul(10)).wrapping_add(150))
-    );
+    let wrapped = i64::MAX.wrapping_mul(i64::MAX.wrapping_mul(10)).wrapping_add(150);
+    check(&scores, [(wrapped, true), (10, true), (40, true)]);
 }
 
 /// Node a has pods 1 and 2, b has 3.

@@ -4,6 +4,10 @@ use loadmaster_extender::{Answer, Question};
 
 use super::*;
 
+mod binding;
+mod meanwhile;
+mod preempting;
+
 /// A question in a line: the extender's place, and about what.
 pub(super) fn asked(extend: &Extend) -> String {
     let about = match &extend.ask.question {
@@ -273,22 +277,31 @@ fn scores_of_all_extenders_are_added() {
     }
 }
 
-/// The node that a pod gets among a and b, which are equal, when an extender scores them so.
+/// The node that a pod gets among a and b, which are equal, when an extender scores them so: the first of its kind, and one that came
+/// after others.
 #[track_caller]
 fn check_scores(scores: Value, want: &[&str]) {
-    let mut seen = Vec::new();
-    for seed in 0..12 {
-        let extenders = json!([extender(json!({"prioritizeVerb": "p", "weight": 1}))]);
-        let mut bench = Bench::extended(Options { seed, ..Options::default() }, extenders);
-        bench.node("b", "2");
-        bench.pod("web", json!({}));
-        bench.cycle();
-        bench.extender_says(0, scores.clone());
-        seen.push(bench.node_of("web"));
+    for before in [&[][..], &["a", "b"]] {
+        let mut seen = Vec::new();
+        for seed in 0..12 {
+            let extenders = json!([extender(json!({"prioritizeVerb": "p", "weight": 1}))]);
+            let mut bench = Bench::extended(Options { seed, ..Options::default() }, extenders);
+            bench.node("b", "2");
+            for node in before {
+                bench.pod(node, json!({}));
+                bench.cycle();
+                bench.extender_says(0, json!([{"Host": node, "Score": 10}]));
+                assert_eq!(bench.node_of(node), *node);
+            }
+            bench.pod("web", json!({}));
+            bench.cycle();
+            bench.extender_says(0, scores.clone());
+            seen.push(bench.node_of("web"));
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, want, "after {before:?}");
     }
-    seen.sort_unstable();
-    seen.dedup();
-    assert_eq!(seen, want);
 }
 
 #[test]
@@ -344,258 +357,4 @@ fn a_promised_node_is_tried_first() {
         bench.extender_says(0, json!({"NodeNames": ["a"]}));
         assert_eq!(bench.said.last().unwrap(), "call pods/web/binding");
     }
-}
-
-#[test]
-fn objects_wait_for_the_attempt() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("web", json!({}));
-    bench.cycle();
-    bench.apply(Event::Gone(Name::Node(Str::new("a"))));
-    bench.node("c", "2");
-    bench.pod("next", json!({}));
-    assert_eq!(bench.cycle(), Cycled::Waiting);
-    let nodes = |bench: &Bench| -> Vec<String> {
-        bench.engine.world().node_infos().map(|node| node.name().to_owned()).collect()
-    };
-    assert_eq!(nodes(&bench), ["a", "b"]);
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    let mut after = nodes(&bench);
-    after.sort_unstable();
-    assert_eq!(after, ["b", "c"]);
-    bench.check(&expect![[r#"
-        0 filter web: a b
-        call pods/web/binding
-        1 active, 0 backing off, 0 unschedulable, 1 assumed, 0 on a"#]]);
-    assert_eq!(bench.cycle(), Cycled::Ran);
-    bench.check(&expect![[r#"
-        0 filter next: c b
-        0 active, 0 backing off, 0 unschedulable, 1 assumed, 0 on a"#]]);
-}
-
-#[test]
-fn the_pod_may_go_while_an_extender_is_asked() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("web", json!({}));
-    bench.cycle();
-    bench.apply(Event::Gone(Name::Pod("web".into())));
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    bench.answer(Err("not found"));
-    bench.check(&expect![[r#"
-        0 filter web: a b
-        call pods/web/binding
-        FailedScheduling web: running Bind plugin "DefaultBinder": not found
-        0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
-    // The same when it is turned down.
-    bench.pod("web", json!({}));
-    bench.cycle();
-    bench.apply(Event::Gone(Name::Pod("web".into())));
-    bench.extender_says(0, json!({}));
-    bench.check(&expect![[r#"
-        0 filter web: a b
-        FailedScheduling web: 0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
-        0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
-    assert_eq!(bench.cycle(), Cycled::Idle);
-}
-
-#[test]
-fn an_answer_that_never_comes_fails_the_attempt() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("web", json!({}));
-    bench.cycle();
-    bench.pass(9);
-    assert_eq!(bench.cycle(), Cycled::Waiting);
-    assert_eq!(bench.engine.deadline(), Some(Mono(20 * SECOND)));
-    bench.pass(1);
-    bench.check(&expect![[r#"
-        0 filter web: a b
-        FailedScheduling web: no answer came from the extender
-        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:30Z","message":"no answer came from the extender","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
-        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
-    // And when it comes after all, nobody waits for it.
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    bench.check(&expect!["0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
-}
-
-#[test]
-fn a_binding_that_fails_meanwhile_ends_afterwards() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("first", json!({}));
-    bench.cycle();
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    bench.pod("second", json!({}));
-    bench.cycle();
-    bench.answer(Err("the server is busy"));
-    bench.check(&expect![[r#"
-        0 filter first: a b
-        call pods/first/binding
-        0 filter second: a b
-        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    bench.check(&expect![[r#"
-        call pods/second/binding
-        FailedScheduling first: running Bind plugin "DefaultBinder": the server is busy
-        call pods/first/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"running Bind plugin \"DefaultBinder\": the server is busy","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
-        0 active, 1 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
-}
-
-#[test]
-fn objects_are_kept_back_at_the_bound() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("web", json!({}));
-    bench.cycle();
-    assert!(bench.engine.hears_objects());
-    for _ in 0..16 << 10 {
-        bench.apply(Event::Gone(Name::Pod("nobody".into())));
-    }
-    assert!(!bench.engine.hears_objects());
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    assert!(bench.engine.hears_objects());
-}
-
-#[test]
-fn of_what_a_service_publishes_meanwhile_the_last_is_kept() {
-    let mut bench = Bench::asking(filtering());
-    bench.pod("web", json!({}));
-    bench.cycle();
-    for nth in 0..=16 << 10 {
-        let (plugin, value) = ("Nobody".into(), json!(nth));
-        bench.apply(Event::Published { plugin, value, good_for: Duration::from_secs(60) });
-    }
-    assert!(bench.engine.hears_objects());
-    bench.said.clear();
-    bench.extender_says(0, json!({"NodeNames": ["a"]}));
-    bench.check(&expect![[r#"
-        call pods/web/binding
-        no plugin "Nobody" takes what is published to it
-        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
-}
-
-/// A node full of pods without priority, and an important pod; what extenders say about it.
-fn preempting(extenders: Value) -> Bench {
-    let mut bench = Bench::asking(extenders);
-    for (pod, node) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
-        bench.set_pod(pod, json!({}), json!({"nodeName": node}), json!({}));
-    }
-    bench.set_pod("vip", json!({}), json!({"priority": 10}), json!({}));
-    bench.cycle();
-    bench
-}
-
-#[test]
-fn extenders_have_a_say_in_preemption() {
-    let config = json!([extender(json!({"preemptVerb": "x"}))]);
-    let says = |answer: Value, want: Expect| {
-        let mut bench = preempting(config.clone());
-        bench.extender_says(0, answer);
-        bench.check(&want);
-    };
-    says(
-        json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "b2"}]}}}),
-        expect![[r#"
-            0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-            call pods/b2/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"default-scheduler: preempting to accommodate a higher priority pod","observedGeneration":1,"reason":"PreemptionByScheduler","status":"True","type":"DisruptionTarget"}]}
-            FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu.
-            call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}],"nominatedNodeName":"b"}
-            0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
-    );
-    says(
-        json!({"NodeNameToMetaVictims": {}}),
-        expect![[r#"
-        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: no candidate node for preemption
-        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: no candidate node for preemption","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
-        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
-    );
-    says(
-        json!({"NodeNameToMetaVictims": {"b": {}}}),
-        expect![[r#"
-        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: expected at least one victim pod on node "b"
-        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: expected at least one victim pod on node \"b\"","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
-        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
-    );
-    says(
-        json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "a1"}]}}}),
-        expect![[r#"
-        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: extender: http://e claims to preempt pod (UID: &{a1}) on node: b, but the pod is not found on that node
-        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: extender: http://e claims to preempt pod (UID: &{a1}) on node: b, but the pod is not found on that node","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
-        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
-    );
-    says(
-        json!("EOF"),
-        expect![[r#"
-        0 preempt vip: {"a":{"Pods":[{"UID":"a2"}],"NumPDBViolations":0},"b":{"Pods":[{"UID":"b2"}],"NumPDBViolations":0}}
-        FailedScheduling vip: 0/2 nodes are available: 2 Insufficient cpu. preemption: EOF
-        call pods/vip/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/2 nodes are available: 2 Insufficient cpu. preemption: EOF","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}
-        0 active, 0 backing off, 1 unschedulable, 0 assumed, 4 on a"#]],
-    );
-    let ignorable = json!([extender(json!({"preemptVerb": "x", "ignorable": true}))]);
-    let mut bench = preempting(ignorable);
-    bench.extender_says(0, json!("EOF"));
-    assert_eq!(bench.calls.len(), 2, "{:?}", bench.said);
-}
-
-#[test]
-fn an_extender_binds() {
-    let check = |ignorable: bool, answer: Value, want: Expect| {
-        let config = json!([extender(json!({"bindVerb": "b", "ignorable": ignorable}))]);
-        let mut bench = Bench::extended(Options::default(), config);
-        bench.pod("web", json!({}));
-        bench.cycle();
-        bench.extender_says(0, answer);
-        bench.check(&want);
-    };
-    check(
-        false,
-        json!({}),
-        expect![[r#"
-        0 bind web: a
-        Scheduled web: Successfully assigned default/web to a
-        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]],
-    );
-    check(
-        false,
-        json!({"Error": "no such pod"}),
-        expect![[r#"
-        0 bind web: a
-        FailedScheduling web: no such pod
-        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"no such pod","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
-        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
-    );
-    check(
-        false,
-        json!("EOF"),
-        expect![[r#"
-        0 bind web: a
-        FailedScheduling web: EOF
-        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"EOF","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
-        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]],
-    );
-    check(
-        true,
-        json!("EOF"),
-        expect![[r#"
-        0 bind web: a
-        call pods/web/binding
-        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]],
-    );
-}
-
-#[test]
-fn a_binder_that_never_answers() {
-    let config = json!([extender(json!({"bindVerb": "b", "httpTimeout": "1s"}))]);
-    let mut bench = Bench::extended(Options::default(), config);
-    bench.pod("web", json!({}));
-    bench.cycle();
-    bench.pass(6);
-    bench.check(&expect![[r#"
-        0 bind web: a
-        FailedScheduling web: no answer came from the extender
-        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:26Z","message":"no answer came from the extender","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
-        0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
-    bench.extender_says(0, json!({}));
-    bench.check(&expect!["0 active, 1 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
 }
