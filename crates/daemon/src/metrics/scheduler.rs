@@ -1,10 +1,10 @@
 //! What the scheduler counts. From upstream's `pkg/scheduler/metrics`, 1.36.
 
+mod table;
+
 use prometheus::{Error, Histogram};
 
-use super::family::{
-    ALPHA, BETA, Counters, Families, Gauges, Histograms, STABLE, Total, def, exponential,
-};
+use super::family::{Counters, Families, Gauges, Histograms, Total, exponential};
 use super::labels::{ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue};
 
 /// Attempts above this are counted together.
@@ -51,284 +51,87 @@ pub struct SchedulerMetrics {
     volume_stage_errors: Counters<1>,
 }
 
+/// Where metrics are made: those of gates that are off are not shown.
+struct Gated<'a, F> {
+    shown: &'a mut Families,
+    hidden: Families,
+    is_on: F,
+}
+
+impl<F: Fn(&str) -> bool> Gated<'_, F> {
+    fn gate(&mut self, gate: &str) -> &mut Families {
+        if (self.is_on)(gate) { self.shown } else { &mut self.hidden }
+    }
+}
+
 impl SchedulerMetrics {
-    /// Metrics of gates that are off are made and not shown.
-    #[expect(clippy::too_many_lines, reason = "one table: a metric, its help, its labels")]
     pub(super) fn new(
         families: &mut Families,
         is_on: impl Fn(&str) -> bool,
     ) -> Result<Self, Error> {
-        let mut hidden = families.sibling();
+        let mut to = Gated { hidden: families.sibling(), shown: families, is_on };
         let long = || exponential(0.001, 2.0, 15);
         let short = || exponential(0.0001, 2.0, 12);
         let fine = || exponential(0.00001, 1.5, 20);
         let tiny = || exponential(0.00001, 2.0, 12);
-        let schedule_attempts = families.counters(def("scheduler_schedule_attempts_total", "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, while 'error' means an internal scheduler problem.", STABLE, ["result", "profile"]))?;
-        let attempt_duration = families.histograms(
-            def(
-                "scheduler_scheduling_attempt_duration_seconds",
-                "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
-                STABLE,
-                ["result", "profile"],
-            ),
-            long(),
-        )?;
-        let algorithm_duration = families.histogram(
-            def(
-                "scheduler_scheduling_algorithm_duration_seconds",
-                "Scheduling algorithm latency in seconds",
-                ALPHA,
-                [],
-            ),
-            long(),
-        )?;
-        let event_duration = families.histograms(
-            def(
-                "scheduler_event_handling_duration_seconds",
-                "Event handling latency in seconds.",
-                ALPHA,
-                ["event"],
-            ),
-            short(),
-        )?;
-        let preemption_victims = families.histogram(
-            def(
-                "scheduler_preemption_victims",
-                "Number of selected preemption victims",
-                STABLE,
-                [],
-            ),
-            exponential(1.0, 2.0, 7),
-        )?;
-        let preemption_attempts = families.total(def(
-            "scheduler_preemption_attempts_total",
-            "Total preemption attempts in the cluster till now",
-            STABLE,
-            [],
-        ))?;
-        let pending = families.gauges(def("scheduler_pending_pods", "Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never attempted to schedule because they are gated.", STABLE, ["queue"]))?;
-        let inflight = families.gauges(def(
-            "scheduler_inflight_events",
-            "Number of events currently tracked in the scheduling queue.",
-            ALPHA,
-            ["event"],
-        ))?;
-        let goroutines = families.gauges(def(
-            "scheduler_goroutines",
-            "Number of running goroutines split by the work they do such as binding.",
-            BETA,
-            ["operation"],
-        ))?;
-        let batch_attempts = families.counters(def(
-            "scheduler_batch_attempts_total",
-            "Counts of results when we attempt to use batching.",
-            ALPHA,
-            ["profile", "result"],
-        ))?;
-        let batch_flushes = families.counters(def(
-            "scheduler_batch_cache_flushed_total",
-            "Counts of cache flushes by reason.",
-            ALPHA,
-            ["profile", "reason"],
-        ))?;
-        let sli_duration = families.histograms(def("scheduler_pod_scheduling_sli_duration_seconds", "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might involve multiple scheduling attempts.", BETA, ["attempts"]), exponential(0.01, 2.0, 20))?;
-        let scheduling_attempts = families.histogram(
-            def(
-                "scheduler_pod_scheduling_attempts",
-                "Number of attempts to successfully schedule a pod.",
-                STABLE,
-                [],
-            ),
-            exponential(1.0, 2.0, 5),
-        )?;
-        let scheduled_after_flush = families.total(def("scheduler_pod_scheduled_after_flush_total", "Number of pods that were successfully scheduled after being flushed from unschedulablePods due to timeout. This metric helps detect potential queueing hint misconfigurations or event handling issues.", ALPHA, []))?;
-        let extension_point_duration = families.histograms(
-            def(
-                "scheduler_framework_extension_point_duration_seconds",
-                "Latency for running all plugins of a specific extension point.",
-                STABLE,
-                ["extension_point", "status", "profile"],
-            ),
-            short(),
-        )?;
-        let plugin_duration = families.histograms(
-            def(
-                "scheduler_plugin_execution_duration_seconds",
-                "Duration for running a plugin at a specific extension point.",
-                ALPHA,
-                ["plugin", "extension_point", "status"],
-            ),
-            fine(),
-        )?;
-        let hint_duration = families.histograms(
-            def(
-                "scheduler_queueing_hint_execution_duration_seconds",
-                "Duration for running a queueing hint function of a plugin.",
-                ALPHA,
-                ["plugin", "event", "hint"],
-            ),
-            fine(),
-        )?;
-        let queue_incoming = families.counters(def(
-            "scheduler_queue_incoming_pods_total",
-            "Number of pods added to scheduling queues by event and queue type.",
-            STABLE,
-            ["queue", "event"],
-        ))?;
-        let permit_wait = families.histograms(
-            def(
-                "scheduler_permit_wait_duration_seconds",
-                "Duration of waiting on permit.",
-                BETA,
-                ["result"],
-            ),
-            long(),
-        )?;
-        let cache_size = families.gauges(def(
-            "scheduler_cache_size",
-            "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
-            ALPHA,
-            ["type"],
-        ))?;
-        let unschedulable = families.gauges(def("scheduler_unschedulable_pods", "The number of unschedulable pods broken down by plugin name. A pod will increment the gauge for all plugins that caused it to not schedule and so this metric have meaning only when broken down by plugin.", BETA, ["plugin", "profile"]))?;
-        let plugin_evaluations = families.counters(def("scheduler_plugin_evaluation_total", "Number of attempts to schedule pods by each plugin and the extension point (available only in PreFilter, Filter, PreScore, and Score).", BETA, ["plugin", "extension_point", "profile"]))?;
-        let node_hint_duration = families.histograms(
-            def(
-                "scheduler_get_node_hint_duration_seconds",
-                "Latency for getting a node hint.",
-                ALPHA,
-                ["hinted", "profile"],
-            ),
-            tiny(),
-        )?;
-        let store_results_duration = families.histograms(
-            def(
-                "scheduler_store_schedule_results_duration_seconds",
-                "Latency for getting a no.",
-                ALPHA,
-                ["profile"],
-            ),
-            tiny(),
-        )?;
-        let binder_cache_requests = families.counters(def(
-            "scheduler_volume_binder_cache_requests_total",
-            "Total number for request volume binding cache",
-            ALPHA,
-            ["operation"],
-        ))?;
-        let volume_stage_errors = families.counters(def(
-            "scheduler_volume_scheduling_stage_error_total",
-            "Volume scheduling stage error count",
-            ALPHA,
-            ["operation"],
-        ))?;
-
-        let on = if is_on("SchedulerAsyncPreemption") { &mut *families } else { &mut hidden };
-        let preemption_duration = on.histograms(
-            def(
-                "scheduler_preemption_goroutines_duration_seconds",
-                "Duration in seconds for running goroutines for the preemption.",
-                ALPHA,
-                ["result"],
-            ),
-            exponential(0.01, 2.0, 20),
-        )?;
-        let preemption_executions = on.counters(def(
-            "scheduler_preemption_goroutines_execution_total",
-            "Number of preemption goroutines executed.",
-            ALPHA,
-            ["result"],
-        ))?;
-        let on = if is_on("SchedulerAsyncAPICalls") { &mut *families } else { &mut hidden };
-        let api_calls = on.counters(def(
-            "scheduler_async_api_call_execution_total",
-            "Total number of API calls executed by the async dispatcher.",
-            ALPHA,
-            ["call_type", "result"],
-        ))?;
-        let api_call_duration = on.histograms(
-            def(
-                "scheduler_async_api_call_execution_duration_seconds",
-                "Duration in seconds for executing API call in the async dispatcher.",
-                ALPHA,
-                ["call_type", "result"],
-            ),
-            long(),
-        )?;
-        let api_calls_pending = on.gauges(def(
-            "scheduler_pending_async_api_calls",
-            "Number of API calls currently pending in the async queue.",
-            ALPHA,
-            ["call_type"],
-        ))?;
-        let on = if is_on("DRAExtendedResource") { &mut *families } else { &mut hidden };
-        let claim_creates = on.counters(def(
-            "scheduler_resourceclaim_creates_total",
-            "Number of ResourceClaims creation requests within scheduler",
-            ALPHA,
-            ["status"],
-        ))?;
-        let on = if is_on("DRADeviceBindingConditions") { &mut *families } else { &mut hidden };
-        let binding_condition_allocations = on.counters(def("scheduler_dra_bindingconditions_allocations_total", "Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt", ALPHA, ["profile", "driver", "status"]))?;
-        let binding_condition_wait = on.histograms(def("scheduler_dra_bindingconditions_wait_duration_seconds", "Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.", ALPHA, ["profile", "driver", "status"]), exponential(0.1, 2.0, 14))?;
-        let on = if is_on("GenericWorkload") { &mut *families } else { &mut hidden };
-        let group_attempts = on.counters(def("scheduler_podgroup_schedule_attempts_total", "Number of attempts to schedule pod group, by the result. 'unschedulable' means a pod group could not be scheduled, while 'error' means an internal scheduler problem.", ALPHA, ["result", "profile"]))?;
-        let group_attempt_duration = on.histograms(
-            def(
-                "scheduler_podgroup_scheduling_attempt_duration_seconds",
-                "Pod group scheduling attempt latency in seconds (scheduling algorithm + binding)",
-                ALPHA,
-                ["result", "profile"],
-            ),
-            long(),
-        )?;
-        let group_algorithm_duration = on.histogram(
-            def(
-                "scheduler_podgroup_scheduling_algorithm_duration_seconds",
-                "Pod group scheduling algorithm latency in seconds",
-                ALPHA,
-                [],
-            ),
-            long(),
-        )?;
+        let wide = || exponential(0.01, 2.0, 20);
+        let counts = |n| exponential(1.0, 2.0, n);
         Ok(SchedulerMetrics {
-            schedule_attempts,
-            attempt_duration,
-            algorithm_duration,
-            sli_duration,
-            scheduling_attempts,
-            scheduled_after_flush,
-            extension_point_duration,
-            plugin_duration,
-            plugin_evaluations,
-            queue_incoming,
-            pending,
-            unschedulable,
-            event_duration,
-            hint_duration,
-            inflight,
-            permit_wait,
-            goroutines,
-            cache_size,
-            preemption_attempts,
-            preemption_victims,
-            preemption_duration,
-            preemption_executions,
-            batch_attempts,
-            batch_flushes,
-            node_hint_duration,
-            store_results_duration,
-            api_calls,
-            api_call_duration,
-            api_calls_pending,
-            claim_creates,
-            binding_condition_allocations,
-            binding_condition_wait,
-            group_attempts,
-            group_attempt_duration,
-            group_algorithm_duration,
-            binder_cache_requests,
-            volume_stage_errors,
+            schedule_attempts: to.shown.counters(table::SCHEDULE_ATTEMPTS)?,
+            attempt_duration: to.shown.histograms(table::ATTEMPT_DURATION, long())?,
+            algorithm_duration: to.shown.histogram(table::ALGORITHM_DURATION, long())?,
+            sli_duration: to.shown.histograms(table::SLI_DURATION, wide())?,
+            scheduling_attempts: to.shown.histogram(table::SCHEDULING_ATTEMPTS, counts(5))?,
+            scheduled_after_flush: to.shown.total(table::SCHEDULED_AFTER_FLUSH)?,
+            extension_point_duration: to
+                .shown
+                .histograms(table::EXTENSION_POINT_DURATION, short())?,
+            plugin_duration: to.shown.histograms(table::PLUGIN_DURATION, fine())?,
+            plugin_evaluations: to.shown.counters(table::PLUGIN_EVALUATIONS)?,
+            queue_incoming: to.shown.counters(table::QUEUE_INCOMING)?,
+            pending: to.shown.gauges(table::PENDING)?,
+            unschedulable: to.shown.gauges(table::UNSCHEDULABLE)?,
+            event_duration: to.shown.histograms(table::EVENT_DURATION, short())?,
+            hint_duration: to.shown.histograms(table::HINT_DURATION, fine())?,
+            inflight: to.shown.gauges(table::INFLIGHT)?,
+            permit_wait: to.shown.histograms(table::PERMIT_WAIT, long())?,
+            goroutines: to.shown.gauges(table::GOROUTINES)?,
+            cache_size: to.shown.gauges(table::CACHE_SIZE)?,
+            preemption_attempts: to.shown.total(table::PREEMPTION_ATTEMPTS)?,
+            preemption_victims: to.shown.histogram(table::PREEMPTION_VICTIMS, counts(7))?,
+            preemption_duration: to
+                .gate("SchedulerAsyncPreemption")
+                .histograms(table::PREEMPTION_DURATION, wide())?,
+            preemption_executions: to
+                .gate("SchedulerAsyncPreemption")
+                .counters(table::PREEMPTION_EXECUTIONS)?,
+            batch_attempts: to.shown.counters(table::BATCH_ATTEMPTS)?,
+            batch_flushes: to.shown.counters(table::BATCH_FLUSHES)?,
+            node_hint_duration: to.shown.histograms(table::NODE_HINT_DURATION, tiny())?,
+            store_results_duration: to.shown.histograms(table::STORE_RESULTS_DURATION, tiny())?,
+            api_calls: to.gate("SchedulerAsyncAPICalls").counters(table::API_CALLS)?,
+            api_call_duration: to
+                .gate("SchedulerAsyncAPICalls")
+                .histograms(table::API_CALL_DURATION, long())?,
+            api_calls_pending: to
+                .gate("SchedulerAsyncAPICalls")
+                .gauges(table::API_CALLS_PENDING)?,
+            claim_creates: to.gate("DRAExtendedResource").counters(table::CLAIM_CREATES)?,
+            binding_condition_allocations: to
+                .gate("DRADeviceBindingConditions")
+                .counters(table::BINDING_CONDITION_ALLOCATIONS)?,
+            binding_condition_wait: to
+                .gate("DRADeviceBindingConditions")
+                .histograms(table::BINDING_CONDITION_WAIT, exponential(0.1, 2.0, 14))?,
+            group_attempts: to.gate("GenericWorkload").counters(table::GROUP_ATTEMPTS)?,
+            group_attempt_duration: to
+                .gate("GenericWorkload")
+                .histograms(table::GROUP_ATTEMPT_DURATION, long())?,
+            group_algorithm_duration: to
+                .gate("GenericWorkload")
+                .histogram(table::GROUP_ALGORITHM_DURATION, long())?,
+            binder_cache_requests: to.shown.counters(table::BINDER_CACHE_REQUESTS)?,
+            volume_stage_errors: to.shown.counters(table::VOLUME_STAGE_ERRORS)?,
         })
     }
 

@@ -331,22 +331,16 @@ impl FrontProxy {
 
 /// A key with `%2f` for `/`; as it stands if that is not well-formed.
 fn unescaped(key: &str) -> String {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let Some(byte) = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) else {
-            return key.to_owned();
-        };
-        bytes.push(byte);
-        rest = &after[2..];
+    let is_escape = |after: &str| {
+        after.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !key.split('%').skip(1).all(is_escape) {
+        return key.to_owned();
     }
-    String::from_utf8(bytes).unwrap_or_else(|_| key.to_owned())
+    match percent_encoding::percent_decode_str(key).decode_utf8() {
+        Ok(decoded) => decoded.into_owned(),
+        Err(_) => key.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -355,9 +349,13 @@ mod tests {
 
     #[test]
     fn keys_of_extra_headers() {
-        for (key, want) in
-            [("a", "a"), ("example.com%2fx", "example.com/x"), ("50%", "50%"), ("%zz", "%zz")]
-        {
+        for (key, want) in [
+            ("a", "a"),
+            ("example.com%2fx", "example.com/x"),
+            ("50%", "50%"),
+            ("%zz", "%zz"),
+            ("%2f%", "%2f%"),
+        ] {
             assert_eq!(unescaped(key), want);
         }
     }
