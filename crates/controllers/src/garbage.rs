@@ -378,20 +378,6 @@ mod tests {
         assert_eq!(d.metadata.owner_references.unwrap().len(), 1);
     }
 
-    /// A definition of Foos, which are in namespaces, or of Bars, which are not.
-    fn define(bench: &mut Bench, kind: &str, plural: &str, scope: &str) {
-        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let definition = json!({"metadata": {"name": format!("{plural}.example.com")},
-            "spec": {"group": "example.com", "scope": scope,
-                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
-                "versions": [{"name": "v1", "served": true, "storage": true,
-                    "schema": {"openAPIV3Schema": schema}}]}});
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let (status, made) = bench.http("POST", path, &definition);
-        assert_eq!(status, 201, "{made}");
-        bench.settle();
-    }
-
     const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
 
     fn foos(bench: &Bench) -> Vec<String> {
@@ -404,7 +390,8 @@ mod tests {
     fn custom_family() -> Bench {
         let mut bench = bench(vec![Box::<Garbage>::default()]);
         bench.settle();
-        define(&mut bench, "Foo", "foos", "Namespaced");
+        bench.define("Foo", "foos", "Namespaced");
+        bench.settle();
         let foo = |bench: &mut Bench, name: &str, owners: Value| {
             let meta = json!({"name": name, "namespace": "default", "ownerReferences": owners});
             let made = bench.create(json!({"apiVersion": "example.com/v1", "kind": "Foo",
@@ -488,7 +475,8 @@ mod tests {
         child(&mut bench, "d", &[("example.com/v1", "Foo", "x", "1")]);
         bench.wait(100);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c", "d"]);
-        define(&mut bench, "Foo", "foos", "Namespaced");
+        bench.define("Foo", "foos", "Namespaced");
+        bench.settle();
         bench.wait(31);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
     }
@@ -497,7 +485,8 @@ mod tests {
     #[test]
     fn an_owner_in_no_namespace_has_none_in_one() {
         let mut bench = family();
-        define(&mut bench, "Bar", "bars", "Cluster");
+        bench.define("Bar", "bars", "Cluster");
+        bench.settle();
         let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "1"});
         bench.create(json!({"apiVersion": "example.com/v1", "kind": "Bar",
             "metadata": {"name": "bar", "ownerReferences": [owner]}}));

@@ -83,7 +83,11 @@ impl Controller for Namespaces {
         let left = Content::of(&key.name, cache);
         let mut outcome = match left.counts.is_empty() {
             true => sweep.go_on(&key.name, cache),
-            false => Outcome { requests: left.delete(&key.name), again: Some(AGAIN) },
+            false => {
+                let mut requests = left.delete(&key.name);
+                requests.extend(sweep.events(&key.name));
+                Outcome { requests, again: Some(AGAIN) }
+            }
         };
         let is_empty = left.counts.is_empty() && outcome.requests.is_empty();
         let status = left.status(&sweep.failures, namespace.status.as_ref(), now);
@@ -130,6 +134,14 @@ impl Controller for Namespaces {
 }
 
 impl Sweep {
+    /// Takes the events away at once, whatever else stays: the cache never shows them.
+    fn events(&self, namespace: &str) -> Option<Request> {
+        (!self.empty.contains(&Kind::Event)).then(|| Request::DeleteCollection {
+            kind: Kind::Event,
+            namespace: namespace.to_owned(),
+        })
+    }
+
     /// Asks for all kinds that are not known to be empty; the cache shows nothing of them. No requests: there is nothing left.
     fn go_on(&self, namespace: &str, cache: &Cache) -> Outcome {
         let namespaced = cache.served().kinds().filter(|kind| kind.info().is_namespaced);
@@ -345,17 +357,6 @@ mod tests {
         assert!(bench.get::<Namespace>("", "x").is_none());
     }
 
-    /// Foos, which no controller knows by name.
-    fn define_foos(bench: &mut Bench) {
-        let definition = json!({"metadata": {"name": "foos.example.com"},
-            "spec": {"group": "example.com", "scope": "Namespaced",
-                "names": {"kind": "Foo", "plural": "foos", "singular": "foo"},
-                "versions": [{"name": "v1", "served": true, "storage": true,
-                    "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        assert_eq!(bench.http("POST", path, &definition).0, 201);
-    }
-
     const FOO: &str = "/apis/example.com/v1/namespaces/x/foos/f";
 
     fn create_foo(bench: &mut Bench, finalizers: &[&str]) {
@@ -368,8 +369,8 @@ mod tests {
     #[test]
     fn custom_objects_are_content() {
         let mut bench = start();
-        // Made while it runs.
-        define_foos(&mut bench);
+        // No controller knows the kind by name, and it is made while they run.
+        bench.define("Foo", "foos", "Namespaced");
         create_foo(&mut bench, &["example.com/wait"]);
         delete(&mut bench);
         let status = bench.get::<Namespace>("", "x").unwrap().status.unwrap();
@@ -390,7 +391,7 @@ mod tests {
     #[test]
     fn what_is_not_watched_is_asked_for() {
         let mut bench = start();
-        define_foos(&mut bench);
+        bench.define("Foo", "foos", "Namespaced");
         create_foo(&mut bench, &[]);
         bench.blind = Some("/apis/example.com/");
         delete(&mut bench);
@@ -423,7 +424,7 @@ mod tests {
             })
         };
         let mut bench = start().with_faults(refuse);
-        define_foos(&mut bench);
+        bench.define("Foo", "foos", "Namespaced");
         delete(&mut bench);
         let told = |bench: &Bench| {
             let status = bench.get::<Namespace>("", "x")?.status?;

@@ -89,6 +89,20 @@ impl Bench {
         self.apply(&Request::Delete { key, options: Default::default() });
     }
 
+    /// A definition of `example.com`, whose objects may have anything in them.
+    #[track_caller]
+    pub(crate) fn define(&mut self, kind: &str, plural: &str, scope: &str) {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({"metadata": {"name": format!("{plural}.example.com")},
+            "spec": {"group": "example.com", "scope": scope,
+                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": schema}}]}});
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let (status, made) = self.http("POST", path, &definition);
+        assert_eq!(status, 201, "{made}");
+    }
+
     /// Names of all objects of a kind.
     pub(crate) fn names<K: Typed>(&self) -> Vec<String> {
         self.list::<K>().iter().map(|one| one.metadata().name.clone().unwrap()).collect()

@@ -411,8 +411,10 @@ fn keep_volume(volume: &PersistentVolume, cache: &Cache, writes: &mut Writes) {
         return writes.update_status(&changed);
     }
     let is_made = annotation(&volume.metadata, PROVISIONED_BY).is_some();
+    // Folders below /tmp are the only volumes of people that upstream's controller itself deletes.
+    let is_folder = spec.host_path.as_ref().is_some_and(|it| it.path.starts_with("/tmp/"));
     if phase == "Released"
-        && is_made
+        && (is_made || is_folder)
         && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete")
     {
         writes.delete(volume);

@@ -208,17 +208,10 @@ impl Life<'_> {
 
     /// It runs and goes on running: repairs what somebody else has told of it.
     fn keep(&self, started: Timestamp, since: Timestamp, n_restarts: i32, end: Timestamp) -> Step {
-        let is = |kind: &str| {
-            self.status
-                .conditions
-                .iter()
-                .flatten()
-                .any(|it| it.type_ == kind && it.status == "True")
-        };
         let is_current = self.status.observed_generation >= self.pod.metadata.generation;
         let is_right = self.status.phase.as_deref() == Some("Running")
-            && is("ContainersReady")
-            && is("Ready") == self.passes_gates();
+            && self.has("ContainersReady")
+            && self.has("Ready") == self.passes_gates();
         if is_right && is_current {
             return self.wait(started, end);
         }
@@ -295,15 +288,14 @@ impl Life<'_> {
         if grace == 0 { Step::Rest } else { Step::Remove }
     }
 
+    /// Whether a condition is told to be true.
+    fn has(&self, condition: &str) -> bool {
+        let mut conditions = self.status.conditions.iter().flatten();
+        conditions.any(|it| it.type_ == condition && it.status == "True")
+    }
+
     fn passes_gates(&self) -> bool {
-        let is = |kind: &str| {
-            self.status
-                .conditions
-                .iter()
-                .flatten()
-                .any(|it| it.type_ == kind && it.status == "True")
-        };
-        self.spec.readiness_gates.iter().flatten().all(|gate| is(&gate.condition_type))
+        self.spec.readiness_gates.iter().flatten().all(|gate| self.has(&gate.condition_type))
     }
 
     fn tell(&self, stage: Stage, started: Timestamp) -> Step {

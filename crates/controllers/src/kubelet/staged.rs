@@ -92,7 +92,7 @@ impl Staged {
     fn choose(&mut self, json: &Value) -> Option<usize> {
         let found = self.stages.iter().enumerate().filter(|(_, stage)| stage.selects(json));
         let found: Vec<(usize, u64)> = found.map(|(n, stage)| (n, stage.weight(json))).collect();
-        let total: u64 = found.iter().map(|(_, weight)| *weight).sum();
+        let total = found.iter().fold(0u64, |all, (_, weight)| all.saturating_add(*weight));
         match found.as_slice() {
             [] => None,
             [(only, _)] => Some(*only),

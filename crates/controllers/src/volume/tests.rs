@@ -103,6 +103,20 @@ fn a_volume_that_is_there_is_taken_and_retained() {
 }
 
 #[test]
+fn only_a_folder_below_tmp_is_deleted_with_its_claim() {
+    for (path, want) in [("/tmp/x", ""), ("/srv/x", "Released data")] {
+        let mut bench = start();
+        claim(&mut bench, "local");
+        let policy = json!({"persistentVolumeReclaimPolicy": "Delete", "hostPath": {"path": path}});
+        volume(&mut bench, "disk", policy);
+        assert_eq!(state(&bench), "Bound disk, Bound data");
+        bench.delete(Kind::PersistentVolumeClaim, "data");
+        bench.settle();
+        assert_eq!(state(&bench), want, "{path}");
+    }
+}
+
+#[test]
 fn a_volume_may_be_promised_before_its_claim_comes() {
     let mut bench = start();
     volume(&mut bench, "any", json!({"capacity": {"storage": "1Gi"}}));

@@ -6,8 +6,10 @@ use super::functions::{call, is_true, shown};
 use super::parse::{Base, Command, Node, Operand, Pipeline};
 use super::{Functions, Template};
 
-/// Templates that call themselves, texts without end and loops within loops are given up.
+/// Templates that call themselves, texts without end, loops within loops and values that double are given up. A value costs a
+/// step for each of its parts and for each 64 bytes of its texts, whenever it is copied or made.
 const DEPTH_MAX: usize = 32;
+const VALUE_DEPTH_MAX: usize = 200;
 const N_STEPS_MAX: usize = 1_000_000;
 const LEN_MAX: usize = 4 << 20;
 
@@ -41,6 +43,30 @@ enum Flow {
 }
 
 impl Run<'_> {
+    fn spend(&mut self, n_steps: usize) -> Result<(), String> {
+        self.n_steps += n_steps;
+        if self.n_steps > N_STEPS_MAX {
+            return Err(format!("more than {N_STEPS_MAX} steps"));
+        }
+        Ok(())
+    }
+
+    fn spend_on(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        if depth > VALUE_DEPTH_MAX {
+            return Err(format!("a value of more than {VALUE_DEPTH_MAX} levels"));
+        }
+        self.spend(1)?;
+        match value {
+            Value::String(text) => self.spend(text.len() / 64),
+            Value::Array(items) => items.iter().try_for_each(|it| self.spend_on(it, depth + 1)),
+            Value::Object(map) => map.iter().try_for_each(|(key, it)| {
+                self.spend(key.len() / 64)?;
+                self.spend_on(it, depth + 1)
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Variables end with the body in which they began.
     fn all(&mut self, nodes: &[Node], dot: &Value) -> Result<Flow, String> {
         let n_variables = self.variables.len();
@@ -56,10 +82,7 @@ impl Run<'_> {
     }
 
     fn node(&mut self, node: &Node, dot: &Value) -> Result<Flow, String> {
-        self.n_steps += 1;
-        if self.n_steps > N_STEPS_MAX {
-            return Err(format!("more than {N_STEPS_MAX} steps"));
-        }
+        self.spend(1)?;
         match node {
             Node::Text(text) => self.write(text)?,
             Node::Show(pipeline) => {
@@ -178,45 +201,46 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn pipeline(&self, pipeline: &Pipeline, dot: &Value) -> Result<Value, String> {
+    fn pipeline(&mut self, pipeline: &Pipeline, dot: &Value) -> Result<Value, String> {
         let mut last = None;
         for command in &pipeline.0 {
             last = Some(match command {
                 Command::Value(operand) => self.operand(operand, dot)?,
                 Command::Call(name, operands) => {
-                    let arguments: Result<Vec<Value>, String> = operands
-                        .iter()
-                        .map(|it| self.operand(it, dot))
-                        .chain(last.map(Ok))
-                        .collect();
-                    call(name, &arguments?, self.functions)?
+                    let arguments = operands.iter().map(|it| self.operand(it, dot));
+                    let mut arguments: Vec<Value> = arguments.collect::<Result<_, String>>()?;
+                    arguments.extend(last);
+                    self.call(name, &arguments)?
                 }
             });
         }
         Ok(last.unwrap_or_default())
     }
 
-    fn operand(&self, operand: &Operand, dot: &Value) -> Result<Value, String> {
-        let owned;
-        let mut value = match &operand.base {
+    fn call(&mut self, name: &str, arguments: &[Value]) -> Result<Value, String> {
+        let value = call(name, arguments, self.functions)?;
+        self.spend_on(&value, 0)?;
+        Ok(value)
+    }
+
+    fn operand(&mut self, operand: &Operand, dot: &Value) -> Result<Value, String> {
+        let made = match &operand.base {
+            Base::Pipeline(pipeline) => self.pipeline(pipeline, dot)?,
+            Base::Call(name) => self.call(name, &[])?,
+            _ => Value::Null,
+        };
+        let base = match &operand.base {
             Base::Dot => dot,
             Base::Literal(value) => value,
             Base::Variable(name) => {
                 let found = self.variables.iter().rev().find(|(it, _)| it == name);
                 &found.ok_or_else(|| format!("there is no variable ${name}"))?.1
             }
-            Base::Pipeline(pipeline) => {
-                owned = self.pipeline(pipeline, dot)?;
-                &owned
-            }
-            Base::Call(name) => {
-                owned = call(name, &[], self.functions)?;
-                &owned
-            }
+            Base::Pipeline(_) | Base::Call(_) => &made,
         };
-        for field in &operand.fields {
-            value = value.get(field).unwrap_or(&Value::Null);
-        }
-        Ok(value.clone())
+        let value = operand.fields.iter().try_fold(base, |value, name| value.get(name));
+        let value = value.cloned().unwrap_or_default();
+        self.spend_on(&value, 0)?;
+        Ok(value)
     }
 }

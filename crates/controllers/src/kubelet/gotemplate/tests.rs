@@ -100,6 +100,11 @@ fn blocks() {
         "{{ define \"t\" }}{{ if lt . 30 }}{{ template \"t\" add1 . }}{{ template \"t\" add1 . }}{{ end }}{{ end }}{{ template \"t\" 0 }}",
         "! more than 1000000 steps",
     );
+    // A value that doubles, and one that nests.
+    let doubles = "{{ $x = print $x $x }}".repeat(60);
+    check(&format!("{{{{ $x := .name }}}}{doubles}"), "! more than 1000000 steps");
+    let nests = "{{ $x = list $x }}".repeat(300);
+    check(&format!("{{{{ $x := .name }}}}{nests}"), "! a value of more than 200 levels");
 }
 
 #[test]
