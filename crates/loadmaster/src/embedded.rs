@@ -219,8 +219,7 @@ impl Embedded {
     /// When connections can no longer be accepted, or the data folder not be written.
     pub fn serve(mut self) -> Answer<()> {
         let served = self.until(terminal::end_asked());
-        self.close();
-        served
+        served.and(self.close())
     }
 
     /// Serves until something has happened.
@@ -244,11 +243,14 @@ impl Embedded {
     }
 
     /// Ends it.
-    pub fn close(self) {
+    ///
+    /// # Errors
+    ///
+    /// When the data folder does not have all of it.
+    pub fn close(self) -> Answer<()> {
         self.serving.abort();
-        if let Some(journal) = self.journal {
-            journal.close();
-        }
+        let closed = self.journal.map_or(Ok(()), Journal::close);
+        closed.map_err(|error| failed("keeping the data", &error))
     }
 }
 

@@ -181,16 +181,18 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// What ended the scheduler before.
+    /// What ended the scheduler before; that not all is in the data folder.
     pub fn stop(self) -> Answer<()> {
         let ended = self.scheduler.stop();
         drop(self.recents);
         let _ = self.stop_controllers.send(());
         let controllers = self.embedded.runtime().block_on(self.controllers);
-        self.embedded.close();
+        let closed = self.embedded.close();
         if let Err(Ok(panic)) = controllers.map_err(JoinError::try_into_panic) {
             std::panic::resume_unwind(panic);
         }
-        ended.map_err(|error| Failure::input(format_args!("the scheduler: {}", Chain(&error))))
+        ended
+            .map_err(|error| Failure::input(format_args!("the scheduler: {}", Chain(&error))))
+            .and(closed)
     }
 }

@@ -6,37 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadmaster_api::proto::Object;
-use loadmaster_client::lane::LaneLimits;
 use loadmaster_client::watch::{Change, Follow, Following, Form, follow};
-use loadmaster_client::{Cluster, ClusterOptions, Kind, Lane, Lanes, Method, Request};
+use loadmaster_client::{Kind, Lane, Lanes, Method, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::process::{Folder, until};
+use crate::process::{Folder, ask, cluster, lane, until};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-async fn cluster(kubeconfig: PathBuf, user_agent: &str) -> Cluster {
-    let options = ClusterOptions {
-        kubeconfig: Some(kubeconfig),
-        context: None,
-        master: None,
-        user_agent: user_agent.to_owned(),
-    };
-    Cluster::find(&options).await.unwrap()
-}
-
-fn lane(cluster: &Cluster) -> Lane {
-    cluster.lane("test", LaneLimits { http2_connections_max: 2, http1_connections_max: 2 })
-}
-
-/// Status and answer of a request.
-async fn ask(lane: &Lane, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let reply = lane.call(&Request::with(method, path, body)).await.unwrap();
-    (reply.status, serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
 }
 
 fn free_port() -> String {

@@ -15,10 +15,10 @@ use expect_test::expect;
 use loadmaster_apiserver::http::serve;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
-use loadmaster_client::{Cluster, ClusterOptions, Lane, Lanes, Request};
+use loadmaster_client::{Lane, Method};
 use serde_json::{Value, json};
 
-use crate::process::Folder;
+use crate::process::{Folder, ask, cluster, lane};
 
 /// What it was asked: path and body.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
@@ -101,27 +101,19 @@ async fn api_server(folder: &Folder) -> Lane {
     let text = text.to_string();
     std::fs::write(folder.path("kubeconfig"), text).unwrap();
     tokio::spawn(serve(listener, server.unwrap(), None));
-    let options = ClusterOptions {
-        kubeconfig: Some(folder.path("kubeconfig")),
-        context: None,
-        master: None,
-        user_agent: "test".to_owned(),
-    };
-    Lanes::new(&Cluster::find(&options).await.unwrap()).other
+    lane(&cluster(folder.path("kubeconfig"), "tester").await)
 }
 
 async fn create(api: &Lane, path: &str, object: Value) {
-    let request = Request::with(http::Method::POST, path, object.to_string());
-    let reply = api.call(&request).await.unwrap();
-    assert!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.body));
+    let (status, made) = ask(api, Method::POST, path, &object).await;
+    assert_eq!(status, 201, "{made}");
 }
 
 /// Waits until a pod has a node or a reason why not, and says which.
 async fn outcome(api: &Lane, pod: &str) -> String {
     for _ in 0..1_500 {
         let path = format!("/api/v1/namespaces/default/pods/{pod}");
-        let reply = api.call(&Request::get(path)).await.unwrap();
-        let pod: Value = serde_json::from_slice(&reply.body).unwrap();
+        let (_, pod) = ask(api, Method::GET, &path, &Value::Null).await;
         if let Some(node) = pod["spec"]["nodeName"].as_str() {
             return format!("on {node}");
         }

@@ -1,4 +1,4 @@
-//! Running the binary.
+//! Running the binary, and talking to the API server that it is.
 
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
 
@@ -7,6 +7,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use loadmaster_client::lane::LaneLimits;
+use loadmaster_client::{Cluster, ClusterOptions, Lane, Method, Request};
+use serde_json::Value;
+use tokio::runtime::Runtime;
 
 /// A folder for one test, removed at the end.
 pub struct Folder(PathBuf);
@@ -77,6 +82,63 @@ impl Folder {
         let _ = pipe.write_all(stdin.as_bytes());
         drop(pipe);
         describe(&child.wait_with_output().unwrap())
+    }
+}
+
+/// The cluster of a kubeconfig.
+pub async fn cluster(kubeconfig: PathBuf, user_agent: &str) -> Cluster {
+    let options = ClusterOptions {
+        kubeconfig: Some(kubeconfig),
+        context: None,
+        master: None,
+        user_agent: user_agent.to_owned(),
+    };
+    Cluster::find(&options).await.unwrap()
+}
+
+pub fn lane(cluster: &Cluster) -> Lane {
+    cluster.lane("test", LaneLimits { http2_connections_max: 2, http1_connections_max: 2 })
+}
+
+/// Status and answer of a request; null is no body.
+pub async fn ask(lane: &Lane, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let reply = lane.call(&Request::with(method, path, body)).await.unwrap();
+    (reply.status, serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
+}
+
+/// Whoever waits for each answer.
+pub struct Client {
+    lane: Lane,
+    runtime: Runtime,
+}
+
+impl Client {
+    pub fn new(kubeconfig: PathBuf) -> Client {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+        let lane = runtime.block_on(async { lane(&cluster(kubeconfig, "tester").await) });
+        Client { lane, runtime }
+    }
+
+    pub fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        self.runtime.block_on(ask(&self.lane, method, path, body))
+    }
+
+    pub fn get(&self, path: &str) -> (u16, Value) {
+        self.ask(Method::GET, path, &Value::Null)
+    }
+
+    pub fn delete(&self, path: &str) -> u16 {
+        self.ask(Method::DELETE, path, &Value::Null).0
+    }
+
+    /// Creates an object; what the API server made of it.
+    #[track_caller]
+    pub fn create(&self, path: &str, object: &Value) -> Value {
+        let (status, made) = self.ask(Method::POST, path, object);
+        assert_eq!(status, 201, "{path}: {made}");
+        made
     }
 }
 

@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use http::Method;
-use loadmaster_client::{Cluster, ClusterOptions, Lanes, Request};
 use loadmaster_engine::log::{Header, Piece, Reader, begin};
 use serde_json::{Value, json};
 
-use crate::process::{Folder, Running, until};
+use crate::process::{Client, Folder, Running, until};
 
 const N_NODES: usize = 6;
 const N_PODS: usize = 40;
@@ -19,8 +17,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// A cluster without kubelets.
 struct Api {
-    lanes: Lanes,
-    runtime: tokio::runtime::Runtime,
+    client: Client,
     _server: Running,
 }
 
@@ -29,28 +26,7 @@ impl Api {
         let server = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "server.out");
         let is_ready = |said: &str| said.starts_with("API server on https://127.0.0.1:");
         until("the API server", || is_ready(&folder.read("server.out")).then_some(()));
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.unwrap();
-        let options = ClusterOptions {
-            kubeconfig: Some(folder.path("kubeconfig")),
-            context: None,
-            master: None,
-            user_agent: "tester".to_owned(),
-        };
-        let cluster = runtime.block_on(Cluster::find(&options)).unwrap();
-        let lanes = runtime.block_on(async { Lanes::new(&cluster) });
-        Api { lanes, runtime, _server: server }
-    }
-
-    fn ask(&self, request: &Request) -> Value {
-        let reply = self.runtime.block_on(self.lanes.other.call(request)).unwrap();
-        assert!(reply.is_success(), "{}", String::from_utf8_lossy(&reply.body));
-        serde_json::from_slice(&reply.body).unwrap()
-    }
-
-    fn create(&self, path: &str, object: &Value) {
-        self.ask(&Request::with(Method::POST, path, object.to_string()));
+        Api { client: Client::new(folder.path("kubeconfig")), _server: server }
     }
 
     fn nodes(&self) {
@@ -60,7 +36,7 @@ impl Api {
                 "metadata": {"name": format!("node-{nth}"), "labels": {"zone": format!("z{}", nth % 2)}},
                 "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"}},
             });
-            self.create("/api/v1/nodes", &node);
+            self.client.create("/api/v1/nodes", &node);
         }
     }
 
@@ -75,14 +51,14 @@ impl Api {
                         "labelSelector": {"matchLabels": {"app": "a"}}}],
                 },
             });
-            self.create(PODS, &pod);
+            self.client.create(PODS, &pod);
         }
     }
 
     /// Pods with their nodes, once so many have one.
     fn bound(&self, n_bound: usize) -> BTreeMap<String, String> {
         for _ in 0..600 {
-            let list = self.ask(&Request::get(PODS));
+            let (_, list) = self.client.get(PODS);
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let pods = list["items"].as_array().unwrap().iter();
             let pods = pods.map(|pod| {

@@ -4,31 +4,9 @@
 use std::net::TcpListener;
 
 use expect_test::expect;
-use loadmaster_client::lane::LaneLimits;
-use loadmaster_client::{Cluster, ClusterOptions, Lane, Request};
 use serde_json::{Value, json};
 
-use crate::process::{Folder, Running, until};
-
-/// Creates an object; what the API server made of it.
-fn create(folder: &Folder, path: &str, object: Value) -> Value {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let options = ClusterOptions {
-            kubeconfig: Some(folder.path("kubeconfig")),
-            context: None,
-            master: None,
-            user_agent: "tester".to_owned(),
-        };
-        let cluster = Cluster::find(&options).await.unwrap();
-        let limits = LaneLimits { http2_connections_max: 1, http1_connections_max: 1 };
-        let lane: Lane = cluster.lane("test", limits);
-        let request = Request::with(loadmaster_client::Method::POST, path, object.to_string());
-        let reply = lane.call(&request).await.unwrap();
-        assert!(reply.is_success(), "{path}: {}", String::from_utf8_lossy(&reply.body));
-        serde_json::from_slice(&reply.body).unwrap()
-    })
-}
+use crate::process::{Client, Folder, Running, until};
 
 fn pod(name: &str, spec: Value) -> Value {
     let mut pod = json!({
@@ -53,41 +31,37 @@ fn stage() -> Stage {
     let folder = Folder::new();
     let api = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "api.log");
     until("the API server", || folder.read("api.log").contains("try:").then_some(()));
+    let client = Client::new(folder.path("kubeconfig"));
     for name in ["a", "b"] {
         let status = json!({"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
-        create(&folder, "/api/v1/nodes", node);
+        client.create("/api/v1/nodes", &node);
     }
     let pods = "/api/v1/namespaces/default/pods";
-    create(&folder, pods, pod("web", json!({})));
-    create(&folder, pods, pod("db", json!({"nodeSelector": {"disk": "ssd"}})));
-    create(
-        &folder,
-        pods,
-        pod("gated", json!({"schedulingGates": [{"name": "example.com/quota"}]})),
-    );
+    client.create(pods, &pod("web", json!({})));
+    client.create(pods, &pod("db", json!({"nodeSelector": {"disk": "ssd"}})));
+    let gates = json!({"schedulingGates": [{"name": "example.com/quota"}]});
+    client.create(pods, &pod("gated", gates));
     let account =
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "asker"}});
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    create(&folder, accounts, account);
+    client.create(accounts, &account);
     let rules = json!([{"nonResourceURLs": ["/explain/*"], "verbs": ["get"]}]);
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    create(
-        &folder,
+    client.create(
         &format!("{rbac}/clusterroles"),
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "ask"}, "rules": rules}),
+        &json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "ask"}, "rules": rules}),
     );
-    create(
-        &folder,
+    client.create(
         &format!("{rbac}/clusterrolebindings"),
-        json!({
+        &json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "ask"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ask"},
             "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "asker"}],
         }),
     );
     let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
-    let token = create(&folder, &format!("{accounts}/asker/token"), wanted);
+    let token = client.create(&format!("{accounts}/asker/token"), &wanted);
     std::fs::write(folder.path("token"), token["status"]["token"].as_str().unwrap()).unwrap();
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();

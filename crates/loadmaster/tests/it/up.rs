@@ -1,11 +1,9 @@
 //! `loadmaster up`.
 
 use expect_test::{Expect, expect};
-use loadmaster_client::{Cluster, ClusterOptions, Method, lane::LaneLimits};
 use serde_json::{Value, json};
 
-use crate::kubelets::ask;
-use crate::process::{Folder, until};
+use crate::process::{Client, Folder, until};
 
 const MANIFESTS: &str = "
 apiVersion: apps/v1
@@ -153,45 +151,29 @@ fn custom_objects_are_garbage_and_content_like_others() {
     let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "1", "--kubeconfig", "kubeconfig"];
     let _up = folder.start(&args, "up.log");
     until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let options = ClusterOptions {
-            kubeconfig: Some(folder.path("kubeconfig")),
-            context: None,
-            master: None,
-            user_agent: "tester".to_owned(),
-        };
-        let cluster = Cluster::find(&options).await.unwrap();
-        let limits = LaneLimits { http2_connections_max: 1, http1_connections_max: 1 };
-        let lane = cluster.lane("test", limits);
-        let made = |path: &str, object: Value| {
-            let (status, made) = ask(&lane, Method::POST, path, &object);
-            assert_eq!(status, 201, "{made}");
-            made["metadata"]["uid"].clone()
-        };
-        let delete = |path: &str| ask(&lane, Method::DELETE, path, &json!({})).0;
-        let is_gone = |path: &str| ask(&lane, Method::GET, path, &Value::Null).0 == 404;
-        made(
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            json!({"metadata": {"name": "foos.example.com"}, "spec": {
-                "group": "example.com", "scope": "Namespaced", "names": {"kind": "Foo", "plural": "foos"},
-                "versions": [{"name": "v1", "served": true, "storage": true,
-                    "schema": {"openAPIV3Schema": {"type": "object"}}}]}}),
-        );
-        made("/api/v1/namespaces", json!({"metadata": {"name": "shop"}}));
-        let foos = "/apis/example.com/v1/namespaces/shop/foos";
-        let foo = |name: &str| json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": name}});
-        let uid = made(foos, foo("top"));
-        let owner = json!({"apiVersion": "example.com/v1", "kind": "Foo", "name": "top", "uid": uid});
-        let maps = "/api/v1/namespaces/shop/configmaps";
-        made(maps, json!({"metadata": {"name": "owned", "ownerReferences": [owner]}}));
-        assert_eq!(delete(&format!("{foos}/top")), 200);
-        until("the end of what it owned", || is_gone(&format!("{maps}/owned")).then_some(()));
-        made(foos, foo("last"));
-        assert_eq!(delete("/api/v1/namespaces/shop"), 200);
-        until("the end of the namespace", || is_gone("/api/v1/namespaces/shop").then_some(()));
-        assert!(is_gone(&format!("{foos}/last")));
-    });
+    let client = Client::new(folder.path("kubeconfig"));
+    let made = |path: &str, object: Value| client.create(path, &object)["metadata"]["uid"].clone();
+    let is_gone = |path: &str| client.get(path).0 == 404;
+    made(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        json!({"metadata": {"name": "foos.example.com"}, "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"kind": "Foo", "plural": "foos"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}}),
+    );
+    made("/api/v1/namespaces", json!({"metadata": {"name": "shop"}}));
+    let foos = "/apis/example.com/v1/namespaces/shop/foos";
+    let foo = |name: &str| json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": name}});
+    let uid = made(foos, foo("top"));
+    let owner = json!({"apiVersion": "example.com/v1", "kind": "Foo", "name": "top", "uid": uid});
+    let maps = "/api/v1/namespaces/shop/configmaps";
+    made(maps, json!({"metadata": {"name": "owned", "ownerReferences": [owner]}}));
+    assert_eq!(client.delete(&format!("{foos}/top")), 200);
+    until("the end of what it owned", || is_gone(&format!("{maps}/owned")).then_some(()));
+    made(foos, foo("last"));
+    assert_eq!(client.delete("/api/v1/namespaces/shop"), 200);
+    until("the end of the namespace", || is_gone("/api/v1/namespaces/shop").then_some(()));
+    assert!(is_gone(&format!("{foos}/last")));
 }
 
 #[test]
