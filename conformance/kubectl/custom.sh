@@ -9,7 +9,9 @@ w(){ c '{"apiVersion":"example.com/v1","kind":"Crew","metadata":{"name":"bad"},"
 d(){ c '{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"bads.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"bads","kind":"Bad"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":'"$1"'}}}}]}}'; }
 m(){ t patch crew c1 --type=merge -p "$1"; }
 t create -f definitions.yaml; t wait --for=condition=Established crd --all; t wait --for=create --timeout=20s crd/crews.example.com; sleep 3
-t get crd crews.example.com; t get crd -o custom-columns=N:.metadata.name,V:.status.storedVersions,C:.status.conditions[*].reason; t get crd crews.example.com -o jsonpath='{.status}'; t get crd crews.example.com -o jsonpath='{.spec.names}{.spec.conversion}'
+t get crd crews.example.com; of(){ echo ".status.conditions[?(@.type==\"$1\")].reason"; }
+# Conditions stand in the order in which controllers were quick.
+t get crd -o custom-columns="N:.metadata.name,V:.status.storedVersions,E:$(of Established),C:$(of NamesAccepted),A:$(of KubernetesAPIApprovalPolicyConformant)"; t get crd crews.example.com -o jsonpath='{.status}'; t get crd crews.example.com -o jsonpath='{.spec.names}{.spec.conversion}'
 t api-resources --api-group=example.com; t api-resources --api-group=scheduling.x-k8s.io -o wide; t api-resources --categories=teams;
 t explain podgroup; t explain pg.spec; t explain pg.spec.minMember; t explain crew.spec --recursive; t explain crew.spec.port
 c '{"apiVersion":"scheduling.x-k8s.io/v1alpha1","kind":"PodGroup","metadata":{"name":"g1"},"spec":{"minMember":3,"minResources":{"cpu":"3","memory":1024}},"status":{"phase":"Running"}}'

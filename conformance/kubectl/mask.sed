@@ -13,3 +13,5 @@ s/3[0-2][0-9]{3}\b/NP/g
 s/eyJ[A-Za-z0-9_.-]+/TOKEN/g
 s/"resourceVersion": "[0-9]+"/"resourceVersion": "RV"/g
 s/(Resource Version: +)[0-9]+/\1RV/
+s/resourceVersion:[0-9]+/resourceVersion:RV/g
+s#https://127\.0\.0\.1:[0-9]+#SERVER#g

@@ -33,6 +33,7 @@ mod scheduler;
 
 mod api;
 mod credentials;
+mod embedded;
 mod folder;
 mod grants;
 mod manifest;

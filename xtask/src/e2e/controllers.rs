@@ -9,9 +9,8 @@ mod summary;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Parser;
 use loadmaster_client::{Cluster, ClusterOptions};
 use loadmaster_controllers::manager;
@@ -20,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::control_plane::{ControlPlane, Options, free_port};
+use super::embedded;
 use super::folder::Folder;
 use super::process::Process;
 use super::programs::{self, Program};
@@ -29,7 +29,7 @@ const N_NODES: usize = 3;
 /// The small controllers beside kube-controller-manager.
 #[derive(Parser)]
 pub struct Args {
-    /// The program with the embedded API server; without it only the real one is tried.
+    /// Loadmaster's binary; that of the release profile when not given.
     #[arg(long, value_name = "FILE")]
     loadmaster: Option<PathBuf>,
     /// Print what each step came to.
@@ -55,6 +55,7 @@ type Story = Vec<(&'static str, BTreeSet<String>)>;
 pub async fn run(args: &Args) -> Result<bool> {
     use Program::{Etcd, KubeApiserver, KubeControllerManager, KubeScheduler, Kubectl};
     programs::build(&[Etcd, KubeApiserver, KubeControllerManager, KubeScheduler, Kubectl])?;
+    let loadmaster = programs::loadmaster(args.loadmaster.as_deref())?;
     let want = play(Setup::Reference).await.context("with kube-controller-manager")?;
     if args.verbose {
         for (step, lines) in &want {
@@ -63,9 +64,7 @@ pub async fn run(args: &Args) -> Result<bool> {
         }
     }
     let mut n_differences = 0;
-    let mut setups = vec![Setup::Real];
-    setups.extend(args.loadmaster.as_deref().map(Setup::Embedded));
-    for setup in setups {
+    for setup in [Setup::Real, Setup::Embedded(&loadmaster)] {
         let found = play(setup).await.with_context(|| format!("{setup:?}"))?;
         let n_lines: usize = found.iter().map(|(_, lines)| lines.len()).sum();
         let n = differences(&want, &found);
@@ -105,20 +104,8 @@ impl Server {
             return Ok(Server::Real(Box::new(plane)));
         };
         let folder = Folder::temporary(&std::env::temp_dir())?;
-        let kubeconfig = folder.path().join("admin.kubeconfig");
-        let mut command = Command::new(program);
-        command.arg("apiserver").arg(format!("--port={}", free_port()?));
-        command.arg("--kubeconfig").arg(&kubeconfig);
-        let mut process =
-            Process::start("loadmaster", &mut command, &folder.path().join("apiserver.log"))?;
-        for _ in 0..100 {
-            process.check_running()?;
-            if kubeconfig.exists() {
-                return Ok(Server::Embedded { _process: process, kubeconfig, folder });
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        bail!("the embedded API server was not ready within 10 s")
+        let (process, kubeconfig) = embedded::start(program, folder.path(), &[]).await?;
+        Ok(Server::Embedded { _process: process, kubeconfig, folder })
     }
 
     fn kubeconfig(&self) -> PathBuf {

@@ -4,9 +4,8 @@
 //! on. Pods that cannot all have a node are not bound, and give back the room that they had; once they can, they are bound.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use http::Method;
 use serde_json::{Value, json};
@@ -22,7 +21,6 @@ const PODS: &str = "/api/v1/namespaces/e2e/pods";
 const GANGS: &str = "/apis/example.com/v1/namespaces/e2e/gangs";
 /// What is said of a server without the custom resource.
 const MISSING: &str = "the server has no gangs.example.com in v1";
-const PAUSE: Duration = Duration::from_millis(100);
 /// Pods that a node has room for.
 const N_PODS_PER_NODE: usize = 4;
 
@@ -59,7 +57,7 @@ pub async fn run(_: &Args) -> Result<bool> {
     for definition in &definitions {
         manifest::create(&api, definition).await?;
     }
-    until("gangs to be served", async || {
+    special::until("gangs to be served", special::PATIENCE, async || {
         Ok(api.ask(Method::GET, GANGS, Vec::new()).await?.status == 200)
     })
     .await?;
@@ -76,7 +74,7 @@ pub async fn run(_: &Args) -> Result<bool> {
 
 /// Nothing is scheduled, and everybody is told why.
 async fn without_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler) -> Result<()> {
-    until("/readyz that says what is missing", async || {
+    special::until("/readyz that says what is missing", special::PATIENCE, async || {
         scheduler.process.check_running()?;
         let Ok(readyz) = endpoints.ask(Method::GET, READYZ, Vec::new()).await else {
             return Ok(false);
@@ -87,7 +85,7 @@ async fn without_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler)
     ensure!(scheduler.process.log().contains(MISSING), "the log does not say {MISSING:?}");
     ensure!(missing_kinds(endpoints).await? == Some(1.0), "the metric says something else");
     let told = format!("{MISSING}: no pod is scheduled until it can be read");
-    until("an Event about the definition", async || {
+    special::until("an Event about the definition", special::PATIENCE, async || {
         let events = api.list("/apis/events.k8s.io/v1/namespaces/default/events").await?;
         Ok(events.iter().any(|event| {
             let of = &event["regarding"];
@@ -184,16 +182,6 @@ async fn too_large(api: &Api) -> Result<()> {
         until_bound(api, &format!("large-{i}")).await?;
     }
     Ok(())
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..special::PATIENCE.as_millis() / PAUSE.as_millis() {
-        if is_so().await? {
-            return Ok(());
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    bail!("waited {} s in vain for {what}", special::PATIENCE.as_secs())
 }
 
 async fn gang(api: &Api, name: &str, n_members: u32, seconds: u32) -> Result<()> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -19,10 +19,12 @@ use super::api::Api;
 use super::audit;
 use super::bound::BoundPods;
 use super::control_plane::free_port;
+use super::embedded;
 use super::folder::Folder;
 use super::load;
 use super::process::Process;
 use super::programs::{self, Program};
+use super::special::until;
 use super::workload::Workload;
 
 /// Let the real scheduler and the real controllers work on the embedded API server.
@@ -48,7 +50,8 @@ const COMPLAINTS: &[(&str, &str)] = &[
     ("daemon_controller.go:", STALE),
     ("job_controller.go:", STALE),
 ];
-const STALE: &str = "its cache has not seen its own last write yet, and it tries again";
+const STALE: &str =
+    "its cache has not seen its own last write yet, and it tries again, as beside kube-apiserver";
 
 /// A guest: its program, its user, and where it complains.
 struct Guest {
@@ -124,25 +127,19 @@ fn forget_what_comes_too_late(entries: &mut Vec<audit::Entry>) {
 
 impl Cluster {
     async fn start(args: &Args, folder: &Path) -> Result<Cluster> {
-        let loadmaster = match &args.loadmaster {
-            Some(path) => path.clone(),
-            None => programs::release_binary()?,
-        };
+        let loadmaster = programs::loadmaster(args.loadmaster.as_deref())?;
         let file = |name: &str| folder.join(name);
-        let kubeconfig = file("admin.kubeconfig");
         let audit_log = file("audit.log");
         let users = ["system:kube-scheduler", "system:kube-controller-manager"];
         let kubeconfigs = [file("scheduler.kubeconfig"), file("manager.kubeconfig")];
-        let mut command = Command::new(&loadmaster);
-        command.arg("apiserver").arg("--kubeconfig").arg(&kubeconfig);
-        for (user, path) in users.iter().zip(&kubeconfigs) {
-            command.arg(format!("--kubeconfig-as={user}={}", path.display()));
-        }
-        command.arg(format!("--audit-log-path={}", audit_log.display()));
-        command.arg("--enable-admission-plugins=ServiceAccount,TaintNodesByCondition");
-        let mut server = Process::start("loadmaster", &mut command, &file("apiserver.log"))?;
-        until("the server is up", async || Ok(kubeconfig.exists())).await?;
-        server.check_running()?;
+        let mut flags = vec![
+            format!("--audit-log-path={}", audit_log.display()),
+            "--enable-admission-plugins=ServiceAccount,TaintNodesByCondition".to_owned(),
+        ];
+        let as_user =
+            |(user, path): (&&str, &PathBuf)| format!("--kubeconfig-as={user}={}", path.display());
+        flags.extend(users.iter().zip(&kubeconfigs).map(as_user));
+        let (server, kubeconfig) = embedded::start(&loadmaster, folder, &flags).await?;
         let [scheduler, manager] = kubeconfigs;
         let mut guests = Vec::new();
         for (program, user, kubeconfig) in [
@@ -175,7 +172,7 @@ impl Cluster {
 /// What people would do, and whether it came about.
 async fn play(args: &Args, api: &Api, cluster: &Cluster) -> Result<()> {
     let since = Instant::now();
-    until("all nodes are ready and not tainted", async || {
+    until("all nodes are ready and not tainted", PATIENCE, async || {
         let nodes = api.list("/api/v1/nodes").await?;
         let n_usable = nodes.iter().filter(|node| node["spec"]["taints"].is_null()).count();
         Ok(n_usable == args.nodes)
@@ -198,7 +195,7 @@ async fn play(args: &Args, api: &Api, cluster: &Cluster) -> Result<()> {
 
 async fn place(args: &Args, api: &Api) -> Result<()> {
     load::namespace(api, "crowd").await?;
-    until("there is a service account", async || {
+    until("there is a service account", PATIENCE, async || {
         let accounts = api.list("/api/v1/namespaces/crowd/serviceaccounts").await?;
         Ok(!accounts.is_empty())
     })
@@ -214,7 +211,7 @@ async fn place(args: &Args, api: &Api) -> Result<()> {
     ensure!(all?, "only {} of {} pods are bound", bound.seen().len(), args.pods);
     let took = since.elapsed().as_secs_f64();
     println!("{} pods made and bound: {took:.1} s", args.pods);
-    until("all pods run", async || {
+    until("all pods run", PATIENCE, async || {
         let pods = api.list("/api/v1/namespaces/crowd/pods").await?;
         Ok(pods.iter().all(|pod| pod["status"]["phase"] == "Running"))
     })
@@ -241,7 +238,7 @@ async fn deployment(kubectl: &Kubectl<'_>, api: &Api) -> Result<()> {
             kubectl.run(&format!("{change} --namespace=play")).await?;
         }
         kubectl.run("rollout status deployment/web --namespace=play").await?;
-        until("only pods of the newest template are left", async || {
+        until("only pods of the newest template are left", PATIENCE, async || {
             Ok(images().await?.into_iter().eq([image]))
         })
         .await?;
@@ -251,7 +248,7 @@ async fn deployment(kubectl: &Kubectl<'_>, api: &Api) -> Result<()> {
         since.elapsed().as_secs_f64()
     );
     kubectl.run("delete deployment/web --namespace=play").await?;
-    until("its pods are gone", async || Ok(images().await?.is_empty())).await
+    until("its pods are gone", PATIENCE, async || Ok(images().await?.is_empty())).await
 }
 
 async fn job(kubectl: &Kubectl<'_>, api: &Api) -> Result<()> {
@@ -300,18 +297,6 @@ impl Kubectl<'_> {
         ensure!(output.status.success(), "kubectl {call}: {said}");
         Ok(())
     }
-}
-
-/// Asks until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let since = Instant::now();
-    while !is_so().await? {
-        if since.elapsed() > PATIENCE {
-            bail!("not within {} s: {what}", PATIENCE.as_secs());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Ok(())
 }
 
 /// Lines of level error or worse, by the place in the sources that they come from.

@@ -15,6 +15,7 @@ use super::control_plane::free_port;
 use super::folder::Folder;
 use super::histories::{Load, Recording};
 use super::process::Process;
+use super::programs;
 
 /// Kill an embedded API server again and again while clients write, and check what is left.
 #[derive(Parser)]
@@ -36,10 +37,7 @@ const LIFE_MS_MAX: u64 = 400;
 const START: Duration = Duration::from_secs(60);
 
 pub async fn run(args: &Args) -> Result<bool> {
-    let binary = match &args.loadmaster {
-        Some(path) => path.clone(),
-        None => super::programs::release_binary()?,
-    };
+    let binary = programs::loadmaster(args.loadmaster.as_deref())?;
     let folder = Folder::temporary(&std::env::temp_dir())?;
     let port = free_port()?;
     let start = |round: u64| start(&binary, folder.path(), port, round);

@@ -6,15 +6,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 
-use super::control_plane::{ControlPlane, Options, free_port};
-use super::credentials::Identity;
+use super::control_plane::{ControlPlane, Options};
+use super::embedded;
 use super::folder::Folder;
-use super::process::Process;
 use super::programs::{self, Program};
 
 /// Make the same calls of kubectl to a real API server and to the embedded one, and compare what they say.
@@ -28,18 +26,13 @@ pub struct Args {
     loadmaster: Option<PathBuf>,
 }
 
-const START: Duration = Duration::from_secs(30);
-
 pub async fn run(args: &Args) -> Result<bool> {
     use Program::{Etcd, KubeApiserver, Kubectl};
     programs::build(&[Etcd, KubeApiserver, Kubectl])?;
-    let loadmaster = match &args.loadmaster {
-        Some(path) => path.clone(),
-        None => programs::release_binary()?,
-    };
+    let loadmaster = programs::loadmaster(args.loadmaster.as_deref())?;
     let scripts = crate::root()?.join("conformance/kubectl");
-    let known = std::fs::read_to_string(scripts.join("known.txt")).context("reading known.txt")?;
-    let known: BTreeSet<&str> = known.split("\n\n").map(str::trim_end).collect();
+    let text = std::fs::read_to_string(scripts.join("known.txt")).context("reading known.txt")?;
+    let known = known(&text)?;
     let mut n_unknown = 0;
     for script in &args.scripts {
         let path = scripts.join(format!("{script}.sh"));
@@ -57,38 +50,38 @@ pub async fn run(args: &Args) -> Result<bool> {
     Ok(n_unknown == 0)
 }
 
+/// The differences that are meant; above each stands why, in lines that begin with `#`.
+fn known(text: &str) -> Result<BTreeSet<String>> {
+    let mut known = BTreeSet::new();
+    for entry in text.split("\n\n").filter(|it| !it.trim().is_empty()) {
+        let (why, lines): (Vec<&str>, Vec<&str>) =
+            entry.lines().partition(|line| line.starts_with('#'));
+        ensure!(!why.is_empty(), "a known difference without a reason:\n{entry}");
+        known.insert(lines.join("\n").trim_end().to_owned());
+    }
+    Ok(known)
+}
+
 /// What the calls of a script say on a fresh real server, and on a fresh embedded one.
 async fn play(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
     let plane = ControlPlane::start(&Options::default()).await?;
-    let real = said(script, &plane.admin_kubeconfig()).await?;
     let folder = Folder::temporary(&std::env::temp_dir())?;
-    let kubeconfig = folder.path().join("kubeconfig");
-    let mut command = Command::new(loadmaster);
-    command.arg("apiserver").arg(format!("--port={}", free_port()?));
-    command.arg("--kubeconfig").arg(&kubeconfig);
-    // The administrator is the same on both.
-    command.arg("--token-auth-file").arg(plane.folder().join("tokens.csv"));
-    let mut server =
-        Process::start("loadmaster", &mut command, &folder.path().join("apiserver.log"))?;
-    const PAUSE: Duration = Duration::from_millis(100);
-    for _ in 0..START.as_millis() / PAUSE.as_millis() {
-        server.check_running()?;
-        if kubeconfig.exists() {
-            break;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    let (user, token) = (Identity::admin().user, plane.admin_token()?);
+    // The administrator is the same on both, and shows himself in the same way.
+    let tokens = plane.folder().join("tokens.csv");
+    let flags = [format!("--token-auth-file={}", tokens.display())];
+    let (server, kubeconfig) = embedded::start(loadmaster, folder.path(), &flags).await?;
     for call in [
-        format!("config set-credentials {user} --token={token}"),
-        format!("config set-context --current --user={user}"),
+        format!("config set-credentials e2e --token={}", plane.admin_token()?),
+        "config set-context --current --user=e2e".to_owned(),
     ] {
         let mut command = Command::new(Program::Kubectl.path()?);
         command.arg("--kubeconfig").arg(&kubeconfig).args(call.split(' '));
         let output = command.output().context("running kubectl")?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let ours = said(script, &kubeconfig).await?;
+    // At the same time: most of it is waiting.
+    let real = plane.admin_kubeconfig();
+    let (real, ours) = tokio::try_join!(said(script, &real), said(script, &kubeconfig))?;
     drop(server);
     drop(folder.removed());
     plane.finish();
@@ -107,7 +100,29 @@ async fn said(script: &Path, kubeconfig: &Path) -> Result<String> {
     let done = tokio::task::spawn_blocking(move || command.output());
     let output = done.await.context("waiting for the script")?.context("running the script")?;
     drop(home.removed());
-    String::from_utf8(output.stdout).context("what kubectl said")
+    Ok(in_order(&String::from_utf8(output.stdout).context("what kubectl said")?))
+}
+
+/// Sorts what upstream finds by walking through maps: complaints about one object, a list of lines that begin with `*`, and why
+/// `kubectl drain` leaves pods where they are, a list in brackets.
+fn in_order(said: &str) -> String {
+    let mut lines: Vec<String> = said.lines().map(reasons_in_order).collect();
+    for complaints in lines.chunk_by_mut(|a, b| a.starts_with("* ") && b.starts_with("* ")) {
+        complaints.sort_unstable();
+    }
+    lines.join("\n") + "\n"
+}
+
+fn reasons_in_order(line: &str) -> String {
+    const REASON: &str = "cannot delete ";
+    let Some((before, rest)) = line.split_once(&format!("[{REASON}")) else {
+        return line.to_owned();
+    };
+    let Some((reasons, behind)) = rest.rsplit_once(']') else { return line.to_owned() };
+    let separator = format!(", {REASON}");
+    let mut reasons: Vec<&str> = reasons.split(&separator).collect();
+    reasons.sort_unstable();
+    format!("{before}[{REASON}{}]{behind}", reasons.join(&separator))
 }
 
 /// What one said and the other did not, place by place, as diff writes it but for the line numbers.
@@ -122,32 +137,7 @@ fn differences(real: &str, ours: &str) -> Result<Vec<String>> {
     if output.status.code().is_none_or(|code| code > 1) {
         bail!("diff: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(without_moved(places(&String::from_utf8_lossy(&output.stdout))))
-}
-
-/// Leaves out pairs of places of which one says what the other does not: entries of `managedFields` stand in the order of their times,
-/// which are whole seconds.
-fn without_moved(places: Vec<String>) -> Vec<String> {
-    fn lines(place: &str, sign: char) -> Option<Vec<&str>> {
-        let mut lines: Vec<&str> =
-            place.lines().map(|line| line.strip_prefix(sign)).collect::<Option<_>>()?;
-        lines.sort_unstable();
-        Some(lines)
-    }
-    let is_moved = |one: &str, other: &str| {
-        let (gone, come) = (lines(one, '<'), lines(other, '>'));
-        gone.is_some_and(|it| {
-            Some(&it) == come.as_ref() && it.iter().any(|it| it.contains("operation:"))
-        })
-    };
-    let mut left: Vec<String> = Vec::new();
-    for place in places {
-        match left.last() {
-            Some(last) if is_moved(last, &place) || is_moved(&place, last) => drop(left.pop()),
-            _ => left.push(place),
-        }
-    }
-    left
+    Ok(places(&String::from_utf8_lossy(&output.stdout)))
 }
 
 fn places(diff: &str) -> Vec<String> {
@@ -175,14 +165,24 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_in_another_place_is_no_difference() {
-        let check = |places: &[&str], want: &[&str]| {
-            let places = places.iter().map(|it| (*it).to_owned()).collect();
-            assert_eq!(without_moved(places), want);
-        };
-        check(&["< a\n< operation: x", "> operation: x\n> a", "< b"], &["< b"]);
-        check(&["> operation: x", "< operation: x"], &[]);
-        check(&["< a", "> a"], &["< a", "> a"]);
-        check(&["< operation: x", "> operation: y"], &["< operation: x", "> operation: y"]);
+    fn complaints_are_sorted() {
+        assert_eq!(in_order("b\n* d\n* c\na\n* f\n"), "b\n* c\n* d\na\n* f\n");
+        let drain = |reasons: &str| format!("error: unable to drain node: [{reasons}], going on\n");
+        assert_eq!(
+            in_order(&drain("cannot delete b: x, y, cannot delete a: z")),
+            drain("cannot delete a: z, cannot delete b: x, y")
+        );
+        for other in ["[cannot delete b", "] [cannot delete b", "a[b, c]d"] {
+            assert_eq!(in_order(other), format!("{other}\n"));
+        }
+    }
+
+    #[test]
+    fn what_is_known_has_its_reason() {
+        let read = |text: &str| known(text).ok().map(|all| all.into_iter().collect::<Vec<_>>());
+        let text = "# Why.\n< a\n---\n> b\n\n# Two\n# lines.\n> c\n";
+        assert_eq!(read(text), Some(vec!["< a\n---\n> b".to_owned(), "> c".to_owned()]));
+        assert_eq!(read(""), Some(vec![]));
+        assert_eq!(read("< a\n"), None);
     }
 }

@@ -92,11 +92,18 @@ pub fn examples(names: &[&str]) -> Result<PathBuf> {
     }
 }
 
-/// Loadmaster's binary of the release profile.
-pub fn release_binary() -> Result<PathBuf> {
+/// Loadmaster's binary: the given one, or else that of the release profile.
+pub fn loadmaster(given: Option<&Path>) -> Result<PathBuf> {
     let this = std::env::current_exe().context("finding the target folder")?;
     let target = this.ancestors().nth(2).context("finding the target folder")?;
-    Ok(target.join("release/loadmaster"))
+    let binary = given.map_or_else(|| target.join("release/loadmaster"), Path::to_owned);
+    if !binary.exists() {
+        bail!(
+            "{} is not there: build it with `cargo build --release`, or name another one",
+            binary.display()
+        );
+    }
+    Ok(binary)
 }
 
 /// The folder of this program, where the examples are too.

@@ -69,25 +69,19 @@ impl Chosen {
             Choice::Both => vec![Kind::KubeScheduler, Kind::Loadmaster],
         };
         for &kind in &kinds {
-            let binary = self.binary(kind)?;
-            match kind {
-                Kind::KubeScheduler => programs::build(&[Program::KubeScheduler])?,
-                Kind::Loadmaster if binary.exists() => {}
-                Kind::Loadmaster => bail!(
-                    "{} is not there: build it with `cargo build --release`, or name another one",
-                    binary.display()
-                ),
+            if kind == Kind::KubeScheduler {
+                programs::build(&[Program::KubeScheduler])?;
             }
+            self.binary(kind)?;
         }
         Ok(kinds)
     }
 
     /// Where it is.
     pub fn binary(&self, kind: Kind) -> Result<PathBuf> {
-        match (kind, &self.loadmaster) {
-            (Kind::KubeScheduler, _) => Program::KubeScheduler.path(),
-            (Kind::Loadmaster, Some(path)) => Ok(path.clone()),
-            (Kind::Loadmaster, None) => programs::release_binary(),
+        match kind {
+            Kind::KubeScheduler => Program::KubeScheduler.path(),
+            Kind::Loadmaster => programs::loadmaster(self.loadmaster.as_deref()),
         }
     }
 

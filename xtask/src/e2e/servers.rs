@@ -29,6 +29,7 @@ use clap::{Parser, ValueEnum};
 use super::api::Api;
 use super::load;
 use super::process::Usage;
+use super::programs;
 use client::{Client, Sent};
 use report::{Figures, Memory, Rate, Watched};
 use server::{Server, Which};
@@ -81,10 +82,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// Answers whether all that is promised is kept.
 pub async fn run(args: &Args) -> Result<bool> {
-    let binary = match &args.loadmaster {
-        Some(path) => path.clone(),
-        None => super::programs::release_binary()?,
-    };
+    let binary = programs::loadmaster(args.loadmaster.as_deref())?;
     let mut all = Vec::new();
     for (which, choice) in
         [(Which::Real, Choice::Real), (Which::Embedded(binary), Choice::Embedded)]

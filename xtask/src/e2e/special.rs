@@ -1,9 +1,11 @@
-//! Pods that make a scheduler do more than bind: explain, preempt, bind a volume.
+//! Pods that make a scheduler do more than bind: explain, preempt, bind a volume; and waiting for such things.
+
+#![expect(clippy::disallowed_types, reason = "waiting needs a clock")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::api::Api;
@@ -116,12 +118,29 @@ pub async fn wait_for(
 ) -> Result<()> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
     let mut last = Value::Null;
-    for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+    let done = until(what, PATIENCE, async || {
         last = api.get_json(&path).await?;
-        if is_there(&last) {
+        Ok(is_there(&last))
+    });
+    done.await.with_context(|| format!("{name}, of which is said: {}", last["status"]))
+}
+
+/// Asks until it is so, and fails when it is not in time; `what` says what is waited for.
+pub async fn until(
+    what: &str,
+    patience: Duration,
+    mut is_so: impl AsyncFnMut() -> Result<bool>,
+) -> Result<()> {
+    let since = Instant::now();
+    loop {
+        let asked = Instant::now();
+        if is_so().await? {
             return Ok(());
         }
-        tokio::time::sleep(PAUSE).await;
+        if since.elapsed() > patience {
+            bail!("waited {} s in vain for {what}", patience.as_secs());
+        }
+        // Whoever takes long to answer is not asked all the time.
+        tokio::time::sleep(PAUSE.max(asked.elapsed())).await;
     }
-    bail!("{name} did not get {what} within {} s: {}", PATIENCE.as_secs(), last["status"])
 }

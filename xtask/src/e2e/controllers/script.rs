@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{Story, list, summary};
 use crate::e2e::api::Api;
 use crate::e2e::programs::Program;
+use crate::e2e::special::until;
 
 /// Nothing may change for so long before a step counts as done.
 const QUIET: Duration = Duration::from_secs(4);
@@ -20,7 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The steps: a name, and the arguments of each call. A file has the name of its manifests.
 const STEPS: &[(&str, &[&str])] = &[
-    ("create", &["apply --validate=false -f first.json"]),
+    // A claim that is seen before its volume is looked at again after a while.
+    (
+        "create",
+        &[
+            "apply --validate=false -f first.json",
+            "wait --for=jsonpath={.status.phase}=Bound --timeout=60s pvc/alone",
+        ],
+    ),
     ("scale", &["scale deployment/web --replicas=5", "scale statefulset/db --replicas=3"]),
     (
         "update",
@@ -47,7 +55,15 @@ const STEPS: &[(&str, &[&str])] = &[
         ],
     ),
     ("resume", &["rollout resume deployment/web"]),
-    ("taint", &["taint nodes node-1 a=b:NoExecute"]),
+    // The Job's pods are made anew after a backoff, and wait for their node.
+    (
+        "taint",
+        &[
+            "taint nodes node-1 a=b:NoExecute",
+            "wait --for=jsonpath={.status.failed}=2 --timeout=60s job/slow",
+            "wait --for=jsonpath={.status.active}=2 --timeout=90s job/slow",
+        ],
+    ),
     ("untaint", &["taint nodes node-1 a-"]),
     ("shrink", &["scale deployment/web --replicas=1", "scale statefulset/db --replicas=1"]),
     // Once, whenever the minute begins.
@@ -124,19 +140,16 @@ async fn kubectl(kubeconfig: &Path, words: &[&str]) -> Result<()> {
 }
 
 async fn until_nodes_are_ready(api: &Api) -> Result<()> {
-    for _ in 0..PATIENCE.as_secs() {
+    let is_ready = |node: &Value| {
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+            && node["spec"]["taints"].is_null()
+    };
+    until("nodes that are ready", PATIENCE, async || {
         let nodes = api.list("/api/v1/nodes").await?;
-        let is_ready = |node: &Value| {
-            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
-                && node["spec"]["taints"].is_null()
-        };
-        if nodes.len() == super::N_NODES && nodes.iter().all(is_ready) {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    bail!("the nodes were not ready within {} s", PATIENCE.as_secs())
+        Ok(nodes.len() == super::N_NODES && nodes.iter().all(is_ready))
+    })
+    .await
 }
 
 /// The objects once nothing changes any more.

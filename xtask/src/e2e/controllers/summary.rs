@@ -61,6 +61,10 @@ pub(super) async fn take(api: &Api) -> Result<BTreeSet<String>> {
             if event["reason"] == "TaintManagerEviction" {
                 continue;
             }
+            // Which is seen first, a budget or its pods, is chance.
+            if about["kind"] == "PodDisruptionBudget" {
+                continue;
+            }
             lines.insert(format!("Event {kind} {name} {}", text(&event["reason"])));
         }
     }

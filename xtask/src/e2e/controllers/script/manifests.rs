@@ -44,11 +44,15 @@ fn pod(more: &Value) -> Value {
     with(spec, more)
 }
 
-/// Its pods end after a second.
+/// Its pods end after a second, on a node that is not tainted later: whose pods go then shall not hang on the scheduler.
 fn job(more: &Value) -> Value {
     let soon = json!({"annotations": {"loadmaster.io/run-seconds": "1"}});
-    let pod = pod(&json!({"restartPolicy": "Never"}));
+    let pod = pod(&json!({"restartPolicy": "Never", "nodeSelector": node("node-2")}));
     with(json!({"template": {"metadata": soon, "spec": pod}}), more)
+}
+
+fn node(name: &str) -> Value {
+    json!({"kubernetes.io/hostname": name})
 }
 
 fn class(name: &str, mode: &str) -> Value {
@@ -90,17 +94,21 @@ fn first() -> Vec<Value> {
     let template =
         |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": pod(&json!({}))});
     let selector = |app: &str| json!({"matchLabels": {"app": app}});
-    let claim = claim("disks");
-    let volume = |i: u32| volume(&format!("disk-{i}"), i + 1, "disks", "Retain");
+    // The claims of a StatefulSet come one after the other, and have a class of their own: who gets which volume is no race.
+    let data = claim("disks");
+    let disk = |i: u32| volume(&format!("disk-{i}"), i + 1, "disks", "Retain");
     let mut slow = job(&json!({"parallelism": 2, "completions": 2}));
+    slow["template"]["spec"]["nodeSelector"] = node("node-1");
     slow["template"]["metadata"] = json!({"annotations": {"loadmaster.io/run-seconds": "3600"}});
-    let mut all: Vec<Value> = (0..4).map(volume).collect();
+    let mut all: Vec<Value> = (0..3).map(disk).collect();
     all.extend([
         class("disks", "Immediate"),
-        object("v1", "PersistentVolumeClaim", "alone", claim.clone()),
+        class("own", "Immediate"),
+        volume("own", 1, "own", "Retain"),
+        object("v1", "PersistentVolumeClaim", "alone", claim("own")),
         object("apps/v1", "Deployment", "web", json!({"replicas": 3, "selector": selector("web"), "template": template("web")})),
         object("apps/v1", "StatefulSet", "db", json!({"replicas": 2, "serviceName": "db", "selector": selector("db"),
-            "template": template("db"), "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}]})),
+            "template": template("db"), "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": data}]})),
         object("apps/v1", "DaemonSet", "log", json!({"selector": selector("log"), "template": template("log")})),
         object("batch/v1", "Job", "sum", job(&json!({"completions": 3, "parallelism": 2}))),
         object("batch/v1", "Job", "each", job(&json!({"completions": 4, "parallelism": 2, "completionMode": "Indexed"}))),
