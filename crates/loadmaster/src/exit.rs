@@ -49,33 +49,32 @@ impl Failure {
 const USAGE: u8 = 2;
 const BUG: u8 = 70;
 
-/// Runs a command and turns its end, even a panic, into an exit code.
+/// Runs a command, tells what was wrong, and turns its end, even a panic, into an exit code.
 pub(crate) fn guard(command: impl FnOnce() -> Answer<Exit>) -> ExitCode {
+    let (code, lines) = end_of(command);
+    lines.iter().for_each(|line| complain(line));
+    ExitCode::from(code)
+}
+
+/// How a command ended: its exit code, and what is to be told.
+fn end_of(command: impl FnOnce() -> Answer<Exit>) -> (u8, Vec<String>) {
     set_hook(Box::new(remember));
-    let ended = catch_unwind(AssertUnwindSafe(command));
-    match ended {
-        Ok(Ok(Exit::Done)) => ExitCode::SUCCESS,
-        Ok(Ok(Exit::Finding)) => ExitCode::from(1),
-        Ok(Ok(Exit::Bug)) => ExitCode::from(BUG),
+    match catch_unwind(AssertUnwindSafe(command)) {
+        Ok(Ok(Exit::Done)) => (0, Vec::new()),
+        Ok(Ok(Exit::Finding)) => (1, Vec::new()),
+        Ok(Ok(Exit::Bug)) => (BUG, Vec::new()),
         Ok(Err(Failure::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
+            (0, Vec::new())
         }
-        Ok(Err(Failure::Output(error))) => {
-            complain(&format!("error: writing output: {error}"));
-            ExitCode::from(USAGE)
-        }
+        Ok(Err(Failure::Output(error))) => (USAGE, vec![format!("error: writing output: {error}")]),
         Ok(Err(Failure::Input(lines))) => {
-            lines.iter().for_each(|line| complain(&format!("error: {line}")));
-            ExitCode::from(USAGE)
+            (USAGE, lines.iter().map(|line| format!("error: {line}")).collect())
         }
         Err(_) => {
             let what = PANIC.get().map_or("it stopped in the middle", String::as_str);
-            complain(&format!("loadmaster: this is a bug: {what}"));
             let issues = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues");
-            complain(&format!(
-                "Please report it, with the command line and what it read: {issues}"
-            ));
-            ExitCode::from(BUG)
+            let ask = "Please report it, with the command line and what it read";
+            (BUG, vec![format!("loadmaster: this is a bug: {what}"), format!("{ask}: {issues}")])
         }
     }
 }
@@ -96,18 +95,21 @@ fn remember(panic: &PanicHookInfo<'_>) {
 mod tests {
     use super::*;
 
-    fn code(command: impl FnOnce() -> Answer<Exit>) -> String {
-        format!("{:?}", guard(command))
-    }
-
     #[test]
-    fn codes() {
-        let number = |n: u8| format!("{:?}", ExitCode::from(n));
-        assert_eq!(code(|| Ok(Exit::Done)), number(0));
-        assert_eq!(code(|| Ok(Exit::Finding)), number(1));
-        assert_eq!(code(|| Err(Failure::input("bad"))), number(2));
-        assert_eq!(code(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())), number(0));
-        assert_eq!(code(|| Err(io::Error::from(io::ErrorKind::StorageFull).into())), number(2));
-        assert_eq!(code(|| panic!("on purpose")), number(70));
+    fn codes_and_what_is_told() {
+        let check = |command: fn() -> Answer<Exit>, code: u8, lines: &[&str]| {
+            assert_eq!(end_of(command), (code, lines.iter().map(|&it| it.to_owned()).collect()));
+        };
+        check(|| Ok(Exit::Done), 0, &[]);
+        check(|| Ok(Exit::Finding), 1, &[]);
+        check(|| Err(Failure::inputs(["bad", "worse"])), 2, &["error: bad", "error: worse"]);
+        check(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into()), 0, &[]);
+        let full = "error: writing output: no storage space";
+        check(|| Err(io::Error::from(io::ErrorKind::StorageFull).into()), 2, &[full]);
+        let (code, lines) = end_of(|| panic!("on purpose"));
+        // Other tests tell of their panics as usual.
+        drop(std::panic::take_hook());
+        assert_eq!((code, lines.len()), (70, 2));
+        assert!(lines[0].contains("exit.rs") && lines[0].ends_with("on purpose"), "{lines:?}");
     }
 }

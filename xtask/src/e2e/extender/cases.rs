@@ -265,7 +265,7 @@ fn failures() -> Vec<Case> {
         // What follows the first value is not waited for.
         soon(case("stalled-after").filter(Stall("{\"NodeNames\": [\"n2\"]}"))),
         case("cut-after").filter(Cut("{\"NodeNames\": [\"n2\"]}")),
-        soon(case("endless").filter(Endless)).pending().differs(
+        case("endless").with("httpTimeout", "3s").filter(Endless).pending().differs(
             &[
                 "condition: SchedulerError: context deadline exceeded",
                 "event: context deadline exceeded",

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -196,9 +197,15 @@ async fn perform(act: &Act, heard: &Heard, stream: &mut TcpStream, api: &Api) ->
         }
         Act::Endless => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
-            while stream.write_all(&[b' '; 1 << 14]).await.is_ok() {
-                // Others are served by this thread, too.
-                tokio::task::yield_now().await;
+            // At first more than Loadmaster takes; then slowly, as kube-scheduler keeps all that comes until its deadline.
+            let spaces = vec![b' '; 1 << 20];
+            for _ in 0..24 {
+                if stream.write_all(&spaces).await.is_err() {
+                    return Ok(false);
+                }
+            }
+            while stream.write_all(&spaces[..1 << 14]).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             return Ok(false);
         }
