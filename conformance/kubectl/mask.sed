@@ -8,7 +8,7 @@ s/"resourceVersion": ?"[0-9]+"/"resourceVersion":"RV"/g
 s/current: [0-9]+/current: N/
 s/(ExternalName +<none>|CLUSTER-IP|10\.96\.[0-9]+\.[0-9]+) {2,}/\1 /g
 s/10\.96\.[0-9]+\.[0-9]+/IP/g
-s/\b[0-9]+m?[0-9]*s\b( *)/AGE /g
+s/\b([0-9]+m?[0-9]*s|[2-9]m)\b( *)/AGE /g
 s/3[0-2][0-9]{3}\b/NP/g
 s/eyJ[A-Za-z0-9_.-]+/TOKEN/g
 s/"resourceVersion": "[0-9]+"/"resourceVersion": "RV"/g

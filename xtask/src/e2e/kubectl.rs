@@ -9,11 +9,15 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
+use http::Method;
+use serde_json::json;
 
+use super::api::Api;
 use super::control_plane::{ControlPlane, Options};
 use super::embedded;
 use super::folder::Folder;
 use super::programs::{self, Program};
+use super::special;
 
 /// Make the same calls of kubectl to a real API server and to the embedded one, and compare what they say.
 #[derive(Parser)]
@@ -65,6 +69,8 @@ fn known(text: &str) -> Result<BTreeSet<String>> {
 /// What the calls of a script say on a fresh real server, and on a fresh embedded one.
 async fn play(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
     let plane = ControlPlane::start(&Options::default()).await?;
+    let api = Api::new(&plane.admin_kubeconfig()).await?;
+    refuse_repairs(&api).await.context("refusing Events of repairs")?;
     let folder = Folder::temporary(&std::env::temp_dir())?;
     // The administrator is the same on both, and shows himself in the same way.
     let tokens = plane.folder().join("tokens.csv");
@@ -86,6 +92,36 @@ async fn play(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
     drop(folder.removed());
     plane.finish();
     Ok((real, ours))
+}
+
+/// Lets a real server refuse what its own repair of service addresses says: it looks at a service now and then before the service's
+/// address is entered, by chance, and writes an Event about that.
+async fn refuse_repairs(api: &Api) -> Result<()> {
+    const REPAIRS: &str = "allocator-repair-controller";
+    const NAME: &str = "e2e-no-repairs";
+    let is_other = format!("!object.?reportingController.orValue('').endsWith('{REPAIRS}')");
+    let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["events.k8s.io"],
+                "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["events"]}]},
+            "validations": [{"expression": is_other}]}});
+    api.create(policies, &policy).await?;
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": NAME},
+        "spec": {"policyName": NAME, "validationActions": ["Deny"]}});
+    api.create(&policies.replace("policies", "policybindings"), &binding).await?;
+    let about = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": "kubernetes"});
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"name": NAME}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
+        "reason": "Test", "action": "Test", "regarding": about,
+        "reportingController": format!("x{REPAIRS}"), "reportingInstance": "x"});
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All";
+    special::until("the policy to hold", special::PATIENCE, async || {
+        let answer = api.ask(Method::POST, path, event.to_string().into_bytes()).await?;
+        Ok(answer.status == 422)
+    })
+    .await
 }
 
 /// Runs a script, and masks what it says.
