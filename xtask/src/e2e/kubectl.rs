@@ -139,8 +139,8 @@ async fn said(script: &Path, kubeconfig: &Path) -> Result<String> {
     Ok(in_order(&String::from_utf8(output.stdout).context("what kubectl said")?))
 }
 
-/// Sorts what upstream finds by walking through maps: complaints about one object, a list of lines that begin with `*`, and why
-/// `kubectl drain` leaves pods where they are, a list in brackets.
+/// Sorts what upstream finds by walking through maps: complaints about one object, a list of lines that begin with `*`; why `kubectl
+/// drain` leaves pods where they are, and what is beyond a LimitRange, lists in brackets.
 fn in_order(said: &str) -> String {
     let mut lines: Vec<String> = said.lines().map(reasons_in_order).collect();
     for complaints in lines.chunk_by_mut(|a, b| a.starts_with("* ") && b.starts_with("* ")) {
@@ -149,16 +149,17 @@ fn in_order(said: &str) -> String {
     lines.join("\n") + "\n"
 }
 
+/// Reasons have commas of their own: what stands between any two is sorted, which is the same whichever reason came first.
 fn reasons_in_order(line: &str) -> String {
-    const REASON: &str = "cannot delete ";
-    let Some((before, rest)) = line.split_once(&format!("[{REASON}")) else {
-        return line.to_owned();
-    };
-    let Some((reasons, behind)) = rest.rsplit_once(']') else { return line.to_owned() };
-    let separator = format!(", {REASON}");
-    let mut reasons: Vec<&str> = reasons.split(&separator).collect();
-    reasons.sort_unstable();
-    format!("{before}[{REASON}{}]{behind}", reasons.join(&separator))
+    const LISTS: [(&str, &str); 2] = [("", "[cannot delete "), ("is forbidden: ", "[")];
+    let list = LISTS.iter().find_map(|(before, start)| {
+        let from = line.find(&format!("{before}{start}"))? + before.len() + 1;
+        Some(from..line.rfind(']').filter(|end| *end > from)?)
+    });
+    let Some(list) = list else { return line.to_owned() };
+    let mut parts: Vec<&str> = line[list.clone()].split(", ").collect();
+    parts.sort_unstable();
+    format!("{}{}{}", &line[..list.start], parts.join(", "), &line[list.end..])
 }
 
 /// What one said and the other did not, place by place, as diff writes it but for the line numbers.
@@ -203,13 +204,21 @@ mod tests {
     #[test]
     fn complaints_are_sorted() {
         assert_eq!(in_order("b\n* d\n* c\na\n* f\n"), "b\n* c\n* d\na\n* f\n");
-        let drain = |reasons: &str| format!("error: unable to drain node: [{reasons}], going on\n");
-        assert_eq!(
-            in_order(&drain("cannot delete b: x, y, cannot delete a: z")),
-            drain("cannot delete a: z, cannot delete b: x, y")
+        let check = |said: &str, want: &str| assert_eq!(in_order(said), format!("{want}\n"));
+        let drained = "error: [cannot delete a: z, cannot delete b: x, y], going on";
+        check("error: [cannot delete b: x, y, cannot delete a: z], going on", drained);
+        let limited =
+            "pods \"p\" is forbidden: [but limit is 2, but limit is 3, most cpu, most memory]";
+        check(
+            "pods \"p\" is forbidden: [most cpu, but limit is 2, most memory, but limit is 3]",
+            limited,
         );
-        for other in ["[cannot delete b", "] [cannot delete b", "a[b, c]d"] {
-            assert_eq!(in_order(other), format!("{other}\n"));
+        check(
+            "pods \"p\" is forbidden: [most memory, but limit is 3, most cpu, but limit is 2]",
+            limited,
+        );
+        for other in ["[cannot delete b", "] [cannot delete b", "a[c, b]d", "is forbidden: []"] {
+            check(other, other);
         }
     }
 

@@ -21,7 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The steps: a name, and the arguments of each call. A file has the name of its manifests.
 const STEPS: &[(&str, &[&str])] = &[
-    // A claim that is seen before its volume is looked at again after a while.
+    // A claim that is seen before its volume would be told that there is none.
+    (
+        "volumes",
+        &[
+            "apply --validate=false -f volumes.json",
+            "wait --for=jsonpath={.status.phase}=Available --timeout=60s pv --all",
+        ],
+    ),
     (
         "create",
         &[

@@ -12,11 +12,12 @@ pub(super) fn files() -> Vec<(&'static str, Vec<Value>)> {
         volume("spare", 2, "late", "Retain"),
         object("v1", "PersistentVolumeClaim", "late", claim("late")),
     ];
-    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "late"}}]);
-    let consumer = object("v1", "Pod", "consumer", pod(&json!({"volumes": volumes})));
+    let claimed = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "late"}}]);
+    let consumer = object("v1", "Pod", "consumer", pod(&json!({"volumes": claimed})));
     let mut note = object("e2e.loadmaster.io/v1", "Note", "held", json!({}));
     note["metadata"]["finalizers"] = json!(["e2e.loadmaster.io/hold"]);
     vec![
+        ("volumes.json", volumes()),
         ("first.json", first()),
         ("tick.json", vec![object("batch/v1", "CronJob", "tick", tick)]),
         ("late.json", late),
@@ -89,32 +90,62 @@ fn definition() -> Value {
     )
 }
 
-/// What there is at first.
+/// The claims of a StatefulSet come one after the other, and have a class of their own: who gets which volume is no race.
+fn volumes() -> Vec<Value> {
+    let disk = |i: u32| volume(&format!("disk-{i}"), i + 1, "disks", "Retain");
+    let classes = [class("disks", "Immediate"), class("own", "Immediate")];
+    classes.into_iter().chain((0..3).map(disk)).chain([volume("own", 1, "own", "Retain")]).collect()
+}
+
+/// What there is at first, beside volumes.
 fn first() -> Vec<Value> {
     let template =
         |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": pod(&json!({}))});
     let selector = |app: &str| json!({"matchLabels": {"app": app}});
-    // The claims of a StatefulSet come one after the other, and have a class of their own: who gets which volume is no race.
     let data = claim("disks");
-    let disk = |i: u32| volume(&format!("disk-{i}"), i + 1, "disks", "Retain");
     let mut slow = job(&json!({"parallelism": 2, "completions": 2}));
     slow["template"]["spec"]["nodeSelector"] = node("node-1");
     slow["template"]["metadata"] = json!({"annotations": {"loadmaster.io/run-seconds": "3600"}});
-    let mut all: Vec<Value> = (0..3).map(disk).collect();
-    all.extend([
-        class("disks", "Immediate"),
-        class("own", "Immediate"),
-        volume("own", 1, "own", "Retain"),
+    vec![
         object("v1", "PersistentVolumeClaim", "alone", claim("own")),
-        object("apps/v1", "Deployment", "web", json!({"replicas": 3, "selector": selector("web"), "template": template("web")})),
-        object("apps/v1", "StatefulSet", "db", json!({"replicas": 2, "serviceName": "db", "selector": selector("db"),
-            "template": template("db"), "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": data}]})),
-        object("apps/v1", "DaemonSet", "log", json!({"selector": selector("log"), "template": template("log")})),
+        object(
+            "apps/v1",
+            "Deployment",
+            "web",
+            json!({"replicas": 3, "selector": selector("web"), "template": template("web")}),
+        ),
+        object(
+            "apps/v1",
+            "StatefulSet",
+            "db",
+            json!({"replicas": 2, "serviceName": "db", "selector": selector("db"),
+            "template": template("db"), "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": data}]}),
+        ),
+        object(
+            "apps/v1",
+            "DaemonSet",
+            "log",
+            json!({"selector": selector("log"), "template": template("log")}),
+        ),
         object("batch/v1", "Job", "sum", job(&json!({"completions": 3, "parallelism": 2}))),
-        object("batch/v1", "Job", "each", job(&json!({"completions": 4, "parallelism": 2, "completionMode": "Indexed"}))),
+        object(
+            "batch/v1",
+            "Job",
+            "each",
+            job(&json!({"completions": 4, "parallelism": 2, "completionMode": "Indexed"})),
+        ),
         object("batch/v1", "Job", "slow", slow),
-        object("policy/v1", "PodDisruptionBudget", "web", json!({"maxUnavailable": 1, "selector": selector("web")})),
-        object("policy/v1", "PodDisruptionBudget", "db", json!({"minAvailable": "50%", "selector": selector("db")})),
-    ]);
-    all
+        object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "web",
+            json!({"maxUnavailable": 1, "selector": selector("web")}),
+        ),
+        object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "db",
+            json!({"minAvailable": "50%", "selector": selector("db")}),
+        ),
+    ]
 }
