@@ -322,6 +322,7 @@ kinds! {
     PodDisruptionBudget pod_disruption_budgets policy::PodDisruptionBudget;
     Lease leases coordination::Lease;
     StorageClass storage_classes storage::StorageClass;
+    VolumeAttributesClass volume_attributes_classes storage::VolumeAttributesClass;
 }
 
 impl Kind {

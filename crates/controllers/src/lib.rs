@@ -42,6 +42,7 @@ mod node_lifecycle;
 mod placement;
 #[cfg(test)]
 pub(crate) mod player;
+mod protection;
 mod queue;
 mod replica_set;
 mod service_account;

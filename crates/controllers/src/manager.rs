@@ -10,6 +10,7 @@ use crate::garbage::Garbage;
 use crate::job::Jobs;
 use crate::namespace::Namespaces;
 use crate::node_lifecycle::NodeLifecycle;
+use crate::protection::{ClassProtection, StorageProtection};
 use crate::replica_set::ReplicaSets;
 use crate::service_account::ServiceAccounts;
 use crate::stateful_set::StatefulSets;
@@ -23,8 +24,8 @@ pub struct Options {
     pub root_ca: Option<String>,
 }
 
-/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, volumes, disruption budgets, node lifecycle,
-/// evictions, garbage collection, namespaces, service accounts.
+/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, volumes and what keeps them from going, disruption
+/// budgets, node lifecycle, evictions, garbage collection, namespaces, service accounts.
 pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
     vec![
         Box::<Deployments>::default(),
@@ -34,6 +35,8 @@ pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
         Box::<Jobs>::default(),
         Box::<CronJobs>::default(),
         Box::<Volumes>::default(),
+        Box::new(StorageProtection),
+        Box::new(ClassProtection),
         Box::<Disruptions>::default(),
         Box::<NodeLifecycle>::default(),
         Box::<Evictions>::default(),

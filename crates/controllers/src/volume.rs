@@ -3,7 +3,7 @@
 //! | | |
 //! | --- | --- |
 //! | writes | PersistentVolumes and PersistentVolumeClaims, Events |
-//! | upstream | `pkg/controller/volume/{persistentvolume,pvcprotection,pvprotection}`, 1.36 |
+//! | upstream | `pkg/controller/volume/persistentvolume`, 1.36 |
 //! | deviations | every provisioner is pretended, its volumes made and deleted at once; nothing is recycled |
 
 mod fit;
@@ -15,17 +15,15 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeClaimSpec, PersistentVolumeSpec, PersistentVolumeStatus, Pod,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, PersistentVolumeStatus,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::json;
 
 use crate::cache::Cache;
 use crate::controller::{Change, Controller, Outcome};
-use crate::kind::{Key, Kind, Typed};
+use crate::kind::{Key, Kind};
 use crate::meta::{annotation, is_terminating};
-use crate::workload::is_terminal;
 use crate::writes::{Writes, some};
 
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -36,8 +34,6 @@ const PROVISIONER: [&str; 2] =
 /// The scheduler says so where a claim that waited for a pod is to get its volume.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-const CLAIM_IN_USE: &str = "kubernetes.io/pvc-protection";
-const VOLUME_IN_USE: &str = "kubernetes.io/pv-protection";
 
 /// The controller of volumes and claims.
 #[derive(Debug, Default)]
@@ -66,7 +62,7 @@ impl Controller for Volumes {
     }
 
     fn watches(&self) -> &'static [Kind] {
-        &[Kind::PersistentVolumeClaim, Kind::PersistentVolume, Kind::StorageClass, Kind::Pod]
+        &[Kind::PersistentVolumeClaim, Kind::PersistentVolume, Kind::StorageClass]
     }
 
     fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
@@ -99,15 +95,6 @@ impl Controller for Volumes {
                 keys
             }
             Kind::StorageClass => unbound(),
-            // A claim that is to go waits for its last pod.
-            Kind::Pod => {
-                let pod = change.of::<Pod>().filter(|pod| change.new.is_none() || is_terminal(pod));
-                let namespace = object.metadata().namespace.as_deref().unwrap_or_default();
-                let names = pod.into_iter().flat_map(claims_of);
-                let waiting = names.filter_map(|name| claims.get(namespace, name));
-                let waiting = waiting.filter(|claim| is_terminating(&claim.metadata));
-                waiting.map(|claim| Key::of(&**claim)).collect()
-            }
             _ => Vec::new(),
         }
     }
@@ -154,22 +141,6 @@ fn claim_key(claim: &ObjectReference) -> Key {
     Key::new(Kind::PersistentVolumeClaim, text(&claim.namespace), text(&claim.name))
 }
 
-/// The claims that a pod uses.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
-}
-
-fn has_finalizer(meta: &ObjectMeta, name: &str) -> bool {
-    meta.finalizers.iter().flatten().any(|one| one == name)
-}
-
-fn drop_finalizer<K: Typed>(object: &K, name: &str, writes: &mut Writes) {
-    let all = object.metadata().finalizers.iter().flatten();
-    let left: Vec<&String> = all.filter(|one| *one != name).collect();
-    writes.patch_meta(object, json!({"finalizers": left}));
-}
-
 /// Whether a volume is promised to this claim and no other of its name.
 fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim_ref(volume).is_some_and(|one| {
@@ -184,15 +155,6 @@ fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
 
 fn keep_claim(claim: &PersistentVolumeClaim, cache: &Cache, writes: &mut Writes) -> Option<Told> {
     if is_terminating(&claim.metadata) {
-        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-        let uses = |pod: &Pod| {
-            let name = claim.metadata.name.as_deref().unwrap_or_default();
-            !is_terminal(pod) && claims_of(pod).any(|one| one == name)
-        };
-        let is_used = cache.of::<Pod>().in_namespace(namespace).any(|pod| uses(pod));
-        if has_finalizer(&claim.metadata, CLAIM_IN_USE) && !is_used {
-            drop_finalizer(claim, CLAIM_IN_USE, writes);
-        }
         return None;
     }
     let spec = claim.spec.as_ref()?;
@@ -395,12 +357,6 @@ fn keep_volume(volume: &PersistentVolume, cache: &Cache, writes: &mut Writes) {
         (_, Some(_), Some(_)) => return,
         (_, Some(_), None) => "Released",
     };
-    if is_terminating(&volume.metadata) {
-        if phase != "Bound" && has_finalizer(&volume.metadata, VOLUME_IN_USE) {
-            drop_finalizer(volume, VOLUME_IN_USE, writes);
-        }
-        return;
-    }
     let before = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if before != Some(phase) {
         let mut changed = volume.clone();

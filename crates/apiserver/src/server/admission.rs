@@ -1,5 +1,5 @@
 //! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations, classes;
-//! and what services are given.
+//! what services are given, and what storage is held by.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,18 @@ impl ApiServer {
                 self.set_runtime(kind, value)?;
                 self.set_topology_labels(value)
             }
-            ("", "persistentvolumeclaims") => self.set_default_class(&classes::STORAGE, value),
+            ("", "persistentvolumeclaims") => {
+                self.hold(value, "kubernetes.io/pvc-protection");
+                self.set_default_class(&classes::STORAGE, value)
+            }
+            ("", "persistentvolumes") => {
+                self.hold(value, "kubernetes.io/pv-protection");
+                Ok(())
+            }
+            ("storage.k8s.io", "volumeattributesclasses") => {
+                self.hold(value, "kubernetes.io/vac-protection");
+                Ok(())
+            }
             ("networking.k8s.io", "ingresses") => self.set_default_class(&classes::INGRESS, value),
             ("", "nodes") => {
                 if self.shared.setup.admission.taint_nodes {
@@ -55,6 +66,20 @@ impl ApiServer {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Keeps storage from going while somebody uses it: a controller takes the finalizer away (upstream's
+    /// StorageObjectInUseProtection).
+    fn hold(&self, value: &mut Value, finalizer: &str) {
+        if !self.shared.setup.admission.storage_protection {
+            return;
+        }
+        let known = meta_mut(value).entry("finalizers").or_insert_with(|| json!([]));
+        match known {
+            Value::Array(list) if list.iter().any(|it| it == finalizer) => {}
+            Value::Array(list) => list.push(finalizer.into()),
+            other => *other = json!([finalizer]),
+        }
     }
 
     /// A pod has the priority of its class; without one, that of the default class or none.

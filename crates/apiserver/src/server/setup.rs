@@ -44,19 +44,27 @@ pub struct Admission {
     pub limit_ranger: bool,
     /// `ServiceAccount`: a pod's account must be there, and its token is mounted. Off by default: it needs controllers.
     pub service_account: bool,
+    /// `StorageObjectInUseProtection`: claims, volumes and their classes stay until a controller lets go of them. On by default.
+    pub storage_protection: bool,
     /// `TaintNodesByCondition`: new nodes are not ready. Off by default: it needs a controller.
     pub taint_nodes: bool,
 }
 
 impl Default for Admission {
     fn default() -> Admission {
-        Admission { limit_ranger: true, service_account: false, taint_nodes: false }
+        Admission {
+            limit_ranger: true,
+            service_account: false,
+            storage_protection: true,
+            taint_nodes: false,
+        }
     }
 }
 
 impl Admission {
     /// The names of what can be switched.
-    pub const NAMES: [&'static str; 3] = ["LimitRanger", "ServiceAccount", "TaintNodesByCondition"];
+    pub const NAMES: [&'static str; 4] =
+        ["LimitRanger", "ServiceAccount", "StorageObjectInUseProtection", "TaintNodesByCondition"];
 
     /// Switches a plugin; false if it cannot be switched.
     #[must_use]
@@ -64,6 +72,7 @@ impl Admission {
         match name {
             "LimitRanger" => self.limit_ranger = on,
             "ServiceAccount" => self.service_account = on,
+            "StorageObjectInUseProtection" => self.storage_protection = on,
             "TaintNodesByCondition" => self.taint_nodes = on,
             _ => return false,
         }

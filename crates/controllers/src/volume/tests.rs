@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 use super::Volumes;
 use crate::kind::{Key, Kind};
 use crate::player::bench;
+use crate::protection::StorageProtection;
 use crate::request::{Patch, Request};
 use crate::testkit::Bench;
 
 fn start() -> Bench {
-    let mut bench = bench(vec![Box::<Volumes>::default()]);
+    let mut bench = bench(vec![Box::<Volumes>::default(), Box::new(StorageProtection)]);
     for (name, provisioner, mode) in [
         ("now", "example.com/disk", "Immediate"),
         ("later", "example.com/disk", "WaitForFirstConsumer"),
@@ -23,7 +24,7 @@ fn start() -> Bench {
 
 fn claim(bench: &mut Bench, class: &str) {
     bench.create(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data", "namespace": "default", "finalizers": ["kubernetes.io/pvc-protection"]},
+        "metadata": {"name": "data", "namespace": "default"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
             "resources": {"requests": {"storage": "1Gi"}}}}));
     bench.settle();
@@ -137,23 +138,6 @@ fn without_class_and_volume() {
             "FailedBinding: no persistent volumes available for this claim and no storage class is set"
         ]
     );
-}
-
-#[test]
-fn a_claim_stays_while_a_pod_uses_it() {
-    let mut bench = start();
-    claim(&mut bench, "now");
-    bench.create(
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"containers": [{"name": "c", "image": "i"}],
-            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}}),
-    );
-    bench.delete(Kind::PersistentVolumeClaim, "data");
-    bench.settle();
-    assert_eq!(state(&bench), "Bound made, Bound data");
-    bench.delete(Kind::Pod, "p");
-    bench.settle();
-    assert_eq!(state(&bench), "");
 }
 
 #[test]

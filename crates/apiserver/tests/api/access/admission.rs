@@ -70,3 +70,43 @@ fn limits_are_for_what_asks_for_more() {
     cluster.send(&User::admin(), Method::DELETE, &path, &[], &Value::Null);
     assert_eq!(change(&path, json!({"metadata": {"finalizers": null}})).0, 200, "it can go");
 }
+
+#[test]
+fn storage_is_held() {
+    #[track_caller]
+    fn check(cluster: &Bench, path: &str, object: Value, want: &Value) {
+        let made = cluster.make(path, object);
+        assert_eq!(&made["metadata"]["finalizers"], want);
+        let owned = made["metadata"]["managedFields"][0]["fieldsV1"].to_string();
+        assert!(!owned.contains("-protection"), "nobody owns what admission adds: {owned}");
+    }
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = |metadata: Value| {
+        json!({"metadata": metadata, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}})
+    };
+    let cluster = cluster();
+    let held = json!(["kubernetes.io/pvc-protection"]);
+    check(&cluster, claims, claim(json!({"name": "a"})), &held);
+    let both = json!({"name": "b", "finalizers": ["x.io/y"]});
+    check(&cluster, claims, claim(both), &json!(["x.io/y", "kubernetes.io/pvc-protection"]));
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}});
+    check(&cluster, "/api/v1/persistentvolumes", volume, &json!(["kubernetes.io/pv-protection"]));
+    check(
+        &cluster,
+        "/apis/storage.k8s.io/v1/volumeattributesclasses",
+        json!({"metadata": {"name": "c"}, "driverName": "example.com", "parameters": {"a": "b"}}),
+        &json!(["kubernetes.io/vac-protection"]),
+    );
+    let path = format!("{claims}/a");
+    let (code, marked) = cluster.send(&User::admin(), Method::DELETE, &path, &[], &Value::Null);
+    assert_eq!((code, &marked["metadata"]["finalizers"]), (200, &held));
+    let let_go = json!({"metadata": {"finalizers": null}});
+    assert_eq!(call_with(&cluster.server, Method::PATCH, &path, MERGE, let_go).0, 200);
+    assert_eq!(cluster.send(&User::admin(), Method::GET, &path, &[], &Value::Null).0, 404);
+
+    let admission = Admission { storage_protection: false, ..Admission::default() };
+    let off = with(Setup { admission, ..Setup::default() });
+    check(&off, claims, claim(json!({"name": "a"})), &Value::Null);
+}

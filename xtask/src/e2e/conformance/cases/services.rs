@@ -1,5 +1,5 @@
-//! Addresses and node ports of services, and what pods, claims and ingresses get from classes. Both servers have
-//! addresses from 10.96.0.0 to 10.96.255.254; those used here are used once.
+//! Addresses and node ports of services, what pods, claims and ingresses get from classes, and what holds storage. Both servers
+//! have addresses from 10.96.0.0 to 10.96.255.254; those used here are used once.
 
 use super::Table;
 
@@ -99,6 +99,30 @@ POST pods {metadata: {name: b}, spec: {overhead: {memory: 2Gi}, containers: [{na
 403 Forbidden: pods \"b\" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead
 DELETE /apis/node.k8s.io/v1/runtimeclasses/$ns
 200"),
+    ("a claim is held until it is let go", "
+POST persistentvolumeclaims {metadata: {name: a}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+201 {metadata: {finalizers: [kubernetes.io/pvc-protection]}}
+POST persistentvolumeclaims {metadata: {name: b, finalizers: [x.io/y]}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+201 {metadata: {finalizers: [x.io/y, kubernetes.io/pvc-protection]}}
+DELETE persistentvolumeclaims/a
+200 {metadata: {deletionTimestamp: _}}
+GET persistentvolumeclaims/a
+200 {metadata: {finalizers: [kubernetes.io/pvc-protection]}}
+PATCH-MERGE persistentvolumeclaims/a {metadata: {finalizers: null}}
+200
+GET persistentvolumeclaims/a
+404 NotFound"),
+    ("volumes and their classes are held, too", "
+POST persistentvolumes {metadata: {name: $ns}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /x}}}
+201 {metadata: {finalizers: [kubernetes.io/pv-protection]}}
+PATCH-MERGE persistentvolumes/$ns {metadata: {finalizers: null}}
+200 {metadata: {finalizers: ABSENT}}
+DELETE persistentvolumes/$ns
+200
+POST /apis/storage.k8s.io/v1/volumeattributesclasses {metadata: {name: $ns}, driverName: example.com, parameters: {a: b}}
+201 {metadata: {finalizers: [kubernetes.io/vac-protection]}}
+DELETE /apis/storage.k8s.io/v1/volumeattributesclasses/$ns
+200 {metadata: {deletionTimestamp: _}}"),
     ("a revision of a controller without data", "
 POST controllerrevisions {metadata: {name: a}, revision: -1}
 422 {reason: Invalid, details: {causes: [{field: revision, message: '~must be greater than or equal to 0'},
