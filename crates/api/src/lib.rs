@@ -7,6 +7,7 @@ pub mod document;
 pub mod extra;
 mod go;
 pub mod meta;
+pub mod names;
 pub mod node;
 pub mod pod;
 pub mod proto;

@@ -1,5 +1,6 @@
 //! Rules that a complete configuration must keep, in upstream's words, all of them checked.
 
+use loadmaster_api::names::is_extended;
 use loadmaster_api::selector::label_key_complaints;
 use loadmaster_framework::FieldError;
 
@@ -218,15 +219,8 @@ fn extenders(extenders: &[Extender], errors: &mut Vec<FieldError>) {
 /// What keeps a name from being that of an extended resource: those have a domain that is not
 /// Kubernetes' own.
 fn extended_resource_complaints(name: &str) -> Vec<String> {
-    const QUOTA_PREFIX: &str = "requests.";
     let complaints = label_key_complaints(name);
-    let is_extended = || {
-        name.contains('/')
-            && !name.contains("kubernetes.io/")
-            && !name.starts_with(QUOTA_PREFIX)
-            && label_key_complaints(&format!("{QUOTA_PREFIX}{name}")).is_empty()
-    };
-    if complaints.is_empty() && !is_extended() {
+    if complaints.is_empty() && !is_extended(name) {
         return vec!["is an invalid extended resource name".to_owned()];
     }
     complaints

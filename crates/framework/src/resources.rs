@@ -1,6 +1,6 @@
 //! Amounts in the units the scheduler computes with.
 
-use loadmaster_api::selector::label_key_complaints;
+use loadmaster_api::names::{is_extended, is_prefixed_native};
 use loadmaster_api::{ResourceList, Str};
 use smallvec::SmallVec;
 
@@ -86,31 +86,10 @@ pub fn is_scalar(name: &str) -> bool {
         || name.starts_with("attachable-volumes-")
 }
 
-/// Whether a resource is extended: it has a domain of its own and is not a quota name (upstream's `IsExtendedResourceName`).
-pub fn is_extended(name: &str) -> bool {
-    if is_native(name) || name.starts_with("requests.") {
-        return false;
-    }
-    is_qualified_name(&format!("requests.{name}"))
-}
-
-/// Whether a resource has no domain or one of `kubernetes.io` (upstream's `IsNativeResource`).
-pub fn is_native(name: &str) -> bool {
-    !name.contains('/') || is_prefixed_native(name)
-}
-
-fn is_prefixed_native(name: &str) -> bool {
-    name.contains("kubernetes.io/")
-}
-
-/// Whether the text is a `[prefix/]name` as labels and resources spell it: prefix a DNS subdomain, name up to 63 of
-/// `[A-Za-z0-9._-]`.
-pub fn is_qualified_name(text: &str) -> bool {
-    label_key_complaints(text).is_empty()
-}
-
 #[cfg(test)]
 mod tests {
+    use loadmaster_api::names::is_native;
+
     use super::*;
 
     #[track_caller]

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use loadmaster_api::Node;
 use loadmaster_api::meta::nullable;
+use loadmaster_api::names::is_extended;
 use loadmaster_api::selector::label_key_complaints;
 use loadmaster_framework::args::{self, FieldError};
 use loadmaster_framework::event::HintQuestion;
 use loadmaster_framework::points::{Fragment, Unsignable};
 use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
 use loadmaster_framework::requests::PodRequests;
-use loadmaster_framework::resources::is_extended;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     Action, ClusterEvent, Code, Cx, EventObject, EventResource, Failure, FeatureGates, Filter,
