@@ -1,9 +1,10 @@
 //! What makes an object invalid, in upstream's words. Metadata is checked of every kind; beyond that pods, workloads,
-//! nodes, services, priority classes, roles and bindings.
+//! nodes, services, priority classes, quotas, roles and bindings.
 
 mod affinity;
 mod event;
 mod pod;
+mod quota;
 mod rbac;
 pub(crate) mod service;
 pub(crate) mod text;
@@ -40,6 +41,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("batch", "cronjobs") => cron_job(spec, &mut causes),
         ("", "nodes") => node(spec, &mut causes),
         ("", "services") => service::spec(spec, &Value::Null, &mut causes),
+        ("", "resourcequotas") => quota::spec(spec, &mut causes),
         ("" | "events.k8s.io", "events") => event::create(kind, value, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
@@ -60,6 +62,11 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
         let mut causes = metadata(kind, new);
         finalizers(old, new, &mut causes);
         causes.extend(strategy::check_update(&custom, subresource, old, new));
+        return causes;
+    }
+    if kind.is("", "resourcequotas") && subresource == "status" {
+        let mut causes = Vec::new();
+        quota::status(&new["status"], &mut causes);
         return causes;
     }
     if !matches!(subresource, "" | "ephemeralcontainers" | "resize") {
@@ -84,6 +91,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     match (kind.group, kind.resource) {
         _ if is_event => event::update(kind, old, new, &mut causes),
         ("", "pods") if subresource.is_empty() => pod::update(old, new, &mut causes),
+        ("", "resourcequotas") => quota::update(old, new, &mut causes),
         ("apps", "deployments" | "replicasets" | "daemonsets") => {
             fixed("spec.selector", old, new, &mut causes)
         }
@@ -489,6 +497,62 @@ mod tests {
             "namespaces",
             json!({"metadata": {"name": "a.b"}}),
             &expect![[r#"metadata.name: Invalid value: "a.b": must not contain dots"#]],
+        );
+    }
+
+    #[test]
+    fn quotas() {
+        let check = |spec: Value, want: &Expect| {
+            check("", "resourcequotas", json!({"metadata": {"name": "a"}, "spec": spec}), want);
+        };
+        check(
+            json!({"hard": {"pods": "1", "count/a.b": "1", "requests.hugepages-2Mi": "1", "requests.x.io/y": "1.5",
+                "a.storageclass.storage.k8s.io/requests.storage": "1Gi"}, "scopes": []}),
+            &expect![""],
+        );
+        check(
+            json!({"hard": {"gpu": "1", "storage": "1Gi", "a b": "1", "pods": "1.5", "cpu": "-1", "x.io/y": "100m"}}),
+            &expect![[r#"
+                spec.hard[a b]: Invalid value: "a b": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')
+                spec.hard[a b]: Invalid value: "a b": must be a standard resource for quota
+                spec.hard[cpu]: Invalid value: "-1": must be greater than or equal to 0
+                spec.hard[gpu]: Invalid value: "gpu": must be a standard resource type or fully qualified
+                spec.hard[gpu]: Invalid value: "gpu": must be a standard resource for quota
+                spec.hard[pods]: Invalid value: "1.5": must be an integer
+                spec.hard[storage]: Invalid value: "storage": must be a standard resource for quota
+                spec.hard[x.io/y]: Invalid value: "100m": must be an integer"#]],
+        );
+        check(
+            json!({"hard": {"cpu": "1", "secrets": "1", "x.io/y": "1"}, "scopes": ["BestEffort", "NotBestEffort", "Often"]}),
+            &expect![[r#"
+                spec.scopes: Invalid value: ["BestEffort","NotBestEffort","Often"]: unsupported scope applied to resource
+                spec.scopes: Invalid value: ["BestEffort","NotBestEffort","Often"]: unsupported scope applied to resource
+                spec.scopes: Invalid value: ["BestEffort","NotBestEffort","Often"]: unsupported scope applied to resource
+                spec.scopes: Invalid value: ["BestEffort","NotBestEffort","Often"]: unsupported scope
+                spec.scopes: Invalid value: ["BestEffort","NotBestEffort","Often"]: conflicting scopes"#]],
+        );
+        let selects = |scope: &str, operator: &str, values: Value| {
+            json!({"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [
+                {"scopeName": scope, "operator": operator, "values": values}]}})
+        };
+        check(selects("PriorityClass", "In", json!(["a"])), &expect![""]);
+        check(
+            selects("PriorityClass", "In", json!([])),
+            &expect![
+                "spec.scopeSelector.matchExpressions.values: Required value: must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            ],
+        );
+        check(
+            selects("Terminating", "DoesNotExist", json!(["a"])),
+            &expect![[r#"
+                spec.scopeSelector.matchExpressions.operator: Invalid value: "DoesNotExist": must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity
+                spec.scopeSelector.matchExpressions.values: Invalid value: ["a"]: must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"#]],
+        );
+        check(
+            selects("VolumeAttributesClass", "Like", json!(["a"])),
+            &expect![[r#"
+                spec.scopeSelector.matchExpressions: Invalid value: {"MatchExpressions":[{"ScopeName":"VolumeAttributesClass","Operator":"Like","Values":["a"]}]}: unsupported scope applied to resource
+                spec.scopeSelector.matchExpressions.operator: Invalid value: "Like": not a valid selector operator"#]],
         );
     }
 }
