@@ -12,6 +12,7 @@ pub mod node;
 pub mod pod;
 pub mod proto;
 pub mod quantity;
+pub mod quota;
 pub mod raw;
 pub mod selector;
 pub mod snapshot;

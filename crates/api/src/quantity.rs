@@ -14,7 +14,7 @@ mod print;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Neg, Sub};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -118,6 +118,27 @@ impl Quantity {
     /// Thousandths, rounded and overflowing like [`Quantity::value`].
     pub fn milli_value(&self) -> i64 {
         self.scaled(-3)
+    }
+
+    /// The amount in whole units, a fraction rounded away from zero, in the same family of suffixes; itself if it is whole.
+    pub fn rounded_up(self) -> Quantity {
+        let (mantissa, fraction) = match 10i128.checked_pow(self.scale.min(0).unsigned_abs()) {
+            Some(unit) => (self.mantissa() / unit, self.mantissa() % unit),
+            None => (0, self.mantissa()),
+        };
+        if fraction == 0 {
+            self
+        } else {
+            Quantity::of(mantissa + fraction.signum(), 0, self.format)
+        }
+    }
+
+    /// Narrow if it fits.
+    fn of(mantissa: i128, scale: i32, format: Format) -> Quantity {
+        match i64::try_from(mantissa) {
+            Ok(mantissa) => Quantity::narrow(mantissa, scale, format),
+            Err(_) => Quantity::wide(mantissa, scale, format),
+        }
     }
 
     const fn narrow(mantissa: i64, scale: i32, format: Format) -> Quantity {
@@ -304,6 +325,27 @@ fn add_narrow(left: Quantity, right: Quantity) -> Option<(i64, i32)> {
 impl AddAssign for Quantity {
     fn add_assign(&mut self, other: Quantity) {
         *self = *self + other;
+    }
+}
+
+impl Neg for Quantity {
+    type Output = Quantity;
+
+    fn neg(self) -> Quantity {
+        let mantissa = self.mantissa().saturating_neg();
+        match self.is_wide() {
+            true => Quantity::wide(mantissa, self.scale, self.format),
+            false => Quantity::of(mantissa, self.scale, self.format),
+        }
+    }
+}
+
+impl Sub for Quantity {
+    type Output = Quantity;
+
+    /// The difference, in the format that the sum would have; saturates.
+    fn sub(self, other: Quantity) -> Quantity {
+        self.add(-other)
     }
 }
 

@@ -24,6 +24,7 @@ mod managed;
 mod news;
 mod patch;
 mod pods;
+mod quotas;
 mod review;
 mod roles;
 mod scale;
@@ -49,6 +50,7 @@ pub use answer::Answer;
 pub(crate) use answer::partial as partial_metadata;
 pub use body::Body;
 pub use durability::OpenError;
+use quotas::Raised;
 pub use setup::{Admission, Setup};
 pub(crate) use watch::gone_frame;
 
@@ -60,7 +62,7 @@ use crate::object::{key_of, parsed};
 use crate::request::{Form, Query, Target, verb};
 use crate::schema::{Kind, Kinds};
 use crate::status::ApiError;
-use crate::store::{Limits, Object, Refused, Store, TableId};
+use crate::store::{Expect, Limits, Object, Refused, Store, TableId};
 use crate::{discovery, openapi};
 
 /// Reads the time. The server has no clock of its own, so that a simulator can hand it a virtual one.
@@ -445,19 +447,30 @@ impl ApiServer {
         dry_run: bool,
         mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
     ) -> Result<Rewritten, ApiError> {
+        self.rewrite_counted(kind, key, dry_run, |old| Ok((change(old)?, Vec::new())))
+    }
+
+    /// The same for a change that raises quotas: `change` gives these, too.
+    fn rewrite_counted(
+        &self,
+        kind: &Kind,
+        key: (&str, &str),
+        dry_run: bool,
+        mut change: impl FnMut(&Value) -> Result<(Value, Vec<Raised>), ApiError>,
+    ) -> Result<Rewritten, ApiError> {
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         let _alone = self.alone(kind);
         loop {
             let stored = self.stored(kind, key.0, key.1)?;
             let old = parsed(&stored)?;
-            let new = change(&old)?;
+            let (new, raised) = change(&old)?;
             if dry_run {
                 return Ok(Rewritten::Dry(new));
             }
             if new == old {
                 return Ok(Rewritten::Stored(stored));
             }
-            match self.replace(kind, table, &stored, &new)? {
+            match self.replace(kind, table, &stored, &new, raised)? {
                 Ok(object) => return Ok(Rewritten::Stored(object)),
                 Err(Refused::Missing) => return Err(ApiError::not_found(kind, key.1)),
                 Err(Refused::Changed | Refused::Exists) => {}
@@ -472,21 +485,18 @@ impl ApiServer {
         table: TableId,
         stored: &Object,
         new: &Value,
+        raised: Vec<Raised>,
     ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
         let draft = crate::object::draft(kind, new)?;
-        let is_done = delete::is_done(new);
-        let mut state = self.state();
-        let expect = crate::store::Expect::Revision(stored.revision());
-        let written = if is_done {
-            state.store.remove(table, stored.key(), stored.revision(), Some(draft))
-        } else {
-            state.store.put(table, expect, draft)
-        };
-        drop(state);
-        if let Ok(object) = &written {
+        let revision = stored.revision();
+        if !delete::is_done(new) {
+            return Ok(self.put_counted(table, Expect::Revision(revision), draft, raised));
+        }
+        let removed = self.state().store.remove(table, stored.key(), revision, Some(draft));
+        if let Ok(object) = &removed {
             self.announce(table, object.revision());
         }
-        Ok(written)
+        Ok(removed)
     }
 }
 

@@ -278,6 +278,34 @@ fn made_from_numbers() {
 }
 
 #[test]
+fn differences() {
+    #[track_caller]
+    fn check(left: &str, right: &str, want: &str) {
+        let [left, right] = [left, right].map(|text| Quantity::parse(text).unwrap());
+        assert_eq!((left - right).to_string(), want);
+    }
+    check("2Gi", "1Gi", "1Gi");
+    check("1", "1500m", "-500m");
+    check("0", "1Gi", "-1Gi");
+    check("1k", "0", "1k");
+    check("1", "-9223372036854775808", "9223372036854775809");
+}
+
+#[test]
+fn fractions_are_rounded_up() {
+    #[track_caller]
+    fn check(text: &str, want: &str) {
+        assert_eq!(Quantity::parse(text).unwrap().rounded_up().to_string(), want);
+    }
+    check("100m", "1");
+    check("-100m", "-1");
+    check("1999.5", "2k");
+    check("1000m", "1");
+    check("0.1Ki", "103");
+    check("1Gi", "1Gi");
+}
+
+#[test]
 fn sums_saturate() {
     let huge = Quantity::parse("99999999999999999999999999999999999999999999").unwrap();
     assert_eq!(huge + huge, huge);

@@ -64,12 +64,12 @@ impl ApiServer {
                 Err(error) => return Err(error),
             };
             let Some(missing) = missing else {
-                let rewritten = self.rewrite(kind, key, dry_run, |old| {
+                let rewritten = self.rewrite_counted(kind, key, dry_run, |old| {
                     let value = self.applied(call, apply, Some(old))?;
                     let new = self.updated(write, old, value)?;
                     self.check_escalation(call, Some(old), &new)?;
                     self.check_signer(call, old, &new)?;
-                    Ok(new)
+                    self.counted(write, old, new)
                 });
                 match rewritten {
                     // It went while we looked.

@@ -246,24 +246,26 @@ impl ApiServer {
         }
         self.check_limits(kind, &value)?;
         check_depth(&value)?;
-        if dry_run {
-            let key = key_of(kind, namespace, &name);
-            return match self.state().store.get(table, &key) {
-                Some(_) => Err(ApiError::already_exists(kind, &name)),
-                None => Ok(value),
-            };
-        }
-        let draft = draft(kind, &value)?;
-        let written = self.state().store.put(table, Expect::Absent, draft);
-        match written {
-            Ok(object) => {
-                self.announce(table, object.revision());
-                meta_mut(&mut value)
-                    .insert("resourceVersion".to_owned(), object.revision().to_string().into());
-                Ok(value)
+        loop {
+            let raised = self.raised(write, None, &value)?;
+            if dry_run {
+                let key = key_of(kind, namespace, &name);
+                return match self.state().store.get(table, &key) {
+                    Some(_) => Err(ApiError::already_exists(kind, &name)),
+                    None => Ok(value),
+                };
             }
-            Err(Refused::Exists | Refused::Changed | Refused::Missing) => {
-                Err(ApiError::already_exists(kind, &name))
+            match self.put_counted(table, Expect::Absent, draft(kind, &value)?, raised) {
+                Ok(object) => {
+                    let revision = object.revision().to_string();
+                    meta_mut(&mut value).insert("resourceVersion".to_owned(), revision.into());
+                    return Ok(value);
+                }
+                // A quota has changed while we looked.
+                Err(Refused::Changed) => {}
+                Err(Refused::Exists | Refused::Missing) => {
+                    return Err(ApiError::already_exists(kind, &name));
+                }
             }
         }
     }

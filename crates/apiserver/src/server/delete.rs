@@ -221,7 +221,7 @@ impl ApiServer {
             let written = if done {
                 self.remove(kind, table, &stored, &old, deletion)?
             } else {
-                self.replace(kind, table, &stored, &new)?
+                self.replace(kind, table, &stored, &new, Vec::new())?
             };
             match written {
                 Ok(object) if done => return Ok(Deleted::Gone(parsed(&object)?)),

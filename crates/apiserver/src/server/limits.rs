@@ -1,8 +1,9 @@
 //! LimitRanges: defaults for containers, and the least and most that containers, pods and claims may ask for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use loadmaster_api::Quantity;
+use loadmaster_api::quota::{Amounts, amounts, over_containers};
 use serde_json::{Map, Value, json};
 
 use super::ApiServer;
@@ -13,9 +14,6 @@ use crate::store::{Filter, Span};
 
 /// Says what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
-
-/// Amounts by resource.
-type Amounts = BTreeMap<String, Quantity>;
 
 /// Compared in thousandths up to here, in whole units beyond.
 const MILLI_MAX: i64 = i64::MAX / 1000;
@@ -145,50 +143,15 @@ fn complaints(range: &Value, kind: &Kind, value: &Value) -> Vec<String> {
     all
 }
 
-fn amounts(list: &Value) -> Amounts {
-    let members = list.as_object().into_iter().flatten();
-    let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
-    members.filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect()
-}
-
 /// What a pod asks for as a whole: its containers together, or the most that is needed to start it.
 fn sum(pod: &Value, field: &str) -> Amounts {
-    let mut total = Amounts::new();
-    let add = |total: &mut Amounts, more: &Amounts| {
-        for (name, amount) in more {
-            *total.entry(name.clone()).or_insert(Quantity::ZERO) += *amount;
-        }
-    };
-    for container in entries(&pod["spec"]["containers"]) {
-        add(&mut total, &amounts(&container["resources"][field]));
-    }
-    // Sidecars started so far run beside every later init container.
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
-    for container in entries(&pod["spec"]["initContainers"]) {
-        let mut own = amounts(&container["resources"][field]);
-        if container["restartPolicy"] == "Always" {
-            add(&mut total, &own);
-            add(&mut sidecars, &own);
-            own.clone_from(&sidecars);
-        } else {
-            add(&mut own, &sidecars);
-        }
-        raise(&mut peak, own);
-    }
-    raise(&mut total, peak);
+    let mut total = over_containers(pod, |container, _| amounts(&container["resources"][field]));
     for (name, amount) in amounts(&pod["spec"]["resources"][field]) {
         if matches!(name.as_str(), "cpu" | "memory") {
             total.insert(name, amount);
         }
     }
     total
-}
-
-fn raise(total: &mut Amounts, least: Amounts) {
-    for (name, amount) in least {
-        let known = total.entry(name).or_insert(amount);
-        *known = (*known).max(amount);
-    }
 }
 
 /// An entry of a range against what is asked for.

@@ -152,7 +152,7 @@ impl ApiServer {
         };
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let mut warnings = Vec::new();
-        let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
+        let rewritten = self.rewrite_counted(call.kind, key, call.query.dry_run()?, |old| {
             let shown = event::shown(call.kind, old.clone());
             let value = patch.change(call, expected, &shown)?;
             let (value, told) = self.typed(value, expected, validation).map_err(after_patch)?;
@@ -161,7 +161,7 @@ impl ApiServer {
             let new = self.updated(write, old, event::stored(call.kind, value))?;
             self.check_escalation(call, Some(old), &new)?;
             self.check_signer(call, old, &new)?;
-            Ok(new)
+            self.counted(write, old, new)
         })?;
         self.rewritten_answer(call, rewritten, warnings)
     }

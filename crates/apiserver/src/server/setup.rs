@@ -42,6 +42,8 @@ impl Default for Setup {
 pub struct Admission {
     /// `LimitRanger`: defaults and limits of a namespace. On by default.
     pub limit_ranger: bool,
+    /// `ResourceQuota`: what a namespace may use. On by default; a controller must write what there is to a quota's status.
+    pub resource_quota: bool,
     /// `ServiceAccount`: a pod's account must be there, and its token is mounted. Off by default: it needs controllers.
     pub service_account: bool,
     /// `StorageObjectInUseProtection`: claims, volumes and their classes stay until a controller lets go of them. On by default.
@@ -54,6 +56,7 @@ impl Default for Admission {
     fn default() -> Admission {
         Admission {
             limit_ranger: true,
+            resource_quota: true,
             service_account: false,
             storage_protection: true,
             taint_nodes: false,
@@ -63,14 +66,20 @@ impl Default for Admission {
 
 impl Admission {
     /// The names of what can be switched.
-    pub const NAMES: [&'static str; 4] =
-        ["LimitRanger", "ServiceAccount", "StorageObjectInUseProtection", "TaintNodesByCondition"];
+    pub const NAMES: [&'static str; 5] = [
+        "LimitRanger",
+        "ResourceQuota",
+        "ServiceAccount",
+        "StorageObjectInUseProtection",
+        "TaintNodesByCondition",
+    ];
 
     /// Switches a plugin; false if it cannot be switched.
     #[must_use]
     pub fn switch(&mut self, name: &str, on: bool) -> bool {
         match name {
             "LimitRanger" => self.limit_ranger = on,
+            "ResourceQuota" => self.resource_quota = on,
             "ServiceAccount" => self.service_account = on,
             "StorageObjectInUseProtection" => self.storage_protection = on,
             "TaintNodesByCondition" => self.taint_nodes = on,

@@ -53,7 +53,7 @@ impl ApiServer {
         let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
         let dry_run = call.query.dry_run()?;
         loop {
-            let rewritten = self.rewrite(kind, key, dry_run, |old| {
+            let rewritten = self.rewrite_counted(kind, key, dry_run, |old| {
                 if lacks_revision {
                     return Err(ApiError::no_revision(kind, &target.name));
                 }
@@ -63,7 +63,7 @@ impl ApiServer {
                 let new = self.updated(write, old, value.clone())?;
                 self.check_escalation(call, Some(old), &new)?;
                 self.check_signer(call, old, &new)?;
-                Ok(new)
+                self.counted(write, old, new)
             });
             let is_missing = matches!(&rewritten, Err(error) if error.code == 404)
                 && self.stored(kind, key.0, key.1).is_err();

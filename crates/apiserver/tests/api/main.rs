@@ -10,6 +10,7 @@ mod bounds;
 mod classes;
 mod custom;
 mod deletion;
+mod quotas;
 mod resources;
 mod services;
 mod sockets;

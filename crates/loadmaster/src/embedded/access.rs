@@ -35,7 +35,7 @@ pub(crate) struct AccessArgs {
     /// Admission plugins to switch on: ServiceAccount, TaintNodesByCondition (both need controllers).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
-    /// Admission plugins to switch off: LimitRanger, StorageObjectInUseProtection.
+    /// Admission plugins to switch off: LimitRanger, ResourceQuota, StorageObjectInUseProtection.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
     /// How long events stay after their last write; 0s keeps them.
