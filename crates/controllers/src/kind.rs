@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{
     apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
-    policy::v1 as policy, storage::v1 as storage,
+    policy::v1 as policy, resource::v1 as resource, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{
@@ -312,6 +312,9 @@ kinds! {
     PersistentVolume persistent_volumes core::PersistentVolume;
     PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
         place |claim| claim.spec.as_ref()?.volume_name.as_deref();
+    Service services core::Service;
+    ResourceQuota resource_quotas core::ResourceQuota;
+    ResourceClaim resource_claims resource::ResourceClaim;
     Deployment deployments apps::Deployment;
     ReplicaSet replica_sets apps::ReplicaSet;
     StatefulSet stateful_sets apps::StatefulSet;

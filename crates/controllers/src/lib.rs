@@ -44,6 +44,7 @@ mod placement;
 pub(crate) mod player;
 mod protection;
 mod queue;
+mod quota;
 mod replica_set;
 mod service_account;
 mod stateful_set;

@@ -11,6 +11,7 @@ use crate::job::Jobs;
 use crate::namespace::Namespaces;
 use crate::node_lifecycle::NodeLifecycle;
 use crate::protection::{ClassProtection, StorageProtection};
+use crate::quota::Quotas;
 use crate::replica_set::ReplicaSets;
 use crate::service_account::ServiceAccounts;
 use crate::stateful_set::StatefulSets;
@@ -25,7 +26,7 @@ pub struct Options {
 }
 
 /// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, volumes and what keeps them from going, disruption
-/// budgets, node lifecycle, evictions, garbage collection, namespaces, service accounts.
+/// budgets, node lifecycle, evictions, garbage collection, namespaces, quotas, service accounts.
 pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
     vec![
         Box::<Deployments>::default(),
@@ -42,6 +43,7 @@ pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
         Box::<Evictions>::default(),
         Box::<Garbage>::default(),
         Box::<Namespaces>::default(),
+        Box::<Quotas>::default(),
         Box::new(ServiceAccounts { root_ca: options.root_ca }),
     ]
 }

@@ -21,12 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The steps: a name, and the arguments of each call. A file has the name of its manifests.
 const STEPS: &[(&str, &[&str])] = &[
-    // A claim that is seen before its volume would be told that there is none.
+    // A claim that is seen before its volume would be told that there is none; what is made before a quota is looked at may not be counted.
     (
-        "volumes",
+        "before",
         &[
-            "apply --validate=false -f volumes.json",
+            "apply --validate=false -f before.json",
             "wait --for=jsonpath={.status.phase}=Available --timeout=60s pv --all",
+            "wait --for=jsonpath={.status.used.persistentvolumeclaims}=0 --timeout=60s quota/all",
         ],
     ),
     (

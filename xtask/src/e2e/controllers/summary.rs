@@ -19,6 +19,8 @@ const KINDS: &[(&str, &str, &[&str])] = &[
     ("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", &[]),
     ("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", &["volumeName"]),
     ("PersistentVolume", "/api/v1/persistentvolumes", &["claimRef"]),
+    // Of what comes and goes one by one: kube-controller-manager may count pods before it has seen all.
+    ("ResourceQuota", "/api/v1/resourcequotas", &["hard"]),
     ("Pod", "/api/v1/pods", &["hostname", "subdomain", "tolerations"]),
     ("Namespace", "/api/v1/namespaces", &["finalizers"]),
 ];

@@ -17,7 +17,7 @@ pub(super) fn files() -> Vec<(&'static str, Vec<Value>)> {
     let mut note = object("e2e.loadmaster.io/v1", "Note", "held", json!({}));
     note["metadata"]["finalizers"] = json!(["e2e.loadmaster.io/hold"]);
     vec![
-        ("volumes.json", volumes()),
+        ("before.json", before()),
         ("first.json", first()),
         ("tick.json", vec![object("batch/v1", "CronJob", "tick", tick)]),
         ("late.json", late),
@@ -90,14 +90,23 @@ fn definition() -> Value {
     )
 }
 
-/// The claims of a StatefulSet come one after the other, and have a class of their own: who gets which volume is no race.
-fn volumes() -> Vec<Value> {
+/// What is looked at before it is used. The claims of a StatefulSet come one after the other, and have a class of their own: who gets which volume is no race.
+fn before() -> Vec<Value> {
     let disk = |i: u32| volume(&format!("disk-{i}"), i + 1, "disks", "Retain");
-    let classes = [class("disks", "Immediate"), class("own", "Immediate")];
-    classes.into_iter().chain((0..3).map(disk)).chain([volume("own", 1, "own", "Retain")]).collect()
+    let hard = json!({"persistentvolumeclaims": "10", "requests.storage": "10Gi",
+        "disks.storageclass.storage.k8s.io/requests.storage": "5Gi",
+        "count/deployments.apps": "5", "count/jobs.batch": "20"});
+    let mut all: Vec<Value> = (0..3).map(disk).collect();
+    all.extend([
+        class("disks", "Immediate"),
+        class("own", "Immediate"),
+        volume("own", 1, "own", "Retain"),
+        object("v1", "ResourceQuota", "all", json!({"hard": hard})),
+    ]);
+    all
 }
 
-/// What there is at first, beside volumes.
+/// What there is then.
 fn first() -> Vec<Value> {
     let template =
         |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": pod(&json!({}))});
