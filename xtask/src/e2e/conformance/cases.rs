@@ -8,6 +8,7 @@ mod deletes;
 mod kinds;
 mod lists;
 mod patches;
+mod quotas;
 mod services;
 mod subresources;
 mod verbs;
@@ -20,7 +21,7 @@ type Table = &'static [(&'static str, &'static str)];
 
 /// Every case there is.
 pub fn all() -> Vec<Case> {
-    let subjects: [(&str, Table); 10] = [
+    let subjects: [(&str, Table); 11] = [
         ("verbs", verbs::CASES),
         ("conflicts", conflicts::CASES),
         ("lists", lists::CASES),
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Case> {
         ("apply", apply::CASES),
         ("access", access::CASES),
         ("services", services::CASES),
+        ("quotas", quotas::CASES),
     ];
     let tables = subjects.into_iter().flat_map(|(subject, table)| {
         table.iter().map(move |(name, script)| case(&format!("{subject}: {name}"), script))
