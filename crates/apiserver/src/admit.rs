@@ -43,6 +43,9 @@ const KEPT: &[&str] = &[
     "resourceVersion",
 ];
 
+/// Of a volume's status: when its phase last changed.
+pub const PHASE_SINCE: &str = "lastPhaseTransitionTime";
+
 /// Prepares a typed object with defaults for being stored the first time.
 pub fn prepare_create(kind: &Kind, value: &mut Value) {
     if let Some(custom) = kind.custom() {
@@ -66,8 +69,10 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
             let finalizers = members_mut(&mut value["spec"]).entry("finalizers");
             finalizers.or_insert_with(|| json!(["kubernetes"]));
         }
-        ("", "persistentvolumes" | "persistentvolumeclaims") => {
-            value["status"] = json!({"phase": "Pending"});
+        ("", "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumes") => {
+            let made = meta(value, "creationTimestamp");
+            value["status"] = json!({"phase": "Pending", PHASE_SINCE: made});
         }
         ("batch", "jobs") => {
             reset_status(kind, value);

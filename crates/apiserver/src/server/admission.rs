@@ -1,9 +1,11 @@
 //! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations, classes;
 //! what services are given, and what storage is held by.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{ApiServer, classes};
+use super::{ApiServer, classes, spelled};
+use crate::admit::PHASE_SINCE;
 use crate::object::{entries, meta, meta_mut, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
@@ -63,6 +65,7 @@ impl ApiServer {
         match (kind.group, kind.resource, subresource) {
             ("", "pods", "") => tolerate_lost_nodes(value),
             ("", "services", "") => self.allocate(kind, Some(old), value)?,
+            ("", "persistentvolumes", "status") => note_phase(old, value, self.now()),
             _ => {}
         }
         Ok(())
@@ -181,6 +184,15 @@ fn taint_new_node(node: &mut Value) {
     }
 }
 
+/// A volume says since when it has its phase, unless whoever changed that says so.
+fn note_phase(old: &Value, volume: &mut Value, now: Timestamp) {
+    let (before, status) = (&old["status"], &mut volume["status"]);
+    let is_told = !status[PHASE_SINCE].is_null() && status[PHASE_SINCE] != before[PHASE_SINCE];
+    if status["phase"] != before["phase"] && !is_told {
+        status[PHASE_SINCE] = spelled(now).into();
+    }
+}
+
 fn tolerate_lost_nodes(pod: &mut Value) {
     let spec = &mut pod["spec"];
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -199,5 +211,26 @@ fn tolerate_lost_nodes(pod: &mut Value) {
             Some(Value::Array(list)) => list.push(toleration),
             _ => spec["tolerations"] = json!([toleration]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_when_a_volume_has_its_phase() {
+        let check = |new: Value, want: &str| {
+            let old = json!({"status": {"phase": "Available", PHASE_SINCE: "then"}});
+            let mut volume = json!({"status": new});
+            note_phase(&old, &mut volume, Timestamp::UNIX_EPOCH);
+            assert_eq!(volume["status"][PHASE_SINCE], want, "{volume}");
+        };
+        let now = "1970-01-01T00:00:00Z";
+        check(json!({"phase": "Bound", PHASE_SINCE: "then"}), now);
+        check(json!({"phase": "Bound"}), now);
+        check(json!({"phase": "Bound", PHASE_SINCE: "told"}), "told");
+        check(json!({"phase": "Available", PHASE_SINCE: "then"}), "then");
+        check(json!({"phase": "Available", PHASE_SINCE: "told"}), "told");
     }
 }

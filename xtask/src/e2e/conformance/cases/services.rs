@@ -114,7 +114,13 @@ GET persistentvolumeclaims/a
 404 NotFound"),
     ("volumes and their classes are held, too", "
 POST persistentvolumes {metadata: {name: $ns}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /x}}}
-201 {metadata: {finalizers: [kubernetes.io/pv-protection]}}
+201 {metadata: {finalizers: [kubernetes.io/pv-protection]}, status: {phase: Pending, lastPhaseTransitionTime: _}}
+PATCH-MERGE persistentvolumes/$ns/status {status: {phase: Available, lastPhaseTransitionTime: null}}
+200 {status: {phase: Available, lastPhaseTransitionTime: _}}
+PATCH-MERGE persistentvolumes/$ns/status {status: {lastPhaseTransitionTime: '2026-01-01T00:00:00Z'}}
+200 {status: {phase: Available, lastPhaseTransitionTime: '2026-01-01T00:00:00Z'}}
+PATCH-MERGE persistentvolumes/$ns/status {status: {phase: Bound}}
+200 {status: {phase: Bound, lastPhaseTransitionTime: '~Z'}}
 PATCH-MERGE persistentvolumes/$ns {metadata: {finalizers: null}}
 200 {metadata: {finalizers: ABSENT}}
 DELETE persistentvolumes/$ns
