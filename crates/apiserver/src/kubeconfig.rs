@@ -1,34 +1,25 @@
-//! The file by which clients find a server.
+//! The kubeconfig of a server.
 
 use base64::Engine as _;
+use serde_json::{Value, json};
 
 use crate::http::Identity;
 
-/// A kubeconfig for one cluster and one user, as YAML.
-pub fn kubeconfig(server: &str, authority_pem: &str, user: &Identity) -> String {
+/// A kubeconfig for one cluster and one user; cluster, user and context all have the same name.
+pub fn kubeconfig(name: &str, server: &str, authority_pem: &str, user: &Identity) -> Value {
     let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-    format!(
-        "apiVersion: v1
-kind: Config
-clusters:
-- name: loadmaster
-  cluster:
-    server: {server}
-    certificate-authority-data: {}
-users:
-- name: admin
-  user:
-    client-certificate-data: {}
-    client-key-data: {}
-contexts:
-- name: loadmaster
-  context:
-    cluster: loadmaster
-    user: admin
-current-context: loadmaster
-",
-        base64(authority_pem),
-        base64(&user.certificate_pem),
-        base64(&user.key_pem),
-    )
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {
+            "server": server,
+            "certificate-authority-data": base64(authority_pem),
+        }}],
+        "users": [{"name": name, "user": {
+            "client-certificate-data": base64(&user.certificate_pem),
+            "client-key-data": base64(&user.key_pem),
+        }}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    })
 }

@@ -1,6 +1,7 @@
 //! The embedded API server in this process: its sockets, its kubeconfig, its flags.
 
 mod access;
+mod kubeconfig;
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,6 +19,7 @@ use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
 use loadmaster_stdx::Chain;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -31,8 +33,13 @@ pub(crate) struct ServerArgs {
     /// The port to answer on; 0 takes a free one.
     #[arg(long, value_name = "P", default_value_t = 0)]
     port: u16,
-    /// Where to write the kubeconfig of an administrator [default: in the folder for temporary files].
-    #[arg(long, value_name = "OUT")]
+    /// The kubeconfig to which to add a cluster, user and context `loadmaster`, an administrator's [default: a new file in the folder
+    /// for temporary files].
+    ///
+    /// The context becomes the current one; everything else in the file stays, except comments. A file that is not a kubeconfig is
+    /// refused. At the end the entries are removed again and the current context is restored, or the file is removed if it was created
+    /// and holds nothing else; with --data-dir they stay.
+    #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// A group and version to serve beside the stable ones, such as scheduling.k8s.io/v1alpha2. May be given several times.
     #[arg(long, value_name = "GROUP/VERSION")]
@@ -57,6 +64,9 @@ pub(crate) struct Embedded {
     server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
+    /// What is in it for this server.
+    config: Value,
+    _entries: kubeconfig::AllEntries,
     temporaries: Vec<Temporary>,
     journal: Option<Journal>,
     serving: JoinHandle<io::Result<()>>,
@@ -74,6 +84,7 @@ impl ServerArgs {
                 "--serve {unknown}: not a group and version that can be served beside the stable ones"
             )));
         }
+        self.check_kubeconfigs()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         let faults = self.fault_stream()?;
@@ -89,22 +100,16 @@ impl ServerArgs {
         let address =
             listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
         let url = format!("https://{address}");
-        self.access.introduce(&server, &pki, &url)?;
-        let text = kubeconfig(&url, pki.authority_pem(), &admin);
+        let stay = self.data_dir.is_some();
+        let mut entries = self.access.introduce(&server, &pki, &url, stay)?;
+        let config = kubeconfig(NAME, &url, pki.authority_pem(), &admin);
         let mut temporaries = Vec::new();
         let path = match &self.kubeconfig {
             Some(path) => {
-                write_private(path, &text).map_err(|error| cannot_write(path, &error))?;
+                entries.push(kubeconfig::add(path, NAME, &config, stay)?);
                 path.clone()
             }
-            None => {
-                let (file, mut open) = Temporary::create(address, "kubeconfig")?;
-                let written = open.write_all(text.as_bytes());
-                written.map_err(|error| cannot_write(&file.0, &error))?;
-                let path = file.0.clone();
-                temporaries.push(file);
-                path
-            }
+            None => temporary_kubeconfig(address, &config, &mut temporaries)?,
         };
         let serving = serve_within(
             listener,
@@ -114,8 +119,34 @@ impl ServerArgs {
             faults,
         );
         let serving = runtime.spawn(serving);
-        Ok(Embedded { runtime, server, address, kubeconfig: path, temporaries, journal, serving })
+        Ok(Embedded {
+            runtime,
+            server,
+            address,
+            kubeconfig: path,
+            config,
+            _entries: entries,
+            temporaries,
+            journal,
+            serving,
+        })
     }
+}
+
+/// What cluster, user and context are called in a kubeconfig.
+const NAME: &str = "loadmaster";
+
+fn temporary_kubeconfig(
+    address: SocketAddr,
+    config: &Value,
+    temporaries: &mut Vec<Temporary>,
+) -> Answer<PathBuf> {
+    let (file, mut open) = Temporary::create(address, "kubeconfig")?;
+    let path = file.0.clone();
+    temporaries.push(file);
+    let written = kubeconfig::yaml(config).and_then(|text| open.write_all(text.as_bytes()));
+    written.map_err(|error| cannot_write(&path, &error))?;
+    Ok(path)
 }
 
 /// What the server is called in its certificate.
@@ -145,6 +176,14 @@ impl ServerArgs {
             keep_key(&path, &key)?;
         }
         Ok((server, Some(journal)))
+    }
+
+    /// What cannot be added to a kubeconfig is refused before anything begins.
+    fn check_kubeconfigs(&self) -> Answer<()> {
+        if let Some(path) = &self.kubeconfig {
+            kubeconfig::check(path, NAME)?;
+        }
+        self.access.check_kubeconfigs()
     }
 
     /// With a folder, whoever has a kubeconfig can still use it after a restart.
@@ -197,6 +236,15 @@ impl Embedded {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// The same for this process alone: the user's file may name another current context at any time.
+    pub fn private_kubeconfig(&mut self) -> Answer<PathBuf> {
+        let is_private = self.temporaries.iter().any(|it| it.0 == self.kubeconfig);
+        if is_private {
+            return Ok(self.kubeconfig.clone());
+        }
+        temporary_kubeconfig(self.address, &self.config, &mut self.temporaries)
     }
 
     /// A file of this server that only its owner may read, in the folder for temporary files until the server ends.

@@ -10,7 +10,8 @@ use loadmaster_apiserver::http::{Bounds, Pki};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::{Admission, ApiServer, Setup};
 
-use super::{failed, write_private};
+use super::kubeconfig::{AllEntries, add, check};
+use super::{NAME, failed};
 use crate::exit::{Answer, Failure};
 
 /// Who may do what.
@@ -29,8 +30,9 @@ pub(crate) struct AccessArgs {
     /// new one, kept in --data-dir].
     #[arg(long, value_name = "FILE")]
     service_account_signing_key_file: Option<PathBuf>,
-    /// Also write a kubeconfig for this user, such as system:kube-scheduler=scheduler.kubeconfig. May be given several times.
-    #[arg(long, value_name = "USER[/GROUP]=OUT")]
+    /// Also add a context for this user to a kubeconfig, as --kubeconfig does, such as system:kube-scheduler=scheduler.kubeconfig. Its
+    /// name is USER@loadmaster. May be given several times.
+    #[arg(long, value_name = "USER[/GROUP]=FILE")]
     kubeconfig_as: Vec<String>,
     /// Admission plugins to switch on: ServiceAccount, TaintNodesByCondition (both need controllers).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -58,6 +60,30 @@ enum ModeArg {
     Rbac,
     #[value(name = "AlwaysAllow")]
     AlwaysAllow,
+}
+
+/// A user and its kubeconfig, as `--kubeconfig-as` names them.
+struct As<'a> {
+    user: &'a str,
+    group: &'a str,
+    path: &'a Path,
+}
+
+impl As<'_> {
+    fn parse(given: &str) -> Answer<As<'_>> {
+        let parts = given
+            .split_once('=')
+            .filter(|(user, path)| !user.is_empty() && !user.starts_with('/') && !path.is_empty());
+        let (user, path) = parts.ok_or_else(|| {
+            Failure::input(format!("--kubeconfig-as {given}: not USER=FILE or USER/GROUP=FILE"))
+        })?;
+        let (user, group) = user.split_once('/').unwrap_or((user, ""));
+        Ok(As { user, group, path: Path::new(path) })
+    }
+}
+
+fn context_of(user: &str) -> String {
+    format!("{user}@{NAME}")
 }
 
 fn time_to_live(text: &str) -> Result<SignedDuration, String> {
@@ -97,8 +123,14 @@ impl AccessArgs {
         Bounds { in_flight: self.max_requests_inflight, ..Bounds::default() }
     }
 
-    /// Makes the users known that flags and files name.
-    pub fn introduce(&self, server: &ApiServer, pki: &Pki, url: &str) -> Answer<()> {
+    /// Makes the users known that flags and files name, and adds them to their kubeconfigs.
+    pub fn introduce(
+        &self,
+        server: &ApiServer,
+        pki: &Pki,
+        url: &str,
+        stay: bool,
+    ) -> Answer<AllEntries> {
         if let Some(path) = &self.token_auth_file {
             let users = read_token_file(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?;
@@ -106,22 +138,27 @@ impl AccessArgs {
                 server.tokens().add(&token, user);
             }
         }
+        let mut entries = AllEntries::default();
         for given in &self.kubeconfig_as {
-            let parts = given.split_once('=').filter(|(user, path)| {
-                !user.is_empty() && !user.starts_with('/') && !path.is_empty()
-            });
-            let (user, path) = parts.ok_or_else(|| {
-                Failure::input(format!("--kubeconfig-as {given}: not USER=OUT or USER/GROUP=OUT"))
-            })?;
-            let (user, group) = user.split_once('/').unwrap_or((user, ""));
+            let As { user, group, path } = As::parse(given)?;
             let identity =
                 pki.client(user, group).map_err(|error| failed("setting up TLS", &error))?;
-            write_private(Path::new(path), &kubeconfig(url, pki.authority_pem(), &identity))
-                .map_err(|error| failed(&format!("writing {path}"), &error))?;
+            let name = context_of(user);
+            let config = kubeconfig(&name, url, pki.authority_pem(), &identity);
+            entries.push(add(path, &name, &config, stay)?);
         }
         server
             .publish_authority(pki.authority_pem())
-            .map_err(|error| failed("setting up the cluster", &error))
+            .map_err(|error| failed("setting up the cluster", &error))?;
+        Ok(entries)
+    }
+
+    /// Says whether all users can be added to their kubeconfigs.
+    pub fn check_kubeconfigs(&self) -> Answer<()> {
+        self.kubeconfig_as.iter().try_for_each(|given| {
+            let As { user, path, .. } = As::parse(given)?;
+            check(path, &context_of(user))
+        })
     }
 
     fn admission(&self) -> Answer<Admission> {

@@ -95,14 +95,14 @@ impl Cluster {
     ) -> Answer<Cluster> {
         let Prepared { mut plan } = prepared;
         let (log, file) = embedded.temporary("log")?;
-        let kubeconfig = embedded.kubeconfig().to_string_lossy().into_owned();
-        plan.loaded.config.client_connection.kubeconfig = kubeconfig;
+        let kubeconfig = embedded.private_kubeconfig()?;
+        plan.loaded.config.client_connection.kubeconfig = kubeconfig.to_string_lossy().into_owned();
         let metrics = plan.metrics.clone();
         let ready = plan.begin_logging_into(Box::new(file)).map_err(stopped)?;
         let scheduler = Scheduler::start(ready, registry, services, &[])
             .map_err(|error| Failure::input(Chain(&error)))?;
         let options = ClusterOptions {
-            kubeconfig: Some(embedded.kubeconfig().to_owned()),
+            kubeconfig: Some(kubeconfig),
             context: None,
             master: None,
             user_agent: "loadmaster-up".to_owned(),

@@ -126,22 +126,52 @@ fn a_cluster_that_stays_answers_until_it_is_told_to_end() {
 #[test]
 fn the_kubeconfig_is_for_its_owner_and_goes_with_the_cluster() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = Folder::new().with("kubeconfig", "open to all").with("bad.yaml", "kind: Pod\n");
-    let everybody = std::fs::Permissions::from_mode(0o644);
-    std::fs::set_permissions(folder.path("kubeconfig"), everybody).unwrap();
-    folder.run(&["up", "--nodes", "1", "--kubeconfig", "kubeconfig", "-f", "bad.yaml"]);
-    assert_eq!(folder.read("kubeconfig"), "open to all", "nothing is begun with bad input");
     let refused = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: z}}\n";
-    let folder = folder.with("bad.yaml", refused);
-    let text = folder.run(&["up", "--nodes", "1", "--kubeconfig", "kubeconfig", "-f", "bad.yaml"]);
-    assert!(text.ends_with("exit 2\n"), "{text}");
+    let folder = Folder::new().with("app.yaml", MANIFESTS).with("bad.yaml", refused);
+    let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "1", "--kubeconfig", "kubeconfig"];
+    let up = folder.start(&args, "up.log");
+    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
     let mode = std::fs::metadata(folder.path("kubeconfig")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(up.terminate(), Some(0));
+    assert!(!folder.path("kubeconfig").exists(), "it was created, and holds nothing else");
     std::fs::create_dir(folder.path("tmp")).unwrap();
     let text = folder.run(&["up", "--nodes", "1", "-f", "bad.yaml"]);
     assert!(text.ends_with("exit 2\n"), "{text}");
     let left: Vec<_> = std::fs::read_dir(folder.path("tmp")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_kubeconfig_keeps_what_it_holds() {
+    let prod = json!({"apiVersion": "v1", "kind": "Config", "current-context": "prod",
+        "clusters": [{"name": "prod", "cluster": {"server": "https://prod.example.com"}}],
+        "users": [], "contexts": [{"name": "prod", "context": {"cluster": "prod"}}]});
+    let folder = Folder::new()
+        .with("app.yaml", MANIFESTS)
+        .with("bad.yaml", "kind: Pod\n")
+        .with("notes", "to do: everything\n")
+        .with("kubeconfig", &prod.to_string());
+    let flags = ["--nodes", "1", "--kubeconfig", "kubeconfig", "-f"];
+    let read = || serde_json::from_str::<Value>(&folder.read("kubeconfig")).unwrap();
+    folder.run(&[&["up"], &flags[..], &["bad.yaml"]].concat());
+    assert_eq!(folder.read("kubeconfig"), prod.to_string(), "nothing is begun with bad input");
+    let up = folder.start(&[&["up", "--stay"], &flags[..], &["app.yaml"]].concat(), "up.log");
+    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    let merged = read();
+    assert_eq!(merged["current-context"], "loadmaster");
+    assert_eq!(
+        (&merged["contexts"][0], &merged["contexts"][1]["name"]),
+        (&prod["contexts"][0], &json!("loadmaster"))
+    );
+    assert_eq!(up.terminate(), Some(0));
+    assert_eq!(read(), prod);
+    for command in ["up", "apiserver"] {
+        let text = folder.run(&[command, "--kubeconfig", "notes"]);
+        let want = "2> error: notes:1:1: apiVersion: expected a kubeconfig, with apiVersion: v1; the file is left as it is\nexit 2\n";
+        assert_eq!(text, want, "{command}");
+        assert_eq!(folder.read("notes"), "to do: everything\n");
+    }
 }
 
 /// A definition made while the cluster runs.

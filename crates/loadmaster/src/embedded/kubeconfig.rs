@@ -1,0 +1,357 @@
+//! A cluster's entries in the user's kubeconfig.
+//!
+//! As with kind and minikube, a cluster, a user and a context of our name are merged into the file, the context becomes the current one, and all else
+//! that is in the file stays. When the server ends, the entries are removed again.
+//!
+//! The file is replaced by renaming a new file over it, so that nobody ever reads half of it; while it is read and replaced, `FILE.lock` exists, as kubectl
+//! and kind have it. A symbolic link is followed, if it leads to a regular file. Comments are lost, as they are with kubectl.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use loadmaster_api::document::{Document, Format, Located, Path as Field};
+use loadmaster_stdx::Chain;
+use serde_json::{Value, json};
+
+use super::{cannot_write, failed};
+use crate::exit::{Answer, Failure, complain};
+use crate::input::CONFIG_BYTES_MAX;
+
+/// The lists of a kubeconfig, each with the field beside the name of its items.
+const LISTS: [(&str, &str); 3] =
+    [("clusters", "cluster"), ("contexts", "context"), ("users", "user")];
+
+const CURRENT: &str = "current-context";
+
+/// Where the embedded server listens. An entry of our name with another server is somebody else's.
+const LOOPBACK: &str = "https://127.0.0.1:";
+
+/// Another program may hold the lock so often and so long.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// The owner may read and write.
+const PRIVATE: u32 = 0o600;
+
+/// A kubeconfig as it is on the disk.
+struct Found {
+    /// The file itself, behind symbolic links.
+    target: PathBuf,
+    /// None if there is no file.
+    metadata: Option<Metadata>,
+    document: Document,
+    config: Value,
+}
+
+/// Entries that were added to a file. They are removed when this is dropped, unless they are to stay.
+pub(super) struct Entries {
+    path: PathBuf,
+    name: String,
+    cluster: Value,
+    /// The current context before.
+    previous: Option<Value>,
+    /// There was no file.
+    is_created: bool,
+    stay: bool,
+}
+
+/// All that were added. Those added last are removed first, since each restores the current context before it.
+#[derive(Default)]
+pub(super) struct AllEntries(Vec<Entries>);
+
+impl AllEntries {
+    pub fn push(&mut self, entries: Entries) {
+        self.0.push(entries);
+    }
+}
+
+impl Drop for AllEntries {
+    fn drop(&mut self) {
+        while let Some(last) = self.0.pop() {
+            drop(last);
+        }
+    }
+}
+
+/// Says whether entries of this name can be added to a file.
+///
+/// # Errors
+///
+/// When the file is there and is not a kubeconfig, or the name is that of another cluster.
+pub(super) fn check(path: &Path, name: &str) -> Answer<()> {
+    read(path)?.check_name(name)
+}
+
+/// Adds the entries of a kubeconfig to a file, which is created if it is not there.
+///
+/// # Errors
+///
+/// As [`check`], and when the file cannot be written. It is then as it was.
+pub(super) fn add(path: &Path, name: &str, ours: &Value, stay: bool) -> Answer<Entries> {
+    let _lock = Lock::take(path)?;
+    let mut found = read(path)?;
+    found.check_name(name)?;
+    let previous = found.config.get(CURRENT).cloned();
+    merge(&mut found.config, ours);
+    found.write().map_err(|error| cannot_write(path, &error))?;
+    Ok(Entries {
+        path: path.to_owned(),
+        name: name.to_owned(),
+        cluster: ours["clusters"][0].clone(),
+        previous,
+        is_created: found.metadata.is_none(),
+        stay,
+    })
+}
+
+/// A kubeconfig as text.
+pub(super) fn yaml(config: &Value) -> io::Result<String> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let text = serde_saphyr::to_string_with_options(config, options).map_err(io::Error::other)?;
+    // Nothing of the user's may be lost on the way.
+    match Document::new("kubeconfig", &*text).decode_value() {
+        Ok(again) if again == *config => Ok(text),
+        _ => Err(io::Error::other("a value cannot be written as YAML")),
+    }
+}
+
+fn read(path: &Path) -> Answer<Found> {
+    let shown = path.display().to_string();
+    let reading = |error: &io::Error| failed(&format!("reading {shown}"), error);
+    let link = match fs::symlink_metadata(path) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (target, document) = (path.to_owned(), Document::new(shown, ""));
+            return Ok(Found { target, metadata: None, document, config: json!({}) });
+        }
+        Err(error) => return Err(reading(&error)),
+    };
+    let target = match fs::canonicalize(path) {
+        Ok(target) => target,
+        Err(error) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::input(format!(
+                "{shown}: the symbolic link leads to a file that does not exist"
+            )));
+        }
+        Err(error) => return Err(reading(&error)),
+    };
+    let metadata = fs::metadata(&target).map_err(|error| reading(&error))?;
+    if !metadata.is_file() {
+        return Err(Failure::input(format!("{shown}: not a regular file")));
+    }
+    let file = File::open(&target).map_err(|error| reading(&error))?;
+    let document = Document::from_reader(&shown, file, Some(CONFIG_BYTES_MAX))
+        .map_err(|error| Failure::input(Chain(&error)))?;
+    let config = parse(&document).map_err(refused)?;
+    Ok(Found { target, metadata: Some(metadata), document, config })
+}
+
+fn refused(error: Located) -> Failure {
+    Failure::input(format!("{error}; the file is left as it is"))
+}
+
+/// Reads a kubeconfig; an empty one is one.
+fn parse(document: &Document) -> Result<Value, Located> {
+    if document.is_empty() {
+        return Ok(json!({}));
+    }
+    let config = document.decode_value()?;
+    let Some(fields) = config.as_object() else {
+        let text = "expected a kubeconfig (apiVersion: v1, kind: Config)";
+        return Err(document.error_at(Field::ROOT, text));
+    };
+    for (field, want) in [("apiVersion", "v1"), ("kind", "Config")] {
+        let is_kubeconfig = match fields.get(field) {
+            // kubectl does not need them, but then the file must look like one.
+            None => LISTS.iter().any(|(list, _)| fields.contains_key(*list)),
+            Some(found) => found == want,
+        };
+        if !is_kubeconfig {
+            let text = format!("expected a kubeconfig, with {field}: {want}");
+            return Err(document.error_at(Field::ROOT.field(field), text));
+        }
+    }
+    for (list, value) in LISTS {
+        let at = Field::ROOT.field(list);
+        let items = match fields.get(list) {
+            None | Some(Value::Null) => continue,
+            Some(Value::Array(items)) => items,
+            Some(_) => return Err(document.error_at(at, "expected a list")),
+        };
+        for (nth, item) in items.iter().enumerate() {
+            if !item["name"].is_string() || !item[value].is_object() && !item[value].is_null() {
+                let text = format!("expected an item with name and {value}");
+                return Err(document.error_at(at.index(nth), text));
+            }
+        }
+    }
+    match fields.get(CURRENT) {
+        None | Some(Value::Null | Value::String(_)) => Ok(config),
+        Some(_) => Err(document.error_at(Field::ROOT.field(CURRENT), "expected a name")),
+    }
+}
+
+fn position(config: &Value, list: &str, name: &str) -> Option<usize> {
+    config[list].as_array()?.iter().position(|item| item["name"] == name)
+}
+
+fn merge(config: &mut Value, ours: &Value) {
+    for (field, value) in ours.as_object().into_iter().flatten() {
+        let Some(items) = value.as_array() else {
+            config[field] = value.clone();
+            continue;
+        };
+        if !config[field].is_array() {
+            config[field] = json!([]);
+        }
+        for item in items {
+            let name = item["name"].as_str().unwrap_or_default();
+            match position(config, field, name) {
+                Some(at) => config[field][at] = item.clone(),
+                None => {
+                    config[field].as_array_mut().into_iter().for_each(|it| it.push(item.clone()))
+                }
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Entries of our name are replaced if they are those of an embedded server, and nobody else's.
+    fn check_name(&self, name: &str) -> Answer<()> {
+        let at = |list| position(&self.config, list, name);
+        let server = at("clusters").map(|at| &self.config["clusters"][at]["cluster"]["server"]);
+        let server = server.and_then(Value::as_str).unwrap_or_default();
+        let entry = LISTS.iter().find_map(|(list, _)| Some((*list, at(list)?)));
+        match entry {
+            Some((list, nth)) if !server.starts_with(LOOPBACK) => {
+                let place = Field::ROOT.field(list).index(nth);
+                let text = format!(
+                    "the name {name:?} is that of another cluster, whose server is not at 127.0.0.1"
+                );
+                Err(refused(self.document.error_at(place, text)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let text = match self.document.format() {
+            Format::Json => serde_json::to_string_pretty(&self.config).map_err(io::Error::other)?,
+            Format::Yaml => yaml(&self.config)?,
+        };
+        replace(&self.target, self.metadata.as_ref(), &text)
+    }
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<()> {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let unfinished = target.with_file_name(name);
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&unfinished)?;
+    let written = (|| {
+        if let Some(before) = before {
+            // Only root may give a file to somebody else; for others this is an error, and the file stays as it is.
+            if before.uid() != file.metadata()?.uid() {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+            }
+            let mode = before.permissions().mode() & PRIVATE;
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, target)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+impl Entries {
+    fn remove(&self) -> Answer<()> {
+        let _lock = Lock::take(&self.path)?;
+        let Found { target, metadata, document, mut config } = read(&self.path)?;
+        let is_ours = position(&config, "clusters", &self.name)
+            .is_some_and(|at| config["clusters"][at] == self.cluster);
+        if metadata.is_none() || !is_ours {
+            return Ok(());
+        }
+        for (list, _) in LISTS {
+            let items = config[list].as_array_mut();
+            items.into_iter().for_each(|items| items.retain(|item| item["name"] != *self.name));
+        }
+        let is_empty =
+            LISTS.iter().all(|(list, _)| config[list].as_array().is_none_or(Vec::is_empty));
+        if self.is_created && is_empty {
+            return fs::remove_file(&target).map_err(|error| cannot_write(&self.path, &error));
+        }
+        if config[CURRENT] == *self.name {
+            let previous = self.previous.as_ref().and_then(Value::as_str);
+            let previous = previous.filter(|name| position(&config, "contexts", name).is_some());
+            config[CURRENT] = json!(previous.unwrap_or_default());
+        }
+        let found = Found { target, metadata, document, config };
+        found.write().map_err(|error| cannot_write(&self.path, &error))
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        if !self.stay
+            && let Err(Failure::Input(lines)) = self.remove()
+        {
+            lines.iter().for_each(|line| {
+                complain(&format!("warning: context {} was not removed: {line}", self.name));
+            });
+        }
+    }
+}
+
+/// The lock by which kubectl and kind keep others from changing a kubeconfig while they do.
+struct Lock(PathBuf);
+
+impl Lock {
+    fn take(path: &Path) -> Answer<Lock> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = PathBuf::from(name);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&lock) {
+                Ok(_) => return Ok(Lock(lock)),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(cannot_write(path, &error));
+                }
+                Err(_) if tries < LOCK_TRIES => pause(),
+                Err(_) => {
+                    return Err(Failure::input(format!(
+                        "{}: another program is changing the file; if there is none, remove {}",
+                        path.display(),
+                        lock.display()
+                    )));
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "another program holds the lock")]
+fn pause() {
+    std::thread::sleep(LOCK_PAUSE);
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;
