@@ -37,7 +37,8 @@ use sample::{Churn, Deed, Millis};
 /// so on, and kubelets that only pretend: a pod runs a moment after it was placed, a Job's pod succeeds after a while.
 ///
 /// On a terminal it lives on until q or Ctrl-C. Elsewhere, and with --exit-when-settled, it ends when nothing more will happen, unless
-/// --stay keeps it. It ends with 0 when all pods run that can, with 1 when pods stay pending, with 2 when the input is bad.
+/// --stay keeps it. It ends with 0 when all pods have a node, with 1 when pods stay pending, also because their scheduler does not run
+/// here, with 2 when the input is bad.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster up

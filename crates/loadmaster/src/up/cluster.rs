@@ -22,7 +22,7 @@ use tokio::task::{JoinError, JoinHandle};
 use super::api::Api;
 use super::picture::Picture;
 use super::recent::Recents;
-use super::tally::{SharedTally, Tally};
+use super::tally::{SharedTally, Tally, Unscheduled};
 use crate::embedded::Embedded;
 use crate::exit::{Answer, Failure};
 use crate::input::ConfigArgs;
@@ -97,6 +97,8 @@ impl Cluster {
         let (log, file) = embedded.temporary("log")?;
         let kubeconfig = embedded.private_kubeconfig()?;
         plan.loaded.config.client_connection.kubeconfig = kubeconfig.to_string_lossy().into_owned();
+        let profiles = plan.loaded.config.profiles.iter().map(|it| it.scheduler_name.to_string());
+        let profiles = profiles.collect();
         let metrics = plan.metrics.clone();
         let ready = plan.begin_logging_into(Box::new(file)).map_err(stopped)?;
         let scheduler = Scheduler::start(ready, registry, services, &[])
@@ -107,7 +109,7 @@ impl Cluster {
             master: None,
             user_agent: "loadmaster-up".to_owned(),
         };
-        let tally = SharedTally::default();
+        let tally = SharedTally::new(profiles);
         let mut all = manager::all(manager::Options::default());
         all.extend(kubelet::controllers(kubelet::Options {
             // Every node of this cluster is pretended.
@@ -160,6 +162,11 @@ impl Cluster {
     /// How far the pods are.
     pub fn tally(&self) -> Tally {
         self.tally.get()
+    }
+
+    /// Pods that wait for schedulers that do not run here.
+    pub fn unscheduled(&self) -> Unscheduled {
+        self.tally.unscheduled()
     }
 
     /// Whether somebody wants it to end.

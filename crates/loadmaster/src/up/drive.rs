@@ -91,7 +91,8 @@ impl Drive {
             self.last = (tally, Instant::now());
         }
         match self.cluster.picture() {
-            Asked::Answered(picture) => {
+            Asked::Answered(mut picture) => {
+                picture.add_unscheduled(&self.cluster.unscheduled());
                 self.look = Look { picture: Rc::new(picture), at: Instant::now() };
             }
             Asked::Busy => {}

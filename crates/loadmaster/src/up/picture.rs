@@ -8,6 +8,8 @@ use loadmaster_engine::Engine;
 use loadmaster_engine::engine::progress::State;
 use loadmaster_framework::{NodeInfo, PodInfo, World};
 
+use super::tally::Unscheduled;
+
 /// The label that says which zone a node is in.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -145,6 +147,16 @@ impl Picture {
         }
     }
 
+    /// Adds the pods that wait for schedulers that do not run here, of which the engine does not know.
+    pub fn add_unscheduled(&mut self, unscheduled: &Unscheduled) {
+        for (scheduler, pods) in unscheduled {
+            let Some(example) = pods.first().cloned() else { continue };
+            let message = format!("no scheduler named {scheduler} runs here");
+            self.pending.push(Pending { n_pods: pods.len(), message, example, is_gated: false });
+        }
+        sort(&mut self.pending);
+    }
+
     /// Pods without nodes.
     pub fn n_pending(&self) -> usize {
         self.n_turned_down() + self.n_busy
@@ -161,10 +173,13 @@ impl Picture {
 fn pending(engine: &Engine) -> (Vec<Pending>, usize) {
     let mut by_word: BTreeMap<(bool, Cow<'_, str>), (usize, &PodInfo)> = BTreeMap::new();
     let mut n_busy = 0;
+    let has_nodes = engine.world().nodes().len() > 0;
     for waiting in engine.waiting() {
         let is_gated = match waiting.state {
             State::Gated => true,
             State::Unschedulable => false,
+            // Without nodes no plugin rejects a pod, so that it is tried again after each backoff, always in vain.
+            State::Backoff | State::Active if !has_nodes && !waiting.why.is_empty() => false,
             _ => {
                 n_busy += 1;
                 continue;
@@ -193,8 +208,13 @@ fn pending(engine: &Engine) -> (Vec<Pending>, usize) {
         Pending { n_pods, message, example, is_gated }
     };
     let mut all: Vec<Pending> = groups.into_iter().map(pending).collect();
-    all.sort_by(|a, b| b.n_pods.cmp(&a.n_pods).then_with(|| a.example.cmp(&b.example)));
+    sort(&mut all);
     (all, n_busy)
+}
+
+/// Most pods first.
+fn sort(pending: &mut [Pending]) {
+    pending.sort_by(|a, b| b.n_pods.cmp(&a.n_pods).then_with(|| a.example.cmp(&b.example)));
 }
 
 fn name_of(pod: &PodInfo) -> (&str, &str) {

@@ -22,10 +22,12 @@ pub(super) fn print(
     let mut lines = vec![Line::default(), verdict(last), Line::default()];
     lines.extend(facts(last, check_every));
     lines.extend(pending(&last.picture, N_PENDING, |message| message));
-    lines.push(Line::default());
-    lines.extend(zones(&last.picture.zones));
-    lines.push(Line::default());
-    lines.extend(fullest(&last.picture.fullest));
+    if last.picture.n_nodes > 0 {
+        lines.push(Line::default());
+        lines.extend(zones(&last.picture.zones));
+        lines.push(Line::default());
+        lines.extend(fullest(&last.picture.fullest));
+    }
     for refused in &drive.refused {
         lines.push(Line::new(Look::Bad, format!("error: {refused}")));
     }

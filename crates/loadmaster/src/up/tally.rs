@@ -2,7 +2,8 @@
 
 #![expect(clippy::disallowed_types, reason = "a shell: controllers run on another thread")]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -76,14 +77,73 @@ impl Tally {
     }
 }
 
+/// Pods, as `namespace/name`, by the name of a scheduler that does not run here.
+pub(super) type Unscheduled = BTreeMap<String, BTreeSet<String>>;
+
+#[derive(Default)]
+struct Counted {
+    tally: Tally,
+    /// The scheduler's profiles.
+    profiles: BTreeSet<String>,
+    unscheduled: Unscheduled,
+}
+
+impl Counted {
+    /// The scheduler of a pod that is on no node, if it is none of the profiles.
+    fn missing_scheduler<'a>(&self, pod: &'a Pod) -> Option<&'a str> {
+        let spec = pod.spec.as_ref()?;
+        let name = spec.scheduler_name.as_deref()?;
+        let waits = phase(pod).is_none() && !name.is_empty() && !self.profiles.contains(name);
+        waits.then_some(name)
+    }
+
+    fn hear(&mut self, change: &Change<'_>) {
+        self.tally.hear(change);
+        if let Some(pod) = change.old::<Pod>()
+            && let Some(name) = self.missing_scheduler(pod)
+            && let Some(pods) = self.unscheduled.get_mut(name)
+        {
+            pods.remove(&full_name(pod));
+            if pods.is_empty() {
+                self.unscheduled.remove(name);
+            }
+        }
+        if let Some(pod) = change.new::<Pod>()
+            && let Some(name) = self.missing_scheduler(pod)
+        {
+            self.unscheduled.entry(name.to_owned()).or_default().insert(full_name(pod));
+        }
+    }
+}
+
+fn full_name(pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    format!("{}/{}", text(&meta.namespace), text(&meta.name))
+}
+
 /// A tally that is kept by one thread and read by another.
 #[derive(Clone, Default)]
-pub(super) struct SharedTally(Arc<Mutex<Tally>>);
+pub(super) struct SharedTally(Arc<Mutex<Counted>>);
 
 impl SharedTally {
+    /// A tally of a cluster whose scheduler has these profiles.
+    pub fn new(profiles: BTreeSet<String>) -> SharedTally {
+        SharedTally(Arc::new(Mutex::new(Counted { profiles, ..Counted::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// As it is now.
     pub fn get(&self) -> Tally {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock().tally
+    }
+
+    /// Pods that wait for schedulers that do not run here.
+    pub fn unscheduled(&self) -> Unscheduled {
+        self.lock().unscheduled.clone()
     }
 
     /// What keeps it.
@@ -111,7 +171,7 @@ impl Controller for Keeper {
     }
 
     fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).hear(change);
+        self.0.lock().hear(change);
         Vec::new()
     }
 
@@ -139,6 +199,38 @@ mod tests {
             "spec": spec, "status": {"phase": phase},
         });
         Object::from_json(Kind::Pod, pod).unwrap()
+    }
+
+    #[test]
+    fn pods_of_schedulers_that_do_not_run_here() {
+        let shared = SharedTally::new(BTreeSet::from(["default-scheduler".to_owned()]));
+        let pod = |scheduler: &str, node: Option<&str>, phase: &str| {
+            let spec = json!({"containers": [], "schedulerName": scheduler, "nodeName": node});
+            let metadata = json!({"name": "a", "namespace": "default"});
+            let pod = json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}});
+            Object::from_json(Kind::Pod, pod).unwrap()
+        };
+        let steps = [
+            (Some(pod("default-scheduler", None, "Pending")), ""),
+            (Some(pod("", None, "Pending")), ""),
+            (Some(pod("other", None, "Pending")), "other"),
+            (Some(pod("another", None, "Pending")), "another"),
+            (Some(pod("another", Some("n"), "Pending")), ""),
+            (Some(pod("other", None, "")), "other"),
+            (Some(pod("other", None, "Failed")), ""),
+            (Some(pod("other", None, "Pending")), "other"),
+            (None, ""),
+        ];
+        let mut old = None;
+        for (nth, (new, want)) in steps.iter().enumerate() {
+            shared.lock().hear(&Change { old, new: new.as_ref() });
+            let found = shared.unscheduled();
+            let want = Some(*want).filter(|it| !it.is_empty());
+            let one = BTreeSet::from(["default/a".to_owned()]);
+            let want: Unscheduled = want.map(|it| (it.to_owned(), one)).into_iter().collect();
+            assert_eq!(found, want, "{nth}");
+            old = new.as_ref();
+        }
     }
 
     #[test]

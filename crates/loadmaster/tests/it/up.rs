@@ -84,6 +84,49 @@ fn pods_that_stay_pending_are_a_finding() {
 }
 
 #[test]
+fn without_nodes_it_settles_when_every_pod_was_attempted() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}\n";
+    check(
+        pod,
+        &["--nodes", "0"],
+        &expect![[r#"
+            settled: 1 pod pending, everything else has its node (0 on nodes)
+
+              pods       0 running, 0 starting, 0 succeeded, 0 failed
+              decisions  1
+
+              PENDING  FOR EXAMPLE  REASON
+                    1  default/a    no nodes available to schedule pods
+            exit 1
+        "#]],
+    );
+    check(
+        "{apiVersion: v1, kind: Namespace, metadata: {name: empty}}\n",
+        &["--nodes", "0"],
+        &expect![[r#"
+            settled: every pod has its node (0 on nodes)
+
+              pods       0 running, 0 starting, 0 succeeded, 0 failed
+              decisions  0
+            exit 0
+        "#]],
+    );
+}
+
+#[test]
+fn pods_of_a_scheduler_that_does_not_run_here_are_a_finding() {
+    let other = MANIFESTS.replace(
+        "spec: {containers: [{name: web",
+        "spec: {schedulerName: other, containers: [{name: web",
+    );
+    let folder = Folder::new().with("app.yaml", &other);
+    let text = folder.run(&["up", "-f", ".", "--nodes", "3"]);
+    assert!(text.contains("no scheduler named other runs here"), "{text}");
+    assert!(text.contains("3 pods pending, everything else has its node (0 on nodes)"), "{text}");
+    assert!(text.ends_with("exit 1\n"), "{text}");
+}
+
+#[test]
 fn the_sample_runs_and_every_decision_is_right() {
     let text = Folder::new().run(&["up", "--nodes", "20", "--check", "10"]);
     assert!(text.contains("one decision in 10: no difference"), "{text}");
