@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::embedded::ServerArgs;
+use crate::embedded::{History, ServerArgs};
 use crate::exit::{Answer, Exit};
 
 /// Run a Kubernetes API server in this process, for kubectl, client libraries and schedulers.
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
-    let embedded = args.server.start()?;
+    let embedded = args.server.start(History::default())?;
     let shown = embedded.kubeconfig().display();
     writeln!(out, "API server on {}", embedded.url())?;
     writeln!(out, "kubeconfig:  {shown}")?;

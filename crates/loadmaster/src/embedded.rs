@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use loadmaster_apiserver::auth::SigningKey;
 use loadmaster_apiserver::faults::Faults;
 use loadmaster_apiserver::http::{FaultStream, Pki, serve_within};
@@ -17,7 +18,7 @@ use loadmaster_apiserver::journal::{Compaction, Journal};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Options};
+use loadmaster_apiserver::{ApiServer, Options, Setup};
 use loadmaster_stdx::Chain;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -58,6 +59,20 @@ pub(crate) struct ServerArgs {
     access: access::AccessArgs,
 }
 
+/// How much of the past the server keeps, unless flags say otherwise.
+#[derive(Clone, Copy)]
+pub(crate) struct History {
+    /// Changes, for watches.
+    pub limits: Limits,
+    pub event_ttl: SignedDuration,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History { limits: Limits::default(), event_ttl: Setup::default().event_ttl }
+    }
+}
+
 /// An API server that answers on the loopback address.
 pub(crate) struct Embedded {
     runtime: Runtime,
@@ -78,7 +93,7 @@ fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
 
 impl ServerArgs {
     /// Starts the server and writes its kubeconfig.
-    pub fn start(&self) -> Answer<Embedded> {
+    pub fn start(&self, history: History) -> Answer<Embedded> {
         if let Some(unknown) = self.serve.iter().find(|it| !Kinds::can_also_serve(it)) {
             return Err(Failure::input(format!(
                 "--serve {unknown}: not a group and version that can be served beside the stable ones"
@@ -88,7 +103,7 @@ impl ServerArgs {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         let faults = self.fault_stream()?;
-        let (server, journal) = self.open()?;
+        let (server, journal) = self.open(history)?;
         let pki = self.pki()?;
         let admin = pki
             .client("kubernetes-admin", "system:masters")
@@ -153,15 +168,16 @@ fn temporary_kubeconfig(
 const NAMES: &[&str] = &["localhost", "127.0.0.1", "kubernetes.default.svc"];
 
 impl ServerArgs {
-    fn open(&self) -> Answer<(ApiServer, Option<Journal>)> {
+    fn open(&self, history: History) -> Answer<(ApiServer, Option<Journal>)> {
         let options = Options {
             clock: Arc::new(jiff::Timestamp::now),
             seed: RandomState::new().hash_one(self.port),
-            limits: Limits::default(),
+            limits: history.limits,
             also_serve: self.serve.clone(),
         };
         let Some(folder) = &self.data_dir else {
-            let server = ApiServer::with_setup(options, self.access.setup(None)?);
+            let server =
+                ApiServer::with_setup(options, self.access.setup(None, history.event_ttl)?);
             let server = server.map_err(|error| failed("setting up the cluster", &error))?;
             return Ok((server, None));
         };
@@ -169,7 +185,7 @@ impl ServerArgs {
         let known = known_key(&path)?;
         let made = || SigningKey::generate_pem().map_err(|error| failed("making a key", &error));
         let key = known.clone().map_or_else(made, Ok)?;
-        let setup = self.access.setup(Some((&path, &key)))?;
+        let setup = self.access.setup(Some((&path, &key)), history.event_ttl)?;
         let opened = ApiServer::open(options, setup, folder, Compaction::default());
         let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
         if known.is_none() {

@@ -14,12 +14,14 @@ mod tally;
 
 use std::io::Write;
 
+use jiff::SignedDuration;
+use loadmaster_apiserver::store::Limits;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use crate::embedded::ServerArgs;
+use crate::embedded::{History, ServerArgs};
 use crate::exit::{Answer, Exit, Failure, complain};
 use crate::input::ConfigArgs;
 use crate::kubelets::MachineArgs;
@@ -96,7 +98,7 @@ pub(crate) fn run(
     let scheduler = prepare_scheduler(&args.config, args.check, registry)?;
     let stages = args.machines.stages()?;
     let content = content(args, lives_on)?;
-    let embedded = args.server.start()?;
+    let embedded = args.server.start(history(args, content.nodes.len()))?;
     let mut api = Api::new(embedded.server().clone(), embedded.runtime().handle().clone());
     fill(&mut api, &content)?;
     tell(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
@@ -137,6 +139,21 @@ fn content(args: &Args, lives_on: bool) -> Answer<Content> {
     let n_nodes = args.nodes.unwrap_or(if has_nodes { 0 } else { N_NODES_FOR_FILES });
     let nodes = nodes(args, n_nodes)?;
     Ok(Content { nodes, manifests, arrivals: Vec::new(), churn: None })
+}
+
+/// The sample workload goes on and on: of what it did, less is kept, so that memory stays flat. The larger the cluster, the more changes come
+/// at a time, and watches must not miss them.
+fn history(args: &Args, n_nodes: usize) -> History {
+    let usual = History::default();
+    if !args.file.is_empty() {
+        return usual;
+    }
+    let scale = (n_nodes / N_SAMPLE_NODES as usize).max(1);
+    let limits = Limits {
+        n_changes_max: scale.saturating_mul(20_000).min(usual.limits.n_changes_max),
+        superseded_bytes_max: scale.saturating_mul(8 << 20).min(usual.limits.superseded_bytes_max),
+    };
+    History { limits, event_ttl: SignedDuration::from_mins(5) }
 }
 
 /// Sample nodes, or what the template says.

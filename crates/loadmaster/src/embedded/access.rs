@@ -40,9 +40,9 @@ pub(crate) struct AccessArgs {
     /// Admission plugins to switch off: LimitRanger, ResourceQuota, StorageObjectInUseProtection.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
-    /// How long events stay after their last write; 0s keeps them.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time_to_live)]
-    event_ttl: SignedDuration,
+    /// How long Events stay after their last write; 0s keeps them [default: 1h; 5m for the sample workload of up].
+    #[arg(long, value_name = "TIME", value_parser = time_to_live)]
+    event_ttl: Option<SignedDuration>,
     /// Where to write a line a request [default: nowhere].
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
@@ -93,8 +93,9 @@ fn time_to_live(text: &str) -> Result<SignedDuration, String> {
 }
 
 impl AccessArgs {
-    /// What the flags and the files they name say. `kept` is the signing key of an earlier life, with its place.
-    pub fn setup(&self, kept: Option<(&Path, &str)>) -> Answer<Setup> {
+    /// What the flags and the files they name say. `kept` is the signing key of an earlier life, with its place; Events stay for
+    /// `event_ttl` unless a flag says otherwise.
+    pub fn setup(&self, kept: Option<(&Path, &str)>, event_ttl: SignedDuration) -> Answer<Setup> {
         let mode = match self.authorization_mode {
             ModeArg::Rbac => Mode::Rbac,
             ModeArg::AlwaysAllow => Mode::AlwaysAllow,
@@ -113,7 +114,7 @@ impl AccessArgs {
             anonymous: self.anonymous_auth,
             signing_key,
             admission: self.admission()?,
-            event_ttl: self.event_ttl,
+            event_ttl: self.event_ttl.unwrap_or(event_ttl),
             audit: self.audit()?,
         })
     }

@@ -21,6 +21,10 @@ const PLAN_AHEAD_MS: Millis = 1_000;
 /// So long nothing may have changed before the cluster counts as settled.
 const STILL: Duration = Duration::from_millis(1_500);
 
+/// Time between two looks at what the scheduler knows: while something changes, and while nothing does.
+const LOOK: Duration = Duration::from_millis(200);
+const LOOK_STILL: Duration = Duration::from_millis(500);
+
 /// A cluster with what goes on in it.
 pub(super) struct Drive {
     pub cluster: Cluster,
@@ -38,6 +42,9 @@ pub(super) struct Drive {
 struct Look {
     picture: Rc<Picture>,
     at: Instant,
+    /// What was counted then.
+    tally: Tally,
+    n_decisions: u64,
 }
 
 /// The cluster at a moment.
@@ -67,7 +74,12 @@ impl Drive {
             churn,
             began,
             last: (Tally::default(), began),
-            look: Look { picture: Rc::default(), at: began },
+            look: Look {
+                picture: Rc::default(),
+                at: began,
+                tally: Tally::default(),
+                n_decisions: 0,
+            },
             refused: Vec::new(),
         }
     }
@@ -90,18 +102,22 @@ impl Drive {
         if tally != self.last.0 {
             self.last = (tally, Instant::now());
         }
-        match self.cluster.picture() {
-            Asked::Answered(mut picture) => {
-                picture.add_unscheduled(&self.cluster.unscheduled());
-                self.look = Look { picture: Rc::new(picture), at: Instant::now() };
+        let (n_decisions, seconds) = self.cluster.decisions();
+        let is_same = tally == self.look.tally && n_decisions == self.look.n_decisions;
+        if self.look.at.elapsed() >= if is_same { LOOK_STILL } else { LOOK } {
+            match self.cluster.picture() {
+                Asked::Answered(mut picture) => {
+                    picture.add_unscheduled(&self.cluster.unscheduled());
+                    let (picture, at) = (Rc::new(picture), Instant::now());
+                    self.look = Look { picture, at, tally, n_decisions };
+                }
+                Asked::Busy => {}
+                Asked::Ended => return None,
             }
-            Asked::Busy => {}
-            Asked::Ended => return None,
         }
-        let Look { picture, at } = &self.look;
+        let Look { picture, at, .. } = &self.look;
         let is_still = tally.starting == 0 && tally.ending == 0 && picture.n_busy == 0;
         let is_over = self.churn.is_none() && self.deeds.is_empty();
-        let (n_decisions, seconds) = self.cluster.decisions();
         Some(Moment {
             since,
             // An old look says nothing about what has changed since.

@@ -173,7 +173,7 @@ impl Picture {
 fn pending(engine: &Engine) -> (Vec<Pending>, usize) {
     let mut by_word: BTreeMap<(bool, Cow<'_, str>), (usize, &PodInfo)> = BTreeMap::new();
     let mut n_busy = 0;
-    let has_nodes = engine.world().nodes().len() > 0;
+    let has_nodes = !engine.world().nodes().is_empty();
     for waiting in engine.waiting() {
         let is_gated = match waiting.state {
             State::Gated => true,

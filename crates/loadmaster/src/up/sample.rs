@@ -204,7 +204,11 @@ pub(super) struct Churn {
 
 /// When churn begins, and how much is planned at a time.
 const CHURN_FROM_MS: Millis = 6_000;
-const PLAN_MS: Millis = 12_000;
+const PLAN_MS: Millis = 60_000;
+
+/// Jobs are named in turn: one is not created while there still is one of its name, so that their number is bounded also where their
+/// pods stay pending.
+const N_JOB_NAMES: u32 = 12;
 
 impl Churn {
     /// Churn for a sample cluster of so many nodes.
@@ -223,7 +227,7 @@ impl Churn {
                 deeds.extend(self.new_job().map(|deed| (at_ms, deed)));
             }
             for nth in 0..3 {
-                let replicas = scaled(450 + self.rng.below(500), self.n_nodes);
+                let replicas = scaled(600 + self.rng.below(200), self.n_nodes);
                 let deed = Deed::Scale { namespace: "shop", name: "web", replicas };
                 deeds.push((from_ms + 700 + nth * PLAN_MS / 3, deed));
             }
@@ -232,7 +236,7 @@ impl Churn {
                 let node = node(self.n_nodes, unlucky);
                 let name = node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 deeds.push((from_ms + 3_000, Deed::RemoveNode(name)));
-                deeds.push((from_ms + 8_000, Deed::Create(Box::new(node))));
+                deeds.push((from_ms + 23_000, Deed::Create(Box::new(node))));
             }
         }
         deeds
@@ -240,8 +244,8 @@ impl Churn {
 
     fn new_job(&mut self) -> Option<Deed> {
         let mut job = self.job.clone()?;
-        self.n_jobs += 1;
-        let n_pods = scaled(30 + self.rng.below(130), self.n_nodes);
+        self.n_jobs = self.n_jobs % N_JOB_NAMES + 1;
+        let n_pods = scaled(20 + self.rng.below(40), self.n_nodes);
         job["metadata"]["name"] = json!(format!("report-{}", self.n_jobs));
         job["spec"]["parallelism"] = json!(n_pods);
         job["spec"]["completions"] = json!(n_pods);
@@ -289,12 +293,30 @@ mod tests {
         assert_eq!([replicas(100, "kafka"), replicas(5_000, "kafka")], [12, 12]);
     }
 
+    /// What comes must go, or a cluster that runs for hours grows.
+    #[test]
+    fn jobs_are_bounded_and_deleted() {
+        let sample = workload(100).unwrap();
+        let mut churn = Churn::new(Rng::new(1), 100, &sample);
+        let mut names = std::collections::BTreeSet::new();
+        let planned = churn.plan(3_600_000);
+        for (_, deed) in sample.arrivals.into_iter().chain(planned) {
+            let Deed::Create(it) = deed else { continue };
+            if it["kind"] == "Job" {
+                let ttl = it["spec"]["ttlSecondsAfterFinished"].as_u64();
+                assert!(ttl.is_some_and(|seconds| seconds <= 60), "{it}");
+                names.insert(it["metadata"]["name"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(names.len(), N_JOB_NAMES as usize + 2, "{names:?}");
+    }
+
     #[test]
     fn churn_goes_on_and_hangs_on_the_seed() {
         let churn = |seed| {
             let mut churn = Churn::new(Rng::new(seed), 100, &workload(100).unwrap());
             let first = churn.plan(20_000);
-            (first, churn.plan(40_000))
+            (first, churn.plan(80_000))
         };
         assert_eq!(churn(1), churn(1));
         assert_ne!(churn(1), churn(2));
