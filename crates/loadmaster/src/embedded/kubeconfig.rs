@@ -30,7 +30,7 @@ const CURRENT: &str = "current-context";
 const LOOPBACK: &str = "https://127.0.0.1:";
 
 /// Another program may hold the lock so often and so long.
-const LOCK_TRIES: u32 = 40;
+const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The owner may read and write.
