@@ -151,7 +151,7 @@ fn history(args: &Args, n_nodes: usize) -> History {
     let scale = (n_nodes / N_SAMPLE_NODES as usize).max(1);
     let limits = Limits {
         n_changes_max: scale.saturating_mul(20_000).min(usual.limits.n_changes_max),
-        superseded_bytes_max: scale.saturating_mul(8 << 20).min(usual.limits.superseded_bytes_max),
+        superseded_bytes_max: scale.saturating_mul(4 << 20).min(usual.limits.superseded_bytes_max),
     };
     History { limits, event_ttl: SignedDuration::from_mins(5) }
 }
