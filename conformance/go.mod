@@ -1,4 +1,4 @@
-module github.com/loadmaster/loadmaster/conformance
+module loadmaster/conformance
 
 go 1.26.0
 

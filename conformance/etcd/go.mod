@@ -1,4 +1,4 @@
-module github.com/loadmaster/loadmaster/conformance/etcd
+module loadmaster/conformance/etcd
 
 go 1.26.0
 

@@ -1,5 +1,5 @@
-// Command etcd is upstream's own, for end-to-end tests. It has a module of its
-// own because it needs other versions of some libraries than Kubernetes does.
+// Command etcd is upstream's own, for end-to-end tests. It is in a separate
+// module because it needs other versions of some libraries than Kubernetes does.
 package main
 
 import (

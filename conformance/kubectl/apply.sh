@@ -1,7 +1,7 @@
-# Calls of kubectl about server-side apply and managed fields: apply.sh KUBECTL KUBECONFIG.
+# kubectl commands on server-side apply and managed fields: apply.sh KUBECTL KUBECONFIG.
 kubectl=$1
 export KUBECONFIG=$2
-# Entries of managedFields stand in the order of the seconds they were written in: each write has a second of its own.
+# Entries of managedFields are ordered by their time in seconds: each write is made in a separate second.
 tick(){ sleep "$(printf '0.%09d' $((999999999 - 10#$(date +%N))))"; }
 t(){ case $1 in get|delete|wait) ;; *) tick ;; esac; echo "\$ kubectl $*"; timeout 20 "$kubectl" "$@" 2>&1; echo "= $?"; }
 # Applies what is on standard input: name of the manager, what it applies, further flags.

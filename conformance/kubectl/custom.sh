@@ -1,4 +1,4 @@
-# Calls of kubectl on custom resources whose output is compared between two servers: custom.sh KUBECTL KUBECONFIG.
+# kubectl commands on custom resources whose output is compared between two servers: custom.sh KUBECTL KUBECONFIG.
 kubectl=$1
 export KUBECONFIG=$2
 cd "$(dirname "$0")" || exit 2

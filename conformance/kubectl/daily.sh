@@ -1,10 +1,10 @@
-# What people do every day, as calls of kubectl whose output is compared between two servers: daily.sh KUBECTL KUBECONFIG.
+# Everyday kubectl commands whose output is compared between two servers: daily.sh KUBECTL KUBECONFIG.
 kubectl=$1
 export KUBECONFIG=$2
 cd "$(dirname "$0")" || exit 2
 t(){ echo "\$ kubectl $*"; timeout 20 "$kubectl" "$@" 2>&1; echo "= $?"; }
 c(){ echo "\$ create <<< $1"; echo "$1" | timeout 20 "$kubectl" create -f - 2>&1; }
-# Edits with a program of sed's: what, program, further flags.
+# Edits an object with a sed script: object, script, further flags.
 e(){ local what=$1 program=$2; shift 2; echo "\$ edit $what with $program $*"; KUBE_EDITOR="sed -i -E '$program'" timeout 20 "$kubectl" edit "$@" "$what" 2>&1 | sed -E 's/kubectl-edit-[0-9]+/kubectl-edit/g'; echo "= ${PIPESTATUS[0]}"; }
 t create ns daily; t config set-context --current --namespace=daily > /dev/null
 # Watching, while something happens.

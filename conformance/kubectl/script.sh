@@ -1,4 +1,4 @@
-# Calls of kubectl whose output is compared between two servers: script.sh KUBECTL KUBECONFIG.
+# kubectl commands whose output is compared between two servers: script.sh KUBECTL KUBECONFIG.
 kubectl=$1
 export KUBECONFIG=$2
 cd "$(dirname "$0")" || exit 2

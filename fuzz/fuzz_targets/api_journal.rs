@@ -1,4 +1,4 @@
-//! Files of a data folder: damaged ones are refused, cut ones give what was whole.
+//! Reads files of a data directory: corrupt ones are rejected, truncated ones are read up to the last complete record.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Bodies of objects, as JSON and YAML: what is made is the same when it is made from itself, in JSON and in protobuf.
+//! Decodes objects from JSON and YAML: encoding and decoding a created object, in JSON and protobuf, gives the same object.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Patches of all kinds on stored objects: as in a dry run, readable in both forms, the same when done again.
+//! Applies patches of all types to stored objects: the result equals that of a dry run, can be encoded in JSON and protobuf, and is
+//! idempotent.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

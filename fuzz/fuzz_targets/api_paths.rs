@@ -1,4 +1,4 @@
-//! Paths of requests, JSON paths and CEL rules of definitions.
+//! Parses request paths, and JSON paths and CEL rules of CustomResourceDefinitions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Bodies in protobuf: what is understood says the same in JSON and back.
+//! Decodes objects from protobuf: converting a decoded object to JSON and back gives the same object.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Selectors and other parameters: lists, pages and watches agree; selectors are read as they are written.
+//! Parses selectors and other query parameters: lists, pages and watches agree; a formatted selector parses to the same selector.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

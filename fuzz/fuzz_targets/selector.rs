@@ -1,4 +1,4 @@
-//! No label or node selector panics, compiled or matched.
+//! Compiling and matching label selectors and node selectors never panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

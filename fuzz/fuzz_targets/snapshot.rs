@@ -1,4 +1,4 @@
-//! No bytes panic the reader of cluster files, JSON or YAML.
+//! Reading cluster files in JSON or YAML never panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,10 @@
-//! What it costs to ask an extender: pods a second against what bare round trips of the same bodies allow, and CPU a pod.
+//! The overhead of calling an extender: pods per second compared with the limit of the bare HTTP round trips, and CPU per pod.
 //!
-//! The extender is a process of its own on loopback, made with `extender-server`; it keeps every node. The engine decides pods as a
-//! scheduler does, one question after the other; bindings are answered at once. Then the bytes that it sent are sent again, by the same
-//! client to the same process, in one task that waits for the whole of each answer and does nothing with it: nobody who asks one
-//! question after the other can be faster. The extender's own work is part of both. Both take turns.
+//! The extender is a separate process on loopback, built with `extender-server`; it keeps every node. The engine schedules pods as
+//! a
+//! scheduler does, one request after the other; bindings succeed at once. Then the same request bodies are sent again by the same
+//! client to the same process, in one task that waits for each response and ignores it: no scheduler with sequential requests can
+//! be faster. The extender's own work is part of both measurements, which alternate.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -15,111 +16,117 @@ use bytes::Bytes;
 use loadmaster_api::{Node, Pod, Timestamp};
 use loadmaster_client::extender::ExtenderClient;
 use loadmaster_config::v1;
-use loadmaster_engine::engine::{Cycled, Extend, Object, Options};
-use loadmaster_engine::{Effect, Effects, Engine, Event, Mono, Now};
-use loadmaster_extender::ask::Objects;
-use loadmaster_extender::{Answer, Extender, Extenders, Question};
-use loadmaster_extender_server::{Ask, ExtenderServer, Nodes};
+use loadmaster_engine::engine::{CycleResult, ExtenderCall, Object, Options};
+use loadmaster_engine::{Effect, Effects, Engine, Event, MonoTime, Now};
+use loadmaster_extender::request::RequestObjects;
+use loadmaster_extender::{Extender, ExtenderOperation, ExtenderResponse, Extenders};
+use loadmaster_extender_server::{ExtenderServer, Nodes, NodesRequest};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The argument that makes this program the extender.
+/// The argument with which this program runs as the extender.
 pub const SERVE: &str = "--serve-extender";
 
 const N_NODES: u32 = 5_000;
-const N_TURNS: usize = 7;
-/// What is promised: this share of what round trips allow.
-const SHARE_PROMISED: f64 = 0.9;
+const N_ROUNDS: usize = 7;
+/// The target: at least this share of the throughput that round trips allow.
+const SHARE_TARGET: f64 = 0.9;
 
-/// What is measured.
-struct Load {
+/// A workload.
+struct ExtenderWorkload {
     name: &'static str,
     by_name: bool,
     scores: bool,
-    /// Pods of one turn.
+    /// Pods per round.
     n_pods: u32,
 }
 
-const LOADS: [Load; 4] = [
-    Load { name: "names, filter", by_name: true, scores: false, n_pods: 200 },
-    Load { name: "names, filter and scores", by_name: true, scores: true, n_pods: 100 },
-    Load { name: "whole nodes, filter", by_name: false, scores: false, n_pods: 10 },
-    Load { name: "whole nodes, filter and scores", by_name: false, scores: true, n_pods: 6 },
+const WORKLOADS: [ExtenderWorkload; 4] = [
+    ExtenderWorkload { name: "names, filter", by_name: true, scores: false, n_pods: 200 },
+    ExtenderWorkload { name: "names, filter and scores", by_name: true, scores: true, n_pods: 100 },
+    ExtenderWorkload { name: "whole nodes, filter", by_name: false, scores: false, n_pods: 10 },
+    ExtenderWorkload {
+        name: "whole nodes, filter and scores",
+        by_name: false,
+        scores: true,
+        n_pods: 6,
+    },
 ];
 
-/// Serves until standard input ends. Its URL is the first line that it prints.
+/// Runs the extender until standard input ends. Prints its URL as the first line.
 pub fn serve() -> Result<()> {
     Runtime::new()?.block_on(async {
-        let filter = |ask: Ask| match &ask.nodes {
-            Nodes::Names(_) => Ok(ask.filter_names(|_, _| Ok(()))),
-            Nodes::Whole(_) => ask.filter_nodes(|_, _| Ok(())),
+        let filter = |request: NodesRequest| match &request.nodes {
+            Nodes::Names(_) => Ok(request.filter_names(|_, _| Ok(()))),
+            Nodes::Objects(_) => request.filter_nodes(|_, _| Ok(())),
         };
-        let scores = |ask: Ask| match &ask.nodes {
-            Nodes::Names(_) => Ok(ask.score_names(|_, name| Some(name.len() as i64))),
-            Nodes::Whole(_) => ask.score_nodes(|_, node| Some(node.name().len() as i64)),
+        let scores = |request: NodesRequest| match &request.nodes {
+            Nodes::Names(_) => Ok(request.score_names(|_, name| Some(name.len() as i64))),
+            Nodes::Objects(_) => request.score_nodes(|_, node| Some(node.name().len() as i64)),
         };
         let listening =
             ExtenderServer::new().filter(filter).prioritize(scores).listen("127.0.0.1:0").await?;
         println!("http://{}", listening.address());
-        let over = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-        listening.run(async move { drop(over.await) }).await;
+        let end_of_input =
+            tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+        listening.run(async move { drop(end_of_input.await) }).await;
         Ok(())
     })
 }
 
-/// Prints a table.
+/// Measures all workloads and prints a table.
 pub fn measure() -> Result<()> {
     let mut server = Server::start()?;
     println!(
-        "| asked about {N_NODES} nodes | KB asked | pods/s | round trips allow | share | CPU ms a pod | of it round trips |"
+        "| extender calls with {N_NODES} nodes | request KB per pod | pods/s | limit by round trips (pods/s) | share | CPU ms per pod | of which round trips |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- |");
-    let mut is_kept = true;
-    for load in LOADS {
-        is_kept &= measure_load(&load, &server.url)?;
+    let mut is_target_met = true;
+    for workload in WORKLOADS {
+        is_target_met &= measure_workload(&workload, &server.url)?;
     }
     server.child.kill().context("ending the extender")?;
     server.child.wait().context("ending the extender")?;
     println!(
-        "\npromised by name: {:.0} %: {}",
-        SHARE_PROMISED * 100.0,
-        if is_kept { "kept" } else { "missed" }
+        "\ntarget for requests with node names: {:.0} %: {}",
+        SHARE_TARGET * 100.0,
+        if is_target_met { "met" } else { "missed" }
     );
     Ok(())
 }
 
-/// Whether the promise is kept, where there is one.
-fn measure_load(load: &Load, url: &str) -> Result<bool> {
-    let mut bench = Bench::new(load, url)?;
-    // The first pod of a template, and connections.
-    let pods = bench.pods(load.n_pods / 2)?;
+/// Whether the target is met, or there is none.
+fn measure_workload(workload: &ExtenderWorkload, url: &str) -> Result<bool> {
+    let mut bench = Bench::new(workload, url)?;
+    // Warm-up: the first pod of the template, and connections.
+    let pods = bench.pods(workload.n_pods / 2)?;
     bench.decide(pods)?;
-    bench.asked.clear();
+    bench.requests.clear();
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..N_TURNS {
-        let pods = bench.pods(load.n_pods)?;
-        let turn = Turn::begin()?;
+    for _ in 0..N_ROUNDS {
+        let pods = bench.pods(workload.n_pods)?;
+        let measurement = Measurement::start()?;
         bench.decide(pods)?;
-        ours.push(turn.end()?);
-        let asked = std::mem::take(&mut bench.asked);
-        bench.n_bytes = asked.iter().flat_map(|(_, body)| body).map(Bytes::len).sum();
-        let turn = Turn::begin()?;
-        bench.round_trips(asked)?;
-        bare.push(turn.end()?);
+        ours.push(measurement.end()?);
+        let requests = std::mem::take(&mut bench.requests);
+        bench.n_bytes = requests.iter().flat_map(|(_, body)| body).map(Bytes::len).sum();
+        let measurement = Measurement::start()?;
+        bench.round_trips(requests)?;
+        bare.push(measurement.end()?);
     }
-    let n_pods = f64::from(load.n_pods);
-    let rate = |turns: &[(f64, f64)]| n_pods / median(turns.iter().map(|(seconds, _)| *seconds));
-    let cpu = |turns: &[(f64, f64)]| {
-        turns.iter().map(|(_, cpu)| cpu).sum::<f64>() * 1e3 / n_pods / N_TURNS as f64
+    let n_pods = f64::from(workload.n_pods);
+    let rate = |rounds: &[(f64, f64)]| n_pods / median(rounds.iter().map(|(seconds, _)| *seconds));
+    let cpu = |rounds: &[(f64, f64)]| {
+        rounds.iter().map(|(_, cpu)| cpu).sum::<f64>() * 1e3 / n_pods / N_ROUNDS as f64
     };
-    // Each turn against the one beside it: the machine is not equally busy all the time.
+    // Each round is compared with the one next to it: the workload of the machine varies.
     let shares = ours.iter().zip(&bare).map(|((ours, _), (bare, _))| bare / ours);
     let share = median(shares);
     println!(
         "| {} | {:.0} | {:.0} | {:.0} | {:.0} % | {:.2} | {:.2} |",
-        load.name,
+        workload.name,
         bench.n_bytes as f64 / n_pods / 1e3,
         rate(&ours),
         rate(&bare),
@@ -127,7 +134,7 @@ fn measure_load(load: &Load, url: &str) -> Result<bool> {
         cpu(&ours),
         cpu(&bare),
     );
-    Ok(!load.by_name || share >= SHARE_PROMISED)
+    Ok(!workload.by_name || share >= SHARE_TARGET)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -136,18 +143,18 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A clock, and this process's account with the kernel.
-struct Turn {
+/// Measures time, and CPU time of this process.
+struct Measurement {
     since: Instant,
     cpu_before: f64,
 }
 
-impl Turn {
-    fn begin() -> Result<Turn> {
-        Ok(Turn { cpu_before: cpu_seconds()?, since: Instant::now() })
+impl Measurement {
+    fn start() -> Result<Measurement> {
+        Ok(Measurement { cpu_before: cpu_seconds()?, since: Instant::now() })
     }
 
-    /// Seconds that passed, and seconds of CPU.
+    /// Elapsed seconds, and seconds of CPU.
     fn end(self) -> Result<(f64, f64)> {
         Ok((self.since.elapsed().as_secs_f64(), cpu_seconds()? - self.cpu_before))
     }
@@ -163,7 +170,7 @@ fn cpu_seconds() -> Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The extender's process.
+/// The process of the extender.
 struct Server {
     child: Child,
     url: String,
@@ -181,28 +188,28 @@ impl Server {
     }
 }
 
-/// An engine, and a client that asks for it.
+/// An engine, and the client that executes its extender calls.
 struct Bench {
     engine: Engine,
     extenders: Arc<Extenders>,
     client: Arc<ExtenderClient>,
-    /// Of this thread, as that of a scheduler's engine.
+    /// Runs on this thread, as the runtime of a scheduler's engine.
     runtime: Runtime,
-    answers: (UnboundedSender<Event>, UnboundedReceiver<Event>),
+    replies: (UnboundedSender<Event>, UnboundedReceiver<Event>),
     nodes: Vec<(String, Box<RawValue>)>,
     pod: Arc<RawValue>,
-    /// Where questions went, and their bodies.
-    asked: Vec<(String, Vec<Bytes>)>,
+    /// URLs and bodies of the requests sent.
+    requests: Vec<(String, Vec<Bytes>)>,
     n_bytes: usize,
     n_made: u32,
-    began: Instant,
+    started: Instant,
 }
 
 impl Bench {
-    fn new(load: &Load, url: &str) -> Result<Bench> {
+    fn new(workload: &ExtenderWorkload, url: &str) -> Result<Bench> {
         let mut config = json!({"urlPrefix": url, "filterVerb": "filter", "weight": 1,
-            "nodeCacheCapable": load.by_name, "httpTimeout": "60s"});
-        if load.scores {
+            "nodeCacheCapable": workload.by_name, "httpTimeout": "60s"});
+        if workload.scores {
             config["prioritizeVerb"] = "prioritize".into();
         }
         let parsed: v1::Extender = serde_json::from_value(config.clone())?;
@@ -214,61 +221,61 @@ impl Bench {
             client: Arc::new(ExtenderClient::new(&parsed)?),
             engine: Engine::new(vec![profile], gates, Options::default()),
             runtime: Builder::new_current_thread().enable_all().build()?,
-            answers: unbounded_channel(),
+            replies: unbounded_channel(),
             nodes: Vec::new(),
             pod: Arc::from(serde_json::value::to_raw_value(&pod(0))?),
-            asked: Vec::new(),
+            requests: Vec::new(),
             n_bytes: 0,
             n_made: 0,
-            began: Instant::now(),
+            started: Instant::now(),
         };
         for i in 0..N_NODES {
             let node = node(i);
             let parsed: Node = serde_json::from_value(node.clone())?;
             bench.nodes.push((parsed.name().to_owned(), serde_json::value::to_raw_value(&node)?));
-            bench.apply(Event::Set(Object::Node(Arc::new(parsed))))?;
+            bench.apply(Event::Upsert(Object::Node(Arc::new(parsed))))?;
         }
         Ok(bench)
     }
 
     fn now(&self) -> Now {
-        let nanos = self.began.elapsed().as_nanos();
-        Now { mono: Mono(nanos as u64), wall: Timestamp(nanos as i64) }
+        let nanos = self.started.elapsed().as_nanos();
+        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
     }
 
     fn apply(&mut self, event: Event) -> Result<()> {
         let mut effects = Effects::new();
         self.engine.apply(self.now(), event, &mut effects);
-        self.carry_out(effects)
+        self.execute_effects(effects)
     }
 
-    /// So many pods that the engine has not seen.
+    /// `n` new pods.
     fn pods(&mut self, n: u32) -> Result<Vec<Pod>> {
         let made = self.n_made + 1..=self.n_made + n;
         self.n_made += n;
         Ok(made.map(|nth| serde_json::from_value(pod(nth))).collect::<Result<_, _>>()?)
     }
 
-    /// Lets these pods come, and decides until all are on their nodes.
+    /// Adds these pods, and runs scheduling cycles until all are assumed on nodes.
     fn decide(&mut self, pods: Vec<Pod>) -> Result<()> {
         for pod in pods {
-            self.apply(Event::Set(Object::Pod(Box::new(pod))))?;
+            self.apply(Event::Upsert(Object::Pod(Box::new(pod))))?;
         }
         loop {
             let mut effects = Effects::new();
             let cycled = self.engine.cycle(self.now(), &mut effects);
-            self.carry_out(effects)?;
+            self.execute_effects(effects)?;
             match cycled {
-                Cycled::Ran => {}
-                Cycled::Waiting => {
-                    let answer = self.runtime.block_on(self.answers.1.recv());
-                    let answer = answer.context("waiting for an answer")?;
-                    self.apply(answer)?;
+                CycleResult::Ran => {}
+                CycleResult::Waiting => {
+                    let reply = self.runtime.block_on(self.replies.1.recv());
+                    let reply = reply.context("waiting for an reply")?;
+                    self.apply(reply)?;
                 }
-                Cycled::Idle => {
+                CycleResult::Idle => {
                     let n_left = self.engine.pending_pods().len();
                     ensure!(
-                        self.engine.n_assumed() == self.n_made as usize,
+                        self.engine.n_assumed_pods() == self.n_made as usize,
                         "{n_left} pods have no node"
                     );
                     return Ok(());
@@ -277,52 +284,53 @@ impl Bench {
         }
     }
 
-    fn carry_out(&mut self, effects: Effects) -> Result<()> {
+    fn execute_effects(&mut self, effects: Effects) -> Result<()> {
         for effect in effects {
             match effect {
-                Effect::Extend(extend) => self.ask(extend)?,
+                Effect::CallExtender(extend) => self.send_request(extend)?,
                 Effect::Call(call) => {
                     self.apply(Event::Replied { call: call.id, reply: Ok(Value::Null) })?
                 }
-                Effect::Tell(tell) if tell.is_warning => bail!("{}", tell.note),
-                Effect::Tell(_) | Effect::Observe(_) => {}
+                Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
+                Effect::RecordEvent(_) | Effect::Observe(_) => {}
             }
         }
         Ok(())
     }
 
-    /// As the daemon does.
-    fn ask(&mut self, Extend { id, ask }: Extend) -> Result<()> {
-        let extender: &Extender = self.extenders.get(ask.extender).context("an extender")?;
-        let verb = ask.question.verb();
+    /// Calls the extender, as the daemon does.
+    fn send_request(&mut self, ExtenderCall { id, request }: ExtenderCall) -> Result<()> {
+        let extender: &Extender = self.extenders.get(request.extender).context("an extender")?;
+        let verb = request.operation.verb();
         let (url, action, timeout) =
             (extender.url(verb), extender.verb(verb).to_owned(), extender.timeout);
-        let mut objects = Objects { pod: Some(&self.pod), ..Objects::default() };
-        if let (false, Question::Filter(_) | Question::Prioritize(_)) =
-            (extender.node_cache_capable, &ask.question)
+        let mut objects = RequestObjects { pod: Some(&self.pod), ..RequestObjects::default() };
+        if let (false, ExtenderOperation::Filter(_) | ExtenderOperation::Prioritize(_)) =
+            (extender.node_cache_capable, &request.operation)
         {
             objects.nodes = self.nodes.iter().map(|(_, node)| &**node).collect();
         }
-        let body = ask.body(extender, &objects);
+        let body = request.body(extender, &objects);
         let by_name = extender.node_cache_capable;
-        self.asked.push((url.clone(), body.clone()));
-        let (client, answers) = (self.client.clone(), self.answers.0.clone());
+        self.requests.push((url.clone(), body.clone()));
+        let (client, replies) = (self.client.clone(), self.replies.0.clone());
         self.runtime.spawn(async move {
-            let answer = client.call(&action, &url, body, timeout).await;
-            let answer = answer.and_then(|body| {
-                Answer::read(&ask.question, by_name, &body).map_err(|error| error.to_string())
+            let reply = client.call(&action, &url, body, timeout).await;
+            let reply = reply.and_then(|body| {
+                ExtenderResponse::decode(&request.operation, by_name, &body)
+                    .map_err(|error| error.to_string())
             });
-            let _ = answers.send(Event::Extended { call: id, answer });
+            let _ = replies.send(Event::ExtenderReplied { call: id, reply });
         });
         Ok(())
     }
 
-    /// The same questions, one after the other.
-    fn round_trips(&self, asked: Vec<(String, Vec<Bytes>)>) -> Result<()> {
+    /// Sends the same requests, one after the other.
+    fn round_trips(&self, requests: Vec<(String, Vec<Bytes>)>) -> Result<()> {
         let timeout = self.extenders.get(0).context("an extender")?.timeout;
         let client = self.client.clone();
         let all = self.runtime.spawn(async move {
-            for (url, body) in asked {
+            for (url, body) in requests {
                 client.call("", &url, body, timeout).await?;
             }
             Ok(())
@@ -331,7 +339,7 @@ impl Bench {
     }
 }
 
-/// A node as a kubelet writes it, without its images.
+/// A node as a kubelet creates it, without its images.
 fn node(i: u32) -> Value {
     let name = format!("node-{i}");
     let amounts =

@@ -1,9 +1,11 @@
-//! Measures decisions a second, in process and on one thread: queue, API and effects are not part of it; making the pod,
-//! deciding it and assuming it are.
+//! Measures scheduling decisions per second, in process and on one thread. Creating the pod, the scheduling decision and assuming
+//! the
+//! pod are measured; the queue, API calls and effects are not.
 //!
-//! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each runs twice in a fresh world: cold (the
-//! first pods of every template included) and preheated (after a fifth of the pods). `loadmaster-perf extender` measures what it costs to
-//! ask one.
+//! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each is measured twice in a new world: cold (the
+//! first fifth of the pods, with the first pod of every template) and preheated (the other pods). `loadmaster-perf extender`
+//! measures
+//! the overhead of calling an extender.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
@@ -32,7 +34,9 @@ fn main() -> Result<()> {
         "extender" => return extender::measure(),
         _ => {}
     }
-    println!("| workload | target/s | cold/s | preheated/s | ns each | placed | peak RSS MiB |");
+    println!(
+        "| workload | target/s | cold/s | preheated/s | ns per decision | placed | peak RSS MiB |"
+    );
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     for workload in workload::ALL.iter().filter(|workload| workload.name.contains(&wanted)) {
         measure(workload)?;
@@ -40,7 +44,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The only profile of a configuration with these extenders.
+/// The profile of a configuration with these extenders.
 fn profile_of(registry: &Registry, profile: Value, extenders: Value) -> Result<Arc<Profile>> {
     let gates = Gates::default();
     let config = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -95,17 +99,17 @@ fn drive(
     scheduler: &mut Scheduler,
     assigned: &mut Vec<Box<str>>,
 ) -> Result<Run> {
-    let mut chance = Rng::new(7);
+    let mut rng = Rng::new(7);
     let mut placed = 0;
     let start = Instant::now();
     for _ in 0..n {
         let pod = source.next(world)?;
-        let Decision::Place { row, .. } = scheduler.decide(world, &pod) else { continue };
+        let Decision::Selected { row, .. } = scheduler.schedule_pod(world, &pod) else { continue };
         placed += 1;
         if workload.kind == Kind::BasicWithDeletes {
             assigned.push(pod.uid.clone());
             if assigned.len() > 1_000 {
-                let at = chance.below(assigned.len() as u64) as usize;
+                let at = rng.below(assigned.len() as u64) as usize;
                 world.remove_pod(&assigned.swap_remove(at));
             }
         }
@@ -115,7 +119,7 @@ fn drive(
     Ok(Run { decisions: n, placed, seconds: start.elapsed().as_secs_f64() })
 }
 
-/// From the kernel's account of this process; 0 where there is none.
+/// The peak resident set size from `/proc`; 0 where there is no `/proc`.
 fn peak_rss_mib() -> Option<u64> {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return Some(0) };
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! The worlds and pods that are measured.
+//! The workloads: clusters and pods.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use loadmaster_framework::{PodInfo, PodTemplate, World};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
-/// What is measured: a world, a pool of templates, and how pods are drawn from it.
+/// A workload: a cluster, a pool of pod templates, and how pods are drawn from it.
 pub struct Workload {
     pub name: &'static str,
     pub n_nodes: u32,
-    /// Decisions measured.
+    /// Number of scheduling decisions.
     pub n_pods: u32,
     pub kind: Kind,
-    /// Decisions a second that the project promises.
+    /// The project's target in decisions per second.
     pub target: u64,
 }
 
-/// Which pods come.
+/// The pods of a workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All alike.
+    /// All pods have the same template.
     Basic,
-    /// All alike; after each placement a random earlier pod ends.
+    /// All pods have the same template; after each placement a random earlier pod is deleted.
     BasicWithDeletes,
     /// Zone spread (required) and hostname spread (preferred).
     Spread,
@@ -33,15 +33,15 @@ pub enum Kind {
     Affinity,
     /// 40 signatures of the four kinds above in random order.
     Mix,
-    /// No two alike.
+    /// Every pod has its own template.
     Different,
-    /// 1,000 signatures, one after the other.
+    /// 1,000 signatures in turn.
     RoundRobin,
-    /// All alike, for a third of the nodes, by a plugin that is asked node by node.
+    /// All pods have the same template, and a plugin that is evaluated per node rejects two thirds of the nodes.
     SamplePlugin,
 }
 
-/// All rows of the table.
+/// All workloads.
 pub const ALL: &[Workload] = &[
     Workload {
         name: "basic, 5,000 nodes",
@@ -122,7 +122,7 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
-/// A profile with the plugin of examples/sample-plugin, for pods called `train-*`.
+/// A profile with the plugin of examples/sample-plugin, for pods named `train-*`.
 pub fn sample_plugin() -> Value {
     json!({
         "plugins": {"multiPoint": {"enabled": [{"name": "sample-plugin"}]}},
@@ -131,13 +131,13 @@ pub fn sample_plugin() -> Value {
     })
 }
 
-/// A world of unequal nodes in three zones, each with one pod.
+/// A cluster of nodes of different sizes in three zones, each with one pod.
 pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
     let mut world = World::default();
     let base: Pod = serde_json::from_value(pod(json!({"app": "base"}), 50, json!({})))?;
     for i in 0..n_nodes {
-        let row = world.set_node(Arc::new(node(i, kind)));
-        let mut own = world.parse(&base)?;
+        let row = world.upsert_node(Arc::new(node(i, kind)));
+        let mut own = world.parse_pod(&base)?;
         own.name = format!("base-{i}").into();
         own.uid = own.name.clone();
         world.add_pod(row, Arc::new(own));
@@ -145,7 +145,7 @@ pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
     Ok(world)
 }
 
-/// One of eight shapes, 4 to 32 CPU.
+/// A node of one of eight sizes, 4 to 32 CPUs.
 fn node(i: u32, kind: Kind) -> Node {
     let mut node = Node::default();
     let name = format!("node-{i}");
@@ -215,7 +215,7 @@ fn basic(group: u64) -> Value {
     pod(json!({"app": format!("basic-{group}")}), 50, json!({}))
 }
 
-/// Draws pods of one workload.
+/// Generates the pods of a workload.
 pub struct Source {
     kind: Kind,
     pool: Vec<Arc<PodTemplate>>,
@@ -224,7 +224,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Parses the pool.
+    /// Parses the pool of templates.
     pub fn new(kind: Kind, world: &mut World, seed: u64) -> anyhow::Result<Source> {
         let manifests: Vec<Value> = match kind {
             Kind::Basic | Kind::BasicWithDeletes | Kind::SamplePlugin => vec![basic(0)],
@@ -242,12 +242,12 @@ impl Source {
         };
         let mut pool = Vec::new();
         for manifest in manifests {
-            pool.push(world.parse(&serde_json::from_value::<Pod>(manifest)?)?.template);
+            pool.push(world.parse_pod(&serde_json::from_value::<Pod>(manifest)?)?.template);
         }
         Ok(Source { kind, pool, rng: Rng::new(seed), n_made: 0 })
     }
 
-    /// The next pod. Making its template counts as part of the decision where no two pods are alike.
+    /// The next pod. Creating its template is part of the measurement where every pod has its own.
     pub fn next(&mut self, world: &mut World) -> anyhow::Result<PodInfo> {
         self.n_made += 1;
         let name = match self.kind {
@@ -260,7 +260,7 @@ impl Source {
                 let cpu = 20 + u64::from(self.n_made) % 211;
                 let labels = json!({"app": format!("app-{}", self.n_made)});
                 let pod: Pod = serde_json::from_value(pod(labels, cpu, json!({})))?;
-                world.parse(&pod)?.template
+                world.parse_pod(&pod)?.template
             }
             Kind::RoundRobin => self.pool[self.n_made as usize % self.pool.len()].clone(),
             _ => self.rng.pick(&self.pool).clone(),

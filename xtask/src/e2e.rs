@@ -1,9 +1,9 @@
 //! `cargo xtask e2e`: Loadmaster and kube-scheduler against a real control plane.
 //!
-//! etcd, kube-apiserver and kube-scheduler are upstream's own, built from the Go modules in `conformance/`, on loopback, with nothing
-//! else running: no kubelets, no controllers. Nodes and pods are objects only.
+//! etcd, kube-apiserver and kube-scheduler are upstream's programs, built from the Go modules in `conformance/`, and run on loopback
+//! without kubelets and controllers. Nodes and pods are only API objects.
 
-mod beside;
+mod apiserver_benchmark;
 mod churn;
 mod conformance;
 mod control_plane;
@@ -12,7 +12,6 @@ mod drain;
 mod extender;
 mod gang;
 mod gpushare;
-mod guests;
 mod histories;
 mod kill_writes;
 mod kubectl;
@@ -20,25 +19,27 @@ mod rbac;
 mod record;
 mod replicas;
 mod sample_plugin;
-mod servers;
+mod two_schedulers;
+mod upstream_components;
 
-mod load;
-mod special;
+mod load_objects;
+mod special_pods;
 mod workload;
 
 mod audit;
-mod bound;
-mod outcome;
+mod bound_pods;
+mod outcome_checks;
+mod plot;
 mod scheduler;
 
-mod api;
+mod api_client;
 mod credentials;
-mod embedded;
-mod folder;
-mod grants;
+mod embedded_apiserver;
 mod manifest;
 mod process;
 mod programs;
+mod run_folder;
+mod scheduler_role_bindings;
 
 use std::path::PathBuf;
 
@@ -46,8 +47,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use api::Api;
-use control_plane::{ControlPlane, Options};
+use api_client::ApiClient;
+use control_plane::{ControlPlane, ControlPlaneOptions};
 use programs::Program;
 use workload::Workload;
 
@@ -55,76 +56,76 @@ use workload::Workload;
 #[derive(Parser)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: E2eCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum E2eCommand {
     /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl into conformance/bin.
     Build,
-    /// Start a control plane, print its kubeconfig's path, and stay until standard input closes or Ctrl-C.
-    ControlPlane(Stay),
-    /// Two schedulers on one cluster, each with its own pods, for the same nodes.
-    Beside(beside::Args),
-    /// Let informers and a controller follow a day of changes on a server that goes wrong.
+    /// Start a control plane, print the path of its kubeconfig, and run until standard input is closed or Ctrl-C is pressed.
+    ControlPlane(ControlPlaneArgs),
+    /// Run two schedulers on one cluster, each with its own pods, on the same nodes.
+    Beside(two_schedulers::Args),
+    /// Run informers and a controller during a day of changes on a server with fault injection.
     Churn(churn::Args),
-    /// Play the same cases on a real API server and on the embedded one.
+    /// Run the same test cases on a real API server and on the embedded one.
     Conformance(conformance::Args),
-    /// Kill an embedded API server again and again while clients write, and check what is left.
+    /// Kill an embedded API server repeatedly while clients write, and check that no acknowledged write is lost.
     KillWrites(kill_writes::Args),
-    /// The same calls of kubectl to a real API server and to the embedded one, compared.
+    /// Compare the output of the same kubectl commands on a real API server and on the embedded one.
     Kubectl(kubectl::Args),
-    /// The small controllers beside kube-controller-manager.
+    /// Compare the embedded controllers with kube-controller-manager.
     Controllers(controllers::Args),
-    /// Bind pods that wait already, and measure it.
+    /// Benchmark scheduling of pods that are already pending.
     Drain(drain::Args),
-    /// Record runs, replay them, and compare the binds with what the cluster has in the end.
+    /// Record runs, replay them, and compare the bindings with the final state of the cluster.
     Record(record::Args),
-    /// End the leading one of two schedulers in mid-load, again and again.
+    /// Terminate the leader of two schedulers under load, repeatedly.
     Replicas(replicas::Args),
-    /// kube-scheduler and Loadmaster before one extender that misbehaves.
+    /// Compare kube-scheduler and Loadmaster with a scripted extender that injects faults.
     Extender(extender::Args),
-    /// Pods that are bound all or none, by the example gang.
+    /// Test all-or-nothing scheduling with the example gang.
     Gang(gang::Args),
-    /// Pods that share GPUs, through the example extenders.
+    /// Test GPU sharing with the example extenders.
     Gpushare(gpushare::Args),
-    /// What kube-apiserver with etcd and the embedded API server do in a second, side by side.
-    Servers(servers::Args),
-    /// The real kube-scheduler and kube-controller-manager on the embedded API server.
-    Guests(guests::Args),
-    /// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
+    /// Benchmark kube-apiserver with etcd and the embedded API server.
+    Servers(apiserver_benchmark::Args),
+    /// Run the real kube-scheduler and kube-controller-manager on the embedded API server.
+    Guests(upstream_components::Args),
+    /// Run schedulers with only upstream's built-in roles, and check that no request is denied.
     Rbac(rbac::Args),
-    /// The example sample-plugin with the rights and the configuration of its own manifest.
+    /// Run the example sample-plugin with the roles and configuration of its manifest.
     SamplePlugin(sample_plugin::Args),
 }
 
-/// A control plane to try things on by hand.
+/// A control plane for manual tests.
 #[derive(Parser)]
-struct Stay {
-    /// Where the API server listens on loopback; a free port when not given.
+struct ControlPlaneArgs {
+    /// The port of the API server on loopback; a free port by default.
     #[arg(long)]
     port: Option<u16>,
-    /// Where kubeconfig files and logs go, and stay; a temporary folder when not given.
+    /// The folder for kubeconfig files and logs, which is kept; a temporary folder by default.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Nodes to load.
+    /// Number of nodes to create.
     #[arg(long, default_value_t = 0)]
     nodes: u32,
-    /// Pods to load, in the namespace `e2e`.
+    /// Number of pods to create in the namespace `e2e`.
     #[arg(long, default_value_t = 0)]
     pods: u32,
-    /// Which pods.
+    /// The kind of pods.
     #[arg(long, default_value = "basic")]
     workload: Workload,
 }
 
-/// Answers whether everything was as it should be.
+/// Returns whether all checks passed.
 pub fn run(args: &Args) -> Result<bool> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().context("starting the network runtime")?;
     let done = runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).context("listening for signals")?;
-        // Dropping what runs ends the processes it has started.
+        // Dropping the future stops the processes that it has started.
         tokio::select! {
             done = dispatch(&args.what) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
@@ -136,39 +137,43 @@ pub fn run(args: &Args) -> Result<bool> {
     done
 }
 
-async fn dispatch(what: &What) -> Result<bool> {
+async fn dispatch(what: &E2eCommand) -> Result<bool> {
     match what {
-        What::Build => programs::build(&Program::ALL).map(|()| true),
-        What::ControlPlane(stay) => control_plane(stay).await,
-        What::Beside(args) => beside::run(args).await,
-        What::Churn(args) => churn::run(args).await,
-        What::Conformance(args) => conformance::run(args).await,
-        What::KillWrites(args) => kill_writes::run(args).await,
-        What::Kubectl(args) => kubectl::run(args).await,
-        What::Controllers(args) => controllers::run(args).await,
-        What::Drain(args) => drain::run(args).await,
-        What::Replicas(args) => replicas::run(args).await,
-        What::Record(args) => record::run(args).await,
-        What::Extender(args) => extender::run(args).await,
-        What::Gang(args) => gang::run(args).await,
-        What::Gpushare(args) => gpushare::run(args).await,
-        What::Servers(args) => servers::run(args).await,
-        What::Guests(args) => guests::run(args).await,
-        What::Rbac(args) => rbac::run(args).await,
-        What::SamplePlugin(args) => sample_plugin::run(args).await,
+        E2eCommand::Build => programs::build(&Program::ALL).map(|()| true),
+        E2eCommand::ControlPlane(stay) => control_plane(stay).await,
+        E2eCommand::Beside(args) => two_schedulers::run(args).await,
+        E2eCommand::Churn(args) => churn::run(args).await,
+        E2eCommand::Conformance(args) => conformance::run(args).await,
+        E2eCommand::KillWrites(args) => kill_writes::run(args).await,
+        E2eCommand::Kubectl(args) => kubectl::run(args).await,
+        E2eCommand::Controllers(args) => controllers::run(args).await,
+        E2eCommand::Drain(args) => drain::run(args).await,
+        E2eCommand::Replicas(args) => replicas::run(args).await,
+        E2eCommand::Record(args) => record::run(args).await,
+        E2eCommand::Extender(args) => extender::run(args).await,
+        E2eCommand::Gang(args) => gang::run(args).await,
+        E2eCommand::Gpushare(args) => gpushare::run(args).await,
+        E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
+        E2eCommand::Guests(args) => upstream_components::run(args).await,
+        E2eCommand::Rbac(args) => rbac::run(args).await,
+        E2eCommand::SamplePlugin(args) => sample_plugin::run(args).await,
     }
 }
 
-async fn control_plane(stay: &Stay) -> Result<bool> {
-    let options = Options { port: stay.port, folder: stay.dir.clone(), ..Options::default() };
+async fn control_plane(stay: &ControlPlaneArgs) -> Result<bool> {
+    let options = ControlPlaneOptions {
+        port: stay.port,
+        folder: stay.dir.clone(),
+        ..ControlPlaneOptions::default()
+    };
     let plane = ControlPlane::start(&options).await?;
     if stay.nodes + stay.pods > 0 {
-        let api = Api::new(&plane.admin_kubeconfig()).await?;
-        load::fill(&api, "e2e", stay.nodes, stay.workload, stay.pods).await?;
+        let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+        load_objects::fill(&api, "e2e", stay.nodes, stay.workload, stay.pods).await?;
     }
     println!("{}", plane.admin_kubeconfig().display());
     eprintln!(
-        "{} is ready; kubeconfig files of other users are beside that one; ends with standard input",
+        "{} is ready; kubeconfig files of other users are in the same folder; close standard input to stop",
         plane.url()
     );
     let input =

@@ -1,4 +1,4 @@
-//! `cargo xtask first-plugin`: makes the crate of the page "Your first plugin" from the page alone, and does what the page says.
+//! `cargo xtask first-plugin`: creates the crate of the page "Your first plugin" from its code blocks, and runs its commands.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::root;
 
-const PAGE: &str = "docs/src/first-plugin.md";
+const PAGE: &str = "docs/src/tutorials/first-plugin.md";
 
-/// The one thing that differs: the page's readers have no copy of this repository.
-const DEPENDENCY: &str = "{ git = \"https://github.com/loadmaster/loadmaster\" }";
+/// The dependency in the page, which is replaced by the path of this repository.
+const DEPENDENCY: &str = "{ path = \"../loadmaster/crates/loadmaster\" }";
 
-/// Makes it, tests it, runs it.
+/// Creates the crate and runs the commands.
 pub fn run() -> Result<bool> {
     let root = root()?;
     let page = fs::read_to_string(root.join(PAGE)).context(PAGE)?;
@@ -32,9 +32,9 @@ pub fn run() -> Result<bool> {
         };
         fs::write(home.join(path), text).with_context(|| path.clone())?;
     }
-    // The same versions of everything, and nothing built twice.
+    // The same versions of dependencies, so that nothing is built twice.
     fs::copy(root.join("Cargo.lock"), home.join("Cargo.lock"))?;
-    let mut said = String::new();
+    let mut stdout_text = String::new();
     for command in &page.commands {
         println!("$ {command}");
         let output = crate::command("sh")
@@ -44,15 +44,15 @@ pub fn run() -> Result<bool> {
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()?;
-        said = String::from_utf8_lossy(&output.stdout).into_owned();
-        println!("{said}");
+        stdout_text = String::from_utf8_lossy(&output.stdout).into_owned();
+        println!("{stdout_text}");
         ensure!(output.status.success(), "{command}: {}", output.status);
     }
     for line in page.shown.lines() {
-        let is_there = said.lines().any(|it| words(it) == words(line));
-        ensure!(is_there, "the page says {line:?}, the program does not");
+        let is_there = stdout_text.lines().any(|it| words(it) == words(line));
+        ensure!(is_there, "the page shows {line:?}, the output of the program does not have it");
     }
-    println!("the page is right: {} files, {} commands", page.files.len(), page.commands.len());
+    println!("the page is correct: {} files, {} commands", page.files.len(), page.commands.len());
     Ok(true)
 }
 
@@ -60,22 +60,22 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// Depends on this copy, and is no part of the workspace around it.
+/// The manifest with a dependency on this repository, outside of its workspace.
 fn manifest(text: &str, root: &Path) -> Result<String> {
-    ensure!(text.contains(DEPENDENCY), "{PAGE}: Cargo.toml does not say {DEPENDENCY}");
+    ensure!(text.contains(DEPENDENCY), "{PAGE}: Cargo.toml does not contain {DEPENDENCY}");
     let facade = root.join("crates/loadmaster");
     let here = format!("{{ path = {:?} }}", facade.display().to_string());
     Ok(format!("{}\n[workspace]\n", text.replace(DEPENDENCY, &here)))
 }
 
-/// What the page has to say.
+/// The code blocks of the page.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
     /// Path and text: blocks after a line that names a file.
     files: Vec<(String, String)>,
-    /// Blocks in `sh`, but for the making of the crate.
+    /// Blocks in `sh`, except for `cargo new`.
     commands: Vec<String>,
-    /// What the last command shows.
+    /// The output of the last command.
     shown: String,
 }
 
@@ -87,7 +87,7 @@ impl Page {
         while let Some(line) = lines.next() {
             let Some(kind) = line.strip_prefix("```") else {
                 let named = line.strip_prefix('`').and_then(|rest| rest.strip_suffix("`:"));
-                // A blank line stands between a name and its block.
+                // There may be a blank line between the name and its block.
                 path = named.or(path.filter(|_| line.is_empty()));
                 continue;
             };
@@ -99,7 +99,7 @@ impl Page {
                 (None, "sh") => page.commands.push(block.trim_end().to_owned()),
                 (None, "text") => page.shown = block,
                 (None, "console") => {}
-                (None, other) => bail!("{PAGE}: a block in {other:?} of no file"),
+                (None, other) => bail!("{PAGE}: a block in {other:?} without a file name"),
             }
         }
         Ok(page)
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks() {
+    fn pages_are_parsed() {
         let page = "\
             `a/b.rs`:\n\n```rust,ignore\nfn main() {}\n```\n\nText with `code`:\n\n```sh\ncargo test\n```\n\
             ```sh\ncargo new x && cd x\n```\n```text\nname 3\n```\n```console\n$ ls\n```\n";
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_all_it_needs() {
+    fn the_page_is_complete() {
         let text = fs::read_to_string(root().unwrap().join(PAGE)).unwrap();
         let page = Page::read(&text).unwrap();
         let paths: Vec<&str> = page.files.iter().map(|(path, _)| path.as_str()).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: the fuzz targets of `fuzz/`, one after the other, each for some time.
+//! `cargo xtask fuzz`: runs the fuzz targets of `fuzz/`, one after the other.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,28 +7,28 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::root;
 
-/// What to run.
+/// Arguments of `fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One target; all when absent.
+    /// Run only this target.
     target: Option<String>,
-    /// How long each runs.
+    /// Run time of each target.
     #[arg(long, default_value_t = 600)]
     seconds: u32,
 }
 
-/// Builds and runs; false when a target has found something, of which cargo-fuzz says how to see it again.
+/// Builds and runs the targets; false when one has failed. cargo-fuzz prints how to reproduce the failure.
 pub fn run(args: &Args) -> Result<bool> {
     let installed = cargo_fuzz("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     ensure!(
         installed.is_ok_and(|it| it.success()),
-        "cargo-fuzz is missing: cargo install cargo-fuzz --locked (it needs a C++ compiler, too)"
+        "cargo-fuzz is missing: cargo install cargo-fuzz --locked (this needs a C++ compiler)"
     );
     let folder = root()?.join("fuzz");
     let all = names(&folder.join("fuzz_targets"))?;
     let wanted: Vec<&String> =
         all.iter().filter(|it| args.target.as_ref().is_none_or(|name| name == *it)).collect();
-    ensure!(!wanted.is_empty(), "there is no such target, but {}", all.join(", "));
+    ensure!(!wanted.is_empty(), "there is no such target; the targets are {}", all.join(", "));
     let mut is_good = true;
     for target in wanted {
         println!("{target}: {} s", args.seconds);
@@ -39,9 +39,9 @@ pub fn run(args: &Args) -> Result<bool> {
 
 fn run_one(folder: &Path, target: &str, seconds: u32) -> Result<bool> {
     let corpus = folder.join("corpus").join(target);
-    std::fs::create_dir_all(&corpus).with_context(|| format!("making {}", corpus.display()))?;
+    std::fs::create_dir_all(&corpus).with_context(|| format!("creating {}", corpus.display()))?;
     let mut fuzz = cargo_fuzz("run");
-    // Coverage needs no nightly compiler, and nothing here is unsafe that a sanitizer would watch.
+    // Without a sanitizer no nightly compiler is needed, and there is no unsafe code to be checked.
     fuzz.args(["--sanitizer", "none", target]).arg(corpus);
     let seeds = folder.join("seeds").join(target);
     fuzz.args(seeds.is_dir().then_some(seeds));
@@ -57,7 +57,7 @@ fn cargo_fuzz(verb: &str) -> Command {
     cargo
 }
 
-/// The files of a folder without their endings, in order.
+/// The names of the files in a directory without extensions, sorted.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let files = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut all = Vec::new();

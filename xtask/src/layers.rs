@@ -1,4 +1,5 @@
-//! `cargo xtask layers`: fails on an edge from a lower layer to a higher one, and on async libraries in the lower ones
+//! `cargo xtask layers`: fails when a crate depends on a crate of a higher layer, or a crate below the async layer on an async
+//! library
 //! (ARCHITECTURE.md).
 
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// Folder under `crates/` and its layer.
+/// Directories in `crates/` and their layers.
 const LAYERS: &[(&str, u32)] = &[
     ("stdx", 0),
     ("api", 1),
@@ -25,11 +26,11 @@ const LAYERS: &[(&str, u32)] = &[
     ("loadmaster", 7),
 ];
 
-/// Async begins in this layer: what drives it stays out of the layers below.
+/// The lowest layer with async code: lower layers must not depend on async libraries.
 const ASYNC_LAYER: u32 = 5;
 const ASYNC: &[&str] = &["futures", "hyper", "kube", "rustls", "tokio"];
 
-/// Checks every edge between the workspace's crates; what is only for tests may point anywhere.
+/// Checks every dependency between the workspace's crates; dev-dependencies are not restricted.
 pub fn run() -> Result<()> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -47,7 +48,7 @@ pub fn run() -> Result<()> {
             continue;
         }
         let Some(mine) = layer_of.get(name) else {
-            wrong.push(format!("{name}: has no layer; add it to xtask/src/layers.rs"));
+            wrong.push(format!("{name} has no layer: add it to xtask/src/layers.rs"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
@@ -65,7 +66,7 @@ pub fn run() -> Result<()> {
         }
     }
     if wrong.is_empty() {
-        println!("layers: {} crates, no upward edge", LAYERS.len());
+        println!("layers: {} crates, no dependency on a higher layer", LAYERS.len());
         return Ok(());
     }
     bail!("{}", wrong.join("\n"))

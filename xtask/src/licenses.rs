@@ -1,5 +1,5 @@
-//! `cargo xtask licenses`: fails on a library whose licence is not on the list, or that does not come from crates.io; names those
-//! that are there in several incompatible versions.
+//! `cargo xtask licenses`: fails on a dependency whose license is not allowed, or that does not come from crates.io; lists
+//! dependencies with several incompatible versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Licences (SPDX) that go with Apache-2.0 in one program.
+/// Licenses (SPDX) that are compatible with Apache-2.0.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -26,7 +26,7 @@ const ALLOWED: &[&str] = &[
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Checks every library of the lock file, of all platforms.
+/// Checks every package of the lock file, for all platforms.
 pub fn run() -> Result<()> {
     let mut cargo = Command::new("cargo");
     let output = cargo.args(["metadata", "--format-version", "1", "--locked"]).output();
@@ -42,7 +42,7 @@ pub fn run() -> Result<()> {
         let version = package["version"].as_str().unwrap_or_default();
         let license = package["license"].as_str().unwrap_or("none");
         if !is_allowed(license) {
-            wrong.push(format!("{name} {version}: licence {license}"));
+            wrong.push(format!("{name} {version}: license {license}"));
         }
         match package["source"].as_str() {
             None | Some(CRATES_IO) => {}
@@ -56,19 +56,19 @@ pub fn run() -> Result<()> {
     println!("licenses: {} packages, all allowed and from crates.io", packages.len());
     for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-        println!("note: {name} is there as {}", versions.join(", "));
+        println!("note: several versions of {name}: {}", versions.join(", "));
     }
     Ok(())
 }
 
-/// The part of a version that decides about compatibility: `1` of `1.2.3`, `0.4` of `0.4.5`.
+/// The part of a version that determines compatibility: `1` of `1.2.3`, `0.4` of `0.4.5`.
 fn compatible(version: &str) -> String {
     let n_parts = if version.starts_with("0.") { 2 } else { 1 };
     version.split('.').take(n_parts).collect::<Vec<_>>().join(".")
 }
 
-/// Whether an SPDX expression leaves a choice that is allowed. An exception (`WITH`) only adds permissions; a slash is how old
-/// manifests write OR.
+/// Whether an SPDX expression permits an allowed license. An exception (`WITH`) only adds permissions; old manifests write a slash
+/// for OR.
 fn is_allowed(expression: &str) -> bool {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut tokens = text.split_whitespace().peekable();

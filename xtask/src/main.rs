@@ -1,4 +1,4 @@
-//! `cargo xtask`: the project's chores.
+//! `cargo xtask`: development tasks.
 
 mod e2e;
 mod first_plugin;
@@ -8,6 +8,7 @@ mod licenses;
 mod oracle;
 mod scenarios;
 mod twin;
+mod words;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -15,47 +16,51 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// The project's chores.
+/// Development tasks.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct Cli {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Loadmaster and kube-scheduler against a real control plane.
+enum Task {
+    /// End-to-end tests of Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
-    /// Make, test and run the crate of the page "Your first plugin", from the page alone.
+    /// Create, test and run the crate of the page "Your first plugin" as the page describes it.
     FirstPlugin,
-    /// Give the decoders bytes that nobody thought of.
+    /// Fuzz the decoders of untrusted input.
     Fuzz(fuzz::Args),
-    /// Fail on an edge from a lower layer to a higher one.
+    /// Check that no crate depends on a crate of a higher layer.
     Layers,
-    /// Fail on a library with another licence than those allowed, or from elsewhere than crates.io.
+    /// Check that all dependencies have an allowed license and come from crates.io.
     Licenses,
-    /// Ask kube-scheduler and us the same random questions.
+    /// Compare Loadmaster with kube-scheduler on random cases.
     Oracle(oracle::Args),
-    /// The behaviours in `scenarios/`.
+    /// Record or check the expected behavior in `scenarios/`.
     Scenarios(scenarios::Args),
-    /// Hold fast answers against asking one by one, over random histories.
+    /// Compare incremental evaluation with per-node evaluation over random histories.
     Twin(twin::Args),
-    /// Measure decisions a second, all workloads or those whose name contains the text; `extender`: what it costs to ask one.
+    /// Fail on names and sentences that `xtask/words.txt` replaces by the field's.
+    Words,
+    /// Measure decisions per second for all workloads, or those whose name contains NAME; `extender`: the overhead of calling
+    /// extenders.
     Perf { name: Option<String> },
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().chore {
-        Chore::E2e(args) => e2e::run(&args),
-        Chore::FirstPlugin => first_plugin::run(),
-        Chore::Fuzz(args) => fuzz::run(&args),
-        Chore::Layers => layers::run().map(|()| true),
-        Chore::Licenses => licenses::run().map(|()| true),
-        Chore::Oracle(args) => oracle::run(&args),
-        Chore::Scenarios(args) => scenarios::run(&args),
-        Chore::Twin(args) => twin::run(&args),
-        Chore::Perf { name } => perf(name.as_deref()),
+    let done = match Cli::parse().task {
+        Task::E2e(args) => e2e::run(&args),
+        Task::FirstPlugin => first_plugin::run(),
+        Task::Fuzz(args) => fuzz::run(&args),
+        Task::Layers => layers::run().map(|()| true),
+        Task::Licenses => licenses::run().map(|()| true),
+        Task::Oracle(args) => oracle::run(&args),
+        Task::Scenarios(args) => scenarios::run(&args),
+        Task::Twin(args) => twin::run(&args),
+        Task::Words => words::run(),
+        Task::Perf { name } => perf(name.as_deref()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -67,14 +72,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the workspace.
+/// The root directory of the workspace.
 fn root() -> Result<PathBuf> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     Ok(here.parent().map(PathBuf::from).unwrap_or(here))
 }
 
-/// A program that does not know that cargo started us: what cargo tells us of ourselves would look to build scripts under it as if
-/// everything were new.
+/// A command without the variables that cargo sets for xtask: they would make build scripts in a nested cargo run again.
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -86,7 +90,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-/// In a process of its own, so that peak memory is that of the workload alone.
+/// Runs the benchmarks in a separate process, so that peak memory is that of the workload.
 fn perf(name: Option<&str>) -> Result<bool> {
     let mut cargo = command("cargo");
     cargo.args(["run", "--release", "--quiet", "--package", "loadmaster-perf", "--"]).args(name);

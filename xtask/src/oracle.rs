@@ -1,7 +1,8 @@
-//! `cargo xtask oracle`: the same random questions to kube-scheduler and to us.
+//! `cargo xtask oracle`: compares Loadmaster with kube-scheduler on random cases.
 //!
-//! A run is its seed: case 17 of a seed is always the same. The seed comes first, what was reached comes last, and every kind of
-//! difference is shown once, with the smallest case that has it, which is also written as a scenario.
+//! Case 17 of a seed is always the same. The seed is printed first, the coverage last, and every kind of difference is shown once,
+//! with
+//! the smallest case that has it, which is also written as a scenario.
 
 mod apply;
 mod compare;
@@ -16,8 +17,8 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use loadmaster_sim::cases::answer::Answerer;
-use loadmaster_sim::cases::{Case, Generator, shrink};
+use loadmaster_sim::cases::local_oracle::LocalOracle;
+use loadmaster_sim::cases::{Case, CaseGenerator, shrink};
 use loadmaster_sim::scenario;
 use serde_json::Value;
 
@@ -27,31 +28,31 @@ use process::Oracle;
 
 use crate::scenarios;
 
-/// Ask kube-scheduler and us the same random questions.
+/// Compare Loadmaster with kube-scheduler on random cases.
 #[derive(Parser)]
 pub struct Args {
-    /// How many questions.
+    /// Number of cases.
     #[arg(long, default_value_t = 1_000)]
     cases: u64,
-    /// Which questions; from the clock when not given.
+    /// Seed of the random number generator; from the clock by default.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many questions kube-scheduler works on at a time.
+    /// Number of cases that kube-scheduler answers concurrently.
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// So many questions about preemption instead of those of every kind.
+    /// Run so many preemption cases instead of cases of all kinds.
     #[arg(long, value_name = "CASES", conflicts_with = "cases")]
     preemption: Option<u64>,
-    /// So many histories of an object that managers update and apply to, asked of the API server's field manager.
+    /// Run so many server-side apply cases instead: random updates and applies, compared with the API server's field manager.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption"])]
     apply: Option<u64>,
-    /// Ask only the question with this number, and show both answers.
+    /// Run only the case with this number, and show both answers.
     #[arg(long)]
     only: Option<u64>,
-    /// How often a smaller case may be tried per difference.
+    /// How many smaller cases are tried per difference.
     #[arg(long, default_value_t = 3_000)]
     tries: usize,
-    /// Do not write differences into scenarios/found.
+    /// Do not write scenarios into scenarios/found.
     #[arg(long)]
     dry: bool,
 }
@@ -61,14 +62,14 @@ impl Args {
         self.preemption.unwrap_or(self.cases)
     }
 
-    /// What asks the same question again.
-    fn again(&self, seed: u64, id: u64) -> String {
+    /// The command that runs a case again.
+    fn reproduce_command(&self, seed: u64, id: u64) -> String {
         let kind = if self.preemption.is_some() { " --preemption 1" } else { "" };
         format!("cargo xtask oracle{kind} --seed {seed} --only {id}")
     }
 }
 
-/// Answers whether there was no difference.
+/// Returns whether there was no difference.
 pub fn run(args: &Args) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(process::seed_from_clock);
     if let Some(n) = args.apply {
@@ -80,29 +81,29 @@ pub fn run(args: &Args) -> Result<bool> {
         None => println!("oracle: --seed {seed} --cases {}", args.cases),
     }
     let ours =
-        Answerer::new(loadmaster_plugins::in_tree()).context("making the default profile")?;
+        LocalOracle::new(loadmaster_plugins::in_tree()).context("creating the default profile")?;
     let generator = match args.preemption {
-        Some(_) => Generator::preemption(seed),
-        None => Generator::new(seed, hinted_plugins(&ours)),
+        Some(_) => CaseGenerator::preemption(seed),
+        None => CaseGenerator::new(seed, hinted_plugins(&ours)),
     };
     if let Some(id) = args.only {
         return show(&binary, &ours, &generator.case(id));
     }
-    let watch = process::Watch::start();
+    let stopwatch = process::Stopwatch::start();
     let found = ask_all(args, &binary, &ours, &generator)?;
-    let seconds = watch.seconds();
+    let seconds = stopwatch.seconds();
     println!("{}", found.coverage);
     let n_cases = args.n_cases();
     let per_second = n_cases as f64 / seconds;
     println!("{n_cases} cases in {seconds:.1} s, {per_second:.0} cases/s");
-    for (name, n) in &found.passed_over {
+    for (name, n) in &found.n_deviations {
         println!("known deviation: {n} x {name}");
     }
     report(args, seed, &binary, &ours, found.differences)
 }
 
-/// Plugins that say what wakes their pods.
-fn hinted_plugins(ours: &Answerer) -> Vec<String> {
+/// Plugins that register events.
+fn hinted_plugins(ours: &LocalOracle) -> Vec<String> {
     let plugins = ours.default_profiles().iter().flat_map(|profile| &profile.plugins);
     let hinted =
         plugins.filter(|plugin| plugin.events.as_ref().is_none_or(|events| !events.is_empty()));
@@ -112,17 +113,17 @@ fn hinted_plugins(ours: &Answerer) -> Vec<String> {
 #[derive(Default)]
 struct Found {
     coverage: Coverage,
-    passed_over: BTreeMap<&'static str, u64>,
-    /// By kind: how many, and the smallest case seen.
+    n_deviations: BTreeMap<&'static str, u64>,
+    /// By kind: the number of cases, and the smallest case.
     differences: BTreeMap<String, (u64, Case, Difference)>,
 }
 
-/// Streams the cases through the oracle; ours are answered here meanwhile.
+/// Streams the cases to the oracle, and answers them here meanwhile.
 fn ask_all(
     args: &Args,
     binary: &std::path::Path,
-    ours: &Answerer,
-    generator: &Generator,
+    ours: &LocalOracle,
+    generator: &CaseGenerator,
 ) -> Result<Found> {
     let (mut child, stdin, stdout) = process::spawn(binary, args.workers)?;
     let mut found = Found::default();
@@ -132,19 +133,22 @@ fn ask_all(
         let writer = scope.spawn(move || -> Result<()> {
             let mut stdin = BufWriter::new(stdin);
             for case in cases {
-                writeln!(stdin, "{}", case.question()).context("asking the oracle")?;
+                writeln!(stdin, "{}", case.question()).context("sending a case to the oracle")?;
                 if send.send(case).is_err() {
                     break;
                 }
             }
-            stdin.flush().context("asking the oracle")
+            stdin.flush().context("sending a case to the oracle")
         });
         let mut lines = BufReader::new(stdout).lines();
         for case in receive {
-            let line =
-                lines.next().context("the oracle ended early")?.context("reading its answer")?;
-            let theirs: Value = serde_json::from_str(&line).context("reading its answer")?;
-            judge(&mut found, &case, &theirs, ours);
+            let line = lines
+                .next()
+                .context("the oracle ended early")?
+                .context("reading the oracle's answer")?;
+            let theirs: Value =
+                serde_json::from_str(&line).context("reading the oracle's answer")?;
+            compare_answers(&mut found, &case, &theirs, ours);
         }
         writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?
     });
@@ -153,17 +157,17 @@ fn ask_all(
     Ok(found)
 }
 
-fn judge(found: &mut Found, case: &Case, theirs: &Value, ours: &Answerer) {
+fn compare_answers(found: &mut Found, case: &Case, theirs: &Value, ours: &LocalOracle) {
     found.coverage.add(case, theirs);
     if let Some(deviation) = deviations::of(case) {
-        *found.passed_over.entry(deviation).or_default() += 1;
+        *found.n_deviations.entry(deviation).or_default() += 1;
         return;
     }
     let Some(difference) = compare::compare(case, theirs, &ours.answer(case)) else { return };
     let entry = found.differences.entry(difference.kind.clone());
     let entry = entry.or_insert_with(|| (0, case.clone(), difference.clone()));
     entry.0 += 1;
-    if case.n_bytes() < entry.1.n_bytes() {
+    if case.json_size_bytes() < entry.1.json_size_bytes() {
         (entry.1, entry.2) = (case.clone(), difference);
     }
 }
@@ -172,7 +176,7 @@ fn report(
     args: &Args,
     seed: u64,
     binary: &std::path::Path,
-    ours: &Answerer,
+    ours: &LocalOracle,
     differences: BTreeMap<String, (u64, Case, Difference)>,
 ) -> Result<bool> {
     if differences.is_empty() {
@@ -181,18 +185,18 @@ fn report(
     }
     let mut oracle = Oracle::start(binary)?;
     for (kind, (n, case, _)) in &differences {
-        let small = make_smaller(&mut oracle, ours, case, kind, args.tries)?;
-        println!("\n== {kind}: {n} cases, case {} of seed {seed} is one", case.id);
+        let small = shrink_case(&mut oracle, ours, case, kind, args.tries)?;
+        println!("\n== {kind}: {n} cases, for example case {} of seed {seed}", case.id);
         show_with(&mut oracle, ours, &small)?;
         if !args.dry {
             let about = format!("Differs from kube-scheduler: {kind}.");
-            let from = args.again(seed, case.id);
+            let from = args.reproduce_command(seed, case.id);
             match scenario::from_case(&small, &about, &from) {
                 Some(text) => {
                     let path = scenarios::write_found(&mut oracle, ours, kind, text)?;
                     println!("written to {path}");
                 }
-                None => println!("(no scenario can say this)"),
+                None => println!("(this case cannot be written as a scenario)"),
             }
         }
     }
@@ -201,16 +205,16 @@ fn report(
 }
 
 /// The smallest case with this kind of difference.
-fn make_smaller(
+fn shrink_case(
     oracle: &mut Oracle,
-    ours: &Answerer,
+    ours: &LocalOracle,
     case: &Case,
     kind: &str,
     tries: usize,
 ) -> Result<Case> {
-    let mut broken = None;
+    let mut failure = None;
     let small = shrink(case, tries, |candidate| {
-        if broken.is_some() || deviations::of(candidate).is_some() {
+        if failure.is_some() || deviations::of(candidate).is_some() {
             return false;
         }
         match oracle.ask(&candidate.question()) {
@@ -219,23 +223,23 @@ fn make_smaller(
                 difference.is_some_and(|difference| difference.kind == kind)
             }
             Err(error) => {
-                broken = Some(error);
+                failure = Some(error);
                 false
             }
         }
     });
-    match broken {
+    match failure {
         Some(error) => Err(error),
         None => Ok(small),
     }
 }
 
-fn show(binary: &std::path::Path, ours: &Answerer, case: &Case) -> Result<bool> {
+fn show(binary: &std::path::Path, ours: &LocalOracle, case: &Case) -> Result<bool> {
     let mut oracle = Oracle::start(binary)?;
     show_with(&mut oracle, ours, case)
 }
 
-fn show_with(oracle: &mut Oracle, ours: &Answerer, case: &Case) -> Result<bool> {
+fn show_with(oracle: &mut Oracle, ours: &LocalOracle, case: &Case) -> Result<bool> {
     let (theirs, mine) = (oracle.ask(&case.question())?, ours.answer(case));
     println!("question: {}", case.question());
     match compare::compare(case, &theirs, &mine) {
@@ -250,7 +254,7 @@ fn show_with(oracle: &mut Oracle, ours: &Answerer, case: &Case) -> Result<bool> 
     }
 }
 
-/// Asks one question after the other.
+/// Starts an oracle that answers one question after the other.
 pub(crate) fn start() -> Result<Oracle> {
     let binary = process::build()?;
     if !binary.exists() {

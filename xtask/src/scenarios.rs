@@ -1,90 +1,94 @@
-//! `cargo xtask scenarios`: record what kube-scheduler says, check that it still says so, and find what no file shows.
+//! `cargo xtask scenarios`: records kube-scheduler's answers, checks that they are still the same, and lists what no scenario
+//! covers.
 
-mod declared;
+mod coverage;
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use loadmaster_api::document::Document;
-use loadmaster_sim::cases::answer::Answerer;
-use loadmaster_sim::scenario::{self, Question, Recorded, Scenario};
-use loadmaster_stdx::Chain;
+use loadmaster_sim::cases::local_oracle::LocalOracle;
+use loadmaster_sim::scenario::{self, Recorded, Scenario, ScenarioQuestion};
+use loadmaster_stdx::ErrorChain;
 
 use crate::oracle;
 use crate::oracle::process::{self, Oracle};
 
-/// The behaviours in `scenarios/`.
+/// Record or check the expected behavior in `scenarios/`.
 #[derive(Parser)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Ask kube-scheduler and write its answers into the files (all, or those whose path contains one of the words).
+enum Command {
+    /// Run kube-scheduler and write its answers into the files (all, or those whose path contains one of the words).
     Record { words: Vec<String> },
-    /// Ask kube-scheduler and compare with what the files say.
+    /// Run kube-scheduler and compare its answers with those in the files.
     Check { words: Vec<String> },
-    /// List reasons and hints that no file shows.
+    /// List reasons, scores and hints that no file covers.
     Missing,
 }
 
-/// Answers whether all is well.
+/// Returns whether there was no difference and nothing is missing.
 pub fn run(args: &Args) -> Result<bool> {
-    match &args.what {
-        What::Record { words } => record(words),
-        What::Check { words } => check(words),
-        What::Missing => declared::missing(),
+    match &args.command {
+        Command::Record { words } => record(words),
+        Command::Check { words } => check(words),
+        Command::Missing => coverage::missing(),
     }
 }
 
-/// A file as it is, and as it is understood.
+/// A scenario file and its parsed contents.
 struct File {
     path: PathBuf,
-    /// The plugin that its folder is about.
+    /// The plugin that its directory is about.
     plugin: String,
     text: String,
     scenario: Scenario,
 }
 
 impl File {
-    /// Path below the workspace.
+    /// The path relative to the workspace.
     fn name(&self) -> String {
         let root = crate::root().unwrap_or_default();
         self.path.strip_prefix(root).unwrap_or(&self.path).display().to_string()
     }
 
-    fn questions(&self) -> Result<Vec<Question>> {
+    fn questions(&self) -> Result<Vec<ScenarioQuestion>> {
         self.scenario
             .questions(&self.plugin)
-            .map_err(|error| anyhow::anyhow!("{}: {}", self.name(), Chain(&error)))
+            .map_err(|error| anyhow::anyhow!("{}: {}", self.name(), ErrorChain(&error)))
     }
 }
 
-/// All files whose path contains one of the words (all when there is no word), in order.
+/// The files whose path contains one of the words (all files without words), in order.
 fn files(words: &[String]) -> Result<Vec<File>> {
     let mut files = Vec::new();
-    for path in scenario::paths(&crate::root()?.join("scenarios")).context("listing scenarios")? {
+    for path in
+        scenario::scenario_paths(&crate::root()?.join("scenarios")).context("listing scenarios")?
+    {
         let name = path.display().to_string();
         if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
             continue;
         }
-        let (text, scenario) =
-            scenario::read(&path).map_err(|error| anyhow::anyhow!("{}", Chain(&error)))?;
-        files.push(File { plugin: scenario::plugin_of(&path), path, text, scenario });
+        let (text, scenario) = scenario::read_file(&path)
+            .map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
+        files.push(File { plugin: scenario::plugin_of_path(&path), path, text, scenario });
     }
     Ok(files)
 }
 
-/// The scores that files of a folder show: those of the folder's plugin, or all in folders that are about none.
-fn scorers(ours: &Answerer, plugin: &str) -> Option<Vec<String>> {
-    scenario::scorers(ours.registry(), ours.default_profiles(), plugin)
+/// The plugins whose scores the files of a directory have: the directory's plugin, or all in directories that are not about a
+/// plugin.
+fn scorers(ours: &LocalOracle, plugin: &str) -> Option<Vec<String>> {
+    scenario::recorded_score_plugins(ours.registry(), ours.default_profiles(), plugin)
 }
 
 fn record(words: &[String]) -> Result<bool> {
-    let ours = Answerer::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
     let mut oracle = oracle::start()?;
     let (mut n_written, mut n_files) = (0, 0);
     for file in files(words)? {
@@ -100,58 +104,59 @@ fn record(words: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// The file's text with what kube-scheduler says now.
-fn recorded(oracle: &mut Oracle, ours: &Answerer, file: &File) -> Result<String> {
+/// The file's text with kube-scheduler's current answers.
+fn recorded(oracle: &mut Oracle, ours: &LocalOracle, file: &File) -> Result<String> {
     let scorers = scorers(ours, &file.plugin);
-    let mut answers: Vec<(Question, Recorded)> = Vec::new();
+    let mut answers: Vec<(ScenarioQuestion, Recorded)> = Vec::new();
     for question in file.questions()? {
         let answer = oracle.ask(&question.case.question())?;
         if answer["error"].is_string() && answer.get("hint").is_none() {
             bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
         }
-        let found = file.scenario.narrow(&question, question.found(&answer, scorers.as_deref()));
+        let found = file
+            .scenario
+            .keep_recorded_fragments(&question, question.to_recorded(&answer, scorers.as_deref()));
         answers.push((question, found));
     }
-    Ok(scenario::record(&file.text, &process::version()?, &answers))
+    Ok(scenario::write_recorded(&file.text, &process::version()?, &answers))
 }
 
-/// Writes a scenario that was found by chance into `scenarios/found`, with kube-scheduler's answers; answers where. One that
-/// is there already stays.
+/// Writes a scenario with kube-scheduler's answers into `scenarios/found` and returns its path. An existing file is not changed.
 pub fn write_found(
     oracle: &mut Oracle,
-    ours: &Answerer,
+    ours: &LocalOracle,
     kind: &str,
     text: String,
 ) -> Result<String> {
     let folder = crate::root()?.join("scenarios/found");
-    std::fs::create_dir_all(&folder).context("making scenarios/found")?;
-    // FNV-1a: the same kind of difference has the same name in every run.
+    std::fs::create_dir_all(&folder).context("creating scenarios/found")?;
+    // FNV-1a: the same kind of difference gets the same file name in every run.
     let hash = kind.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
     let path = folder.join(format!("{hash:016x}.yaml"));
     if path.exists() {
-        return Ok(format!("{} (left as it was)", path.display()));
+        return Ok(format!("{} (exists, not changed)", path.display()));
     }
     let document = Document::new(path.display().to_string(), text.as_str());
     let scenario =
-        Scenario::read(&document).map_err(|error| anyhow::anyhow!("{}", Chain(&error)))?;
-    let file = File { plugin: scenario::plugin_of(&path), path, text, scenario };
-    // A question that kube-scheduler refuses cannot be recorded; the case is worth keeping all the same.
+        Scenario::read(&document).map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
+    let file = File { plugin: scenario::plugin_of_path(&path), path, text, scenario };
+    // A case on which kube-scheduler fails cannot be recorded; it is written without its answers.
     let text = recorded(oracle, ours, &file).unwrap_or_else(|_| file.text.clone());
     std::fs::write(&file.path, text).with_context(|| format!("writing {}", file.name()))?;
     Ok(file.name())
 }
 
 fn check(words: &[String]) -> Result<bool> {
-    let ours = Answerer::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
     let mut oracle = oracle::start()?;
     let (mut n_wrong, mut n_questions) = (0, 0);
     for file in files(words)? {
         let scorers = scorers(&ours, &file.plugin);
         for question in file.questions()? {
             let answer = oracle.ask(&question.case.question())?;
-            let found = question.found(&answer, scorers.as_deref());
+            let found = question.to_recorded(&answer, scorers.as_deref());
             let lines = match file.scenario.recorded(&question) {
                 Some(recorded) => recorded.differences(&found),
                 None => vec!["not recorded yet".to_owned()],
@@ -163,12 +168,12 @@ fn check(words: &[String]) -> Result<bool> {
             n_questions += 1;
         }
     }
-    println!("{n_questions} answers, {n_wrong} differ from what is recorded");
+    println!("{n_questions} answers, {n_wrong} differ from the recorded ones");
     Ok(n_wrong == 0)
 }
 
-/// Everything recorded in all files, with the path of its file.
-fn all_recorded() -> Result<Vec<(Question, Recorded)>> {
+/// All recorded answers of all files.
+fn all_recorded() -> Result<Vec<(ScenarioQuestion, Recorded)>> {
     let mut all = Vec::new();
     for file in files(&[])? {
         for question in file.questions()? {

@@ -1,15 +1,15 @@
-// Command apply answers what becomes of objects and their managed fields when
-// managers update them and apply to them, with the code of kube-apiserver:
-// apimachinery's field manager over structured-merge-diff and the OpenAPI
-// documents of Kubernetes. Objects take no defaults.
+// Command apply computes objects and their managed fields after updates and
+// applies of several managers, with the code of kube-apiserver: apimachinery's
+// field manager, structured-merge-diff and the OpenAPI documents of Kubernetes.
+// Defaults are not applied.
 //
-// A line of standard input is a case:
+// Each line of standard input is a case:
 //
 //	{"apiVersion":"v1","kind":"Pod","operations":[{"manager":"a","apply":true,"force":false,"subresource":"","object":{...}}, ...]}
 //
-// Each operation works on what the one before left; one that fails changes
-// nothing. A line of standard output has one answer an operation: the object
-// without the times of its managed fields, or what went wrong.
+// Each operation is applied to the result of the one before; a failed one changes
+// nothing. Each line of standard output has one answer per operation: the object
+// without the times of its managed fields, or the error.
 package main
 
 import (
@@ -54,7 +54,7 @@ type answer struct {
 	Causes []metav1.StatusCause `json:"causes,omitempty"`
 }
 
-// plain leaves objects as they are: there is one version and there are no defaults.
+// plain does not convert or default objects: there is only one version.
 type plain struct{}
 
 func (plain) Convert(_, _, _ any) error { return errors.New("not supported") }
@@ -111,7 +111,7 @@ func run() error {
 	}
 }
 
-// unlessEnd takes the end of the input for no error.
+// unlessEnd does not treat the end of the input as an error.
 func unlessEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -119,7 +119,7 @@ func unlessEnd(err error) error {
 	return err
 }
 
-// answers asks again when a second ended meanwhile: managers of one second are told apart by name only.
+// answers repeats the operations if a second has ended meanwhile: managers of the same second are ordered by name.
 func answers(converter managedfields.TypeConverter, q question) []answer {
 	for {
 		before := time.Now().Unix()
@@ -158,7 +158,7 @@ func once(converter managedfields.TypeConverter, q question) []answer {
 	return list
 }
 
-// numbers makes whole numbers integers, as the API server decodes them.
+// numbers converts whole numbers to integers, as the API server decodes them.
 func numbers(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -204,7 +204,7 @@ func perform(converter managedfields.TypeConverter, kind schema.GroupVersionKind
 	return after.(*unstructured.Unstructured), nil
 }
 
-// reset is what the strategies of these kinds say.
+// reset returns the reset fields of the strategies of these kinds.
 func reset(kind schema.GroupVersionKind, subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	var fields *fieldpath.Set
 	switch {

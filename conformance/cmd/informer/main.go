@@ -1,7 +1,6 @@
-// Follows pods and nodes with client-go's informers and tells, for each line on standard input, what they believe.
-//
-// A line of JSON comes out: objects (resource/namespace/name to uid and resource version), the number of notifications, and
-// complaints about notifications that contradict those before.
+// Command informer watches pods and nodes with client-go's informers. For each line on standard input it prints the state of
+// their caches as one line of JSON: objects (resource/namespace/name to uid and resource version), the number of events, and
+// errors: events that contradict earlier ones.
 package main
 
 import (
@@ -21,21 +20,21 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-type belief struct {
-	mutex      sync.Mutex
-	objects    map[string]string
-	versions   map[string]uint64
-	complaints []string
-	events     int
+type cacheState struct {
+	mutex    sync.Mutex
+	objects  map[string]string
+	versions map[string]uint64
+	errors   []string
+	events   int
 }
 
-func (b *belief) complain(format string, args ...any) {
-	b.complaints = append(b.complaints, fmt.Sprintf(format, args...))
+func (b *cacheState) addError(format string, args ...any) {
+	b.errors = append(b.errors, fmt.Sprintf(format, args...))
 }
 
 func accessor(object any) metav1.Object {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
+	if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = deleted.Obj
 	}
 	found, err := meta.Accessor(object)
 	if err != nil {
@@ -44,17 +43,17 @@ func accessor(object any) metav1.Object {
 	return found
 }
 
-func (b *belief) handlers(resource string) cache.ResourceEventHandlerFuncs {
+func (b *cacheState) handlers(resource string) cache.ResourceEventHandlerFuncs {
 	key := func(object metav1.Object) string {
 		return resource + "/" + object.GetNamespace() + "/" + object.GetName()
 	}
-	set := func(object metav1.Object) {
+	store := func(object metav1.Object) {
 		version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
 		if err != nil {
-			b.complain("%s: version %q", key(object), object.GetResourceVersion())
+			b.addError("%s: invalid resource version %q", key(object), object.GetResourceVersion())
 		}
 		if known := b.versions[string(object.GetUID())]; version < known {
-			b.complain("%s went from version %d to %d", key(object), known, version)
+			b.addError("%s went from resource version %d to %d", key(object), known, version)
 		}
 		b.versions[string(object.GetUID())] = version
 		b.objects[key(object)] = string(object.GetUID()) + " " + object.GetResourceVersion()
@@ -66,9 +65,9 @@ func (b *belief) handlers(resource string) cache.ResourceEventHandlerFuncs {
 			b.events++
 			found := accessor(object)
 			if known, ok := b.objects[key(found)]; ok {
-				b.complain("%s is added and was there: %s", key(found), known)
+				b.addError("%s was added but was already in the cache: %s", key(found), known)
 			}
-			set(found)
+			store(found)
 		},
 		UpdateFunc: func(_, object any) {
 			b.mutex.Lock()
@@ -76,9 +75,9 @@ func (b *belief) handlers(resource string) cache.ResourceEventHandlerFuncs {
 			b.events++
 			found := accessor(object)
 			if _, ok := b.objects[key(found)]; !ok {
-				b.complain("%s is updated and was not there", key(found))
+				b.addError("%s was updated but was not in the cache", key(found))
 			}
-			set(found)
+			store(found)
 		},
 		DeleteFunc: func(object any) {
 			b.mutex.Lock()
@@ -86,17 +85,17 @@ func (b *belief) handlers(resource string) cache.ResourceEventHandlerFuncs {
 			b.events++
 			found := accessor(object)
 			if _, ok := b.objects[key(found)]; !ok {
-				b.complain("%s is deleted and was not there", key(found))
+				b.addError("%s was deleted but was not in the cache", key(found))
 			}
 			delete(b.objects, key(found))
 		},
 	}
 }
 
-func (b *belief) tell() {
+func (b *cacheState) printState() {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	line, err := json.Marshal(map[string]any{"objects": b.objects, "complaints": b.complaints, "events": b.events})
+	line, err := json.Marshal(map[string]any{"objects": b.objects, "errors": b.errors, "events": b.events})
 	if err != nil {
 		panic(err)
 	}
@@ -104,7 +103,7 @@ func (b *belief) tell() {
 }
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "where the server is")
+	kubeconfig := flag.String("kubeconfig", "", "path of the kubeconfig file")
 	flag.Parse()
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
@@ -117,7 +116,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	all := &belief{objects: map[string]string{}, versions: map[string]uint64{}}
+	all := &cacheState{objects: map[string]string{}, versions: map[string]uint64{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	for resource, informer := range map[string]cache.SharedIndexInformer{
 		"pods":  factory.Core().V1().Pods().Informer(),
@@ -132,6 +131,6 @@ func main() {
 	defer close(stop)
 	factory.Start(stop)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		all.tell()
+		all.printState()
 	}
 }

@@ -1,5 +1,5 @@
 // Command metrics prints every metric of kube-scheduler once, without values: names, help, labels,
-// buckets. Its answer is recorded in crates/daemon/tests/metrics.txt:
+// buckets. Its output is recorded in crates/daemon/tests/metrics.txt:
 //
 //	go run ./cmd/metrics > ../crates/daemon/tests/metrics.txt
 package main
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// ours says whether Loadmaster has the family; the Go runtime and API servers have more.
+// ours returns whether Loadmaster has the family; the Go runtime and API servers have more.
 func ours(name string) bool {
 	for _, prefix := range []string{"scheduler_", "rest_client_", "workqueue_"} {
 		if strings.HasPrefix(name, prefix) {

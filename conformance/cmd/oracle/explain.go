@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// statusJSON is a framework status the way it is compared.
+// statusJSON is a framework status in the form that is compared.
 type statusJSON struct {
 	Code    string   `json:"code"`
 	Plugin  string   `json:"plugin,omitempty"`
@@ -37,7 +37,7 @@ type explanation struct {
 }
 
 // narrowedAway is not a code of the framework: upstream keeps no status for a
-// node that a PreFilter plugin took out of consideration.
+// node that a PreFilter plugin excluded.
 const narrowedAway = "PreFilterResult"
 
 func toJSON(s *fwk.Status) statusJSON {
@@ -81,8 +81,8 @@ func explain(q *question) (any, error) {
 			return e, w.score(fw, state, feasible, e)
 		}
 	}
-	// Nothing fits: let the real scheduling cycle word it. Whatever it records
-	// beyond the verdicts above (say, about a nominated node) is then included.
+	// No node is feasible: take the message of the real scheduling cycle. It also
+	// contains what the statuses above lack (for example about a nominated node).
 	podInfo, _ := framework.NewPodInfo(w.pod)
 	_, err = w.sched.SchedulePod(w.ctx, fw, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: podInfo})
 	if err == nil {
@@ -92,8 +92,8 @@ func explain(q *question) (any, error) {
 	return e, nil
 }
 
-// filter asks every node, without the sampling of a real cycle. The last result
-// tells that a plugin failed (rather than rejected), which ends a real cycle.
+// filter evaluates every node, without the sampling of a real cycle. The last
+// result is true if a plugin failed (not rejected), which ends a real cycle.
 func (w *world) filter(fw framework.Framework, e *explanation) (map[string]fwk.NodeInfo, fwk.CycleState, bool) {
 	state := framework.NewCycleState()
 	pre, status, plugins := fw.RunPreFilterPlugins(w.ctx, state, w.pod)
@@ -164,7 +164,7 @@ func (w *world) score(fw framework.Framework, state fwk.CycleState, feasible map
 		}
 		if !status.IsSuccess() {
 			e.ScoreError = status.AsError().Error()
-			// A real cycle does not score an only node and so never gets here.
+			// A real cycle does not score a single feasible node and so never gets here.
 			if len(infos) > 1 {
 				e.Message = e.ScoreError
 			}

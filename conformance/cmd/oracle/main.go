@@ -22,7 +22,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// question is the union of what all kinds of question may carry.
+// question has the fields of all kinds of questions.
 type question struct {
 	ID      json.RawMessage   `json:"id"`
 	Ask     string            `json:"ask"`
@@ -41,7 +41,7 @@ type question struct {
 	Node     json.RawMessage   `json:"node"`
 }
 
-// failure is the answer to a question that could not be dealt with at all.
+// failure is the answer to a question that could not be answered.
 type failure struct {
 	ID    json.RawMessage `json:"id"`
 	Error string          `json:"error"`
@@ -61,16 +61,16 @@ var handlers = map[string]func(*question) (any, error){
 }
 
 func main() {
-	workers := flag.Int("workers", 2, "how many questions may be worked on at the same time")
-	verbose := flag.Bool("verbose", false, "let the scheduler's own log reach standard error")
+	workers := flag.Int("workers", 2, "how many questions are processed concurrently")
+	verbose := flag.Bool("verbose", false, "write the log of the scheduler to standard error")
 	flag.Parse()
 
 	if !*verbose {
 		klog.LogToStderr(false)
 		klog.SetOutput(io.Discard)
 	}
-	// Every question builds and drops a whole scheduler; collecting less often
-	// is worth more here than a small heap.
+	// Every question builds and drops a whole scheduler: less frequent garbage
+	// collection is worth more here than a small heap.
 	debug.SetGCPercent(300)
 	runtime.GOMAXPROCS(max(*workers, 1))
 	prepareProcess()
@@ -97,8 +97,8 @@ func serve(in io.Reader, out io.Writer, workers int) error {
 				continue
 			}
 			if _, err = w.Write(line); err == nil {
-				// A caller that waits for each answer before it sends the next
-				// question must not be left waiting for a full buffer.
+				// Flush, so that a caller that waits for each answer before it sends
+				// the next question does not wait for a full buffer.
 				err = w.Flush()
 			}
 		}

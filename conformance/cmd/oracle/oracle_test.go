@@ -50,16 +50,16 @@ func mustExplain(t *testing.T, q *question) *explanation {
 	return a.(*explanation)
 }
 
-// The per-node evaluation is this program's own; the scheduling cycle it stands
-// for must not disagree with it.
-func TestBestHoldsWhatTheCyclePicks(t *testing.T) {
+// The per-node evaluation is this program's own code; it must agree with the real
+// scheduling cycle.
+func TestBestContainsTheNodeOfTheCycle(t *testing.T) {
 	cases := map[string][]string{
 		"plain": {podObject("p", "500m", "", "")},
 		"spreading by a service": {
 			podObject("p", "500m", "", ""), podObject("e", "500m", `,"nodeName":"n3"`, ""),
 			`{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"selector":{"app":"x"}}}`,
 		},
-		"crowded out by a nominated pod": {
+		"no resources left by a nominated pod": {
 			podObject("p", "500m", "", ""), podObject("nom", "3800m", `,"priority":1`, `"nominatedNodeName":"n1"`),
 		},
 	}
@@ -91,7 +91,7 @@ func TestBestHoldsWhatTheCyclePicks(t *testing.T) {
 	}
 }
 
-func TestNominatedPodTakesRoom(t *testing.T) {
+func TestNominatedPodReservesResources(t *testing.T) {
 	e := mustExplain(t, explainLine(
 		podObject("p", "500m", "", ""),
 		podObject("nom", "3800m", `,"priority":1`, `"nominatedNodeName":"n1"`),
@@ -150,7 +150,7 @@ func TestPreemptionShowsEveryBestNode(t *testing.T) {
 		podObject("p", "1", `,"priority":10`, ""),
 	)
 	q.Ask = "preemption"
-	// n2 has a taint. Equals are told from each other by the order of a map.
+	// n2 has a taint. Ties are broken by the order of a map.
 	for range 20 {
 		reply, err := guarded(q)
 		if err != nil {
@@ -163,7 +163,7 @@ func TestPreemptionShowsEveryBestNode(t *testing.T) {
 	}
 }
 
-func TestPreemptionTellsWhyNot(t *testing.T) {
+func TestPreemptionReturnsTheReason(t *testing.T) {
 	q := explainLine(podObject("p", "40", `,"priority":10`, ""))
 	q.Ask = "preemption"
 	reply, err := guarded(q)

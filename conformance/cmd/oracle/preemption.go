@@ -25,20 +25,20 @@ type victimsJSON struct {
 type preemptionAnswer struct {
 	ID  json.RawMessage `json:"id"`
 	Pod string          `json:"pod"`
-	// Fits tells that there is nothing to preempt for.
+	// Fits is true if the pod fits and there is nothing to preempt.
 	Fits       bool                   `json:"fits"`
 	Candidates map[string]victimsJSON `json:"candidates"`
 	Best       []string               `json:"best"`
-	// Status is what PostFilter of the plugin says.
+	// Status is the status of the plugin's PostFilter.
 	Status *statusJSON `json:"status,omitempty"`
-	// Nominated is absent where the nomination stays as it is.
+	// Nominated is absent if the nomination does not change.
 	Nominated *string `json:"nominated,omitempty"`
-	// Error is that of a cycle which ends before any PostFilter.
+	// Error is the error of a cycle that ends before any PostFilter.
 	Error string `json:"cycleError,omitempty"`
 }
 
-// choice makes a candidate out of what an extender would be told of it, because
-// upstream keeps its own type to itself.
+// choice is a candidate built from the data sent to extenders, because
+// upstream's own type is private.
 type choice struct {
 	name    string
 	victims *extenderv1.Victims
@@ -47,9 +47,9 @@ type choice struct {
 func (c choice) Name() string                 { return c.name }
 func (c choice) Victims() *extenderv1.Victims { return c.victims }
 
-// preempt runs a scheduling cycle and, when the pod fits nowhere, the plugin's
-// PostFilter. Since that shows one choice only, its search is run once more and
-// every candidate is shown.
+// preempt runs a scheduling cycle and, if the pod is unschedulable, the plugin's
+// PostFilter. Since that returns only one node, its dry run is repeated to return
+// every candidate.
 func preempt(q *question) (any, error) {
 	w, fw, err := buildForPod(q)
 	if err != nil {
@@ -100,9 +100,9 @@ func preempt(q *question) (any, error) {
 	return a, nil
 }
 
-// defaultPreemption makes the plugin anew with the arguments of the profile: the
-// framework does not hand out those it runs. A profile that does without the
-// plugin has no arguments for it, and then there is none.
+// defaultPreemption builds the plugin again with the arguments of the profile: the
+// framework does not expose the instance it runs. Returns nil if the profile does
+// not enable the plugin.
 func (w *world) defaultPreemption(fw framework.Framework) (*defaultpreemption.DefaultPreemption, error) {
 	for _, profile := range w.cfg.Profiles {
 		if profile.SchedulerName != fw.ProfileName() {
@@ -127,8 +127,8 @@ func (w *world) candidates(fw framework.Framework, plugin *defaultpreemption.Def
 	if err != nil {
 		return err
 	}
-	// Wanting as many candidates as there are nodes, the search tries them all.
-	// A failure counts only where there is no candidate; PostFilter tells it.
+	// With as many candidates wanted as there are nodes, all nodes are tried.
+	// A failure counts only if there is no candidate; PostFilter reports it.
 	found, _, _ := plugin.Evaluator.DryRunPreemption(w.ctx, state, w.pod, nodes, pdbs, 0, int32(len(nodes)))
 	all := make([]preemption.Candidate, 0, len(found))
 	for _, c := range found {
@@ -143,9 +143,9 @@ func (w *world) candidates(fw framework.Framework, plugin *defaultpreemption.Def
 	return nil
 }
 
-// best finds every candidate that might be selected. Of two candidates the better
-// one is always selected, and one of two equals by chance (the order of a map);
-// so whoever is ever selected beside a winner is as good as that.
+// best finds every candidate that may be selected. Of two candidates the better
+// one is always selected, and one of two equals at random (the order of a map);
+// so a candidate that is ever selected over a winner is as good as that.
 func (w *world) best(plugin *defaultpreemption.DefaultPreemption, all []preemption.Candidate) []string {
 	const tries = 48
 	if len(all) == 0 {

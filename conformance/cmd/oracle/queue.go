@@ -118,11 +118,11 @@ func hint(q *question) (any, error) {
 	return a, nil
 }
 
-// rank decides between several matching registrations. The queue takes a failed
-// hint for Queue, but a clean Queue says more.
+// rank decides between several matching registrations. The queue treats a failed
+// hint as Queue, but Queue without an error takes precedence.
 var rank = map[string]int{"Unregistered": 0, "QueueSkip": 1, "Error": 2, "Queue": 3}
 
-// enabled tells a plugin without events from a name that is not there at all.
+// enabled distinguishes a plugin without events from an unknown name.
 func enabled(fw framework.Framework, plugin string) bool {
 	for _, set := range pluginSets(fw.ListPlugins()) {
 		for _, p := range set {
@@ -135,7 +135,7 @@ func enabled(fw framework.Framework, plugin string) bool {
 }
 
 // registrations are the plugin's own, followed by the one the scheduler adds
-// for plugins that wait for new nodes but not for taint changes.
+// for plugins that register for new nodes but not for taint changes.
 func (w *world) registrations(fw framework.Framework, plugin string) ([]fwk.ClusterEventWithHint, error) {
 	for _, ext := range fw.EnqueueExtensions() {
 		if ext.Name() != plugin {
@@ -219,8 +219,8 @@ func sign(q *question) (any, error) {
 	return a, nil
 }
 
-// refusals is a help for whoever reads the answer. It sees only the plugins the
-// framework hands out, which leaves out those that do nothing but score.
+// refusals is informative. It covers only the plugins that the framework
+// exposes, which are all but those that only score.
 func (w *world) refusals(fw framework.Framework, pod *v1.Pod) []string {
 	var names []string
 	for _, ext := range fw.EnqueueExtensions() {

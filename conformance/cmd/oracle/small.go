@@ -77,8 +77,8 @@ type logAnswer struct {
 	Bits []string        `json:"bits"`
 }
 
-// logarithms are asked for because topology spreading weighs with math.Log,
-// whose last bit is the library's own.
+// logarithms are compared because topology spreading uses math.Log for its
+// weights, and the last bit of the result depends on the library.
 func logarithms(q *question) (any, error) {
 	a := &logAnswer{ID: q.ID, Bits: []string{}}
 	for _, raw := range q.Values {
@@ -127,7 +127,7 @@ type matchAnswer struct {
 	ID      json.RawMessage `json:"id"`
 	Matches *bool           `json:"matches,omitempty"`
 	Error   string          `json:"error,omitempty"`
-	// ParseError is what reading the whole selector at once objects to.
+	// ParseError is the error of parsing the whole selector at once.
 	ParseError string `json:"parseError,omitempty"`
 }
 
@@ -144,8 +144,8 @@ func labelSelector(q *question) (any, error) {
 	return &matchAnswer{ID: q.ID, Matches: &matches}, nil
 }
 
-// nodeSelector answers like the scheduler's plugins, which mind a bad term only
-// when no other term matches.
+// nodeSelector evaluates the selector like the scheduler's plugins, which report
+// an invalid term only if no other term matches.
 func nodeSelector(q *question) (any, error) {
 	selector, node := &v1.NodeSelector{}, &v1.Node{}
 	if err := json.Unmarshal(orNull(q.Selector), selector); err != nil {

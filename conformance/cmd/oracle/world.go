@@ -37,8 +37,8 @@ import (
 // syncLimit bounds the wait for started informers; see world.startInformers.
 const syncLimit = 10 * time.Second
 
-// emptyClient serves every case whose informers are filled by hand. Nothing an
-// answer depends on is ever read from it, so that one is enough for all.
+// emptyClient is used by every case whose indexers are filled directly. No answer
+// depends on data read from it, so one client is enough for all.
 var emptyClient = fake.NewClientset()
 
 var (
@@ -73,13 +73,13 @@ func (p *panicLog) last() (string, int) {
 
 func prepareProcess() {
 	metrics.Register()
-	// One bad case must not end the process: keep the panic of a framework
-	// goroutine and let the question it belongs to fail.
+	// A panic in one case must not end the process: record the panic of a framework
+	// goroutine and let its question fail.
 	utilruntime.ReallyCrash = false
 	utilruntime.PanicHandlers = append(utilruntime.PanicHandlers, backgroundPanics.record)
 }
 
-// world is one question's cluster together with the scheduler looking at it.
+// world is the cluster of one question and the scheduler built for it.
 type world struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -94,7 +94,7 @@ type world struct {
 	pod   *v1.Pod
 }
 
-// build makes the scheduler and shows it the objects. Where podName is not
+// build creates the scheduler and adds the objects to it. If podName is not
 // empty, the pod of that name is prepared to be scheduled (again).
 func build(q *question, podName string) (*world, error) {
 	cfg, err := loadConfig(q.Config)
@@ -158,13 +158,13 @@ func (w *world) newScheduler(client *fake.Clientset, factory informers.SharedInf
 	if err != nil {
 		return err
 	}
-	// The constructor subscribes to its debugging signal for good, one channel
-	// for every scheduler ever made. Giving that up is slow, hence not always.
+	// The constructor subscribes to its debugging signal and never unsubscribes:
+	// one channel per scheduler. Unsubscribing is slow, so it is not always done.
 	if schedulers.Add(1)%1000 == 0 {
 		signal.Reset(syscall.SIGUSR2)
 	}
-	// Configured extenders have had their effect on the profiles by now. They
-	// are not to be called: there is nobody at the other end.
+	// Configured extenders have already affected the profiles. They must not be
+	// called: no extender is running.
 	sched.Extenders = nil
 	w.sched = sched
 	return nil
@@ -250,8 +250,8 @@ func (w *world) fill(raws []json.RawMessage, podName string) error {
 				}
 			} else if o.Status.NominatedNodeName != "" && w.sched.Profiles.HandlesSchedulerName(o.Spec.SchedulerName) {
 				// The nominator resolves its entries through the queue, so a
-				// nominated pod has to be waiting there for real. Pods nobody
-				// nominated do not matter to anyone else.
+				// nominated pod must be in the queue. Pods without a nomination
+				// do not affect other pods.
 				w.sched.SchedulingQueue.Add(w.ctx, o)
 			}
 		}
@@ -259,13 +259,13 @@ func (w *world) fill(raws []json.RawMessage, podName string) error {
 	return nil
 }
 
-// startInformers lets running informers feed the scheduler. It is much slower
-// than filling indexers and used only for what needs informer events.
+// startInformers starts informers that deliver events to the scheduler. It is much
+// slower than filling indexers and used only for kinds that need informer events.
 func (w *world) startInformers(objects []runtime.Object) error {
 	visible := make([]runtime.Object, 0, len(objects))
 	for _, obj := range objects {
-		// The asked pod is handed over by the question, not by the informer;
-		// where it still names a node it would end up in the snapshot.
+		// The pod of the question is passed by the question, not by the informer;
+		// if it still names a node it would be added to the snapshot.
 		if pod, ok := obj.(*v1.Pod); !ok || pod != w.pod {
 			visible = append(visible, obj)
 		}
@@ -305,8 +305,8 @@ func buildForPod(q *question) (*world, framework.Framework, error) {
 	return w, fw, nil
 }
 
-// framework returns the profile that is responsible for the asked pod, with its
-// snapshot brought up to date.
+// framework returns the framework of the pod's profile, with an updated
+// snapshot.
 func (w *world) framework() (framework.Framework, error) {
 	fw, ok := w.sched.Profiles[w.pod.Spec.SchedulerName]
 	if !ok {
@@ -320,8 +320,8 @@ func (w *world) framework() (framework.Framework, error) {
 }
 
 // decodeObject reads an API object without the API server's defaulting, except
-// for what a question may leave out: the namespace and the scheduler name, and
-// the UID by which caches and the nominator tell pods apart.
+// for what a question may omit: the namespace, the scheduler name, and the UID
+// by which the cache and the nominator identify pods.
 func decodeObject(raw json.RawMessage) (runtime.Object, schema.GroupVersionKind, error) {
 	obj, gvk, err := clientscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
 	if err != nil {
@@ -362,9 +362,9 @@ func nameOf(obj runtime.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: acc.GetNamespace(), Name: acc.GetName()}
 }
 
-// askedPod undoes a placement the scheduler made before, so that the question
-// is "where would it go now". A node name that was there from the start stays:
-// honouring it is the business of the NodeName plugin.
+// askedPod clears the node that the scheduler assigned before, so that the pod
+// is scheduled again. A node name that was set from the start is kept: it is
+// handled by the NodeName plugin.
 func askedPod(pod *v1.Pod) *v1.Pod {
 	if pod.Spec.NodeName != "" && wasScheduled(pod) {
 		pod = pod.DeepCopy()

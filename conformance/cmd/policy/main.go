@@ -1,5 +1,5 @@
-// Command policy writes the roles and bindings that a new cluster has, as a
-// kube-apiserver's bootstrap makes them, for the embedded API server.
+// Command policy writes the default roles and bindings of a new cluster, as
+// kube-apiserver bootstraps them, for the embedded API server.
 //
 //	go run ./cmd/policy ../crates/apiserver/src/authorize
 package main

@@ -1,8 +1,8 @@
 // Command schema writes the fact tables of the embedded API server: which
-// resources a kube-apiserver serves by default; for every type behind them
-// the names, protobuf numbers, shapes and merge keys of its fields; and what
-// OpenAPI says about them in words. It reads Go's struct tags, two documents
-// of the k8s.io/kubernetes module and its generated OpenAPI definitions.
+// resources a kube-apiserver serves by default; and for every type behind them
+// the names, protobuf numbers, shapes, merge keys, defaults and enum values of
+// its fields. It reads Go's struct tags, three documents of the
+// k8s.io/kubernetes module and its generated OpenAPI definitions.
 //
 //	go run ./cmd/schema ../crates/apiserver/src/schema
 package main
@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/generated/openapi"
 )
 
 type discovery struct {
@@ -63,8 +65,8 @@ type definition struct {
 
 var (
 	definitions map[string]definition
-	// JSON of the defaults of fields that are keys of lists, by definition and field.
-	keyDefaults = map[string]map[string]string{}
+	// OpenAPI definitions generated from Go's types, with the defaults and enum values that swagger.json leaves out.
+	generated = openapi.GetOpenAPIDefinitions(func(string) spec.Ref { return spec.Ref{} })
 	// By a type that is embedded, one that embeds it.
 	embeddedIn = map[reflect.Type]reflect.Type{}
 	seen       = map[reflect.Type]bool{}
@@ -96,9 +98,6 @@ func run(folder string) error {
 		return err
 	}
 	definitions = swagger.Definitions
-	if err := readKeyDefaults(filepath.Join(module, "api/openapi-spec/v3")); err != nil {
-		return err
-	}
 
 	var core struct {
 		Resources []metav1.APIResource
@@ -111,7 +110,7 @@ func run(folder string) error {
 		return err
 	}
 	if err := write(filepath.Join(folder, "kinds.txt"), func(w *bufio.Writer) error {
-		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. One resource a line:")
+		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. One resource per line:")
 		fmt.Fprintln(w, "# group/version resource singular kind scope verbs short-names categories warning; indented: subresource group/version/kind verbs.")
 		writeCore(w, core.Resources)
 		for _, group := range groups.Items {
@@ -146,19 +145,15 @@ func run(folder string) error {
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return id(all[i]) < id(all[j]) })
-	if err := write(filepath.Join(folder, "types.txt"), func(w *bufio.Writer) error {
+	return write(filepath.Join(folder, "types.txt"), func(w *bufio.Writer) error {
 		fmt.Fprintln(w, "# Written by conformance/cmd/schema from Kubernetes 1.36.3. A type, then its fields: name, protobuf number, shape, flags.")
 		for _, t := range all {
-			writeType(w, t)
+			if err := writeType(w, t); err != nil {
+				return err
+			}
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	for leaf := range leaves {
-		all = append(all, leaf)
-	}
-	return write(filepath.Join(folder, "words.txt"), func(w *bufio.Writer) error { return writeWords(w, all) })
+	})
 }
 
 func read(path string, into any) error {
@@ -167,62 +162,6 @@ func read(path string, into any) error {
 		return err
 	}
 	return json.Unmarshal(data, into)
-}
-
-// readKeyDefaults finds what the keys of lists are when an entry does not name them; only the third version of OpenAPI says so.
-func readKeyDefaults(folder string) error {
-	type reference struct {
-		Ref string `json:"$ref"`
-	}
-	type field struct {
-		Default  any
-		ListKeys []string `json:"x-kubernetes-list-map-keys"`
-		Items    *struct {
-			reference
-			AllOf []reference
-		}
-	}
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil {
-		return err
-	}
-	for _, path := range paths {
-		var document struct {
-			Components struct {
-				Schemas map[string]struct{ Properties map[string]field }
-			}
-		}
-		if err := read(path, &document); err != nil {
-			return err
-		}
-		for _, s := range document.Components.Schemas {
-			for _, f := range s.Properties {
-				if len(f.ListKeys) == 0 {
-					continue
-				}
-				ref := f.Items.Ref
-				if ref == "" {
-					ref = f.Items.AllOf[0].Ref
-				}
-				entry := ref[strings.LastIndex(ref, "/")+1:]
-				for _, key := range f.ListKeys {
-					value := document.Components.Schemas[entry].Properties[key].Default
-					if value == nil {
-						continue
-					}
-					text, err := json.Marshal(value)
-					if err != nil {
-						return err
-					}
-					if keyDefaults[entry] == nil {
-						keyDefaults[entry] = map[string]string{}
-					}
-					keyDefaults[entry][key] = string(text)
-				}
-			}
-		}
-	}
-	return nil
 }
 
 func write(path string, body func(*bufio.Writer) error) error {
@@ -306,7 +245,7 @@ func writeResource(w *bufio.Writer, gv schema.GroupVersion, r apiResource) {
 	}
 }
 
-// warning is what users of a deprecated resource are told, after a space.
+// warning is the warning that users of a deprecated resource get, after a space.
 func warning(t reflect.Type, gvk schema.GroupVersionKind) string {
 	object, ok := reflect.New(t).Interface().(runtime.Object)
 	if !ok || !deprecation.IsDeprecated(object, 1, 36) {
@@ -399,7 +338,7 @@ func described(t reflect.Type) string {
 	return definitionOf(t)
 }
 
-func writeType(w *bufio.Writer, t reflect.Type) {
+func writeType(w *bufio.Writer, t reflect.Type) error {
 	def := definitions[described(t)]
 	required := map[string]bool{}
 	for _, name := range def.Required {
@@ -451,8 +390,20 @@ func writeType(w *bufio.Writer, t reflect.Type) {
 		} else if p.MapType == "atomic" {
 			flags = append(flags, "atomic")
 		}
-		if value, ok := keyDefaults[described(t)][name]; ok {
-			flags = append(flags, "default="+value)
+		values := generated[definitionOf(t)].Schema.Properties[name]
+		if values.Default != nil {
+			text, err := json.Marshal(values.Default)
+			if err != nil {
+				return err
+			}
+			flags = append(flags, "default="+string(text))
+		}
+		if len(values.Enum) > 0 {
+			allowed := make([]string, len(values.Enum))
+			for i, value := range values.Enum {
+				allowed[i] = fmt.Sprint(value)
+			}
+			flags = append(flags, "enum="+strings.Join(allowed, ","))
 		}
 		strategy := f.Tag.Get("patchStrategy")
 		if strings.Contains(strategy, "merge") {
@@ -474,4 +425,5 @@ func writeType(w *bufio.Writer, t reflect.Type) {
 		}
 		fmt.Fprintln(w)
 	}
+	return nil
 }

@@ -1,8 +1,8 @@
-//! Reconciles pods and nodes with kube-rs' controllers, and tells, for each line on standard input, what they believe: reconciler KUBECONFIG.
+//! Reconciles pods and nodes with kube-rs' controllers: reconciler KUBECONFIG.
 //!
-//! To reconcile is to make the annotation `seen` say what the label `nth` says: an event that is lost leaves an object behind for ever. A
-//! line of JSON comes out: objects (resource/namespace/name to uid and resource version, from the controllers' stores), the number of
-//! reconciliations, and complaints about what contradicts what was there before.
+//! A reconciliation copies the label `nth` to the annotation `seen`: if an event is lost, the object stays unreconciled. For each line on
+//! standard input it prints the state of the controllers' stores as one line of JSON: objects (resource/namespace/name to uid and resource
+//! version), the number of reconciliations, and errors: objects that contradict what was received before.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,42 +25,42 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How long after a failure it is tried again.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Delay before a failed reconciliation is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The default one waits for up to half a minute, which here is half a day.
-struct Steadily;
+/// The default backoff waits up to half a minute, which is half a day of the simulated time.
+struct ConstantBackoff;
 
-impl Iterator for Steadily {
+impl Iterator for ConstantBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        Some(PAUSE)
+        Some(RETRY_DELAY)
     }
 }
 
-impl Backoff for Steadily {
+impl Backoff for ConstantBackoff {
     fn reset(&mut self) {}
 }
 
 #[derive(Default)]
-struct Seen {
+struct Observed {
     n_reconciled: usize,
-    complaints: Vec<String>,
+    errors: Vec<String>,
     /// The newest resource version by uid.
     versions: BTreeMap<String, u64>,
 }
 
 struct Context<K> {
     api: Api<K>,
-    seen: Mutex<Seen>,
+    observed: Mutex<Observed>,
 }
 
 async fn reconcile<K>(object: Arc<K>, cx: Arc<Context<K>>) -> Result<Action, kube::Error>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    note(&*object, &mut cx.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    observe(&*object, &mut cx.observed.lock().unwrap_or_else(PoisonError::into_inner));
     let label = object.labels().get("nth");
     if label != object.annotations().get("seen") {
         let patch = json!({"metadata": {"annotations": {"seen": label}}});
@@ -74,38 +74,39 @@ where
     Ok(Action::await_change())
 }
 
-fn note<K: Resource>(object: &K, seen: &mut Seen) {
-    seen.n_reconciled += 1;
+fn observe<K: Resource>(object: &K, observed: &mut Observed) {
+    observed.n_reconciled += 1;
     let (uid, version) =
         (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
     let Ok(version) = version.parse() else {
-        seen.complaints.push(format!("{}: version {version:?}", object.name_any()));
+        observed.errors.push(format!("{}: invalid resource version {version:?}", object.name_any()));
         return;
     };
-    let known = seen.versions.insert(uid, version);
+    let known = observed.versions.insert(uid, version);
     if known.is_some_and(|known| version < known) {
-        seen.complaints
-            .push(format!("{} went from version {known:?} to {version}", object.name_any()));
+        observed
+            .errors
+            .push(format!("{} went from resource version {known:?} to {version}", object.name_any()));
     }
 }
 
-/// Starts a controller; its store, and what it has seen.
+/// Starts a controller and returns its store and its context.
 fn start<K>(api: Api<K>) -> (Store<K>, Arc<Context<K>>)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let controller =
-        Controller::new(api.clone(), watcher::Config::default()).trigger_backoff(Steadily);
+        Controller::new(api.clone(), watcher::Config::default()).trigger_backoff(ConstantBackoff);
     let store = controller.store();
-    let cx = Arc::new(Context { api, seen: Mutex::default() });
-    let again = |_, _: &kube::Error, _| Action::requeue(PAUSE);
-    // Failures are what the server was told to make.
-    let working = controller.run(reconcile, again, Arc::clone(&cx)).for_each(|_| ready(()));
-    tokio::spawn(working);
+    let cx = Arc::new(Context { api, observed: Mutex::default() });
+    let again = |_, _: &kube::Error, _| Action::requeue(RETRY_DELAY);
+    // Failures are expected: they come from fault injection.
+    let running = controller.run(reconcile, again, Arc::clone(&cx)).for_each(|_| ready(()));
+    tokio::spawn(running);
     (store, cx)
 }
 
-fn believed<'a, K: Resource<DynamicType = ()> + Clone>(
+fn stored_objects<'a, K: Resource<DynamicType = ()> + Clone>(
     store: &'a Store<K>,
 ) -> impl Iterator<Item = (String, String)> + use<'a, K> {
     let resource = K::plural(&());
@@ -130,21 +131,21 @@ async fn main() -> Result<(), Failure> {
             .await?;
     config.headers.push(("user-agent".parse()?, "kube-rs-reconciler".parse()?));
     let client = Client::try_from(config)?;
-    let (pods, of_pods) = start::<Pod>(Api::default_namespaced(client.clone()));
-    let (nodes, of_nodes) = start::<Node>(Api::all(client));
+    let (pods, pods_context) = start::<Pod>(Api::default_namespaced(client.clone()));
+    let (nodes, nodes_context) = start::<Node>(Api::all(client));
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while lines.next_line().await?.is_some() {
-        let objects: BTreeMap<String, String> = believed(&pods).chain(believed(&nodes)).collect();
-        let lock = |seen: &Mutex<Seen>| {
-            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            (seen.n_reconciled, seen.complaints.clone())
+        let objects: BTreeMap<String, String> = stored_objects(&pods).chain(stored_objects(&nodes)).collect();
+        let read = |observed: &Mutex<Observed>| {
+            let observed = observed.lock().unwrap_or_else(PoisonError::into_inner);
+            (observed.n_reconciled, observed.errors.clone())
         };
-        let ((n_pods, mut complaints), (n_nodes, more)) =
-            (lock(&of_pods.seen), lock(&of_nodes.seen));
-        complaints.extend(more);
+        let ((n_pods, mut errors), (n_nodes, more)) =
+            (read(&pods_context.observed), read(&nodes_context.observed));
+        errors.extend(more);
         println!(
             "{}",
-            json!({"objects": objects, "complaints": complaints, "events": n_pods + n_nodes})
+            json!({"objects": objects, "errors": errors, "events": n_pods + n_nodes})
         );
     }
     Ok(())

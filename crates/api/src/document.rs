@@ -58,7 +58,7 @@ impl fmt::Debug for Document {
 
 /// What is wrong in a document, and where. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
+pub struct LocatedError {
     /// Name of the document.
     pub file: String,
     /// Line of the faulty value.
@@ -71,9 +71,9 @@ pub struct Located {
     pub text: String,
 }
 
-impl fmt::Display for Located {
+impl fmt::Display for LocatedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Located { file, line, column, path, text } = self;
+        let LocatedError { file, line, column, path, text } = self;
         write!(f, "{file}:{line}:{column}: ")?;
         if !path.is_root() {
             write!(f, "{path}: ")?;
@@ -82,7 +82,7 @@ impl fmt::Display for Located {
     }
 }
 
-impl std::error::Error for Located {}
+impl std::error::Error for LocatedError {}
 
 /// Why a file could not become a document.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ pub enum DocumentError {
     Read {
         /// Name of the file.
         name: String,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -107,7 +107,7 @@ pub enum DocumentError {
     },
     /// The file is not text.
     #[error(transparent)]
-    NotText(Located),
+    NotText(LocatedError),
 }
 
 impl Document {
@@ -167,7 +167,7 @@ impl Document {
         bytes_max: Option<u64>,
     ) -> Result<Document, DocumentError> {
         let name = name.to_owned();
-        // One byte more than allowed tells a file that is too large from one that just fits.
+        // One byte more than allowed detects a file that is too large.
         let limit = bytes_max.map_or(u64::MAX, |bytes_max| bytes_max.saturating_add(1));
         if let Err(source) = reader.take(limit).read_to_end(&mut bytes) {
             return Err(DocumentError::Read { name, source });
@@ -184,7 +184,7 @@ impl Document {
                     String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
                 let (line, column) = locate::position(&valid, valid.len());
                 let text = "expected text in UTF-8".to_owned();
-                Err(DocumentError::NotText(Located {
+                Err(DocumentError::NotText(LocatedError {
                     file: name,
                     line,
                     column,
@@ -220,7 +220,7 @@ impl Document {
     /// # Errors
     ///
     /// When there is no value or more than one, when it is not well-formed, or when it is not a `T`.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Located> {
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, LocatedError> {
         if self.format() == Format::Json
             && let Ok(value) = serde_json::from_str(self.text())
         {
@@ -234,7 +234,7 @@ impl Document {
     /// # Errors
     ///
     /// When one of them is not well-formed, or not a `T`.
-    pub fn decode_all<T: DeserializeOwned>(&self) -> Result<Vec<T>, Located> {
+    pub fn decode_all<T: DeserializeOwned>(&self) -> Result<Vec<T>, LocatedError> {
         self.decode_each(|| std::marker::PhantomData)
     }
 
@@ -244,7 +244,7 @@ impl Document {
     ///
     /// When there is no value or more than one, when it is not well-formed, or when a key stands twice in one
     /// map.
-    pub fn decode_value(&self) -> Result<serde_json::Value, Located> {
+    pub fn decode_value(&self) -> Result<serde_json::Value, LocatedError> {
         self.decode_seed(value::AnyValue)
     }
 
@@ -253,7 +253,7 @@ impl Document {
     /// # Errors
     ///
     /// When one is not well-formed, or a key stands twice in one map.
-    pub fn decode_values(&self) -> Result<Vec<serde_json::Value>, Located> {
+    pub fn decode_values(&self) -> Result<Vec<serde_json::Value>, LocatedError> {
         self.decode_each(|| value::AnyValue)
     }
 
@@ -269,17 +269,20 @@ impl Document {
     }
 
     /// An error about the value at `path`, with its line and column.
-    pub fn error_at(&self, path: Path, text: impl Into<String>) -> Located {
+    pub fn error_at(&self, path: Path, text: impl Into<String>) -> LocatedError {
         self.error_in(0, path, text)
     }
 
     /// An error about the value at `path` in value number `part`, with its line and column.
-    pub fn error_in(&self, part: usize, path: Path, text: impl Into<String>) -> Located {
+    pub fn error_in(&self, part: usize, path: Path, text: impl Into<String>) -> LocatedError {
         let (line, column) = self.locate_in(part, &path).unwrap_or((1, 1));
-        Located { file: self.name().to_owned(), line, column, path, text: text.into() }
+        LocatedError { file: self.name().to_owned(), line, column, path, text: text.into() }
     }
 
-    fn decode_seed<'de, S: DeserializeSeed<'de>>(&'de self, seed: S) -> Result<S::Value, Located> {
+    fn decode_seed<'de, S: DeserializeSeed<'de>>(
+        &'de self,
+        seed: S,
+    ) -> Result<S::Value, LocatedError> {
         match self.format() {
             Format::Json => {
                 let mut decoder = self.json_decoder();
@@ -302,7 +305,7 @@ impl Document {
     fn decode_each<'de, S: DeserializeSeed<'de>>(
         &'de self,
         seed: impl Fn() -> S,
-    ) -> Result<Vec<S::Value>, Located> {
+    ) -> Result<Vec<S::Value>, LocatedError> {
         match self.format() {
             Format::Json => {
                 let mut decoder = self.json_decoder();
@@ -330,7 +333,7 @@ impl Document {
         part: usize,
         decoder: &mut JsonDecoder<'de>,
         seed: S,
-    ) -> Result<S::Value, Located> {
+    ) -> Result<S::Value, LocatedError> {
         let mut track = Track::new();
         let tracked = serde_path_to_error::Deserializer::new(decoder, &mut track);
         let result = seed.deserialize(tracked);
@@ -343,7 +346,7 @@ impl Document {
         nth: usize,
         part: YamlPart<'de>,
         seed: S,
-    ) -> Result<S::Value, Located> {
+    ) -> Result<S::Value, LocatedError> {
         let mut track = Track::new();
         let result = serde_saphyr::with_deserializer_from_str_with_options(
             part.text,
@@ -364,7 +367,12 @@ impl Document {
     }
 
     /// Places an error of serde_json.
-    pub(crate) fn json_error(&self, part: usize, path: Path, error: &serde_json::Error) -> Located {
+    pub(crate) fn json_error(
+        &self,
+        part: usize,
+        path: Path,
+        error: &serde_json::Error,
+    ) -> LocatedError {
         let text = message::json(error);
         // The second of two equal keys is where the decoder stopped, the path leads to the first.
         let by_path = error.is_data() && !message::is_duplicate(&text);
@@ -375,7 +383,7 @@ impl Document {
         };
         // Of a text that is no JSON the path so far would say little.
         let path = if error.is_data() { path } else { Path::ROOT };
-        Located { file: self.name().to_owned(), line, column, path, text }
+        LocatedError { file: self.name().to_owned(), line, column, path, text }
     }
 
     /// Line and column in characters; serde_json counts bytes.
@@ -392,7 +400,7 @@ impl Document {
         part: YamlPart<'_>,
         path: Path,
         error: &serde_saphyr::Error,
-    ) -> Located {
+    ) -> LocatedError {
         let error = message::innermost(error);
         let text = message::yaml(error, part.text);
         let path =
@@ -405,7 +413,7 @@ impl Document {
             Some(found) if message::is_about_value(error) => message::choose(&text, found),
             found => own.or(found.map(|found| found.value)).unwrap_or((part.lines_before + 1, 1)),
         };
-        Located { file: self.name().to_owned(), line, column, path, text }
+        LocatedError { file: self.name().to_owned(), line, column, path, text }
     }
 
     fn find(&self, part: usize, path: &Path) -> Option<locate::Found> {

@@ -4,23 +4,24 @@
 //! applies defaults of the API server unless its documentation says so.
 
 pub mod document;
-pub mod extra;
-mod go;
+pub mod extra_fields;
+mod go_json;
+pub mod interned_str;
 pub mod meta;
-pub mod names;
 pub mod node;
 pub mod pod;
 pub mod proto;
 pub mod quantity;
 pub mod quota;
-pub mod raw;
+pub mod raw_object;
+pub mod resource_names;
 pub mod selector;
 pub mod snapshot;
-mod sorted;
-pub mod text;
+mod sorted_map;
 pub mod workload;
 
-pub use extra::{Extra, Needs, Parts};
+pub use extra_fields::{ExtraFieldSelection, ExtraFields, ExtraFieldsByKind};
+pub use interned_str::Str;
 pub use meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 pub use node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 pub use pod::{
@@ -28,13 +29,12 @@ pub use pod::{
     PodSpec, PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
 pub use quantity::Quantity;
-pub use raw::{Encoding, Raw};
+pub use raw_object::{Encoding, RawObject};
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};
-pub use text::Str;
 pub use workload::{
     Deployment, Job, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet,
     ReplicationController, Service, StatefulSet,
 };
 
 /// Amounts by resource name, sorted by name.
-pub type ResourceList = meta::Sorted<Quantity>;
+pub type ResourceList = meta::SortedMap<Quantity>;

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-pub use crate::go::nullable;
-use crate::go::objects;
-pub use crate::sorted::Sorted;
-use crate::text::Str;
+pub use crate::go_json::nullable;
+use crate::go_json::objects;
+use crate::interned_str::Str;
+pub use crate::sorted_map::SortedMap;
 
-/// `metadata` of an object; annotations and managedFields are not kept.
+/// `metadata` of an object, without annotations and managedFields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectMeta {
@@ -47,7 +47,7 @@ pub struct OwnerReference {
 }
 
 /// Label or node-selector pairs, sorted by key.
-pub type Labels = Sorted<Str>;
+pub type Labels = SortedMap<Str>;
 
 /// A point in time as objects carry it: nanoseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::ResourceList;
-use crate::extra::Extra;
-use crate::go::{list, nullable, object, objects};
+use crate::extra_fields::ExtraFields;
+use crate::go_json::{list, nullable, object, objects};
+use crate::interned_str::Str;
 use crate::meta::ObjectMeta;
-use crate::text::Str;
 
 /// A machine pods run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -20,9 +20,9 @@ pub struct Node {
     pub spec: NodeSpec,
     #[serde(deserialize_with = "object")]
     pub status: NodeStatus,
-    /// What somebody needs of it beside.
+    /// Extra fields, if requested.
     #[serde(skip)]
-    pub extra: Option<Arc<Extra>>,
+    pub extra: Option<Arc<ExtraFields>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::ResourceList;
-use crate::extra::Extra;
-use crate::go::{list, nullable, object, objects, optional_object};
+use crate::extra_fields::ExtraFields;
+use crate::go_json::{list, nullable, object, objects, optional_object};
+use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta, Timestamp};
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
-use crate::text::Str;
 
 /// A group of containers that is placed as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -21,9 +21,9 @@ pub struct Pod {
     pub spec: PodSpec,
     #[serde(deserialize_with = "object")]
     pub status: PodStatus,
-    /// What somebody needs of it beside.
+    /// Extra fields, if requested.
     #[serde(skip)]
-    pub extra: Option<Arc<Extra>>,
+    pub extra: Option<Arc<ExtraFields>>,
 }
 
 impl Pod {

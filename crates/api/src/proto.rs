@@ -1,15 +1,15 @@
 //! Objects as the API server sends them in protobuf (`application/vnd.kubernetes.protobuf`).
 //!
 //! An object comes in an envelope: `k8s\0`, then a `runtime.Unknown` with its type and its message. A list is
-//! an object, too. A watch is a stream of frames ([`Frames`]), each a `WatchEvent` with an envelope inside.
+//! an object, too. A watch is a stream of frames ([`WatchFrames`]), each a `WatchEvent` with an envelope inside.
 //!
 //! Fields no lean type holds are passed over. Times are whole seconds: upstream sends fractions and ignores
 //! them on receipt. The same object decoded here and from JSON is equal.
 
 mod convert;
-mod frames;
-mod items;
+mod list_items;
 mod messages;
+mod watch_frames;
 mod wire;
 
 use prost::Message;
@@ -23,8 +23,8 @@ use crate::workload::{
     Service, StatefulSet,
 };
 
-pub use frames::Frames;
-pub use items::Items;
+pub use list_items::ListItems;
+pub use watch_frames::WatchFrames;
 pub use wire::Envelope;
 
 /// An object of any kind that is known here.
@@ -52,14 +52,14 @@ pub enum Object {
     /// A PriorityClass.
     PriorityClass(PriorityClass),
     /// An object of any other kind, which comes in JSON alone.
-    Other(Box<Other>),
-    /// What the server answers instead of an object.
+    Other(Box<OtherObject>),
+    /// A Status in place of an object.
     Status(Status),
 }
 
 /// An object of a kind that this crate does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Other {
+pub struct OtherObject {
     /// What all objects have.
     pub metadata: ObjectMeta,
     /// The whole object.
@@ -86,14 +86,14 @@ impl Object {
     }
 }
 
-/// What the server answers instead of an object, or at the end of a watch.
+/// A Status: the server's response in place of an object, or at the end of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code, for example 410 when a resource version is too old.
     pub code: i32,
     /// In one word, for example `Expired`.
     pub reason: String,
-    /// For people.
+    /// The message of the Status.
     pub message: String,
     /// How long to wait before the next attempt; 0 if the server did not say.
     pub retry_after_seconds: i32,
@@ -102,7 +102,7 @@ pub struct Status {
 /// A list of objects of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List<T> {
-    /// From where a watch goes on.
+    /// The resourceVersion at which a watch continues.
     pub resource_version: String,
     /// Asks for the next page; empty on the last one.
     pub continue_token: String,
@@ -112,7 +112,7 @@ pub struct List<T> {
     pub items: Vec<T>,
 }
 
-/// News of a watch. Resource versions say from where to go on after it.
+/// An event of a watch, with the resourceVersion at which to resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent<T> {
     /// An object is there that was not.
@@ -129,14 +129,14 @@ pub enum WatchEvent<T> {
         /// Its version.
         resource_version: String,
     },
-    /// An object is gone.
+    /// An object was deleted.
     Deleted {
         /// Its last state.
         object: T,
         /// The version of its removal.
         resource_version: String,
     },
-    /// Nothing happened up to a version.
+    /// A bookmark: nothing changed up to this resourceVersion.
     Bookmark {
         /// The version.
         resource_version: String,
@@ -171,7 +171,7 @@ pub enum ProtoError {
     Message {
         /// Kind of the object.
         kind: &'static str,
-        /// What prost says.
+        /// The error of prost.
         #[source]
         source: prost::DecodeError,
     },
@@ -182,7 +182,7 @@ pub enum ProtoError {
         api_version: String,
         /// `kind` of the object.
         kind: String,
-        /// What was asked for.
+        /// The expected kind.
         expected: String,
     },
     /// A quantity is none.
@@ -194,7 +194,7 @@ pub enum ProtoError {
         #[source]
         source: QuantityError,
     },
-    /// A time is too far from now to be kept.
+    /// A time is out of range.
     #[error("time of {seconds} s since 1970 is out of range")]
     Time {
         /// The time.
@@ -259,23 +259,23 @@ kinds! {
     "v1" Node: Node, convert::node;
     "v1" Pod: Pod, convert::pod;
     "v1" Namespace: Namespace, |given| Ok(Namespace { metadata: convert::metadata(given.metadata)? });
-    "v1" Service: MapSelecting, |given| Ok(Service {
+    "v1" Service: ObjectWithMapSelector, |given| Ok(Service {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::map_selector(given.spec),
     });
-    "v1" ReplicationController: MapSelecting, |given| Ok(ReplicationController {
+    "v1" ReplicationController: ObjectWithMapSelector, |given| Ok(ReplicationController {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::map_selector(given.spec),
     });
-    "apps/v1" ReplicaSet: Replicated, |given| Ok(ReplicaSet {
+    "apps/v1" ReplicaSet: WorkloadWithReplicas, |given| Ok(ReplicaSet {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::replicas_spec(given.spec)?,
     });
-    "apps/v1" StatefulSet: Replicated, |given| Ok(StatefulSet {
+    "apps/v1" StatefulSet: WorkloadWithReplicas, |given| Ok(StatefulSet {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::replicas_spec(given.spec)?,
     });
-    "apps/v1" Deployment: Replicated, |given| Ok(Deployment {
+    "apps/v1" Deployment: WorkloadWithReplicas, |given| Ok(Deployment {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::replicas_spec(given.spec)?,
     });

@@ -1,5 +1,5 @@
-//! What objects use of a ResourceQuota, and which quotas are about them. The API server refuses what is too much by this, and the
-//! controller counts anew by it, so that they cannot disagree. Pure, over objects as they are stored.
+//! Usage of objects in a ResourceQuota, and which quotas match them. Shared by the API server's admission and the resource quota
+//! controller, so that they cannot disagree. No I/O.
 //!
 //! | | |
 //! | --- | --- |
@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use self::pod::{missing, over_containers};
+pub use self::pod::{missing_resources, sum_over_containers};
 use crate::Quantity;
-use crate::names::is_native;
+use crate::resource_names::is_native;
 
-/// Amounts by name.
-pub type Amounts = BTreeMap<String, Quantity>;
+/// Amounts by resource name.
+pub type ResourceAmounts = BTreeMap<String, Quantity>;
 
-/// The amounts of a list, such as `spec.hard`. What is no quantity is left out.
-pub fn amounts(list: &Value) -> Amounts {
+/// Parses a resource list, such as `spec.hard`. Invalid quantities are left out.
+pub fn parse_amounts(list: &Value) -> ResourceAmounts {
     let members = list.as_object().into_iter().flatten();
     let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
     members.filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect()
 }
 
 /// Adds amounts.
-pub fn add(total: &mut Amounts, more: &Amounts) {
+pub fn add_amounts(total: &mut ResourceAmounts, more: &ResourceAmounts) {
     for (name, amount) in more {
         match total.get_mut(name) {
             Some(known) => *known += *amount,
@@ -39,8 +39,8 @@ pub fn add(total: &mut Amounts, more: &Amounts) {
     }
 }
 
-/// Makes amounts at least as large as others.
-pub fn raise(total: &mut Amounts, least: &Amounts) {
+/// Raises each amount to at least the other one.
+pub fn max_amounts(total: &mut ResourceAmounts, least: &ResourceAmounts) {
     for (name, amount) in least {
         let known = total.entry(name.clone()).or_insert(*amount);
         *known = (*known).max(*amount);
@@ -49,7 +49,7 @@ pub fn raise(total: &mut Amounts, least: &Amounts) {
 
 /// Objects of one resource, by its names in discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Counted<'a> {
+pub struct QuotaResource<'a> {
     /// Empty for core.
     pub group: &'a str,
     /// Such as `pods`.
@@ -68,7 +68,7 @@ const N_DEVICES_MAX: i64 = 32;
 /// Resources whose objects also count under their own names (upstream's `legacyObjectCountAliases`).
 const NAMED: &[&str] = &["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
-impl Counted<'_> {
+impl QuotaResource<'_> {
     /// Whether quotas count such objects at all.
     pub fn is_counted(self) -> bool {
         !matches!((self.group, self.resource), ("" | "events.k8s.io", "events"))
@@ -98,7 +98,7 @@ impl Counted<'_> {
     }
 
     /// What an object uses, by all names under which that counts.
-    pub fn usage(self, object: &Value, now: Timestamp) -> Amounts {
+    pub fn usage(self, object: &Value, now: Timestamp) -> ResourceAmounts {
         match (self.group, self.resource) {
             ("", "pods") => pod::usage(object, now),
             ("", "services") => self.service(object),
@@ -128,12 +128,12 @@ impl Counted<'_> {
     }
 
     /// One object, as such.
-    fn one(self) -> Amounts {
+    fn one(self) -> ResourceAmounts {
         let dot = if self.group.is_empty() { "" } else { "." };
-        Amounts::from([(format!("count/{}{dot}{}", self.resource, self.group), ONE)])
+        ResourceAmounts::from([(format!("count/{}{dot}{}", self.resource, self.group), ONE)])
     }
 
-    fn service(self, service: &Value) -> Amounts {
+    fn service(self, service: &Value) -> ResourceAmounts {
         let spec = &service["spec"];
         let ports = entries(&spec["ports"]);
         let gives_all = spec["allocateLoadBalancerNodePorts"] != false;
@@ -152,13 +152,13 @@ impl Counted<'_> {
         used
     }
 
-    fn volume_claim(self, claim: &Value) -> Amounts {
+    fn volume_claim(self, claim: &Value) -> ResourceAmounts {
         let class = match &claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"]
         {
             Value::String(class) => class.as_str(),
             _ => text(&claim["spec"]["storageClassName"]),
         };
-        let amount = |list: &Value| amounts(list).get("storage").map(|it| it.rounded_up());
+        let amount = |list: &Value| parse_amounts(list).get("storage").map(|it| it.rounded_up());
         let wanted = amount(&claim["spec"]["resources"]["requests"]);
         // A claim that grew, and is to be smaller again, has what it grew to.
         let storage = wanted.map(|wanted| match amount(&claim["status"]["allocatedResources"]) {
@@ -177,7 +177,7 @@ impl Counted<'_> {
         used
     }
 
-    fn resource_claim(self, claim: &Value) -> Amounts {
+    fn resource_claim(self, claim: &Value) -> ResourceAmounts {
         let devices = |request: &Value| {
             let number = match text(&request["allocationMode"]) {
                 "ExactCount" => request["count"].as_i64().unwrap_or(0),
@@ -185,19 +185,19 @@ impl Counted<'_> {
                 _ => 0,
             };
             let name = format!("{}{OF_DEVICE_CLASS}", text(&request["deviceClassName"]));
-            Amounts::from([(name, whole(number))])
+            ResourceAmounts::from([(name, whole(number))])
         };
         let mut used = self.one();
         for request in entries(&claim["spec"]["devices"]["requests"]) {
             // Of several that would do, the most of each class.
-            let mut most = Amounts::new();
+            let mut most = ResourceAmounts::new();
             for choice in entries(&request["firstAvailable"]) {
-                raise(&mut most, &devices(choice));
+                max_amounts(&mut most, &devices(choice));
             }
             if !request["exactly"].is_null() {
                 most = devices(&request["exactly"]);
             }
-            add(&mut used, &most);
+            add_amounts(&mut used, &most);
         }
         used
     }

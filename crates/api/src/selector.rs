@@ -11,15 +11,15 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::go::{list, nullable, objects};
+use crate::go_json::{list, nullable, objects};
+use crate::interned_str::Str;
 use crate::meta::Labels;
-use crate::text::Str;
 
 pub use node::{
     CompiledNodeSelector, CompiledNodeTerm, PreferredNodeTerms, RequiredNodeAffinity,
     required_node_affinity,
 };
-pub use validity::{label_key_complaints, label_value_complaints};
+pub use validity::{label_key_errors, label_value_errors};
 
 /// A label selector as objects carry it. Absent selects nothing, empty selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

@@ -25,11 +25,11 @@ use loadmaster_stdx::{Map, Set};
 use serde::Deserialize;
 use serde::de::DeserializeSeed;
 
-use crate::document::{Document, Format, JsonDecoder, Located, Path};
+use crate::document::{Document, Format, JsonDecoder, LocatedError, Path};
+use crate::interned_str::Str;
 use crate::meta::ObjectMeta;
 use crate::node::Node;
 use crate::pod::Pod;
-use crate::text::Str;
 use crate::workload::{
     Deployment, Job, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet,
     ReplicationController, Service, StatefulSet,
@@ -40,27 +40,27 @@ use load::{Loader, ObjectSeed, TypeMeta};
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Nodes.
-    pub nodes: Vec<Sourced<Node>>,
+    pub nodes: Vec<ObjectWithOrigin<Node>>,
     /// Pods that have not ended.
-    pub pods: Vec<Sourced<Pod>>,
+    pub pods: Vec<ObjectWithOrigin<Pod>>,
     /// Namespaces.
-    pub namespaces: Vec<Sourced<Namespace>>,
+    pub namespaces: Vec<ObjectWithOrigin<Namespace>>,
     /// Services.
-    pub services: Vec<Sourced<Service>>,
+    pub services: Vec<ObjectWithOrigin<Service>>,
     /// ReplicationControllers.
-    pub replication_controllers: Vec<Sourced<ReplicationController>>,
+    pub replication_controllers: Vec<ObjectWithOrigin<ReplicationController>>,
     /// ReplicaSets.
-    pub replica_sets: Vec<Sourced<ReplicaSet>>,
+    pub replica_sets: Vec<ObjectWithOrigin<ReplicaSet>>,
     /// StatefulSets.
-    pub stateful_sets: Vec<Sourced<StatefulSet>>,
+    pub stateful_sets: Vec<ObjectWithOrigin<StatefulSet>>,
     /// Deployments.
-    pub deployments: Vec<Sourced<Deployment>>,
+    pub deployments: Vec<ObjectWithOrigin<Deployment>>,
     /// Jobs.
-    pub jobs: Vec<Sourced<Job>>,
+    pub jobs: Vec<ObjectWithOrigin<Job>>,
     /// PodDisruptionBudgets.
-    pub disruption_budgets: Vec<Sourced<PodDisruptionBudget>>,
+    pub disruption_budgets: Vec<ObjectWithOrigin<PodDisruptionBudget>>,
     /// PriorityClasses.
-    pub priority_classes: Vec<Sourced<PriorityClass>>,
+    pub priority_classes: Vec<ObjectWithOrigin<PriorityClass>>,
     /// How many pods were left out because they have ended.
     pub n_finished_pods: usize,
     /// How many objects of each kind were skipped. Custom resources are called `Kind.group`.
@@ -70,14 +70,14 @@ pub struct Snapshot {
 
 /// An object and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sourced<T> {
+pub struct ObjectWithOrigin<T> {
     /// The object.
     pub object: T,
     /// Where it was read.
     pub origin: Origin,
 }
 
-impl<T> Deref for Sourced<T> {
+impl<T> Deref for ObjectWithOrigin<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -130,18 +130,18 @@ pub enum SnapshotError {
     NoDocuments,
     /// A file is not well-formed, or an object is not what it should be.
     #[error(transparent)]
-    Invalid(Located),
+    Invalid(LocatedError),
     /// Two objects of one kind have the same name.
     #[error(transparent)]
-    Duplicate(Located),
+    Duplicate(LocatedError),
     /// An object names another one that is not there.
     #[error(transparent)]
-    Dangling(Located),
+    Dangling(LocatedError),
 }
 
 impl SnapshotError {
     /// Where the error is.
-    pub fn located(&self) -> Option<&Located> {
+    pub fn located(&self) -> Option<&LocatedError> {
         match self {
             SnapshotError::NoDocuments => None,
             SnapshotError::Invalid(located)
@@ -205,7 +205,7 @@ impl Snapshot {
     fn check_names<T>(
         &self,
         what: &str,
-        all: &[Sourced<T>],
+        all: &[ObjectWithOrigin<T>],
         metadata: impl Fn(&T) -> &ObjectMeta,
     ) -> Result<(), SnapshotError> {
         let mut seen: Set<(&str, &str)> = Set::default();
@@ -215,7 +215,7 @@ impl Snapshot {
             if seen.insert((&meta.namespace, &meta.name)) {
                 continue;
             }
-            let is_first = |other: &&Sourced<T>| {
+            let is_first = |other: &&ObjectWithOrigin<T>| {
                 let other = metadata(&other.object);
                 other.name == meta.name && other.namespace == meta.namespace
             };
@@ -240,7 +240,7 @@ impl Snapshot {
             return Ok(());
         }
         let nodes: Set<&str> = self.nodes.iter().map(|node| &*node.metadata.name).collect();
-        let is_dangling = |pod: &&Sourced<Pod>| {
+        let is_dangling = |pod: &&ObjectWithOrigin<Pod>| {
             let node_name = &*pod.spec.node_name;
             !node_name.is_empty() && !nodes.contains(node_name)
         };
@@ -253,13 +253,17 @@ impl Snapshot {
 
     /// Adds the objects of `other`, whose list begins at item `first` of ours.
     fn append(&mut self, other: Snapshot, first: u32) {
-        fn join<T>(ours: &mut Vec<Sourced<T>>, theirs: Vec<Sourced<T>>, first: u32) {
-            ours.extend(theirs.into_iter().map(|Sourced { object, origin }| {
+        fn join<T>(
+            ours: &mut Vec<ObjectWithOrigin<T>>,
+            theirs: Vec<ObjectWithOrigin<T>>,
+            first: u32,
+        ) {
+            ours.extend(theirs.into_iter().map(|ObjectWithOrigin { object, origin }| {
                 let origin = match origin.item {
                     Origin::NO_ITEM => origin,
                     item => origin.at(first + item),
                 };
-                Sourced { object, origin }
+                ObjectWithOrigin { object, origin }
             }));
         }
         join(&mut self.nodes, other.nodes, first);
@@ -287,11 +291,13 @@ impl Snapshot {
     }
 
     /// An error about a value of an object, with file, line and column.
-    pub fn error(&self, origin: Origin, path: &Path, text: impl Into<String>) -> Located {
+    pub fn error(&self, origin: Origin, path: &Path, text: impl Into<String>) -> LocatedError {
         let path = origin.path().join(path);
         match self.documents.get(origin.document as usize) {
             Some(document) => document.error_in(origin.part as usize, path, text),
-            None => Located { file: String::new(), line: 1, column: 1, path, text: text.into() },
+            None => {
+                LocatedError { file: String::new(), line: 1, column: 1, path, text: text.into() }
+            }
         }
     }
 }
@@ -300,7 +306,7 @@ impl Snapshot {
 type Types = Map<Origin, TypeMeta>;
 
 enum Failure {
-    Located(Located),
+    Located(LocatedError),
     /// The value is a list of this type, which was not known when its items were read.
     NeedsType(Origin, TypeMeta),
 }
@@ -335,7 +341,7 @@ fn read_json(
     nth: usize,
     document: &Document,
     types: &Types,
-) -> Result<(), Located> {
+) -> Result<(), LocatedError> {
     let Err(error) = each_json(loader, nth, document, types, quick) else { return Ok(()) };
     if loader.problem.is_some() || !error.is_data() {
         return Err(document.json_error(loader.origin.part as usize, Path::ROOT, &error));
@@ -381,7 +387,7 @@ fn read_yaml(
     nth: usize,
     document: &Document,
     types: &Types,
-) -> Result<(), Located> {
+) -> Result<(), LocatedError> {
     for (part, yaml) in document.yaml_parts().into_iter().enumerate() {
         loader.origin = Origin::new(nth, part);
         let implied = types.get(&loader.origin);
@@ -391,7 +397,7 @@ fn read_yaml(
 }
 
 /// What to do about an error: the loader may know better than the decoder.
-fn failure(loader: &mut Loader, document: &Document, located: Located) -> Failure {
+fn failure(loader: &mut Loader, document: &Document, located: LocatedError) -> Failure {
     let Some(problem) = loader.problem.take() else { return Failure::Located(located) };
     let origin = loader.origin;
     let part = origin.part as usize;

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::go::{nullable, object, optional_object};
+use crate::go_json::{nullable, object, optional_object};
+use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta};
 use crate::pod::PodSpec;
 use crate::selector::LabelSelector;
-use crate::text::Str;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

@@ -1,5 +1,5 @@
-//! The audit log: one JSON line a request (`audit.k8s.io/v1`), at the level `Metadata`: who asked for what, when, and what
-//! came of it, without bodies. Tokens are never part of it.
+//! The audit log: one JSON line per request (`audit.k8s.io/v1`), at the level `Metadata`: user, verb, object, times
+//! and status, without bodies. Tokens are never part of it.
 
 mod policy;
 
@@ -12,44 +12,44 @@ use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::auth::User;
-use crate::authorize::{Attributes, Decision, What};
+use crate::authentication::User;
+use crate::authorization::{Attributes, Decision, RequestTarget};
 use crate::status::ApiError;
 
-pub use policy::{Policy, PolicyError, Stage};
+pub use policy::{AuditPolicy, PolicyError, Stage};
 
-/// A longer name of a client is cut.
+/// A longer user agent is truncated.
 const USER_AGENT_MAX: usize = 1024;
 
-/// The name that an object got when it was created; travels with the response.
+/// The generated name of a created object, an extension of the response.
 #[derive(Clone, Debug)]
-pub(crate) struct Created(pub Box<str>);
+pub(crate) struct CreatedName(pub Box<str>);
 
-/// Marks the response to a watch, which lasts.
+/// Marks the response to a watch, a long-running request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lasting;
+pub(crate) struct LongRunning;
 
-/// Where a request came from; travels with the request.
+/// The client's address, an extension of the request.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub std::net::IpAddr);
+pub struct PeerAddress(pub std::net::IpAddr);
 
-/// Writes requests down.
-pub struct Audit {
-    policy: Policy,
+/// Writes audit events of requests.
+pub struct AuditLog {
+    policy: AuditPolicy,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     out: Mutex<Box<dyn Write + Send>>,
     n_lost: AtomicU64,
 }
 
-impl std::fmt::Debug for Audit {
+impl std::fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Audit").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 
-/// A request that is being answered.
+/// The audit entry of a request that is being handled.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AuditEntry {
     omitted: Vec<Stage>,
     received: Timestamp,
     /// What is known before the answer.
@@ -57,11 +57,11 @@ pub(crate) struct Entry {
     annotations: Map<String, Value>,
 }
 
-impl Audit {
-    /// Writes what the policy says.
+impl AuditLog {
+    /// An audit log with this policy.
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
-    pub fn new(policy: Policy, out: Box<dyn Write + Send>) -> Audit {
-        Audit { policy, out: Mutex::new(out), n_lost: AtomicU64::new(0) }
+    pub fn new(policy: AuditPolicy, out: Box<dyn Write + Send>) -> AuditLog {
+        AuditLog { policy, out: Mutex::new(out), n_lost: AtomicU64::new(0) }
     }
 
     /// How many lines could not be written.
@@ -69,15 +69,15 @@ impl Audit {
         self.n_lost.load(Ordering::Relaxed)
     }
 
-    /// Begins an entry; none if the policy does not want the request. `version` is that of the resource.
+    /// Begins an entry; none if the policy excludes the request. `version` is that of the resource.
     pub(crate) fn begin(
         &self,
         id: &str,
         attributes: &Attributes<'_>,
         version: &str,
         received: Timestamp,
-        request: (&Uri, &HeaderMap, Option<Peer>),
-    ) -> Option<Entry> {
+        request: (&Uri, &HeaderMap, Option<PeerAddress>),
+    ) -> Option<AuditEntry> {
         let omitted = self.policy.wants(attributes)?;
         let (uri, headers, peer) = request;
         let mut known = Map::new();
@@ -88,7 +88,7 @@ impl Audit {
         set("auditID", id.into());
         set("requestURI", uri.path_and_query().map_or("/", |it| it.as_str()).into());
         set("verb", attributes.verb.into());
-        set("user", attributes.user.info());
+        set("user", attributes.user.user_info());
         let sources = sources(headers, peer);
         if !sources.is_empty() {
             set("sourceIPs", json!(sources));
@@ -99,7 +99,7 @@ impl Audit {
             let short = agent.len() <= USER_AGENT_MAX;
             set("userAgent", cut.filter(|_| !short).unwrap_or_else(|| agent.to_owned()).into());
         }
-        if let What::Resource(it) = attributes.what {
+        if let RequestTarget::Resource(it) = attributes.what {
             let mut object = json!({"resource": it.resource});
             for (field, text) in [
                 ("namespace", it.namespace),
@@ -114,13 +114,13 @@ impl Audit {
             }
             set("objectRef", object);
         }
-        Some(Entry { omitted, received, known, annotations: Map::new() })
+        Some(AuditEntry { omitted, received, known, annotations: Map::new() })
     }
 
-    /// Writes a line for a stage. An error is what the request was refused with.
+    /// Writes a line for a stage. An error is what the request failed with.
     pub(crate) fn write(
         &self,
-        entry: &Entry,
+        entry: &AuditEntry,
         stage: Stage,
         now: Timestamp,
         outcome: (u16, Option<&ApiError>),
@@ -156,19 +156,19 @@ impl Audit {
     }
 }
 
-impl Entry {
-    /// By which a client finds its request again.
+impl AuditEntry {
+    /// The audit id, which clients get as a response header.
     pub fn id(&self) -> &str {
         self.known["auditID"].as_str().unwrap_or_default()
     }
 
-    /// The user that the request is made as.
-    pub fn impersonated(&mut self, user: &User) {
-        self.known.insert("impersonatedUser".to_owned(), user.info());
+    /// Sets the impersonated user.
+    pub fn set_impersonated_user(&mut self, user: &User) {
+        self.known.insert("impersonatedUser".to_owned(), user.user_info());
     }
 
-    /// What came of authorization.
-    pub fn decided(&mut self, decision: &Decision) {
+    /// Sets the authorization decision.
+    pub fn set_decision(&mut self, decision: &Decision) {
         let word = if decision.is_allowed() { "allow" } else { "forbid" };
         let mut add = |name: &str, text: &str| {
             self.annotations.insert(format!("authorization.k8s.io/{name}"), text.into());
@@ -177,8 +177,8 @@ impl Entry {
         add("reason", decision.reason());
     }
 
-    /// The name of an object that had none in the request's path.
-    pub fn named(&mut self, name: &str) {
+    /// Sets the name of an object that is not in the request's path.
+    pub fn set_object_name(&mut self, name: &str) {
         if let Some(object) = self.known.get_mut("objectRef")
             && object["name"].is_null()
         {
@@ -188,7 +188,7 @@ impl Entry {
 }
 
 /// Where a request came from, as proxies and the connection say it.
-fn sources(headers: &HeaderMap, peer: Option<Peer>) -> Vec<String> {
+fn sources(headers: &HeaderMap, peer: Option<PeerAddress>) -> Vec<String> {
     let texts = |name: &str| headers.get_all(name).into_iter().filter_map(|it| it.to_str().ok());
     let forwarded = texts("x-forwarded-for").flat_map(|it| it.split(','));
     let parsed = |text: &str| text.trim().parse::<std::net::IpAddr>().ok();
@@ -198,7 +198,7 @@ fn sources(headers: &HeaderMap, peer: Option<Peer>) -> Vec<String> {
     {
         all.push(real);
     }
-    if let Some(Peer(peer)) = peer
+    if let Some(PeerAddress(peer)) = peer
         && all.last() != Some(&peer)
     {
         all.push(peer);

@@ -1,5 +1,5 @@
-//! What upstream fills in where a client said nothing. Types are visited wherever they occur, so that a pod template has
-//! the same defaults in every workload.
+//! Defaulting of objects, as upstream's `SetDefaults_*` functions. Types are visited wherever they occur, so that a
+//! pod template has the same defaults in every workload.
 
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::object::{entries, members_mut, meta_mut};
 use crate::schema::{Kind, Schema, Shape, TypeId, schema};
 
-/// Fills in the defaults of an object and of everything in it.
+/// Sets the defaults of an object and of everything in it.
 pub fn apply(kind: &Kind, value: &mut Value) {
     if kind.is("", "secrets") {
         encode_texts(value);
@@ -17,7 +17,7 @@ pub fn apply(kind: &Kind, value: &mut Value) {
     }
 }
 
-/// `stringData` is written and never read: its texts become entries of `data`.
+/// `stringData` is write-only: its values become entries of `data`.
 fn encode_texts(secret: &mut Value) {
     let texts = members_mut(secret).remove("stringData");
     let Some(Value::Object(texts)) = texts else { return };
@@ -84,7 +84,7 @@ fn text<'a>(members: &'a Map<String, Value>, name: &str) -> &'a str {
     members.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The members of a struct that is there or made.
+/// The members of a struct, which is created if absent.
 fn inner<'a>(members: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     members_mut(members.entry(name).or_insert_with(|| json!({})))
 }
@@ -92,7 +92,9 @@ fn inner<'a>(members: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<Str
 fn of_type(name: &str, it: &mut Map<String, Value>) {
     match name {
         "core/v1.Pod" => pod(it),
-        "apiextensions/v1.CustomResourceDefinition" => crate::custom::definition::default(it),
+        "apiextensions/v1.CustomResourceDefinition" => {
+            crate::custom_resource::definition::default(it)
+        }
         "core/v1.PodSpec" => pod_spec(it),
         "core/v1.PodStatus" => pod_status(it),
         "core/v1.Container" | "core/v1.EphemeralContainerCommon" => container(it),
@@ -193,7 +195,7 @@ fn pod(it: &mut Map<String, Value>) {
     }
 }
 
-/// What is limited and not requested is requested.
+/// A resource with a limit and no request requests its limit.
 fn request_limits(container: &mut Value) {
     let Some(limits) = container["resources"]["limits"].as_object().cloned() else { return };
     let requests = members_mut(&mut container["resources"]["requests"]);
@@ -202,7 +204,7 @@ fn request_limits(container: &mut Value) {
     }
 }
 
-/// On the host's network a port is one of the host.
+/// With `hostNetwork`, a container port is a host port.
 fn host_ports(container: &mut Value) {
     for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let number = port["containerPort"].as_i64().unwrap_or(0);
@@ -218,7 +220,7 @@ fn pod_spec(it: &mut Map<String, Value>) {
     set(it, "securityContext", json!({}));
     set(it, "terminationGracePeriodSeconds", 30);
     set(it, "schedulerName", "default-scheduler");
-    // Two names of one field; the newer one wins.
+    // Two names of one field; the newer one takes precedence.
     let account = match text(it, "serviceAccountName") {
         "" => text(it, "serviceAccount").to_owned(),
         name => name.to_owned(),
@@ -286,7 +288,7 @@ fn service(spec: &mut Map<String, Value>) {
     }
 }
 
-/// The first of a list is told twice; where the two differ, the single one counts.
+/// The first entry of a list is also a field of its own; where the two differ, the single field counts.
 fn twins(
     it: &mut Map<String, Value>,
     single: &str,

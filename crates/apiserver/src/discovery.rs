@@ -1,10 +1,10 @@
-//! Which resources there are, as clients ask: all at once (`apidiscovery.k8s.io/v2`), or group by group.
+//! API discovery: aggregated (`apidiscovery.k8s.io/v2`), or group by group.
 
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use crate::schema::{Kind, Kinds, api_version};
-use crate::server::Answer;
+use crate::server::ApiResponse;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -36,13 +36,13 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The answer to a path of discovery; none for other paths.
-pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Option<Answer> {
+/// The response to a discovery path; none for other paths.
+pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Option<ApiResponse> {
     let aggregated = wants_aggregated(headers);
     match path {
         "/api" if aggregated => Some(aggregated_answer(kinds, |group| group.is_empty())),
         "/apis" if aggregated => Some(aggregated_answer(kinds, |group| !group.is_empty())),
-        "/api" => Some(Answer::json(&json!({
+        "/api" => Some(ApiResponse::json(&json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [],
@@ -54,7 +54,7 @@ pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Option<Answer> 
                 .filter(|(group, _)| !group.is_empty())
                 .map(|(group, versions)| api_group(group, versions))
                 .collect();
-            Some(Answer::json(&json!({"kind": "APIGroupList", "apiVersion": "v1",
+            Some(ApiResponse::json(&json!({"kind": "APIGroupList", "apiVersion": "v1",
                 "groups": groups})))
         }
         _ => of_group(kinds, path),
@@ -72,7 +72,7 @@ fn wants_aggregated(headers: &HeaderMap) -> bool {
 }
 
 /// A path such as `/api/v1`, `/apis/apps` or `/apis/apps/v1`.
-fn of_group(kinds: &Kinds, path: &str) -> Option<Answer> {
+fn of_group(kinds: &Kinds, path: &str) -> Option<ApiResponse> {
     let (group, version) = match path.strip_prefix("/api/") {
         Some(version) => ("", Some(version)),
         None => match path.strip_prefix("/apis/")?.split_once('/') {
@@ -82,8 +82,10 @@ fn of_group(kinds: &Kinds, path: &str) -> Option<Answer> {
     };
     let groups = kinds.groups();
     let (group, versions) = groups.iter().find(|(name, _)| *name == group)?;
-    let Some(version) = version else { return Some(Answer::json(&api_group(group, versions))) };
-    versions.contains(&version).then(|| Answer::json(&resource_list(kinds, group, version)))
+    let Some(version) = version else {
+        return Some(ApiResponse::json(&api_group(group, versions)));
+    };
+    versions.contains(&version).then(|| ApiResponse::json(&resource_list(kinds, group, version)))
 }
 
 fn api_group(group: &str, versions: &[&str]) -> Value {
@@ -97,7 +99,7 @@ fn resource_list(kinds: &Kinds, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     for kind in kinds.iter().filter(|it| it.group == group && it.version == version) {
         let mut entry = json!({"name": kind.resource, "singularName": kind.singular,
-            "namespaced": kind.is_namespaced, "kind": kind.kind, "verbs": kind.told_verbs()});
+            "namespaced": kind.is_namespaced, "kind": kind.kind, "verbs": kind.advertised_verbs()});
         if !kind.short_names.is_empty() {
             entry["shortNames"] = json!(kind.short_names);
         }
@@ -120,7 +122,7 @@ fn resource_list(kinds: &Kinds, group: &str, version: &str) -> Value {
         "groupVersion": api_version(group, version), "resources": resources})
 }
 
-fn aggregated_answer(kinds: &Kinds, wanted: impl Fn(&str) -> bool) -> Answer {
+fn aggregated_answer(kinds: &Kinds, wanted: impl Fn(&str) -> bool) -> ApiResponse {
     let mut items = Vec::new();
     for (group, versions) in kinds.groups().iter().filter(|(group, _)| wanted(group)) {
         let versions: Vec<Value> = versions
@@ -139,7 +141,7 @@ fn aggregated_answer(kinds: &Kinds, wanted: impl Fn(&str) -> bool) -> Answer {
     }
     let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {}, "items": items});
-    Answer::of(200, AGGREGATED, list.to_string())
+    ApiResponse::of(200, AGGREGATED, list.to_string())
 }
 
 fn aggregated_resource(kind: &Kind) -> Value {
@@ -149,7 +151,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
         "responseKind": response_kind(kind.group, kind.version, kind.kind),
         "scope": if kind.is_namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": kind.told_verbs(),
+        "verbs": kind.advertised_verbs(),
     });
     if !kind.short_names.is_empty() {
         entry["shortNames"] = json!(kind.short_names);

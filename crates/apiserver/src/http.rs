@@ -1,7 +1,7 @@
-//! The sockets: one port for HTTP/1.1 and HTTP/2, with TLS or without, on the loopback address.
+//! The HTTP server: one port for HTTP/1.1 and HTTP/2, with TLS or without.
 
-mod bounds;
-mod faulty;
+mod fault_injection;
+mod limits;
 mod tls;
 
 use std::convert::Infallible;
@@ -17,34 +17,35 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use loadmaster_stdx::caught::catch;
+use loadmaster_stdx::catch_panic::catch_panic;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::audit::{Lasting, Peer};
-use crate::auth::User;
-use crate::server::{Answer, ApiServer, BODY_BYTES_MAX, Body};
+use crate::audit::{LongRunning, PeerAddress};
+use crate::authentication::User;
+use crate::server::{ApiResponse, ApiServer, BODY_BYTES_MAX, Body};
 use crate::status::ApiError;
 
-pub use bounds::Bounds;
-use bounds::Gates;
-pub use faulty::FaultStream;
+pub use fault_injection::FaultInjector;
+pub use limits::HttpLimits;
+use limits::LimitSemaphores;
 pub use tls::{Identity, Pki, TlsError};
 
-/// Many small writes of many requests share a connection: as kube-apiserver's default is 100, ours is wider.
+/// The most concurrent streams of an HTTP/2 connection; kube-apiserver's default is 100.
 const N_STREAMS_MAX: u32 = 1_000;
 
-/// How long to wait before a connection is accepted again after that failed, and how often: a minute.
+/// How long to wait after a failed accept, and how often to retry: for a minute.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const N_FAILED_MAX: u32 = 600;
 
-/// A watcher hears of what falls due so late at most.
-const TEND_EVERY: Duration = Duration::from_secs(5);
+/// How often periodic work is done without requests.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Hyper's own.
+/// Hyper's minimum.
 const HTTP1_BUFFER_MIN: usize = 8_192;
 
-/// Serves connections until the listener fails. Without `pki` connections are plain and everybody is admin: for tests.
+/// Serves connections until the listener fails. Without `pki` connections are plain HTTP and every client is admin:
+/// for tests.
 ///
 /// # Errors
 ///
@@ -54,34 +55,34 @@ pub async fn serve(
     server: ApiServer,
     pki: Option<Arc<Pki>>,
 ) -> io::Result<()> {
-    serve_within(listener, server, pki, Bounds::default(), FaultStream::default()).await
+    serve_with_options(listener, server, pki, HttpLimits::default(), FaultInjector::default()).await
 }
 
-/// [`serve`] with bounds of one's own, and faults on purpose.
+/// [`serve`] with limits and fault injection.
 ///
 /// # Errors
 ///
 /// When connections can no longer be accepted.
-pub async fn serve_within(
+pub async fn serve_with_options(
     listener: TcpListener,
     server: ApiServer,
     pki: Option<Arc<Pki>>,
-    bounds: Bounds,
-    faults: FaultStream,
+    bounds: HttpLimits,
+    faults: FaultInjector,
 ) -> io::Result<()> {
     tokio::select! {
         ended = accept(listener, &server, pki, bounds, faults) => ended,
-        never = tend(&server) => match never {},
+        never = run_maintenance(&server) => match never {},
     }
 }
 
-/// What falls due though nobody asks.
-async fn tend(server: &ApiServer) -> Infallible {
-    let mut interval = tokio::time::interval(TEND_EVERY);
+/// Does periodic work.
+async fn run_maintenance(server: &ApiServer) -> Infallible {
+    let mut interval = tokio::time::interval(MAINTENANCE_INTERVAL);
     loop {
         interval.tick().await;
-        if let Err(panic) = catch(|| server.tend()) {
-            tracing::error!(%panic, "what was due was not done");
+        if let Err(panic) = catch_panic(|| server.run_maintenance()) {
+            tracing::error!(%panic, "periodic work of the API server panicked");
         }
     }
 }
@@ -90,12 +91,12 @@ async fn accept(
     listener: TcpListener,
     server: &ApiServer,
     pki: Option<Arc<Pki>>,
-    bounds: Bounds,
-    faults: FaultStream,
+    bounds: HttpLimits,
+    faults: FaultInjector,
 ) -> io::Result<()> {
     let faults = Arc::new(faults);
     let acceptor = pki.map(|pki| TlsAcceptor::from(pki.server_config()));
-    let gates = Gates::new(bounds);
+    let gates = LimitSemaphores::new(bounds);
     let mut n_failed = 0;
     loop {
         let permit = gates.connection().await;
@@ -120,35 +121,35 @@ async fn accept(
         };
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // A connection that breaks off is the client's matter.
+            // A broken connection is the client's problem.
             let _ = connection(stream, service, acceptor).await;
             drop(permit);
         });
     }
 }
 
-/// How long to wait when a connection could not be accepted for the `nth` time in a row; none when it is no use any more.
+/// How long to wait when accepting has failed for the `nth` time in a row; none to give up.
 fn after_failed_accept(error: &io::Error, nth: u32) -> Option<Duration> {
     match error.kind() {
-        // The client was gone before we came to it.
+        // The client disconnected before.
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => Some(Duration::ZERO),
-        // Such as too many open files: connections that end make room for others.
+        // Such as too many open files, until other connections end.
         _ => (nth <= N_FAILED_MAX).then_some(ACCEPT_AGAIN),
     }
 }
 
-/// What the requests of a connection have in common.
+/// The state shared by the requests of a connection.
 #[derive(Clone)]
 struct Service {
     server: ApiServer,
-    gates: Gates,
-    faults: Arc<FaultStream>,
+    gates: LimitSemaphores,
+    faults: Arc<FaultInjector>,
     peer: SocketAddr,
-    /// Whom the client's certificate names.
+    /// The user of the client certificate.
     user: Option<User>,
 }
 
-/// A future's error of any kind: connections only end because of it.
+/// Any error that ends a connection.
 type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 async fn connection(
@@ -159,16 +160,16 @@ async fn connection(
     stream.set_nodelay(true)?;
     let Some(acceptor) = acceptor else {
         service.user = Some(User::admin());
-        return talk(stream, service).await;
+        return serve_http(stream, service).await;
     };
     let patience = service.gates.bounds.header_time;
     let stream = tokio::time::timeout(patience, acceptor.accept(stream)).await??;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     service.user = certificate.and_then(|it| tls::user_of(it));
-    talk(stream, service).await
+    serve_http(stream, service).await
 }
 
-async fn talk(
+async fn serve_http(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     service: Service,
 ) -> Result<(), Broken> {
@@ -176,7 +177,7 @@ async fn talk(
     let service = Arc::new(service);
     let service = service_fn(move |request| {
         let service = Arc::clone(&service);
-        async move { faulty::respond_or_fail(&service, request).await }
+        async move { fault_injection::respond_with_faults(&service, request).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -197,7 +198,7 @@ async fn talk(
 async fn respond(service: &Service, request: Request<Incoming>) -> Response<Body> {
     let Service { server, gates, peer, user, .. } = service;
     let (mut parts, body) = request.into_parts();
-    let peer = Peer(peer.ip());
+    let peer = PeerAddress(peer.ip());
     let path = parts.uri.path();
     let user = match server.authenticate(user.as_ref(), path, &parts.headers) {
         Ok(user) => user,
@@ -207,29 +208,31 @@ async fn respond(service: &Service, request: Request<Incoming>) -> Response<Body
     };
     let Some(permit) = gates.request() else { return busy() };
     let whole = Limited::new(body, BODY_BYTES_MAX).collect();
-    let refuse = |error: &ApiError| Answer::error(error).into_response();
+    let refuse = |error: &ApiError| ApiResponse::error(error).into_response();
     let body: Bytes = match tokio::time::timeout(gates.bounds.body_time, whole).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => return refuse(&ApiError::too_large(BODY_BYTES_MAX)),
-        Err(_) => return refuse(&ApiError::bad_request("the body did not come in time")),
+        Err(_) => {
+            return refuse(&ApiError::bad_request("the request body was not received in time"));
+        }
     };
-    // A token has done its work: nothing behind this needs it.
+    // The token is not needed any more.
     parts.headers.remove(header::AUTHORIZATION);
     parts.extensions.insert(peer);
     let mut response = server.respond(&user, &Request::from_parts(parts, body)).await;
-    if response.extensions().get::<Lasting>().is_some() {
+    if response.extensions().get::<LongRunning>().is_some() {
         let Some(watch) = gates.watch() else { return busy() };
         response.body_mut().when_done(move || drop(watch));
     } else {
-        // Until all of it is sent: that a client reads slowly does not make room for more.
+        // Held until all of it is sent, so that slow readers count against the limit.
         response.body_mut().when_done(move || drop(permit));
     }
     response
 }
 
-/// 429 in upstream's words.
+/// A 429 with upstream's message.
 fn busy() -> Response<Body> {
-    let answer = Answer::text(429, "Too many requests, please try again later.\n");
+    let answer = ApiResponse::text(429, "Too many requests, please try again later.\n");
     let mut response = answer.into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
@@ -240,10 +243,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_outlives_what_passes() {
+    fn temporary_accept_errors_are_retried() {
         let too_many_files = io::Error::from_raw_os_error(24);
-        let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
-        assert_eq!(after_failed_accept(&gone, 10_000), Some(Duration::ZERO));
+        let disconnected = io::Error::from(io::ErrorKind::ConnectionAborted);
+        assert_eq!(after_failed_accept(&disconnected, 10_000), Some(Duration::ZERO));
         assert_eq!(after_failed_accept(&too_many_files, 1), Some(ACCEPT_AGAIN));
         assert_eq!(after_failed_accept(&too_many_files, N_FAILED_MAX + 1), None);
     }

@@ -1,18 +1,19 @@
-//! Durability: a shell around the store that gets its changes in order, and says which revision cannot be lost any more.
+//! The write-ahead log of the store: it writes the store's changes to a data directory, in order, and reports which
+//! revision is durable.
 //!
-//! A folder holds one snapshot (all objects at a revision) and the log of the changes after it. One thread takes whatever
-//! changes have come up, writes them as one frame, and waits for the disk once for all of them; requests are answered and
-//! watchers told when that is done. When the log has outgrown the snapshot, the thread begins a new log, a second one
-//! writes a new snapshot, and the old files go. After a restart the log is the history of watches, too.
+//! A data directory holds one snapshot (all objects at a revision) and the log of the changes after it. One thread
+//! takes all pending changes, writes them as one frame, and syncs once for all of them; then requests are answered
+//! and watchers notified. When the log has outgrown the snapshot, the thread begins a new log, a second one writes a
+//! new snapshot, and the old files are deleted. After a restart the log is also the history for watches.
 //!
 //! | part | what it is |
 //! | --- | --- |
 //! | `frame` | bytes with checksums: what is whole, torn, or damaged; pure |
 //! | `record` | changes as bytes and back; pure |
-//! | `folder` | the files, their lock, and reading them at the start |
+//! | `data_dir` | the files, their lock, and reading them at start |
 //! | `writer` | the thread |
 
-mod folder;
+mod data_dir;
 mod frame;
 mod record;
 mod writer;
@@ -26,7 +27,7 @@ use std::sync::{Arc, mpsc};
 use tokio::sync::{oneshot, watch};
 
 use crate::store::{Change, Limits, Object, Store, TableId};
-use folder::Folder;
+use data_dir::DataDir;
 use writer::{Wake, Writer};
 
 /// Why the data cannot be read or written.
@@ -52,99 +53,106 @@ pub struct Compaction {
 
 impl Default for Compaction {
     fn default() -> Self {
-        // Reading that much again takes a fraction of a second.
+        // Reading so much at a restart takes a fraction of a second.
         Compaction { log_bytes_min: 64 << 20 }
     }
 }
 
-/// Where changes come from.
-pub trait Source: Send + 'static {
-    /// The changes since the last call, and with `whole` all objects after them; none when the store is gone.
-    fn take(&mut self, whole: bool) -> Option<Taken>;
+/// The source of changes: the store behind its lock.
+pub trait ChangeSource: Send + 'static {
+    /// The changes since the last call, and with `whole` all objects after them; none when the store has been
+    /// dropped.
+    fn take(&mut self, whole: bool) -> Option<PendingChanges>;
 
     /// The change of a table is durable: watchers may see it.
     fn publish(&self, table: TableId, revision: u64);
 }
 
-/// What [`Source::take`] gives.
+/// What [`ChangeSource::take`] gives.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct PendingChanges {
     /// Names of all tables, by number.
     pub names: Arc<[Box<str>]>,
     pub changes: Vec<(TableId, Change)>,
     /// Objects as of the last change.
-    pub whole: Option<Whole>,
+    pub whole: Option<AllObjects>,
 }
 
 /// A revision and all objects at it.
-pub type Whole = (u64, Vec<(TableId, Arc<Object>)>);
+pub type AllObjects = (u64, Vec<(TableId, Arc<Object>)>);
 
-/// What was found in a folder, which stays locked.
-pub struct Opened {
-    /// As it was, history since the last snapshot included.
+/// An opened data directory, which stays locked, and the store read from it.
+pub struct OpenJournal {
+    /// With the history since the last snapshot.
     pub store: Store,
-    /// Nothing was there.
+    /// The directory was empty.
     pub is_new: bool,
-    /// The facts kept beside objects were made by another version of this program.
+    /// Labels and selectable fields were computed by another version of this program.
     pub is_outdated: bool,
-    folder: Folder,
+    folder: DataDir,
     fingerprint: u32,
 }
 
-impl Opened {
-    /// Reads a folder, or makes it. `fingerprint` stands for how labels and fields are taken from objects.
+impl OpenJournal {
+    /// Reads a data directory, or creates it. `fingerprint` identifies the rules for labels and selectable fields.
     ///
     /// # Errors
     ///
-    /// When it cannot be read or written, another server uses it, or a file is damaged. A write that was cut off and
-    /// that nobody was told of is no damage.
-    pub fn open(path: &Path, limits: Limits, fingerprint: u32) -> Result<Opened, DataError> {
-        let mut folder = Folder::lock(path)?;
+    /// When it cannot be read or written, another server uses it, or a file is damaged. An incomplete last write,
+    /// which no client saw, is no damage.
+    pub fn open(path: &Path, limits: Limits, fingerprint: u32) -> Result<OpenJournal, DataError> {
+        let mut folder = DataDir::lock(path)?;
         let read = folder.read(limits, fingerprint)?;
         let (is_new, is_outdated) = (read.is_new, read.is_outdated);
-        Ok(Opened { store: read.store, is_new, is_outdated, folder, fingerprint })
+        Ok(OpenJournal { store: read.store, is_new, is_outdated, folder, fingerprint })
     }
 
-    /// A journal that goes on from here, and the store it belongs to. The store's changes from now on are to be had from
-    /// the source that [`Pending::start`] is given.
-    pub fn into_parts(mut self) -> (Store, Pending) {
+    /// The store, and its journal before it runs. [`UnstartedJournal::start`] takes the source of the store's changes.
+    pub fn into_parts(mut self) -> (Store, UnstartedJournal) {
         self.store.open_outbox();
         let (wake, inbox) = mpsc::channel();
         let (durable, seen) = watch::channel(self.store.revision());
-        let handle = Handle { wake: wake.clone(), durable: seen };
+        let handle = JournalHandle { wake: wake.clone(), durable: seen };
         let parts = (self.folder, self.fingerprint);
         (
             self.store,
-            Pending { handle, wake, inbox, durable, folder: parts.0, fingerprint: parts.1 },
+            UnstartedJournal {
+                handle,
+                wake,
+                inbox,
+                durable,
+                folder: parts.0,
+                fingerprint: parts.1,
+            },
         )
     }
 }
 
 /// A journal before its thread runs.
-pub struct Pending {
-    handle: Handle,
+pub struct UnstartedJournal {
+    handle: JournalHandle,
     wake: mpsc::Sender<Wake>,
     inbox: mpsc::Receiver<Wake>,
     durable: watch::Sender<u64>,
-    folder: Folder,
+    folder: DataDir,
     fingerprint: u32,
 }
 
-impl Pending {
-    /// What the server waits with.
-    pub fn handle(&self) -> Handle {
+impl UnstartedJournal {
+    /// A handle for the server.
+    pub fn handle(&self) -> JournalHandle {
         self.handle.clone()
     }
 
     /// Starts the thread.
-    pub fn start(self, source: impl Source, compaction: Compaction) -> Journal {
+    pub fn start(self, source: impl ChangeSource, compaction: Compaction) -> Journal {
         let (failed, failure) = oneshot::channel();
         let writer = Writer::new(source, self.folder, self.fingerprint, compaction);
         let (inbox, durable, wake) = (self.inbox, self.durable, self.wake.clone());
         #[expect(clippy::disallowed_methods, reason = "a shell: it waits for the disk")]
         let thread = std::thread::spawn(move || {
             if let Err(error) = writer.run(&inbox, &wake, &durable) {
-                // Nobody may listen; then the waiters find out by themselves.
+                // The receiver may have been dropped; then the waiters see that the journal is closed.
                 let _ = failed.send(error);
             }
         });
@@ -152,26 +160,26 @@ impl Pending {
     }
 }
 
-/// How requests wait for the disk. Clones are the same.
+/// With which requests wait until a revision is durable. Clones share their state.
 #[derive(Clone)]
-pub struct Handle {
+pub struct JournalHandle {
     wake: mpsc::Sender<Wake>,
     durable: watch::Receiver<u64>,
 }
 
 /// The journal has ended: nothing more becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended;
+pub struct JournalClosed;
 
-impl Handle {
-    /// There are changes to be written.
+impl JournalHandle {
+    /// Wakes the thread to write pending changes.
     pub fn wake(&self) {
-        // When the thread is gone, whoever waits is told.
+        // If the thread has ended, [`JournalHandle::wait`] returns an error.
         let _ = self.wake.send(Wake::Changes);
     }
 
-    /// All changes up to this revision are on disk.
-    pub fn durable(&self) -> u64 {
+    /// The newest durable revision.
+    pub fn durable_revision(&self) -> u64 {
         *self.durable.borrow()
     }
 
@@ -179,14 +187,14 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// When it will not be.
-    pub async fn wait(&self, revision: u64) -> Result<(), Ended> {
+    /// When the journal has ended before.
+    pub async fn wait(&self, revision: u64) -> Result<(), JournalClosed> {
         let mut durable = self.durable.clone();
-        durable.wait_for(|it| *it >= revision).await.map(drop).map_err(|_| Ended)
+        durable.wait_for(|it| *it >= revision).await.map(drop).map_err(|_| JournalClosed)
     }
 }
 
-/// A journal that runs.
+/// A running journal.
 pub struct Journal {
     thread: std::thread::JoinHandle<()>,
     wake: mpsc::Sender<Wake>,
@@ -194,21 +202,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Returns when the disk cannot be written any more, and why. The server must end then: what it has in memory is
-    /// ahead of what it will find after a restart.
+    /// Returns the error when the disk can no longer be written. The server must end then: its memory is ahead of
+    /// what it will find after a restart.
     pub async fn failed(&mut self) -> DataError {
         match (&mut self.failure).await {
             Ok(error) => error,
-            // It was closed in good order.
+            // It was closed without an error.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Writes what there is, and gives the folder back.
+    /// Writes pending changes, and releases the directory.
     ///
     /// # Errors
     ///
-    /// When not all was written, and [`Journal::failed`] has not told it.
+    /// When not all was written, and [`Journal::failed`] has not returned that error.
     pub fn close(mut self) -> Result<(), DataError> {
         let _ = self.wake.send(Wake::Close);
         if let Err(panic) = self.thread.join() {

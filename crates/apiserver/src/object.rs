@@ -1,4 +1,4 @@
-//! Objects as JSON values: their metadata, and what the store keeps beside their bytes.
+//! Helpers for objects as JSON values: metadata, keys, and the selectable fields that the store indexes.
 
 use loadmaster_api::Labels;
 use serde_json::{Map, Value};
@@ -46,11 +46,11 @@ pub fn depth(value: &Value) -> usize {
     1 + below.unwrap_or(0)
 }
 
-/// Refuses what could be stored and not be read again.
+/// Rejects what could be stored and not be parsed again.
 ///
 /// # Errors
 ///
-/// 400 for an object that is nested too deeply, its books included.
+/// 400 for an object that is nested too deeply, its managed fields included.
 pub fn check_depth(object: &Value) -> Result<(), ApiError> {
     if depth(object) <= DEPTH_MAX {
         return Ok(());
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allowed_can_be_read_again() {
+    fn the_deepest_allowed_object_can_be_parsed() {
         for (levels, want) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
             let value = (1..levels).fold(Value::Array(Vec::new()), |inner, _| vec![inner].into());
             assert_eq!(depth(&value), levels);

@@ -1,34 +1,36 @@
-//! OpenAPI v3, made from the table of types: schemas with names, types, merge keys, required fields, descriptions and allowed
-//! values, and the paths as far as kubectl reads them (which operations know `fieldValidation` and `dryRun`).
+//! OpenAPI v3, made from the table of types: schemas with names, types, merge keys, required fields, defaults and enum values, with our
+//! own descriptions of some; and the paths as far as kubectl reads them (which operations know `fieldValidation` and `dryRun`).
 
-mod cached;
+mod descriptions;
+mod document_cache;
+mod protobuf;
 mod v2;
-mod wire;
-mod words;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::custom::openapi as custom_openapi;
-use crate::schema::{Field, Kind, Kinds, Patch, Schema, Shape, Topology, TypeId, schema};
-use crate::server::Answer;
+use crate::custom_resource::openapi as custom_openapi;
+use crate::schema::{
+    ApplyStrategy, Field, Kind, Kinds, PatchStrategy, Schema, Shape, TypeId, schema,
+};
+use crate::server::ApiResponse;
 use crate::status::ApiError;
 
-/// The answer to a path below `/openapi`; none for other paths.
+/// The response to a path below `/openapi`; none for other paths.
 ///
 /// # Errors
 ///
-/// When version 2 is asked for in a form that it does not have.
+/// When version 2 is requested in an unsupported media type.
 pub fn answer(
     kinds: &Kinds,
     request: &Request<Bytes>,
     now: Timestamp,
-) -> Result<Option<Answer>, ApiError> {
+) -> Result<Option<ApiResponse>, ApiError> {
     let path = request.uri().path();
     match path {
-        "/openapi/v3" => return Ok(Some(Answer::json(&index(kinds)))),
+        "/openapi/v3" => return Ok(Some(ApiResponse::json(&index(kinds)))),
         "/openapi/v2" => return version_2(kinds, request.headers()).map(Some),
         _ => {}
     }
@@ -41,7 +43,7 @@ pub fn answer(
         },
     };
     let own = kinds_of(kinds, group, version);
-    Ok((!own.is_empty()).then(|| cached::answer(&own, request, now)))
+    Ok((!own.is_empty()).then(|| document_cache::answer(&own, request, now)))
 }
 
 fn kinds_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
@@ -49,17 +51,16 @@ fn kinds_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
 }
 
 /// All of it at once, in the first form of `Accept` that there is.
-fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<Answer, ApiError> {
+fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<ApiResponse, ApiError> {
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("*/*");
     let is_json = |clause: &str| match clause.split(';').next().unwrap_or_default().trim() {
         "application/json" | "application/*" | "*/*" => Some(true),
-        wire::ASKED | wire::MEDIA_TYPE => Some(false),
+        protobuf::REQUEST_MEDIA_TYPE | protobuf::MEDIA_TYPE => Some(false),
         _ => None,
     };
-    let is_json = accept
-        .split(',')
-        .find_map(is_json)
-        .ok_or_else(|| ApiError::not_acceptable(&format!("application/json, {}", wire::ASKED)))?;
+    let is_json = accept.split(',').find_map(is_json).ok_or_else(|| {
+        ApiError::not_acceptable(&format!("application/json, {}", protobuf::REQUEST_MEDIA_TYPE))
+    })?;
     let mut parts = Vec::new();
     for (group, versions) in kinds.groups() {
         for version in versions {
@@ -68,9 +69,9 @@ fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<Answer, ApiError> {
     }
     let document = v2::document(&parts);
     Ok(if is_json {
-        Answer::json(&document)
+        ApiResponse::json(&document)
     } else {
-        Answer::of(200, wire::MEDIA_TYPE, wire::document(&document))
+        ApiResponse::of(200, protobuf::MEDIA_TYPE, protobuf::document(&document))
     })
 }
 
@@ -82,7 +83,7 @@ fn index(kinds: &Kinds) -> Value {
                 "" => format!("api/{version}"),
                 _ => format!("apis/{group}/{version}"),
             };
-            let hash = cached::hash(&kinds_of(kinds, group, version));
+            let hash = document_cache::hash(&kinds_of(kinds, group, version));
             let url = format!("/openapi/v3/{path}?hash={hash}");
             paths.insert(path, json!({"serverRelativeURL": url}));
         }
@@ -194,17 +195,13 @@ impl Schemas<'_> {
         let own = self.kinds.iter().find(|kind| kind.type_id == id);
         let is_list = kind.ends_with("List") && self.schema.field(id, "items").is_some();
         if it.is_kind {
-            for name in ["apiVersion", "kind"] {
-                properties.insert(name.to_owned(), json!({"type": "string"}));
-            }
+            properties.extend(type_meta());
         }
         self.add_fields(id, &mut properties, &mut required);
-        for (field, property) in &mut properties {
-            words::add_to(property, &name, Some(field));
-            *property = beside_reference(property.take());
-        }
         let mut entry = json!({"type": "object", "properties": properties});
-        words::add_to(&mut entry, &name, None);
+        if let Some(text) = descriptions::of_type(it.name) {
+            entry["description"] = text.into();
+        }
         if !required.is_empty() {
             entry["required"] = json!(required);
         }
@@ -225,7 +222,8 @@ impl Schemas<'_> {
         required: &mut Vec<&'static str>,
     ) {
         let schema = self.schema;
-        for field in &schema.get(id).fields {
+        let it = schema.get(id);
+        for field in &it.fields {
             if let (Shape::Object(inner), true) = (&field.shape, field.is_inline) {
                 self.add_fields(*inner, properties, required);
                 continue;
@@ -233,37 +231,47 @@ impl Schemas<'_> {
             if field.is_required {
                 required.push(field.name);
             }
-            properties.insert(field.name.to_owned(), self.property(field));
+            let mut property = self.property(field);
+            if let Some(text) = descriptions::of_field(it.name, field.name) {
+                property["description"] = text.into();
+            }
+            properties.insert(field.name.to_owned(), beside_reference(property));
         }
     }
 
     fn property(&mut self, field: &Field) -> Value {
         let mut property = self.shape(&field.shape);
+        if let Some(default) = field.default_value() {
+            property["default"] = default;
+        }
+        if !field.enum_values.is_empty() {
+            property["enum"] = json!(field.enum_values);
+        }
         match field.topology {
-            Topology::Keys(keys) => {
+            ApplyStrategy::Keys(keys) => {
                 let keys: Vec<&str> = keys.split(',').collect();
                 property["x-kubernetes-list-type"] = "map".into();
                 property["x-kubernetes-list-map-keys"] = json!(keys);
             }
-            Topology::Set => property["x-kubernetes-list-type"] = "set".into(),
-            Topology::Atomic if matches!(field.shape, Shape::List(_)) => {
+            ApplyStrategy::Set => property["x-kubernetes-list-type"] = "set".into(),
+            ApplyStrategy::Atomic if matches!(field.shape, Shape::List(_)) => {
                 property["x-kubernetes-list-type"] = "atomic".into();
             }
-            Topology::Atomic => property["x-kubernetes-map-type"] = "atomic".into(),
-            Topology::Default => {}
+            ApplyStrategy::Atomic => property["x-kubernetes-map-type"] = "atomic".into(),
+            ApplyStrategy::Default => {}
         }
         let retain = if field.retains_keys { ",retainKeys" } else { "" };
         match field.patch {
-            Patch::MergeBy(key) => {
+            PatchStrategy::MergeBy(key) => {
                 property["x-kubernetes-patch-merge-key"] = key.into();
                 property["x-kubernetes-patch-strategy"] = format!("merge{retain}").into();
             }
-            Patch::Merge => property["x-kubernetes-patch-strategy"] = "merge".into(),
-            Patch::Replace => property["x-kubernetes-patch-strategy"] = "replace".into(),
-            Patch::Default if field.retains_keys => {
+            PatchStrategy::Merge => property["x-kubernetes-patch-strategy"] = "merge".into(),
+            PatchStrategy::Replace => property["x-kubernetes-patch-strategy"] = "replace".into(),
+            PatchStrategy::Default if field.retains_keys => {
                 property["x-kubernetes-patch-strategy"] = "retainKeys".into();
             }
-            Patch::Default => {}
+            PatchStrategy::Default => {}
         }
         property
     }
@@ -318,18 +326,23 @@ impl Schemas<'_> {
         beside_reference(entry)
     }
 
-    fn named(&mut self, name: &str, mut entry: Value) -> Value {
+    fn named(&mut self, name: &str, entry: Value) -> Value {
         let full = if name.contains('/') { openapi_name(name) } else { name.to_owned() };
         let reference = format!("#/components/schemas/{full}");
-        if !self.out.contains_key(&full) {
-            words::add_to(&mut entry, &full, None);
-            self.out.insert(full, entry);
-        }
+        self.out.entry(full).or_insert(entry);
         json!({"$ref": reference})
     }
 }
 
-/// A reference stands alone: what else is said makes it one part of a whole.
+/// The fields that every kind has, and which the table of types leaves out.
+pub fn type_meta() -> [(String, Value); 2] {
+    let field = |name: &str, description: &str| {
+        (name.to_owned(), json!({"type": "string", "description": description}))
+    };
+    [field("apiVersion", descriptions::API_VERSION), field("kind", descriptions::KIND)]
+}
+
+/// A `$ref` must be the only member of its schema: with others beside it, it moves into an `allOf`.
 fn beside_reference(mut schema: Value) -> Value {
     let members = crate::object::members_mut(&mut schema);
     if members.len() > 1
@@ -346,15 +359,12 @@ mod tests {
     use crate::store::{Limits, Store};
 
     #[test]
-    fn schemas_are_as_upstream_has_them() {
+    fn schemas_are_those_of_kube_apiserver_but_for_descriptions() {
         let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
-        let mut document = document(&kinds_of(&kinds, "", "v1"));
-        let schemas = &mut document["components"]["schemas"];
-        let mut check = |path: &str, want: Value| {
-            let schema = schemas.pointer_mut(path).expect("a schema");
-            let text = schema.as_object_mut().and_then(|it| it.remove("description"));
-            assert!(text.is_some_and(|it| !it.is_null()), "{path} has no description");
-            assert_eq!(*schema, want, "{path}");
+        let document = document(&kinds_of(&kinds, "", "v1"));
+        let schemas = &document["components"]["schemas"];
+        let check = |path: &str, want: Value| {
+            assert_eq!(schemas.pointer(path), Some(&want), "{path}");
         };
         let port = "/io.k8s.api.core.v1.ContainerPort/properties";
         check(
@@ -365,7 +375,8 @@ mod tests {
         let reference = |name: &str| json!({"$ref": format!("#/components/schemas/io.k8s.{name}")});
         check(
             "/io.k8s.api.core.v1.Container/properties/resources",
-            json!({"allOf": [reference("api.core.v1.ResourceRequirements")], "default": {}}),
+            json!({"allOf": [reference("api.core.v1.ResourceRequirements")], "default": {},
+                "description": "What the container requests and its limits."}),
         );
         check(
             "/io.k8s.api.core.v1.Container/properties/command",
@@ -375,13 +386,14 @@ mod tests {
         let quantity = reference("apimachinery.pkg.api.resource.Quantity");
         check(
             "/io.k8s.api.core.v1.ResourceRequirements/properties/limits",
-            json!({"type": "object", "additionalProperties": quantity}),
+            json!({"type": "object", "additionalProperties": quantity,
+                "description": "The most that may be used. A resource with a limit and no request requests its limit."}),
         );
         check(
             "/io.k8s.apimachinery.pkg.api.resource.Quantity",
             json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
         );
-        // What is embedded is described where it is.
+        // The fields of an embedded type are those of the type around it.
         let ephemeral = &schemas["io.k8s.api.core.v1.EphemeralContainer"];
         assert_eq!(ephemeral["required"], json!(["name"]));
         let env = &ephemeral["properties"]["env"];

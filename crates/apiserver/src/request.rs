@@ -1,14 +1,14 @@
-//! What a request asks for: its path, its parameters, and the form of the answer.
+//! Parsing of requests: path, query parameters, and the representation of the response.
 
 use http::{HeaderMap, Method, header};
 use loadmaster_stdx::Map;
 
-use crate::proto;
+use crate::protobuf;
 use crate::status::{ApiError, Cause};
 
 /// A path below `/api` or `/apis` that names a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestPath {
     pub group: String,
     pub version: String,
     pub resource: String,
@@ -20,11 +20,11 @@ pub struct Target {
     pub subresource: String,
 }
 
-impl Target {
-    /// The resource a path names; none for discovery and all else.
-    pub fn parse(path: &str) -> Option<Target> {
+impl RequestPath {
+    /// Parses a resource path; none for discovery and other paths.
+    pub fn parse(path: &str) -> Option<RequestPath> {
         let mut parts = path.split('/').skip(1).map(decoded);
-        let mut target = Target::default();
+        let mut target = RequestPath::default();
         match &*parts.next()? {
             "api" => {}
             "apis" => target.group = parts.next()?,
@@ -60,7 +60,7 @@ fn decoded(part: &str) -> String {
     pair.map_or_else(String::new, |(_, value)| value.into_owned())
 }
 
-/// The parameters behind the question mark; of repeated ones all values.
+/// The query parameters; of repeated ones all values.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Map<String, Vec<String>>);
 
@@ -85,7 +85,7 @@ impl Query {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// A switch: present and not `false` or `0`, as upstream reads it.
+    /// A boolean parameter: present and not `false` or `0`, as upstream reads it.
     pub fn is_on(&self, name: &str) -> bool {
         match self.0.get(name).and_then(|values| values.first()) {
             None => false,
@@ -105,7 +105,7 @@ impl Query {
         })
     }
 
-    /// Refuses values of `dryRun` and `fieldValidation` that there are not.
+    /// Rejects invalid values of `dryRun` and `fieldValidation`.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Query {
         }
     }
 
-    /// Whether nothing is to be written.
+    /// Whether the request is a dry run.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Query {
     }
 }
 
-/// What becomes of fields that a type does not have.
+/// How unknown and duplicate fields are treated (`fieldValidation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -172,16 +172,16 @@ impl FieldValidation {
     }
 }
 
-/// How an answer is written.
+/// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Json,
     Protobuf,
 }
 
-/// What an answer shows of objects.
+/// What a response shows of objects: whole objects, a table, or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum ResponseView {
     Whole,
     /// `as=Table`
     Table,
@@ -189,47 +189,49 @@ pub enum View {
     Metadata,
 }
 
-/// The form of an answer.
+/// Encoding and view of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct ResponseFormat {
     pub encoding: Encoding,
-    pub view: View,
+    pub view: ResponseView,
 }
 
 /// What upstream lists when nothing fits.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-impl Form {
-    /// The first form in `Accept` that can be given; whole objects without a type have no protobuf form.
+impl ResponseFormat {
+    /// The first supported representation in `Accept`; custom objects have no protobuf form.
     ///
     /// # Errors
     ///
     /// When none can.
-    pub fn negotiate(headers: &HeaderMap, is_typed: bool) -> Result<Form, ApiError> {
+    pub fn negotiate(headers: &HeaderMap, is_typed: bool) -> Result<ResponseFormat, ApiError> {
         let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("");
         if accept.is_empty() {
-            return Ok(Form { encoding: Encoding::Json, view: View::Whole });
+            return Ok(ResponseFormat { encoding: Encoding::Json, view: ResponseView::Whole });
         }
         accept
             .split(',')
-            .filter_map(Form::of_clause)
-            .find(|it| is_typed || it.encoding == Encoding::Json || it.view == View::Metadata)
+            .filter_map(ResponseFormat::of_clause)
+            .find(|it| {
+                is_typed || it.encoding == Encoding::Json || it.view == ResponseView::Metadata
+            })
             .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
     }
 
-    fn of_clause(clause: &str) -> Option<Form> {
+    fn of_clause(clause: &str) -> Option<ResponseFormat> {
         let mut parts = clause.split(';').map(str::trim);
         let encoding = match parts.next()? {
             "application/json" | "application/*" | "*/*" => Encoding::Json,
-            proto::MEDIA_TYPE => Encoding::Protobuf,
+            protobuf::MEDIA_TYPE => Encoding::Protobuf,
             _ => return None,
         };
-        let mut view = View::Whole;
+        let mut view = ResponseView::Whole;
         for part in parts {
             match part.split_once('=')? {
-                ("as", "Table") => view = View::Table,
+                ("as", "Table") => view = ResponseView::Table,
                 ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => {
-                    view = View::Metadata;
+                    view = ResponseView::Metadata;
                 }
                 ("g", group) if group != "meta.k8s.io" => return None,
                 ("v", version) if version != "v1" => return None,
@@ -238,7 +240,8 @@ impl Form {
             }
         }
         // Tables have no protobuf form of their own.
-        (view != View::Table || encoding == Encoding::Json).then_some(Form { encoding, view })
+        (view != ResponseView::Table || encoding == Encoding::Json)
+            .then_some(ResponseFormat { encoding, view })
     }
 }
 
@@ -249,7 +252,7 @@ pub fn content_type(headers: &HeaderMap) -> &str {
 }
 
 /// The verb of a request on resources, as authorization and audit name it.
-pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
+pub fn verb(method: &Method, target: &RequestPath, query: &Query) -> Option<&'static str> {
     Some(match *method {
         Method::GET | Method::HEAD if query.is_on("watch") && target.subresource.is_empty() => {
             "watch"
@@ -271,7 +274,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, want: &str) {
-        let got = Target::parse(path).map_or_else(String::new, |it| {
+        let got = RequestPath::parse(path).map_or_else(String::new, |it| {
             [it.group, it.version, it.resource, it.namespace, it.name, it.subresource].join("|")
         });
         assert_eq!(got, want, "{path}");
@@ -297,19 +300,19 @@ mod tests {
     fn forms() {
         let form = |accept: &'static str| {
             let headers = [(header::ACCEPT, accept.parse().expect("a header"))];
-            Form::negotiate(&headers.into_iter().collect(), true)
+            ResponseFormat::negotiate(&headers.into_iter().collect(), true)
                 .ok()
                 .map(|it| (it.encoding, it.view))
         };
         assert_eq!(
             form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
-            Some((Encoding::Json, View::Table))
+            Some((Encoding::Json, ResponseView::Table))
         );
         assert_eq!(
             form("application/vnd.kubernetes.protobuf,application/json"),
-            Some((Encoding::Protobuf, View::Whole))
+            Some((Encoding::Protobuf, ResponseView::Whole))
         );
-        assert_eq!(form("application/cbor, */*"), Some((Encoding::Json, View::Whole)));
+        assert_eq!(form("application/cbor, */*"), Some((Encoding::Json, ResponseView::Whole)));
         assert_eq!(form("text/html"), None);
     }
 }

@@ -1,20 +1,21 @@
-//! What Kubernetes' types look like: a table of every type behind the resources served, read from `types.txt`, and the
-//! resources themselves, from `kinds.txt`. Both are facts of upstream written by `conformance/cmd/schema`.
+//! The API types of Kubernetes: a table of every type behind the served resources, from `types.txt`, and the
+//! resources, from `kinds.txt`. Both are written by `conformance/cmd/schema` from upstream.
 //!
-//! One table drives decoding ([`read`]), protobuf, strategic merge patch, OpenAPI and discovery, so that they cannot
+//! One table drives decoding ([`decode`]), protobuf, strategic merge patch, OpenAPI and discovery, so that they cannot
 //! disagree.
 
-mod duplicates;
+mod decode;
+mod duplicate_fields;
 mod kinds;
-mod read;
 
 use std::sync::LazyLock;
 
 use loadmaster_stdx::Map;
+use serde_json::Value;
 
-pub use duplicates::duplicates;
-pub use kinds::{Kind, Kinds, Subresource, api_version, interned};
-pub use read::{Problem, Reading, describe, empty, read};
+pub use decode::{DecodeError, Decoded, decode, json_type_name, zero_value};
+pub use duplicate_fields::duplicate_fields;
+pub use kinds::{Kind, Kinds, Subresource, api_version, intern};
 
 /// A type in the [`Schema`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,11 +68,13 @@ pub struct Field {
     /// The fields of the inlined struct stand in this one's JSON.
     pub is_inline: bool,
     /// How server-side apply merges it.
-    pub topology: Topology,
-    /// The JSON of what a list's key is for an entry that does not name it.
-    pub key_default: Option<&'static str>,
+    pub topology: ApplyStrategy,
+    /// The JSON of its default in OpenAPI. Where it is a key of a list, an entry without it has this one.
+    pub default: Option<&'static str>,
+    /// The values that it may have, where upstream lists them.
+    pub enum_values: Vec<&'static str>,
     /// How a strategic merge patch changes it.
-    pub patch: Patch,
+    pub patch: PatchStrategy,
     /// A strategic merge patch may name the keys that stay (`$retainKeys`).
     pub retains_keys: bool,
 }
@@ -106,25 +109,32 @@ pub enum Shape {
 
 /// How server-side apply sees a list or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Topology {
+pub enum ApplyStrategy {
     /// Lists are atomic, maps and structs granular.
     Default,
     Atomic,
     Set,
-    /// A list whose entries are told apart by these fields, separated by commas.
+    /// A list whose entries are distinguished by these fields, separated by commas.
     Keys(&'static str),
 }
 
 /// How a strategic merge patch treats a list or struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patch {
+pub enum PatchStrategy {
     /// Lists are replaced, structs merged.
     Default,
     Replace,
     /// A list of plain values that grows.
     Merge,
-    /// A list whose entries are told apart by this field.
+    /// A list whose entries are distinguished by this field.
     MergeBy(&'static str),
+}
+
+impl Field {
+    /// Its default in OpenAPI.
+    pub fn default_value(&self) -> Option<Value> {
+        self.default.and_then(|json| serde_json::from_str(json).ok())
+    }
 }
 
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::parse(include_str!("schema/types.txt")));
@@ -210,9 +220,10 @@ fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Optio
         omits_zero: false,
         is_required: false,
         is_inline: false,
-        topology: Topology::Default,
-        key_default: None,
-        patch: Patch::Default,
+        topology: ApplyStrategy::Default,
+        default: None,
+        enum_values: Vec::new(),
+        patch: PatchStrategy::Default,
         retains_keys: false,
     };
     for flag in words {
@@ -222,13 +233,14 @@ fn parse_field(line: &'static str, by_name: &Map<&'static str, TypeId>) -> Optio
             ("omitzero", _) => field.omits_zero = true,
             ("req", _) => field.is_required = true,
             ("inline", _) => field.is_inline = true,
-            ("atomic", _) => field.topology = Topology::Atomic,
-            ("set", _) => field.topology = Topology::Set,
-            ("map", keys) => field.topology = Topology::Keys(keys),
-            ("default", json) => field.key_default = Some(json),
-            ("replace", _) => field.patch = Patch::Replace,
-            ("merge", "") => field.patch = Patch::Merge,
-            ("merge", key) => field.patch = Patch::MergeBy(key),
+            ("atomic", _) => field.topology = ApplyStrategy::Atomic,
+            ("set", _) => field.topology = ApplyStrategy::Set,
+            ("map", keys) => field.topology = ApplyStrategy::Keys(keys),
+            ("default", json) => field.default = Some(json),
+            ("enum", values) => field.enum_values = values.split(',').collect(),
+            ("replace", _) => field.patch = PatchStrategy::Replace,
+            ("merge", "") => field.patch = PatchStrategy::Merge,
+            ("merge", key) => field.patch = PatchStrategy::MergeBy(key),
             ("retain", _) => field.retains_keys = true,
             _ => return None,
         }
@@ -273,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_table_is_understood() {
+    fn every_line_of_the_table_is_parsed() {
         let text = include_str!("schema/types.txt");
         let n_fields = text.lines().filter(|line| line.starts_with(' ')).count();
         let n_types = text.lines().filter(|line| !line.starts_with([' ', '#'])).count();
@@ -288,6 +300,28 @@ mod tests {
         assert_eq!((field.number, field.is_pointer), (2, true));
         let spec = schema().find("core/v1.PodSpec").expect("a type");
         let field = schema().field(spec, "containers").expect("a field");
-        assert_eq!((field.topology, field.patch), (Topology::Keys("name"), Patch::MergeBy("name")));
+        assert_eq!(
+            (field.topology, field.patch),
+            (ApplyStrategy::Keys("name"), PatchStrategy::MergeBy("name"))
+        );
+    }
+
+    #[test]
+    fn fields_have_defaults_and_enum_values() {
+        let check = |type_name: &str, name: &str, default: Option<Value>, values: &[&str]| {
+            let id = schema().find(type_name).expect("a type");
+            let field = schema().field(id, name).expect("a field");
+            assert_eq!(field.default_value(), default, "{type_name} {name}");
+            assert_eq!(field.enum_values, values, "{type_name} {name}");
+        };
+        check("core/v1.ServicePort", "protocol", Some("TCP".into()), &["SCTP", "TCP", "UDP"]);
+        check("core/v1.Toleration", "operator", None, &["Equal", "Exists", "Gt", "Lt"]);
+        let kinds = ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File"];
+        let kinds = [&kinds[..], &["FileOrCreate", "Socket"]].concat();
+        check("core/v1.HostPathVolumeSource", "type", None, &kinds);
+        check("core/v1.Pod", "spec", Some(serde_json::json!({})), &[]);
+        for field in schema().types.iter().flat_map(|it| &it.fields) {
+            assert_eq!(field.default.is_some(), field.default_value().is_some(), "{}", field.name);
+        }
     }
 }

@@ -1,39 +1,39 @@
-//! The server without sockets: a request and who sends it go in, a response comes out. All state is behind one lock that
-//! is held for the store's own operations only; decoding and encoding happen outside it.
+//! The API server without sockets: a function from a request and its user to a response. All state is behind one
+//! lock, which is held only for operations of the store; decoding and encoding happen outside it.
 
-mod access;
-mod accounts;
 mod admission;
-mod answer;
-mod apply;
+mod audit_log;
 mod authenticate;
+mod authorization;
 mod body;
 mod bootstrap;
-mod certificates;
-mod classes;
+mod certificate_signing_requests;
+mod change_notifier;
+mod cluster_options;
 mod create;
-mod definitions;
+mod custom_resource_definitions;
+mod default_classes;
 mod delete;
 mod durability;
-mod expiry;
-mod frames;
+mod event_ttl;
+mod field_manager;
 mod impersonate;
-mod limits;
+mod limit_ranges;
 mod list;
-mod managed;
-mod news;
 mod patch;
 mod pods;
-mod quotas;
-mod review;
-mod roles;
+mod rbac;
+mod resource_quotas;
+mod response;
+mod reviews;
 mod scale;
+mod server_side_apply;
+mod service_accounts;
 mod services;
-mod setup;
-mod token;
+mod token_request;
 mod update;
 mod watch;
-mod written;
+mod watch_frame_cache;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -46,44 +46,45 @@ use jiff::Timestamp;
 use loadmaster_stdx::{Map, Rng};
 use serde_json::Value;
 
-pub use answer::Answer;
-pub(crate) use answer::partial as partial_metadata;
 pub use body::Body;
+pub use cluster_options::{AdmissionPlugins, ClusterOptions};
 pub use durability::OpenError;
-use quotas::Raised;
-pub use setup::{Admission, Setup};
-pub(crate) use watch::gone_frame;
+use resource_quotas::QuotaUpdate;
+pub use response::ApiResponse;
+pub(crate) use response::partial as partial_metadata;
+pub(crate) use watch::expired_frame;
 
 use crate::audit;
-use crate::auth::{Claims, SigningKey, Tokens, User};
-use crate::authorize::{Attributes, Policy, What};
-use crate::custom::registry::Registry;
+use crate::authentication::{Claims, SigningKey, StaticTokens, User};
+use crate::authorization::{Attributes, RbacPolicy, RequestTarget};
+use crate::custom_resource::registry::Registry;
 use crate::object::{key_of, parsed};
-use crate::request::{Form, Query, Target, verb};
+use crate::request::{Query, RequestPath, ResponseFormat, verb};
 use crate::schema::{Kind, Kinds};
 use crate::status::ApiError;
-use crate::store::{Expect, Limits, Object, Refused, Store, TableId};
+use crate::store::{Limits, Object, Precondition, Store, TableId, WriteConflict};
 use crate::{discovery, openapi};
 
 /// Reads the time. The server has no clock of its own, so that a simulator can hand it a virtual one.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How a server is set up.
+/// Inputs of a server: clock, seed, history limits and API versions.
 #[derive(Clone)]
 pub struct Options {
-    /// What time it is.
+    /// The source of the current time.
     pub clock: Clock,
-    /// Where uids and name suffixes come from.
+    /// Seed of the random number generator for uids and name suffixes.
     pub seed: u64,
-    /// History kept.
+    /// How much history is kept for watches.
     pub limits: Limits,
     /// Group-versions to serve beside the stable ones, such as `scheduling.k8s.io/v1alpha2`; see
     /// [`Kinds::can_also_serve`]. Others are not served.
     pub also_serve: Vec<String>,
 }
 
-/// How often, in seconds, kube-apiserver looks at the service `kubernetes`.
-const FURNISH_EVERY: i64 = 10;
+/// How often the namespaces and the service `kubernetes` are recreated if they are missing, in seconds, as in
+/// kube-apiserver.
+const BOOTSTRAP_CHECK_SECONDS: i64 = 10;
 
 /// The largest body of a request, as kube-apiserver's.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -100,84 +101,87 @@ struct Shared {
     registry: Registry,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     state: Mutex<State>,
-    news: news::News,
+    change_notifier: change_notifier::ChangeNotifier,
     clock: Clock,
-    setup: Setup,
+    setup: ClusterOptions,
     /// Signs the tokens of service accounts.
     key: SigningKey,
-    /// Signed tokens seen, with what they say.
+    /// Verified service account tokens and their claims.
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     verified: Mutex<Map<String, Arc<Claims>>>,
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
-    policy: Mutex<Arc<Policy>>,
-    /// Held by who writes a service; see [`ApiServer::alone`].
+    policy: Mutex<Arc<RbacPolicy>>,
+    /// Serializes writes of services; see [`ApiServer::lock_services`].
     #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
     services: Mutex<()>,
-    tokens: Tokens,
-    expiry: expiry::Expiry,
-    /// When what the server needs is looked at next, in seconds.
-    furnish_due: AtomicI64,
-    frames: frames::FrameCache,
-    /// Present when everything is kept in a folder.
-    journal: Option<crate::journal::Handle>,
+    tokens: StaticTokens,
+    expiry: event_ttl::EventExpiry,
+    /// When the bootstrap objects are checked next, in Unix seconds.
+    bootstrap_check_due: AtomicI64,
+    frames: watch_frame_cache::WatchFrameCache,
+    /// Present if the server has a data directory.
+    journal: Option<crate::journal::JournalHandle>,
 }
 
 struct State {
     store: Store,
     rng: Rng,
-    /// What services have.
-    taken: services::Taken,
+    /// The addresses and node ports allocated to services.
+    taken: services::ServiceAllocator,
 }
 
 /// A request, read as far as its path and parameters.
-struct Asked<'a> {
+struct ParsedRequest<'a> {
     request: &'a Request<Bytes>,
     query: &'a Query,
-    /// None for what is no resource.
-    target: Option<&'a Target>,
-    /// None for a method that resources do not have.
+    /// None if the path names no resource.
+    target: Option<&'a RequestPath>,
+    /// None if resources do not support the method.
     verb: Option<&'static str>,
 }
 
 /// A request on a resource, looked up and checked.
-struct Call<'a> {
+struct ResourceRequest<'a> {
     user: &'a User,
     kind: &'a Kind,
-    target: &'a Target,
+    target: &'a RequestPath,
     query: &'a Query,
-    form: Form,
+    form: ResponseFormat,
     headers: &'a http::HeaderMap,
     body: &'a [u8],
 }
 
 impl ApiServer {
-    /// A server with the objects a new cluster has, where everybody known may do everything.
+    /// A server with the objects of a new cluster. Every authenticated user may do everything.
     ///
     /// # Errors
     ///
     /// When one of those cannot be stored, which is a bug.
     pub fn new(options: Options) -> Result<ApiServer, ApiError> {
-        ApiServer::with_setup(options, Setup::default())
+        ApiServer::with_cluster_options(options, ClusterOptions::default())
     }
 
-    /// A server with the objects a new cluster has.
+    /// A server with the objects of a new cluster.
     ///
     /// # Errors
     ///
-    /// When one of those cannot be stored, which is a bug, or no key can be made.
-    pub fn with_setup(options: Options, setup: Setup) -> Result<ApiServer, ApiError> {
+    /// When one of those cannot be stored, which is a bug, or no signing key can be generated.
+    pub fn with_cluster_options(
+        options: Options,
+        setup: ClusterOptions,
+    ) -> Result<ApiServer, ApiError> {
         let server = ApiServer::over(Store::new(options.limits), None, options, setup)?;
         server.bootstrap()?;
-        server.look_at_definitions();
+        server.sync_definitions();
         Ok(server)
     }
 
-    /// A server over what a store has.
+    /// A server over an existing store.
     fn over(
         mut store: Store,
-        journal: Option<crate::journal::Handle>,
+        journal: Option<crate::journal::JournalHandle>,
         options: Options,
-        mut setup: Setup,
+        mut setup: ClusterOptions,
     ) -> Result<ApiServer, ApiError> {
         let key = match setup.signing_key.take() {
             Some(key) => key,
@@ -186,11 +190,11 @@ impl ApiServer {
             }
         };
         let kinds = Kinds::new(&mut store, &options.also_serve);
-        let news = news::News::new(store.revision());
+        let change_notifier = change_notifier::ChangeNotifier::new(store.revision());
         let rng = Rng::new(options.seed);
         #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
         let (state, verified, policy, services) = (
-            Mutex::new(State { store, rng, taken: services::Taken::default() }),
+            Mutex::new(State { store, rng, taken: services::ServiceAllocator::default() }),
             Mutex::default(),
             Mutex::default(),
             Mutex::default(),
@@ -200,24 +204,24 @@ impl ApiServer {
                 registry: Registry::new(kinds.clone()),
                 built_in: kinds,
                 state,
-                news,
+                change_notifier,
                 clock: options.clock,
                 setup,
                 key,
                 verified,
                 services,
                 policy,
-                tokens: Tokens::default(),
-                expiry: expiry::Expiry::default(),
-                furnish_due: AtomicI64::new(i64::MIN),
-                frames: frames::FrameCache::default(),
+                tokens: StaticTokens::default(),
+                expiry: event_ttl::EventExpiry::default(),
+                bootstrap_check_due: AtomicI64::new(i64::MIN),
+                frames: watch_frame_cache::WatchFrameCache::default(),
                 journal,
             }),
         })
     }
 
     /// Bearer tokens that are accepted.
-    pub fn tokens(&self) -> &Tokens {
+    pub fn tokens(&self) -> &StaticTokens {
         &self.shared.tokens
     }
 
@@ -226,43 +230,45 @@ impl ApiServer {
         self.shared.registry.kinds()
     }
 
-    /// Does what falls due though nobody asks for it: old events go, and what the server needs itself is made again. Cheap when
-    /// nothing is due; each request does it first.
-    pub fn tend(&self) {
+    /// Does the periodic work: deletes expired events and recreates missing bootstrap objects. Cheap when nothing is
+    /// due; every request calls it first.
+    pub fn run_maintenance(&self) {
         self.expire_events();
-        let (now, due) = (self.now().as_second(), &self.shared.furnish_due);
-        // Somebody else may be faster.
+        let (now, due) = (self.now().as_second(), &self.shared.bootstrap_check_due);
+        // Another thread may have done it.
         if due.load(Ordering::Relaxed) <= now
-            && due.fetch_max(now + FURNISH_EVERY, Ordering::Relaxed) <= now
+            && due.fetch_max(now + BOOTSTRAP_CHECK_SECONDS, Ordering::Relaxed) <= now
         {
-            // It is tried again.
-            let _ = self.furnish();
+            // It is retried at the next check.
+            let _ = self.ensure_system_objects();
         }
     }
 
-    /// Answers a request. Only the body of a watch takes time; the answer itself is there at once.
+    /// Handles a request. It returns at once; only the body of a watch takes time.
     pub fn handle(&self, user: &User, request: &Request<Bytes>) -> Response<Body> {
-        self.handle_noting(user, request, &mut None)
+        self.handle_with_audit(user, request, &mut None)
     }
 
-    /// The same; what the audit log knows of a request that panics is left in `entry`.
-    fn handle_noting(
+    /// As [`ApiServer::handle`]. `entry` holds the audit entry of a request that panics.
+    fn handle_with_audit(
         &self,
         user: &User,
         request: &Request<Bytes>,
-        entry: &mut Option<audit::Entry>,
+        entry: &mut Option<audit::AuditEntry>,
     ) -> Response<Body> {
-        self.tend();
+        self.run_maintenance();
         let query = Query::parse(request.uri().query().unwrap_or_default());
-        let target = Target::parse(request.uri().path());
+        let target = RequestPath::parse(request.uri().path());
         let verb = target.as_ref().and_then(|it| verb(request.method(), it, &query));
         let method = request.method().as_str().to_ascii_lowercase();
         let what = match &target {
-            None => What::Path(request.uri().path()),
-            Some(target) => What::Resource(access::resource_of(
+            None => RequestTarget::Path(request.uri().path()),
+            Some(target) => RequestTarget::Resource(authorization::resource_of(
                 target,
                 match verb {
-                    Some("list" | "watch" | "deletecollection") => access::selected_name(&query),
+                    Some("list" | "watch" | "deletecollection") => {
+                        authorization::selected_name(&query)
+                    }
                     _ => "",
                 },
             )),
@@ -270,7 +276,7 @@ impl ApiServer {
         let attributes = Attributes { user, verb: verb.unwrap_or(&method), what };
         let version = target.as_ref().map_or("", |it| it.version.as_str());
         *entry = self.begin_entry(&attributes, version, request);
-        let asked = Asked { request, query: &query, target: target.as_ref(), verb };
+        let asked = ParsedRequest { request, query: &query, target: target.as_ref(), verb };
         let answer = self.answer(&attributes, &asked, entry.as_mut());
         self.end_entry(entry.take(), answer)
     }
@@ -278,18 +284,18 @@ impl ApiServer {
     fn answer(
         &self,
         attributes: &Attributes<'_>,
-        asked: &Asked<'_>,
-        mut entry: Option<&mut audit::Entry>,
+        asked: &ParsedRequest<'_>,
+        mut entry: Option<&mut audit::AuditEntry>,
     ) -> Result<Response<Body>, ApiError> {
         let request = asked.request;
-        let acting = self.acting(attributes, request.headers())?;
+        let acting = self.effective_user(attributes, request.headers())?;
         if let (Some(entry), true) = (entry.as_deref_mut(), acting.is_impersonated) {
-            entry.impersonated(&acting.user);
+            entry.set_impersonated_user(&acting.user);
         }
         let attributes = Attributes { user: &acting.user, ..*attributes };
         let decision = self.decide(&attributes);
         if let Some(entry) = entry {
-            entry.decided(&decision);
+            entry.set_decision(&decision);
         }
         if !decision.is_allowed() {
             return Err(attributes.forbidden(decision.reason()));
@@ -300,7 +306,7 @@ impl ApiServer {
         let kinds = self.kinds();
         let is_served = |it: &Kind| it.group == target.group && it.version == target.version;
         if !kinds.iter().any(is_served) {
-            return Ok(Answer::text(404, "404 page not found\n").into_response());
+            return Ok(ApiResponse::text(404, "404 page not found\n").into_response());
         }
         let kind = kinds
             .find(&target.group, &target.version, &target.resource)
@@ -309,32 +315,32 @@ impl ApiServer {
         self.check_verb(kind, target, verb)?;
         asked.query.check_options(verb)?;
         let is_typed = kind.custom.is_none() || target.subresource == "scale";
-        let call = Call {
+        let call = ResourceRequest {
             user: &acting.user,
             kind,
             target,
             query: asked.query,
-            form: Form::negotiate(request.headers(), is_typed)?,
+            form: ResponseFormat::negotiate(request.headers(), is_typed)?,
             headers: request.headers(),
             body: request.body(),
         };
         let mut response = self.dispatch(&call, verb)?;
         if verb == "watch" {
-            response.extensions_mut().insert(audit::Lasting);
+            response.extensions_mut().insert(audit::LongRunning);
         }
         let warning = kind.custom().and_then(|it| it.warning.clone());
         if let Some(warning) = warning.or_else(|| kind.warning.clone()) {
-            answer::warn(&mut response, &warning);
+            response::warn(&mut response, &warning);
         }
         let writes = !matches!(verb, "get" | "list" | "watch");
-        if writes && kind.is(crate::authorize::GROUP, "clusterroles") {
+        if writes && kind.is(crate::authorization::GROUP, "clusterroles") {
             self.aggregate_roles()?;
         }
         Ok(response)
     }
 
-    fn check_verb(&self, kind: &Kind, target: &Target, verb: &str) -> Result<(), ApiError> {
-        // Objects in namespaces are named within one; those outside have none.
+    fn check_verb(&self, kind: &Kind, target: &RequestPath, verb: &str) -> Result<(), ApiError> {
+        // Namespaced objects need a namespace in the path, cluster-scoped ones must not have one.
         let misplaced = if kind.is_namespaced {
             target.namespace.is_empty() && (!target.name.is_empty() || verb == "create")
         } else {
@@ -353,7 +359,7 @@ impl ApiServer {
         if verbs.contains(&verb) { Ok(()) } else { Err(ApiError::method_not_allowed()) }
     }
 
-    fn dispatch(&self, call: &Call<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
+    fn dispatch(&self, call: &ResourceRequest<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
         if call.kind.table.is_none() {
             return self.review(call);
         }
@@ -386,18 +392,18 @@ impl ApiServer {
         let path = path.trim_end_matches('/');
         let answer = match path {
             "/healthz" | "/livez" | "/readyz" => Some(health(path, request.uri().query())),
-            "/version" => Some(Answer::json(&discovery::version())),
+            "/version" => Some(ApiResponse::json(&discovery::version())),
             "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {
                 openapi::answer(&self.kinds(), request, self.now())?
             }
             _ => discovery::answer(&self.kinds(), path, request.headers()),
         };
-        Ok(answer.unwrap_or_else(|| Answer::text(404, "404 page not found\n")).into_response())
+        Ok(answer.unwrap_or_else(|| ApiResponse::text(404, "404 page not found\n")).into_response())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock leaves the store whole: it is changed by single steps.
+        // A panic while the lock is held leaves the store consistent: every change is one step.
         self.shared.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -405,14 +411,15 @@ impl ApiServer {
         (self.shared.clock)()
     }
 
-    /// Tells of a write: definitions are acted upon, and the watchers of the table wake.
-    fn announce(&self, table: TableId, revision: u64) {
-        self.act_on_definitions(table);
-        self.tell(table, revision);
+    /// Runs after every write: processes changed CustomResourceDefinitions and wakes the watchers of the table.
+    fn on_write(&self, table: TableId, revision: u64) {
+        self.sync_definitions_on_write(table);
+        self.notify_journal_or_watchers(table, revision);
     }
 
-    /// Tells the watchers of a table that it has changed, or the journal, which tells them when the change is on disk.
-    fn tell(&self, table: TableId, revision: u64) {
+    /// Wakes the watchers of a table or, with a data directory, the journal, which wakes them when the change is on
+    /// disk.
+    fn notify_journal_or_watchers(&self, table: TableId, revision: u64) {
         match &self.shared.journal {
             Some(journal) => journal.wake(),
             None => self.publish(table, revision),
@@ -421,106 +428,116 @@ impl ApiServer {
 
     /// Wakes the watchers of a table.
     fn publish(&self, table: TableId, revision: u64) {
-        self.shared.news.announce(table, revision);
-        let shown = self.shared.journal.as_ref().map_or(u64::MAX, |it| it.durable());
-        self.shared.news.end_shown(shown);
+        self.shared.change_notifier.notify(table, revision);
+        let shown = self.shared.journal.as_ref().map_or(u64::MAX, |it| it.durable_revision());
+        self.shared.change_notifier.end_due_watches(shown);
     }
 
-    /// The kind of a resource the server itself needs.
+    /// The kind of a built-in resource that the server itself uses.
     fn own_kind(&self, group: &str, resource: &str) -> Result<&Kind, ApiError> {
-        self.shared.built_in.named(group, resource).ok_or_else(ApiError::no_such_resource)
+        self.shared.built_in.find_stable(group, resource).ok_or_else(ApiError::no_such_resource)
     }
 
-    /// An object as it is stored.
-    fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Arc<Object>, ApiError> {
+    /// The stored object.
+    fn get_object(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Object>, ApiError> {
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         let found = self.state().store.get(table, &key_of(kind, namespace, name)).cloned();
         found.ok_or_else(|| ApiError::not_found(kind, name))
     }
 
-    /// Changes an object, again if it changed meanwhile. `change` gets the newest state and returns the new one; an equal
-    /// one is not written.
-    fn rewrite(
+    /// Updates an object, and retries on a conflict. `change` gets the newest state and returns the new one; an equal
+    /// state is not written.
+    fn retry_update(
         &self,
         kind: &Kind,
         key: (&str, &str),
         dry_run: bool,
         mut change: impl FnMut(&Value) -> Result<Value, ApiError>,
-    ) -> Result<Rewritten, ApiError> {
-        self.rewrite_counted(kind, key, dry_run, |old| Ok((change(old)?, Vec::new())))
+    ) -> Result<UpdateOutcome, ApiError> {
+        self.retry_update_with_quota(kind, key, dry_run, |old| Ok((change(old)?, Vec::new())))
     }
 
-    /// The same for a change that raises quotas: `change` gives these, too.
-    fn rewrite_counted(
+    /// The same for a change that uses more of a ResourceQuota: `change` returns the quota updates, too.
+    fn retry_update_with_quota(
         &self,
         kind: &Kind,
         key: (&str, &str),
         dry_run: bool,
-        mut change: impl FnMut(&Value) -> Result<(Value, Vec<Raised>), ApiError>,
-    ) -> Result<Rewritten, ApiError> {
+        mut change: impl FnMut(&Value) -> Result<(Value, Vec<QuotaUpdate>), ApiError>,
+    ) -> Result<UpdateOutcome, ApiError> {
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
-        let _alone = self.alone(kind);
+        let _alone = self.lock_services(kind);
         loop {
-            let stored = self.stored(kind, key.0, key.1)?;
+            let stored = self.get_object(kind, key.0, key.1)?;
             let old = parsed(&stored)?;
-            let (new, raised) = change(&old)?;
+            let (new, quota_updates) = change(&old)?;
             if dry_run {
-                return Ok(Rewritten::Dry(new));
+                return Ok(UpdateOutcome::Dry(new));
             }
             if new == old {
-                return Ok(Rewritten::Stored(stored));
+                return Ok(UpdateOutcome::Stored(stored));
             }
-            match self.replace(kind, table, &stored, &new, raised)? {
-                Ok(object) => return Ok(Rewritten::Stored(object)),
-                Err(Refused::Missing) => return Err(ApiError::not_found(kind, key.1)),
-                Err(Refused::Changed | Refused::Exists) => {}
+            match self.replace(kind, table, &stored, &new, quota_updates)? {
+                Ok(object) => return Ok(UpdateOutcome::Stored(object)),
+                Err(WriteConflict::Missing) => return Err(ApiError::not_found(kind, key.1)),
+                Err(WriteConflict::Changed | WriteConflict::Exists) => {}
             }
         }
     }
 
-    /// Writes over a version, or removes the object if nothing keeps it any longer.
+    /// Replaces a version, or removes the object if it is being deleted and has no finalizers left.
     fn replace(
         &self,
         kind: &Kind,
         table: TableId,
         stored: &Object,
         new: &Value,
-        raised: Vec<Raised>,
-    ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
+        quota_updates: Vec<QuotaUpdate>,
+    ) -> Result<Result<Arc<Object>, WriteConflict>, ApiError> {
         let draft = crate::object::draft(kind, new)?;
         let revision = stored.revision();
         if !delete::is_done(new) {
-            return Ok(self.put_counted(table, Expect::Revision(revision), draft, raised));
+            return Ok(self.put_with_quota(
+                table,
+                Precondition::Revision(revision),
+                draft,
+                quota_updates,
+            ));
         }
         let removed = self.state().store.remove(table, stored.key(), revision, Some(draft));
         if let Ok(object) = &removed {
-            self.announce(table, object.revision());
+            self.on_write(table, object.revision());
         }
         Ok(removed)
     }
 }
 
-/// What came of changing an object.
-enum Rewritten {
+/// The outcome of an update.
+enum UpdateOutcome {
     Stored(Arc<Object>),
-    /// Nothing was written because the request said so.
+    /// A dry run: nothing was written.
     Dry(Value),
 }
 
-/// Whoever is answered finds a server that is well; `verbose` names the check that this is.
-fn health(path: &str, query: Option<&str>) -> Answer {
+/// The health endpoints: a server that answers is healthy. `verbose` lists the one check.
+fn health(path: &str, query: Option<&str>) -> ApiResponse {
     let mut parameters = query.unwrap_or_default().split('&');
     match path {
         _ if !parameters.any(|it| it.split('=').next() == Some("verbose")) => {
-            Answer::text(200, "ok")
+            ApiResponse::text(200, "ok")
         }
-        "/healthz" => Answer::text(200, "[+]ping ok\nhealthz check passed\n"),
-        "/livez" => Answer::text(200, "[+]ping ok\nlivez check passed\n"),
-        _ => Answer::text(200, "[+]ping ok\nreadyz check passed\n"),
+        "/healthz" => ApiResponse::text(200, "[+]ping ok\nhealthz check passed\n"),
+        "/livez" => ApiResponse::text(200, "[+]ping ok\nlivez check passed\n"),
+        _ => ApiResponse::text(200, "[+]ping ok\nreadyz check passed\n"),
     }
 }
 
-/// A random uid, in the form of version 4.
+/// A random UUID of version 4.
 fn uid(rng: &mut Rng) -> String {
     let (high, low) = (rng.next_u64(), rng.next_u64());
     let high = high & 0xffff_ffff_ffff_0fff | 0x4000;
@@ -535,7 +552,7 @@ fn uid(rng: &mut Rng) -> String {
     )
 }
 
-/// Seconds only, as upstream writes times of metadata.
-fn spelled(time: Timestamp) -> String {
+/// A time with seconds, as upstream writes it in metadata.
+fn rfc3339_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

@@ -1,25 +1,25 @@
-//! Refusals, in the words of kube-apiserver: clients act on code, reason and details, people on the message.
+//! API errors as `Status` objects, with kube-apiserver's codes, reasons, details and messages.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::schema::Kind;
 
-/// A request that is refused. Becomes a `Status` object.
+/// An API error, which becomes a `Status` object.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     /// The HTTP code.
     pub code: u16,
-    /// For programs, such as `NotFound`.
+    /// The machine-readable reason, such as `NotFound`.
     pub reason: &'static str,
-    /// For people.
+    /// The message for users.
     pub message: String,
     /// `status.details`, or null.
     pub details: Value,
 }
 
-/// A field that makes an object invalid.
+/// A validation error of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// Such as `FieldValueRequired`.
@@ -36,7 +36,7 @@ impl Cause {
         Cause::new("FieldValueRequired", "Required value".to_owned(), field, detail)
     }
 
-    /// A field with a value that cannot be.
+    /// A field with an invalid value.
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Cause {
         let message = format!("Invalid value: {}", printed(value));
         Cause::new("FieldValueInvalid", message, field, detail)
@@ -48,19 +48,19 @@ impl Cause {
         Cause::new("FieldValueTypeInvalid", message, field, detail)
     }
 
-    /// A value that cannot be and is not shown.
+    /// An invalid value that is not shown.
     pub fn invalid_unshown(field: impl Into<String>, detail: &str) -> Cause {
         Cause::new("FieldValueInvalid", "Invalid value".to_owned(), field, detail)
     }
 
-    /// More entries than there may be.
+    /// More entries than allowed.
     pub fn too_many(field: impl Into<String>, n: i64, max: i64) -> Cause {
         let items = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {items}");
         Cause::new("FieldValueTooMany", format!("Too many: {n}"), field, &detail)
     }
 
-    /// A field that may not be set, or not be changed.
+    /// A field that must not be set or changed.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Cause {
         Cause::new("FieldValueForbidden", "Forbidden".to_owned(), field, detail)
     }
@@ -71,7 +71,7 @@ impl Cause {
         Cause::new("FieldValueDuplicate", message, field, "")
     }
 
-    /// A value that is none of those there are, which are told in the order given.
+    /// An unsupported value; the supported ones are listed in the given order.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Cause {
         let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
         let message = format!("Unsupported value: {}", printed(value));
@@ -79,14 +79,14 @@ impl Cause {
         Cause::new("FieldValueNotSupported", message, field, &detail)
     }
 
-    /// More than fits.
+    /// A value that is too long.
     pub fn too_long(field: impl Into<String>, bytes_max: usize) -> Cause {
         let bytes = if bytes_max == 1 { "byte" } else { "bytes" };
         let detail = format!("may not be more than {bytes_max} {bytes}");
         Cause::new("FieldValueTooLong", "Too long".to_owned(), field, &detail)
     }
 
-    /// Something that is named and does not exist.
+    /// A reference to something that does not exist.
     pub fn not_found(field: impl Into<String>, value: &Value) -> Cause {
         let message = format!("Not found: {}", printed(value));
         Cause::new("FieldValueNotFound", message, field, "")
@@ -102,7 +102,7 @@ impl Cause {
     }
 }
 
-/// As Go prints a value in a complaint: what holds others as JSON that is safe within HTML.
+/// As Go prints a value in a validation error: lists and maps as JSON that is safe within HTML.
 pub fn printed(value: &Value) -> String {
     let text = value.to_string();
     match value {
@@ -113,7 +113,7 @@ pub fn printed(value: &Value) -> String {
     }
 }
 
-/// Several complaints as upstream joins them.
+/// Several errors as upstream joins them.
 fn aggregate(causes: &[Cause]) -> String {
     let mut texts: Vec<String> = Vec::new();
     for cause in causes {
@@ -150,7 +150,7 @@ impl ApiError {
         ApiError::new(400, "BadRequest", message)
     }
 
-    /// 400, an object that says it is elsewhere than the request.
+    /// 400, the object's namespace differs from the request's.
     pub fn other_namespace() -> ApiError {
         ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
@@ -165,13 +165,13 @@ impl ApiError {
     /// 403 for an object.
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> ApiError {
         let message = match name {
-            "" => format!("{} is forbidden: {why}", kind.qualified()),
-            _ => format!("{} {name:?} is forbidden: {why}", kind.qualified()),
+            "" => format!("{} is forbidden: {why}", kind.group_resource()),
+            _ => format!("{} {name:?} is forbidden: {why}", kind.group_resource()),
         };
         ApiError::new(403, "Forbidden", message).with(details(kind, name))
     }
 
-    /// 403 for a resource that need not be served; all but `why` may be empty.
+    /// 403 for a resource that may not be served; all but `why` may be empty.
     pub fn forbidden_resource(group: &str, resource: &str, name: &str, why: &str) -> ApiError {
         let dot = if group.is_empty() { "" } else { "." };
         let message = match (resource, name) {
@@ -190,7 +190,7 @@ impl ApiError {
 
     /// 404 for an object.
     pub fn not_found(kind: &Kind, name: &str) -> ApiError {
-        let message = format!("{} {name:?} not found", kind.qualified());
+        let message = format!("{} {name:?} not found", kind.group_resource());
         ApiError::new(404, "NotFound", message).with(details(kind, name))
     }
 
@@ -214,7 +214,7 @@ impl ApiError {
 
     /// 409, the name is taken.
     pub fn already_exists(kind: &Kind, name: &str) -> ApiError {
-        let message = format!("{} {name:?} already exists", kind.qualified());
+        let message = format!("{} {name:?} already exists", kind.group_resource());
         ApiError::new(409, "AlreadyExists", message).with(details(kind, name))
     }
 
@@ -241,7 +241,7 @@ impl ApiError {
         )
     }
 
-    /// 409 for something that is answered and not stored, by its group and kind.
+    /// 409 for a kind that is not stored.
     pub fn conflict_named(group: &str, kind: &str, name: &str, why: &str) -> ApiError {
         let dot = if group.is_empty() { "" } else { "." };
         let message =
@@ -250,7 +250,7 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).with(details)
     }
 
-    /// 409, others own what is applied: fields and their owners.
+    /// 409, other managers own the applied fields.
     pub fn apply_conflict(
         message: &str,
         conflicts: impl Iterator<Item = (String, String)>,
@@ -264,7 +264,7 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).with(json!({"causes": causes}))
     }
 
-    /// 409 for a deletion of another object or version; named by its kind, not its resource.
+    /// 409, a precondition of a deletion failed; named by kind, not resource.
     pub fn precondition(kind: &Kind, name: &str, why: &str) -> ApiError {
         let shown = match kind.group {
             "" => kind.kind.to_string(),
@@ -276,7 +276,7 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).with(details)
     }
 
-    /// 410 for a list or watch at a forgotten revision.
+    /// 410 for a list or watch at a compacted revision.
     pub fn expired(message: impl Into<String>) -> ApiError {
         ApiError::new(410, "Expired", message)
     }
@@ -295,7 +295,7 @@ impl ApiError {
         ApiError::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 415 for a form of patch that there is not.
+    /// 415 for an unknown patch type.
     pub fn unrouted_media_type() -> ApiError {
         let message = "415: Unsupported Media Type";
         ApiError::new(415, "UnsupportedMediaType", message).with(json!({}))
@@ -313,7 +313,7 @@ impl ApiError {
         ApiError::invalid_named(kind.group, kind.resource, name, &[cause])
     }
 
-    /// 422 for a kind that need not be stored; `causes` is not empty.
+    /// 422 for a kind that may not be stored; `causes` is not empty.
     pub fn invalid_named(group: &str, kind: &str, name: &str, causes: &[Cause]) -> ApiError {
         let dot = if group.is_empty() { "" } else { "." };
         let message = format!("{kind}{dot}{group} {name:?} is invalid: {}", aggregate(causes));
@@ -330,7 +330,7 @@ impl ApiError {
         ApiError::new(422, "Invalid", message).with(details)
     }
 
-    /// 422 for a patch that cannot be carried out.
+    /// 422 for a patch that cannot be applied.
     pub fn unprocessable(message: impl Into<String>) -> ApiError {
         ApiError::new(422, "Invalid", message)
     }
@@ -341,15 +341,15 @@ impl ApiError {
         ApiError::new(429, "TooManyRequests", message).with(details)
     }
 
-    /// With the advice to ask again so much later.
+    /// With the number of seconds after which to retry.
     pub fn after(mut self, seconds: u64) -> ApiError {
         self.details["retryAfterSeconds"] = seconds.into();
         self
     }
 
-    /// A refusal that was asked for by `faults`.
+    /// An injected error.
     pub fn fault(code: u16, reason: &'static str, retry_after_seconds: Option<u64>) -> ApiError {
-        let error = ApiError::new(code, reason, "a fault was asked for");
+        let error = ApiError::new(code, reason, "injected fault");
         match retry_after_seconds {
             Some(seconds) => error.with(json!({"retryAfterSeconds": seconds})),
             None => error,
@@ -363,7 +363,7 @@ impl ApiError {
         error.with(json!({"causes": [{"message": message}]}))
     }
 
-    /// 500, as the audit log has a request that panicked.
+    /// 500, for a request that panicked in the audit log.
     pub fn panicked(what: &str) -> ApiError {
         ApiError::new(500, "InternalError", format!("APIServer panic'd: {what}"))
     }
@@ -383,7 +383,7 @@ impl ApiError {
         }))
     }
 
-    /// 422 for a patch that leads to what is not an object of the kind.
+    /// 422 for a patch whose result is not an object of the kind.
     pub fn invalid_patch(why: &str) -> ApiError {
         let cause = Cause::invalid("patch", &Value::Null, why);
         let message = format!(" \"\" is invalid: {}", cause.text());
@@ -408,7 +408,7 @@ impl ApiError {
         ApiError::new(500, "", message)
     }
 
-    /// 504, a revision that is not reached yet.
+    /// 504, for a revision in the future.
     pub fn too_large_revision(asked: u64, newest: u64) -> ApiError {
         let message = format!("Too large resource version: {asked}, current: {newest}");
         let cause =
@@ -448,7 +448,7 @@ pub fn deleted(details: Value) -> Value {
         "details": details})
 }
 
-/// A `Status` as text, its members in upstream's order: people read it as it comes.
+/// A `Status` as text, with its members in upstream's order for readability.
 pub fn written(status: &Value) -> String {
     const ORDER: &[&str] =
         &["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"];
@@ -485,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_written_in_upstreams_order() {
+    fn a_status_has_upstreams_field_order() {
         let status = json!({"apiVersion": "v1", "code": 409, "kind": "Status", "metadata": {},
             "details": {"causes": [{"field": "f", "message": "m", "reason": "r"}], "kind": "pods",
                 "name": "p"},

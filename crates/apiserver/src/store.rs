@@ -1,13 +1,13 @@
-//! The multi-version store: pure and synchronous. It holds objects as packed bytes with the few facts that selectors
-//! read, one revision counter over all tables, and a bounded log of changes a table.
+//! The multi-version store: pure and synchronous. It holds objects as packed JSON with labels and selectable fields,
+//! one revision counter over all tables, and a bounded log of changes per table.
 //!
-//! Lists and watches read the same log. A watch is a [`Cursor`]: the revision after which it goes on. It owns no queue,
-//! so no change can be lost, doubled or put out of order between the store and a watcher; one that is too slow learns
-//! that its revision is compacted. A list at an older revision undoes the changes since then.
+//! Lists and watches read the same log. A watch is a [`Cursor`]: the revision after which it continues. It owns no
+//! queue, so no change can be lost, duplicated or reordered between the store and a watcher; one that is too slow
+//! gets an error that its revision is compacted. A list at an older revision undoes the changes since then.
 //!
 //! | | |
 //! | --- | --- |
-//! | write | O(log n), and packing the bytes (see `text`) |
+//! | write | O(log n), and packing the bytes (see `packed_json`) |
 //! | watch, a change | O(1), shares the object |
 //! | list at the newest revision | O(log n + objects passed) |
 //! | list at an older revision | the same, plus O(changes of the table since then) |
@@ -15,21 +15,21 @@
 mod change;
 mod filter;
 mod object;
+mod packed_json;
 mod reindex;
 mod restore;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-pub use change::{Change, ChangeKind, Cursor, Delivery};
+pub use change::{Change, ChangeKind, Cursor, WatchEvent};
 pub use filter::{Field, FieldTest, Filter};
 pub use object::{Draft, Object};
-pub use restore::Unfit;
+pub use restore::ReplayError;
 
 /// Objects of one resource, by key. Made by [`Store::add_table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,9 +45,9 @@ impl TableId {
 /// How much history a table keeps for watchers and paged lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Changes a table.
+    /// Changes per table.
     pub n_changes_max: usize,
-    /// Bytes of versions that live only because of the log, a table.
+    /// Bytes of old versions that only the log refers to, per table.
     pub superseded_bytes_max: usize,
 }
 
@@ -59,18 +59,18 @@ impl Default for Limits {
 
 /// What must be true of the stored object for a write to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// Nothing is stored under the key.
     Absent,
     /// The object has this revision.
     Revision(u64),
 }
 
-/// Why a write did not happen.
+/// Why a write was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum WriteConflict {
     /// An object with this key is there already.
-    #[error("an object with this key exists")]
+    #[error("an object with this key already exists")]
     Exists,
     /// There is no such object.
     #[error("there is no object with this key")]
@@ -82,18 +82,18 @@ pub enum Refused {
 
 /// Why a revision cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// Changes up to `compacted` are forgotten.
+pub enum RevisionError {
+    /// Changes up to `compacted` are no longer in the log.
     #[error("revision {asked} is compacted, the oldest that can be read is {compacted}")]
     Compacted { asked: u64, compacted: u64 },
-    /// The store has not come so far.
+    /// The revision does not exist yet.
     #[error("revision {asked} is in the future, the newest is {newest}")]
     Future { asked: u64, newest: u64 },
 }
 
 /// What to list.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Span<'a> {
+pub struct ListOptions<'a> {
     /// Only keys that start with this; empty for all. A namespace is `name/`.
     pub prefix: &'a str,
     /// Only keys behind this one.
@@ -109,7 +109,7 @@ pub struct Span<'a> {
 pub struct Page {
     /// In the order of their keys.
     pub objects: Vec<Arc<Object>>,
-    /// The revision at which this was true.
+    /// The revision of the list.
     pub revision: u64,
     /// The last key, if there are objects behind it.
     pub next: Option<Arc<str>>,
@@ -117,15 +117,15 @@ pub struct Page {
     pub n_remaining: usize,
 }
 
-/// All tables. See the module.
+/// The store: all tables and the revision counter. See the module.
 #[derive(Debug)]
 pub struct Store {
     revision: u64,
-    /// Nothing is known of what was before.
+    /// The revision before which there is no history.
     first: u64,
     tables: Vec<Table>,
     limits: Limits,
-    /// Changes nobody has taken yet, when somebody wants them.
+    /// Changes for the journal that it has not taken yet, if there is one.
     outbox: Option<Vec<(TableId, Change)>>,
 }
 
@@ -137,12 +137,12 @@ struct Table {
     /// Changes up to this revision are not in the log.
     compacted: u64,
     superseded_bytes: usize,
-    packer: text::Packer,
-    /// Those asked for last, the oldest first: a paged list asks for the same one with every page.
+    packer: packed_json::Packer,
+    /// The older revisions listed last, the oldest first: a paged list needs the same one for every page.
     undone: RefCell<Vec<Earlier>>,
 }
 
-/// How many older states are kept in mind, a table.
+/// How many older revisions are cached per table.
 const N_UNDONE_MAX: usize = 8;
 
 /// What the keys that changed after a revision had then.
@@ -160,7 +160,7 @@ impl Store {
         Store::starting_at(1, limits)
     }
 
-    /// A store that has come to a revision and remembers no history.
+    /// An empty store at a revision, without history.
     pub fn starting_at(revision: u64, limits: Limits) -> Store {
         Store { revision, first: revision, tables: Vec::new(), limits, outbox: None }
     }
@@ -182,7 +182,7 @@ impl Store {
     }
 
     /// The name of a table.
-    pub fn name(&self, table: TableId) -> &str {
+    pub fn table_name(&self, table: TableId) -> &str {
         &self.tables[table.0].name
     }
 
@@ -191,8 +191,8 @@ impl Store {
         self.revision
     }
 
-    /// The revision of the last change of a table that is known; it moves on with each change.
-    pub fn changed(&self, table: TableId) -> u64 {
+    /// The revision of the last change of a table.
+    pub fn last_changed(&self, table: TableId) -> u64 {
         let table = &self.tables[table.0];
         table.log.back().map_or(table.compacted, Change::revision)
     }
@@ -220,18 +220,18 @@ impl Store {
     pub fn put(
         &mut self,
         table: TableId,
-        expect: Expect,
+        expect: Precondition,
         draft: Draft,
-    ) -> Result<Arc<Object>, Refused> {
+    ) -> Result<Arc<Object>, WriteConflict> {
         let stored = self.tables[table.0].objects.get(draft.key());
         match (expect, stored) {
-            (Expect::Absent, None) => {}
-            (Expect::Absent, Some(_)) => return Err(Refused::Exists),
-            (Expect::Revision(_), None) => return Err(Refused::Missing),
-            (Expect::Revision(wanted), Some(object)) if object.revision() != wanted => {
-                return Err(Refused::Changed);
+            (Precondition::Absent, None) => {}
+            (Precondition::Absent, Some(_)) => return Err(WriteConflict::Exists),
+            (Precondition::Revision(_), None) => return Err(WriteConflict::Missing),
+            (Precondition::Revision(wanted), Some(object)) if object.revision() != wanted => {
+                return Err(WriteConflict::Changed);
             }
-            (Expect::Revision(_), Some(_)) => {}
+            (Precondition::Revision(_), Some(_)) => {}
         }
         self.revision += 1;
         let key = stored.map(|object| object.shared_key());
@@ -255,10 +255,10 @@ impl Store {
         key: &str,
         revision: u64,
         last: Option<Draft>,
-    ) -> Result<Arc<Object>, Refused> {
-        let stored = self.tables[table.0].objects.get(key).ok_or(Refused::Missing)?;
+    ) -> Result<Arc<Object>, WriteConflict> {
+        let stored = self.tables[table.0].objects.get(key).ok_or(WriteConflict::Missing)?;
         if stored.revision() != revision {
-            return Err(Refused::Changed);
+            return Err(WriteConflict::Changed);
         }
         self.revision += 1;
         let object = match last {
@@ -288,9 +288,9 @@ impl Store {
     pub fn list(
         &self,
         table: TableId,
-        span: &Span<'_>,
+        span: &ListOptions<'_>,
         filter: &Filter,
-    ) -> Result<Page, Unreadable> {
+    ) -> Result<Page, RevisionError> {
         let at = span.at.unwrap_or(self.revision);
         let table = &self.tables[table.0];
         self.check_readable(table, at)?;
@@ -324,22 +324,22 @@ impl Store {
         after: u64,
         prefix: &str,
         filter: Filter,
-    ) -> Result<Cursor, Unreadable> {
+    ) -> Result<Cursor, RevisionError> {
         self.check_readable(&self.tables[table.0], after)?;
         Ok(Cursor::new(table, after, prefix, filter))
     }
 
-    fn check_readable(&self, table: &Table, asked: u64) -> Result<(), Unreadable> {
+    fn check_readable(&self, table: &Table, asked: u64) -> Result<(), RevisionError> {
         if asked > self.revision {
-            return Err(Unreadable::Future { asked, newest: self.revision });
+            return Err(RevisionError::Future { asked, newest: self.revision });
         }
         if asked < table.compacted {
-            return Err(Unreadable::Compacted { asked, compacted: table.compacted });
+            return Err(RevisionError::Compacted { asked, compacted: table.compacted });
         }
         Ok(())
     }
 
-    /// Forgets the history of a table up to a revision; readers of it are told so.
+    /// Drops the history of a table up to a revision; its readers get an error.
     pub fn compact(&mut self, table: TableId, revision: u64) {
         let revision = revision.min(self.revision);
         let table = &mut self.tables[table.0];
@@ -376,7 +376,7 @@ impl Table {
         self.log.range(start..)
     }
 
-    /// What the keys that changed after a revision had then. Only changes that nobody asked about yet are looked at.
+    /// The states, at a revision, of the keys that changed after it. Only changes since the last call are read.
     fn undone_since<'a>(
         &self,
         at: u64,
@@ -417,7 +417,7 @@ impl<'a> Merged<'a> {
     fn new(
         present: &'a BTreeMap<Arc<str>, Arc<Object>>,
         undone: &'a BTreeMap<Arc<str>, Option<Arc<Object>>>,
-        span: &Span<'a>,
+        span: &ListOptions<'a>,
     ) -> Merged<'a> {
         let start = match span.after {
             Some(key) if key >= span.prefix => Bound::Excluded(key),

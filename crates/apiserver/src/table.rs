@@ -1,30 +1,30 @@
-//! Tables, as `kubectl get` asks for them: columns and cells of upstream's printers.
+//! Tables for `kubectl get` (`meta.k8s.io/v1` `Table`): columns and cells of upstream's printers.
 
 mod columns;
-mod more;
+mod other_kinds;
 mod pod;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::custom::table as custom_table;
-use crate::event;
+use crate::custom_resource::table as custom_table;
+use crate::event_conversion;
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::server::partial_metadata;
 use crate::status::ApiError;
 
-/// A column and how its cells are made.
+/// A column and the function of its cells.
 pub(crate) struct Column {
     name: &'static str,
     /// `string`, `integer` or `boolean`.
     kind: &'static str,
-    /// Shown only when much is asked for (`-o wide`).
+    /// Shown only with `-o wide`.
     is_wide: bool,
     cell: fn(&Value, Timestamp) -> Value,
 }
 
-/// What the rows carry of their objects.
+/// What the rows include of their objects (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     Nothing,
@@ -54,7 +54,8 @@ pub fn row(kind: &Kind, object: &Value, now: Timestamp, include: Include) -> Val
         Some(custom) => custom_table::cells(&custom.columns, object, now),
         None => {
             // Events have one table in both of their forms.
-            let other = event::is_other(kind).then(|| event::stored(kind, object.clone()));
+            let other = event_conversion::is_other(kind)
+                .then(|| event_conversion::to_storage_version(kind, object.clone()));
             let object = other.as_ref().unwrap_or(object);
             columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect()
         }
@@ -94,16 +95,16 @@ pub fn table(kind: &Kind, metadata: &Value, rows: &[Value], with_columns: bool) 
     })
 }
 
-/// How long ago a time was, as people say it; `<unknown>` without one.
+/// The time since a timestamp, as in the column AGE; `<unknown>` without one.
 pub(crate) fn since(time: &Value, now: Timestamp) -> String {
     match time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) {
-        Some(time) => human(now.as_second() - time.as_second()),
+        Some(time) => human_duration(now.as_second() - time.as_second()),
         None => "<unknown>".to_owned(),
     }
 }
 
 /// A duration in at most two units, coarser the longer it is (upstream's `HumanDuration`).
-pub(crate) fn human(seconds: i64) -> String {
+pub(crate) fn human_duration(seconds: i64) -> String {
     let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
         0 => format!("{big}{big_unit}"),
         _ => format!("{big}{big_unit}{small}{small_unit}"),
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_for_people() {
+    fn human_readable_durations() {
         let cases = [
             (-5, "<invalid>"),
             (0, "0s"),
@@ -146,7 +147,7 @@ mod tests {
             (86_400 * 3_650, "10y"),
         ];
         for (seconds, want) in cases {
-            assert_eq!(human(seconds), want);
+            assert_eq!(human_duration(seconds), want);
         }
     }
 }

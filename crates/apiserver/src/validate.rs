@@ -1,24 +1,24 @@
-//! What makes an object invalid, in upstream's words. Metadata is checked of every kind; beyond that pods, workloads,
-//! nodes, services, priority classes, quotas, roles and bindings.
+//! Validation of objects, with upstream's messages: metadata of every kind; and pods, workloads, nodes, services,
+//! priority classes, quotas, roles and bindings.
 
 mod affinity;
 mod event;
+pub(crate) mod names;
 mod pod;
 mod quota;
 mod rbac;
 pub(crate) mod service;
-pub(crate) mod text;
 
 use loadmaster_stdx::Set;
 use serde_json::Value;
 
-use crate::authorize::GROUP;
-use crate::custom::{check, definition, strategy};
+use crate::authorization::GROUP;
+use crate::custom_resource::{definition, strategy, validate_definition};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
 use crate::status::Cause;
 
-/// Complaints about a new object, with its defaults.
+/// Validates a new object after defaulting.
 pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
     let mut causes = metadata(kind, value);
     if let Some(custom) = kind.custom() {
@@ -45,7 +45,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("" | "events.k8s.io", "events") => event::create(kind, value, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
-            causes.extend(check::create(value));
+            causes.extend(validate_definition::create(value));
         }
         (GROUP, "roles" | "clusterroles") => rbac::role(value, kind.is_namespaced, &mut causes),
         (GROUP, "rolebindings" | "clusterrolebindings") => {
@@ -56,7 +56,7 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Complaints about a change through a (sub)resource.
+/// Validates an update through a (sub)resource.
 pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
     if let Some(custom) = kind.custom() {
         let mut causes = metadata(kind, new);
@@ -75,7 +75,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     if definition::is(kind) {
         let mut causes = metadata(kind, new);
         finalizers(old, new, &mut causes);
-        causes.extend(check::update(old, new));
+        causes.extend(validate_definition::update(old, new));
         return causes;
     }
     if kind.is("", "services") {
@@ -120,7 +120,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     causes
 }
 
-/// A field that may not change.
+/// An immutable field.
 fn fixed(field: &str, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let at =
         |value: &Value| field.split('.').fold(value.clone(), |value, name| value[name].clone());
@@ -195,7 +195,7 @@ fn data_size(kind: &Kind, value: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Nobody may take hold of what is going.
+/// No finalizer can be added to an object that is being deleted.
 fn finalizers(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (before, after) = (&old["metadata"], &new["metadata"]);
     if before["deletionTimestamp"].is_null() {
@@ -217,11 +217,11 @@ fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let name = meta(value, "name");
     let complaints = if kind.group == "rbac.authorization.k8s.io" {
-        text::path_segment(name)
+        names::path_segment(name)
     } else if kind.group.is_empty() && NAMED_BY_LABEL.contains(&kind.resource) {
-        text::label_name(name)
+        names::label_name(name)
     } else {
-        text::subdomain(name)
+        names::subdomain(name)
     };
     for complaint in complaints {
         causes.push(Cause::invalid("metadata.name", &name.into(), &complaint));
@@ -241,11 +241,11 @@ fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
 
 fn labels(labels: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
-        for complaint in loadmaster_api::selector::label_key_complaints(key) {
+        for complaint in loadmaster_api::selector::label_key_errors(key) {
             causes.push(Cause::invalid(path, &key.as_str().into(), &complaint));
         }
         for complaint in
-            loadmaster_api::selector::label_value_complaints(value.as_str().unwrap_or_default())
+            loadmaster_api::selector::label_value_errors(value.as_str().unwrap_or_default())
         {
             causes.push(Cause::invalid(path, value, &complaint));
         }
@@ -259,7 +259,7 @@ fn annotations(annotations: &Value, causes: &mut Vec<Cause>) {
     let mut n_bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
         n_bytes += key.len() + value.as_str().map_or(0, str::len);
-        for complaint in loadmaster_api::selector::label_key_complaints(&key.to_lowercase()) {
+        for complaint in loadmaster_api::selector::label_key_errors(&key.to_lowercase()) {
             causes.push(Cause::invalid("metadata.annotations", &key.as_str().into(), &complaint));
         }
     }
@@ -276,7 +276,7 @@ fn not_negative(value: &Value, path: impl Into<String>, causes: &mut Vec<Cause>)
     }
 }
 
-/// Deployments and their like: a selector that selects the template, and a template that may run for ever.
+/// Deployments and similar workloads: the selector must select the template, whose restart policy must be `Always`.
 fn workload(value: &Value, causes: &mut Vec<Cause>) {
     let spec = &value["spec"];
     for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]
@@ -296,7 +296,7 @@ fn workload(value: &Value, causes: &mut Vec<Cause>) {
     {
         let detail = "empty selector is invalid for deployment";
         causes.push(Cause::invalid("spec.selector", selector, detail));
-    } else if !crate::select::selects(selector, &crate::object::labels(template)) {
+    } else if !crate::selector::selects(selector, &crate::object::labels(template)) {
         let shown = if template_labels.is_null() { &Value::Null } else { template_labels };
         let detail = "`selector` does not match template `labels`";
         causes.push(Cause::invalid("spec.template.metadata.labels", shown, detail));
@@ -370,11 +370,11 @@ fn node(spec: &Value, causes: &mut Vec<Cause>) {
     for (at, taint) in entries(&spec["taints"]).iter().enumerate() {
         let path = format!("metadata.taints[{at}]");
         let key = taint["key"].as_str().unwrap_or_default();
-        for complaint in loadmaster_api::selector::label_key_complaints(key) {
+        for complaint in loadmaster_api::selector::label_key_errors(key) {
             causes.push(Cause::invalid(format!("{path}.key"), &key.into(), &complaint));
         }
         let value = taint["value"].as_str().unwrap_or_default();
-        for complaint in loadmaster_api::selector::label_value_complaints(value) {
+        for complaint in loadmaster_api::selector::label_value_errors(value) {
             causes.push(Cause::invalid(format!("{path}.value"), &value.into(), &complaint));
         }
         match taint["effect"].as_str().unwrap_or_default() {
@@ -431,7 +431,7 @@ mod tests {
     #[track_caller]
     fn check(group: &str, resource: &str, value: Value, want: &Expect) {
         let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
-        let kind = kinds.named(group, resource).expect("a kind");
+        let kind = kinds.find_stable(group, resource).expect("a kind");
         let mut value = value;
         crate::defaults::apply(kind, &mut value);
         let lines: Vec<String> =

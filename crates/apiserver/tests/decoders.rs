@@ -6,7 +6,7 @@ mod decoders;
 
 use loadmaster_stdx::Rng;
 
-/// Changes of each seed, in the normal tests; fuzzing goes on from there.
+/// Mutations of each seed in the normal tests; fuzzing continues from there.
 const N_CHANGES: usize = 400;
 
 /// Bytes that mean something to one of the decoders.

@@ -1,4 +1,4 @@
-//! Which cluster, and who asks.
+//! Address, credentials and TLS configuration of a cluster.
 
 #![expect(clippy::disallowed_types, reason = "certificates are shared between tasks")]
 
@@ -18,33 +18,33 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
-use crate::answer::causes;
-use crate::lane::{Lane, LaneLimits};
+use crate::api_client::{ApiClient, ConnectionLimits};
+use crate::status::error_chain;
 
-/// Which cluster is meant.
+/// Selects a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// A kubeconfig file. Without it and without `master`: the cluster this runs in.
+    /// A kubeconfig file. Without it and without `master`: the cluster in which this process runs.
     pub kubeconfig: Option<PathBuf>,
     /// A context of the kubeconfig; without it the current one.
     pub context: Option<String>,
-    /// The server's address, in place of the kubeconfig's.
+    /// The address of the API server, in place of the kubeconfig's.
     pub master: Option<String>,
-    /// What the server's audit log calls us, such as `loadmaster/0.1.0 (linux/amd64) scheduler`.
+    /// The User-Agent header, such as `loadmaster/0.1.0 (linux/amd64) scheduler`.
     pub user_agent: String,
 }
 
-/// Why there is no cluster.
+/// The configuration of a cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// There is no usable kubeconfig and no service account. The source repeats itself in its own text, so that it is told here.
+    /// There is no usable kubeconfig and no service account. Carries the source's text, which repeats its own sources.
     #[error("finding a cluster: {text}")]
     Config {
         /// What is wrong.
         text: String,
     },
-    /// An address that is none.
+    /// The server address is invalid.
     #[error("server address {address:?}: {text}")]
     Address {
         /// As it was given.
@@ -52,7 +52,7 @@ pub enum ConnectError {
         /// What is wrong.
         text: &'static str,
     },
-    /// Certificates or keys that cannot be used.
+    /// Certificates or keys cannot be used.
     #[error("preparing TLS for {server}: {text}")]
     Tls {
         /// The server's address.
@@ -60,7 +60,7 @@ pub enum ConnectError {
         /// What is wrong.
         text: String,
     },
-    /// Credentials that cannot be used.
+    /// Credentials cannot be used.
     #[error("preparing credentials for {server}: {text}")]
     Credentials {
         /// The server's address.
@@ -68,7 +68,7 @@ pub enum ConnectError {
         /// What is wrong.
         text: String,
     },
-    /// Only plain HTTP proxies are spoken to.
+    /// Only plain HTTP proxies are supported.
     #[error("proxy {proxy:?}: expected http://HOST:PORT")]
     Proxy {
         /// As it was given.
@@ -76,7 +76,7 @@ pub enum ConnectError {
     },
 }
 
-/// A cluster that was found: its address, how to prove who asks, and how to check that it is the right one. Cheap to clone.
+/// The API server of a cluster: its address, credentials and TLS configuration. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
     shared: Arc<Shared>,
@@ -88,7 +88,7 @@ struct Shared {
     address: Address,
     proxy: Option<Address>,
     user_agent: HeaderValue,
-    signer: Signer,
+    credentials: CredentialsService,
     tls: Mutex<Tls>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Address {
     pub host: String,
     pub port: u16,
     pub is_https: bool,
-    /// `host:port` as it stands in a `Host` header.
+    /// `host:port`, as in a `Host` header.
     pub authority: String,
     /// What stands in front of every path; empty or `/some/prefix`.
     pub prefix: String,
@@ -116,7 +116,7 @@ const TLS_REBUILD_MIN: Duration = Duration::from_secs(10);
 
 /// A request on its way to be signed, and signed.
 pub(crate) type Unsigned = http::Request<Full<Bytes>>;
-type Signer = BoxCloneSyncService<Unsigned, http::Response<Unsigned>, BoxError>;
+type CredentialsService = BoxCloneSyncService<Unsigned, http::Response<Unsigned>, BoxError>;
 
 impl Cluster {
     /// Finds the cluster. Runs exec plugins, reads certificates, but does not connect.
@@ -124,30 +124,33 @@ impl Cluster {
     /// # Errors
     ///
     /// When there is no cluster, or its address, certificates or credentials cannot be used.
-    pub async fn find(options: &ClusterOptions) -> Result<Cluster, ConnectError> {
+    pub async fn from_options(options: &ClusterOptions) -> Result<Cluster, ConnectError> {
         let mut config = config(options).await?;
         if let Some(master) = &options.master {
             config.cluster_url = master_url(master)?;
         }
-        Cluster::of(config, &options.user_agent).await
+        Cluster::from_config(config, &options.user_agent).await
     }
 
     /// With what kube-rs calls a configuration.
-    pub(crate) async fn of(config: Config, user_agent: &str) -> Result<Cluster, ConnectError> {
+    pub(crate) async fn from_config(
+        config: Config,
+        user_agent: &str,
+    ) -> Result<Cluster, ConnectError> {
         let agent = HeaderValue::from_str(user_agent).map_err(|_| {
-            let text = format!("user agent {user_agent:?} cannot stand in a header");
+            let text = format!("user agent {user_agent:?} is not a valid header value");
             ConnectError::Config { text }
         })?;
-        // Plugins and files are read on a thread that may wait.
-        let made = tokio::task::spawn_blocking(move || Cluster::with(config, agent)).await;
+        // Exec plugins and files block.
+        let made = tokio::task::spawn_blocking(move || Cluster::build(config, agent)).await;
         made.unwrap_or_else(|error| Err(ConnectError::Config { text: error.to_string() }))
     }
 
-    fn with(config: Config, user_agent: HeaderValue) -> Result<Cluster, ConnectError> {
+    fn build(config: Config, user_agent: HeaderValue) -> Result<Cluster, ConnectError> {
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let address = address(&config.cluster_url)?;
         let proxy = config.proxy_url.as_ref().map(proxy).transpose()?;
-        let signer = signer(&config, &server)?;
+        let credentials = credentials_service(&config, &server)?;
         let mut tls = Tls { config: None, name: None, built: Instant::now(), is_stale: false };
         if address.is_https {
             tls.config = Some(build_tls(&config, &server)?);
@@ -157,23 +160,23 @@ impl Cluster {
             tls.name = Some(ServerName::try_from(name.clone()).map_err(wrong)?);
         }
         let tls = Mutex::new(tls);
-        let shared = Shared { config, server, address, proxy, user_agent, signer, tls };
+        let shared = Shared { config, server, address, proxy, user_agent, credentials, tls };
         Ok(Cluster { shared: Arc::new(shared) })
     }
 
-    /// Its address, for people.
+    /// The URL of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.shared.server
     }
 
-    /// The namespace of names without one.
+    /// The namespace of the current context.
     pub fn default_namespace(&self) -> &str {
         &self.shared.config.default_namespace
     }
 
-    /// Connections of their own. Nothing is dialled before the first request.
-    pub fn lane(&self, name: &'static str, limits: LaneLimits) -> Lane {
-        Lane::new(self.clone(), name, limits)
+    /// A client with its own connection pool. No connection is opened before the first request.
+    pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
+        ApiClient::new(self.clone(), name, limits)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -185,12 +188,15 @@ impl Cluster {
     }
 
     /// Adds credentials, impersonation and the user agent.
-    pub(crate) async fn sign(&self, mut request: Unsigned) -> Result<Unsigned, BoxError> {
+    pub(crate) async fn add_credentials(
+        &self,
+        mut request: Unsigned,
+    ) -> Result<Unsigned, BoxError> {
         request.headers_mut().insert(http::header::USER_AGENT, self.shared.user_agent.clone());
-        Ok(self.shared.signer.clone().oneshot(request).await?.into_body())
+        Ok(self.shared.credentials.clone().oneshot(request).await?.into_body())
     }
 
-    /// How to speak TLS with the server; None if it is plain HTTP. Certificates that have stopped working are read anew.
+    /// The TLS configuration; None for plain HTTP. Certificates that the server has rejected are read again.
     pub(crate) async fn tls(&self) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
         let rebuild = {
             let mut tls = self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,22 +217,22 @@ impl Cluster {
                     tls.config = Some(fresh);
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %causes(&error), "keeping the certificates there are")
+                    tracing::warn!(error = %error_chain(&error), "Reading the client certificates again failed, keeping the old ones")
                 }
-                Err(error) => tracing::error!(%error, "reading certificates"),
+                Err(error) => tracing::error!(%error, "The task that reads certificates failed"),
             }
         }
         let tls = self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner);
         tls.config.clone().zip(tls.name.clone())
     }
 
-    /// Notes that the server does not accept the client certificate any more.
-    pub(crate) fn distrust_certificates(&self) {
+    /// Has the certificates read again: the server no longer accepts the client certificate.
+    pub(crate) fn mark_tls_config_stale(&self) {
         self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner).is_stale = true;
     }
 }
 
-/// As upstream looks for a cluster: the file that is named, else the service account; never `$KUBECONFIG`.
+/// As upstream: the given kubeconfig file, else the service account; never `$KUBECONFIG`.
 async fn config(options: &ClusterOptions) -> Result<Config, ConnectError> {
     let selected =
         KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
@@ -245,20 +251,20 @@ async fn config(options: &ClusterOptions) -> Result<Config, ConnectError> {
 }
 
 fn master_url(master: &str) -> Result<http::Uri, ConnectError> {
-    let wrong = |text| ConnectError::Address { address: master.to_owned(), text };
-    // As client-go's DefaultServerURL: a bare host is asked over HTTP.
+    let invalid = |text| ConnectError::Address { address: master.to_owned(), text };
+    // As client-go's DefaultServerURL: a bare host means HTTP.
     let full = if master.contains("://") { master.to_owned() } else { format!("http://{master}") };
-    full.parse().map_err(|_| wrong("not a URL"))
+    full.parse().map_err(|_| invalid("not a URL"))
 }
 
 pub(crate) fn address(url: &http::Uri) -> Result<Address, ConnectError> {
-    let wrong = |text| ConnectError::Address { address: url.to_string(), text };
+    let invalid = |text| ConnectError::Address { address: url.to_string(), text };
     let is_https = match url.scheme_str() {
         Some("https") => true,
         Some("http") => false,
-        _ => return Err(wrong("expected http:// or https://")),
+        _ => return Err(invalid("expected http:// or https://")),
     };
-    let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("no host"))?;
+    let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| invalid("no host"))?;
     let port = url.port_u16().unwrap_or(if is_https { 443 } else { 80 });
     Ok(Address {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
@@ -276,11 +282,11 @@ fn proxy(url: &http::Uri) -> Result<Address, ConnectError> {
     }
 }
 
-/// kube-rs' layers, around a service that gives the request back: what they add is all that is wanted of them.
-fn signer(config: &Config, server: &str) -> Result<Signer, ConnectError> {
+/// kube-rs' layers around a service that returns the request: only the headers that they add are used.
+fn credentials_service(config: &Config, server: &str) -> Result<CredentialsService, ConnectError> {
     let wrong = |error: kube::Error| ConnectError::Credentials {
         server: server.to_owned(),
-        text: causes(&error),
+        text: error_chain(&error),
     };
     let echo =
         service_fn(
@@ -294,9 +300,10 @@ fn signer(config: &Config, server: &str) -> Result<Signer, ConnectError> {
 }
 
 fn build_tls(config: &Config, server: &str) -> Result<Arc<ClientConfig>, ConnectError> {
-    let mut tls = config
-        .rustls_client_config()
-        .map_err(|error| ConnectError::Tls { server: server.to_owned(), text: causes(&error) })?;
+    let mut tls = config.rustls_client_config().map_err(|error| ConnectError::Tls {
+        server: server.to_owned(),
+        text: error_chain(&error),
+    })?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(tls))
 }
@@ -306,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn server_urls_are_parsed() {
         #[track_caller]
         fn check(url: &str, want: Result<(&str, u16, &str, &str), &str>) {
             let found = master_url(url).and_then(|url| address(&url));

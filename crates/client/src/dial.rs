@@ -1,4 +1,4 @@
-//! Opening one connection: TCP, a proxy's tunnel, TLS, HTTP.
+//! Opens one connection: TCP, a proxy's tunnel, TLS, HTTP.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -16,81 +16,81 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::answer::causes;
 use crate::connect::{Address, Cluster};
+use crate::status::error_chain;
 
-/// Time for all of it.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Time limit for opening a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a stream and a connection may hold before the reader has taken it. The connection's window exceeds that of all its
-/// watches together, so that one slow reader does not hold up the others.
+/// HTTP/2 flow control windows of a stream and of a connection. The connection's window is larger than those of all its watches
+/// together, so that one slow reader does not delay the others.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 128 << 20;
 
-/// A connection that says nothing is asked, as client-go does (its HTTP/2 read-idle and ping timeouts).
+/// An idle connection is checked with pings, as in client-go (its HTTP/2 read-idle and ping timeouts).
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A proxy's answer may be so long.
-const TUNNEL_ANSWER_MAX: usize = 8 << 10;
+/// Size limit of a proxy's response.
+const TUNNEL_RESPONSE_BYTES_MAX: usize = 8 << 10;
 
 /// The sending half of a connection.
 pub(crate) enum Sender {
-    /// As many requests at a time as the server's SETTINGS say.
+    /// HTTP/2: as many concurrent requests as the server's SETTINGS allow.
     H2(http2::SendRequest<Full<Bytes>>, Arc<AtomicUsize>),
-    /// One request at a time.
+    /// HTTP/1.1: one request at a time.
     H1(http1::SendRequest<Full<Bytes>>),
 }
 
-/// Opens a connection. Errors are texts: all are answered by dialling again later.
+/// Opens a connection. Errors are texts: the caller retries after any of them.
 pub(crate) async fn dial(cluster: &Cluster) -> Result<Sender, String> {
-    match tokio::time::timeout(CONNECT, open(cluster)).await {
+    match tokio::time::timeout(CONNECT_TIMEOUT, open(cluster)).await {
         Ok(opened) => opened,
-        Err(_) => Err(format!("no connection in {} s", CONNECT.as_secs())),
+        Err(_) => Err(format!("no connection in {} s", CONNECT_TIMEOUT.as_secs())),
     }
 }
 
 async fn open(cluster: &Cluster) -> Result<Sender, String> {
-    let told = |error: io::Error| causes(&error);
+    let to_text = |error: io::Error| error_chain(&error);
     let address = cluster.address();
     let next = cluster.proxy().unwrap_or(address);
-    let mut stream = TcpStream::connect((&*next.host, next.port)).await.map_err(told)?;
-    // Requests are small and must not wait for more of them.
-    stream.set_nodelay(true).map_err(told)?;
+    let mut stream = TcpStream::connect((&*next.host, next.port)).await.map_err(to_text)?;
+    // Requests are small and must not be delayed.
+    stream.set_nodelay(true).map_err(to_text)?;
     if cluster.proxy().is_some() {
-        tunnel(&mut stream, address).await?;
+        open_proxy_tunnel(&mut stream, address).await?;
     }
     let Some((tls, name)) = cluster.tls().await else {
-        return speak_h1(stream).await.map(Sender::H1);
+        return handshake_http1(stream).await.map(Sender::H1);
     };
-    let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(told)?;
+    let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(to_text)?;
     match stream.get_ref().1.alpn_protocol() {
-        Some(b"h2") => speak_h2(stream).await,
-        _ => speak_h1(stream).await.map(Sender::H1),
+        Some(b"h2") => handshake_http2(stream).await,
+        _ => handshake_http1(stream).await.map(Sender::H1),
     }
 }
 
-async fn tunnel(stream: &mut TcpStream, to: &Address) -> Result<(), String> {
-    let told = |error: io::Error| format!("asking the proxy: {error}");
+async fn open_proxy_tunnel(stream: &mut TcpStream, to: &Address) -> Result<(), String> {
+    let to_text = |error: io::Error| format!("connecting through the proxy: {error}");
     let authority = &to.authority;
     let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.map_err(told)?;
-    let mut answer = Vec::new();
+    stream.write_all(request.as_bytes()).await.map_err(to_text)?;
+    let mut response = Vec::new();
     // Byte by byte: what follows the blank line belongs to the tunnel.
-    while !answer.ends_with(b"\r\n\r\n") {
-        if answer.len() >= TUNNEL_ANSWER_MAX {
-            return Err("the proxy's answer is too long".to_owned());
+    while !response.ends_with(b"\r\n\r\n") {
+        if response.len() >= TUNNEL_RESPONSE_BYTES_MAX {
+            return Err("the response of the proxy is too long".to_owned());
         }
-        answer.push(stream.read_u8().await.map_err(told)?);
+        response.push(stream.read_u8().await.map_err(to_text)?);
     }
-    let line = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
+    let line = String::from_utf8_lossy(&response).lines().next().unwrap_or_default().to_owned();
     match line.split(' ').nth(1) {
         Some("200") => Ok(()),
         _ => Err(format!("the proxy refused: {line}")),
     }
 }
 
-async fn speak_h2<T>(stream: T) -> Result<Sender, String>
+async fn handshake_http2<T>(stream: T) -> Result<Sender, String>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -103,33 +103,33 @@ where
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
     let (sender, mut connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
+        builder.handshake(TokioIo::new(stream)).await.map_err(|error| error_chain(&error))?;
     let n_streams_max = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-    let told = n_streams_max.clone();
+    let n_streams = n_streams_max.clone();
     tokio::spawn(async move {
         let ended = poll_fn(|context| {
             let polled = Pin::new(&mut connection).poll(context);
-            told.store(connection.current_max_send_streams(), Ordering::Relaxed);
+            n_streams.store(connection.current_max_send_streams(), Ordering::Relaxed);
             polled
         });
         if let Err(error) = ended.await {
-            tracing::debug!(error = %causes(&error), "connection ended");
+            tracing::debug!(error = %error_chain(&error), "Connection ended with an error");
         }
     });
     Ok(Sender::H2(sender, n_streams_max))
 }
 
-/// HTTP/1.1 over a stream, as long as somebody asks.
-pub(crate) async fn speak_h1<T, B>(stream: T) -> Result<http1::SendRequest<B>, String>
+/// HTTP/1.1 over a stream, until the returned sender is dropped.
+pub(crate) async fn handshake_http1<T, B>(stream: T) -> Result<http1::SendRequest<B>, String>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error_chain(&error))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(error = %causes(&error), "connection ended");
+            tracing::debug!(error = %error_chain(&error), "Connection ended with an error");
         }
     });
     Ok(sender)

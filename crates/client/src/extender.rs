@@ -1,13 +1,13 @@
-//! Calls on HTTP extenders: a POST with JSON, over connections that are kept (upstream's `HTTPExtender.send`).
+//! The HTTP client that calls extenders: a POST with JSON over reused connections (upstream's `HTTPExtender.send`).
 //!
-//! | | as upstream | else |
+//! | | as upstream | differences |
 //! | --- | --- | --- |
-//! | time | one limit for connecting, asking and reading the answer | |
+//! | timeout | one for connecting, the request and the response | |
 //! | status | anything but 200 is an error | redirects are not followed |
-//! | TLS | by the URL's scheme; `enableHTTPS` without an authority verifies nothing | HTTP/1.1 only; no proxy from the environment |
-//! | body | what follows the first JSON value does not matter | longer than [`ANSWER_BYTES_MIN`] and twice the question is an error |
+//! | TLS | by the URL's scheme; `enableHTTPS` without a CA skips verification | HTTP/1.1 only; no proxy from the environment |
+//! | body | what follows the first JSON value is ignored | longer than [`RESPONSE_LIMIT_BYTES_MIN`] plus twice the request is an error |
 //!
-//! Errors are upstream's words as far as they do not name sockets of one connection.
+//! Error texts are upstream's, except for local addresses of connections.
 
 #![expect(clippy::disallowed_types, reason = "connections are shared between tasks")]
 
@@ -28,7 +28,7 @@ use hyper::client::conn::http1;
 use kube::Config;
 use kube::client::ConfigExt;
 use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
-use loadmaster_extender::chain::without_password;
+use loadmaster_extender::chain::redact_password;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -36,15 +36,15 @@ use serde::de::IgnoredAny;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::answer::causes;
 use crate::connect::{Address, address};
-use crate::dial::speak_h1;
+use crate::dial::handshake_http1;
+use crate::status::error_chain;
 
-/// An answer may always be so long. An honest one repeats at most the nodes it was sent, so that beyond this it may be twice as
-/// long as the question; an endless one is cut there.
-pub const ANSWER_BYTES_MIN: usize = 16 << 20;
+/// The size limit of a response is this plus twice the size of the request: a valid response repeats at most the nodes of the
+/// request, and an endless one is cut off.
+pub const RESPONSE_LIMIT_BYTES_MIN: usize = 16 << 20;
 
-/// Connections that are kept while nobody uses them.
+/// Idle connections per extender.
 const IDLE_MAX: usize = 8;
 
 /// An extender's TLS settings cannot be used.
@@ -57,19 +57,19 @@ pub struct ExtenderError {
     pub text: String,
 }
 
-type Connection = http1::SendRequest<Pieces>;
+type Connection = http1::SendRequest<BodyChunks>;
 
-/// A message whose pieces are written one after the other, from where they are.
+/// A request body in chunks, which are written without being copied.
 #[derive(Debug)]
-struct Pieces(std::vec::IntoIter<Bytes>);
+struct BodyChunks(std::vec::IntoIter<Bytes>);
 
-impl Pieces {
+impl BodyChunks {
     fn n_bytes(&self) -> usize {
         self.0.as_slice().iter().map(Bytes::len).sum()
     }
 }
 
-impl Body for Pieces {
+impl Body for BodyChunks {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -91,9 +91,9 @@ impl Body for Pieces {
 
 /// The connections to one extender.
 pub struct ExtenderClient {
-    /// Where it is. An address that is none fails every call, as upstream's does.
+    /// The address of the extender. With an invalid one every call fails, as upstream.
     address: Result<Address, String>,
-    /// What the URL says of user and password.
+    /// From user and password in the URL.
     authorization: Option<HeaderValue>,
     tls: Arc<ClientConfig>,
     server_name: String,
@@ -101,14 +101,14 @@ pub struct ExtenderClient {
 }
 
 impl ExtenderClient {
-    /// Reads certificates, and does not connect.
+    /// Reads the certificates; does not connect.
     ///
     /// # Errors
     ///
     /// When certificates or keys cannot be used.
     pub fn new(extender: &Extender) -> Result<ExtenderClient, ExtenderError> {
         let parsed = extender.url_prefix.parse::<http::Uri>();
-        let authorization = parsed.as_ref().ok().and_then(basic);
+        let authorization = parsed.as_ref().ok().and_then(basic_auth_header);
         let address = match parsed {
             Ok(parsed) => address(&parsed).map_err(|_| {
                 let scheme = parsed.scheme_str().unwrap_or_default();
@@ -117,7 +117,7 @@ impl ExtenderClient {
             Err(error) => Err(error.to_string()),
         };
         let config = extender.tls_config.clone().unwrap_or_default();
-        let url_prefix = without_password(&extender.url_prefix);
+        let url_prefix = redact_password(&extender.url_prefix);
         let tls = tls(&config, extender.enable_https)
             .map_err(|text| ExtenderError { url_prefix, text })?;
         let host = address.as_ref().map(|address| address.host.clone()).unwrap_or_default();
@@ -125,11 +125,11 @@ impl ExtenderClient {
         Ok(ExtenderClient { address, authorization, tls, server_name, idle: Mutex::default() })
     }
 
-    /// Posts a message, in pieces, to a URL of this extender, and reads the answer. `action` is the verb as the configuration has it.
+    /// Posts a body, in chunks, to a URL of this extender, and reads the response. `action` is the verb as configured.
     ///
     /// # Errors
     ///
-    /// Why there is no answer, in upstream's words.
+    /// When there is no response or its status is not 200, with upstream's text.
     pub async fn call(
         &self,
         action: &str,
@@ -137,13 +137,13 @@ impl ExtenderClient {
         body: Vec<Bytes>,
         timeout: Duration,
     ) -> Result<Bytes, String> {
-        let body = Pieces(body.into_iter());
-        let bytes_max = ANSWER_BYTES_MIN.saturating_add(body.n_bytes().saturating_mul(2));
+        let body = BodyChunks(body.into_iter());
+        let bytes_max = RESPONSE_LIMIT_BYTES_MIN.saturating_add(body.n_bytes().saturating_mul(2));
         let deadline = tokio::time::Instant::now() + timeout;
-        let shown = without_password(url);
-        let asked = tokio::time::timeout_at(deadline, self.ask(url, body)).await;
-        let (response, connection) = match asked {
-            Ok(Ok(asked)) => asked,
+        let shown = redact_password(url);
+        let sent = tokio::time::timeout_at(deadline, self.send_request(url, body)).await;
+        let (response, connection) = match sent {
+            Ok(Ok(sent)) => sent,
             Ok(Err(text)) => return Err(format!("Post {shown:?}: {text}")),
             Err(_) => {
                 let text =
@@ -159,26 +159,26 @@ impl ExtenderClient {
         let whole = collect(response.into_body(), &mut read, bytes_max);
         let error = match tokio::time::timeout_at(deadline, whole).await {
             Ok(Ok(())) => {
-                self.keep(connection);
+                self.return_idle(connection);
                 return Ok(read.freeze());
             }
             Ok(Err(text)) => text,
             Err(_) => "context deadline exceeded (Client.Timeout or context cancellation while reading body)".to_owned(),
         };
-        if has_value(&read) { Ok(read.freeze()) } else { Err(error) }
+        if contains_json_value(&read) { Ok(read.freeze()) } else { Err(error) }
     }
 
-    /// The head of the answer. A request that a kept connection did not take goes over a new one.
-    async fn ask(
+    /// Sends a request and waits for the head of its response. A request that no idle connection accepted is sent over a new one.
+    async fn send_request(
         &self,
         url: &str,
-        body: Pieces,
+        body: BodyChunks,
     ) -> Result<(http::Response<hyper::body::Incoming>, Connection), String> {
         let address = self.address.as_ref().map_err(String::clone)?;
         let path = url.parse::<http::Uri>().map_err(|error| error.to_string())?;
         let path = path.path_and_query().map_or("/", |path| path.as_str());
         let request = http::Request::post(path)
-            .header(header::HOST, host(address))
+            .header(header::HOST, host_header(address))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::USER_AGENT, concat!("loadmaster/", env!("CARGO_PKG_VERSION")))
             .body(body);
@@ -194,12 +194,15 @@ impl ExtenderClient {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
                     Some(not_sent) => request = not_sent,
-                    None => return Err(lost(&error.into_error())),
+                    None => return Err(connection_error_text(&error.into_error())),
                 },
             }
         }
         let mut connection = self.dial(address).await?;
-        let response = connection.send_request(request).await.map_err(|error| lost(&error))?;
+        let response = connection
+            .send_request(request)
+            .await
+            .map_err(|error| connection_error_text(&error))?;
         Ok((response, connection))
     }
 
@@ -216,19 +219,19 @@ impl ExtenderClient {
         })?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         if !address.is_https {
-            return speak_h1(stream).await;
+            return handshake_http1(stream).await;
         }
         let name = ServerName::try_from(self.server_name.clone())
             .map_err(|error| format!("{:?}: {error}", self.server_name))?;
         let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await;
-        speak_h1(stream.map_err(|error| causes(&error))?).await
+        handshake_http1(stream.map_err(|error| error_chain(&error))?).await
     }
 
     fn take_idle(&self) -> Option<Connection> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn keep(&self, connection: Connection) {
+    fn return_idle(&self, connection: Connection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|connection| !connection.is_closed());
         if idle.len() < IDLE_MAX && !connection.is_closed() {
@@ -237,8 +240,8 @@ impl ExtenderClient {
     }
 }
 
-/// What Go's client makes of `USER:PASSWORD@` in a URL.
-fn basic(url: &http::Uri) -> Option<HeaderValue> {
+/// The Authorization header that Go's client makes of `USER:PASSWORD@` in a URL.
+fn basic_auth_header(url: &http::Uri) -> Option<HeaderValue> {
     let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
     let (user, password) = user.split_once(':').unwrap_or((user, ""));
     let decoded = |text| percent_encoding::percent_decode_str(text);
@@ -248,10 +251,10 @@ fn basic(url: &http::Uri) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// As Go writes it: without the port that is usual.
-fn host(address: &Address) -> &str {
-    let usual = if address.is_https { ":443" } else { ":80" };
-    address.authority.strip_suffix(usual).unwrap_or(&address.authority)
+/// The Host header as Go writes it: without the default port.
+fn host_header(address: &Address) -> &str {
+    let default_port = if address.is_https { ":443" } else { ":80" };
+    address.authority.strip_suffix(default_port).unwrap_or(&address.authority)
 }
 
 async fn collect(
@@ -260,13 +263,13 @@ async fn collect(
     bytes_max: usize,
 ) -> Result<(), String> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| match lost(&error) {
+        let frame = frame.map_err(|error| match connection_error_text(&error) {
             ended if ended == "EOF" => "unexpected EOF".to_owned(),
             other => other,
         })?;
         if let Ok(piece) = frame.into_data() {
             if all.len() + piece.len() > bytes_max {
-                return Err(format!("the answer is longer than {bytes_max} bytes"));
+                return Err(format!("the response is longer than {bytes_max} bytes"));
             }
             all.extend_from_slice(&piece);
         }
@@ -274,14 +277,14 @@ async fn collect(
     Ok(())
 }
 
-/// Whether a JSON value is in what came. Nothing behind it is needed, so that it does not matter how the body ended.
-fn has_value(read: &[u8]) -> bool {
+/// Whether the bytes begin with a complete JSON value. What follows it is ignored, even the error with which the body ended.
+fn contains_json_value(read: &[u8]) -> bool {
     let mut values = serde_json::Deserializer::from_slice(read).into_iter::<IgnoredAny>();
     matches!(values.next(), Some(Ok(_)))
 }
 
-/// A connection that ended, in Go's words.
-fn lost(error: &hyper::Error) -> String {
+/// The error of a connection that ended, with Go's text.
+fn connection_error_text(error: &hyper::Error) -> String {
     use std::error::Error as _;
     let mut source = error.source();
     while let Some(cause) = source {
@@ -296,11 +299,12 @@ fn lost(error: &hyper::Error) -> String {
     }
     match error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         true => "EOF".to_owned(),
-        false => causes(error),
+        false => error_chain(error),
     }
 }
 
-/// As upstream's `makeTransport` and client-go's `TLSConfigFor`: data goes before files; a certificate without a key is not used.
+/// As upstream's `makeTransport` and client-go's `TLSConfigFor`: data has precedence over files; a certificate without a key is
+/// ignored.
 fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfig>, String> {
     let has_ca = !config.ca_data.is_empty() || !config.ca_file.is_empty();
     let insecure = config.insecure || enable_https && !has_ca;
@@ -309,11 +313,11 @@ fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfi
             "specifying a root certificates file with the insecure flag is not allowed".to_owned()
         );
     }
-    // Only its part about TLS is used.
+    // Only its TLS settings are used.
     let mut kube = Config::new(http::Uri::from_static("https://extender"));
     kube.accept_invalid_certs = insecure;
     if insecure {
-        // Nothing is looked up in them.
+        // Not used for verification.
         kube.root_cert = Some(Vec::new());
     } else if has_ca {
         let pem = pem(&config.ca_data, &config.ca_file)?;
@@ -337,7 +341,7 @@ fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfi
         });
         kube.auth_info = serde_json::from_value(auth).map_err(|error| error.to_string())?;
     }
-    let mut tls = kube.rustls_client_config().map_err(|error| causes(&error))?;
+    let mut tls = kube.rustls_client_config().map_err(|error| error_chain(&error))?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(tls))
 }

@@ -1,14 +1,14 @@
-//! What is read of a cluster, and what a ClusterRole must say for it.
+//! The kinds that are listed and watched, and the RBAC rules that this needs.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// A kind that is followed. Which of its fields are read is `loadmaster-api`'s matter.
+/// A kind that is listed and watched. `loadmaster-api` defines which of its fields are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Pods that have not ended.
+    /// Pods that are not Succeeded or Failed.
     Pod,
     /// Nodes.
     Node,
@@ -26,11 +26,11 @@ pub enum Kind {
     PodDisruptionBudget,
     /// PriorityClasses.
     PriorityClass,
-    /// Any other kind, read as JSON.
+    /// Any other kind, decoded from JSON.
     Other(OtherKind),
 }
 
-/// A kind that is known only while the program runs: what plugins watch.
+/// A kind that is not known at compile time, such as those that plugins watch.
 #[derive(Clone, Copy)]
 pub struct OtherKind(&'static Resource);
 
@@ -87,7 +87,7 @@ impl Kind {
         Kind::PriorityClass,
     ];
 
-    /// What a running scheduler follows: what upstream's role `system:kube-scheduler` allows. Priorities come with the pods.
+    /// The kinds that a scheduler watches: what upstream's role `system:kube-scheduler` allows. Pods carry their priorities.
     pub const SCHEDULING: [Kind; 8] = [
         Kind::Pod,
         Kind::Node,
@@ -99,22 +99,22 @@ impl Kind {
         Kind::PodDisruptionBudget,
     ];
 
-    /// A kind that is not among [`Kind::ALL`]. It is remembered for as long as the program runs: make each once.
+    /// A kind that is not among [`Kind::ALL`]. It is never freed: create each kind once.
     pub fn other(group: &str, version: &str, resource: &str, required: bool) -> Kind {
-        fn keep(text: &str) -> &'static str {
+        fn leak(text: &str) -> &'static str {
             Box::leak(text.into())
         }
         Kind::Other(OtherKind(Box::leak(Box::new(Resource {
-            group: keep(group),
-            version: keep(version),
-            resource: keep(resource),
+            group: leak(group),
+            version: leak(version),
+            resource: leak(resource),
             field_selector: None,
             required,
-            without: "plugins that watch it see no objects",
+            effect_if_missing: "plugins that watch it see no objects",
         }))))
     }
 
-    /// Where it is found on the server.
+    /// Its resource on the API server.
     pub fn resource(self) -> &'static Resource {
         let at = match self {
             Kind::Pod => 0,
@@ -132,30 +132,37 @@ impl Kind {
     }
 }
 
-/// How a kind is asked for.
+/// The API resource of a kind.
 #[derive(Debug)]
 pub struct Resource {
-    /// The group, empty for core.
+    /// The API group, empty for core.
     pub group: &'static str,
-    /// Such as `v1`.
+    /// The version, such as `v1`.
     pub version: &'static str,
-    /// The plural name.
+    /// The plural name of the resource.
     pub resource: &'static str,
-    /// Only objects that pass are asked for.
+    /// The field selector of lists and watches.
     pub field_selector: Option<&'static str>,
-    /// Without it no pod can be scheduled.
+    /// Without this kind no pod can be scheduled.
     pub required: bool,
-    /// What is missing without it.
-    pub without: &'static str,
+    /// What does not work when this kind cannot be read.
+    pub effect_if_missing: &'static str,
 }
 
 const fn optional(group: &'static str, resource: &'static str, without: &'static str) -> Resource {
-    Resource { group, version: "v1", resource, field_selector: None, required: false, without }
+    Resource {
+        group,
+        version: "v1",
+        resource,
+        field_selector: None,
+        required: false,
+        effect_if_missing: without,
+    }
 }
 
-const OWN_SPREADING: &str = "default spreading of pods over zones may be scored differently";
+const DEFAULT_SPREADING: &str = "default spreading of pods over zones may be scored differently";
 
-/// Pods before nodes: a pod's node is older than the pod, so that it is among those listed later. In the order of [`Kind`].
+/// In the order of [`Kind`]. Pods before nodes: the node of a pod is older than the pod, so that the later list contains it.
 pub(crate) const RESOURCES: [Resource; 9] = [
     Resource {
         group: "",
@@ -163,7 +170,7 @@ pub(crate) const RESOURCES: [Resource; 9] = [
         resource: "pods",
         field_selector: Some("status.phase!=Succeeded,status.phase!=Failed"),
         required: true,
-        without: "",
+        effect_if_missing: "",
     },
     Resource {
         group: "",
@@ -171,19 +178,19 @@ pub(crate) const RESOURCES: [Resource; 9] = [
         resource: "nodes",
         field_selector: None,
         required: true,
-        without: "",
+        effect_if_missing: "",
     },
     optional("", "namespaces", "affinity terms with a namespaceSelector match no namespace"),
-    optional("", "services", OWN_SPREADING),
-    optional("", "replicationcontrollers", OWN_SPREADING),
-    optional("apps", "replicasets", OWN_SPREADING),
-    optional("apps", "statefulsets", OWN_SPREADING),
-    optional("policy", "poddisruptionbudgets", "preemption would not know what is protected"),
-    optional("scheduling.k8s.io", "priorityclasses", "priorities are read from the pods alone"),
+    optional("", "services", DEFAULT_SPREADING),
+    optional("", "replicationcontrollers", DEFAULT_SPREADING),
+    optional("apps", "replicasets", DEFAULT_SPREADING),
+    optional("apps", "statefulsets", DEFAULT_SPREADING),
+    optional("policy", "poddisruptionbudgets", "preemption ignores PodDisruptionBudgets"),
+    optional("scheduling.k8s.io", "priorityclasses", "priorities are read from the pods only"),
 ];
 
 impl Resource {
-    /// The path of the list over all namespaces.
+    /// The path of the list in all namespaces.
     pub fn path(&self) -> String {
         let Resource { group, version, resource, .. } = self;
         match *group {
@@ -192,12 +199,12 @@ impl Resource {
         }
     }
 
-    /// What a ClusterRole must say for a list.
+    /// The ClusterRole rule that allows the list.
     pub fn rule(&self) -> String {
         format!("{{apiGroups: [{:?}], resources: [{}], verbs: [list]}}", self.group, self.resource)
     }
 
-    /// A permission in words, such as `list pods in core at cluster scope`.
+    /// A permission as text, such as `list pods in core at cluster scope`.
     pub fn permission(&self, verb: &str) -> String {
         let group = if self.group.is_empty() { "core" } else { self.group };
         format!("{verb} {} in {group} at cluster scope", self.resource)
@@ -209,9 +216,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scheduler_follows_all_but_priority_classes() {
-        let followed = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PriorityClass);
-        assert!(followed.eq(Kind::SCHEDULING));
+    fn a_scheduler_watches_all_kinds_but_priority_classes() {
+        let watched = Kind::ALL.into_iter().filter(|kind| *kind != Kind::PriorityClass);
+        assert!(watched.eq(Kind::SCHEDULING));
     }
 
     #[test]
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_only_plugins_know() {
+    fn kinds_registered_by_plugins() {
         let foos = Kind::other("example.com", "v1beta1", "foos", true);
         assert_eq!(foos.resource().path(), "/apis/example.com/v1beta1/foos");
         assert_eq!(foos, Kind::other("example.com", "v1beta1", "foos", false));

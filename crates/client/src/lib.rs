@@ -1,43 +1,48 @@
-//! Talking to a Kubernetes API server. Async begins here; what decides is kept apart from what waits.
+//! Client of the Kubernetes API server. Async code begins in this crate; decisions are made by state machines without I/O, and
+//! separate tasks do the I/O for them.
 //!
-//! | module | what it does | pure part |
+//! | module | what it does | state machine without I/O |
 //! | --- | --- | --- |
-//! | [`connect`] | finds a cluster and proves who asks; dials | |
-//! | [`lane`] | requests over connections of their own: binds never wait behind lists | |
-//! | [`watch`] | keeps a picture of the cluster current | [`watch::Machine`] |
-//! | [`calls`] | executes what the engine asks for, binds first | [`calls::Intent`], [`limit::Bucket`] |
-//! | [`extender`] | asks HTTP extenders | `loadmaster-extender` |
-//! | [`lease`] | says who leads | [`lease::Election`] |
-//! | [`recorder`] | writes Events | [`recorder::Series`] |
-//! | [`read`] | reads a cluster once, for `loadmaster explain` | |
-//! | [`remote`] | asks a running Loadmaster, for `loadmaster explain --server` | |
-//! | [`listing`] | a list apart from the watches, to hold against what they told | |
+//! | [`connect`] | address, credentials and TLS configuration of a cluster | |
+//! | [`api_client`] | HTTP requests, with one connection pool per kind of traffic: binds never wait behind lists | |
+//! | [`reflector`] | lists and watches objects, as client-go's reflector | [`reflector::ReflectorState`] |
+//! | [`api_dispatcher`] | executes the engine's API calls, binds first | [`api_dispatcher::BindOperation`], [`flowcontrol::TokenBucket`] |
+//! | [`extender`] | calls HTTP extenders | `loadmaster-extender` |
+//! | [`leader_election`] | leader election with a Lease | [`leader_election::Election`] |
+//! | [`event_recorder`] | writes Events | [`event_recorder::EventCorrelator`] |
+//! | [`cluster_reader`] | reads a cluster once, for `loadmaster explain` | |
+//! | [`remote_scheduler`] | queries a running Loadmaster, for `loadmaster explain --server` | |
+//! | [`listing`] | a single list of one kind, to compare with what its reflector has delivered | |
 //!
-//! How a cluster is found and how one proves who one is are kube-rs' matter: kubeconfig files, contexts, exec plugins, or the
-//! service account of the pod this runs in. TLS is verified unless the kubeconfig says otherwise. Connections are our own,
-//! because kube-rs speaks HTTP/1.1 only and no protobuf.
+//! kube-rs finds the cluster and authenticates: kubeconfig files, contexts, exec plugins, or the service account of the pod in
+//! which this process runs. TLS is verified unless the kubeconfig says otherwise. Connections are implemented here, because
+//! kube-rs supports neither HTTP/2 nor protobuf.
 //!
-//! Nothing here blocks a thread, and every queue, body and wait has a limit.
+//! Nothing here blocks a thread, and every queue, body and wait is limited.
 
-pub mod answer;
-pub mod calls;
+pub mod api_client;
+pub mod api_dispatcher;
+pub mod cluster_reader;
 pub mod connect;
 mod dial;
+pub mod event_recorder;
 pub mod extender;
+pub mod flowcontrol;
 pub mod kinds;
-pub mod lane;
-pub mod lease;
-pub mod limit;
+pub mod leader_election;
 pub mod listing;
-mod page;
-pub mod read;
-pub mod recorder;
-pub mod remote;
-pub mod watch;
+mod paged_list;
+pub mod reflector;
+pub mod remote_scheduler;
+pub mod status;
 
+pub use api_client::{ApiClient, ApiClients, Reply, Request, SendError};
+pub use cluster_reader::{
+    ClusterObjects, KubeconfigSource, ReadClusterError, ReadOptions, read_cluster,
+};
 pub use connect::{Cluster, ClusterOptions, ConnectError};
 pub use http::Method;
 pub use kinds::Kind;
-pub use lane::{Lane, Lanes, Reply, Request, SendError};
-pub use read::{Also, Error, Options, Reading, read_cluster};
-pub use remote::{Credentials, Remote, RemoteError, RemoteOptions};
+pub use remote_scheduler::{
+    Credentials, RemoteScheduler, RemoteSchedulerError, RemoteSchedulerOptions,
+};

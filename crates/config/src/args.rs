@@ -1,5 +1,5 @@
-//! Arguments of plugins: the kind they say they are, strict decoding, defaults and validation
-//! through the plugin itself.
+//! Plugin arguments: `apiVersion` and `kind`, then decoding, defaults and validation by the plugin
+//! itself.
 
 use std::collections::BTreeMap;
 
@@ -10,63 +10,63 @@ use serde_json::{Map, Value};
 use crate::decode::take_text;
 use crate::v1::{API_VERSION, PluginConfig, SchedulerProfile};
 
-/// Arguments by plugin name, as [`loadmaster_framework::PluginDef::build`] wants them: complete,
+/// Arguments by plugin name, in the form of [`loadmaster_framework::PluginDef::build`]: with defaults,
 /// without `apiVersion` and `kind`.
-pub type ArgsByName = BTreeMap<String, Value>;
+pub type ArgsByPlugin = BTreeMap<String, Value>;
 
-/// Who knows the arguments of plugins.
+/// Completes plugin arguments with the functions of the registry.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct ArgsCompleter<'a> {
     pub registry: &'a Registry,
     pub gates: &'a FeatureGates,
 }
 
-impl Known<'_> {
-    /// How the arguments of a plugin are made; `None` for a plugin without arguments and for a name
-    /// nobody knows.
-    fn args_of(&self, name: &str) -> Option<ArgsFn> {
+impl ArgsCompleter<'_> {
+    /// The function that completes a plugin's arguments; `None` for a plugin without arguments and for an
+    /// unknown plugin.
+    fn args_fn(&self, name: &str) -> Option<ArgsFn> {
         self.registry.get(name)?.args
     }
 
-    /// Makes the arguments of a profile complete, and adds those of enabled plugins for which
-    /// nothing was written.
+    /// Completes the arguments of a profile, and adds those of enabled plugins that are not in the
+    /// file.
     pub fn complete(
         &self,
         path: &str,
         profile: &mut SchedulerProfile,
-    ) -> (ArgsByName, Vec<FieldError>) {
-        let mut complete = ArgsByName::new();
+    ) -> (ArgsByPlugin, Vec<FieldError>) {
+        let mut complete = ArgsByPlugin::new();
         let mut errors = Vec::new();
         let missing: Vec<String> = profile
             .plugins
             .enabled_names()
             .into_iter()
             .filter(|name| !profile.plugin_config.iter().any(|config| config.name == *name))
-            .filter(|name| self.args_of(name).is_some())
+            .filter(|name| self.args_fn(name).is_some())
             .map(str::to_owned)
             .collect();
         let missing = missing.into_iter().map(|name| PluginConfig { name, args: Value::Null });
         profile.plugin_config.extend(missing);
         for (i, config) in profile.plugin_config.iter_mut().enumerate() {
-            let Some(make) = self.args_of(&config.name) else {
+            let Some(make) = self.args_fn(&config.name) else {
                 complete.insert(config.name.clone(), config.args.clone());
                 continue;
             };
-            match self.make(make, config) {
+            match self.complete_args(make, config) {
                 Ok(args) => {
-                    config.args = typed(&config.name, &args);
+                    config.args = with_type_meta(&config.name, &args);
                     complete.insert(config.name.clone(), args);
                 }
                 Err(found) => {
                     let path = format!("{path}.pluginConfig[{i}].args");
-                    errors.extend(found.into_iter().map(|error| error.under(&path)));
+                    errors.extend(found.into_iter().map(|error| error.with_path_prefix(&path)));
                 }
             }
         }
         (complete, errors)
     }
 
-    fn make(&self, make: ArgsFn, config: &PluginConfig) -> Result<Value, Vec<FieldError>> {
+    fn complete_args(&self, make: ArgsFn, config: &PluginConfig) -> Result<Value, Vec<FieldError>> {
         let mut args = match &config.args {
             Value::Null => Map::new(),
             Value::Object(args) => args.clone(),
@@ -76,11 +76,13 @@ impl Known<'_> {
             }
         };
         let kind = format!("{}Args", config.name);
-        let said = take_text(&mut args, "kind").map_err(|error| vec![error])?;
+        let given_kind = take_text(&mut args, "kind").map_err(|error| vec![error])?;
         let version = take_text(&mut args, "apiVersion").map_err(|error| vec![error])?;
-        if !said.is_empty() && said != kind {
-            let text =
-                format!("args for plugin {} were not of type {kind}, got {said}", config.name);
+        if !given_kind.is_empty() && given_kind != kind {
+            let text = format!(
+                "args for plugin {} were not of type {kind}, got {given_kind}",
+                config.name
+            );
             return Err(vec![FieldError { path: "kind".to_owned(), text }]);
         }
         if !version.is_empty() && version != API_VERSION {
@@ -93,12 +95,12 @@ impl Known<'_> {
     }
 }
 
-/// The arguments as a file shows them.
-fn typed(name: &str, args: &Value) -> Value {
-    let mut typed = args.clone();
-    if let Value::Object(object) = &mut typed {
+/// The arguments as in a file, with `apiVersion` and `kind`.
+fn with_type_meta(name: &str, args: &Value) -> Value {
+    let mut with_type_meta = args.clone();
+    if let Value::Object(object) = &mut with_type_meta {
         object.insert("apiVersion".to_owned(), API_VERSION.into());
         object.insert("kind".to_owned(), format!("{name}Args").into());
     }
-    typed
+    with_type_meta
 }

@@ -1,5 +1,4 @@
-//! From a value to what was written: the kind of the object, strictness, and every error with its
-//! path.
+//! Strict decoding of a value: `apiVersion` and `kind`, unknown fields, and every error with its path.
 
 use loadmaster_framework::FieldError;
 use serde::de::DeserializeOwned;
@@ -8,11 +7,11 @@ use serde_path_to_error::{Path, Segment};
 
 use crate::v1::{API_VERSION, KIND};
 
-/// A file with more errors than this is told about these; each costs another pass over the file.
+/// At most this many errors are reported per file; each one costs another pass over the file.
 const ERRORS_MAX: usize = 50;
 
-/// Checks `apiVersion` and `kind` and takes them out of the object.
-pub(crate) fn header(value: &mut Value) -> Result<(), FieldError> {
+/// Checks `apiVersion` and `kind` and removes them from the object.
+pub(crate) fn take_type_meta(value: &mut Value) -> Result<(), FieldError> {
     let Value::Object(object) = value else {
         return Err(FieldError {
             path: String::new(),
@@ -37,7 +36,7 @@ pub(crate) fn header(value: &mut Value) -> Result<(), FieldError> {
     }
 }
 
-/// The text of a field that is taken out; empty when absent.
+/// Removes a field and returns its text; empty when absent.
 pub(crate) fn take_text(
     object: &mut Map<String, Value>,
     field: &str,
@@ -49,8 +48,8 @@ pub(crate) fn take_text(
     }
 }
 
-/// Takes null for absent, as Go's decoding does: members of objects are dropped, elements of lists
-/// become empty objects.
+/// Treats null as absent, as Go's decoding does: null members of objects are removed, null elements of
+/// lists become empty objects.
 pub(crate) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -69,10 +68,9 @@ pub(crate) fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Decodes, or tells all that is wrong: what an error points at is taken out and decoding starts
-/// again. Values are found at the paths they have in the file, since elements of lists are emptied,
-/// not removed.
-pub(crate) fn strict<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<FieldError>) {
+/// Decodes the value, or returns all errors: the value at an error is removed and decoding starts again.
+/// Paths stay those of the file, since elements of lists are replaced by empty objects, not removed.
+pub(crate) fn decode_strict<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<FieldError>) {
     let mut errors = Vec::new();
     loop {
         match serde_path_to_error::deserialize(&value) {
@@ -95,7 +93,7 @@ fn text_of(path: &Path) -> String {
     if text == "." { String::new() } else { text }
 }
 
-/// Takes out what stands at the path; whether there was anything.
+/// Removes the value at the path; returns whether there was one.
 fn prune(value: &mut Value, path: &Path) -> bool {
     let segments: Vec<&Segment> = path.iter().collect();
     let Some((last, parents)) = segments.split_last() else { return false };

@@ -1,11 +1,11 @@
-//! Defaults: what a file does not say, and the default plugins that its plugin sets are merged
-//! with.
+//! Defaults of a configuration: values of absent fields, and the default plugins that its plugin sets
+//! are merged with.
 
 use crate::duration::Duration;
 use crate::gates::Gates;
 use crate::v1::{
     ClientConnection, LeaderElection, Plugin, PluginSet, Plugins, SchedulerConfiguration,
-    SchedulerProfile, Written, WrittenProfile,
+    SchedulerProfile, WrittenConfiguration, WrittenProfile,
 };
 
 // From upstream's pkg/scheduler/apis/config/v1/defaults.go and
@@ -28,11 +28,11 @@ const NODE_DECLARED_FEATURES: &str = "NodeDeclaredFeatures";
 const GANG_SCHEDULING: &str = "GangScheduling";
 const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
 
-/// Gates that decide which plugins run by default.
+/// Gates that add default plugins.
 pub(crate) const GATES: &[&str] = &[NODE_DECLARED_FEATURES, GANG_SCHEDULING, TOPOLOGY_AWARE];
 
-/// The default plugins with their weights, in order; 0 where none is given. DynamicResources stands
-/// before DefaultPreemption: to take a claim from an idle pod is cheaper than to evict one. Its
+/// The default plugins with their weights, in order; 0 where none is given. DynamicResources comes
+/// before DefaultPreemption: deallocating a claim of an idle pod is cheaper than evicting a pod. Its
 /// gate is locked on.
 const PLUGINS: &[(&str, i32)] = &[
     ("SchedulingGates", 0),
@@ -64,7 +64,7 @@ const GATED_PLUGINS: &[(&str, &str, i32)] = &[
     (TOPOLOGY_AWARE, "PodGroupPodsCount", 1),
 ];
 
-/// The plugins that run when a profile says nothing. All of them are given by `multiPoint`.
+/// The default plugins of a profile, all of them enabled in `multiPoint`.
 pub fn plugins(gates: &Gates) -> Vec<Plugin> {
     let gated = GATED_PLUGINS
         .iter()
@@ -74,14 +74,14 @@ pub fn plugins(gates: &Gates) -> Vec<Plugin> {
     plugins.map(|(name, weight)| Plugin { name: (*name).to_owned(), weight: *weight }).collect()
 }
 
-/// Fills in all that a file does not say, except the arguments of plugins.
-pub(crate) fn complete(written: Written, gates: &Gates) -> SchedulerConfiguration {
+/// Fills in all defaults, except those of plugin arguments.
+pub(crate) fn complete(written: WrittenConfiguration, gates: &Gates) -> SchedulerConfiguration {
     let enable_profiling = written.enable_profiling.unwrap_or(true);
     let mut profiles = written.profiles;
     if profiles.is_empty() {
         profiles.push(WrittenProfile::default());
     }
-    // A name is given to an only profile; of several, validation demands one from each.
+    // Only a single profile gets the default name; with several, validation requires a name in each.
     let scheduler_name = if profiles.len() == 1 { SCHEDULER_NAME } else { "" };
     SchedulerConfiguration {
         parallelism: written.parallelism.unwrap_or(PARALLELISM),
@@ -142,7 +142,7 @@ pub(crate) fn leader_election(mut it: LeaderElection) -> LeaderElection {
     it
 }
 
-/// The client's settings with defaults for what is empty or zero.
+/// Client connection settings with defaults for what is empty or zero.
 pub(crate) fn client_connection(mut it: ClientConnection) -> ClientConnection {
     if it.content_type.is_empty() {
         CONTENT_TYPE.clone_into(&mut it.content_type);
@@ -156,12 +156,11 @@ pub(crate) fn client_connection(mut it: ClientConnection) -> ClientConnection {
     it
 }
 
-/// The sets of a profile over the default ones. Only `multiPoint` has defaults; the other sets stay
-/// as they are.
+/// Merges the plugin sets of a profile with the default ones. Only `multiPoint` has defaults.
 fn merge(defaults: Vec<Plugin>, written: Plugins) -> Plugins {
     let mut merged = written;
     merged.multi_point = merge_set(defaults, std::mem::take(&mut merged.multi_point));
-    // A weight beside a disabled name means nothing and is dropped, at every point.
+    // The weight of a disabled plugin has no effect and is removed, at every extension point.
     for set in merged.sets_mut() {
         for plugin in &mut set.disabled {
             plugin.weight = 0;
@@ -170,9 +169,9 @@ fn merge(defaults: Vec<Plugin>, written: Plugins) -> Plugins {
     merged
 }
 
-/// Default plugins that are not disabled, each replaced in place by the last written one of its
-/// name; then all written plugins that replaced none, in order. A name written twice stays twice
-/// and is refused when the set is expanded.
+/// The default plugins that are not disabled, each replaced in place by the last custom plugin of its
+/// name; then the other custom plugins in order (upstream's `mergePluginSet`). A name that occurs twice
+/// stays twice and is rejected when the set is expanded.
 fn merge_set(defaults: Vec<Plugin>, written: PluginSet) -> PluginSet {
     let mut replacing = vec![false; written.enabled.len()];
     let mut enabled = Vec::with_capacity(defaults.len() + written.enabled.len());

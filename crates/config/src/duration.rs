@@ -1,5 +1,5 @@
-//! Durations as Kubernetes writes them in configuration files (metav1.Duration): Go's syntax, such
-//! as `1m30s`, `15s` or `1.5h`.
+//! Durations of Kubernetes configuration files (metav1.Duration), in Go's syntax: `1m30s`, `15s` or
+//! `1.5h`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-/// A span of time in nanoseconds; may be negative, as Go's may.
+/// A duration in nanoseconds; may be negative, as in Go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(i64);
 
@@ -28,13 +28,13 @@ impl Duration {
         self.0
     }
 
-    /// The same for the standard library; `None` when negative.
+    /// Converts to the standard library's duration; `None` when negative.
     pub fn to_std(self) -> Option<std::time::Duration> {
         u64::try_from(self.0).ok().map(std::time::Duration::from_nanos)
     }
 }
 
-/// The longest that Go can count when it is longer.
+/// Saturates at Go's maximum.
 impl From<std::time::Duration> for Duration {
     fn from(duration: std::time::Duration) -> Self {
         Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))

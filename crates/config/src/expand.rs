@@ -1,41 +1,41 @@
 //! Which plugins run at which extension point: `multiPoint` expanded, overrides applied.
 
-use crate::point::{Point, PointSet};
+use crate::extension_point::{ExtensionPoint, ExtensionPointSet};
 use crate::v1::{Plugin, PluginSet, Plugins};
 
-/// Scores of a node add up in 64 bits; upstream's `MaxTotalScore`.
+/// The total score of a node has 64 bits (upstream's `MaxTotalScore`).
 const TOTAL_SCORE_MAX: i64 = i64::MAX;
 
-/// A plugin as it runs at a point.
+/// A plugin enabled at an extension point, with its weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct WeightedPlugin {
     /// Its name.
     pub name: String,
-    /// Factor of its score, at points that have one (Score, PlacementScore); else 0.
+    /// Weight of its score at Score and PlacementScore; 0 at other extension points.
     pub weight: i32,
 }
 
-/// Every point's plugins in the order in which they run.
+/// The plugins of every extension point, in the order in which they run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expanded([Vec<Placed>; Point::ALL.len()]);
+pub struct ExpandedPlugins([Vec<WeightedPlugin>; ExtensionPoint::ALL.len()]);
 
-impl Expanded {
-    /// The plugins of one point.
-    pub fn at(&self, point: Point) -> &[Placed] {
+impl ExpandedPlugins {
+    /// The plugins of one extension point.
+    pub fn at(&self, point: ExtensionPoint) -> &[WeightedPlugin] {
         &self.0[point as usize]
     }
 
-    /// Points and their plugins, points without plugins left out.
-    pub fn iter(&self) -> impl Iterator<Item = (Point, &[Placed])> {
-        Point::ALL
+    /// The extension points that have plugins, with their plugins.
+    pub fn iter(&self) -> impl Iterator<Item = (ExtensionPoint, &[WeightedPlugin])> {
+        ExtensionPoint::ALL
             .into_iter()
             .map(|point| (point, self.at(point)))
             .filter(|(_, plugins)| !plugins.is_empty())
     }
 
-    /// Only the plugins of which `keep` says so.
-    pub(crate) fn retain(&mut self, keep: impl Fn(Point, &str) -> bool) {
-        for (point, plugins) in Point::ALL.into_iter().zip(&mut self.0) {
+    /// Retains the plugins for which `keep` returns true.
+    pub(crate) fn retain(&mut self, keep: impl Fn(ExtensionPoint, &str) -> bool) {
+        for (point, plugins) in ExtensionPoint::ALL.into_iter().zip(&mut self.0) {
             plugins.retain(|plugin| keep(point, &plugin.name));
         }
     }
@@ -44,82 +44,82 @@ impl Expanded {
 /// A plugin set that cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpandError {
-    /// The set at fault, by its name in `plugins`: `filter`, `multiPoint`.
+    /// The plugin set with the error, by its name in `plugins`: `filter`, `multiPoint`.
     pub at: &'static str,
-    /// The plugin at fault, if it is a single one.
+    /// The plugin with the error, if it is a single one.
     pub plugin: Option<String>,
-    /// What is wrong.
+    /// The error.
     pub kind: ExpandErrorKind,
 }
 
-/// What is wrong with a plugin set, in upstream's words.
+/// The error of a plugin set, with upstream's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpandErrorKind {
     /// No plugin has this name.
     #[error("{point} {name:?} does not exist")]
-    Unknown { point: Point, name: String },
+    Unknown { point: ExtensionPoint, name: String },
     /// The same, in `multiPoint`.
     #[error("plugin {name:?} does not exist")]
-    UnknownAnywhere { name: String },
-    /// Enabled at a point at which it does nothing.
+    UnknownInMultiPoint { name: String },
+    /// Enabled at an extension point that it does not implement.
     #[error("plugin {name:?} does not extend {point} plugin")]
-    NotImplemented { point: Point, name: String },
+    DoesNotExtend { point: ExtensionPoint, name: String },
     /// Enabled twice.
     #[error("plugin {name:?} already registered as {:?}", point.to_string())]
-    Twice { point: Point, name: String },
-    /// Nothing orders the queue, or several plugins want to.
+    AlreadyRegistered { point: ExtensionPoint, name: String },
+    /// No queue sort plugin, or several.
     #[error(
         "only one queue sort plugin required for profile with scheduler name {profile:?}, but got {n_plugins}"
     )]
-    QueueSort { profile: String, n_plugins: usize },
-    /// Nothing binds.
+    QueueSortCount { profile: String, n_plugins: usize },
+    /// No bind plugin.
     #[error("at least one bind plugin is needed for profile with scheduler name {profile:?}")]
-    NoBind { profile: String },
-    /// Several plugins generate placements.
+    NoBindPlugin { profile: String },
+    /// Several placement generate plugins.
     #[error(
         "at most one placement generate plugin is allowed for profile with scheduler name {profile:?}"
     )]
     PlacementGenerate { profile: String },
-    /// Weights too large, or a negative sum of them.
+    /// Weights that are too large or have a negative sum.
     #[error("{what}: total score of Score plugins could overflow")]
-    Weights { what: &'static str },
+    ScoreOverflow { what: &'static str },
 }
 
-/// Expands a profile's plugin sets. `implements` says at which points a plugin of this name entered
-/// itself, and `None` for a name that no plugin has.
+/// Expands a profile's plugin sets. `implements` returns the extension points that a plugin implements,
+/// and `None` for an unknown plugin.
 pub fn expand(
     profile: &str,
     plugins: &Plugins,
-    implements: impl Fn(&str) -> Option<PointSet>,
-) -> Result<Expanded, Vec<ExpandError>> {
+    implements: impl Fn(&str) -> Option<ExtensionPointSet>,
+) -> Result<ExpandedPlugins, Vec<ExpandError>> {
     let mut errors = Vec::new();
-    let mut expanded = Expanded::default();
+    let mut expanded = ExpandedPlugins::default();
     for plugin in &plugins.multi_point.enabled {
         let name = &plugin.name;
         if implements(name).is_none() {
             errors.push(error(
                 "multiPoint",
                 name,
-                ExpandErrorKind::UnknownAnywhere { name: name.clone() },
+                ExpandErrorKind::UnknownInMultiPoint { name: name.clone() },
             ));
         }
     }
-    for point in Point::ALL {
+    for point in ExtensionPoint::ALL {
         let set = plugins.at(point);
-        check_specific(point, set, &implements, &mut errors);
-        let names = order(point, set, &plugins.multi_point, &implements, &mut errors);
+        check_enabled(point, set, &implements, &mut errors);
+        let names = ordered_names(point, set, &plugins.multi_point, &implements, &mut errors);
         let weights = if point.is_weighted() {
             weights(point, plugins, &implements, &mut errors)
         } else {
             Vec::new()
         };
-        let placed = names.into_iter().map(|name| {
+        let enabled = names.into_iter().map(|name| {
             let weight =
                 weights.iter().find(|(known, _)| *known == name).map_or(0, |(_, weight)| *weight);
-            Placed { name: name.to_owned(), weight }
+            WeightedPlugin { name: name.to_owned(), weight }
         });
-        expanded.0[point as usize] = placed.collect();
+        expanded.0[point as usize] = enabled.collect();
     }
     if errors.is_empty() {
         check_counts(profile, &expanded, &mut errors);
@@ -131,11 +131,11 @@ fn error(at: &'static str, plugin: &str, kind: ExpandErrorKind) -> ExpandError {
     ExpandError { at, plugin: Some(plugin.to_owned()), kind }
 }
 
-/// Plugins enabled at the point itself must exist, do something there, and be named once.
-fn check_specific(
-    point: Point,
+/// Plugins enabled at the extension point itself must exist, implement it, and be enabled once.
+fn check_enabled(
+    point: ExtensionPoint,
     set: &PluginSet,
-    implements: &impl Fn(&str) -> Option<PointSet>,
+    implements: &impl Fn(&str) -> Option<ExtensionPointSet>,
     errors: &mut Vec<ExpandError>,
 ) {
     for (i, plugin) in set.enabled.iter().enumerate() {
@@ -143,10 +143,10 @@ fn check_specific(
         let kind = match implements(&name) {
             None => ExpandErrorKind::Unknown { point, name },
             Some(points) if !points.contains(point) => {
-                ExpandErrorKind::NotImplemented { point, name }
+                ExpandErrorKind::DoesNotExtend { point, name }
             }
             Some(_) if set.enabled[..i].iter().any(|other| other.name == name) => {
-                ExpandErrorKind::Twice { point, name }
+                ExpandErrorKind::AlreadyRegistered { point, name }
             }
             Some(_) => continue,
         };
@@ -154,14 +154,14 @@ fn check_specific(
     }
 }
 
-/// The names that run at a point, in this order: enabled there and by `multiPoint`, as ordered
-/// there; by `multiPoint` alone; enabled there alone. `disabled: "*"` keeps `multiPoint` out
-/// altogether.
-fn order<'a>(
-    point: Point,
+/// The names of the plugins of an extension point, in order: those enabled both there and in
+/// `multiPoint`, in the order of the former; those only in `multiPoint`; those only there. With
+/// `disabled: "*"` the plugins of `multiPoint` are left out.
+fn ordered_names<'a>(
+    point: ExtensionPoint,
     set: &'a PluginSet,
     multi_point: &'a PluginSet,
-    implements: &impl Fn(&str) -> Option<PointSet>,
+    implements: &impl Fn(&str) -> Option<ExtensionPointSet>,
     errors: &mut Vec<ExpandError>,
 ) -> Vec<&'a str> {
     let specific: Vec<&str> = set.enabled.iter().map(|plugin| plugin.name.as_str()).collect();
@@ -177,8 +177,8 @@ fn order<'a>(
         if specific.contains(&name.as_str()) {
             overriding.push(name);
         } else if expanded.contains(&name.as_str()) {
-            let kind = ExpandErrorKind::Twice { point, name: name.clone() };
-            // The plugin is named twice once, however many points it extends.
+            let kind = ExpandErrorKind::AlreadyRegistered { point, name: name.clone() };
+            // Reported once per plugin, however many extension points it implements.
             if !errors
                 .iter()
                 .any(|error| error.at == "multiPoint" && error.plugin.as_ref() == Some(name))
@@ -194,12 +194,12 @@ fn order<'a>(
     first.into_iter().chain(expanded).chain(last).collect()
 }
 
-/// Weights by name: of the plugins enabled at the point, then of those in `multiPoint`; the first
-/// entry of a name counts, 0 is 1.
+/// Weights by name, of the plugins enabled at the extension point, then of those in `multiPoint`; the
+/// first entry of a name counts, and 0 means 1.
 fn weights<'a>(
-    point: Point,
+    point: ExtensionPoint,
     plugins: &'a Plugins,
-    implements: &impl Fn(&str) -> Option<PointSet>,
+    implements: &impl Fn(&str) -> Option<ExtensionPointSet>,
     errors: &mut Vec<ExpandError>,
 ) -> Vec<(&'a str, i32)> {
     let mut weights: Vec<(&str, i32)> = Vec::new();
@@ -213,12 +213,15 @@ fn weights<'a>(
         }
         let weight = if *weight == 0 { 1 } else { *weight };
         let largest = i64::from(weight) * loadmaster_framework::MAX_NODE_SCORE;
-        // Upstream's subtraction wraps when weights so far add up to less than zero, and refuses
-        // them by that.
+        // Upstream's subtraction wraps when the total so far is negative, and so negative weights are
+        // rejected.
         if largest > TOTAL_SCORE_MAX.wrapping_sub(total) {
-            let what =
-                if point == Point::Score { "score plugins" } else { "placement score plugins" };
-            errors.push(error(point.field(), name, ExpandErrorKind::Weights { what }));
+            let what = if point == ExtensionPoint::Score {
+                "score plugins"
+            } else {
+                "placement score plugins"
+            };
+            errors.push(error(point.field(), name, ExpandErrorKind::ScoreOverflow { what }));
             break;
         }
         total += largest;
@@ -227,21 +230,22 @@ fn weights<'a>(
     weights
 }
 
-fn check_counts(profile: &str, expanded: &Expanded, errors: &mut Vec<ExpandError>) {
-    let mut fail =
-        |point: Point, kind| errors.push(ExpandError { at: point.field(), plugin: None, kind });
+fn check_counts(profile: &str, expanded: &ExpandedPlugins, errors: &mut Vec<ExpandError>) {
+    let mut fail = |point: ExtensionPoint, kind| {
+        errors.push(ExpandError { at: point.field(), plugin: None, kind })
+    };
     let profile = profile.to_owned();
-    match expanded.at(Point::QueueSort).len() {
+    match expanded.at(ExtensionPoint::QueueSort).len() {
         1 => {}
         n_plugins => fail(
-            Point::QueueSort,
-            ExpandErrorKind::QueueSort { profile: profile.clone(), n_plugins },
+            ExtensionPoint::QueueSort,
+            ExpandErrorKind::QueueSortCount { profile: profile.clone(), n_plugins },
         ),
     }
-    if expanded.at(Point::Bind).is_empty() {
-        fail(Point::Bind, ExpandErrorKind::NoBind { profile: profile.clone() });
+    if expanded.at(ExtensionPoint::Bind).is_empty() {
+        fail(ExtensionPoint::Bind, ExpandErrorKind::NoBindPlugin { profile: profile.clone() });
     }
-    if expanded.at(Point::PlacementGenerate).len() > 1 {
-        fail(Point::PlacementGenerate, ExpandErrorKind::PlacementGenerate { profile });
+    if expanded.at(ExtensionPoint::PlacementGenerate).len() > 1 {
+        fail(ExtensionPoint::PlacementGenerate, ExpandErrorKind::PlacementGenerate { profile });
     }
 }

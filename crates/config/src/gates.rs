@@ -1,4 +1,4 @@
-//! Feature gates: the flag, the defaults of 1.36, what the scheduler reads of them.
+//! Feature gates: parsing of `--feature-gates`, the defaults of 1.36, and the gates that plugins read.
 //!
 //! ```
 //! use loadmaster_config::Gates;
@@ -13,16 +13,16 @@ use std::fmt;
 
 use loadmaster_framework::FeatureGates;
 
-use crate::{defaults, not_yet};
+use crate::{defaults, unsupported};
 
-/// Switches every alpha gate that is not named itself.
+/// Sets every alpha gate that is not set itself.
 const ALL_ALPHA: &str = "AllAlpha";
-/// Switches every beta gate that is not named itself.
+/// Sets every beta gate that is not set itself.
 const ALL_BETA: &str = "AllBeta";
-/// The component whose gates these are, when a name has a prefix.
+/// The component name in the prefix of a gate (`kube:Name`).
 const COMPONENT: &str = "kube";
 
-/// Locked gates that kube-scheduler still reads: what they switched on is here.
+/// Gates locked to on that kube-scheduler still reads; their features are implemented.
 const LOCKED_ON: &[&str] = &[
     "DRAAdminAccess",
     "DynamicResourceAllocation",
@@ -33,74 +33,74 @@ const LOCKED_ON: &[&str] = &[
     "VolumeAttributesClass",
 ];
 
-/// How mature what a gate switches is.
+/// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Off unless asked for.
+pub enum FeatureStage {
+    /// Off by default.
     Alpha,
-    /// On in most cases.
+    /// On by default in most cases.
     Beta,
-    /// Stays on.
+    /// Generally available: on.
     Stable,
-    /// Keeps an old behavior alive.
+    /// Restores a deprecated behavior.
     Deprecated,
 }
 
-/// A gate as the table has it.
+/// A gate of the table.
 struct Gate {
     name: &'static str,
-    stage: Stage,
+    stage: FeatureStage,
     on: bool,
     locked: bool,
-    needs: &'static [&'static str],
+    depends_on: &'static [&'static str],
     field: Option<fn(&mut FeatureGates) -> &mut bool>,
 }
 
-const fn gate(name: &'static str, stage: Stage, on: bool) -> Gate {
-    Gate { name, stage, on, locked: false, needs: &[], field: None }
+const fn gate(name: &'static str, stage: FeatureStage, on: bool) -> Gate {
+    Gate { name, stage, on, locked: false, depends_on: &[], field: None }
 }
 
 const fn alpha(name: &'static str) -> Gate {
-    gate(name, Stage::Alpha, false)
+    gate(name, FeatureStage::Alpha, false)
 }
 
 const fn beta(name: &'static str, on: bool) -> Gate {
-    gate(name, Stage::Beta, on)
+    gate(name, FeatureStage::Beta, on)
 }
 
 const fn ga(name: &'static str, on: bool) -> Gate {
-    gate(name, Stage::Stable, on)
+    gate(name, FeatureStage::Stable, on)
 }
 
 const fn deprecated(name: &'static str, on: bool) -> Gate {
-    gate(name, Stage::Deprecated, on)
+    gate(name, FeatureStage::Deprecated, on)
 }
 
 impl Gate {
-    /// Nobody may change it.
+    /// Locked to its default.
     const fn locked(self) -> Gate {
         Gate { locked: true, ..self }
     }
 
-    /// On only while these are on.
-    const fn needs(self, needs: &'static [&'static str]) -> Gate {
-        Gate { needs, ..self }
+    /// Depends on these gates.
+    const fn depends_on(self, depends_on: &'static [&'static str]) -> Gate {
+        Gate { depends_on, ..self }
     }
 
-    /// Plugins read it.
+    /// Read by plugins, through this field.
     const fn sets(self, field: fn(&mut FeatureGates) -> &mut bool) -> Gate {
         Gate { field: Some(field), ..self }
     }
 }
 
-/// A feature gate flag that cannot be taken.
+/// An invalid `--feature-gates` value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError {
-    /// A name without value.
+    /// A gate without a value.
     #[error("missing bool value for {gate}")]
     MissingValue { gate: String },
-    /// A value that is no bool.
+    /// A value that is not a bool.
     #[error(
         "invalid value of {gate}={value}, err: strconv.ParseBool: parsing {value:?}: invalid syntax"
     )]
@@ -108,13 +108,13 @@ pub enum GateError {
     /// No component has a gate of this name in 1.36.
     #[error("unrecognized feature gate: {gate}")]
     Unrecognized { gate: String },
-    /// A gate nobody may change.
+    /// A gate that is locked to its default.
     #[error("cannot set feature gate {gate} to {to}, feature is locked to {locked_to}")]
     Locked { gate: &'static str, to: bool, locked_to: bool },
-    /// On, though something it needs is off.
+    /// Enabled, but a gate that it depends on is disabled.
     #[error("{gate} is enabled, but depends on features that are disabled: [{}]", disabled.join(" "))]
     Dependency { gate: &'static str, disabled: Vec<&'static str> },
-    /// Names with the prefix `kube:` beside names without.
+    /// Gates with the prefix `kube:` mixed with gates without.
     #[error(
         "set kube feature gates with default empty prefix or kube: prefix consistently, do not mix use"
     )]
@@ -122,32 +122,32 @@ pub enum GateError {
     /// A prefix other than `kube:`.
     #[error("component not registered: {component}")]
     UnknownComponent { component: String },
-    /// What the gate switches is not built.
+    /// The feature is not implemented.
     #[error(
-        "cannot set feature gate {gate} to {to}: this version of Loadmaster does not have it yet"
+        "cannot set feature gate {gate} to {to}: this version of Loadmaster does not implement it"
     )]
-    NotYet { gate: &'static str, to: bool },
-    /// As above, by way of `AllAlpha` or `AllBeta`.
-    #[error("cannot set {toggle} to {to}: this version of Loadmaster does not have these yet: {}", gates.join(", "))]
-    NotYetAll { toggle: &'static str, to: bool, gates: Vec<&'static str> },
+    NotImplemented { gate: &'static str, to: bool },
+    /// Features that are not implemented, set by `AllAlpha` or `AllBeta`.
+    #[error("cannot set {toggle} to {to}: this version of Loadmaster does not implement {}", gates.join(", "))]
+    NotImplementedAll { toggle: &'static str, to: bool, gates: Vec<&'static str> },
 }
 
-/// What every gate is.
+/// The value of every feature gate.
 #[derive(Clone)]
 pub struct Gates {
-    /// Beside the table.
+    /// Values in the order of the table.
     on: Vec<bool>,
-    /// Gates that were named and that nothing here reads.
-    elsewhere: Vec<&'static str>,
-    /// Gates that were named and that only a running scheduler reads.
-    idle: Vec<&'static str>,
+    /// Gates that were set and are not read by the scheduler.
+    unread: Vec<&'static str>,
+    /// Gates of kube-scheduler that were set and have no effect in Loadmaster.
+    without_effect: Vec<&'static str>,
 }
 
 impl Default for Gates {
     /// The defaults of 1.36.
     fn default() -> Self {
         let on = table::GATES.iter().map(|gate| gate.on).collect();
-        Gates { on, elsewhere: Vec::new(), idle: Vec::new() }
+        Gates { on, unread: Vec::new(), without_effect: Vec::new() }
     }
 }
 
@@ -161,8 +161,8 @@ impl fmt::Debug for Gates {
 }
 
 impl Gates {
-    /// Reads the values of `--feature-gates`, which may be given several times:
-    /// `Name=true,kube:Name=false`. Later values win.
+    /// Parses the values of `--feature-gates`, which may be given several times:
+    /// `Name=true,kube:Name=false`. Later values override earlier ones.
     pub fn parse<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, Vec<GateError>> {
         let wanted = read_flags(flags).map_err(|error| vec![error])?;
         let mut errors = Vec::new();
@@ -178,17 +178,18 @@ impl Gates {
                             locked_to: gate.on,
                         });
                     }
-                    gate if gate.on != *to && not_yet::GATES.contains(&gate.name) => {
-                        errors.push(GateError::NotYet { gate: gate.name, to: *to });
+                    gate if gate.on != *to && unsupported::GATES.contains(&gate.name) => {
+                        errors.push(GateError::NotImplemented { gate: gate.name, to: *to });
                     }
                     _ => drop(named.insert(idx, *to)),
                 },
             }
         }
         let mut gates = Gates::default();
-        for (toggle, stage, to) in
-            [(ALL_ALPHA, Stage::Alpha, wanted.all_alpha), (ALL_BETA, Stage::Beta, wanted.all_beta)]
-        {
+        for (toggle, stage, to) in [
+            (ALL_ALPHA, FeatureStage::Alpha, wanted.all_alpha),
+            (ALL_BETA, FeatureStage::Beta, wanted.all_beta),
+        ] {
             if let Some(to) = to {
                 gates.set_all(toggle, stage, to, &named, &mut errors);
             }
@@ -202,17 +203,17 @@ impl Gates {
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
-    /// Whether a gate is on; `false` for a name that is no gate.
+    /// Whether a gate is enabled; `false` for an unknown name.
     pub fn enabled(&self, name: &str) -> bool {
         table::GATES.binary_search_by_key(&name, |gate| gate.name).is_ok_and(|idx| self.on[idx])
     }
 
-    /// Every gate: name, stage, default, and what it is.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Stage, bool, bool)> {
+    /// Every gate: name, stage, default, and value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, FeatureStage, bool, bool)> {
         self.rows().map(|(gate, on)| (gate.name, gate.stage, gate.on, on))
     }
 
-    /// What plugins read.
+    /// The gates that plugins read.
     pub fn framework(&self) -> FeatureGates {
         let mut features = FeatureGates::default();
         for (gate, on) in self.rows() {
@@ -223,17 +224,20 @@ impl Gates {
         features
     }
 
-    /// What was said and changes nothing, one sentence a kind.
+    /// Notes on gates that were set and have no effect.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.elsewhere.is_empty() {
+        if !self.unread.is_empty() {
             notes.push(format!(
-                "feature gates that mean nothing to this scheduler: {}",
-                self.elsewhere.join(", ")
+                "feature gates that the scheduler does not read: {}",
+                self.unread.join(", ")
             ));
         }
-        if !self.idle.is_empty() {
-            notes.push(format!("feature gates that have no effect here: {}", self.idle.join(", ")));
+        if !self.without_effect.is_empty() {
+            notes.push(format!(
+                "feature gates that have no effect in Loadmaster: {}",
+                self.without_effect.join(", ")
+            ));
         }
         notes
     }
@@ -245,34 +249,34 @@ impl Gates {
     fn set(&mut self, idx: usize, to: bool) {
         let gate = &table::GATES[idx];
         self.on[idx] = to;
-        if not_yet::IDLE_GATES.contains(&gate.name) {
-            self.idle.push(gate.name);
-        } else if !is_read(gate) && !not_yet::DAEMON_GATES.contains(&gate.name) {
-            self.elsewhere.push(gate.name);
+        if unsupported::NO_EFFECT_GATES.contains(&gate.name) {
+            self.without_effect.push(gate.name);
+        } else if !is_read(gate) && !unsupported::DAEMON_GATES.contains(&gate.name) {
+            self.unread.push(gate.name);
         }
     }
 
-    /// Switches all gates of a stage that are not named themselves.
+    /// Sets all gates of a stage that are not set themselves.
     fn set_all(
         &mut self,
         toggle: &'static str,
-        stage: Stage,
+        stage: FeatureStage,
         to: bool,
         named: &BTreeMap<usize, bool>,
         errors: &mut Vec<GateError>,
     ) {
-        let mut not_built = Vec::new();
+        let mut not_implemented = Vec::new();
         for (idx, gate) in table::GATES.iter().enumerate() {
             if gate.stage != stage || gate.on == to || named.contains_key(&idx) {
                 continue;
             }
-            if not_yet::GATES.contains(&gate.name) {
-                not_built.push(gate.name);
+            if unsupported::GATES.contains(&gate.name) {
+                not_implemented.push(gate.name);
             }
             self.on[idx] = to;
         }
-        if !not_built.is_empty() {
-            errors.push(GateError::NotYetAll { toggle, to, gates: not_built });
+        if !not_implemented.is_empty() {
+            errors.push(GateError::NotImplementedAll { toggle, to, gates: not_implemented });
         }
     }
 
@@ -280,7 +284,7 @@ impl Gates {
         let mut errors = Vec::new();
         for (gate, _) in self.rows().filter(|(_, on)| *on) {
             let disabled: Vec<&str> =
-                gate.needs.iter().copied().filter(|name| !self.enabled(name)).collect();
+                gate.depends_on.iter().copied().filter(|name| !self.enabled(name)).collect();
             if !disabled.is_empty() {
                 errors.push(GateError::Dependency { gate: gate.name, disabled });
             }
@@ -289,22 +293,22 @@ impl Gates {
     }
 }
 
-/// Whether something here reads the gate, be it only to know that it has its default.
+/// Whether Loadmaster reads the gate, at least to check that it has its default.
 fn is_read(gate: &Gate) -> bool {
-    let lists = [LOCKED_ON, defaults::GATES, not_yet::GATES];
+    let lists = [LOCKED_ON, defaults::GATES, unsupported::GATES];
     gate.field.is_some() || lists.iter().any(|names| names.contains(&gate.name))
 }
 
-/// The flags as a map, later values over earlier ones.
+/// The values of the flags; later values override earlier ones.
 #[derive(Default)]
-struct Wanted {
+struct FlagValues {
     gates: BTreeMap<String, bool>,
     all_alpha: Option<bool>,
     all_beta: Option<bool>,
 }
 
-fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Wanted, GateError> {
-    let mut wanted = Wanted::default();
+fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<FlagValues, GateError> {
+    let mut wanted = FlagValues::default();
     let mut prefixed = None;
     for item in flags.into_iter().flat_map(|flag| flag.split(',')).filter(|item| !item.is_empty()) {
         let (component, item) = match item.split_once(':') {
@@ -332,7 +336,7 @@ fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Wanted, Ga
     Ok(wanted)
 }
 
-/// `Name=value`, with the spellings of a bool that Go accepts.
+/// Parses `Name=value`, with the spellings of a bool that Go accepts.
 fn read_item(item: &str) -> Result<(&str, bool), GateError> {
     let Some((gate, value)) = item.split_once('=') else {
         return Err(GateError::MissingValue { gate: item.to_owned() });

@@ -1,11 +1,11 @@
-//! A configuration as `--write-config-to` shows it: all defaults, plugin sets not expanded,
+//! Encodes a configuration for `--write-config-to`: with all defaults, plugin sets not expanded,
 //! arguments sorted by plugin.
 
 use serde::Serialize;
 
 use crate::v1::{API_VERSION, KIND, SchedulerConfiguration};
 
-/// A configuration that could not be written.
+/// A configuration that could not be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrintError {
@@ -36,7 +36,7 @@ impl SchedulerConfiguration {
         serde_json::to_string(&self.object()).map_err(PrintError::Json)
     }
 
-    /// YAML, fields sorted by name, as kube-scheduler writes it.
+    /// YAML, fields sorted by name, as kube-scheduler's.
     pub fn to_v1_yaml(&self) -> Result<String, PrintError> {
         let sorted = serde_json::to_value(self.object()).map_err(PrintError::Json)?;
         serde_saphyr::to_string(&sorted).map_err(PrintError::Yaml)

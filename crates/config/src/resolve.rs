@@ -1,39 +1,38 @@
-//! From a valid configuration to profiles that can be built: every plugin is built once to learn
-//! where it enters itself, plugin sets are expanded, and what only all profiles together can break
-//! is checked.
+//! From a valid configuration to profiles: every plugin is built once to find out which extension
+//! points it implements, plugin sets are expanded, and the rules across profiles are checked.
 
 use std::collections::BTreeMap;
 
-use loadmaster_framework::{FeatureGates, FieldError, Points, Registry};
+use loadmaster_framework::{ExtensionPoints, FeatureGates, FieldError, Registry};
 use serde_json::Value;
 
-use crate::args::ArgsByName;
+use crate::args::ArgsByPlugin;
 use crate::defaults;
-use crate::expand::{ExpandError, Expanded, expand};
+use crate::expand::{ExpandError, ExpandedPlugins, expand};
+use crate::extension_point::{ExtensionPoint, ExtensionPointSet};
 use crate::gates::Gates;
-use crate::in_tree;
-use crate::not_yet;
-use crate::point::{Point, PointSet};
+use crate::in_tree_plugins;
+use crate::unsupported;
 use crate::v1::{Extender, SchedulerConfiguration, SchedulerProfile};
 
-/// The plugin that leaves resources alone which extenders look after.
-const FIT: &str = "NodeResourcesFit";
+/// The plugin that ignores resources managed by extenders.
+const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";
 
-/// A profile as an engine builds it.
+/// A scheduling profile, ready to be built by the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Pods say it in `spec.schedulerName`.
+    /// The `spec.schedulerName` of its pods.
     pub scheduler_name: String,
-    /// How many of the nodes must be feasible before the search ends, in percent; the profile's own
-    /// value or that of all.
+    /// Percentage of nodes that must be feasible before the search ends: the profile's own value or the
+    /// global one.
     pub percentage_of_nodes_to_score: i32,
-    /// The plugins to build, each once: those enabled anywhere that the registry has.
+    /// The plugins to build: those of the registry that are enabled at any extension point.
     pub plugins: Vec<String>,
-    /// Which of them run at which point, in which order and with which weight.
-    pub points: Expanded,
-    /// Their arguments, as their `build` wants them.
-    pub args: ArgsByName,
-    /// Who is asked beside them: the same in every profile.
+    /// The plugins of every extension point, in order and with their weights.
+    pub extension_points: ExpandedPlugins,
+    /// The arguments of the plugins, as passed to their `build`.
+    pub args: ArgsByPlugin,
+    /// The extenders, the same for every profile.
     pub extenders: Vec<Extender>,
 }
 
@@ -44,12 +43,12 @@ impl Profile {
     }
 }
 
-/// Resources that an extender looks after alone take the place of those that NodeResourcesFit was told to ignore (upstream's
-/// `buildExtenders`).
-fn ignore_managed(
+/// Replaces `ignoredResources` of NodeResourcesFit by the resources that extenders manage and the scheduler ignores
+/// (upstream's `buildExtenders`).
+fn ignore_managed_resources(
     extenders: &[Extender],
     profile: &SchedulerProfile,
-    args: &mut ArgsByName,
+    args: &mut ArgsByPlugin,
 ) -> Option<FieldError> {
     let managed = extenders.iter().enumerate().flat_map(|(i, extender)| {
         let all = extender.managed_resources.iter().enumerate();
@@ -58,7 +57,7 @@ fn ignore_managed(
     let ignored: Vec<(usize, usize, &str)> = managed.collect();
     let (i, j, _) = *ignored.first()?;
     let names: Vec<&str> = ignored.iter().map(|(_, _, name)| *name).collect();
-    match args.get_mut(FIT) {
+    match args.get_mut(NODE_RESOURCES_FIT) {
         Some(Value::Object(args)) => {
             args.insert("ignoredResources".to_owned(), names.into());
             None
@@ -73,8 +72,8 @@ fn ignore_managed(
     }
 }
 
-/// What all profiles are resolved against. `written` is the file, where it is looked up at which
-/// place a plugin was named.
+/// Resolves the profiles of one configuration. `written` is the file's content, used to find the path of
+/// a plugin for error messages.
 pub(crate) struct Resolver<'a> {
     pub registry: &'a Registry,
     pub gates: &'a Gates,
@@ -83,16 +82,16 @@ pub(crate) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// All profiles, or everything that keeps them from being built.
+    /// All profiles, or all errors.
     pub fn resolve(
         &self,
         config: &SchedulerConfiguration,
-        args: Vec<ArgsByName>,
+        args: Vec<ArgsByPlugin>,
     ) -> Result<Vec<Profile>, Vec<FieldError>> {
         let mut profiles = Vec::new();
         let mut errors = Vec::new();
         for (idx, (profile, mut args)) in config.profiles.iter().zip(args).enumerate() {
-            errors.extend(ignore_managed(&config.extenders, profile, &mut args));
+            errors.extend(ignore_managed_resources(&config.extenders, profile, &mut args));
             match self.profile(idx, profile, args) {
                 Ok((points, plugins, args)) => profiles.push(Profile {
                     scheduler_name: profile.scheduler_name.clone(),
@@ -100,7 +99,7 @@ impl Resolver<'_> {
                         .percentage_of_nodes_to_score
                         .unwrap_or(config.percentage_of_nodes_to_score),
                     plugins,
-                    points,
+                    extension_points: points,
                     args,
                     extenders: config.extenders.clone(),
                 }),
@@ -117,20 +116,25 @@ impl Resolver<'_> {
         &self,
         idx: usize,
         profile: &SchedulerProfile,
-        mut args: ArgsByName,
-    ) -> Result<(Expanded, Vec<String>, ArgsByName), Vec<FieldError>> {
-        let mut errors = self.unbuilt(idx, profile);
-        let (entered, found) = self.build(idx, profile, &args);
+        mut args: ArgsByPlugin,
+    ) -> Result<(ExpandedPlugins, Vec<String>, ArgsByPlugin), Vec<FieldError>> {
+        let mut errors = self.unimplemented_plugins(idx, profile);
+        let (implemented, found) = self.build(idx, profile, &args);
         if !found.is_empty() {
-            // What a plugin that cannot be built would have entered itself at is not known.
+            // The extension points of a plugin that cannot be built are unknown.
             errors.extend(found);
             return Err(errors);
         }
-        // For an in-tree plugin upstream's table holds, beside what the plugin of that name enters
-        // itself at.
-        let implements = |name: &str| match (entered.get(name).copied(), in_tree::points(name)) {
+        // An in-tree plugin has upstream's extension points, and those that the plugin of that name has
+        // registered for.
+        let implements = |name: &str| match (
+            implemented.get(name).copied(),
+            in_tree_plugins::extension_points(name),
+        ) {
             (None, None) => None,
-            (entered, known) => Some(entered.unwrap_or_default().or(known.unwrap_or_default())),
+            (implemented, known) => {
+                Some(implemented.unwrap_or_default().or(known.unwrap_or_default()))
+            }
         };
         let expanded = expand(&profile.scheduler_name, &profile.plugins, implements);
         let mut points = match expanded {
@@ -141,48 +145,55 @@ impl Resolver<'_> {
                 return Err(errors);
             }
         };
-        points.retain(|point, name| entered.get(name).is_some_and(|points| points.contains(point)));
-        args.retain(|name, _| entered.contains_key(name));
+        points.retain(|point, name| {
+            implemented.get(name).is_some_and(|points| points.contains(point))
+        });
+        args.retain(|name, _| implemented.contains_key(name));
         let plugins = self
             .registry
             .iter()
             .map(|plugin| plugin.name)
-            .filter(|name| entered.contains_key(*name));
+            .filter(|name| implemented.contains_key(*name));
         let plugins = plugins.map(str::to_owned).collect();
         Ok((points, plugins, args))
     }
 
-    /// Plugins of kube-scheduler that are not built here and that do not run by default either.
-    fn unbuilt(&self, idx: usize, profile: &SchedulerProfile) -> Vec<FieldError> {
+    /// Errors for plugins of kube-scheduler that are not implemented and not enabled by default.
+    fn unimplemented_plugins(&self, idx: usize, profile: &SchedulerProfile) -> Vec<FieldError> {
         let defaults = defaults::plugins(self.gates);
         let is_default = |name: &str| defaults.iter().any(|plugin| plugin.name == name);
         let mut errors = Vec::new();
         for (at, set) in profile.plugins.sets() {
             for plugin in &set.enabled {
                 let name = &plugin.name;
-                if not_yet::is_unbuilt(name, self.registry) && !is_default(name) {
-                    errors.push(not_yet::refused_plugin(self.path_of(idx, at, Some(name)), name));
+                if unsupported::is_unimplemented(name, self.registry) && !is_default(name) {
+                    errors.push(unsupported::unsupported_plugin(
+                        self.path_of(idx, at, Some(name)),
+                        name,
+                    ));
                 }
             }
         }
         errors
     }
 
-    /// Builds the plugins a profile enables; where each entered itself.
+    /// Builds the plugins that a profile enables; returns the extension points of each.
     fn build(
         &self,
         idx: usize,
         profile: &SchedulerProfile,
-        args: &ArgsByName,
-    ) -> (BTreeMap<String, PointSet>, Vec<FieldError>) {
-        let mut entered = BTreeMap::new();
+        args: &ArgsByPlugin,
+    ) -> (BTreeMap<String, ExtensionPointSet>, Vec<FieldError>) {
+        let mut implemented = BTreeMap::new();
         let mut errors = Vec::new();
         for name in profile.plugins.enabled_names() {
             let Some(plugin) = self.registry.get(name) else { continue };
-            let mut points = Points::default();
+            let mut points = ExtensionPoints::default();
             points.gates = self.features.clone();
             match (plugin.build)(&mut points, args.get(name).unwrap_or(&Value::Null)) {
-                Ok(()) => drop(entered.insert(name.to_owned(), PointSet::entered(&points))),
+                Ok(()) => drop(
+                    implemented.insert(name.to_owned(), ExtensionPointSet::implemented_by(&points)),
+                ),
                 Err(error) => {
                     let configured =
                         profile.plugin_config.iter().position(|config| config.name == name);
@@ -196,7 +207,7 @@ impl Resolver<'_> {
                 }
             }
         }
-        (entered, errors)
+        (implemented, errors)
     }
 
     fn expand_error(&self, idx: usize, error: &ExpandError) -> FieldError {
@@ -204,8 +215,8 @@ impl Resolver<'_> {
         FieldError { path, text: error.kind.to_string() }
     }
 
-    /// Where a plugin is enabled in the file: its last mention counts. The set itself when it
-    /// stands there by default.
+    /// The path of a plugin in the file, of its last entry; the path of the set when the plugin is enabled
+    /// by default.
     fn path_of(&self, idx: usize, at: &str, plugin: Option<&str>) -> String {
         let set = format!("profiles[{idx}].plugins.{at}");
         let Some(plugin) = plugin else { return set };
@@ -218,12 +229,15 @@ impl Resolver<'_> {
     }
 }
 
-/// One queue serves all profiles: after expansion, too, they must name the same plugin and give it
-/// the same arguments.
+/// All profiles share one queue: also after expansion they must have the same queue sort plugin with the
+/// same arguments.
 fn different_queue_sorts(profiles: &[Profile]) -> Vec<FieldError> {
     let queue_sort = |profile: &Profile| {
-        let name =
-            profile.points.at(Point::QueueSort).first().map_or("", |plugin| plugin.name.as_str());
+        let name = profile
+            .extension_points
+            .at(ExtensionPoint::QueueSort)
+            .first()
+            .map_or("", |plugin| plugin.name.as_str());
         (name.to_owned(), profile.args_of(name).clone())
     };
     let mut errors = Vec::new();
@@ -245,14 +259,14 @@ fn different_queue_sorts(profiles: &[Profile]) -> Vec<FieldError> {
     errors
 }
 
-/// Leaves the arguments of plugins that run, sorted by name: the rest is not shown, as upstream
-/// does not show it.
+/// Removes the arguments of plugins that are not enabled and sorts the rest by name, as upstream does
+/// for `--write-config-to`.
 pub(crate) fn trim_args(profile: &mut SchedulerProfile, registry: &Registry) {
     let enabled: Vec<String> =
         profile.plugins.enabled_names().into_iter().map(str::to_owned).collect();
     profile.plugin_config.retain(|config| {
-        let is_known =
-            registry.get(&config.name).is_some() || not_yet::is_unbuilt(&config.name, registry);
+        let is_known = registry.get(&config.name).is_some()
+            || unsupported::is_unimplemented(&config.name, registry);
         is_known && enabled.contains(&config.name) && !config.args.is_null()
     });
     profile.plugin_config.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,7 +1,6 @@
-//! `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`: every field, as it stands in a
-//! file.
+//! The types of `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, with every field.
 //!
-//! `Written` and `WrittenProfile` are what a file says; [`SchedulerConfiguration`] and
+//! `WrittenConfiguration` and `WrittenProfile` are decoded from a file; [`SchedulerConfiguration`] and
 //! [`SchedulerProfile`] are the same with all defaults filled in. The rest is shared. Field order
 //! and field names are upstream's.
 
@@ -9,17 +8,17 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::duration::Duration;
-use crate::point::Point;
+use crate::extension_point::ExtensionPoint;
 
 /// `apiVersion` of the configuration.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 /// `kind` of the configuration.
 pub const KIND: &str = "KubeSchedulerConfiguration";
 
-/// The configuration as it was written: what is absent is `None`.
+/// The configuration as decoded from a file: absent fields are `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
-pub(crate) struct Written {
+pub(crate) struct WrittenConfiguration {
     pub parallelism: Option<i32>,
     pub leader_election: LeaderElection,
     pub client_connection: ClientConnection,
@@ -33,7 +32,7 @@ pub(crate) struct Written {
     pub delay_cache_until_active: bool,
 }
 
-/// A profile as it was written.
+/// A profile as decoded from a file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub(crate) struct WrittenProfile {
@@ -43,53 +42,53 @@ pub(crate) struct WrittenProfile {
     pub plugin_config: Vec<PluginConfig>,
 }
 
-/// The whole configuration, defaults filled in, valid.
+/// The whole configuration, with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerConfiguration {
-    /// How many nodes a parallel step may look at at once.
+    /// Number of goroutines in kube-scheduler; no effect in Loadmaster.
     pub parallelism: i32,
-    /// Who of several schedulers is active.
+    /// Leader election settings.
     pub leader_election: LeaderElection,
-    /// How the API server is talked to.
+    /// Settings of the connection to the API server.
     pub client_connection: ClientConnection,
-    /// Serve profiles of the process.
+    /// Serve profiling data at `/debug/pprof/`.
     pub enable_profiling: bool,
-    /// Serve lock contention profiles; means something to a Go process only.
+    /// Serve lock contention profiles; has an effect in a Go process only.
     pub enable_contention_profiling: bool,
-    /// How many of the nodes must be feasible before the search ends; 0 leaves it to the scheduler.
+    /// Percentage of nodes that must be feasible before the search ends; 0 lets the scheduler choose.
     pub percentage_of_nodes_to_score: i32,
-    /// Backoff after the first failed attempt.
+    /// Backoff after the first failed attempt, in seconds.
     pub pod_initial_backoff_seconds: i64,
-    /// Longest backoff.
+    /// Maximum backoff, in seconds.
     pub pod_max_backoff_seconds: i64,
     /// The profiles, at least one.
     pub profiles: Vec<SchedulerProfile>,
-    /// Webhooks.
+    /// Scheduler extenders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extenders: Vec<Extender>,
-    /// Watch nothing before this scheduler leads.
+    /// Start no watches before this scheduler is the leader.
     #[serde(skip_serializing_if = "is_false")]
     pub delay_cache_until_active: bool,
 }
 
-/// A profile: which plugins run for pods of one scheduler name, and how.
+/// A profile: the plugins for the pods of one scheduler name, and their arguments.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerProfile {
-    /// Pods say it in `spec.schedulerName`.
+    /// The `spec.schedulerName` of its pods.
     pub scheduler_name: String,
     /// Overrides the value for all profiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentage_of_nodes_to_score: Option<i32>,
     /// The sets of plugins, merged with the default ones, not expanded.
     pub plugins: Plugins,
-    /// Arguments, complete for plugins this scheduler knows, else as they were written.
+    /// Plugin arguments, with defaults for plugins of the registry, else as in the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub plugin_config: Vec<PluginConfig>,
 }
 
-/// One set of plugins an extension point, and one for all points together.
+/// A set of plugins per extension point, and one for all extension points (`multiPoint`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct Plugins {
@@ -117,7 +116,7 @@ pub struct Plugins {
     pub bind: PluginSet,
     /// PostBind.
     pub post_bind: PluginSet,
-    /// Every point at which a plugin does something.
+    /// Every extension point that a plugin implements.
     pub multi_point: PluginSet,
     /// PlacementGenerate.
     pub placement_generate: PluginSet,
@@ -126,36 +125,36 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// The set of one extension point.
-    pub fn at(&self, point: Point) -> &PluginSet {
+    /// The plugin set of one extension point.
+    pub fn at(&self, point: ExtensionPoint) -> &PluginSet {
         match point {
-            Point::PreEnqueue => &self.pre_enqueue,
-            Point::QueueSort => &self.queue_sort,
-            Point::PreFilter => &self.pre_filter,
-            Point::Filter => &self.filter,
-            Point::PostFilter => &self.post_filter,
-            Point::PreScore => &self.pre_score,
-            Point::Score => &self.score,
-            Point::Reserve => &self.reserve,
-            Point::Permit => &self.permit,
-            Point::PreBind => &self.pre_bind,
-            Point::Bind => &self.bind,
-            Point::PostBind => &self.post_bind,
-            Point::PlacementGenerate => &self.placement_generate,
-            Point::PlacementScore => &self.placement_score,
+            ExtensionPoint::PreEnqueue => &self.pre_enqueue,
+            ExtensionPoint::QueueSort => &self.queue_sort,
+            ExtensionPoint::PreFilter => &self.pre_filter,
+            ExtensionPoint::Filter => &self.filter,
+            ExtensionPoint::PostFilter => &self.post_filter,
+            ExtensionPoint::PreScore => &self.pre_score,
+            ExtensionPoint::Score => &self.score,
+            ExtensionPoint::Reserve => &self.reserve,
+            ExtensionPoint::Permit => &self.permit,
+            ExtensionPoint::PreBind => &self.pre_bind,
+            ExtensionPoint::Bind => &self.bind,
+            ExtensionPoint::PostBind => &self.post_bind,
+            ExtensionPoint::PlacementGenerate => &self.placement_generate,
+            ExtensionPoint::PlacementScore => &self.placement_score,
         }
     }
 
-    /// Every set, `multiPoint` last, with its name in the file.
+    /// Every plugin set, `multiPoint` last, with its name in the file.
     pub fn sets(&self) -> impl Iterator<Item = (&'static str, &PluginSet)> {
-        Point::ALL
+        ExtensionPoint::ALL
             .into_iter()
             .map(|point| (point.field(), self.at(point)))
             .chain([("multiPoint", &self.multi_point)])
     }
 
-    /// As [`Plugins::sets`], to be changed.
-    pub(crate) fn sets_mut(&mut self) -> [&mut PluginSet; Point::ALL.len() + 1] {
+    /// As [`Plugins::sets`], mutable.
+    pub(crate) fn sets_mut(&mut self) -> [&mut PluginSet; ExtensionPoint::ALL.len() + 1] {
         [
             &mut self.pre_enqueue,
             &mut self.queue_sort,
@@ -175,7 +174,7 @@ impl Plugins {
         ]
     }
 
-    /// The names enabled anywhere, sorted, each once.
+    /// The names of all enabled plugins, sorted, without duplicates.
     pub fn enabled_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self
             .sets()
@@ -188,20 +187,20 @@ impl Plugins {
     }
 }
 
-/// What is switched on and off at one point.
+/// The plugins that are enabled and disabled at one extension point.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct PluginSet {
-    /// In this order.
+    /// Enabled plugins, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub enabled: Vec<Plugin>,
-    /// Default plugins that do not run here; `*` is all of them.
+    /// Disabled default plugins; `*` means all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disabled: Vec<Plugin>,
 }
 
 impl PluginSet {
-    /// Whether this plugin is switched off by name, or all are.
+    /// Whether this plugin is disabled, by name or by `*`.
     pub fn disables(&self, name: &str) -> bool {
         self.disabled.iter().any(|plugin| plugin.name == name || plugin.name == "*")
     }
@@ -213,7 +212,7 @@ impl PluginSet {
 pub struct Plugin {
     /// Its name.
     pub name: String,
-    /// Factor of its score; 0 counts as 1.
+    /// Weight of its score; 0 means 1.
     pub weight: i32,
 }
 
@@ -223,7 +222,7 @@ pub struct Plugin {
 pub struct PluginConfig {
     /// The plugin's name.
     pub name: String,
-    /// Its arguments, with `apiVersion` and `kind` for plugins that have a kind of arguments.
+    /// Its arguments, with `apiVersion` and `kind` for plugins that have typed arguments.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub args: Value,
 }
@@ -232,15 +231,15 @@ pub struct PluginConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct LeaderElection {
-    /// Only the leader of several schedulers schedules.
+    /// Enable leader election: only the leader schedules.
     pub leader_elect: bool,
-    /// How long others wait before they take over a lease that is not renewed.
+    /// How long other candidates wait before they acquire a lease that is not renewed.
     pub lease_duration: Duration,
-    /// How long the leader tries to renew before it gives up.
+    /// How long the leader retries renewing before it stops leading.
     pub renew_deadline: Duration,
-    /// Pause between attempts.
+    /// Time between attempts.
     pub retry_period: Duration,
-    /// Kind of the lock; only `leases` is left.
+    /// Kind of the lock object; only `leases` is supported.
     pub resource_lock: String,
     /// The lock's name.
     pub resource_name: String,
@@ -248,107 +247,106 @@ pub struct LeaderElection {
     pub resource_namespace: String,
 }
 
-/// How the API server is talked to (component-base's `ClientConnectionConfiguration`).
+/// The connection to the API server (component-base's `ClientConnectionConfiguration`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct ClientConnection {
-    /// File that says how to reach the API server.
+    /// Path of a kubeconfig file.
     pub kubeconfig: String,
-    /// Overrides the Accept header.
+    /// The Accept header of requests.
     pub accept_content_types: String,
-    /// How objects are sent.
+    /// The content type of requests.
     pub content_type: String,
-    /// Requests a second; negative for no limit.
+    /// Requests per second; negative for no limit.
     #[serde(deserialize_with = "finite", serialize_with = "shortest")]
     pub qps: f32,
-    /// Requests beyond that, when some were saved.
+    /// Maximum burst of requests.
     pub burst: i32,
 }
 
-/// A webhook that takes part in scheduling.
+/// A scheduler extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct Extender {
-    /// Where it is reached.
+    /// URL prefix of all requests.
     pub url_prefix: String,
-    /// Appended to the prefix to filter; empty when it does not; so are the other verbs.
+    /// URL suffix of filter calls; empty when the extender does not support them. Likewise the other verbs.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub filter_verb: String,
-    /// For preemption.
+    /// URL suffix of preempt calls.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub preempt_verb: String,
-    /// For scores.
+    /// URL suffix of prioritize calls.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prioritize_verb: String,
-    /// Factor of its scores.
+    /// Weight of its scores.
     #[serde(skip_serializing_if = "is_zero")]
     pub weight: i64,
-    /// For binding.
+    /// URL suffix of bind calls.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub bind_verb: String,
-    /// Speak HTTPS.
+    /// Use HTTPS.
     #[serde(rename = "enableHTTPS", skip_serializing_if = "is_false")]
     pub enable_https: bool,
-    /// How.
+    /// TLS settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_config: Option<ExtenderTlsConfig>,
-    /// How long a call may take; zero leaves it to the scheduler.
+    /// Timeout of a call; zero means the default.
     pub http_timeout: Duration,
-    /// It knows the nodes: names are enough.
+    /// The extender caches nodes: calls contain node names only.
     #[serde(skip_serializing_if = "is_false")]
     pub node_cache_capable: bool,
-    /// It is asked about pods that request one of these; about all when empty.
+    /// It is called for pods that request one of these resources; for all pods when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub managed_resources: Vec<ExtenderManagedResource>,
-    /// Its failures fail no pod.
+    /// A failed call does not fail the scheduling attempt.
     #[serde(skip_serializing_if = "is_false")]
     pub ignorable: bool,
 }
 
-/// An extended resource that an extender looks after.
+/// An extended resource that is managed by an extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct ExtenderManagedResource {
     /// The resource's name.
     pub name: String,
-    /// NodeResourcesFit does not look at it.
+    /// NodeResourcesFit ignores it.
     #[serde(skip_serializing_if = "is_false")]
     pub ignored_by_scheduler: bool,
 }
 
-/// TLS towards an extender.
+/// TLS settings for an extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
 pub struct ExtenderTlsConfig {
-    /// Do not verify its certificate.
+    /// Skip verification of the server certificate (insecure).
     #[serde(skip_serializing_if = "is_false")]
     pub insecure: bool,
-    /// Name that the certificate is checked for.
+    /// Name that the server certificate is verified for.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub server_name: String,
-    /// Own certificate.
+    /// Path of the client certificate.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cert_file: String,
-    /// Own key.
+    /// Path of the client key.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key_file: String,
-    /// Authorities to trust.
+    /// Path of the trusted CA certificates.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ca_file: String,
-    /// PEM of the own certificate, in base64 as in the file; so are the next two.
+    /// PEM of the client certificate, in base64 as in the file. Likewise the next two.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "base64")]
     pub cert_data: String,
-    /// PEM of the own key.
+    /// PEM of the client key.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "base64")]
     pub key_data: String,
-    /// PEM of the authorities.
+    /// PEM of the trusted CA certificates.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "base64")]
     pub ca_data: String,
 }
 
 impl Default for LeaderElection {
-    /// Nothing but `leaderElect` has its default here: empty names and zero durations count as
-    /// absent.
+    /// Only `leaderElect` has its default here: empty names and zero durations count as absent.
     fn default() -> Self {
         LeaderElection {
             leader_elect: true,
@@ -379,7 +377,7 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
     }
 }
 
-/// Writes `50` and `0.1`, as Go does, not `50.0` and `0.10000000149011612`.
+/// Encodes `50` and `0.1` as Go does, not `50.0` and `0.10000000149011612`.
 fn shortest<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
     const EXACT_MAX: f32 = 16_777_216.0;
     if value.fract() == 0.0 && value.abs() <= EXACT_MAX {

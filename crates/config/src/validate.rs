@@ -1,23 +1,23 @@
-//! Rules that a complete configuration must keep, in upstream's words, all of them checked.
+//! Validation of a complete configuration, with upstream's rules and messages; reports all errors.
 
-use loadmaster_api::names::is_extended;
-use loadmaster_api::selector::label_key_complaints;
+use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::selector::label_key_errors;
 use loadmaster_framework::FieldError;
 
-use crate::point::Point;
+use crate::extension_point::ExtensionPoint;
 use crate::v1::{
     API_VERSION, ClientConnection, Extender, LeaderElection, PluginConfig, SchedulerConfiguration,
     SchedulerProfile,
 };
 
-/// Plugins that older versions had.
+/// Plugins that were removed from kube-scheduler.
 const REMOVED_PLUGINS: &[&str] = &["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
 
-/// The only lock kind left.
+/// The only supported lock kind.
 const RESOURCE_LOCK: &str = "leases";
 
-/// Everything that is wrong with a configuration, arguments of plugins and expansion of plugin sets
-/// apart.
+/// All errors of a configuration, except those of plugin arguments and of the expansion of plugin
+/// sets.
 pub(crate) fn validate(config: &SchedulerConfiguration) -> Vec<FieldError> {
     let mut errors = Vec::new();
     client_connection(&config.client_connection, &mut errors);
@@ -58,7 +58,7 @@ pub(crate) fn validate(config: &SchedulerConfiguration) -> Vec<FieldError> {
     errors
 }
 
-/// `path: Required value`, without a word more.
+/// `path: Required value`, without a detail.
 fn required(path: impl Into<String>) -> FieldError {
     FieldError { path: path.into(), text: "Required value".to_owned() }
 }
@@ -97,7 +97,7 @@ fn leader_election(it: &LeaderElection, errors: &mut Vec<FieldError>) {
         }
     }
     if it.lease_duration <= it.renew_deadline {
-        // The value shown is upstream's choice.
+        // Upstream shows this value, too.
         let value = quoted(it.renew_deadline);
         errors.push(FieldError::invalid(
             path("leaseDuration"),
@@ -124,9 +124,9 @@ fn validate_profile(path: &str, profile: &SchedulerProfile, errors: &mut Vec<Fie
     if let Some(value) = profile.percentage_of_nodes_to_score {
         percentage(format!("{path}.percentageOfNodesToScore"), value, errors);
     }
-    // Removed plugins fail as unknown ones where they are not looked for: in multiPoint and at the
-    // points of placements.
-    for point in Point::ALL.into_iter().filter(|point| *point <= Point::PostBind) {
+    // In multiPoint and at the placement extension points, removed plugins fail as unknown plugins.
+    for point in ExtensionPoint::ALL.into_iter().filter(|point| *point <= ExtensionPoint::PostBind)
+    {
         for (i, plugin) in profile.plugins.at(point).enabled.iter().enumerate() {
             let path = format!("{path}.plugins.{}.enabled[{i}]", point.field());
             removed_plugin(path, &plugin.name, errors);
@@ -150,7 +150,7 @@ fn removed_plugin(path: String, name: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// One queue serves all profiles, hence one order.
+/// All profiles share one queue, so they need the same queue sort plugin.
 fn common_queue_sort(profiles: &[SchedulerProfile], errors: &mut Vec<FieldError>) {
     let Some((first, others)) = profiles.split_first() else { return };
     let canon = &first.plugins.queue_sort;
@@ -216,10 +216,10 @@ fn extenders(extenders: &[Extender], errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What keeps a name from being that of an extended resource: those have a domain that is not
+/// Why a name is not a valid name of an extended resource: such a name has a domain other than
 /// Kubernetes' own.
 fn extended_resource_complaints(name: &str) -> Vec<String> {
-    let complaints = label_key_complaints(name);
+    let complaints = label_key_errors(name);
     if complaints.is_empty() && !is_extended(name) {
         return vec!["is an invalid extended resource name".to_owned()];
     }

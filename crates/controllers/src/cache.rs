@@ -1,4 +1,4 @@
-//! What controllers see of the cluster: the objects of each kind, with the look-ups that controllers need. Pure.
+//! The controllers' cache: the objects of each kind, with indexes. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,39 +6,39 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use loadmaster_stdx::Map;
 
+use crate::dynamic_kind::PartialObjectMetadata;
 use crate::kind::{Kind, Stores, Typed, version_of};
 use crate::meta::controller_of;
-use crate::other::Partial;
-use crate::served::Served;
+use crate::served_kinds::ServedKinds;
 
-/// The objects of all kinds that are watched.
+/// The objects of all watched kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     pub(crate) stores: Stores,
-    /// Of kinds that are not in the table.
-    pub(crate) others: BTreeMap<Kind, Store<Partial>>,
-    pub(crate) served: Served,
+    /// Objects of dynamic kinds.
+    pub(crate) others: BTreeMap<Kind, Store<PartialObjectMetadata>>,
+    pub(crate) served: ServedKinds,
 }
 
-/// What can be kept in a [`Store`].
+/// An object that can be stored in a [`Store`].
 pub trait Stored {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
 
-    /// A name other than its own by which it is looked up ([`Store::at`]): the node of a pod.
-    fn place(&self) -> Option<&str> {
+    /// A second index key for [`Store::by_index_key`]: the node of a pod.
+    fn index_key(&self) -> Option<&str> {
         None
     }
 }
 
 impl Cache {
-    /// What the server serves; only known when a controller [watches all kinds](crate::Controller::watches_all).
-    pub fn served(&self) -> &Served {
+    /// The kinds that the server serves; known only if a controller [watches all kinds](crate::Controller::watches_all_kinds).
+    pub fn served_kinds(&self) -> &ServedKinds {
         &self.served
     }
 
     /// The objects of a kind.
-    pub fn of<K: Typed>(&self) -> &Store<K> {
+    pub fn store<K: Typed>(&self) -> &Store<K> {
         K::store(self)
     }
 
@@ -56,7 +56,7 @@ type Name = (Arc<str>, Arc<str>);
 pub struct Store<K> {
     objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<K>>>,
     by_owner: Map<String, BTreeSet<Name>>,
-    by_place: Map<String, BTreeSet<Name>>,
+    by_index_key: Map<String, BTreeSet<Name>>,
     n_objects: usize,
     version: u64,
 }
@@ -66,7 +66,7 @@ impl<K> Default for Store<K> {
         Store {
             objects: BTreeMap::new(),
             by_owner: Map::default(),
-            by_place: Map::default(),
+            by_index_key: Map::default(),
             n_objects: 0,
             version: 0,
         }
@@ -94,19 +94,25 @@ impl<K: Stored> Store<K> {
         self.named(self.by_owner.get(uid))
     }
 
-    /// The objects of a namespace that no owner controls.
+    /// The objects of a namespace without controller reference.
     pub fn orphans(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> + use<'_, K> {
         let start: Name = (namespace.into(), "".into());
         let namespace: Arc<str> = namespace.into();
-        let names =
-            self.by_owner.get(NOBODY).into_iter().flat_map(move |all| all.range(start.clone()..));
+        let names = self
+            .by_owner
+            .get(NO_CONTROLLER)
+            .into_iter()
+            .flat_map(move |all| all.range(start.clone()..));
         let here = names.take_while(move |(of, _)| *of == namespace);
         here.filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    /// The objects with this [`Stored::place`]: the pods of a node, the claims of a volume.
-    pub fn at<'a>(&'a self, place: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
-        self.named(self.by_place.get(place))
+    /// The objects with this [`Stored::index_key`]: the pods of a node, the claims of a volume.
+    pub fn by_index_key<'a>(
+        &'a self,
+        place: &str,
+    ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.named(self.by_index_key.get(place))
     }
 
     /// Number of objects.
@@ -130,7 +136,7 @@ impl<K: Stored> Store<K> {
         self.version
     }
 
-    pub(crate) fn put(&mut self, object: Arc<K>) -> Option<Arc<K>> {
+    pub(crate) fn upsert(&mut self, object: Arc<K>) -> Option<Arc<K>> {
         let metadata = object.meta();
         self.version = self.version.max(version_of(metadata));
         let ObjectMeta { namespace, name, .. } = metadata;
@@ -140,8 +146,8 @@ impl<K: Stored> Store<K> {
         for owner in owners(metadata) {
             self.by_owner.entry_ref(owner).or_default().insert(name.clone());
         }
-        if let Some(place) = object.place() {
-            self.by_place.entry_ref(place).or_default().insert(name.clone());
+        if let Some(place) = object.index_key() {
+            self.by_index_key.entry_ref(place).or_default().insert(name.clone());
         }
         let (namespace, name) = name;
         self.objects.entry(namespace).or_default().insert(name, object);
@@ -160,18 +166,18 @@ impl<K: Stored> Store<K> {
         for owner in owners(old.meta()) {
             forget(&mut self.by_owner, owner, &name);
         }
-        if let Some(place) = old.place() {
-            forget(&mut self.by_place, place, &name);
+        if let Some(place) = old.index_key() {
+            forget(&mut self.by_index_key, place, &name);
         }
         Some(old)
     }
 }
 
-/// The uid under which objects are found that nobody controls.
-const NOBODY: &str = "";
+/// The index key of objects without controller reference.
+const NO_CONTROLLER: &str = "";
 
 fn owners(metadata: &ObjectMeta) -> impl Iterator<Item = &str> {
-    let nobody = controller_of(metadata).is_none().then_some(NOBODY);
+    let nobody = controller_of(metadata).is_none().then_some(NO_CONTROLLER);
     metadata.owner_references.iter().flatten().map(|owner| owner.uid.as_str()).chain(nobody)
 }
 
@@ -204,19 +210,25 @@ mod tests {
     }
 
     #[test]
-    fn look_ups_follow_the_objects() {
+    fn indexes_follow_the_objects() {
         let mut cache = Cache::default();
-        assert_eq!(cache.put(&pod("y", "n1", "o1", 4)), None);
-        cache.put(&pod("x", "n1", "o2", 3));
-        let pods = cache.of::<Pod>();
-        assert_eq!((names(pods.iter()), names(pods.at("n1"))), ("x y".into(), "x y".into()));
+        assert_eq!(cache.upsert(&pod("y", "n1", "o1", 4)), None);
+        cache.upsert(&pod("x", "n1", "o2", 3));
+        let pods = cache.store::<Pod>();
+        assert_eq!(
+            (names(pods.iter()), names(pods.by_index_key("n1"))),
+            ("x y".into(), "x y".into())
+        );
         assert_eq!((names(pods.owned_by("o1")), pods.len()), ("y".into(), 2));
         assert_eq!((names(pods.orphans("a")), names(pods.orphans(""))), ("x y".into(), "".into()));
         assert_eq!(cache.version(Kind::Pod), 4);
 
-        assert_eq!(cache.put(&pod("y", "n2", "o2", 5)), Some(pod("y", "n1", "o1", 4)));
-        let pods = cache.of::<Pod>();
-        assert_eq!((names(pods.at("n1")), names(pods.at("n2"))), ("x".into(), "y".into()));
+        assert_eq!(cache.upsert(&pod("y", "n2", "o2", 5)), Some(pod("y", "n1", "o1", 4)));
+        let pods = cache.store::<Pod>();
+        assert_eq!(
+            (names(pods.by_index_key("n1")), names(pods.by_index_key("n2"))),
+            ("x".into(), "y".into())
+        );
         assert_eq!(
             (names(pods.owned_by("o1")), names(pods.owned_by("o2"))),
             ("".into(), "x y".into())
@@ -225,9 +237,9 @@ mod tests {
         let key = Key::new(Kind::Pod, "a", "y");
         assert_eq!(cache.remove(&key), Some(pod("y", "n2", "o2", 5)));
         assert_eq!(cache.remove(&key), None);
-        let pods = cache.of::<Pod>();
+        let pods = cache.store::<Pod>();
         assert_eq!(
-            (names(pods.at("n2")), names(pods.in_namespace("a")), pods.len()),
+            (names(pods.by_index_key("n2")), names(pods.in_namespace("a")), pods.len()),
             ("".into(), "x".into(), 1)
         );
         assert_eq!(names(pods.in_namespace("b")), "");

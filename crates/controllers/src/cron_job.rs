@@ -19,25 +19,25 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::job::{has_succeeded, is_finished};
 use crate::kind::{Key, Kind};
 use crate::meta::{annotation, controller_reference, is_controlled_by, is_terminating};
+use crate::result_builder::{ReconcileResultBuilder, omit_empty};
 use crate::workload::controller_key;
-use crate::writes::{Writes, some};
 use schedule::Schedule;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Clocks differ a little; later is better than too early.
+/// Added to the next start time, because clocks differ a little.
 const SLACK: Duration = Duration::from_millis(100);
-/// From so many missed times on somebody should know.
+/// From this number of missed start times on, a warning Event is recorded.
 const MISSED_MAX: i64 = 100;
 
 /// The controller of CronJobs.
 #[derive(Debug, Default)]
-pub(crate) struct CronJobs;
+pub(crate) struct CronJobController;
 
-impl Controller for CronJobs {
+impl Controller for CronJobController {
     fn name(&self) -> &'static str {
         "cronjob-controller"
     }
@@ -46,7 +46,7 @@ impl Controller for CronJobs {
         &[Kind::CronJob, Kind::Job]
     }
 
-    fn concerns(&self, change: &Change<'_>, _cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
         if object.kind() == Kind::CronJob {
             return vec![object.key()];
@@ -54,29 +54,29 @@ impl Controller for CronJobs {
         controller_key(object.metadata(), Kind::CronJob).into_iter().collect()
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(cron) = cache.get::<CronJob>(&key.namespace, &key.name) else {
-            return Outcome::none();
+            return ReconcileResult::none();
         };
         let spec = &cron.spec;
-        let mut writes = Writes::new(self.name(), now);
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
         let uid = cron.metadata.uid.as_deref().unwrap_or_default();
-        let jobs = cache.of::<Job>().owned_by(uid).map(|job| &**job);
+        let jobs = cache.store::<Job>().owned_by(uid).map(|job| &**job);
         let jobs = jobs.filter(|job| is_controlled_by(&job.metadata, uid)).collect();
         let is_taken = |name: &str| cache.get::<Job>(&key.namespace, name).is_some();
         let status = cron.status.clone().unwrap_or_default();
-        let mut look = Look { cron, spec, jobs, status, now };
+        let mut look = CronJobSync { cron, spec, jobs, status, now };
         look.reconcile(&is_taken, &mut writes);
-        writes.done()
+        writes.build()
     }
 }
 
-/// One look at a CronJob.
-struct Look<'a> {
+/// One sync of a CronJob.
+struct CronJobSync<'a> {
     cron: &'a CronJob,
     spec: &'a CronJobSpec,
     jobs: Vec<&'a Job>,
-    /// As it is to be.
+    /// The desired state.
     status: CronJobStatus,
     now: Timestamp,
 }
@@ -90,8 +90,8 @@ fn scheduled(job: &Job) -> Option<Timestamp> {
     annotation(&job.metadata, SCHEDULED)?.parse().ok()
 }
 
-impl Look<'_> {
-    fn reconcile(&mut self, is_taken: &dyn Fn(&str) -> bool, writes: &mut Writes) {
+impl CronJobSync<'_> {
+    fn reconcile(&mut self, is_taken: &dyn Fn(&str) -> bool, writes: &mut ReconcileResultBuilder) {
         self.follow(writes);
         self.clean_up(writes);
         if !is_terminating(&self.cron.metadata) {
@@ -108,7 +108,7 @@ impl Look<'_> {
     }
 
     /// Brings the list of active Jobs and the times in the status up to date.
-    fn follow(&mut self, writes: &mut Writes) {
+    fn follow(&mut self, writes: &mut ReconcileResultBuilder) {
         let mut active = self.status.active.take().unwrap_or_default();
         let mut last = self.status.last_schedule_time.as_ref().map(|time| time.0);
         let mut good = self.status.last_successful_time.as_ref().map(|time| time.0);
@@ -144,8 +144,8 @@ impl Look<'_> {
         self.status.last_successful_time = good.map(Time);
     }
 
-    /// Deletes the oldest of the Jobs that are over.
-    fn clean_up(&self, writes: &mut Writes) {
+    /// Deletes the oldest finished Jobs above the history limits.
+    fn clean_up(&self, writes: &mut ReconcileResultBuilder) {
         let finished = |is_good: bool| {
             let jobs = self.jobs.iter().copied();
             let mut jobs: Vec<&Job> =
@@ -167,7 +167,7 @@ impl Look<'_> {
         }
     }
 
-    fn delete(&self, job: &Job, writes: &mut Writes) {
+    fn delete(&self, job: &Job, writes: &mut ReconcileResultBuilder) {
         if !is_terminating(&job.metadata) {
             writes.delete_in_background(job);
             let text = format!("Deleted job {}", name_of(&job.metadata));
@@ -176,7 +176,7 @@ impl Look<'_> {
     }
 
     /// Starts a Job if one is due.
-    fn start(&mut self, is_taken: &dyn Fn(&str) -> bool, writes: &mut Writes) {
+    fn start(&mut self, is_taken: &dyn Fn(&str) -> bool, writes: &mut ReconcileResultBuilder) {
         if self.spec.suspend == Some(true) {
             return;
         }
@@ -196,7 +196,7 @@ impl Look<'_> {
             let text = format!("invalid schedule: {} : it never comes", self.spec.schedule);
             return writes.warning(self.cron, "InvalidSchedule", text);
         };
-        writes.again_in(next.duration_since(self.now).unsigned_abs() + SLACK);
+        writes.requeue_after(next.duration_since(self.now).unsigned_abs() + SLACK);
         let Some((due, n_missed)) = self.due(&schedule, &zone) else { return };
         let name = self.job_name(due);
         let until = self.deadline().and_then(|deadline| due.checked_add(deadline).ok());
@@ -226,7 +226,7 @@ impl Look<'_> {
         self.spec.starting_deadline_seconds.map(SignedDuration::from_secs)
     }
 
-    /// The last scheduled time that has come and was not served, and about how many came since the last one.
+    /// The most recent missed start time, and about how many start times were missed.
     fn due(&self, schedule: &Schedule, zone: &TimeZone) -> Option<(Timestamp, i64)> {
         let made = self.cron.metadata.creation_timestamp.as_ref();
         let last = self.status.last_schedule_time.as_ref().or(made)?.0;
@@ -251,7 +251,7 @@ impl Look<'_> {
         Some((due, n_missed))
     }
 
-    /// The name says the time, so that no time is served twice.
+    /// The name contains the scheduled time, so that no Job is created twice.
     fn job_name(&self, time: Timestamp) -> String {
         format!("{}-{}", name_of(&self.cron.metadata), time.as_second() / 60)
     }
@@ -263,7 +263,7 @@ impl Look<'_> {
         annotations.insert(SCHEDULED.to_owned(), print(time, zone));
         Job {
             metadata: ObjectMeta {
-                name: some(name),
+                name: omit_empty(name),
                 namespace: self.cron.metadata.namespace.clone(),
                 labels: meta.labels,
                 annotations: Some(annotations),
@@ -295,8 +295,8 @@ fn zone(name: &str) -> Option<TimeZone> {
 
 fn reference(job: &Job) -> ObjectReference {
     ObjectReference {
-        api_version: some("batch/v1"),
-        kind: some("Job"),
+        api_version: omit_empty("batch/v1"),
+        kind: omit_empty("Job"),
         name: job.metadata.name.clone(),
         namespace: job.metadata.namespace.clone(),
         uid: job.metadata.uid.clone(),

@@ -21,18 +21,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::json;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
-use crate::history::{REVISION_HASH, by_revision, excess, keeps, raise, revision};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
+use crate::history::{
+    REVISION_HASH, bump_revision, by_revision, excess_revisions, matches_template, new_revision,
+};
 use crate::kind::{Key, Kind};
 use crate::meta::{annotation, is_terminating, label};
 use crate::replica_set::BURST;
-use crate::request::{Answer, Request};
+use crate::request::{Request, Response};
+use crate::result_builder::{ReconcileResultBuilder, omit_zero};
 use crate::workload::{
-    PodNews, by_age, candidates, claimed, concerned, is_available, is_ready, is_terminal,
-    next_available, node_of, phase, pod_from, template_hash,
+    PodControlEvents, by_age, candidates, claim_objects, is_available, is_ready, is_terminal,
+    keys_for_change, next_available, node_of, phase, pod_from_template, template_hash,
 };
-use crate::writes::{Writes, count};
-use nodes::Fit;
+use nodes::NodeEligibility;
 
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 const POD_GENERATION: &str = "pod-template-generation";
@@ -42,8 +44,8 @@ const FAILED_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The controller of DaemonSets.
 #[derive(Debug, Default)]
-pub(crate) struct DaemonSets {
-    news: PodNews,
+pub(crate) struct DaemonSetController {
+    pod_events: PodControlEvents,
     failed: BTreeMap<Key, BTreeMap<String, Pause>>,
 }
 
@@ -58,7 +60,7 @@ fn selector(set: &DaemonSet) -> Option<&LabelSelector> {
     Some(&set.spec.as_ref()?.selector)
 }
 
-impl Controller for DaemonSets {
+impl Controller for DaemonSetController {
     fn name(&self) -> &'static str {
         "daemonset-controller"
     }
@@ -67,50 +69,50 @@ impl Controller for DaemonSets {
         &[Kind::DaemonSet, Kind::Pod, Kind::ControllerRevision, Kind::Node]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
-        if change.of::<Node>().is_some() {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
+        if change.typed::<Node>().is_some() {
             let is_same =
                 change.old::<Node>().zip(change.new::<Node>()).is_some_and(|(old, new)| {
                     let taints =
                         |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
                     old.metadata.labels == new.metadata.labels && taints(old) == taints(new)
                 });
-            let all = cache.of::<DaemonSet>().iter().filter(|_| !is_same);
-            return all.map(|set| Key::of(&**set)).collect();
+            let all = cache.store::<DaemonSet>().iter().filter(|_| !is_same);
+            return all.map(|set| Key::from_object(&**set)).collect();
         }
-        concerned::<DaemonSet>(change, cache, selector)
+        keys_for_change::<DaemonSet>(change, cache, selector)
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(set) = cache.get::<DaemonSet>(&key.namespace, &key.name) else {
-            self.news.forget(key);
+            self.pod_events.forget(key);
             self.failed.remove(key);
-            return Outcome::none();
+            return ReconcileResult::none();
         };
-        let mut writes = Writes::new(self.name(), now);
-        self.news.tell(&**set, &mut writes);
-        let has_failed = self.news.failure(key).is_some();
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
+        self.pod_events.record_events(&**set, &mut writes);
+        let has_failed = self.pod_events.last_failure(key).is_some();
         let failed = self.failed.entry(key.clone()).or_default();
         let is_taken = |name: &str| cache.get::<ControllerRevision>(&key.namespace, name).is_some();
         let around = Around {
             pods: candidates(&set.metadata, cache),
             revisions: candidates(&set.metadata, cache),
-            nodes: cache.of::<Node>().iter().map(|node| &**node).collect(),
+            nodes: cache.store::<Node>().iter().map(|node| &**node).collect(),
             is_taken: &is_taken,
             burst: if has_failed { 1 } else { BURST },
         };
         reconcile(set, &around, failed, now, &mut writes);
-        writes.done()
+        writes.build()
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
-        self.news.hear(key, request, answer);
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+        self.pod_events.handle_response(key, request, response);
     }
 }
 
 /// What a DaemonSet must know.
 struct Around<'a> {
-    /// Those that it owns and those that nobody owns.
+    /// Those that it controls, and orphans.
     pods: Vec<&'a Pod>,
     /// Likewise.
     revisions: Vec<&'a ControllerRevision>,
@@ -127,11 +129,12 @@ fn reconcile(
     around: &Around<'_>,
     failed: &mut BTreeMap<String, Pause>,
     now: Timestamp,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) {
     let Some(spec) = set.spec.as_ref().filter(|_| !is_terminating(&set.metadata)) else { return };
-    let pods = claimed(set, Some(&spec.selector), around.pods.iter().copied(), writes);
-    let revisions = claimed(set, Some(&spec.selector), around.revisions.iter().copied(), writes);
+    let pods = claim_objects(set, Some(&spec.selector), around.pods.iter().copied(), writes);
+    let revisions =
+        claim_objects(set, Some(&spec.selector), around.revisions.iter().copied(), writes);
     let (Some(pods), Some(mut revisions)) = (pods, revisions) else { return };
     revisions.sort_by(|a, b| by_revision(a, b));
     let mut status = set.status.clone().unwrap_or_default();
@@ -141,12 +144,12 @@ fn reconcile(
         return writes.update_status(&changed);
     };
     let mut needs = spec.template.spec.clone().unwrap_or_default();
-    nodes::tolerate(&mut needs);
-    let look = Look { set, spec, needs, nodes: &around.nodes, hash, now };
+    nodes::add_daemon_tolerations(&mut needs);
+    let look = DaemonSetSync { set, spec, needs, nodes: &around.nodes, hash, now };
     let on = by_node(&pods);
     let mut plan = look.manage(&on, failed, writes);
     if plan.is_empty() && look.is_rolling() {
-        plan = look.roll(&on);
+        plan = look.rolling_update(&on);
     }
     for node in plan.make.iter().take(around.burst) {
         writes.create(&look.pod(node));
@@ -162,7 +165,7 @@ fn reconcile(
         writes.update_status(&changed);
     }
     if let Some(wait) = next_available(pods, look.min_ready(), now) {
-        writes.again_in(wait);
+        writes.requeue_after(wait);
     }
 }
 
@@ -175,9 +178,9 @@ fn current(
     pods: &[&Pod],
     around: &Around<'_>,
     status: &mut DaemonSetStatus,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) -> Option<String> {
-    let is_same = |one: &&&ControllerRevision| keeps(one, &spec.template);
+    let is_same = |one: &&&ControllerRevision| matches_template(one, &spec.template);
     let same: Vec<&ControllerRevision> = revisions.iter().filter(is_same).copied().collect();
     let others = revisions.iter().filter(|one| !is_same(one));
     let next = others.map(|one| one.revision).max().unwrap_or(0).max(0) + 1;
@@ -193,7 +196,7 @@ fn current(
             }
             rest.iter().for_each(|one| writes.delete(*one));
         }
-        raise(newest, next, writes);
+        bump_revision(newest, next, writes);
         return Some(hash.to_owned());
     }
     let hash = template_hash(&spec.template, status.collision_count);
@@ -202,15 +205,15 @@ fn current(
         *status.collision_count.get_or_insert(0) += 1;
         return None;
     }
-    writes.create(&revision(set, &spec.template, &name, (REVISION_HASH, &hash), next));
+    writes.create(&new_revision(set, &spec.template, &name, (REVISION_HASH, &hash), next));
     Some(hash)
 }
 
-/// Pods by their node, those aside that have ended and are going.
+/// Pods by their node, without those that are terminated and terminating.
 fn by_node<'a>(pods: &[&'a Pod]) -> BTreeMap<&'a str, Vec<&'a Pod>> {
     let mut on: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !is_terminal(pod) || !is_terminating(&pod.metadata)) {
-        if let Some(node) = nodes::target(pod) {
+        if let Some(node) = nodes::target_node_name(pod) {
             on.entry(node).or_default().push(pod);
         }
     }
@@ -235,8 +238,8 @@ impl Plan<'_> {
     }
 }
 
-/// One look at a DaemonSet.
-struct Look<'a> {
+/// One sync of a DaemonSet.
+struct DaemonSetSync<'a> {
     set: &'a DaemonSet,
     spec: &'a DaemonSetSpec,
     /// What its pods are like, with the tolerations of all DaemonSets.
@@ -247,7 +250,7 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl<'a> Look<'a> {
+impl<'a> DaemonSetSync<'a> {
     fn min_ready(&self) -> i32 {
         self.spec.min_ready_seconds.unwrap_or(0)
     }
@@ -271,14 +274,14 @@ impl<'a> Look<'a> {
     fn pod(&self, node: &str) -> Pod {
         let mut template: PodTemplateSpec = self.spec.template.clone();
         template.spec = Some(self.needs.clone());
-        let mut pod = pod_from(&template, self.set);
+        let mut pod = pod_from_template(&template, self.set);
         let labels = pod.metadata.labels.get_or_insert_default();
         labels.insert(REVISION_HASH.to_owned(), self.hash.clone());
         if let Some(generation) = self.generation() {
             labels.insert(POD_GENERATION.to_owned(), generation.to_owned());
         }
         if let Some(spec) = &mut pod.spec {
-            nodes::tie(spec, node);
+            nodes::set_node_affinity(spec, node);
         }
         pod
     }
@@ -288,7 +291,7 @@ impl<'a> Look<'a> {
         &self,
         on: &BTreeMap<&'p str, Vec<&'p Pod>>,
         failed: &mut BTreeMap<String, Pause>,
-        writes: &mut Writes,
+        writes: &mut ReconcileResultBuilder,
     ) -> Plan<'p>
     where
         'a: 'p,
@@ -299,9 +302,9 @@ impl<'a> Look<'a> {
             let pods = on.get(name).map(Vec::as_slice);
             let alive =
                 pods.unwrap_or_default().iter().filter(|pod| !is_terminating(&pod.metadata));
-            match (nodes::fit(&self.needs, node), pods) {
-                (Fit::Leave, _) => plan.delete.extend(alive),
-                (Fit::Run, None) => plan.make.push(name),
+            match (nodes::node_eligibility(&self.needs, node), pods) {
+                (NodeEligibility::Leave, _) => plan.delete.extend(alive),
+                (NodeEligibility::Run, None) => plan.make.push(name),
                 (fit, _) => {
                     let mut running = Vec::new();
                     for pod in alive {
@@ -327,7 +330,7 @@ impl<'a> Look<'a> {
                         }
                     }
                     if self.surge(1) > 0 {
-                        if running.is_empty() && fit == Fit::Run {
+                        if running.is_empty() && fit == NodeEligibility::Run {
                             plan.make.push(name);
                         }
                         self.thin_out(&running, &mut plan);
@@ -373,14 +376,14 @@ impl<'a> Look<'a> {
         &self,
         node: &str,
         failed: &mut BTreeMap<String, Pause>,
-        writes: &mut Writes,
+        writes: &mut ReconcileResultBuilder,
     ) -> bool {
         let until =
             |pause: &Pause| pause.since + SignedDuration::try_from(pause.span).unwrap_or_default();
         match failed.get_mut(node) {
             Some(pause) if until(pause) > self.now => {
                 let left = until(pause).duration_since(self.now);
-                writes.again_in(left.unsigned_abs());
+                writes.requeue_after(left.unsigned_abs());
                 true
             }
             Some(pause) => {
@@ -405,7 +408,7 @@ impl<'a> Look<'a> {
         for node in self.nodes {
             let pod = on.get(node.metadata.name.as_deref().unwrap_or_default());
             let pod = pod.and_then(|pods| pods.first());
-            if nodes::fit(&self.needs, node) != Fit::Run {
+            if nodes::node_eligibility(&self.needs, node) != NodeEligibility::Run {
                 status.number_misscheduled += i32::from(pod.is_some());
                 continue;
             }
@@ -417,17 +420,22 @@ impl<'a> Look<'a> {
                 updated += i32::from(self.is_new(pod));
             }
         }
-        status.updated_number_scheduled = count(updated);
-        status.number_available = count(available);
-        status.number_unavailable = count(status.desired_number_scheduled - available);
+        status.updated_number_scheduled = omit_zero(updated);
+        status.number_available = omit_zero(available);
+        status.number_unavailable = omit_zero(status.desired_number_scheduled - available);
         status
     }
 
     /// Deletes the oldest revisions that no pod was made from.
-    fn truncate(&self, pods: &[&Pod], revisions: &[&ControllerRevision], writes: &mut Writes) {
-        let old = revisions.iter().filter(|one| !keeps(one, &self.spec.template));
+    fn truncate(
+        &self,
+        pods: &[&Pod],
+        revisions: &[&ControllerRevision],
+        writes: &mut ReconcileResultBuilder,
+    ) {
+        let old = revisions.iter().filter(|one| !matches_template(one, &self.spec.template));
         let old: Vec<_> = old.collect();
-        let excess = excess(old.len(), self.spec.revision_history_limit);
+        let excess = excess_revisions(old.len(), self.spec.revision_history_limit);
         let is_live = |one: &ControllerRevision| {
             let hash = label(&one.metadata, REVISION_HASH);
             pods.iter().any(|pod| label(&pod.metadata, REVISION_HASH) == hash)

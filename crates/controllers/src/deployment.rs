@@ -1,12 +1,12 @@
-//! Deployments: one ReplicaSet a template, replicas moved from the old ones to the new one.
+//! The Deployment controller: one ReplicaSet per template, replicas are moved from the old ones to the new one.
 //!
 //! | | |
 //! | --- | --- |
 //! | writes | ReplicaSets, status and revision of Deployments, Events |
 //! | upstream | `pkg/controller/deployment`, 1.36 |
-//! | deviations | ReplicaSets are named by another hash; the annotation of the extensions API that asks for a rollback is not read |
+//! | deviations | ReplicaSets are named by another hash; the rollback annotation of the extensions API is not read |
 
-mod size;
+mod scaling;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -19,14 +19,14 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::{controller_reference, is_terminating};
+use crate::result_builder::ReconcileResultBuilder;
 use crate::workload::{
-    by_age, candidates, claimed, concerned, controller_key, is_terminal, template_hash,
+    by_age, candidates, claim_objects, controller_key, is_terminal, keys_for_change, template_hash,
 };
-use crate::writes::Writes;
-use size::{Old, Room, Share};
+use scaling::{ActiveReplicaSet, OldReplicaSet, RolloutLimits};
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
@@ -47,13 +47,13 @@ const REVISION_HISTORY_CHARS_MAX: usize = 2000;
 
 /// The controller of Deployments.
 #[derive(Debug, Default)]
-pub(crate) struct Deployments;
+pub(crate) struct DeploymentController;
 
 fn selector(deployment: &Deployment) -> Option<&LabelSelector> {
     Some(&deployment.spec.as_ref()?.selector)
 }
 
-impl Controller for Deployments {
+impl Controller for DeploymentController {
     fn name(&self) -> &'static str {
         "deployment-controller"
     }
@@ -62,9 +62,9 @@ impl Controller for Deployments {
         &[Kind::Deployment, Kind::ReplicaSet, Kind::Pod]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
         // Pods matter only where the next ones wait for the last ones to go.
-        if let Some(pod) = change.of::<Pod>() {
+        if let Some(pod) = change.typed::<Pod>() {
             let set = controller_key(&pod.metadata, Kind::ReplicaSet);
             let set = set.and_then(|key| cache.get::<ReplicaSet>(&key.namespace, &key.name));
             let key = set.and_then(|set| controller_key(&set.metadata, Kind::Deployment));
@@ -72,27 +72,27 @@ impl Controller for Deployments {
                 .filter(|key| {
                     let found = cache.get::<Deployment>(&key.namespace, &key.name);
                     let spec = found.and_then(|one| one.spec.as_ref());
-                    spec.is_some_and(|spec| !Room::of(spec).is_rolling)
+                    spec.is_some_and(|spec| !RolloutLimits::from_spec(spec).is_rolling)
                 })
                 .into_iter()
                 .collect();
         }
-        concerned::<Deployment>(change, cache, selector)
+        keys_for_change::<Deployment>(change, cache, selector)
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(deployment) = cache.get::<Deployment>(&key.namespace, &key.name) else {
-            return Outcome::none();
+            return ReconcileResult::none();
         };
-        let mut writes = Writes::new(self.name(), now);
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
         let sets = candidates::<ReplicaSet>(&deployment.metadata, cache);
         let is_taken = |name: &str| cache.get::<ReplicaSet>(&key.namespace, name).is_some();
         let runs = |set: &ReplicaSet| {
             let uid = set.metadata.uid.as_deref().unwrap_or_default();
-            cache.of::<Pod>().owned_by(uid).any(|pod| !is_terminal(pod))
+            cache.store::<Pod>().owned_by(uid).any(|pod| !is_terminal(pod))
         };
         reconcile(deployment, &sets, Around { is_taken: &is_taken, runs: &runs }, now, &mut writes);
-        writes.done()
+        writes.build()
     }
 }
 
@@ -105,16 +105,16 @@ struct Around<'a> {
     runs: &'a dyn Fn(&ReplicaSet) -> bool,
 }
 
-/// What is to be done for a Deployment. `sets` are the ReplicaSets that it owns and those that nobody owns.
+/// Syncs a Deployment. `sets` are the ReplicaSets that it controls, and orphans.
 fn reconcile(
     deployment: &Deployment,
     sets: &[&ReplicaSet],
     around: Around<'_>,
     now: Timestamp,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) {
     let Some(spec) = &deployment.spec else { return };
-    let sets = claimed(deployment, Some(&spec.selector), sets.iter().copied(), writes);
+    let sets = claim_objects(deployment, Some(&spec.selector), sets.iter().copied(), writes);
     let Some(mut sets) = sets else { return };
     sets.sort_by(|a, b| by_age(&a.metadata, &b.metadata));
     let sets: Vec<Set> =
@@ -122,7 +122,7 @@ fn reconcile(
     let mut rollout = Rollout {
         before: deployment,
         spec,
-        room: Room::of(spec),
+        rollout_limits: RolloutLimits::from_spec(spec),
         meta: deployment.metadata.clone(),
         status: deployment.status.clone().unwrap_or_default(),
         new: sets.iter().position(|set| is_same(&spec.template, set.template())),
@@ -178,11 +178,11 @@ impl Set<'_> {
     }
 }
 
-/// One look at a Deployment: what it and its sets are to become.
+/// One sync of a Deployment: the desired state of it and its ReplicaSets.
 struct Rollout<'a> {
     before: &'a Deployment,
     spec: &'a DeploymentSpec,
-    room: Room,
+    rollout_limits: RolloutLimits,
     meta: ObjectMeta,
     status: DeploymentStatus,
     /// Oldest first.
@@ -193,7 +193,7 @@ struct Rollout<'a> {
 }
 
 impl Rollout<'_> {
-    fn run(&mut self, around: Around<'_>, writes: &mut Writes) {
+    fn run(&mut self, around: Around<'_>, writes: &mut ReconcileResultBuilder) {
         if is_terminating(&self.meta) {
             self.status = self.counted();
             return;
@@ -209,7 +209,7 @@ impl Rollout<'_> {
             self.status = self.counted();
             return;
         }
-        let is_done = if self.room.is_rolling {
+        let is_done = if self.rollout_limits.is_rolling {
             self.roll(around, writes)
         } else {
             self.recreate(around, writes)
@@ -219,11 +219,11 @@ impl Rollout<'_> {
         }
         self.track_progress();
         if let Some(wait) = self.until_deadline() {
-            writes.again_in(wait);
+            writes.requeue_after(wait);
         }
     }
 
-    fn write(self, writes: &mut Writes) {
+    fn write(self, writes: &mut ReconcileResultBuilder) {
         let mut changed = self.before.clone();
         for set in self.sets {
             match set.before {
@@ -276,8 +276,8 @@ impl Rollout<'_> {
         self.meta.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision);
     }
 
-    /// Makes the new set. False if its name is taken by another: then the next look finds another name.
-    fn make_new(&mut self, around: Around<'_>, writes: &mut Writes) -> bool {
+    /// Creates the new ReplicaSet. False if its name is taken by another: then the next sync uses another name.
+    fn make_new(&mut self, around: Around<'_>, writes: &mut ReconcileResultBuilder) -> bool {
         let hash = template_hash(&self.spec.template, self.status.collision_count);
         let owner = self.meta.name.as_deref().unwrap_or_default();
         let name = format!("{:.*}-{hash}", 252 - hash.len(), owner);
@@ -285,7 +285,7 @@ impl Rollout<'_> {
             *self.status.collision_count.get_or_insert(0) += 1;
             return false;
         }
-        let size = self.room.new_set(0, self.total());
+        let size = self.rollout_limits.new_replica_set_size(0, self.total());
         let mut set = Set { before: None, set: self.set_from_template(name, hash) };
         let revision = self.next_revision();
         annotate(&self.meta, &mut set, revision);
@@ -336,12 +336,12 @@ impl Rollout<'_> {
         if let Some(spec) = set.set.spec.as_mut() {
             spec.replicas = Some(size);
         }
-        set.annotate(DESIRED, self.room.wanted.to_string());
-        set.annotate(MOST, self.room.most().to_string());
+        set.annotate(DESIRED, self.rollout_limits.wanted.to_string());
+        set.annotate(MOST, self.rollout_limits.max_replicas().to_string());
     }
 
-    /// Gives a set a size, and writes down of how many that is the share. True if the size changed.
-    fn scale(&mut self, idx: usize, size: i32, writes: &mut Writes) -> bool {
+    /// Scales a ReplicaSet and records the Deployment's size in its annotations. True if the size changed.
+    fn scale(&mut self, idx: usize, size: i32, writes: &mut ReconcileResultBuilder) -> bool {
         let was = self.sets[idx].size();
         if was == size {
             return false;
@@ -360,15 +360,14 @@ impl Rollout<'_> {
 
     /// Whether the Deployment's size changed since its sets got theirs.
     fn was_scaled(&self) -> bool {
-        self.sets
-            .iter()
-            .filter(|set| set.size() > 0)
-            .any(|set| set.number(DESIRED).is_some_and(|desired| desired != self.room.wanted))
+        self.sets.iter().filter(|set| set.size() > 0).any(|set| {
+            set.number(DESIRED).is_some_and(|desired| desired != self.rollout_limits.wanted)
+        })
     }
 
     /// Scales all sets in proportion, without moving on with the rollout.
-    fn scale_all(&mut self, writes: &mut Writes) {
-        let wanted = self.room.wanted;
+    fn scale_all(&mut self, writes: &mut ReconcileResultBuilder) {
+        let wanted = self.rollout_limits.wanted;
         let mut active: Vec<usize> =
             (0..self.sets.len()).filter(|idx| self.sets[*idx].size() > 0).collect();
         if active.len() <= 1 {
@@ -385,10 +384,10 @@ impl Rollout<'_> {
             }
             return;
         }
-        if !self.room.is_rolling {
+        if !self.rollout_limits.is_rolling {
             return;
         }
-        let grows = self.room.most() > self.total() && wanted > 0;
+        let grows = self.rollout_limits.max_replicas() > self.total() && wanted > 0;
         // Largest first; of equal ones the newer grows and the older shrinks first.
         active.sort_by(|a, b| {
             let sizes = self.sets[*b].size().cmp(&self.sets[*a].size());
@@ -396,13 +395,17 @@ impl Rollout<'_> {
         });
         let share = |idx: &usize| {
             let set = &self.sets[*idx];
-            Share { size: set.size(), most_then: set.number(MOST) }
+            ActiveReplicaSet { size: set.size(), most_then: set.number(MOST) }
         };
-        let shares: Vec<Share> = active.iter().map(share).collect();
-        let sizes = size::in_proportion(&shares, self.room, self.status.replicas.unwrap_or(0));
+        let shares: Vec<ActiveReplicaSet> = active.iter().map(share).collect();
+        let sizes = scaling::scale_proportionally(
+            &shares,
+            self.rollout_limits,
+            self.status.replicas.unwrap_or(0),
+        );
         for (idx, size) in active.into_iter().zip(sizes) {
             if !self.scale(idx, size, writes) {
-                let most = self.room.most();
+                let most = self.rollout_limits.max_replicas();
                 self.sets[idx].annotate(DESIRED, wanted.to_string());
                 self.sets[idx].annotate(MOST, most.to_string());
             }
@@ -411,21 +414,25 @@ impl Rollout<'_> {
 
     /// Whether the new set has all replicas, all of them available.
     fn is_saturated(&self) -> bool {
-        let wanted = self.room.wanted;
+        let wanted = self.rollout_limits.wanted;
         self.new.map(|idx| &self.sets[idx]).is_some_and(|set| {
             set.size() == wanted && set.available() == wanted && set.number(DESIRED) == Some(wanted)
         })
     }
 
     /// One step of a rolling update. True if no set had to be scaled.
-    fn roll(&mut self, around: Around<'_>, writes: &mut Writes) -> bool {
+    fn roll(&mut self, around: Around<'_>, writes: &mut ReconcileResultBuilder) -> bool {
         if self.new.is_none() && !self.make_new(around, writes) {
             return false;
         }
         let Some(new) = self.new else { return false };
         let size = self.sets[new].size();
-        let wanted = self.room.wanted;
-        let size = if size > wanted { wanted } else { self.room.new_set(size, self.total()) };
+        let wanted = self.rollout_limits.wanted;
+        let size = if size > wanted {
+            wanted
+        } else {
+            self.rollout_limits.new_replica_set_size(size, self.total())
+        };
         // A set that was just made has its size already.
         if self.scale(new, size, writes) {
             return false;
@@ -433,32 +440,35 @@ impl Rollout<'_> {
         self.sets[new].before.is_none() || !self.shrink_old(new, writes)
     }
 
-    /// Takes replicas off the old sets as far as availability allows. True if any went.
-    fn shrink_old(&mut self, new: usize, writes: &mut Writes) -> bool {
+    /// Scales the old ReplicaSets down as far as availability allows. True if any was scaled.
+    fn shrink_old(&mut self, new: usize, writes: &mut ReconcileResultBuilder) -> bool {
         let active: Vec<usize> =
             self.old().into_iter().filter(|idx| self.sets[*idx].size() > 0).collect();
         let missing = self.sets[new].size() - self.sets[new].available();
-        let most = self.total() - self.room.fewest() - missing;
+        let most = self.total() - self.rollout_limits.min_available() - missing;
         if active.is_empty() || most <= 0 {
             return false;
         }
-        let old = |idx: &usize| Old {
+        let old = |idx: &usize| OldReplicaSet {
             size: self.sets[*idx].size(),
             available: self.sets[*idx].available(),
         };
-        let mut sizes: Vec<Old> = active.iter().map(old).collect();
-        let mut gone = size::shrink_unhealthy(&mut sizes, most);
+        let mut sizes: Vec<OldReplicaSet> = active.iter().map(old).collect();
+        let mut gone = scaling::cleanup_unhealthy_replicas(&mut sizes, most);
         let available: i32 =
             self.sets[new].available() + sizes.iter().map(|set| set.available).sum::<i32>();
-        gone += size::shrink(&mut sizes, available - self.room.fewest());
+        gone += scaling::scale_down_old_replica_sets(
+            &mut sizes,
+            available - self.rollout_limits.min_available(),
+        );
         for (idx, old) in active.into_iter().zip(sizes) {
             self.scale(idx, old.size, writes);
         }
         gone > 0
     }
 
-    /// One step of replacing all at once. True if the new set may be complete.
-    fn recreate(&mut self, around: Around<'_>, writes: &mut Writes) -> bool {
+    /// One step of the strategy Recreate. True if the new ReplicaSet may be complete.
+    fn recreate(&mut self, around: Around<'_>, writes: &mut ReconcileResultBuilder) -> bool {
         let mut has_shrunk = false;
         for idx in self.old() {
             has_shrunk |= self.scale(idx, 0, writes);
@@ -474,13 +484,13 @@ impl Rollout<'_> {
             return false;
         }
         if let Some(new) = self.new {
-            self.scale(new, self.room.wanted, writes);
+            self.scale(new, self.rollout_limits.wanted, writes);
         }
         true
     }
 
-    /// Deletes the oldest of the old sets that nobody needs to go back to.
-    fn clean_up(&self, writes: &mut Writes) {
+    /// Deletes the oldest ReplicaSets above the revision history limit.
+    fn clean_up(&self, writes: &mut ReconcileResultBuilder) {
         let Some(limit) = self.spec.revision_history_limit.filter(|limit| *limit != i32::MAX)
         else {
             return;
@@ -513,7 +523,7 @@ fn is_same(template: &PodTemplateSpec, of_set: Option<&PodTemplateSpec>) -> bool
     template.spec == of_set.spec && bare(template) == bare(of_set)
 }
 
-/// Gives a set its Deployment's annotations and a revision. One that is gone back to remembers its former revisions.
+/// Sets a ReplicaSet's annotations from its Deployment, and its revision. After a rollback it keeps its former revisions in the history annotation.
 fn annotate(deployment: &ObjectMeta, set: &mut Set, revision: i64) {
     for (key, value) in deployment.annotations.iter().flatten() {
         if !OWN.contains(&key.as_str()) {

@@ -1,10 +1,10 @@
-//! PodDisruptionBudgets: how many pods may be disrupted now.
+//! The disruption controller: how many pods each PodDisruptionBudget allows to be disrupted.
 //!
 //! | | |
 //! | --- | --- |
 //! | writes | status of PodDisruptionBudgets, Events |
 //! | upstream | `pkg/controller/disruption`, 1.36 |
-//! | deviations | scale subresources of custom resources are not asked; a stale DisruptionTarget condition stays |
+//! | deviations | scale subresources of custom resources are not read; a stale DisruptionTarget condition stays |
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Owne
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::meta::{controller_of, is_terminating, selects};
-use crate::workload::{is_ready, scaled, stamp};
-use crate::writes::Writes;
+use crate::meta::{controller_of, is_terminating, selector_matches};
+use crate::result_builder::ReconcileResultBuilder;
+use crate::workload::{is_ready, scaled_value, stamp};
 
 const ALLOWED: &str = "DisruptionAllowed";
-/// How long an eviction that was granted counts before its pod is seen to go.
+/// How long a granted eviction counts before its pod is observed terminating (upstream's `DeletionTimeout`).
 const GRANTED: SignedDuration = SignedDuration::from_secs(120);
 
 /// The controller of PodDisruptionBudgets.
 #[derive(Debug, Default)]
-pub(crate) struct Disruptions;
+pub(crate) struct DisruptionController;
 
-impl Controller for Disruptions {
+impl Controller for DisruptionController {
     fn name(&self) -> &'static str {
         "disruption-controller"
     }
@@ -48,9 +48,9 @@ impl Controller for Disruptions {
         ]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
-        let budgets = cache.of::<PodDisruptionBudget>();
+        let budgets = cache.store::<PodDisruptionBudget>();
         match object.kind() {
             Kind::PodDisruptionBudget => vec![object.key()],
             Kind::Pod => {
@@ -60,29 +60,32 @@ impl Controller for Disruptions {
                 let here = here.filter(|budget| {
                     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
                     selector.is_some_and(|selector| {
-                        selects(selector, meta.labels.as_ref())
-                            || before.is_some_and(|meta| selects(selector, meta.labels.as_ref()))
+                        selector_matches(selector, meta.labels.as_ref())
+                            || before.is_some_and(|meta| {
+                                selector_matches(selector, meta.labels.as_ref())
+                            })
                     })
                 });
-                here.map(|budget| Key::of(&**budget)).collect()
+                here.map(|budget| Key::from_object(&**budget)).collect()
             }
             // A controller's size counts, and controllers are few.
             _ => {
                 let namespace = object.metadata().namespace.as_deref().unwrap_or_default();
-                budgets.in_namespace(namespace).map(|budget| Key::of(&**budget)).collect()
+                budgets.in_namespace(namespace).map(|budget| Key::from_object(&**budget)).collect()
             }
         }
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let found = cache.get::<PodDisruptionBudget>(&key.namespace, &key.name);
-        let Some(budget) = found else { return Outcome::none() };
-        let Some(spec) = &budget.spec else { return Outcome::none() };
-        let mut writes = Writes::new("controllermanager", now);
+        let Some(budget) = found else { return ReconcileResult::none() };
+        let Some(spec) = &budget.spec else { return ReconcileResult::none() };
+        let mut writes = ReconcileResultBuilder::new("controllermanager", now);
         let selector = spec.selector.as_ref();
-        let is_selected =
-            |pod: &&Pod| selector.is_some_and(|one| selects(one, pod.metadata.labels.as_ref()));
-        let pods = cache.of::<Pod>().in_namespace(&key.namespace).map(|pod| &**pod);
+        let is_selected = |pod: &&Pod| {
+            selector.is_some_and(|one| selector_matches(one, pod.metadata.labels.as_ref()))
+        };
+        let pods = cache.store::<Pod>().in_namespace(&key.namespace).map(|pod| &**pod);
         let pods: Vec<&Pod> = pods.filter(is_selected).collect();
         let scale = |owner: &OwnerReference| scale(owner, &key.namespace, cache);
         let before = budget.status.clone().unwrap_or_default();
@@ -92,11 +95,11 @@ impl Controller for Disruptions {
             changed.status = Some(status);
             writes.update_status(&changed);
         }
-        writes.done()
+        writes.build()
     }
 }
 
-/// How many pods a controller is to have, and which controller says so: a ReplicaSet's Deployment for the ReplicaSet.
+/// The desired number of pods of a controller, and that controller: for a ReplicaSet its Deployment.
 fn scale(owner: &OwnerReference, namespace: &str, cache: &Cache) -> Option<(String, i32)> {
     let uid = |meta: &ObjectMeta| meta.uid.clone().filter(|uid| *uid == owner.uid);
     match owner.kind.as_str() {
@@ -147,12 +150,12 @@ fn expected(
     Ok(match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {
             let expected = by_controllers()?;
-            (expected, (expected - scaled(Some(most), expected, true)).max(0))
+            (expected, (expected - scaled_value(Some(most), expected, true)).max(0))
         }
         (None, Some(IntOrString::Int(least))) => (pods.len() as i32, *least),
         (None, Some(least)) => {
             let expected = by_controllers()?;
-            (expected, scaled(Some(least), expected, true))
+            (expected, scaled_value(Some(least), expected, true))
         }
         (None, None) => (0, 0),
     })
@@ -164,7 +167,7 @@ fn status(
     pods: &[&Pod],
     scale: &Scale<'_>,
     now: Timestamp,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     let is_known =
@@ -185,7 +188,7 @@ fn status(
             return status;
         }
     };
-    // Pods whose eviction was granted and that have not gone yet.
+    // Pods whose eviction was granted and that still exist.
     let mut granted: BTreeMap<String, Time> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !is_terminating(&pod.metadata)) {
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -200,7 +203,7 @@ fn status(
             );
             writes.warning(*pod, "NotDeleted", text);
         } else {
-            writes.again_in(left.unsigned_abs() + std::time::Duration::from_secs(1));
+            writes.requeue_after(left.unsigned_abs() + std::time::Duration::from_secs(1));
             granted.insert(name, since.clone());
         }
     }
@@ -252,13 +255,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::player::bench;
-    use crate::replica_set::ReplicaSets;
-    use crate::testkit::Bench;
+    use crate::replica_set::ReplicaSetController;
+    use crate::test_kubelet::bench;
+    use crate::testkit::ControllerBench;
 
     /// A ReplicaSet of so many pods, and a budget.
-    fn start(replicas: i32, budget: Value) -> Bench {
-        let mut bench = bench(vec![Box::<Disruptions>::default(), Box::<ReplicaSets>::default()]);
+    fn start(replicas: i32, budget: Value) -> ControllerBench {
+        let mut bench = bench(vec![
+            Box::<DisruptionController>::default(),
+            Box::<ReplicaSetController>::default(),
+        ]);
         bench.create(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "default"},
             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
                 "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}));
@@ -271,12 +277,12 @@ mod tests {
         bench
     }
 
-    fn found(bench: &Bench) -> PodDisruptionBudgetStatus {
+    fn found(bench: &ControllerBench) -> PodDisruptionBudgetStatus {
         bench.get::<PodDisruptionBudget>("default", "web").unwrap().status.unwrap()
     }
 
     /// Allowed, healthy, desired and expected.
-    fn numbers(bench: &Bench) -> [i32; 4] {
+    fn numbers(bench: &ControllerBench) -> [i32; 4] {
         let one = found(bench);
         [one.disruptions_allowed, one.current_healthy, one.desired_healthy, one.expected_pods]
             .map(Option::unwrap)
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_come_and_go() {
+    fn budgets_follow_pods() {
         let mut bench = start(3, json!({"maxUnavailable": 1}));
         let pod = bench.names::<Pod>().remove(0);
         bench.set_phase(&pod, "Running");

@@ -1,4 +1,4 @@
-//! Moves a [`Runner`]: watches tell it what there is, its requests go out over connections of their own, and a clock wakes it.
+//! Connects a [`ControllerRunner`] to an API server: watches feed it events, its requests are sent, and a timer calls it.
 
 mod discovery;
 
@@ -7,26 +7,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use loadmaster_api::{Needs, proto};
+use loadmaster_api::{ExtraFieldsByKind, proto};
 use loadmaster_client as client;
-use loadmaster_client::answer::status_of;
-use loadmaster_client::lane::LaneLimits;
-use loadmaster_client::watch::{self, Follow, Following, Form, follow};
-use loadmaster_client::{Cluster, Lane};
+use loadmaster_client::api_client::ConnectionLimits;
+use loadmaster_client::reflector::{
+    self, ObjectFormat, ReflectorOptions, Reflectors, start_reflectors,
+};
+use loadmaster_client::status::decode_status;
+use loadmaster_client::{ApiClient, Cluster};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object};
-use crate::request::{Answer, Request};
-use crate::runner::{Call, News, Runner};
+use crate::request::{Request, Response};
+use crate::runner::{ControllerEvent, ControllerRunner, OutgoingRequest};
 
-/// How much is asked at a time.
+/// Options of [`run`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Requests under way at a time.
+    /// Maximum number of requests in flight.
     pub n_calls_max: usize,
-    /// For pauses, which should differ between programs.
+    /// Seed of the random number generator for backoff jitter.
     pub seed: u64,
 }
 
@@ -36,40 +38,45 @@ impl Default for Options {
     }
 }
 
-/// What the watches have read and nobody has taken yet.
-const N_CHANGES_MAX: usize = 4096;
+/// Capacity of the channel from the watches.
+const EVENT_CHANNEL_CAPACITY: usize = 4096;
 
-/// So many changes are taken in before requests are handed out again.
+/// Maximum number of events that are handled before requests are sent again.
 const BATCH: usize = 1024;
 
-/// Requests under way when it is to stop are given so long.
-const STOPPING: Duration = Duration::from_secs(10);
+/// How long shutdown waits for the requests in flight.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs controllers on a cluster until `stop` is over. Must be called within a tokio runtime.
+/// Runs controllers on a cluster until `stop` completes. Must be called within a tokio runtime.
 pub async fn run(
     cluster: &Cluster,
     controllers: Vec<Box<dyn Controller>>,
     options: Options,
     stop: impl Future<Output = ()>,
 ) {
-    let limits = LaneLimits { http2_connections_max: 4, http1_connections_max: 64 };
-    let mut runner = Runner::new(controllers);
-    let (told, mut changes) = mpsc::channel(N_CHANGES_MAX);
+    let limits = ConnectionLimits { http2_connections_max: 4, http1_connections_max: 64 };
+    let mut runner = ControllerRunner::new(controllers);
+    let (events_tx, mut events) = mpsc::channel(EVENT_CHANNEL_CAPACITY);
     let mut watches = Watches {
         // Over HTTP/1.1 each watch has a connection, and there are as many as kinds.
-        lane: cluster.lane("watch", LaneLimits { http1_connections_max: 1024, ..limits }),
-        told,
+        api_client: cluster
+            .client("watch", ConnectionLimits { http1_connections_max: 1024, ..limits }),
+        events_tx,
         seed: options.seed,
-        following: BTreeMap::new(),
+        reflectors: BTreeMap::new(),
         kinds: BTreeMap::new(),
         definitions: Arc::new(Notify::new()),
     };
-    watches.follow(&runner.kinds());
-    let lane = cluster.lane("write", limits);
+    watches.set_watched_kinds(&runner.kinds());
+    let api_client = cluster.client("write", limits);
     let (found, mut served) = mpsc::channel(1);
     let mut finding = JoinSet::new();
-    if runner.watches_all() {
-        finding.spawn(discovery::follow(lane.clone(), watches.definitions.clone(), found));
+    if runner.watches_all_kinds() {
+        finding.spawn(discovery::poll_served_kinds(
+            api_client.clone(),
+            watches.definitions.clone(),
+            found,
+        ));
     }
     let mut stop = std::pin::pin!(stop);
     let mut calls = JoinSet::new();
@@ -78,105 +85,123 @@ pub async fn run(
         let now = Timestamp::now();
         let room = options.n_calls_max.saturating_sub(calls.len());
         for call in runner.run(room, now) {
-            calls.spawn(ask(lane.clone(), call));
+            calls.spawn(send_request(api_client.clone(), call));
         }
         let has_room = calls.len() < options.n_calls_max;
         tokio::select! {
             () = &mut stop => break,
-            n = changes.recv_many(&mut batch, BATCH) => {
+            n = events.recv_many(&mut batch, BATCH) => {
                 let now = Timestamp::now();
-                batch.drain(..n).filter_map(|change| watches.news(change)).for_each(|it| runner.hear(it, now));
+                batch.drain(..n).filter_map(|change| watches.to_controller_event(change)).for_each(|it| runner.handle_event(it, now));
             }
             Some(served) = served.recv() => {
-                runner.hear(News::Served(served), Timestamp::now());
-                watches.follow(&runner.kinds());
+                runner.handle_event(ControllerEvent::Served(served), Timestamp::now());
+                watches.set_watched_kinds(&runner.kinds());
             }
-            Some(ended) = calls.join_next() => answered(&mut runner, ended),
-            () = sleep_until(runner.wake_at()), if has_room => {}
+            Some(ended) = calls.join_next() => handle_response(&mut runner, ended),
+            () = sleep_until(runner.next_wakeup()), if has_room => {}
         }
     }
     let rest = async { while calls.join_next().await.is_some() {} };
-    if tokio::time::timeout(STOPPING, rest).await.is_err() {
-        tracing::warn!("stopped before all requests were answered");
+    if tokio::time::timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
+        tracing::warn!("shutdown timed out before all requests completed");
     }
 }
 
-/// Watches of kinds, which may become more and fewer.
+/// The watches of all watched kinds; kinds may be added and removed.
 struct Watches {
-    lane: Lane,
-    told: mpsc::Sender<watch::Change>,
+    api_client: ApiClient,
+    events_tx: mpsc::Sender<reflector::ReflectorEvent>,
     seed: u64,
-    following: BTreeMap<Kind, Following>,
-    /// What the client calls them. Each name is remembered for as long as the program runs, as there are few.
+    reflectors: BTreeMap<Kind, Reflectors>,
+    /// Kinds by the client's kind. Each is leaked once; there are few.
     kinds: BTreeMap<client::Kind, Kind>,
-    /// Told when what the server serves may have changed.
+    /// Notified when the served kinds may have changed.
     definitions: Arc<Notify>,
 }
 
-/// What of a cluster's objects changes which kinds there are.
+/// Resources whose objects define kinds.
 const DEFINITIONS: [(&str, &str); 2] = [
     ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("apiregistration.k8s.io", "apiservices"),
 ];
 
 impl Watches {
-    /// Watches these kinds and no others.
-    fn follow(&mut self, kinds: &BTreeSet<Kind>) {
-        self.following.retain(|kind, _| kinds.contains(kind));
+    /// Starts and stops watches so that exactly these kinds are watched.
+    fn set_watched_kinds(&mut self, kinds: &BTreeSet<Kind>) {
+        self.reflectors.retain(|kind, _| kinds.contains(kind));
         self.kinds.retain(|_, kind| kinds.contains(kind));
         for kind in kinds {
-            if self.following.contains_key(kind) {
+            if self.reflectors.contains_key(kind) {
                 continue;
             }
             let info = kind.info();
             let name = client::Kind::other(info.group, info.version, info.resource, true);
             self.kinds.insert(name, *kind);
-            let what = Follow {
+            let what = ReflectorOptions {
                 kinds: vec![name],
-                streams: true,
+                use_watch_list: true,
                 // Only JSON has all fields.
-                form: if let Kind::Other(_) = kind { Form::Metadata } else { Form::Json },
+                format: if let Kind::Other(_) = kind {
+                    ObjectFormat::Metadata
+                } else {
+                    ObjectFormat::Json
+                },
                 keep_raw: false,
-                needs: Needs::default(),
+                needs: ExtraFieldsByKind::default(),
                 seed: self.seed,
             };
-            self.following.insert(*kind, follow(&self.lane, &what, &self.told));
+            self.reflectors
+                .insert(*kind, start_reflectors(&self.api_client, &what, &self.events_tx));
         }
     }
 
-    fn news(&self, change: watch::Change) -> Option<News> {
+    fn to_controller_event(&self, change: reflector::ReflectorEvent) -> Option<ControllerEvent> {
         match change {
-            watch::Change::Set { kind, object: proto::Object::Other(object), .. } => {
+            reflector::ReflectorEvent::Upsert {
+                kind,
+                object: proto::Object::Other(object),
+                ..
+            } => {
                 let kind = *self.kinds.get(&kind)?;
-                self.told_of(kind);
+                self.notify_if_definition(kind);
                 let name = object.metadata.name.clone();
                 match Object::from_json(kind, object.value) {
-                    Ok(object) => Some(News::Set(object)),
+                    Ok(object) => Some(ControllerEvent::Upsert(object)),
                     Err(error) => {
-                        tracing::warn!(?kind, %name, %error, "an object could not be understood");
+                        tracing::warn!(?kind, %name, %error, "failed to decode an object");
                         None
                     }
                 }
             }
-            watch::Change::Gone { kind, namespace, name, .. } => {
+            reflector::ReflectorEvent::Delete { kind, namespace, name, .. } => {
                 let kind = *self.kinds.get(&kind)?;
-                self.told_of(kind);
-                Some(News::Gone(Key::new(kind, &*namespace, name)))
+                self.notify_if_definition(kind);
+                Some(ControllerEvent::Delete(Key::new(kind, &*namespace, name)))
             }
-            watch::Change::Synced(kind) => Some(News::Synced(*self.kinds.get(&kind)?)),
-            watch::Change::Unavailable { kind, why } => {
-                tracing::warn!(resource = kind.resource().resource, ?why, "cannot be read");
-                Some(News::Unavailable(*self.kinds.get(&kind)?))
+            reflector::ReflectorEvent::Synced(kind) => {
+                Some(ControllerEvent::Synced(*self.kinds.get(&kind)?))
             }
-            watch::Change::Available(kind) => {
-                tracing::info!(resource = kind.resource().resource, "can be read again");
+            reflector::ReflectorEvent::Unavailable { kind, why } => {
+                tracing::warn!(
+                    resource = kind.resource().resource,
+                    ?why,
+                    "resource cannot be listed or watched"
+                );
+                Some(ControllerEvent::Unavailable(*self.kinds.get(&kind)?))
+            }
+            reflector::ReflectorEvent::Available(kind) => {
+                tracing::info!(
+                    resource = kind.resource().resource,
+                    "resource can be listed and watched again"
+                );
                 None
             }
             _ => None,
         }
     }
 
-    fn told_of(&self, kind: Kind) {
+    fn notify_if_definition(&self, kind: Kind) {
         let info = kind.info();
         if DEFINITIONS.contains(&(info.group, info.resource)) {
             self.definitions.notify_one();
@@ -184,42 +209,49 @@ impl Watches {
     }
 }
 
-async fn ask(lane: Lane, call: Call) -> (u64, Answer) {
-    (call.id, answer(&lane, &call.request).await)
+async fn send_request(api_client: ApiClient, call: OutgoingRequest) -> (u64, Response) {
+    (call.id, call_api_server(&api_client, &call.request).await)
 }
 
-async fn answer(lane: &Lane, request: &Request) -> Answer {
+async fn call_api_server(api_client: &ApiClient, request: &Request) -> Response {
     let encoded = match request.encode() {
         Ok(encoded) => encoded,
-        Err(error) => return Answer::Lost { message: format!("writing it in JSON: {error}") },
+        Err(error) => {
+            return Response::NoResponse {
+                message: format!("encoding the request as JSON: {error}"),
+            };
+        }
     };
     let sent = client::Request {
         content_type: encoded.content_type,
-        ..client::Request::with(encoded.method, encoded.path, encoded.body)
+        ..client::Request::with_body(encoded.method, encoded.path, encoded.body)
     };
-    match lane.call(&sent).await {
-        Ok(reply) if reply.is_success() => request.done(&reply.body),
+    match api_client.call(&sent).await {
+        Ok(reply) if reply.is_success() => request.parse_success_body(&reply.body),
         Ok(reply) => {
-            let proto::Status { reason, message, .. } = status_of(reply.status, &reply.body);
-            Answer::Refused {
+            let proto::Status { reason, message, .. } = decode_status(reply.status, &reply.body);
+            Response::Rejected {
                 status: reply.status,
                 reason,
                 message,
                 retry_after: reply.retry_after,
             }
         }
-        Err(error) => Answer::Lost { message: error.to_string() },
+        Err(error) => Response::NoResponse { message: error.to_string() },
     }
 }
 
-fn answered(runner: &mut Runner, ended: Result<(u64, Answer), tokio::task::JoinError>) {
+fn handle_response(
+    runner: &mut ControllerRunner,
+    ended: Result<(u64, Response), tokio::task::JoinError>,
+) {
     match ended {
-        Ok((id, answer)) => runner.answered(id, &answer, Timestamp::now()),
-        Err(error) => tracing::error!(%error, "a request ended without an answer"),
+        Ok((id, response)) => runner.handle_response(id, &response, Timestamp::now()),
+        Err(error) => tracing::error!(%error, "request task failed without a response"),
     }
 }
 
-/// For ever when there is no moment.
+/// Never completes without a time.
 async fn sleep_until(moment: Option<Timestamp>) {
     match moment {
         Some(at) if at < Timestamp::MAX => {

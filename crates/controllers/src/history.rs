@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::kind::Typed;
 use crate::meta::controller_reference;
+use crate::result_builder::ReconcileResultBuilder;
 use crate::workload::by_age;
-use crate::writes::Writes;
 
-/// The label of a pod that says from which revision it was made.
+/// The label of a pod with the revision that it was created from.
 pub(crate) const REVISION_HASH: &str = "controller-revision-hash";
 
 /// A template as a revision keeps it: a strategic merge patch that brings it back, which is what `kubectl rollout undo` sends.
@@ -32,12 +32,12 @@ pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec>
 }
 
 /// Whether a revision keeps this template.
-pub(crate) fn keeps(revision: &ControllerRevision, made_from: &PodTemplateSpec) -> bool {
+pub(crate) fn matches_template(revision: &ControllerRevision, made_from: &PodTemplateSpec) -> bool {
     template(revision).as_ref() == Some(made_from)
 }
 
 /// A new revision of a set's template. `hash` is a label beside the template's: its name and value.
-pub(crate) fn revision<K: Typed>(
+pub(crate) fn new_revision<K: Typed>(
     set: &K,
     template: &PodTemplateSpec,
     name: &str,
@@ -63,14 +63,18 @@ pub(crate) fn revision<K: Typed>(
 }
 
 /// Gives a revision that is current again the newest number, if it has an older one.
-pub(crate) fn raise(revision: &ControllerRevision, number: i64, writes: &mut Writes) {
+pub(crate) fn bump_revision(
+    revision: &ControllerRevision,
+    number: i64,
+    writes: &mut ReconcileResultBuilder,
+) {
     if revision.revision < number {
         writes.update(&ControllerRevision { revision: number, ..revision.clone() });
     }
 }
 
 /// How many of the old revisions are too many.
-pub(crate) fn excess(n_old: usize, limit: Option<i32>) -> usize {
+pub(crate) fn excess_revisions(n_old: usize, limit: Option<i32>) -> usize {
     n_old.saturating_sub(usize::try_from(limit.unwrap_or(10)).unwrap_or(usize::MAX))
 }
 
@@ -85,7 +89,7 @@ mod tests {
     use serde_json::from_value;
 
     #[test]
-    fn a_revision_brings_its_template_back() {
+    fn a_revision_restores_its_template() {
         let made: PodTemplateSpec = from_value(json!({"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c", "image": "i"}]}}))
         .unwrap();
@@ -94,6 +98,13 @@ mod tests {
         let patch = serde_json::to_value(revision.data).unwrap();
         assert_eq!(patch["spec"]["template"]["$patch"], "replace");
         assert_eq!(template(&ControllerRevision::default()), None);
-        assert_eq!([excess(3, Some(1)), excess(12, None), excess(3, Some(-1))], [2, 2, 0]);
+        assert_eq!(
+            [
+                excess_revisions(3, Some(1)),
+                excess_revisions(12, None),
+                excess_revisions(3, Some(-1))
+            ],
+            [2, 2, 0]
+        );
     }
 }

@@ -11,11 +11,11 @@
 
 mod backoff;
 mod indexes;
-mod make;
+mod pod_plan;
+mod pod_tracking;
 mod policy;
 #[cfg(test)]
 mod tests;
-mod track;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,17 +26,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::json;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::meta::{annotation, controller_of, controller_reference, is_terminating, selects};
-use crate::request::{Answer, DeleteOptions, Patch, Request};
-use crate::workload::{
-    Claim, PodNews, candidates, claim, concerned, controller_key, is_active, is_ready, is_terminal,
-    phase, stamp,
+use crate::meta::{
+    annotation, controller_of, controller_reference, is_terminating, selector_matches,
 };
-use crate::writes::{Writes, some};
+use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::result_builder::{ReconcileResultBuilder, omit_empty};
+use crate::workload::{
+    Claim, PodControlEvents, candidates, claim, controller_key, is_active, is_ready, is_terminal,
+    keys_for_change, phase, stamp,
+};
 use backoff::Backoff;
-use policy::Verdict;
+use policy::FailureAction;
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -44,8 +46,8 @@ const MANAGER: &str = "kubernetes.io/job-controller";
 
 /// The controller of Jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs {
-    news: PodNews,
+pub(crate) struct JobController {
+    pod_events: PodControlEvents,
     backoffs: BTreeMap<Key, Backoff>,
 }
 
@@ -53,7 +55,7 @@ fn selector(job: &Job) -> Option<&LabelSelector> {
     job.spec.as_ref()?.selector.as_ref()
 }
 
-impl Controller for Jobs {
+impl Controller for JobController {
     fn name(&self) -> &'static str {
         "job-controller"
     }
@@ -62,56 +64,56 @@ impl Controller for Jobs {
         &[Kind::Job, Kind::Pod]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
-        let mut keys = concerned::<Job>(change, cache, selector);
-        // Pods of a Job that is over or gone must not be kept by a finalizer that nobody would take away.
-        if let Some(job) = change.of::<Job>() {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
+        let mut keys = keys_for_change::<Job>(change, cache, selector);
+        // Pods of a finished or deleted Job must not keep a finalizer that no controller would remove.
+        if let Some(job) = change.typed::<Job>() {
             if change.new.is_none() || is_finished(job) {
                 let uid = job.metadata.uid.as_deref().unwrap_or_default();
-                let pods = cache.of::<Pod>().owned_by(uid).filter(|pod| is_tracked(pod));
-                keys.extend(pods.map(|pod| Key::of(&**pod)));
+                let pods = cache.store::<Pod>().owned_by(uid).filter(|pod| is_tracked(pod));
+                keys.extend(pods.map(|pod| Key::from_object(&**pod)));
             }
         } else if let Some(pod) = change.new::<Pod>().filter(|pod| is_tracked(pod)) {
-            keys.push(Key::of(pod));
+            keys.push(Key::from_object(pod));
         }
         keys
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
-        let mut writes = Writes::new(self.name(), now);
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
         if key.kind == Kind::Pod {
             if let Some(pod) = cache.get::<Pod>(&key.namespace, &key.name)
                 && is_abandoned(pod, cache)
             {
                 free(pod, &mut writes);
             }
-            return writes.done();
+            return writes.build();
         }
         let Some(job) = cache.get::<Job>(&key.namespace, &key.name) else {
-            self.news.forget(key);
+            self.pod_events.forget(key);
             self.backoffs.remove(key);
-            return Outcome::none();
+            return ReconcileResult::none();
         };
-        self.news.tell(&**job, &mut writes);
+        self.pod_events.record_events(&**job, &mut writes);
         let Some(spec) = job.spec.as_ref().filter(|spec| is_ours(spec)) else {
-            return writes.done();
+            return writes.build();
         };
         if is_finished(job) {
             self.backoffs.remove(key);
             expire(job, spec, now, &mut writes);
-            return writes.done();
+            return writes.build();
         }
         let all: Vec<&Pod> = candidates(&job.metadata, cache);
-        let Some(pods) = claimed(job, spec, &all, &mut writes) else { return writes.done() };
+        let Some(pods) = claimed(job, spec, &all, &mut writes) else { return writes.build() };
         let backoff = self.backoffs.entry(key.clone()).or_default();
-        let mut look = Look::new(job, spec, pods, now);
-        backoff.take(look.finished());
-        look.reconcile(backoff, self.news.failure(key).is_some(), &mut writes);
-        writes.done()
+        let mut look = JobSync::new(job, spec, pods, now);
+        backoff.record_finished(look.finished());
+        look.reconcile(backoff, self.pod_events.last_failure(key).is_some(), &mut writes);
+        writes.build()
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
-        self.news.hear(key, request, answer);
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+        self.pod_events.handle_response(key, request, response);
     }
 }
 
@@ -150,39 +152,40 @@ fn is_abandoned(pod: &Pod, cache: &Cache) -> bool {
 }
 
 /// Takes a pod's finalizer away, whatever else changes about the pod meanwhile.
-fn free(pod: &Pod, writes: &mut Writes) {
+fn free(pod: &Pod, writes: &mut ReconcileResultBuilder) {
     let meta = json!({"uid": pod.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]});
-    writes.push(Request::patch(Key::of(pod), Patch::Strategic(json!({"metadata": meta}))));
+    writes.push(Request::patch(Key::from_object(pod), Patch::Strategic(json!({"metadata": meta}))));
 }
 
 /// Deletes a Job when its time after the end is over.
-fn expire(job: &Job, spec: &JobSpec, now: Timestamp, writes: &mut Writes) {
+fn expire(job: &Job, spec: &JobSpec, now: Timestamp, writes: &mut ReconcileResultBuilder) {
     let Some(seconds) = spec.ttl_seconds_after_finished else { return };
     let status = status_of(job);
     let end = find(&status, "Complete").or_else(|| find(&status, "Failed"));
     let Some(end) = end.and_then(|end| end.last_transition_time.as_ref()) else { return };
     let left = SignedDuration::from_secs(seconds.into()) - now.duration_since(end.0);
     if left.is_positive() {
-        writes.again_in(left.unsigned_abs());
+        writes.requeue_after(left.unsigned_abs());
     } else if !is_terminating(&job.metadata) {
         let uid = job.metadata.uid.clone();
         let options = DeleteOptions { uid, propagation: Some("Foreground"), ..Default::default() };
-        writes.push(Request::Delete { key: Key::of(job), options });
+        writes.push(Request::Delete { key: Key::from_object(job), options });
     }
 }
 
-/// The pods of a Job; none if some must first be taken over or let go. With the owner goes the finalizer.
+/// The pods of a Job; None if some must be adopted or released first. Releasing also removes the finalizer.
 fn claimed<'a>(
     job: &Job,
     spec: &JobSpec,
     pods: &[&'a Pod],
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) -> Option<Vec<&'a Pod>> {
     let before = writes.len();
     let mut mine = Vec::new();
     for pod in pods {
         let ObjectMeta { labels, owner_references, finalizers, .. } = &pod.metadata;
-        let selected = spec.selector.as_ref().is_some_and(|one| selects(one, labels.as_ref()));
+        let selected =
+            spec.selector.as_ref().is_some_and(|one| selector_matches(one, labels.as_ref()));
         let mut owners = owner_references.clone().unwrap_or_default();
         owners.retain(|one| Some(&one.uid) != job.metadata.uid.as_ref());
         let mut marks = finalizers.clone().unwrap_or_default();
@@ -213,12 +216,12 @@ struct Finish {
     message: String,
 }
 
-/// One look at a Job.
-struct Look<'a> {
+/// One sync of a Job.
+struct JobSync<'a> {
     job: &'a Job,
     spec: &'a JobSpec,
     pods: Vec<&'a Pod>,
-    /// As it is to be.
+    /// The desired state.
     status: JobStatus,
     is_indexed: bool,
     /// Indexes that have succeeded, those not written down yet included.
@@ -228,9 +231,9 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl<'a> Look<'a> {
-    fn new(job: &'a Job, spec: &'a JobSpec, pods: Vec<&'a Pod>, now: Timestamp) -> Look<'a> {
-        let mut look = Look {
+impl<'a> JobSync<'a> {
+    fn new(job: &'a Job, spec: &'a JobSpec, pods: Vec<&'a Pod>, now: Timestamp) -> JobSync<'a> {
+        let mut look = JobSync {
             job,
             spec,
             pods,
@@ -270,13 +273,13 @@ impl<'a> Look<'a> {
         (0..self.spec.completions.unwrap_or(0)).contains(&index).then_some(index)
     }
 
-    /// Whether a pod that is going is replaced only when it has gone.
+    /// Whether a terminating pod is replaced only when it has been deleted (`podReplacementPolicy: Failed`).
     fn replaces_only_failed(&self) -> bool {
         self.spec.pod_replacement_policy.as_deref() == Some("Failed")
             || self.spec.pod_failure_policy.is_some()
     }
 
-    /// Whether a pod counts as failed. One that is deleted does, since it may never get to say so.
+    /// Whether a pod counts as failed. A terminating one does, since it may be deleted before it reports a failure.
     fn has_failed(&self, pod: &Pod) -> bool {
         phase(pod) == "Failed"
             || !self.replaces_only_failed()
@@ -285,7 +288,7 @@ impl<'a> Look<'a> {
     }
 
     fn counts(&self, pod: &Pod) -> bool {
-        policy::on_failure(self.spec, pod) != Verdict::Ignore
+        policy::match_pod_failure_policy(self.spec, pod) != FailureAction::Ignore
     }
 
     /// Pods that have finished and are not counted for good.
@@ -323,7 +326,12 @@ impl<'a> Look<'a> {
         (succeeded, self.status.failed.unwrap_or(0) + failed as i32)
     }
 
-    fn reconcile(&mut self, backoff: &Backoff, has_trouble: bool, writes: &mut Writes) {
+    fn reconcile(
+        &mut self,
+        backoff: &Backoff,
+        has_trouble: bool,
+        writes: &mut ReconcileResultBuilder,
+    ) {
         let active = self.active();
         let mut n_active = active.len();
         let mut n_ready = active.iter().filter(|pod| is_ready(pod)).count();
@@ -344,14 +352,14 @@ impl<'a> Look<'a> {
         } else {
             let is_going = is_terminating(&self.job.metadata);
             let step = if is_going {
-                make::Step::default()
+                pod_plan::PodPlan::default()
             } else {
                 self.plan(succeeded, n_leaving, backoff, writes)
             };
             n_active = n_active + step.make.len() - step.delete.len();
             n_ready -= step.delete.iter().filter(|pod| is_ready(pod)).count();
             n_leaving += step.delete.len();
-            self.carry_out(&step, has_trouble, writes);
+            self.manage_pods(&step, has_trouble, writes);
             let is_enough = match self.spec.completions {
                 None => succeeded > 0,
                 Some(wanted) => succeeded >= wanted,
@@ -370,7 +378,7 @@ impl<'a> Look<'a> {
         self.status.active = some_count(n_active);
         self.status.ready = Some(n_ready as i32);
         self.status.terminating = Some(n_leaving as i32);
-        self.track(finish.as_ref(), writes);
+        self.track_finished_pods(finish.as_ref(), writes);
         if let Some(finish) = finish {
             self.declare(&finish, n_leaving, writes);
         }
@@ -381,8 +389,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Whether the Job comes to its end: it was said before, or it must fail, or its policy is content.
-    fn finish(&self, failed: i32, writes: &mut Writes) -> Option<Finish> {
+    /// Whether the Job finishes: it was decided before, or it must fail, or its success policy is met.
+    fn finish(&self, failed: i32, writes: &mut ReconcileResultBuilder) -> Option<Finish> {
         let said = |one: &JobCondition, is_success| Finish {
             is_success,
             is_declared: true,
@@ -400,9 +408,9 @@ impl<'a> Look<'a> {
             Some(Finish { is_success, is_declared: false, reason, message })
         };
         let verdicts = self.pods.iter().filter(|pod| self.has_failed(pod));
-        let verdicts = verdicts.map(|pod| policy::on_failure(self.spec, pod));
+        let verdicts = verdicts.map(|pod| policy::match_pod_failure_policy(self.spec, pod));
         for verdict in verdicts {
-            if let Verdict::FailJob(message) = verdict {
+            if let FailureAction::FailJob(message) = verdict {
                 return new(false, "PodFailurePolicy", &message);
             }
         }
@@ -422,7 +430,7 @@ impl<'a> Look<'a> {
                     "Job was active longer than specified deadline",
                 );
             }
-            writes.again_in(left.unsigned_abs());
+            writes.requeue_after(left.unsigned_abs());
         }
         if self.spec.backoff_limit_per_index.is_some() && self.is_indexed {
             let n_failed = self.failed.len() as i32;
@@ -435,7 +443,8 @@ impl<'a> Look<'a> {
                 return new(false, "FailedIndexes", "Job has failed indexes");
             }
         }
-        let message = policy::on_success(self.spec, &self.succeeded).filter(|_| self.is_indexed)?;
+        let message =
+            policy::match_success_policy(self.spec, &self.succeeded).filter(|_| self.is_indexed)?;
         new(true, "SuccessPolicy", &message)
     }
 
@@ -460,7 +469,7 @@ impl<'a> Look<'a> {
         Some(SignedDuration::from_secs(allowed).saturating_sub(passed))
     }
 
-    fn mark_suspension(&mut self, writes: &mut Writes) {
+    fn mark_suspension(&mut self, writes: &mut ReconcileResultBuilder) {
         let before = self.status.conditions.iter().flatten().find(|one| one.type_ == "Suspended");
         let was = before.map(|one| one.status == "True");
         match (self.is_suspended(), was) {
@@ -482,8 +491,8 @@ impl<'a> Look<'a> {
         let condition = JobCondition {
             type_: kind.to_owned(),
             status: value.to_owned(),
-            reason: some(reason),
-            message: some(message),
+            reason: omit_empty(reason),
+            message: omit_empty(message),
             last_probe_time: Some(stamp(self.now)),
             last_transition_time: Some(stamp(self.now)),
         };
@@ -494,8 +503,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Says first what the Job comes to, and that it is over once all pods have gone and are counted.
-    fn declare(&mut self, finish: &Finish, n_leaving: usize, writes: &mut Writes) {
+    /// Sets the interim condition first, and the final one once all pods are deleted and counted.
+    fn declare(&mut self, finish: &Finish, n_leaving: usize, writes: &mut ReconcileResultBuilder) {
         let Finish { is_success, is_declared, reason, message } = finish;
         if !is_declared {
             let kind = if *is_success { "SuccessCriteriaMet" } else { "FailureTarget" };
@@ -518,7 +527,7 @@ impl<'a> Look<'a> {
 }
 
 fn some_count(number: usize) -> Option<i32> {
-    crate::writes::count(number as i32)
+    crate::result_builder::omit_zero(number as i32)
 }
 
 /// Whether a Job is over and all went well.

@@ -1,5 +1,5 @@
-//! The kinds that controllers know: one table, from which come [`Kind`], [`Object`] and the stores of a [`Cache`]. All
-//! [others](crate::other) are metadata.
+//! The built-in kinds: one table, from which [`Kind`], [`Object`] and the stores of a [`Cache`] are generated. Of all
+//! [other kinds](crate::dynamic_kind) only metadata is read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cache::{Cache, Store, Stored};
-use crate::other::{OtherKind, Partial};
+use crate::dynamic_kind::{DynamicKind, PartialObjectMetadata};
 
-/// An object of a kind in the table.
+/// A typed object of a built-in kind.
 pub trait Typed:
     Stored
     + Metadata<Ty = ObjectMeta>
@@ -40,14 +40,14 @@ pub trait Typed:
     /// The object without its type.
     fn into_object(this: Arc<Self>) -> Object;
 
-    /// All that are known.
+    /// The store of this kind.
     fn store(cache: &Cache) -> &Store<Self>;
 
     #[doc(hidden)]
     fn store_mut(cache: &mut Cache) -> &mut Store<Self>;
 }
 
-/// How a kind is asked for.
+/// Group, version, kind and resource of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindInfo {
     /// Empty for core.
@@ -91,21 +91,21 @@ where
 }
 
 macro_rules! kinds {
-    ($($kind:ident $field:ident $type:ty $(, place $place:expr)?;)*) => {
+    ($($kind:ident $field:ident $type:ty $(, index $index:expr)?;)*) => {
         /// A kind of object.
         #[expect(missing_docs, reason = "the names are Kubernetes'")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
             $($kind,)*
-            /// One that is not in the table.
-            Other(OtherKind),
+            /// A kind that is not built in.
+            Other(DynamicKind),
         }
 
         impl Kind {
-            /// Every kind of the table.
+            /// All built-in kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
 
-            /// How it is asked for.
+            /// Its group, version, kind and resource.
             pub const fn info(self) -> KindInfo {
                 match self {
                     $(Kind::$kind => info::<$type>(),)*
@@ -119,8 +119,8 @@ macro_rules! kinds {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Object {
             $($kind(Arc<$type>),)*
-            /// Of one that is not in the table.
-            Other(Arc<Partial>),
+            /// The metadata of an object of a kind that is not built in.
+            Other(Arc<PartialObjectMetadata>),
         }
 
         impl Object {
@@ -140,7 +140,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// In JSON, with its apiVersion and kind; of a kind that is not in the table only the metadata.
+            /// In JSON, with its apiVersion and kind; only the metadata for a kind that is not built in.
             ///
             /// # Errors
             ///
@@ -164,30 +164,30 @@ macro_rules! kinds {
             pub fn from_json(kind: Kind, value: Value) -> Result<Object, serde_json::Error> {
                 Ok(match kind {
                     $(Kind::$kind => Object::$kind(Arc::new(serde_json::from_value(value)?)),)*
-                    Kind::Other(_) => Object::Other(Arc::new(Partial::from_json(kind, value)?)),
+                    Kind::Other(_) => Object::Other(Arc::new(PartialObjectMetadata::from_json(kind, value)?)),
                 })
             }
         }
 
-        /// What a controller sees of the cluster.
+        /// The stores of all built-in kinds.
         #[derive(Clone, Debug, Default)]
         pub struct Stores {
             $($field: Store<$type>,)*
         }
 
         impl Cache {
-            /// Takes an object as it is now. Answers what was there before under its name.
-            pub fn put(&mut self, object: &Object) -> Option<Object> {
+            /// Adds or replaces an object. Returns the old object.
+            pub fn upsert(&mut self, object: &Object) -> Option<Object> {
                 match object {
-                    $(Object::$kind(object) => self.stores.$field.put(object.clone()).map(Object::$kind),)*
+                    $(Object::$kind(object) => self.stores.$field.upsert(object.clone()).map(Object::$kind),)*
                     Object::Other(object) => {
                         let store = self.others.entry(object.kind).or_default();
-                        store.put(object.clone()).map(Object::Other)
+                        store.upsert(object.clone()).map(Object::Other)
                     }
                 }
             }
 
-            /// Takes an object away.
+            /// Removes an object and returns it.
             pub fn remove(&mut self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.stores.$field.remove(&key.namespace, &key.name).map(Object::$kind),)*
@@ -251,7 +251,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The newest resourceVersion that was seen of a kind.
+            /// The highest resourceVersion that was seen of a kind.
             pub(crate) fn version(&self, kind: Kind) -> u64 {
                 match kind {
                     $(Kind::$kind => self.stores.$field.version(),)*
@@ -286,9 +286,9 @@ macro_rules! kinds {
                     &self.metadata
                 }
 
-                $(fn place(&self) -> Option<&str> {
-                    let place: fn(&Self) -> Option<&str> = $place;
-                    place(self)
+                $(fn index_key(&self) -> Option<&str> {
+                    let index: fn(&Self) -> Option<&str> = $index;
+                    index(self)
                 })?
             }
 
@@ -304,14 +304,14 @@ macro_rules! kinds {
 kinds! {
     Namespace namespaces core::Namespace;
     Node nodes core::Node;
-    Pod pods core::Pod, place |pod| pod.spec.as_ref()?.node_name.as_deref();
+    Pod pods core::Pod, index |pod| pod.spec.as_ref()?.node_name.as_deref();
     ServiceAccount service_accounts core::ServiceAccount;
     ConfigMap config_maps core::ConfigMap;
     Event events core::Event;
     ReplicationController replication_controllers core::ReplicationController;
     PersistentVolume persistent_volumes core::PersistentVolume;
     PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
-        place |claim| claim.spec.as_ref()?.volume_name.as_deref();
+        index |claim| claim.spec.as_ref()?.volume_name.as_deref();
     Service services core::Service;
     ResourceQuota resource_quotas core::ResourceQuota;
     ResourceClaim resource_claims resource::ResourceClaim;
@@ -337,8 +337,8 @@ impl Kind {
         })
     }
 
-    /// The path of all its objects, or of those in a namespace if one is given.
-    pub fn path(self, namespace: &str) -> String {
+    /// The URL path of all its objects, or of those in a namespace if one is given.
+    pub fn api_path(self, namespace: &str) -> String {
         let KindInfo { api_version, group, resource, .. } = self.info();
         let root = if group.is_empty() { "api" } else { "apis" };
         match namespace {
@@ -348,7 +348,7 @@ impl Kind {
     }
 }
 
-/// Which object: kind, namespace (empty for kinds without) and name. Cheap to clone.
+/// The key of an object: kind, namespace (empty for cluster-scoped kinds) and name. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Its kind.
@@ -365,8 +365,8 @@ impl Key {
         Key { kind, namespace: namespace.into(), name: name.into() }
     }
 
-    /// An object's own.
-    pub fn of<K: Typed>(object: &K) -> Key {
+    /// The key of an object.
+    pub fn from_object<K: Typed>(object: &K) -> Key {
         let ObjectMeta { namespace, name, .. } = object.metadata();
         Key::new(K::IS, namespace.as_deref().unwrap_or(""), name.as_deref().unwrap_or(""))
     }
@@ -381,14 +381,14 @@ impl fmt::Display for Key {
 }
 
 impl Object {
-    /// Which object it is.
+    /// Its key.
     pub fn key(&self) -> Key {
         let ObjectMeta { namespace, name, .. } = self.metadata();
         let (namespace, name) = (namespace.as_deref(), name.as_deref());
         Key::new(self.kind(), namespace.unwrap_or(""), name.unwrap_or(""))
     }
 
-    /// Its resourceVersion; 0 for an object that was never stored. They are numbers on every server there is.
+    /// Its resourceVersion as a number; 0 for an object that was never stored.
     pub fn version(&self) -> u64 {
         version_of(self.metadata())
     }
@@ -409,11 +409,11 @@ mod tests {
 
     #[test]
     fn paths() {
-        assert_eq!(Kind::Pod.path("a"), "/api/v1/namespaces/a/pods");
-        assert_eq!(Kind::Node.path(""), "/api/v1/nodes");
-        assert_eq!(Kind::CronJob.path(""), "/apis/batch/v1/cronjobs");
-        let foos = Kind::other(("example.com", "v1"), ("Foo", "foos"), true);
-        assert_eq!(foos.path("a"), "/apis/example.com/v1/namespaces/a/foos");
+        assert_eq!(Kind::Pod.api_path("a"), "/api/v1/namespaces/a/pods");
+        assert_eq!(Kind::Node.api_path(""), "/api/v1/nodes");
+        assert_eq!(Kind::CronJob.api_path(""), "/apis/batch/v1/cronjobs");
+        let foos = Kind::dynamic(("example.com", "v1"), ("Foo", "foos"), true);
+        assert_eq!(foos.api_path("a"), "/apis/example.com/v1/namespaces/a/foos");
     }
 
     #[test]
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_know_who_they_are() {
+    fn objects_have_keys_and_versions() {
         let json = serde_json::json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "a", "name": "b", "resourceVersion": "7"}});
         let object = Object::from_json(Kind::Pod, json.clone()).unwrap();
@@ -437,8 +437,8 @@ mod tests {
     }
 
     #[test]
-    fn of_kinds_beyond_the_table_metadata_are_kept() {
-        let foos = Kind::other(("example.com", "v1"), ("Foo", "foos"), true);
+    fn dynamic_kinds_contain_only_metadata() {
+        let foos = Kind::dynamic(("example.com", "v1"), ("Foo", "foos"), true);
         let mut json = json!({"apiVersion": "example.com/v1", "kind": "Foo", "spec": {"a": 1},
             "metadata": {"namespace": "a", "name": "b", "resourceVersion": "7"}});
         let object = Object::from_json(foos, json.clone()).unwrap();
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(object.to_json().unwrap(), json);
         let mut cache = Cache::default();
         assert_eq!((cache.object(&object.key()), cache.version(foos)), (None, 0));
-        assert_eq!(cache.put(&object), None);
+        assert_eq!(cache.upsert(&object), None);
         assert_eq!((cache.objects(foos).count(), cache.version(foos)), (1, 7));
         assert_eq!(["a", "b"].map(|place| cache.objects_in(foos, place).count()), [1, 0]);
         assert_eq!(cache.owned(foos, "u").count(), 0);

@@ -1,26 +1,26 @@
-//! Fake kubelets: nodes that are ready, and pods that pretend to run on them.
+//! Simulated kubelets (kwok-style): nodes that are ready, and simulated pods on them.
 //!
 //! | controller | what it does |
 //! | --- | --- |
-//! | [`Nodes`] | makes nodes, keeps their status Ready and fresh |
-//! | [`Leases`] | renews their leases |
-//! | [`Pods`] | starts the pods bound to them, ends them, and takes them away when they are deleted |
-//! | [`Staged`] | plays KWOK's stages, in place of what the above do of themselves |
+//! | [`NodeController`] | creates nodes, keeps them Ready |
+//! | [`NodeLeaseController`] | renews their leases |
+//! | [`PodController`] | starts the pods bound to them, completes them, and removes them when they are deleted |
+//! | [`StageController`] | plays KWOK stages, in place of the built-in lifecycle |
 //!
-//! All is derived from the objects and the time, so that a restart changes nothing. What a node or a pod of its own wants is said by
-//! its annotations ([`life`]).
+//! All state is derived from the objects and the time, so that a restart changes nothing. Annotations of a pod set its
+//! [lifecycle].
 
-pub mod address;
 pub mod gotemplate;
-pub mod life;
-pub mod query;
+pub mod ip_pool;
+pub mod jq_query;
+pub mod lifecycle;
+pub mod node_template;
 pub mod stage;
-pub mod template;
 
-mod lease;
 mod node;
+mod node_lease;
 mod pod;
-mod staged;
+mod stage_controller;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,50 +28,50 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-pub use lease::Leases;
-pub use node::Nodes;
-pub use pod::Pods;
-pub use staged::Staged;
+pub use node::NodeController;
+pub use node_lease::NodeLeaseController;
+pub use pod::PodController;
+pub use stage_controller::StageController;
 
 use crate::controller::Controller;
 use crate::kind::Kind;
 use crate::meta;
 use stage::Stage;
 
-/// KWOK's annotation on nodes that nobody but a fake kubelet serves. Our own nodes carry it, too.
-pub const FAKE: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
+/// KWOK's annotation on nodes with a simulated kubelet. Nodes that are created here have it, too.
+pub const FAKE_NODE_ANNOTATION: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
 
-/// Which nodes are served: those with the annotation [`FAKE`], and what a selector selects.
+/// The nodes with a simulated kubelet: those with the annotation [`FAKE_NODE_ANNOTATION`], and those that a selector selects.
 #[derive(Clone, Debug, Default)]
-pub struct Managed {
+pub struct ManagedNodes {
     /// None selects nothing.
     pub selector: Option<LabelSelector>,
 }
 
-impl Managed {
-    /// Whether a node is served.
-    pub fn has(&self, node: &Node) -> bool {
+impl ManagedNodes {
+    /// Whether a node has a simulated kubelet.
+    pub fn contains(&self, node: &Node) -> bool {
         let metadata = &node.metadata;
         let is_selected =
-            |selector: &LabelSelector| meta::selects(selector, metadata.labels.as_ref());
-        meta::annotation(metadata, FAKE.0) == Some(FAKE.1)
+            |selector: &LabelSelector| meta::selector_matches(selector, metadata.labels.as_ref());
+        meta::annotation(metadata, FAKE_NODE_ANNOTATION.0) == Some(FAKE_NODE_ANNOTATION.1)
             || self.selector.as_ref().is_some_and(is_selected)
     }
 }
 
-/// What the kubelets do.
+/// Options of the simulated kubelets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nodes to make unless there are nodes of these names.
+    /// Nodes to create unless nodes of these names exist.
     pub nodes: Vec<Node>,
-    /// Nodes to serve.
-    pub managed: Managed,
-    /// As kubelets' `nodeLeaseDurationSeconds`: a lease holds so long, and is renewed in a quarter of it. Zero: no leases; then the
-    /// nodes' statuses are told more often.
+    /// The nodes that are simulated.
+    pub managed: ManagedNodes,
+    /// As kubelets' `nodeLeaseDurationSeconds`: duration of a lease, which is renewed every quarter of it. Zero: no leases; then the
+    /// node statuses are updated more often.
     pub lease: Duration,
-    /// What happens to nodes and pods. Of a kind that has none the kubelets know by themselves what happens.
+    /// KWOK stages of nodes and pods. A kind without stages has the built-in lifecycle.
     pub stages: Vec<Stage>,
-    /// For jitter.
+    /// Seed of the random number generator for jitter.
     pub seed: u64,
 }
 
@@ -79,7 +79,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             nodes: Vec::new(),
-            managed: Managed::default(),
+            managed: ManagedNodes::default(),
             lease: Duration::from_secs(40),
             stages: Vec::new(),
             seed: 0,
@@ -87,34 +87,34 @@ impl Default for Options {
     }
 }
 
-/// The controllers that make up fake kubelets.
+/// The controllers that simulate kubelets.
 pub fn controllers(options: Options) -> Vec<Box<dyn Controller>> {
     let Options { nodes, managed, lease, stages, seed } = options;
     let has_stages = |kind: Kind| stages.iter().any(|stage| stage.kind == kind);
-    let staged = |kind: Kind| Box::new(Staged::new(kind, &stages, managed.clone(), seed));
+    let staged = |kind: Kind| Box::new(StageController::new(kind, &stages, managed.clone(), seed));
     let heartbeat = if lease.is_zero() { node::HEARTBEAT_WITHOUT_LEASES } else { node::HEARTBEAT };
     let heartbeat = (!has_stages(Kind::Node)).then_some(heartbeat);
     let mut all: Vec<Box<dyn Controller>> = Vec::new();
     if !lease.is_zero() {
-        all.push(Box::new(Leases::new(managed.clone(), lease, seed)));
+        all.push(Box::new(NodeLeaseController::new(managed.clone(), lease, seed)));
     }
-    all.push(Box::new(Nodes::new(nodes, managed.clone(), heartbeat)));
+    all.push(Box::new(NodeController::new(nodes, managed.clone(), heartbeat)));
     if has_stages(Kind::Node) {
         all.push(staged(Kind::Node));
     }
     if has_stages(Kind::Pod) {
         all.push(staged(Kind::Pod));
     } else {
-        all.push(Box::new(Pods::new(managed.clone())));
+        all.push(Box::new(PodController::new(managed.clone())));
     }
     all
 }
 
-/// Reads a label selector as `kubectl -l` takes it, without sets: `a=b,c!=d,e,!f`.
+/// Parses an equality-based label selector as `kubectl -l` does: `a=b,c!=d,e,!f`.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// When it is invalid, with the reason.
 pub fn parse_selector(text: &str) -> Result<LabelSelector, String> {
     let mut expressions = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -128,8 +128,8 @@ pub fn parse_selector(text: &str) -> Result<LabelSelector, String> {
             (part, "Exists", None)
         };
         let (key, value) = (key.trim(), value.map(str::trim));
-        let wrong = loadmaster_api::selector::label_key_complaints(key);
-        let wrong_value = value.map(loadmaster_api::selector::label_value_complaints);
+        let wrong = loadmaster_api::selector::label_key_errors(key);
+        let wrong_value = value.map(loadmaster_api::selector::label_value_errors);
         if let Some(complaint) = wrong.into_iter().chain(wrong_value.into_iter().flatten()).next() {
             return Err(format!("{part:?}: {complaint}"));
         }

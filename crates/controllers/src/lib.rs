@@ -1,61 +1,61 @@
-//! Fake kubelets, and small controllers: what makes a cluster without machines live. They serve the embedded API server as well as a real
-//! kube-apiserver, and know no scheduler.
+//! Simulated kubelets and the controllers of kube-controller-manager, for clusters without machines. They work with the embedded API server and with a real
+//! kube-apiserver, and are independent of the scheduler.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`kind`] | the kinds there are: [`Kind`], [`Object`], [`Key`] |
-//! | [`other`], [`served`] | kinds beyond these: what a server's discovery tells |
-//! | [`cache`] | what controllers see |
-//! | [`request`] | what they ask for, as values |
-//! | [`controller`] | what a controller is: [`Controller`] |
-//! | [`runner`] | runs controllers: news in, requests out; pure |
+//! | [`kind`] | the built-in kinds: [`Kind`], [`Object`], [`Key`] |
+//! | [`dynamic_kind`], [`served_kinds`] | other kinds, found by API discovery |
+//! | [`cache`] | the objects that controllers read |
+//! | [`request`] | their API requests, as values |
+//! | [`controller`] | the trait [`Controller`] |
+//! | [`runner`] | runs controllers: events in, requests out; no I/O |
 //! | [`manager`] | all controllers of a cluster |
-//! | [`driver`] | the same with watches, connections and a clock |
-//! | [`kubelet`] | fake kubelets |
+//! | [`driver`] | connects the runner to an API server: watches, connections, a clock |
+//! | [`kubelet`] | simulated kubelets |
 //!
-//! A controller is a pure function from the cache to requests. All that makes controllers hard is in the runner: it repeats what failed,
-//! and never lets a controller decide upon a cache that does not show the controller's own writes yet.
+//! A controller is a pure function from the cache to requests. The runner does the rest: it retries what failed,
+//! and reconciles a key again only when the cache shows the controller's own writes.
 
 pub mod cache;
 pub mod controller;
 pub mod driver;
+pub mod dynamic_kind;
 pub mod kind;
 pub mod kubelet;
 pub mod manager;
 pub mod meta;
-pub mod other;
 pub mod request;
 pub mod runner;
-pub mod served;
+pub mod served_kinds;
 
 mod cron_job;
 mod daemon_set;
 mod deployment;
 mod disruption;
-mod eviction;
-mod expect;
-mod garbage;
+mod expectations;
+mod garbage_collector;
 mod history;
 mod job;
 mod namespace;
 mod node_lifecycle;
-mod placement;
-#[cfg(test)]
-pub(crate) mod player;
-mod protection;
-mod queue;
-mod quota;
+mod node_matching;
+mod persistent_volume;
 mod replica_set;
+mod resource_quota;
+mod result_builder;
 mod service_account;
 mod stateful_set;
+mod storage_protection;
+mod taint_eviction;
+#[cfg(test)]
+pub(crate) mod test_kubelet;
 #[cfg(test)]
 pub(crate) mod testkit;
-mod volume;
+mod work_queue;
 mod workload;
-mod writes;
 
 pub use cache::{Cache, Store};
-pub use controller::{Change, Controller, Outcome};
+pub use controller::{Controller, ObjectChange, ReconcileResult};
 pub use kind::{Key, Kind, Object, Typed};
-pub use request::{Answer, DeleteOptions, Patch, Request};
-pub use runner::Runner;
+pub use request::{DeleteOptions, Patch, Request, Response};
+pub use runner::ControllerRunner;

@@ -1,50 +1,52 @@
 //! All controllers of a cluster, as kube-controller-manager runs them.
 
 use crate::controller::Controller;
-use crate::cron_job::CronJobs;
-use crate::daemon_set::DaemonSets;
-use crate::deployment::Deployments;
-use crate::disruption::Disruptions;
-use crate::eviction::Evictions;
-use crate::garbage::Garbage;
-use crate::job::Jobs;
-use crate::namespace::Namespaces;
-use crate::node_lifecycle::NodeLifecycle;
-use crate::protection::{ClassProtection, StorageProtection};
-use crate::quota::Quotas;
-use crate::replica_set::ReplicaSets;
-use crate::service_account::ServiceAccounts;
-use crate::stateful_set::StatefulSets;
-use crate::volume::Volumes;
+use crate::cron_job::CronJobController;
+use crate::daemon_set::DaemonSetController;
+use crate::deployment::DeploymentController;
+use crate::disruption::DisruptionController;
+use crate::garbage_collector::GarbageCollector;
+use crate::job::JobController;
+use crate::namespace::NamespaceController;
+use crate::node_lifecycle::NodeLifecycleController;
+use crate::persistent_volume::PersistentVolumeController;
+use crate::replica_set::ReplicaSetController;
+use crate::resource_quota::ResourceQuotaController;
+use crate::service_account::ServiceAccountController;
+use crate::stateful_set::StatefulSetController;
+use crate::storage_protection::{
+    VolumeAttributesClassProtectionController, VolumeProtectionController,
+};
+use crate::taint_eviction::TaintEvictionController;
 
-/// What the controllers must be told.
+/// Options of the controllers.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// The certificate with which the API server proves itself, in PEM. If it is known, each namespace gets it in a ConfigMap.
+    /// The CA certificate of the API server, in PEM. If set, it is published in every namespace in the ConfigMap `kube-root-ca.crt`.
     pub root_ca: Option<String>,
 }
 
-/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, volumes and what keeps them from going, disruption
-/// budgets, node lifecycle, evictions, garbage collection, namespaces, quotas, service accounts.
-pub fn all(options: Options) -> Vec<Box<dyn Controller>> {
+/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, PersistentVolumes and their protection, disruption
+/// budgets, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
+pub fn all_controllers(options: Options) -> Vec<Box<dyn Controller>> {
     vec![
-        Box::<Deployments>::default(),
-        Box::<ReplicaSets>::default(),
-        Box::<StatefulSets>::default(),
-        Box::<DaemonSets>::default(),
-        Box::<Jobs>::default(),
-        Box::<CronJobs>::default(),
-        Box::<Volumes>::default(),
-        Box::new(StorageProtection),
-        Box::new(ClassProtection),
-        Box::<Disruptions>::default(),
-        Box::<NodeLifecycle>::default(),
-        Box::<Evictions>::default(),
-        Box::<Garbage>::default(),
-        Box::<Namespaces>::default(),
-        Box::<Quotas>::default(),
-        Box::new(ServiceAccounts { root_ca: options.root_ca }),
+        Box::<DeploymentController>::default(),
+        Box::<ReplicaSetController>::default(),
+        Box::<StatefulSetController>::default(),
+        Box::<DaemonSetController>::default(),
+        Box::<JobController>::default(),
+        Box::<CronJobController>::default(),
+        Box::<PersistentVolumeController>::default(),
+        Box::new(VolumeProtectionController),
+        Box::new(VolumeAttributesClassProtectionController),
+        Box::<DisruptionController>::default(),
+        Box::<NodeLifecycleController>::default(),
+        Box::<TaintEvictionController>::default(),
+        Box::<GarbageCollector>::default(),
+        Box::<NamespaceController>::default(),
+        Box::<ResourceQuotaController>::default(),
+        Box::new(ServiceAccountController { root_ca: options.root_ca }),
     ]
 }
 
@@ -55,13 +57,13 @@ mod tests {
 
     use super::*;
     use crate::kind::{Key, Kind};
-    use crate::player::bench;
     use crate::request::{DeleteOptions, Request};
+    use crate::test_kubelet::bench;
 
     /// A namespace with one of each, all controllers at once.
     #[test]
-    fn they_work_together_and_come_to_rest() {
-        let mut bench = bench(all(Options { root_ca: Some("PEM".into()) }));
+    fn all_controllers_work_together_and_become_idle() {
+        let mut bench = bench(all_controllers(Options { root_ca: Some("PEM".into()) }));
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
         bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
@@ -120,8 +122,8 @@ mod tests {
 
     /// The largest numbers that the API server takes.
     #[test]
-    fn no_number_is_too_large() {
-        let mut bench = bench(all(Options::default()));
+    fn the_largest_numbers_do_not_panic() {
+        let mut bench = bench(all_controllers(Options::default()));
         let (int, long) = (i32::MAX, i64::MAX);
         let labels = json!({"app": "a"});
         let pod = |policy: &str| {

@@ -1,4 +1,4 @@
-//! What many controllers read of metadata.
+//! Helpers for object metadata.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
 }
 
 /// Whether a selector selects labels. An empty one selects all; an operator that does not exist selects nothing.
-pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
+pub fn selector_matches(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let value = |key: &str| labels.and_then(|labels| labels.get(key));
     let mut exact = selector.match_labels.iter().flatten();
     let mut expressions = selector.match_expressions.iter().flatten();
@@ -78,7 +78,7 @@ mod tests {
         fn check(selector: serde_json::Value, want: bool) {
             let selector: LabelSelector = serde_json::from_value(selector).unwrap();
             let labels = Labels::from([("app".into(), "web".into()), ("tier".into(), "a".into())]);
-            assert_eq!(selects(&selector, Some(&labels)), want, "{selector:?}");
+            assert_eq!(selector_matches(&selector, Some(&labels)), want, "{selector:?}");
         }
         let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         check(json!({}), true);
@@ -91,7 +91,7 @@ mod tests {
         check(expression("app", "Exists", &[]), true);
         check(expression("app", "DoesNotExist", &[]), false);
         check(expression("app", "Like", &["w"]), false);
-        assert!(!selects(
+        assert!(!selector_matches(
             &serde_json::from_value(json!({"matchLabels": {"a": "b"}})).unwrap(),
             None
         ));

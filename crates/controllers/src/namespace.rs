@@ -1,11 +1,11 @@
-//! Namespaces that are deleted: first what is in them goes, then they do.
+//! The namespace controller: deletes the content of terminating namespaces, then finalizes them.
 //!
 //! | | |
 //! | --- | --- |
-//! | reads | metadata of all kinds that the server serves; at the end it is asked itself what is left |
+//! | reads | metadata of all kinds that the server serves; at the end the server is asked to count what is left |
 //! | writes | deletes all content, status and finalizers of namespaces |
 //! | upstream | `pkg/controller/namespace`, 1.36 |
-//! | deviations | the condition NamespaceContentRemaining also tells of pods, which go first |
+//! | deviations | the condition NamespaceContentRemaining also reports pods, which are deleted first |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, NamespaceStatus, Pod};
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::{Answer, Request};
+use crate::request::{Request, Response};
 use crate::workload::stamp;
 
 const FINALIZER: &str = "kubernetes";
@@ -28,11 +28,11 @@ const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// The controller that empties namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct Namespaces {
+pub(crate) struct NamespaceController {
     sweeps: BTreeMap<Key, Sweep>,
 }
 
-/// What the server said about a namespace that is going. Nothing can be made in it any more, so that what is empty stays so.
+/// The server's responses about a terminating namespace. Nothing can be created in it, so that an empty kind stays empty.
 #[derive(Debug, Default)]
 struct Sweep {
     uid: Option<String>,
@@ -43,7 +43,7 @@ struct Sweep {
     failures: BTreeMap<Kind, String>,
 }
 
-impl Controller for Namespaces {
+impl Controller for NamespaceController {
     fn name(&self) -> &'static str {
         "namespace-controller"
     }
@@ -52,11 +52,11 @@ impl Controller for Namespaces {
         &[Kind::Namespace]
     }
 
-    fn watches_all(&self) -> bool {
+    fn watches_all_kinds(&self) -> bool {
         true
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
         if let Object::Namespace(namespace) = object {
             let is_going = change.new.is_none() || is_terminating(&namespace.metadata);
@@ -65,16 +65,16 @@ impl Controller for Namespaces {
         let name = object.metadata().namespace.as_deref();
         let namespace = name.and_then(|name| cache.get::<Namespace>("", name));
         let going = namespace.filter(|one| is_terminating(&one.metadata));
-        going.map(|one| Key::of(&**one)).into_iter().collect()
+        going.map(|one| Key::from_object(&**one)).into_iter().collect()
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let found = cache.get::<Namespace>("", &key.name);
         let finalizers = found.and_then(|one| one.spec.as_ref()?.finalizers.as_ref());
         let is_held = finalizers.into_iter().flatten().any(|one| one == FINALIZER);
         let Some(namespace) = found.filter(|one| is_held && is_terminating(&one.metadata)) else {
             self.sweeps.remove(key);
-            return Outcome::none();
+            return ReconcileResult::none();
         };
         let sweep = self.sweeps.entry(key.clone()).or_default();
         if sweep.uid != namespace.metadata.uid {
@@ -86,13 +86,13 @@ impl Controller for Namespaces {
             false => {
                 let mut requests = left.delete(&key.name);
                 requests.extend(sweep.events(&key.name));
-                Outcome { requests, again: Some(AGAIN) }
+                ReconcileResult { requests, requeue_after: Some(AGAIN) }
             }
         };
         let is_empty = left.counts.is_empty() && outcome.requests.is_empty();
         let status = left.status(&sweep.failures, namespace.status.as_ref(), now);
-        let is_told = namespace.status.as_ref() == Some(&status);
-        if !is_told && (is_empty || !left.counts.is_empty() || !sweep.failures.is_empty()) {
+        let is_reported = namespace.status.as_ref() == Some(&status);
+        if !is_reported && (is_empty || !left.counts.is_empty() || !sweep.failures.is_empty()) {
             let mut changed = (**namespace).clone();
             changed.status = Some(status);
             outcome.requests.push(Request::update_status(changed));
@@ -100,34 +100,36 @@ impl Controller for Namespaces {
             let mut done = (**namespace).clone();
             let finalizers = done.spec.get_or_insert_default().finalizers.get_or_insert_default();
             finalizers.retain(|one| one != FINALIZER);
-            outcome =
-                Outcome::one(Request::Update { object: done.into(), subresource: "finalize" });
+            outcome = ReconcileResult::request(Request::Update {
+                object: done.into(),
+                subresource: "finalize",
+            });
         }
         outcome
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
         let Some(sweep) = self.sweeps.get_mut(key) else { return };
         let (Request::Count { kind, .. } | Request::DeleteCollection { kind, .. }) = request else {
             return;
         };
         sweep.failures.remove(kind);
         sweep.full.remove(kind);
-        let is_empty = match answer {
-            Answer::Counted(n) => *n == 0,
-            // Nobody looks for more of them.
-            Answer::Done(_) => *kind == Kind::Event,
+        let is_empty = match response {
+            Response::Count(n) => *n == 0,
+            // They are not counted again.
+            Response::Success(_) => *kind == Kind::Event,
             // It is no longer served.
-            Answer::Refused { status: 404, .. } => true,
-            Answer::Refused { message, .. } => {
+            Response::Rejected { status: 404, .. } => true,
+            Response::Rejected { message, .. } => {
                 sweep.failures.insert(*kind, message.clone());
                 false
             }
-            Answer::Lost { .. } => false,
+            Response::NoResponse { .. } => false,
         };
         if is_empty {
             sweep.empty.insert(*kind);
-        } else if let Answer::Counted(_) = answer {
+        } else if let Response::Count(_) = response {
             sweep.full.insert(*kind);
         }
     }
@@ -143,8 +145,8 @@ impl Sweep {
     }
 
     /// Asks for all kinds that are not known to be empty; the cache shows nothing of them. No requests: there is nothing left.
-    fn go_on(&self, namespace: &str, cache: &Cache) -> Outcome {
-        let namespaced = cache.served().kinds().filter(|kind| kind.info().is_namespaced);
+    fn go_on(&self, namespace: &str, cache: &Cache) -> ReconcileResult {
+        let namespaced = cache.served_kinds().kinds().filter(|kind| kind.info().is_namespaced);
         let request = |kind: Kind| {
             let namespace = namespace.to_owned();
             if kind == Kind::Event || self.full.contains(&kind) {
@@ -155,7 +157,7 @@ impl Sweep {
         };
         let unknown = namespaced.filter(|kind| !self.empty.contains(kind));
         let again = if self.full.is_empty() { Duration::ZERO } else { UNWATCHED };
-        Outcome { requests: unknown.map(request).collect(), again: Some(again) }
+        ReconcileResult { requests: unknown.map(request).collect(), requeue_after: Some(again) }
     }
 }
 
@@ -173,7 +175,7 @@ impl Content {
     fn of(namespace: &str, cache: &Cache) -> Content {
         let mut content =
             Content { counts: BTreeMap::new(), finalizers: BTreeMap::new(), to_delete: Vec::new() };
-        for kind in cache.served().watched() {
+        for kind in cache.served_kinds().watchable() {
             let info = kind.info();
             let mut n = 0;
             let mut is_going = true;
@@ -191,7 +193,7 @@ impl Content {
                 content.to_delete.push(*kind);
             }
         }
-        if cache.of::<Pod>().in_namespace(namespace).next().is_some() {
+        if cache.store::<Pod>().in_namespace(namespace).next().is_some() {
             content.to_delete.retain(|kind| *kind == Kind::Pod);
         }
         content
@@ -226,7 +228,7 @@ impl Content {
         why.sort_unstable();
         let (n_failures, why) = (why.len(), why.join(", "));
         let failed = format!("Failed to delete all resource types, {n_failures} remaining: {why}");
-        // What is told when all is well, and what when it is not.
+        // Reason and message when all is well, and when not.
         let all = [
             (
                 "NamespaceDeletionDiscoveryFailure",
@@ -286,11 +288,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::player::bench;
-    use crate::testkit::Bench;
+    use crate::test_kubelet::bench;
+    use crate::testkit::ControllerBench;
 
-    fn start() -> Bench {
-        let mut bench = bench(vec![Box::<Namespaces>::default()]);
+    fn start() -> ControllerBench {
+        let mut bench = bench(vec![Box::<NamespaceController>::default()]);
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
         bench.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "x"}}));
         bench.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}));
@@ -302,7 +304,7 @@ mod tests {
         bench
     }
 
-    fn delete(bench: &mut Bench) {
+    fn delete(bench: &mut ControllerBench) {
         bench.apply(&Request::Delete {
             key: Key::new(Kind::Namespace, "", "x"),
             options: Default::default(),
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn content_goes_first() {
+    fn content_is_deleted_first() {
         let mut bench = start();
         delete(&mut bench);
         assert!(bench.get::<Namespace>("", "x").is_none());
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_told() {
+    fn remaining_content_is_reported() {
         let mut bench = start();
         let key = Key::new(Kind::ConfigMap, "x", "a");
         let finalizers = |finalizers: serde_json::Value| {
@@ -359,7 +361,7 @@ mod tests {
 
     const FOO: &str = "/apis/example.com/v1/namespaces/x/foos/f";
 
-    fn create_foo(bench: &mut Bench, finalizers: &[&str]) {
+    fn create_foo(bench: &mut ControllerBench, finalizers: &[&str]) {
         let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo",
             "metadata": {"name": "f", "namespace": "x", "finalizers": finalizers}});
         let (path, _) = FOO.rsplit_once('/').unwrap();
@@ -387,20 +389,20 @@ mod tests {
         assert!(bench.get::<Namespace>("", "x").is_none());
     }
 
-    /// A server that cannot list some content, so that no watch tells of it.
+    /// A server that cannot list some content, so that it is not watched.
     #[test]
-    fn what_is_not_watched_is_asked_for() {
+    fn unwatched_content_is_counted_by_the_server() {
         let mut bench = start();
         bench.define("Foo", "foos", "Namespaced");
         create_foo(&mut bench, &[]);
-        bench.blind = Some("/apis/example.com/");
+        bench.unwatched_path = Some("/apis/example.com/");
         delete(&mut bench);
         assert!(bench.get::<Namespace>("", "x").is_none());
         assert_eq!(bench.http("GET", FOO, &serde_json::Value::Null).0, 404);
     }
 
     #[test]
-    fn events_go_along() {
+    fn events_are_deleted_with_the_namespace() {
         let mut bench = start();
         let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "x"}});
         let path = "/api/v1/namespaces/x/events";
@@ -411,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_deleted_is_told() {
+    fn deletion_failures_are_reported() {
         let mut n = 0;
         let refuse = move |request: &Request| {
             let is_of_foos = request.kind().info().kind == "Foo";
             n += usize::from(is_of_foos);
-            (is_of_foos && n <= 2).then(|| Answer::Refused {
+            (is_of_foos && n <= 2).then(|| Response::Rejected {
                 status: 500,
                 reason: String::new(),
                 message: "out of order".to_owned(),
@@ -426,26 +428,26 @@ mod tests {
         let mut bench = start().with_faults(refuse);
         bench.define("Foo", "foos", "Namespaced");
         delete(&mut bench);
-        let told = |bench: &Bench| {
+        let condition = |bench: &ControllerBench| {
             let status = bench.get::<Namespace>("", "x")?.status?;
-            let told = status.conditions?.remove(2);
-            Some((told.status, told.reason?, told.message?))
+            let condition = status.conditions?.remove(2);
+            Some((condition.status, condition.reason?, condition.message?))
         };
-        let status = told(&bench).unwrap().0;
-        assert_eq!(status, "False", "it is told with the next attempt");
+        let status = condition(&bench).unwrap().0;
+        assert_eq!(status, "False", "it is reported with the next attempt");
         bench.wait(15);
         let want = "Failed to delete all resource types, 1 remaining: out of order".to_owned();
         assert_eq!(
-            told(&bench),
+            condition(&bench),
             Some(("True".to_owned(), "ContentDeletionFailed".to_owned(), want))
         );
         bench.wait(60);
         assert!(bench.get::<Namespace>("", "x").is_none());
     }
 
-    /// Who else holds the namespace learns that its content is gone.
+    /// Owners of other finalizers see that the content is deleted.
     #[test]
-    fn an_empty_namespace_says_so() {
+    fn an_empty_namespace_reports_deleted_content() {
         let mut bench = start();
         let hold = json!({"metadata": {"finalizers": ["example.com/wait"]}});
         bench.apply(&Request::patch(Key::new(Kind::Namespace, "", "x"), crate::Patch::Merge(hold)));

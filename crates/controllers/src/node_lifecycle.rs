@@ -1,4 +1,4 @@
-//! Nodes that are not well: what is unknown is said to be unknown, and taints follow conditions.
+//! The node lifecycle controller: conditions of unreachable nodes become Unknown, and taints follow conditions.
 //!
 //! | | |
 //! | --- | --- |
@@ -16,20 +16,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use serde_json::json;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::request::{Patch, Request};
+use crate::result_builder::ReconcileResultBuilder;
 use crate::workload::{is_ready, stamp};
-use crate::writes::Writes;
 
-/// How long a node may be silent, and how long a new one.
+/// Grace period without heartbeats, and the one of a new node (`--node-monitor-grace-period`, `--node-startup-grace-period`).
 const GRACE: SignedDuration = SignedDuration::from_secs(50);
 const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
 const LEASES: &str = "kube-node-lease";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// Taints that follow a condition, and the value of the condition with which they come.
+/// Taints that follow a condition, and the status of the condition that adds them.
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -38,25 +38,25 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
-/// Conditions that a silent node's kubelet no longer vouches for.
+/// Conditions that become Unknown when heartbeats are missing.
 const BY_KUBELET: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// The controller that watches over nodes.
+/// The node lifecycle controller.
 #[derive(Debug, Default)]
-pub(crate) struct NodeLifecycle {
-    signs: BTreeMap<Key, Sign>,
+pub(crate) struct NodeLifecycleController {
+    signs: BTreeMap<Key, Heartbeat>,
 }
 
-/// The last sign of life of a node, and when it was seen: clocks of nodes are not trusted.
+/// The last heartbeat of a node, and when it was observed: clocks of nodes are not trusted.
 #[derive(Clone, Debug, PartialEq)]
-struct Sign {
+struct Heartbeat {
     seen: Timestamp,
     heartbeat: Option<Time>,
     renewal: Option<MicroTime>,
-    is_told: bool,
+    is_event_recorded: bool,
 }
 
-impl Controller for NodeLifecycle {
+impl Controller for NodeLifecycleController {
     fn name(&self) -> &'static str {
         "node-controller"
     }
@@ -65,7 +65,7 @@ impl Controller for NodeLifecycle {
         &[Kind::Node, Kind::Lease, Kind::Pod]
     }
 
-    fn concerns(&self, change: &Change<'_>, _cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
         match change.object() {
             Some(object) if object.kind() == Kind::Node => vec![object.key()],
             Some(object) if object.kind() == Kind::Lease => {
@@ -77,21 +77,23 @@ impl Controller for NodeLifecycle {
         }
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(node) = cache.get::<Node>("", &key.name) else {
             self.signs.remove(key);
-            return Outcome::none();
+            return ReconcileResult::none();
         };
-        let mut writes = Writes::new(self.name(), now);
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
         let silent_at = self.silent_at(key, node, cache, now, &mut writes);
         if silent_at < now {
             if let Some(changed) = doubted(node, now) {
                 writes.update_status(&changed);
-                return writes.done();
+                return writes.build();
             }
         } else {
             // A moment later than the last one, as upstream's clock ticks.
-            writes.again_in(silent_at.duration_since(now).unsigned_abs() + Duration::from_secs(1));
+            writes.requeue_after(
+                silent_at.duration_since(now).unsigned_abs() + Duration::from_secs(1),
+            );
         }
         mark_pods(node, cache, now, &mut writes);
         let before = taints(node);
@@ -102,19 +104,19 @@ impl Controller for NodeLifecycle {
                 json!({"metadata": {"resourceVersion": version}, "spec": {"taints": after}});
             writes.push(Request::patch(key.clone(), Patch::Merge(patch)));
         }
-        writes.done()
+        writes.build()
     }
 }
 
-impl NodeLifecycle {
-    /// Takes in signs of life. Answers until when the node may be silent.
+impl NodeLifecycleController {
+    /// Records heartbeats. Returns when the grace period ends.
     fn silent_at(
         &mut self,
         key: &Key,
         node: &Node,
         cache: &Cache,
         now: Timestamp,
-        writes: &mut Writes,
+        writes: &mut ReconcileResultBuilder,
     ) -> Timestamp {
         let ready = condition(node, "Ready");
         let heartbeat = ready.and_then(|one| one.last_heartbeat_time.clone());
@@ -124,13 +126,18 @@ impl NodeLifecycle {
         let first = if ready.is_none() && renewal.is_none() { made } else { now };
         let sign = self.signs.entry(key.clone()).or_insert_with(|| {
             let (heartbeat, renewal) = (heartbeat.clone(), renewal.clone());
-            Sign { seen: first, heartbeat, renewal, is_told: false }
+            Heartbeat { seen: first, heartbeat, renewal, is_event_recorded: false }
         });
         if sign.heartbeat != heartbeat || sign.renewal != renewal {
-            *sign = Sign { seen: now, heartbeat, renewal, is_told: sign.is_told };
+            *sign = Heartbeat {
+                seen: now,
+                heartbeat,
+                renewal,
+                is_event_recorded: sign.is_event_recorded,
+            };
         }
-        if !sign.is_told {
-            sign.is_told = true;
+        if !sign.is_event_recorded {
+            sign.is_event_recorded = true;
             let text = format!("Node {0} event: Registered Node {0} in Controller", key.name);
             writes.event(node, "RegisteredNode", text);
         }
@@ -147,7 +154,7 @@ fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
-/// A silent node with its conditions unknown; none if they are already.
+/// A node without heartbeats with its conditions set to Unknown; None if they are already.
 fn doubted(node: &Node, now: Timestamp) -> Option<Node> {
     let mut changed = node.clone();
     let all = changed.status.get_or_insert_default().conditions.get_or_insert_default();
@@ -174,7 +181,7 @@ fn doubted(node: &Node, now: Timestamp) -> Option<Node> {
     (ready(&changed) != ready(node)).then_some(changed)
 }
 
-/// The taints a node should have. Those that are no condition's stay as they are.
+/// The taints that a node should have. Taints that follow no condition stay unchanged.
 fn desired_taints(node: &Node, now: Timestamp) -> Vec<Taint> {
     let is = |kind: &str, value: &str| condition(node, kind).is_some_and(|one| one.status == value);
     let mut wanted: Vec<(&str, &str)> = Vec::new();
@@ -191,7 +198,7 @@ fn desired_taints(node: &Node, now: Timestamp) -> Vec<Taint> {
         "NoSchedule" => {
             taint.key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, key)| *key == taint.key)
         }
-        // Before a node has said anything it keeps the taint with which it was made.
+        // Before its first heartbeat a node keeps the taint that it was created with.
         "NoExecute" => {
             [NOT_READY, UNREACHABLE].contains(&taint.key.as_str())
                 && condition(node, "Ready").is_some()
@@ -215,17 +222,17 @@ fn desired_taints(node: &Node, now: Timestamp) -> Vec<Taint> {
     after
 }
 
-/// Says of the pods of a node that is not ready that they are not either: their kubelet may be unable to.
-fn mark_pods(node: &Node, cache: &Cache, now: Timestamp, writes: &mut Writes) {
+/// Marks the pods of a node that is not ready as not ready: its kubelet may be unable to.
+fn mark_pods(node: &Node, cache: &Cache, now: Timestamp, writes: &mut ReconcileResultBuilder) {
     if condition(node, "Ready").is_none_or(|one| one.status == "True") {
         return;
     }
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    for pod in cache.of::<Pod>().at(name).filter(|pod| is_ready(pod)) {
+    for pod in cache.store::<Pod>().by_index_key(name).filter(|pod| is_ready(pod)) {
         let ready = json!({"type": "Ready", "status": "False", "lastTransitionTime": stamp(now)});
         let patch =
             json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [ready]}});
-        writes.push(Request::patch_status(Key::of(&**pod), Patch::Strategic(patch)));
+        writes.push(Request::patch_status(Key::from_object(&**pod), Patch::Strategic(patch)));
         writes.warning(&**pod, "NodeNotReady", "Node is not ready");
     }
 }
@@ -235,8 +242,8 @@ mod tests {
     use serde_json::{Value, from_value};
 
     use super::*;
-    use crate::player::bench;
-    use crate::testkit::Bench;
+    use crate::test_kubelet::bench;
+    use crate::testkit::ControllerBench;
 
     #[test]
     fn taints_follow_conditions() {
@@ -282,8 +289,8 @@ mod tests {
         check(&[], taint(UNSCHEDULABLE, "NoSchedule"), &[]);
     }
 
-    fn ready() -> Bench {
-        let mut bench = bench(vec![Box::<NodeLifecycle>::default()]);
+    fn ready() -> ControllerBench {
+        let mut bench = bench(vec![Box::<NodeLifecycleController>::default()]);
         bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
         bench.create(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
@@ -292,12 +299,12 @@ mod tests {
         bench
     }
 
-    fn state(bench: &Bench) -> (String, usize) {
+    fn state(bench: &ControllerBench) -> (String, usize) {
         let node: Node = bench.get("", "n").unwrap();
         (condition(&node, "Ready").unwrap().status.clone(), taints(&node).len())
     }
 
-    fn renew(bench: &mut Bench, is_first: bool) {
+    fn renew(bench: &mut ControllerBench, is_first: bool) {
         let time = bench.now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": "n", "namespace": LEASES}, "spec": {"renewTime": time}});
@@ -316,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_unreachable_until_it_speaks() {
+    fn a_node_without_heartbeats_is_unreachable_until_the_next_heartbeat() {
         let mut bench = ready();
         bench.wait(50);
         assert_eq!(state(&bench), ("True".into(), 0));
@@ -332,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_signs_of_life() {
+    fn leases_are_heartbeats() {
         let mut bench = ready();
         renew(&mut bench, true);
         for _ in 0..10 {
@@ -345,8 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_spoke() {
-        let mut bench = bench(vec![Box::<NodeLifecycle>::default()]);
+    fn a_node_that_never_sent_a_heartbeat() {
+        let mut bench = bench(vec![Box::<NodeLifecycleController>::default()]);
         bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
         bench.wait(59);
         let node: Node = bench.get("", "n").unwrap();

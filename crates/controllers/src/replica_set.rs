@@ -1,4 +1,4 @@
-//! ReplicaSets: as many pods as asked for.
+//! The ReplicaSet controller: keeps the desired number of pods.
 //!
 //! | | |
 //! | --- | --- |
@@ -14,32 +14,33 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::meta::{controller_of, is_controlled_by, is_terminating, selects};
-use crate::placement::contains;
-use crate::request::{Answer, Request};
+use crate::meta::{controller_of, is_controlled_by, is_terminating, selector_matches};
+use crate::node_matching::contains;
+use crate::request::{Request, Response};
+use crate::result_builder::{ReconcileResultBuilder, omit_empty, omit_zero};
 use crate::workload::{
-    Failure, PodNews, candidates, claimed, concerned, is_active, is_available, is_ready,
-    is_terminal, next_available, pod_from, sort_for_deletion, stamp,
+    PodControlEvents, PodControlFailure, candidates, claim_objects, is_active, is_available,
+    is_ready, is_terminal, keys_for_change, next_available, pod_from_template, sort_for_deletion,
+    stamp,
 };
-use crate::writes::{Writes, count, some};
 
-/// The most pods that are made or deleted at a time, as upstream.
+/// Maximum number of pods created or deleted per sync (upstream's `BurstReplicas`).
 pub(crate) const BURST: usize = 500;
 const FAILURE: &str = "ReplicaFailure";
 
 /// The controller of ReplicaSets.
 #[derive(Debug, Default)]
-pub(crate) struct ReplicaSets {
-    news: PodNews,
+pub(crate) struct ReplicaSetController {
+    pod_events: PodControlEvents,
 }
 
 fn selector(set: &ReplicaSet) -> Option<&LabelSelector> {
     Some(&set.spec.as_ref()?.selector)
 }
 
-impl Controller for ReplicaSets {
+impl Controller for ReplicaSetController {
     fn name(&self) -> &'static str {
         "replicaset-controller"
     }
@@ -48,58 +49,60 @@ impl Controller for ReplicaSets {
         &[Kind::ReplicaSet, Kind::Pod]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
-        concerned::<ReplicaSet>(change, cache, selector)
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
+        keys_for_change::<ReplicaSet>(change, cache, selector)
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(set) = cache.get::<ReplicaSet>(&key.namespace, &key.name) else {
-            self.news.forget(key);
-            return Outcome::none();
+            self.pod_events.forget(key);
+            return ReconcileResult::none();
         };
-        let mut writes = Writes::new(self.name(), now);
-        self.news.tell(&**set, &mut writes);
-        let look = Look {
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
+        self.pod_events.record_events(&**set, &mut writes);
+        let look = ReplicaSetSync {
             set,
             pods: &candidates(&set.metadata, cache),
             related: &|| related(set, cache),
-            failure: self.news.failure(key),
+            failure: self.pod_events.last_failure(key),
             now,
         };
         look.reconcile(&mut writes);
-        writes.done()
+        writes.build()
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
-        self.news.hear(key, request, answer);
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+        self.pod_events.handle_response(key, request, response);
     }
 }
 
 /// The pods of all sets that have the same controller: those of a Deployment.
 fn related<'a>(set: &ReplicaSet, cache: &'a Cache) -> Vec<&'a Pod> {
     let Some(owner) = controller_of(&set.metadata) else { return Vec::new() };
-    let sets = cache.of::<ReplicaSet>().owned_by(&owner.uid);
+    let sets = cache.store::<ReplicaSet>().owned_by(&owner.uid);
     let pods = sets.flat_map(|set| {
-        cache.of::<Pod>().owned_by(set.metadata.uid.as_deref().unwrap_or_default())
+        cache.store::<Pod>().owned_by(set.metadata.uid.as_deref().unwrap_or_default())
     });
     pods.map(|pod| &**pod).collect()
 }
 
-/// One look at a ReplicaSet.
-struct Look<'a> {
+/// One sync of a ReplicaSet.
+struct ReplicaSetSync<'a> {
     set: &'a ReplicaSet,
-    /// Those that it owns and those that nobody owns.
+    /// Those that it controls, and orphans.
     pods: &'a [&'a Pod],
     related: &'a dyn Fn() -> Vec<&'a Pod>,
-    failure: Option<&'a Failure>,
+    failure: Option<&'a PodControlFailure>,
     now: Timestamp,
 }
 
-impl Look<'_> {
-    fn reconcile(&self, writes: &mut Writes) {
+impl ReplicaSetSync<'_> {
+    fn reconcile(&self, writes: &mut ReconcileResultBuilder) {
         let Some(spec) = &self.set.spec else { return };
         let pods = self.pods.iter().copied().filter(|pod| is_active(pod));
-        let Some(pods) = claimed(self.set, Some(&spec.selector), pods, writes) else { return };
+        let Some(pods) = claim_objects(self.set, Some(&spec.selector), pods, writes) else {
+            return;
+        };
         if !is_terminating(&self.set.metadata) {
             self.resize(spec, &pods, writes);
         }
@@ -112,19 +115,19 @@ impl Look<'_> {
         }
         let min_ready = spec.min_ready_seconds.unwrap_or(0);
         if let Some(wait) = next_available(pods, min_ready, self.now) {
-            writes.again_in(wait);
+            writes.requeue_after(wait);
         }
     }
 
-    /// Makes pods that are missing, deletes pods that are too many.
-    fn resize(&self, spec: &ReplicaSetSpec, pods: &[&Pod], writes: &mut Writes) {
+    /// Creates missing pods, deletes surplus pods.
+    fn resize(&self, spec: &ReplicaSetSpec, pods: &[&Pod], writes: &mut ReconcileResultBuilder) {
         let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
         if pods.len() < wanted {
             let template = spec.template.clone().unwrap_or_default();
             // What could not be made is tried with one pod first.
             let burst = if self.failure.is_some() { 1 } else { BURST };
             for _ in 0..(wanted - pods.len()).min(burst) {
-                writes.create(&pod_from(&template, self.set));
+                writes.create(&pod_from_template(&template, self.set));
             }
         } else if pods.len() > wanted {
             let excess = pods.len() - wanted;
@@ -147,16 +150,16 @@ impl Look<'_> {
             is_terminating(&pod.metadata)
                 && !is_terminal(pod)
                 && is_controlled_by(&pod.metadata, uid)
-                && selects(&spec.selector, pod.metadata.labels.as_ref())
+                && selector_matches(&spec.selector, pod.metadata.labels.as_ref())
         });
         ReplicaSetStatus {
             observed_generation: self.set.metadata.generation,
             replicas: pods.len() as i32,
-            fully_labeled_replicas: count(number(&|pod| {
+            fully_labeled_replicas: omit_zero(number(&|pod| {
                 contains(pod.metadata.labels.as_ref(), labels)
             })),
-            ready_replicas: count(number(&is_ready)),
-            available_replicas: count(number(&|pod| is_available(pod, min_ready, self.now))),
+            ready_replicas: omit_zero(number(&is_ready)),
+            available_replicas: omit_zero(number(&|pod| is_available(pod, min_ready, self.now))),
             terminating_replicas: Some(leaving.count() as i32),
             conditions: self.conditions(),
         }
@@ -165,15 +168,15 @@ impl Look<'_> {
     fn conditions(&self) -> Option<Vec<ReplicaSetCondition>> {
         let before = self.set.status.as_ref().and_then(|status| status.conditions.clone());
         let mut all = before.clone().unwrap_or_default();
-        let is_told = all.iter().any(|one| one.type_ == FAILURE);
+        let is_reported = all.iter().any(|one| one.type_ == FAILURE);
         match self.failure {
-            Some(_) if is_told => return before,
-            None if !is_told => return before,
+            Some(_) if is_reported => return before,
+            None if !is_reported => return before,
             Some(failure) => all.push(ReplicaSetCondition {
                 type_: FAILURE.to_owned(),
                 status: "True".to_owned(),
-                reason: some(failure.reason),
-                message: some(&failure.message),
+                reason: omit_empty(failure.reason),
+                message: omit_empty(&failure.message),
                 last_transition_time: Some(stamp(self.now)),
             }),
             None => all.retain(|one| one.type_ != FAILURE),

@@ -1,4 +1,4 @@
-//! What controllers ask of the API server beyond what they watch, as values; and how these look on the wire.
+//! The API requests of controllers as values, and their HTTP form.
 
 use std::time::Duration;
 
@@ -7,41 +7,41 @@ use serde_json::{Value, json};
 
 use crate::kind::{Key, Kind, Object, Typed};
 
-/// A write, or a question that the cache cannot answer.
+/// A write, or a read that the cache cannot serve.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Asks for an object as it is on the server. That there is none is an answer, too.
+    /// Reads an object from the server. Not found is a success without object.
     Get(Key),
-    /// Asks how many objects of a kind there are in a namespace.
+    /// Counts the objects of a kind in a namespace.
     Count {
         /// The kind.
         kind: Kind,
         /// The namespace.
         namespace: String,
     },
-    /// Makes an object; its `generateName` is honoured.
+    /// Creates an object; its `generateName` is honoured.
     Create(Object),
-    /// Replaces an object; refused if its resourceVersion is no longer the current one.
+    /// Replaces an object; rejected with a conflict if its resourceVersion is not the current one.
     Update {
-        /// As it shall be.
+        /// The new object.
         object: Object,
         /// Empty for the object itself; else `status`, `finalize`, ...
         subresource: &'static str,
     },
-    /// Changes parts of an object.
+    /// Patches an object.
     Patch {
-        /// Which object.
+        /// The object.
         key: Key,
         /// Empty for the object itself; else `status`, ...
         subresource: &'static str,
-        /// The parts.
+        /// The patch.
         patch: Patch,
     },
-    /// Deletes an object. That it is gone already is as good.
+    /// Deletes an object. Not found counts as success.
     Delete {
-        /// Which object.
+        /// The object.
         key: Key,
-        /// How.
+        /// The delete options.
         options: DeleteOptions,
     },
     /// Deletes all objects of a kind in a namespace.
@@ -51,66 +51,66 @@ pub enum Request {
         /// The namespace.
         namespace: String,
     },
-    /// Asks for a pod to be deleted as its disruption budgets allow.
+    /// Evicts a pod through the Eviction API.
     Evict {
         /// The pod.
         key: Key,
-        /// How.
+        /// The delete options.
         options: DeleteOptions,
     },
 }
 
-/// A change of parts of an object.
+/// A patch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Patch {
-    /// RFC 7386.
+    /// JSON merge patch, RFC 7386.
     Merge(Value),
-    /// Kubernetes' strategic merge: lists with merge keys are merged.
+    /// Strategic merge patch: lists with merge keys are merged.
     Strategic(Value),
-    /// RFC 6902.
+    /// JSON patch, RFC 6902.
     Json(Value),
 }
 
-/// How an object is deleted.
+/// Kubernetes' `DeleteOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Only the object with this uid.
+    /// Precondition: the uid of the object.
     pub uid: Option<String>,
-    /// Only in this version.
+    /// Precondition: the resourceVersion of the object.
     pub resource_version: Option<String>,
-    /// In place of the object's own.
+    /// Overrides the grace period of the object.
     pub grace_period_seconds: Option<i64>,
     /// `Orphan`, `Background` or `Foreground`.
     pub propagation: Option<&'static str>,
 }
 
-/// What the server answered.
+/// The server's response to a [`Request`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Done. The object as it is now, where the answer says it.
-    Done(Option<Object>),
-    /// So many.
-    Counted(u64),
-    /// Not done.
-    Refused {
+pub enum Response {
+    /// Success, with the object if the response contains it.
+    Success(Option<Object>),
+    /// The number of objects.
+    Count(u64),
+    /// The server rejected the request.
+    Rejected {
         /// The HTTP status.
         status: u16,
-        /// In one word, such as `Conflict`; may be empty.
+        /// The reason of the Status, such as `Conflict`; may be empty.
         reason: String,
-        /// For people.
+        /// The message of the Status.
         message: String,
-        /// How long the server wants to be left alone.
+        /// From the header `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// There was no answer: it may have been done or not.
-    Lost {
+    /// No response: whether the request was executed is unknown.
+    NoResponse {
         /// Why.
         message: String,
     },
 }
 
 impl Request {
-    /// Makes an object.
+    /// Creates an object.
     pub fn create(object: impl Into<Object>) -> Request {
         Request::Create(object.into())
     }
@@ -125,26 +125,26 @@ impl Request {
         Request::Update { object: object.into(), subresource: "status" }
     }
 
-    /// Changes parts of an object.
+    /// Patches an object.
     pub fn patch(key: Key, patch: Patch) -> Request {
         Request::Patch { key, subresource: "", patch }
     }
 
-    /// Changes parts of an object's status.
+    /// Patches an object's status.
     pub fn patch_status(key: Key, patch: Patch) -> Request {
         Request::Patch { key, subresource: "status", patch }
     }
 
-    /// Deletes this object and no other of its name.
+    /// Deletes this object, with its uid as precondition.
     pub fn delete<K: Typed>(object: &K) -> Request {
         let uid = object.metadata().uid.clone();
         Request::Delete {
-            key: Key::of(object),
+            key: Key::from_object(object),
             options: DeleteOptions { uid, ..Default::default() },
         }
     }
 
-    /// The kind of the object it is about.
+    /// The kind of the object.
     pub fn kind(&self) -> Kind {
         match self {
             Request::Create(object) | Request::Update { object, .. } => object.kind(),
@@ -156,27 +156,30 @@ impl Request {
         }
     }
 
-    /// Whether nobody waits for what becomes of it: Events are told, not kept.
+    /// Whether it creates an Event, which is best effort.
     pub(crate) fn is_event(&self) -> bool {
         matches!(self, Request::Create(Object::Event(_)))
     }
 
-    /// As HTTP.
+    /// The HTTP form of the request.
     ///
     /// # Errors
     ///
-    /// When an object has no JSON form.
-    pub fn encode(&self) -> Result<Encoded, serde_json::Error> {
+    /// When an object cannot be encoded as JSON.
+    pub fn encode(&self) -> Result<HttpRequest, serde_json::Error> {
         let with = |method, path, content_type, body: &Value| {
-            Ok(Encoded { method, path, content_type, body: serde_json::to_vec(body)? })
+            Ok(HttpRequest { method, path, content_type, body: serde_json::to_vec(body)? })
         };
-        let read =
-            |path| Ok(Encoded { method: Method::GET, path, content_type: JSON, body: Vec::new() });
+        let read = |path| {
+            Ok(HttpRequest { method: Method::GET, path, content_type: JSON, body: Vec::new() })
+        };
         match self {
             Request::Get(key) => read(path(key, "")),
-            Request::Count { kind, namespace } => read(format!("{}?limit=1", kind.path(namespace))),
+            Request::Count { kind, namespace } => {
+                read(format!("{}?limit=1", kind.api_path(namespace)))
+            }
             Request::Create(object) => {
-                let path = object.kind().path(&object.key().namespace);
+                let path = object.kind().api_path(&object.key().namespace);
                 with(Method::POST, path, JSON, &object.to_json()?)
             }
             Request::Update { object, subresource } => {
@@ -196,7 +199,7 @@ impl Request {
             }
             Request::DeleteCollection { kind, namespace } => with(
                 Method::DELETE,
-                kind.path(namespace),
+                kind.api_path(namespace),
                 JSON,
                 &DeleteOptions::default().to_json(),
             ),
@@ -209,26 +212,26 @@ impl Request {
         }
     }
 
-    /// Reads the body of an answer that is a success. What is not an object of the kind (a Status, a list) says no more
-    /// than that it was done.
-    pub fn done(&self, body: &[u8]) -> Answer {
+    /// Parses the body of a successful response. A body that is not an object of the kind (a Status, a list) is a success
+    /// without object.
+    pub fn parse_success_body(&self, body: &[u8]) -> Response {
         let kind = self.kind();
         let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
         if let Request::Count { .. } = self {
             let Some(items) = value["items"].as_array() else {
-                return Answer::Lost { message: "the answer is no list".to_owned() };
+                return Response::NoResponse { message: "the response is not a list".to_owned() };
             };
             let more = value["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
-            return Answer::Counted(items.len() as u64 + more);
+            return Response::Count(items.len() as u64 + more);
         }
         let is_object =
             value["kind"] == kind.info().kind && value["apiVersion"] == kind.info().api_version;
         match is_object.then(|| Object::from_json(kind, value).ok()).flatten() {
-            // That there is no object is another answer.
-            None if matches!(self, Request::Get(_)) => {
-                Answer::Lost { message: format!("the answer is no {}", kind.info().kind) }
-            }
-            object => Answer::Done(object),
+            // A missing object is a 404, not a success.
+            None if matches!(self, Request::Get(_)) => Response::NoResponse {
+                message: format!("the response is not a {}", kind.info().kind),
+            },
+            object => Response::Success(object),
         }
     }
 }
@@ -237,7 +240,7 @@ const JSON: &str = "application/json";
 
 fn path(key: &Key, subresource: &str) -> String {
     let slash = if subresource.is_empty() { "" } else { "/" };
-    format!("{}/{}{slash}{subresource}", key.kind.path(&key.namespace), key.name)
+    format!("{}/{}{slash}{subresource}", key.kind.api_path(&key.namespace), key.name)
 }
 
 impl DeleteOptions {
@@ -263,12 +266,12 @@ impl DeleteOptions {
     }
 }
 
-/// A request in HTTP.
+/// A request in its HTTP form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
+pub struct HttpRequest {
     /// The method.
     pub method: Method,
-    /// From `/api` or `/apis` on.
+    /// Path and query, beginning with `/api` or `/apis`.
     pub path: String,
     /// Media type of the body.
     pub content_type: &'static str,
@@ -283,10 +286,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_the_wire() {
+    fn requests_in_http_form() {
         #[track_caller]
         fn check(request: &Request, want: &str) {
-            let Encoded { method, path, content_type, body } = request.encode().unwrap();
+            let HttpRequest { method, path, content_type, body } = request.encode().unwrap();
             let kind = content_type.trim_start_matches("application/");
             assert_eq!(
                 format!("{method} {path} {kind} {}", String::from_utf8(body).unwrap()),
@@ -295,7 +298,7 @@ mod tests {
         }
         let json = json!({"metadata": {"namespace": "a", "name": "b", "uid": "u"}});
         let pod: Pod = serde_json::from_value(json).unwrap();
-        let key = Key::of(&pod);
+        let key = Key::from_object(&pod);
         let text =
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"a","uid":"u"}}"#;
         check(
@@ -327,29 +330,32 @@ mod tests {
             &Request::Count { kind: Kind::Lease, namespace: "a".into() },
             "GET /apis/coordination.k8s.io/v1/namespaces/a/leases?limit=1 json ",
         );
-        check(&Request::Get(Key::of(&pod)), "GET /api/v1/namespaces/a/pods/b json ");
+        check(&Request::Get(Key::from_object(&pod)), "GET /api/v1/namespaces/a/pods/b json ");
         check(
             &Request::DeleteCollection { kind: Kind::ConfigMap, namespace: "a".into() },
             r#"DELETE /api/v1/namespaces/a/configmaps json {"apiVersion":"v1","kind":"DeleteOptions"}"#,
         );
         assert_eq!(
-            Request::create(pod.clone()).done(text.as_bytes()),
-            Answer::Done(Some(pod.clone().into()))
+            Request::create(pod.clone()).parse_success_body(text.as_bytes()),
+            Response::Success(Some(pod.clone().into()))
         );
         let count = |body: &str| {
             let count = Request::Count { kind: Kind::Pod, namespace: "a".into() };
-            count.done(body.as_bytes())
+            count.parse_success_body(body.as_bytes())
         };
-        assert_eq!(count(r#"{"items":[]}"#), Answer::Counted(0));
+        assert_eq!(count(r#"{"items":[]}"#), Response::Count(0));
         assert_eq!(
             count(r#"{"metadata":{"remainingItemCount":6},"items":[{}]}"#),
-            Answer::Counted(7)
+            Response::Count(7)
         );
-        assert!(matches!(count(r#"{"items":null}"#), Answer::Lost { .. }));
-        assert!(matches!(Request::Get(Key::of(&pod)).done(b"{}"), Answer::Lost { .. }));
+        assert!(matches!(count(r#"{"items":null}"#), Response::NoResponse { .. }));
+        assert!(matches!(
+            Request::Get(Key::from_object(&pod)).parse_success_body(b"{}"),
+            Response::NoResponse { .. }
+        ));
         assert_eq!(
-            Request::delete(&pod).done(br#"{"apiVersion":"v1","kind":"Status"}"#),
-            Answer::Done(None)
+            Request::delete(&pod).parse_success_body(br#"{"apiVersion":"v1","kind":"Status"}"#),
+            Response::Success(None)
         );
     }
 }

@@ -1,153 +1,153 @@
-//! Runs controllers: news of the cluster in, requests out. Pure; [`crate::driver`] and the bench of the tests move it.
+//! Runs controllers: watch events in, API requests out. No I/O: [`crate::driver`] and the tests' bench call it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use loadmaster_stdx::caught::{Caught, catch};
+use loadmaster_stdx::catch_panic::{CaughtPanic, catch_panic};
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
-use crate::expect::{Expectations, Sight, Waiter};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
+use crate::expectations::{Expectation, Expectations, WaitingKey};
 use crate::kind::{Key, Kind, Object};
-use crate::queue::{End, Queue, after, pause};
-use crate::request::{Answer, Request};
-use crate::served::Served;
+use crate::request::{Request, Response};
+use crate::served_kinds::ServedKinds;
+use crate::work_queue::{RequestResult, WorkQueue, backoff_delay, saturating_add};
 
-/// What a watch tells.
+/// An event for the controllers, mostly from a watch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// An object is new, or not as it was.
-    Set(Object),
-    /// An object is gone.
-    Gone(Key),
-    /// All objects of the kind have been told.
+pub enum ControllerEvent {
+    /// An object was added or changed.
+    Upsert(Object),
+    /// An object was deleted.
+    Delete(Key),
+    /// All objects of the kind have been listed.
     Synced(Kind),
-    /// The kind cannot be read, be it only for now.
+    /// The kind cannot be listed, possibly only for now.
     Unavailable(Kind),
-    /// What the server serves now.
-    Served(Served),
+    /// The kinds that the server serves now.
+    Served(ServedKinds),
 }
 
-/// A request to be sent. Its number comes back with the answer.
+/// A request to be sent. Its id is passed back with the response.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub struct OutgoingRequest {
     /// Its number.
     pub id: u64,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
-/// Controllers, what they see, and what they are waiting for.
-pub struct Runner {
+/// Controllers with their cache, work queues and expectations.
+pub struct ControllerRunner {
     cache: Cache,
     slots: Vec<Slot>,
     expectations: Expectations,
-    /// Kinds that have been listed, or cannot be.
-    tried: BTreeSet<Kind>,
-    /// Requests that were handed out and are not answered.
-    calls: BTreeMap<u64, (Waiter, Request)>,
+    /// Kinds that have been listed, or that cannot be.
+    listed_or_unavailable: BTreeSet<Kind>,
+    /// Requests that were sent and have no response yet.
+    calls: BTreeMap<u64, (WaitingKey, Request)>,
     n_calls: u64,
-    /// Whose turn it is.
-    turn: usize,
+    /// The controller that runs next.
+    next_slot: usize,
 }
 
 /// A controller.
 struct Slot {
     controller: Box<dyn Controller>,
-    /// Kinds that have to be told before it is asked.
+    /// Kinds that must be listed before the controller is called.
     unsynced: BTreeSet<Kind>,
-    /// It reads all kinds, and which there are is not known yet.
+    /// It watches all kinds, and discovery is not complete yet.
     needs_served: bool,
-    queue: Queue,
-    /// Requests that wait for a place.
-    outbox: VecDeque<(Waiter, Request)>,
-    /// Changes of which the controller could not say whom they concern, by the object.
-    unheard: BTreeMap<Key, Unheard>,
+    queue: WorkQueue,
+    /// Requests that wait to be sent.
+    outbox: VecDeque<(WaitingKey, Request)>,
+    /// Changes for which the controller panicked, by object.
+    failed_changes: BTreeMap<Key, FailedChange>,
     n_panics: u64,
 }
 
 /// A change at which a controller panicked.
-struct Unheard {
+struct FailedChange {
     old: Option<Object>,
     new: Option<Object>,
     n_failures: u32,
-    /// The controller is asked again then.
+    /// When the change is passed to the controller again.
     due: Timestamp,
 }
 
 /// Counts for logs and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Requests under way or waiting for a place.
+pub struct RunnerStats {
+    /// Requests in flight or waiting to be sent.
     pub n_requests: usize,
     /// Kinds that have not been listed yet.
     pub n_unsynced: usize,
-    /// How often a controller panicked so far.
+    /// Number of panics of controllers so far.
     pub n_panics: u64,
 }
 
-impl Runner {
-    /// Nothing is known yet.
-    pub fn new(controllers: Vec<Box<dyn Controller>>) -> Runner {
+impl ControllerRunner {
+    /// A runner with an empty cache.
+    pub fn new(controllers: Vec<Box<dyn Controller>>) -> ControllerRunner {
         let slot = |controller: Box<dyn Controller>| {
             let unsynced = controller.watches().iter().copied().collect();
-            let needs_served = controller.watches_all();
-            let mut queue = Queue::default();
-            for key in controller.at_start() {
-                queue.touch(&key, Timestamp::UNIX_EPOCH);
+            let needs_served = controller.watches_all_kinds();
+            let mut queue = WorkQueue::default();
+            for key in controller.initial_keys() {
+                queue.add(&key, Timestamp::UNIX_EPOCH);
             }
-            let (outbox, unheard) = (VecDeque::new(), BTreeMap::new());
-            Slot { controller, unsynced, needs_served, queue, outbox, unheard, n_panics: 0 }
+            let (outbox, failed_changes) = (VecDeque::new(), BTreeMap::new());
+            Slot { controller, unsynced, needs_served, queue, outbox, failed_changes, n_panics: 0 }
         };
-        Runner {
+        ControllerRunner {
             cache: Cache::default(),
             slots: controllers.into_iter().map(slot).collect(),
             expectations: Expectations::default(),
-            tried: BTreeSet::new(),
+            listed_or_unavailable: BTreeSet::new(),
             calls: BTreeMap::new(),
             n_calls: 0,
-            turn: 0,
+            next_slot: 0,
         }
     }
 
-    /// The kinds that must be watched.
+    /// The kinds to watch.
     pub fn kinds(&self) -> BTreeSet<Kind> {
         let named = self.slots.iter().flat_map(|slot| slot.controller.watches());
-        named.chain(self.cache.served.watched()).copied().collect()
+        named.chain(self.cache.served.watchable()).copied().collect()
     }
 
-    /// Whether somebody must find out what the server serves ([`News::Served`]).
-    pub fn watches_all(&self) -> bool {
-        self.slots.iter().any(|slot| slot.controller.watches_all())
+    /// Whether a controller needs the served kinds ([`ControllerEvent::Served`]).
+    pub fn watches_all_kinds(&self) -> bool {
+        self.slots.iter().any(|slot| slot.controller.watches_all_kinds())
     }
 
-    /// What is known of the cluster.
+    /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
     /// Counts.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RunnerStats {
         let waiting: usize = self.slots.iter().map(|slot| slot.outbox.len()).sum();
         let unsynced: BTreeSet<Kind> =
             self.slots.iter().flat_map(|slot| &slot.unsynced).copied().collect();
         let n_panics = self.slots.iter().map(|slot| slot.n_panics).sum();
-        Stats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len(), n_panics }
+        RunnerStats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len(), n_panics }
     }
 
-    /// Takes news.
-    pub fn hear(&mut self, news: News, now: Timestamp) {
-        let (key, old, new) = match news {
-            News::Synced(kind) => {
-                self.tried.insert(kind);
+    /// Handles an event: updates the cache and enqueues the keys that it affects.
+    pub fn handle_event(&mut self, event: ControllerEvent, now: Timestamp) {
+        let (key, old, new) = match event {
+            ControllerEvent::Synced(kind) => {
+                self.listed_or_unavailable.insert(kind);
                 for slot in &mut self.slots {
                     slot.unsynced.remove(&kind);
                 }
                 return;
             }
-            News::Unavailable(kind) => {
-                self.tried.insert(kind);
+            ControllerEvent::Unavailable(kind) => {
+                self.listed_or_unavailable.insert(kind);
                 for slot in &mut self.slots {
                     if !slot.controller.watches().contains(&kind) {
                         slot.unsynced.remove(&kind);
@@ -155,49 +155,51 @@ impl Runner {
                 }
                 return;
             }
-            News::Served(served) => return self.hear_served(served, now),
-            News::Set(object) => (object.key(), self.cache.put(&object), Some(object)),
-            News::Gone(key) => (key.clone(), self.cache.remove(&key), None),
+            ControllerEvent::Served(served) => return self.handle_served_kinds(served, now),
+            ControllerEvent::Upsert(object) => {
+                (object.key(), self.cache.upsert(&object), Some(object))
+            }
+            ControllerEvent::Delete(key) => (key.clone(), self.cache.remove(&key), None),
         };
         for slot in &mut self.slots {
             if slot.watches(key.kind) {
-                slot.hear(&key, old.as_ref(), new.as_ref(), &self.cache, now);
+                slot.enqueue_for_change(&key, old.as_ref(), new.as_ref(), &self.cache, now);
             }
         }
-        for Waiter { slot, key, round } in self.expectations.seen(&key, &self.cache) {
-            self.slots[slot].queue.seen(&key, round, now);
+        for WaitingKey { slot, key, round } in self.expectations.take_satisfied(&key, &self.cache) {
+            self.slots[slot].queue.expectation_satisfied(&key, round, now);
         }
     }
 
-    /// Of kinds that are no longer served all objects are gone.
-    fn hear_served(&mut self, served: Served, now: Timestamp) {
-        let is_gone = |kind: &&Kind| !served.watched().contains(*kind);
+    /// Deletes all objects of kinds that are no longer served.
+    fn handle_served_kinds(&mut self, served: ServedKinds, now: Timestamp) {
+        let is_gone = |kind: &&Kind| !served.watchable().contains(*kind);
         let gone: Vec<Kind> = self.cache.others.keys().filter(is_gone).copied().collect();
         for kind in gone {
             let keys: Vec<Key> = self.cache.objects(kind).map(|object| object.key()).collect();
-            keys.into_iter().for_each(|key| self.hear(News::Gone(key), now));
+            keys.into_iter().for_each(|key| self.handle_event(ControllerEvent::Delete(key), now));
             self.cache.others.remove(&kind);
-            self.tried.remove(&kind);
+            self.listed_or_unavailable.remove(&kind);
         }
         for slot in &mut self.slots {
             if std::mem::take(&mut slot.needs_served) {
-                slot.unsynced.extend(served.watched().difference(&self.tried));
+                slot.unsynced.extend(served.watchable().difference(&self.listed_or_unavailable));
             }
-            // What comes later does not keep it waiting.
+            // Kinds that appear later do not delay it.
             slot.unsynced.retain(|kind| {
-                slot.controller.watches().contains(kind) || served.watched().contains(kind)
+                slot.controller.watches().contains(kind) || served.watchable().contains(kind)
             });
         }
         self.cache.served = served;
     }
 
-    /// Reconciles what is due, and hands out requests, at most so many. Controllers take turns.
-    pub fn run(&mut self, n_calls_max: usize, now: Timestamp) -> Vec<Call> {
+    /// Reconciles the keys that are due, and returns at most `n_calls_max` requests. Controllers take turns.
+    pub fn run(&mut self, n_calls_max: usize, now: Timestamp) -> Vec<OutgoingRequest> {
         let mut calls = Vec::new();
         let mut n_idle = 0;
         while calls.len() < n_calls_max && n_idle < self.slots.len() {
-            let at = self.turn;
-            self.turn = (at + 1) % self.slots.len();
+            let at = self.next_slot;
+            self.next_slot = (at + 1) % self.slots.len();
             let slot = &mut self.slots[at];
             if slot.outbox.is_empty() {
                 slot.reconcile(at, &self.cache, now);
@@ -209,65 +211,67 @@ impl Runner {
             n_idle = 0;
             self.n_calls += 1;
             self.calls.insert(self.n_calls, (waiter, request.clone()));
-            calls.push(Call { id: self.n_calls, request });
+            calls.push(OutgoingRequest { id: self.n_calls, request });
         }
         calls
     }
 
-    /// When [`Runner::run`] should be called though nothing happens.
-    pub fn wake_at(&self) -> Option<Timestamp> {
+    /// When [`ControllerRunner::run`] must be called even if no event comes.
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
         let ready = self.slots.iter().filter(|slot| slot.is_ready());
         ready.filter_map(Slot::wake_at).min()
     }
 
-    /// An answer has come.
-    pub fn answered(&mut self, id: u64, answer: &Answer, now: Timestamp) {
+    /// Handles the response to a request.
+    pub fn handle_response(&mut self, id: u64, response: &Response, now: Timestamp) {
         let Some((waiter, request)) = self.calls.remove(&id) else { return };
-        let answer = &lenient(&request, answer);
+        let response = &treat_not_found_as_success(&request, response);
         let slot = &mut self.slots[waiter.slot];
-        let heard = catch(|| slot.controller.answered(&waiter.key, &request, answer, now));
-        let is_heard = heard.map_err(|panic| slot.panicked(&waiter.key, &panic)).is_ok();
+        let handled =
+            catch_panic(|| slot.controller.on_response(&waiter.key, &request, response, now));
+        let is_handled = handled.map_err(|panic| slot.panicked(&waiter.key, &panic)).is_ok();
         let controller = slot.controller.name();
-        let end = match answer {
-            _ if !is_heard => End::Failed { hold: Duration::ZERO },
-            Answer::Done(_) | Answer::Counted(_) => End::Done,
-            Answer::Refused { status, message, retry_after, .. } => {
-                tracing::debug!(controller, key = %waiter.key, status, message, "refused");
-                End::Failed { hold: retry_after.unwrap_or_default() }
+        let end = match response {
+            _ if !is_handled => RequestResult::Failed { retry_after: Duration::ZERO },
+            Response::Success(_) | Response::Count(_) => RequestResult::Done,
+            Response::Rejected { status, message, retry_after, .. } => {
+                tracing::debug!(controller, key = %waiter.key, status, message, "request rejected");
+                RequestResult::Failed { retry_after: retry_after.unwrap_or_default() }
             }
-            Answer::Lost { message } => {
-                tracing::debug!(controller, key = %waiter.key, message, "no answer");
-                End::Failed { hold: UNKNOWN }
+            Response::NoResponse { message } => {
+                tracing::debug!(controller, key = %waiter.key, message, "no response to a request");
+                RequestResult::Failed { retry_after: UNKNOWN_RESULT_DELAY }
             }
         };
-        // Of an Event nobody cares what became of it.
-        let end = if request.is_event() && is_heard { End::Done } else { end };
-        let sight = Sight::after(&request, answer)
-            .filter(|sight| slot.watches(sight.kind()) && !sight.is_seen(&self.cache));
-        slot.queue.answered(&waiter.key, end, sight.is_some(), now);
-        if let Some(sight) = sight {
-            self.expectations.add(sight, waiter);
+        // Events are best effort: a failure is not retried.
+        let end = if request.is_event() && is_handled { RequestResult::Done } else { end };
+        let expectation = Expectation::from_response(&request, response).filter(|expectation| {
+            slot.watches(expectation.kind()) && !expectation.is_satisfied(&self.cache)
+        });
+        slot.queue.handle_response(&waiter.key, end, expectation.is_some(), now);
+        if let Some(expectation) = expectation {
+            self.expectations.add(expectation, waiter);
         }
     }
 }
 
-/// After a request of which nobody knows whether it was done, the watch is given so long to tell.
-const UNKNOWN: Duration = Duration::from_secs(2);
+/// Delay after a request whose result is unknown, so that the watch can show it.
+const UNKNOWN_RESULT_DELAY: Duration = Duration::from_secs(2);
 
-/// That an object to be deleted is gone is as good as having deleted it; that one asked for is not there is an answer.
-fn lenient(request: &Request, answer: &Answer) -> Answer {
-    match (request, answer) {
+/// Not found counts as success when an object is read, deleted or evicted.
+fn treat_not_found_as_success(request: &Request, response: &Response) -> Response {
+    match (request, response) {
         (
             Request::Get(_) | Request::Delete { .. } | Request::Evict { .. },
-            Answer::Refused { status: 404, .. },
-        ) => Answer::Done(None),
-        (_, answer) => answer.clone(),
+            Response::Rejected { status: 404, .. },
+        ) => Response::Success(None),
+        (_, response) => response.clone(),
     }
 }
 
 impl Slot {
     fn watches(&self, kind: Kind) -> bool {
-        self.controller.watches_all() && kind != Kind::Event
+        self.controller.watches_all_kinds() && kind != Kind::Event
             || self.controller.watches().contains(&kind)
     }
 
@@ -275,8 +279,8 @@ impl Slot {
         self.unsynced.is_empty() && !self.needs_served
     }
 
-    /// Asks the controller whom a change concerns; one at which it panicked before is part of it.
-    fn hear(
+    /// Enqueues the keys that a change affects; a change at which the controller panicked before is included.
+    fn enqueue_for_change(
         &mut self,
         key: &Key,
         old: Option<&Object>,
@@ -284,66 +288,66 @@ impl Slot {
         cache: &Cache,
         now: Timestamp,
     ) {
-        let before = self.unheard.remove(key);
+        let before = self.failed_changes.remove(key);
         let old = before.as_ref().map_or(old, |it| it.old.as_ref());
-        match catch(|| self.controller.concerns(&Change { old, new }, cache)) {
-            Ok(keys) => keys.iter().for_each(|key| self.queue.touch(key, now)),
+        match catch_panic(|| self.controller.keys_to_enqueue(&ObjectChange { old, new }, cache)) {
+            Ok(keys) => keys.iter().for_each(|key| self.queue.add(key, now)),
             Err(panic) => {
                 let n_failures = before.as_ref().map_or(0, |it| it.n_failures);
-                let due = after(now, pause(n_failures));
+                let due = saturating_add(now, backoff_delay(n_failures));
                 let (old, new) = (old.cloned(), new.cloned());
-                let unheard = Unheard { old, new, n_failures: n_failures + 1, due };
-                self.unheard.insert(key.clone(), unheard);
+                let change = FailedChange { old, new, n_failures: n_failures + 1, due };
+                self.failed_changes.insert(key.clone(), change);
                 self.panicked(key, &panic);
             }
         }
     }
 
-    /// Asks once more about changes at which the controller panicked.
-    fn hear_again(&mut self, cache: &Cache, now: Timestamp) {
-        let due = self.unheard.iter().filter(|(_, it)| it.due <= now);
+    /// Retries the changes at which the controller panicked.
+    fn retry_failed_changes(&mut self, cache: &Cache, now: Timestamp) {
+        let due = self.failed_changes.iter().filter(|(_, it)| it.due <= now);
         let due: Vec<(Key, Option<Object>)> =
             due.map(|(key, it)| (key.clone(), it.new.clone())).collect();
         for (key, new) in due {
-            self.hear(&key, None, new.as_ref(), cache, now);
+            self.enqueue_for_change(&key, None, new.as_ref(), cache, now);
         }
     }
 
     fn wake_at(&self) -> Option<Timestamp> {
-        let unheard = self.unheard.values().map(|it| it.due);
-        unheard.chain(self.queue.wake_at()).min()
+        let retries = self.failed_changes.values().map(|it| it.due);
+        retries.chain(self.queue.next_wakeup()).min()
     }
 
-    fn panicked(&mut self, key: &Key, panic: &Caught) {
+    fn panicked(&mut self, key: &Key, panic: &CaughtPanic) {
         self.n_panics += 1;
         let controller = self.controller.name();
-        tracing::error!(controller, %key, %panic, "a controller panicked, which is a bug; it is asked again");
+        tracing::error!(controller, %key, %panic, "controller panicked, which is a bug; retrying");
     }
 
-    /// Reconciles until there is something to send, or nothing is due.
+    /// Reconciles until there are requests to send, or no key is due.
     fn reconcile(&mut self, at: usize, cache: &Cache, now: Timestamp) {
         if !self.is_ready() {
             return;
         }
-        self.hear_again(cache, now);
-        while let Some(key) = self.queue.due(now) {
-            let outcome = match catch(|| self.controller.reconcile(&key, cache, now)) {
+        self.retry_failed_changes(cache, now);
+        while let Some(key) = self.queue.next_due(now) {
+            let outcome = match catch_panic(|| self.controller.reconcile(&key, cache, now)) {
                 Ok(outcome) => outcome,
                 Err(panic) => {
                     self.panicked(&key, &panic);
-                    self.queue.fail(&key, now);
+                    self.queue.add_rate_limited(&key, now);
                     continue;
                 }
             };
-            let Outcome { requests, again } = outcome;
+            let ReconcileResult { requests, requeue_after: again } = outcome;
             if requests.is_empty() {
-                // A pause of nothing would never end.
+                // A delay of zero would loop for ever.
                 let again = again.map(|again| again.max(Duration::from_millis(1)));
-                self.queue.rest(&key, again, now);
+                self.queue.finish(&key, again, now);
                 continue;
             }
-            let round = self.queue.begin(&key, requests.len(), again, now);
-            let waiter = Waiter { slot: at, key, round };
+            let round = self.queue.start_requests(&key, requests.len(), again, now);
+            let waiter = WaitingKey { slot: at, key, round };
             self.outbox.extend(requests.into_iter().map(|request| (waiter.clone(), request)));
             return;
         }
@@ -360,9 +364,9 @@ mod tests {
     use super::*;
     use crate::meta;
     use crate::request::Patch;
-    use crate::testkit::Bench;
+    use crate::testkit::ControllerBench;
 
-    /// As many pods as a ConfigMap says, with no memory of its own.
+    /// Creates as many pods as a ConfigMap requests; has no state of its own.
     struct Replicas;
 
     impl Controller for Replicas {
@@ -374,11 +378,11 @@ mod tests {
             &[Kind::ConfigMap, Kind::Pod]
         }
 
-        fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
-            if let Some(map) = change.of::<ConfigMap>() {
-                return vec![Key::of(map)];
+        fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
+            if let Some(map) = change.typed::<ConfigMap>() {
+                return vec![Key::from_object(map)];
             }
-            let Some(pod) = change.of::<Pod>() else { return Vec::new() };
+            let Some(pod) = change.typed::<Pod>() else { return Vec::new() };
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             let owner = meta::controller_of(&pod.metadata);
             owner
@@ -387,14 +391,14 @@ mod tests {
                 .collect()
         }
 
-        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> Outcome {
+        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> ReconcileResult {
             let Some(map) = cache.get::<ConfigMap>(&key.namespace, &key.name) else {
-                return Outcome::none();
+                return ReconcileResult::none();
             };
             let data = |name: &str| map.data.as_ref()?.get(name)?.parse::<usize>().ok();
-            let Some(want) = data("n") else { return Outcome::none() };
+            let Some(want) = data("n") else { return ReconcileResult::none() };
             let uid = map.metadata.uid.as_deref().unwrap_or("");
-            let pods: Vec<_> = cache.of::<Pod>().owned_by(uid).collect();
+            let pods: Vec<_> = cache.store::<Pod>().owned_by(uid).collect();
             let pod = json!({"metadata": {"namespace": &*key.namespace, "generateName": "p-",
                 "ownerReferences": [meta::controller_reference(&**map)]},
                 "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -405,7 +409,7 @@ mod tests {
                 let patch = json!({"data": {"seen": pods.len().to_string()}});
                 requests.push(Request::patch(key.clone(), Patch::Merge(patch)));
             }
-            Outcome::all(requests)
+            ReconcileResult::requests(requests)
         }
     }
 
@@ -414,13 +418,13 @@ mod tests {
             "data": {"n": n.to_string()}})
     }
 
-    fn n_creates(bench: &Bench) -> usize {
+    fn n_creates(bench: &ControllerBench) -> usize {
         bench.sent.iter().filter(|it| matches!(it, Request::Create(_))).count()
     }
 
     #[test]
-    fn nothing_is_made_twice() {
-        let mut bench = Bench::new(vec![Box::new(Replicas)]);
+    fn no_object_is_created_twice() {
+        let mut bench = ControllerBench::new(vec![Box::new(Replicas)]);
         bench.create(map(5));
         bench.settle();
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (5, 5));
@@ -433,11 +437,11 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_repeated_and_nothing_else_is() {
+    fn only_failed_requests_are_retried() {
         let mut n = 0;
         let refuse = move |request: &Request| {
             n += usize::from(matches!(request, Request::Create(_)));
-            let too_busy = Answer::Refused {
+            let too_busy = Response::Rejected {
                 status: 429,
                 reason: "TooManyRequests".into(),
                 message: String::new(),
@@ -445,13 +449,13 @@ mod tests {
             };
             (matches!(request, Request::Create(_)) && (n == 2 || n == 5)).then_some(too_busy)
         };
-        let mut bench = Bench::new(vec![Box::new(Replicas)]).with_faults(refuse);
+        let mut bench = ControllerBench::new(vec![Box::new(Replicas)]).with_faults(refuse);
         bench.create(map(3));
         bench.settle();
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (2, 3));
-        bench.pass(Duration::from_millis(999));
+        bench.advance(Duration::from_millis(999));
         assert_eq!(bench.list::<Pod>().len(), 2, "the server wants to be left alone");
-        bench.pass(Duration::from_millis(1));
+        bench.advance(Duration::from_millis(1));
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (3, 4));
     }
 
@@ -460,53 +464,54 @@ mod tests {
     }
 
     /// Notes in a ConfigMap's data that it was here; may panic at one of them.
-    struct Nervous {
+    struct Panicking {
         panics_at: fn(&str, &ConfigMap) -> bool,
     }
 
-    impl Nervous {
+    impl Panicking {
         fn look(&self, place: &str, map: Option<&ConfigMap>) {
             assert!(!map.is_some_and(|map| (self.panics_at)(place, map)), "on purpose");
         }
     }
 
-    impl Controller for Nervous {
+    impl Controller for Panicking {
         fn name(&self) -> &'static str {
-            "nervous"
+            "panicking"
         }
 
         fn watches(&self) -> &'static [Kind] {
             &[Kind::ConfigMap]
         }
 
-        fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
-            self.look("concerns", change.of());
+        fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
+            self.look("concerns", change.typed());
             change.object().map(Object::key).into_iter().collect()
         }
 
-        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> Outcome {
+        fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> ReconcileResult {
             let map = cache.get::<ConfigMap>(&key.namespace, &key.name);
             self.look("reconcile", map.map(|map| &**map));
             let is_new = |map: &Arc<ConfigMap>| !is_here(map);
             if !map.is_some_and(is_new) {
-                return Outcome::none();
+                return ReconcileResult::none();
             }
             let patch = Patch::Merge(json!({"data": {"here": "yes"}}));
-            Outcome::one(Request::patch(key.clone(), patch))
+            ReconcileResult::request(Request::patch(key.clone(), patch))
         }
 
-        fn answered(&mut self, _: &Key, _: &Request, answer: &Answer, _: Timestamp) {
-            let Answer::Done(Some(object)) = answer else { return };
+        fn on_response(&mut self, _: &Key, _: &Request, response: &Response, _: Timestamp) {
+            let Response::Success(Some(object)) = response else { return };
             self.look("answered", object.typed::<ConfigMap>().map(|map| &**map));
         }
     }
 
     #[test]
-    fn a_panic_costs_one_attempt() {
+    fn a_panic_is_retried() {
         #[track_caller]
         fn check(panics_at: fn(&str, &ConfigMap) -> bool, seen_at_once: &[&str], n_panics: u64) {
-            loadmaster_stdx::caught::quiet_caught_panics();
-            let mut bench = Bench::new(vec![Box::new(Nervous { panics_at }), Box::new(Replicas)]);
+            loadmaster_stdx::catch_panic::silence_caught_panics();
+            let mut bench =
+                ControllerBench::new(vec![Box::new(Panicking { panics_at }), Box::new(Replicas)]);
             let alike = |name: &str| {
                 json!({"apiVersion": "v1", "kind": "ConfigMap",
                 "metadata": {"namespace": "default", "name": name}, "data": {"bad": name}})
@@ -515,22 +520,22 @@ mod tests {
             bench.create(alike("b"));
             bench.create(map(2));
             bench.settle();
-            let seen = |bench: &Bench| {
+            let seen = |bench: &ControllerBench| {
                 let maps = bench.list::<ConfigMap>().into_iter().filter(is_here);
                 maps.map(|map| map.metadata.name.unwrap()).collect::<Vec<_>>()
             };
             assert_eq!(seen(&bench), seen_at_once);
             assert_eq!(bench.list::<Pod>().len(), 2, "the others go on");
-            bench.pass(Duration::from_millis(49));
+            bench.advance(Duration::from_millis(49));
             assert_eq!(bench.stats().n_panics, 1);
-            bench.pass(Duration::from_secs(1));
+            bench.advance(Duration::from_secs(1));
             assert_eq!(bench.stats().n_panics, n_panics, "later each time");
-            // What it stumbled over goes.
+            // The object at which it panicked is deleted.
             let mended = Patch::Merge(json!({"data": {"bad": null}}));
             bench.apply(&Request::patch(Key::new(Kind::ConfigMap, "default", "a"), mended));
             bench.settle();
             assert_eq!(seen(&bench), ["a", "b", "m"]);
-            bench.pass(Duration::from_secs(60));
+            bench.advance(Duration::from_secs(60));
             assert_eq!(bench.stats().n_panics, n_panics);
         }
         fn is_bad(map: &ConfigMap) -> bool {
@@ -543,16 +548,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_before_all_kinds_are_known() {
+    fn nothing_is_reconciled_before_all_kinds_are_synced() {
         let now = Timestamp::UNIX_EPOCH;
-        let mut runner = Runner::new(vec![Box::new(Replicas)]);
-        runner.hear(News::Set(Object::from_json(Kind::ConfigMap, map(3)).unwrap()), now);
-        runner.hear(News::Synced(Kind::ConfigMap), now);
-        assert_eq!((runner.run(9, now), runner.wake_at()), (vec![], None));
-        runner.hear(News::Synced(Kind::Pod), now);
+        let mut runner = ControllerRunner::new(vec![Box::new(Replicas)]);
+        runner.handle_event(
+            ControllerEvent::Upsert(Object::from_json(Kind::ConfigMap, map(3)).unwrap()),
+            now,
+        );
+        runner.handle_event(ControllerEvent::Synced(Kind::ConfigMap), now);
+        assert_eq!((runner.run(9, now), runner.next_wakeup()), (vec![], None));
+        runner.handle_event(ControllerEvent::Synced(Kind::Pod), now);
         // A place less than there are requests: the last one waits for it.
         let calls = runner.run(3, now);
         assert_eq!((calls.len(), runner.run(3, now).len(), runner.run(3, now).len()), (3, 1, 0));
-        assert_eq!(runner.stats(), Stats { n_requests: 4, n_unsynced: 0, n_panics: 0 });
+        assert_eq!(runner.stats(), RunnerStats { n_requests: 4, n_unsynced: 0, n_panics: 0 });
     }
 }

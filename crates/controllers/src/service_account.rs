@@ -1,4 +1,4 @@
-//! What every namespace has: the service account `default`, and the certificate of the cluster.
+//! Creates the service account `default` and the ConfigMap `kube-root-ca.crt` in every namespace.
 //!
 //! | | |
 //! | --- | --- |
@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::is_terminating;
-use crate::writes::Writes;
+use crate::result_builder::ReconcileResultBuilder;
 
 const ACCOUNT: &str = "default";
 const CERTIFICATE: &str = "kube-root-ca.crt";
@@ -25,14 +25,14 @@ const NOTE: (&str, &str) = (
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
 );
 
-/// The controller that furnishes namespaces.
+/// The service account controller and root CA publisher.
 #[derive(Debug, Default)]
-pub(crate) struct ServiceAccounts {
-    /// The certificate with which the API server proves itself, in PEM; if it is known.
+pub(crate) struct ServiceAccountController {
+    /// The CA certificate of the API server in PEM, if known.
     pub root_ca: Option<String>,
 }
 
-impl Controller for ServiceAccounts {
+impl Controller for ServiceAccountController {
     fn name(&self) -> &'static str {
         "serviceaccount-controller"
     }
@@ -41,7 +41,7 @@ impl Controller for ServiceAccounts {
         &[Kind::Namespace, Kind::ServiceAccount, Kind::ConfigMap]
     }
 
-    fn concerns(&self, change: &Change<'_>, _cache: &Cache) -> Vec<Key> {
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
         let Some(object) = change.object() else { return Vec::new() };
         let key = object.key();
         let name = match (key.kind, &*key.name) {
@@ -52,12 +52,12 @@ impl Controller for ServiceAccounts {
         vec![Key::new(Kind::Namespace, "", name)]
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let found = cache.get::<Namespace>("", &key.name);
         if found.is_none_or(|one| is_terminating(&one.metadata)) {
-            return Outcome::none();
+            return ReconcileResult::none();
         }
-        let mut writes = Writes::new(self.name(), now);
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
         let meta = |name: &str| ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(key.name.to_string()),
@@ -83,7 +83,7 @@ impl Controller for ServiceAccounts {
                 }
             }
         }
-        writes.done()
+        writes.build()
     }
 }
 
@@ -92,11 +92,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::player::bench;
+    use crate::test_kubelet::bench;
 
     #[test]
-    fn namespaces_are_furnished_again_and_again() {
-        let mut bench = bench(vec![Box::new(ServiceAccounts { root_ca: Some("PEM".into()) })]);
+    fn deleted_service_accounts_and_root_cas_are_created_again() {
+        let mut bench =
+            bench(vec![Box::new(ServiceAccountController { root_ca: Some("PEM".into()) })]);
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
         bench.settle();
         assert!(bench.get::<ServiceAccount>("x", ACCOUNT).is_some());

@@ -1,4 +1,4 @@
-//! StatefulSets: pods with numbers and claims of their own, made, replaced and deleted in order.
+//! The StatefulSet controller: pods with ordinals and claims of their own, created, replaced and deleted in order.
 //!
 //! | | |
 //! | --- | --- |
@@ -19,30 +19,32 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::json;
 
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
-use crate::history::{by_revision, excess, keeps, raise, revision, template};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
+use crate::history::{
+    bump_revision, by_revision, excess_revisions, matches_template, new_revision, template,
+};
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::{Answer, Request};
+use crate::request::{Request, Response};
+use crate::result_builder::{ReconcileResultBuilder, omit_empty, omit_zero};
 use crate::workload::{
-    PodNews, candidates, claimed, concerned, is_available, is_ready, is_terminal, next_available,
-    phase, template_hash,
+    PodControlEvents, candidates, claim_objects, is_available, is_ready, is_terminal,
+    keys_for_change, next_available, phase, template_hash,
 };
-use crate::writes::{Writes, count, some};
 
 const HASH: &str = "controller.kubernetes.io/hash";
 
 /// The controller of StatefulSets.
 #[derive(Debug, Default)]
-pub(crate) struct StatefulSets {
-    news: PodNews,
+pub(crate) struct StatefulSetController {
+    pod_events: PodControlEvents,
 }
 
 fn selector(set: &StatefulSet) -> Option<&LabelSelector> {
     Some(&set.spec.as_ref()?.selector)
 }
 
-impl Controller for StatefulSets {
+impl Controller for StatefulSetController {
     fn name(&self) -> &'static str {
         "statefulset-controller"
     }
@@ -51,17 +53,17 @@ impl Controller for StatefulSets {
         &[Kind::StatefulSet, Kind::Pod, Kind::ControllerRevision, Kind::PersistentVolumeClaim]
     }
 
-    fn concerns(&self, change: &Change<'_>, cache: &Cache) -> Vec<Key> {
-        concerned::<StatefulSet>(change, cache, selector)
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
+        keys_for_change::<StatefulSet>(change, cache, selector)
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         let Some(set) = cache.get::<StatefulSet>(&key.namespace, &key.name) else {
-            self.news.forget(key);
-            return Outcome::none();
+            self.pod_events.forget(key);
+            return ReconcileResult::none();
         };
-        let mut writes = Writes::new(self.name(), now);
-        self.news.tell(&**set, &mut writes);
+        let mut writes = ReconcileResultBuilder::new(self.name(), now);
+        self.pod_events.record_events(&**set, &mut writes);
         let claim = |name: &str| {
             cache.get::<PersistentVolumeClaim>(&key.namespace, name).map(|claim| &**claim)
         };
@@ -73,10 +75,10 @@ impl Controller for StatefulSets {
             is_taken: &is_taken,
         };
         reconcile(set, &around, now, &mut writes);
-        writes.done()
+        writes.build()
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _now: Timestamp) {
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
         let (verb, what) = match request {
             Request::Create(Object::Pod(pod)) => ("Create", text(&pod.metadata.name)),
             Request::Create(Object::PersistentVolumeClaim(claim)) => {
@@ -86,8 +88,8 @@ impl Controller for StatefulSets {
                     "Create Claim {name} Pod {}-{number} in StatefulSet {} success",
                     key.name, key.name
                 );
-                if matches!(answer, Answer::Done(_)) {
-                    self.news.say(key, true, "SuccessfulCreate", claim);
+                if matches!(response, Response::Success(_)) {
+                    self.pod_events.add_event(key, true, "SuccessfulCreate", claim);
                 }
                 return;
             }
@@ -95,17 +97,22 @@ impl Controller for StatefulSets {
             _ => return,
         };
         let pod = format!("{verb} Pod {what} in StatefulSet {}", key.name);
-        match answer {
-            Answer::Done(_) => {
+        match response {
+            Response::Success(_) => {
                 let reason = if verb == "Create" { "SuccessfulCreate" } else { "SuccessfulDelete" };
-                self.news.say(key, true, reason, format!("{pod} successful"));
+                self.pod_events.add_event(key, true, reason, format!("{pod} successful"));
             }
-            Answer::Refused { status: 404 | 409, .. }
-            | Answer::Counted(_)
-            | Answer::Lost { .. } => {}
-            Answer::Refused { message, .. } => {
+            Response::Rejected { status: 404 | 409, .. }
+            | Response::Count(_)
+            | Response::NoResponse { .. } => {}
+            Response::Rejected { message, .. } => {
                 let reason = if verb == "Create" { "FailedCreate" } else { "FailedDelete" };
-                self.news.say(key, false, reason, format!("{pod} failed error: {message}"));
+                self.pod_events.add_event(
+                    key,
+                    false,
+                    reason,
+                    format!("{pod} failed error: {message}"),
+                );
             }
         }
     }
@@ -117,7 +124,7 @@ fn text(name: &Option<String>) -> &str {
 
 /// What a StatefulSet must know.
 struct Around<'a> {
-    /// Those that it owns and those that nobody owns.
+    /// Those that it controls, and orphans.
     pods: Vec<&'a Pod>,
     /// Likewise.
     revisions: Vec<&'a ControllerRevision>,
@@ -128,11 +135,17 @@ struct Around<'a> {
 }
 
 /// What is to be done for a StatefulSet.
-fn reconcile<'a>(set: &'a StatefulSet, around: &Around<'a>, now: Timestamp, writes: &mut Writes) {
+fn reconcile<'a>(
+    set: &'a StatefulSet,
+    around: &Around<'a>,
+    now: Timestamp,
+    writes: &mut ReconcileResultBuilder,
+) {
     let Some(spec) = &set.spec else { return };
     let members = around.pods.iter().copied().filter(|pod| pods::ordinal(set, pod).is_some());
-    let members = claimed(set, Some(&spec.selector), members, writes);
-    let revisions = claimed(set, Some(&spec.selector), around.revisions.iter().copied(), writes);
+    let members = claim_objects(set, Some(&spec.selector), members, writes);
+    let revisions =
+        claim_objects(set, Some(&spec.selector), around.revisions.iter().copied(), writes);
     let (Some(members), Some(mut revisions)) = (members, revisions) else { return };
     revisions.sort_by(|a, b| by_revision(a, b));
     let (update, collisions) = update_revision(set, spec, &revisions, around, writes);
@@ -142,7 +155,7 @@ fn reconcile<'a>(set: &'a StatefulSet, around: &Around<'a>, now: Timestamp, writ
         name: text(&one.metadata.name).to_owned(),
         template: template(one).unwrap_or_else(|| spec.template.clone()),
     });
-    let look = Look {
+    let look = StatefulSetSync {
         set,
         spec,
         claim: around.claim,
@@ -158,18 +171,18 @@ fn reconcile<'a>(set: &'a StatefulSet, around: &Around<'a>, now: Timestamp, writ
         look.manage(&members, &mut status, writes);
     }
     look.complete(&mut status);
-    if is_news(set.status.as_ref(), &status) {
+    if is_new_condition(set.status.as_ref(), &status) {
         let mut changed = set.clone();
         changed.status = Some(status);
         writes.update_status(&changed);
     }
     look.truncate(&members, &revisions, writes);
     if let Some(wait) = next_available(members, look.min_ready(), now) {
-        writes.again_in(wait);
+        writes.requeue_after(wait);
     }
 }
 
-/// A template and the name under which it is kept.
+/// A template and the name of its revision.
 #[derive(Clone, Debug)]
 struct Revision {
     name: String,
@@ -182,13 +195,13 @@ fn update_revision(
     spec: &StatefulSetSpec,
     revisions: &[&ControllerRevision],
     around: &Around<'_>,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) -> (Revision, i32) {
     let mut collisions = set.status.as_ref().and_then(|one| one.collision_count).unwrap_or(0);
     let next = revisions.last().map_or(1, |last| last.revision + 1);
-    if let Some(same) = revisions.iter().rfind(|one| keeps(one, &spec.template)) {
+    if let Some(same) = revisions.iter().rfind(|one| matches_template(one, &spec.template)) {
         if same.revision + 1 != next {
-            raise(same, next, writes);
+            bump_revision(same, next, writes);
         }
         let name = text(&same.metadata.name).to_owned();
         return (Revision { name, template: spec.template.clone() }, collisions);
@@ -203,13 +216,13 @@ fn update_revision(
         collisions += 1;
     };
     if !is_terminating(&set.metadata) {
-        writes.create(&revision(set, &spec.template, &name, (HASH, &hash), next));
+        writes.create(&new_revision(set, &spec.template, &name, (HASH, &hash), next));
     }
     (Revision { name, template: spec.template.clone() }, collisions)
 }
 
-/// Whether a status says anything else than the last one.
-fn is_news(before: Option<&StatefulSetStatus>, after: &StatefulSetStatus) -> bool {
+/// Whether a status differs from the last one.
+fn is_new_condition(before: Option<&StatefulSetStatus>, after: &StatefulSetStatus) -> bool {
     let Some(before) = before else { return true };
     let counts = |status: &StatefulSetStatus| {
         let number = |count: Option<i32>| count.unwrap_or(0);
@@ -224,8 +237,8 @@ fn is_news(before: Option<&StatefulSetStatus>, after: &StatefulSetStatus) -> boo
         || names(before) != names(after)
 }
 
-/// One look at a StatefulSet.
-struct Look<'a> {
+/// One sync of a StatefulSet.
+struct StatefulSetSync<'a> {
     set: &'a StatefulSet,
     spec: &'a StatefulSetSpec,
     claim: &'a dyn Fn(&str) -> Option<&'a PersistentVolumeClaim>,
@@ -240,12 +253,12 @@ struct Look<'a> {
 
 /// A pod that is to be there.
 #[derive(Clone, Copy)]
-struct Seat<'a> {
+struct DesiredPod<'a> {
     ordinal: i32,
     pod: Option<&'a Pod>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> StatefulSetSync<'a> {
     fn min_ready(&self) -> i32 {
         self.spec.min_ready_seconds.unwrap_or(0)
     }
@@ -276,12 +289,12 @@ impl<'a> Look<'a> {
         StatefulSetStatus {
             observed_generation: self.set.metadata.generation,
             replicas: number(&|pod| !phase(pod).is_empty()),
-            ready_replicas: count(number(&is_running)),
+            ready_replicas: omit_zero(number(&is_running)),
             available_replicas: Some(number(&|pod| is_running(pod) && self.is_available(pod))),
-            current_replicas: count(number(&|pod| is_of(pod, &self.current))),
-            updated_replicas: count(number(&|pod| is_of(pod, &self.update))),
-            current_revision: some(&self.current.name),
-            update_revision: some(&self.update.name),
+            current_replicas: omit_zero(number(&|pod| is_of(pod, &self.current))),
+            updated_replicas: omit_zero(number(&|pod| is_of(pod, &self.update))),
+            current_revision: omit_empty(&self.current.name),
+            update_revision: omit_empty(&self.update.name),
             collision_count: None,
             conditions: None,
         }
@@ -308,12 +321,17 @@ impl<'a> Look<'a> {
         Some(rolling.partition.unwrap_or(0))
     }
 
-    fn manage(&self, pods: &[&'a Pod], status: &mut StatefulSetStatus, writes: &mut Writes) {
+    fn manage(
+        &self,
+        pods: &[&'a Pod],
+        status: &mut StatefulSetStatus,
+        writes: &mut ReconcileResultBuilder,
+    ) {
         let at = |ordinal| {
             pods.iter().copied().find(|pod| pods::ordinal(self.set, pod) == Some(ordinal))
         };
-        let seats: Vec<Seat> = (0..self.wanted())
-            .map(|idx| Seat { ordinal: self.start + idx, pod: at(self.start + idx) })
+        let desired_pods: Vec<DesiredPod> = (0..self.wanted())
+            .map(|idx| DesiredPod { ordinal: self.start + idx, pod: at(self.start + idx) })
             .collect();
         let mut condemned: Vec<(i32, &Pod)> = pods
             .iter()
@@ -321,23 +339,27 @@ impl<'a> Look<'a> {
             .filter(|(ordinal, _)| !self.is_in_range(*ordinal))
             .collect();
         condemned.sort_by_key(|(ordinal, _)| -ordinal);
-        for seat in &seats {
-            if !self.keep(*seat, writes) && self.is_ordered {
+        for desired in &desired_pods {
+            if !self.create_or_repair_pod(*desired, writes) && self.is_ordered {
                 return;
             }
         }
         for (ordinal, pod) in &condemned {
             self.own_claims(*ordinal, pod, writes);
         }
-        if !self.dismiss(&seats, &condemned, writes) && self.is_rolling() {
-            self.roll(&seats, status, writes);
+        if !self.dismiss(&desired_pods, &condemned, writes) && self.is_rolling() {
+            self.roll(&desired_pods, status, writes);
         }
     }
 
-    /// Makes or mends one pod. True if it is there and available.
-    fn keep(&self, seat: Seat<'_>, writes: &mut Writes) -> bool {
-        let Some(pod) = seat.pod else {
-            self.make(seat.ordinal, writes);
+    /// Creates or repairs one pod. True if it exists and is available.
+    fn create_or_repair_pod(
+        &self,
+        desired: DesiredPod<'_>,
+        writes: &mut ReconcileResultBuilder,
+    ) -> bool {
+        let Some(pod) = desired.pod else {
+            self.make(desired.ordinal, writes);
             return false;
         };
         if is_terminal(pod) {
@@ -345,24 +367,24 @@ impl<'a> Look<'a> {
             return false;
         }
         if phase(pod) == "Pending" {
-            self.make_claims(seat.ordinal, writes);
+            self.make_claims(desired.ordinal, writes);
         }
         let is_up = phase(pod) == "Running" && self.is_available(pod);
         if self.is_ordered && (is_terminating(&pod.metadata) || !is_up) {
             return false;
         }
-        if !pods::is_itself(self.set, self.spec, seat.ordinal, pod) {
-            let mut mended = pod.clone();
-            pods::restore(self.set, self.spec, seat.ordinal, &mut mended);
-            self.make_claims(seat.ordinal, writes);
-            writes.update(&mended);
+        if !pods::identity_matches(self.set, self.spec, desired.ordinal, pod) {
+            let mut repaired = pod.clone();
+            pods::update_identity(self.set, self.spec, desired.ordinal, &mut repaired);
+            self.make_claims(desired.ordinal, writes);
+            writes.update(&repaired);
         }
-        self.own_claims(seat.ordinal, pod, writes);
+        self.own_claims(desired.ordinal, pod, writes);
         true
     }
 
-    fn make(&self, ordinal: i32, writes: &mut Writes) {
-        // Below the partition, and where an update has not come to, the former revision is kept up.
+    fn make(&self, ordinal: i32, writes: &mut ReconcileResultBuilder) {
+        // Below the partition, and where the update has not arrived, pods have the previous revision.
         let kept = match self.partition() {
             Some(partition) => partition,
             None if self.is_rolling() => {
@@ -371,11 +393,11 @@ impl<'a> Look<'a> {
             None => 0,
         };
         let revision = if ordinal < self.start + kept { &self.current } else { &self.update };
-        let pod = pods::make(self.set, self.spec, &revision.template, &revision.name, ordinal);
-        let (_, goes_with_scale) = pods::policy(self.spec);
+        let pod = pods::new_pod(self.set, self.spec, &revision.template, &revision.name, ordinal);
+        let (_, goes_with_scale) = pods::claim_retention_policy(self.spec);
         let is_stale = |claim: &PersistentVolumeClaim| {
             let name = text(&claim.metadata.name);
-            (self.claim)(name).is_some_and(|claim| pods::is_stale(claim, &pod))
+            (self.claim)(name).is_some_and(|claim| pods::is_claim_stale(claim, &pod))
         };
         if goes_with_scale && pods::claims(self.set, self.spec, ordinal).iter().any(is_stale) {
             return;
@@ -385,8 +407,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Makes the claims that a pod misses. False if one is on its way out.
-    fn make_claims(&self, ordinal: i32, writes: &mut Writes) -> bool {
+    /// Creates missing claims of a pod. False if one is terminating.
+    fn make_claims(&self, ordinal: i32, writes: &mut ReconcileResultBuilder) -> bool {
         let mut is_well = true;
         for claim in pods::claims(self.set, self.spec, ordinal) {
             match (self.claim)(text(&claim.metadata.name)) {
@@ -397,8 +419,8 @@ impl<'a> Look<'a> {
         is_well
     }
 
-    /// Gives a pod's claims the owners with which they are to go.
-    fn own_claims(&self, ordinal: i32, pod: &Pod, writes: &mut Writes) {
+    /// Sets the owner references of a pod's claims.
+    fn own_claims(&self, ordinal: i32, pod: &Pod, writes: &mut ReconcileResultBuilder) {
         for claim in pods::claims(self.set, self.spec, ordinal) {
             let Some(found) = (self.claim)(text(&claim.metadata.name)) else { continue };
             let is_wanted = self.is_in_range(ordinal);
@@ -408,12 +430,22 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Deletes pods that are too many, the highest number first. True if there is something to wait for.
-    fn dismiss(&self, seats: &[Seat<'_>], condemned: &[(i32, &Pod)], writes: &mut Writes) -> bool {
+    /// Deletes surplus pods, the highest ordinal first. True if it must wait.
+    fn dismiss(
+        &self,
+        desired_pods: &[DesiredPod<'_>],
+        condemned: &[(i32, &Pod)],
+        writes: &mut ReconcileResultBuilder,
+    ) -> bool {
         let first_bad = || {
-            let seats = seats.iter().map(|seat| seat.pod).find(|pod| self.is_unavailable(*pod));
+            let desired_pods = desired_pods
+                .iter()
+                .map(|desired| desired.pod)
+                .find(|pod| self.is_unavailable(*pod));
             let others = condemned.iter().rev().map(|(_, pod)| Some(*pod));
-            seats.or_else(|| others.into_iter().find(|pod| self.is_unavailable(*pod))).flatten()
+            desired_pods
+                .or_else(|| others.into_iter().find(|pod| self.is_unavailable(*pod)))
+                .flatten()
         };
         for (_, pod) in condemned {
             if !self.is_ordered {
@@ -430,26 +462,36 @@ impl<'a> Look<'a> {
         false
     }
 
-    /// Replaces the pod with the highest number that is not new, once those above it are available.
-    fn roll(&self, seats: &[Seat<'_>], status: &mut StatefulSetStatus, writes: &mut Writes) {
+    /// Replaces the outdated pod with the highest ordinal, once those above it are available.
+    fn roll(
+        &self,
+        desired_pods: &[DesiredPod<'_>],
+        status: &mut StatefulSetStatus,
+        writes: &mut ReconcileResultBuilder,
+    ) {
         let lowest = usize::try_from(self.partition().unwrap_or(0)).unwrap_or(0);
-        for seat in seats.iter().skip(lowest).rev() {
-            if let Some(pod) = seat.pod
+        for desired in desired_pods.iter().skip(lowest).rev() {
+            if let Some(pod) = desired.pod
                 && pods::revision(pod) != self.update.name
                 && !is_terminating(&pod.metadata)
             {
                 writes.delete(pod);
-                status.current_replicas = count(status.current_replicas.unwrap_or(0) - 1);
+                status.current_replicas = omit_zero(status.current_replicas.unwrap_or(0) - 1);
                 return;
             }
-            if self.is_unavailable(seat.pod) {
+            if self.is_unavailable(desired.pod) {
                 return;
             }
         }
     }
 
     /// Deletes the oldest revisions that no pod was made from.
-    fn truncate(&self, pods: &[&Pod], revisions: &[&ControllerRevision], writes: &mut Writes) {
+    fn truncate(
+        &self,
+        pods: &[&Pod],
+        revisions: &[&ControllerRevision],
+        writes: &mut ReconcileResultBuilder,
+    ) {
         let is_live = |revision: &ControllerRevision| {
             let name = text(&revision.metadata.name);
             name == self.current.name
@@ -457,7 +499,7 @@ impl<'a> Look<'a> {
                 || pods.iter().any(|pod| pods::revision(pod) == name)
         };
         let old: Vec<_> = revisions.iter().filter(|one| !is_live(one)).collect();
-        let excess = excess(old.len(), self.spec.revision_history_limit);
+        let excess = excess_revisions(old.len(), self.spec.revision_history_limit);
         for revision in old.into_iter().take(excess) {
             writes.delete(*revision);
         }

@@ -1,4 +1,4 @@
-//! A bench for controllers: the embedded API server without sockets, and a clock that moves only when it is told.
+//! A test bench for controllers: the embedded API server without sockets, and a simulated clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,42 +8,42 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
-use loadmaster_apiserver::auth::User;
+use loadmaster_apiserver::authentication::User;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
 use serde_json::{Value, json};
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object, Typed};
-use crate::queue::after;
-use crate::request::{Answer, Encoded, Request};
-use crate::runner::{News, Runner, Stats};
-use crate::served::Served;
+use crate::request::{HttpRequest, Request, Response};
+use crate::runner::{ControllerEvent, ControllerRunner, RunnerStats};
+use crate::served_kinds::ServedKinds;
+use crate::work_queue::saturating_add;
 
-/// Answers a request in place of the server, or not.
-type Faults = Box<dyn FnMut(&Request) -> Option<Answer>>;
+/// Fault injection: optionally responds to a request in place of the server.
+type Faults = Box<dyn FnMut(&Request) -> Option<Response>>;
 
 /// Runs controllers against an API server.
-pub(crate) struct Bench {
+pub(crate) struct ControllerBench {
     server: ApiServer,
     clock: Arc<AtomicI64>,
-    runner: Runner,
-    /// Uid and version of what the controllers have been told.
-    told: BTreeMap<Key, (Option<String>, u64)>,
-    /// Asked before each request of a controller: an answer in place of the server's.
+    runner: ControllerRunner,
+    /// Uid and resourceVersion of the objects that were delivered to the controllers.
+    delivered: BTreeMap<Key, (Option<String>, u64)>,
+    /// Fault injection, called before each request of a controller.
     faults: Faults,
-    /// Of what is under this path no watch tells.
-    pub blind: Option<&'static str>,
+    /// Objects under this path are not watched.
+    pub unwatched_path: Option<&'static str>,
     /// Every request that controllers have made.
     pub sent: Vec<Request>,
 }
 
-/// So many rounds without coming to rest, and something runs in circles.
+/// Maximum number of rounds until the controllers must be idle.
 const N_ROUNDS_MAX: usize = 1_000;
 
-impl Bench {
+impl ControllerBench {
     /// At 2026-01-01T00:00:00Z, with what a new cluster has.
-    pub fn new(controllers: Vec<Box<dyn Controller>>) -> Bench {
+    pub fn new(controllers: Vec<Box<dyn Controller>>) -> ControllerBench {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Arc::new(AtomicI64::new(start.as_millisecond()));
         let read = clock.clone();
@@ -55,10 +55,18 @@ impl Bench {
             limits: Limits::default(),
             also_serve: Vec::new(),
         });
-        let runner = Runner::new(controllers);
-        let (told, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
+        let runner = ControllerRunner::new(controllers);
+        let (delivered, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
         let server = server.unwrap();
-        let bench = Bench { server, clock, runner, told, faults, blind: None, sent };
+        let bench = ControllerBench {
+            server,
+            clock,
+            runner,
+            delivered,
+            faults,
+            unwatched_path: None,
+            sent,
+        };
         // The only ConfigMap of a new cluster: tests list those that they made.
         let path = "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking";
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
@@ -66,14 +74,14 @@ impl Bench {
         bench
     }
 
-    /// The controllers start anew, and know nothing.
+    /// Restarts the controllers with empty state.
     pub fn restart(&mut self, controllers: Vec<Box<dyn Controller>>) {
-        self.runner = Runner::new(controllers);
-        self.told.clear();
+        self.runner = ControllerRunner::new(controllers);
+        self.delivered.clear();
     }
 
     /// Counts of the controllers.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RunnerStats {
         self.runner.stats()
     }
 
@@ -82,16 +90,16 @@ impl Bench {
         Timestamp::from_millisecond(self.clock.load(Ordering::Relaxed)).unwrap()
     }
 
-    /// Answers some requests of controllers in place of the server.
+    /// Sets the fault injection.
     pub fn with_faults(
         mut self,
-        faults: impl FnMut(&Request) -> Option<Answer> + 'static,
-    ) -> Bench {
+        faults: impl FnMut(&Request) -> Option<Response> + 'static,
+    ) -> ControllerBench {
         self.faults = Box::new(faults);
         self
     }
 
-    /// What the server answers to a request, be it in JSON.
+    /// Sends a JSON request to the server.
     pub fn http(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let json = [("content-type", "application/json")];
         let (status, body) =
@@ -117,11 +125,11 @@ impl Bench {
         (status, runtime.block_on(response.into_body().collect()).unwrap().to_bytes())
     }
 
-    /// Makes a request as somebody else does; it must succeed.
+    /// Sends a request as another client; it must succeed.
     #[track_caller]
     pub fn apply(&mut self, request: &Request) -> Option<Object> {
-        match self.ask(request) {
-            Answer::Done(object) => object,
+        match self.send_request(request) {
+            Response::Success(object) => object,
             other => panic!("{request:?}: {other:?}"),
         }
     }
@@ -131,18 +139,18 @@ impl Bench {
     pub fn create(&mut self, manifest: Value) -> Object {
         let text = |name: &str| manifest[name].as_str().unwrap_or_default().to_owned();
         let (version, name) = (text("apiVersion"), text("kind"));
-        let served = self.runner.cache().served();
+        let served = self.runner.cache().served_kinds();
         let kind = Kind::find(&version, &name).or_else(|| served.find(&version, &name));
         let kind = kind.expect("a known kind");
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or_default();
-        let (status, made) = self.http("POST", &kind.path(namespace), &manifest);
+        let (status, made) = self.http("POST", &kind.api_path(namespace), &manifest);
         assert_eq!(status, 201, "{made}");
         Object::from_json(kind, made).unwrap()
     }
 
     /// An object as the server has it; the namespace is empty for kinds without.
     pub fn get<K: Typed>(&self, namespace: &str, name: &str) -> Option<K> {
-        let path = format!("{}/{name}", K::IS.path(namespace));
+        let path = format!("{}/{name}", K::IS.api_path(namespace));
         let (status, value) = self.http("GET", &path, &Value::Null);
         (status == 200).then(|| serde_json::from_value(value).unwrap())
     }
@@ -153,20 +161,20 @@ impl Bench {
     }
 
     fn items(&self, kind: Kind) -> Vec<Value> {
-        let (status, mut list) = self.http("GET", &kind.path(""), &Value::Null);
+        let (status, mut list) = self.http("GET", &kind.api_path(""), &Value::Null);
         assert_eq!(status, 200, "{list}");
         list["items"].as_array_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn ask(&self, request: &Request) -> Answer {
-        let Encoded { method, path, content_type, body } = request.encode().unwrap();
+    fn send_request(&self, request: &Request) -> Response {
+        let HttpRequest { method, path, content_type, body } = request.encode().unwrap();
         let (status, body) = self.call(method, &path, &[("content-type", content_type)], body);
         if status < 300 {
-            return request.done(&body);
+            return request.parse_success_body(&body);
         }
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        Answer::Refused {
+        Response::Rejected {
             status,
             reason: text("reason"),
             message: text("message"),
@@ -174,32 +182,32 @@ impl Bench {
         }
     }
 
-    /// Lets the controllers work until they have nothing to do at this moment.
+    /// Runs the controllers until they are idle at the current time.
     #[track_caller]
     pub fn settle(&mut self) {
         for _ in 0..N_ROUNDS_MAX {
-            self.tell();
+            self.deliver_events();
             let now = self.now();
             let calls = self.runner.run(64, now);
             if calls.is_empty() {
                 return;
             }
             for call in calls {
-                let answer =
-                    (self.faults)(&call.request).unwrap_or_else(|| self.ask(&call.request));
+                let response = (self.faults)(&call.request)
+                    .unwrap_or_else(|| self.send_request(&call.request));
                 self.sent.push(call.request);
-                self.runner.answered(call.id, &answer, now);
+                self.runner.handle_response(call.id, &response, now);
             }
         }
         panic!("it never settles: {:?}", &self.sent[self.sent.len().saturating_sub(5)..]);
     }
 
-    /// Lets so much time pass, and the controllers do what falls due.
+    /// Advances the clock by `span` and runs the controllers as their timers expire.
     #[track_caller]
-    pub fn pass(&mut self, span: Duration) {
-        let end = after(self.now(), span);
+    pub fn advance(&mut self, span: Duration) {
+        let end = saturating_add(self.now(), span);
         self.settle();
-        while let Some(at) = self.runner.wake_at().filter(|at| *at <= end) {
+        while let Some(at) = self.runner.next_wakeup().filter(|at| *at <= end) {
             self.clock.fetch_max(
                 at.as_millisecond() + i64::from(at.subsec_nanosecond() % 1_000_000 != 0),
                 Ordering::Relaxed,
@@ -210,23 +218,28 @@ impl Bench {
         self.settle();
     }
 
-    /// Tells the controllers what has changed, as a watch does.
-    fn tell(&mut self) {
+    /// Delivers changed objects to the controllers, as a watch does.
+    fn deliver_events(&mut self) {
         let now = self.now();
-        if self.runner.watches_all() {
-            let accept = [("accept", Served::ACCEPT)];
+        if self.runner.watches_all_kinds() {
+            let accept = [("accept", ServedKinds::ACCEPT)];
             let ask = |path| self.call(http::Method::GET, path, &accept, Vec::new()).1;
-            let served = self.runner.cache().served().read(&Served::PATHS.map(ask)).unwrap();
-            if served != *self.runner.cache().served() {
-                self.told.retain(|key, _| {
-                    Kind::ALL.contains(&key.kind) || served.watched().contains(&key.kind)
+            let served = self
+                .runner
+                .cache()
+                .served_kinds()
+                .read_discovery(&ServedKinds::DISCOVERY_PATHS.map(ask))
+                .unwrap();
+            if served != *self.runner.cache().served_kinds() {
+                self.delivered.retain(|key, _| {
+                    Kind::ALL.contains(&key.kind) || served.watchable().contains(&key.kind)
                 });
-                self.runner.hear(News::Served(served), now);
+                self.runner.handle_event(ControllerEvent::Served(served), now);
             }
         }
         for kind in self.runner.kinds() {
-            if self.blind.is_some_and(|blind| kind.path("").starts_with(blind)) {
-                self.runner.hear(News::Unavailable(kind), now);
+            if self.unwatched_path.is_some_and(|blind| kind.api_path("").starts_with(blind)) {
+                self.runner.handle_event(ControllerEvent::Unavailable(kind), now);
                 continue;
             }
             let mut found: Vec<Object> = self
@@ -240,17 +253,17 @@ impl Bench {
             let gone = |(key, (uid, _)): (&Key, &(Option<String>, u64))| {
                 (key.kind == kind && keys.get(key) != Some(uid)).then(|| key.clone())
             };
-            for key in self.told.iter().filter_map(gone).collect::<Vec<Key>>() {
-                self.told.remove(&key);
-                self.runner.hear(News::Gone(key), now);
+            for key in self.delivered.iter().filter_map(gone).collect::<Vec<Key>>() {
+                self.delivered.remove(&key);
+                self.runner.handle_event(ControllerEvent::Delete(key), now);
             }
             for object in found {
                 let state = (object.metadata().uid.clone(), object.version());
-                if self.told.insert(object.key(), state.clone()) != Some(state) {
-                    self.runner.hear(News::Set(object), now);
+                if self.delivered.insert(object.key(), state.clone()) != Some(state) {
+                    self.runner.handle_event(ControllerEvent::Upsert(object), now);
                 }
             }
-            self.runner.hear(News::Synced(kind), now);
+            self.runner.handle_event(ControllerEvent::Synced(kind), now);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the controllers of workloads share: which pods count, whose they are, and how they come from a template.
+//! Functions that the workload controllers share: counting pods, adopting and releasing them, creating them from a template.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::controller::Change;
+use crate::controller::ObjectChange;
 use crate::kind::{Key, Kind, Object, Typed};
-use crate::meta::{controller_of, controller_reference, is_terminating, selects};
-use crate::request::{Answer, Request};
-use crate::writes::Writes;
+use crate::meta::{controller_of, controller_reference, is_terminating, selector_matches};
+use crate::request::{Request, Response};
+use crate::result_builder::ReconcileResultBuilder;
 
-/// The time as objects carry it: whole seconds.
+/// A time in whole seconds, as in API objects.
 pub(crate) fn stamp(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
@@ -26,12 +26,12 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether all containers of a pod have ended for good.
+/// Whether a pod has succeeded or failed.
 pub(crate) fn is_terminal(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Whether a pod counts as a replica: neither ended nor leaving.
+/// Whether a pod counts as a replica: neither terminated nor terminating.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_terminal(pod) && !is_terminating(&pod.metadata)
 }
@@ -65,7 +65,7 @@ fn available_in(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<SignedDurat
     Some(left.max(SignedDuration::ZERO))
 }
 
-/// When the next of some pods gets available, if one will.
+/// How long until the next of some pods becomes available, if one will.
 pub(crate) fn next_available<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
     min_ready: i32,
@@ -75,14 +75,14 @@ pub(crate) fn next_available<'a>(
     waits.filter(|left| !left.is_zero()).min().map(|left| left.unsigned_abs())
 }
 
-/// The objects of type `O` that a change concerns: itself, its controllers before and after, and those that may take it over.
-pub(crate) fn concerned<O: Typed>(
-    change: &Change<'_>,
+/// Keys of the objects of type `O` that a change affects: itself, its old and new controllers, and those that may adopt it.
+pub(crate) fn keys_for_change<O: Typed>(
+    change: &ObjectChange<'_>,
     cache: &Cache,
     selector: fn(&O) -> Option<&LabelSelector>,
 ) -> Vec<Key> {
-    if let Some(own) = change.of::<O>() {
-        return vec![Key::of(own)];
+    if let Some(own) = change.typed::<O>() {
+        return vec![Key::from_object(own)];
     }
     let mut keys = Vec::new();
     for object in change.old.into_iter().chain(change.new) {
@@ -94,9 +94,10 @@ pub(crate) fn concerned<O: Typed>(
     {
         let namespace = new.namespace.as_deref().unwrap_or_default();
         let labels = new.labels.as_ref();
-        let takers = cache.of::<O>().in_namespace(namespace);
-        let takers = takers.filter(|one| selector(one).is_some_and(|it| selects(it, labels)));
-        keys.extend(takers.map(|one| Key::of(&**one)));
+        let takers = cache.store::<O>().in_namespace(namespace);
+        let takers =
+            takers.filter(|one| selector(one).is_some_and(|it| selector_matches(it, labels)));
+        keys.extend(takers.map(|one| Key::from_object(&**one)));
     }
     keys.dedup();
     keys
@@ -115,26 +116,27 @@ pub(crate) fn controller_key(meta: &ObjectMeta, kind: Kind) -> Option<Key> {
     is_of_kind.then(|| Key::new(kind, namespace, &*owner.name))
 }
 
-/// Objects that an owner controls, and those in its namespace that nobody controls.
+/// Objects that an owner controls, and orphans in its namespace.
 pub(crate) fn candidates<'a, K: Typed>(owner: &ObjectMeta, cache: &'a Cache) -> Vec<&'a K> {
-    let store = cache.of::<K>();
+    let store = cache.store::<K>();
     let mine = store.owned_by(owner.uid.as_deref().unwrap_or_default());
     let orphans = store.orphans(owner.namespace.as_deref().unwrap_or_default());
     let mine = mine.filter(|one| controller_of(one.metadata()).is_some());
     mine.chain(orphans).map(|one| &**one).collect()
 }
 
-/// Of some objects those that an owner has; none if some must first be taken over or let go, which is asked for.
-pub(crate) fn claimed<'a, O: Typed, K: Typed>(
+/// The objects that an owner controls, adopting and releasing others; None if some must be adopted or released first.
+pub(crate) fn claim_objects<'a, O: Typed, K: Typed>(
     owner: &O,
     selector: Option<&LabelSelector>,
     objects: impl IntoIterator<Item = &'a K>,
-    writes: &mut Writes,
+    writes: &mut ReconcileResultBuilder,
 ) -> Option<Vec<&'a K>> {
     let before = writes.len();
     let mut mine = Vec::new();
     for object in objects {
-        let selected = selector.is_some_and(|one| selects(one, object.metadata().labels.as_ref()));
+        let selected =
+            selector.is_some_and(|one| selector_matches(one, object.metadata().labels.as_ref()));
         match claim(owner.metadata(), object.metadata(), selected) {
             Claim::Keep => mine.push(object),
             Claim::Adopt => writes.adopt(owner, object),
@@ -145,37 +147,43 @@ pub(crate) fn claimed<'a, O: Typed, K: Typed>(
     (writes.len() == before).then_some(mine)
 }
 
-/// What became of requests for pods, until it can be told in Events.
+/// Results of creating and deleting pods, until they are recorded as Events.
 #[derive(Debug, Default)]
-pub(crate) struct PodNews {
-    told: BTreeMap<Key, Vec<(bool, &'static str, String)>>,
-    failures: BTreeMap<Key, Failure>,
+pub(crate) struct PodControlEvents {
+    pending_events: BTreeMap<Key, Vec<(bool, &'static str, String)>>,
+    failures: BTreeMap<Key, PodControlFailure>,
 }
 
-/// Why the last pod could not be made or deleted.
+/// Why the last pod could not be created or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct PodControlFailure {
     pub reason: &'static str,
     pub message: String,
 }
 
-impl PodNews {
-    /// Something to tell about an object.
-    pub(crate) fn say(&mut self, key: &Key, is_good: bool, reason: &'static str, text: String) {
-        self.told.entry(key.clone()).or_default().push((is_good, reason, text));
+impl PodControlEvents {
+    /// Adds an Event about an object.
+    pub(crate) fn add_event(
+        &mut self,
+        key: &Key,
+        is_good: bool,
+        reason: &'static str,
+        text: String,
+    ) {
+        self.pending_events.entry(key.clone()).or_default().push((is_good, reason, text));
     }
 
-    /// An answer to a request that was made for a key.
-    pub(crate) fn hear(&mut self, key: &Key, request: &Request, answer: &Answer) {
+    /// Handles the response to a request of a key.
+    pub(crate) fn handle_response(&mut self, key: &Key, request: &Request, response: &Response) {
         let is_create = match request {
             Request::Create(Object::Pod(_)) => true,
             Request::Delete { key: pod, .. } if pod.kind == Kind::Pod => false,
             _ => return,
         };
-        match (is_create, answer) {
-            (true, Answer::Done(pod)) => {
+        match (is_create, response) {
+            (true, Response::Success(pod)) => {
                 let name = pod.as_ref().map(|pod| pod.key().name.to_string());
-                self.say(
+                self.add_event(
                     key,
                     true,
                     "SuccessfulCreate",
@@ -183,34 +191,41 @@ impl PodNews {
                 );
                 self.failures.remove(key);
             }
-            (false, Answer::Done(_)) => {
+            (false, Response::Success(_)) => {
                 let name = match request {
                     Request::Delete { key, .. } => key.name.to_string(),
                     _ => String::new(),
                 };
-                self.say(key, true, "SuccessfulDelete", format!("Deleted pod: {name}"));
+                self.add_event(key, true, "SuccessfulDelete", format!("Deleted pod: {name}"));
                 self.failures.remove(key);
             }
-            // Nothing can be made there any more, nor need it be.
-            (true, Answer::Refused { message, .. })
+            // The namespace is terminating: nothing can be created in it.
+            (true, Response::Rejected { message, .. })
                 if message.contains("because it is being terminated") => {}
-            (false, Answer::Refused { status: 404, .. })
-            | (_, Answer::Counted(_) | Answer::Lost { .. }) => {}
-            (_, Answer::Refused { message, .. }) => {
+            (false, Response::Rejected { status: 404, .. })
+            | (_, Response::Count(_) | Response::NoResponse { .. }) => {}
+            (_, Response::Rejected { message, .. }) => {
                 let (reason, what) = if is_create {
                     ("FailedCreate", "creating")
                 } else {
                     ("FailedDelete", "deleting")
                 };
-                self.say(key, false, reason, format!("Error {what}: {message}"));
-                self.failures.insert(key.clone(), Failure { reason, message: message.clone() });
+                self.add_event(key, false, reason, format!("Error {what}: {message}"));
+                self.failures
+                    .insert(key.clone(), PodControlFailure { reason, message: message.clone() });
             }
         }
     }
 
-    /// Tells in Events what there is to tell about an object.
-    pub(crate) fn tell<K: Typed>(&mut self, about: &K, writes: &mut Writes) {
-        for (is_good, reason, text) in self.told.remove(&Key::of(about)).into_iter().flatten() {
+    /// Records the pending Events of an object.
+    pub(crate) fn record_events<K: Typed>(
+        &mut self,
+        about: &K,
+        writes: &mut ReconcileResultBuilder,
+    ) {
+        for (is_good, reason, text) in
+            self.pending_events.remove(&Key::from_object(about)).into_iter().flatten()
+        {
             if is_good {
                 writes.event(about, reason, text);
             } else {
@@ -219,28 +234,28 @@ impl PodNews {
         }
     }
 
-    /// Why the last pod could not be made or deleted.
-    pub(crate) fn failure(&self, key: &Key) -> Option<&Failure> {
+    /// Why the last pod could not be created or deleted.
+    pub(crate) fn last_failure(&self, key: &Key) -> Option<&PodControlFailure> {
         self.failures.get(key)
     }
 
-    /// The object is gone.
+    /// Forgets a deleted object.
     pub(crate) fn forget(&mut self, key: &Key) {
-        self.told.remove(key);
+        self.pending_events.remove(key);
         self.failures.remove(key);
     }
 }
 
-/// What becomes of an object that a controller may own.
+/// Whether a controller keeps, adopts, releases or ignores an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It is the owner's.
     Keep,
-    /// Nobody's so far, and selected: to be taken over.
+    /// An orphan that the selector matches: to be adopted.
     Adopt,
-    /// The owner's, but no longer selected: to be let go.
+    /// The owner's, but no longer matched by the selector: to be released.
     Release,
-    /// None of the owner's business.
+    /// To be ignored.
     Ignore,
 }
 
@@ -258,7 +273,7 @@ pub(crate) fn claim(owner: &ObjectMeta, object: &ObjectMeta, selected: bool) -> 
 }
 
 /// A pod made from a template by its controller. The API server completes its name.
-pub(crate) fn pod_from<K: Typed>(template: &PodTemplateSpec, controller: &K) -> Pod {
+pub(crate) fn pod_from_template<K: Typed>(template: &PodTemplateSpec, controller: &K) -> Pod {
     let owner = controller.metadata();
     let meta = template.metadata.clone().unwrap_or_default();
     Pod {
@@ -279,8 +294,8 @@ pub(crate) fn pod_from<K: Typed>(template: &PodTemplateSpec, controller: &K) -> 
 /// The letters that generated names are made of; no vowels, so that they make no words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The hash that names what was made from a template, in letters that are safe in names. Upstream's is over Go's own way to print an object,
-/// so that the same template hashes differently there.
+/// The hash of a pod template, in characters that are safe in names. Upstream hashes Go's own printed form of an object,
+/// so that the same template has another hash there.
 pub(crate) fn template_hash(template: &impl Serialize, collisions: Option<i32>) -> String {
     let mut text = serde_json::to_vec(template).unwrap_or_default();
     text.extend_from_slice(
@@ -294,7 +309,7 @@ pub(crate) fn template_hash(template: &impl Serialize, collisions: Option<i32>) 
 }
 
 /// A number, or a percentage of a total.
-pub(crate) fn scaled(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
+pub(crate) fn scaled_value(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
     match value {
         None => 0,
         Some(IntOrString::Int(number)) => *number,
@@ -314,8 +329,8 @@ pub(crate) fn by_age(a: &ObjectMeta, b: &ObjectMeta) -> Ordering {
     key(a).cmp(&key(b))
 }
 
-/// Puts the pods in the order in which they are to go when there are too many. `related` are the pods of all sets with the same owner: one that
-/// shares its node with more of them goes sooner.
+/// Sorts pods into their deletion order for scaling down. `related` are the pods of all ReplicaSets with the same owner: a pod that
+/// shares its node with more of them is deleted earlier.
 pub(crate) fn sort_for_deletion(pods: &mut [&Pod], related: &[&Pod], now: Timestamp) {
     let mut crowd: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in related.iter().filter(|pod| is_active(pod)) {
@@ -393,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_many_ages_have_one_order_for_deletion() {
+    fn the_deletion_order_of_pods_is_total() {
         let pods: Vec<Pod> = (0..200_i64)
             .map(|nth| {
                 let (made, ready) = (nth * 7 % 20, nth * 11 % 13);
@@ -418,11 +433,15 @@ mod tests {
     }
 
     #[test]
-    fn percentages_round_as_asked() {
+    fn percentages_round_up_or_down() {
         let check = |value: Value, total: i32, up: i32, down: i32| {
             let value: IntOrString = from_value(value).unwrap();
-            assert_eq!(scaled(Some(&value), total, true), up, "{value:?} of {total}, up");
-            assert_eq!(scaled(Some(&value), total, false), down, "{value:?} of {total}, down");
+            assert_eq!(scaled_value(Some(&value), total, true), up, "{value:?} of {total}, up");
+            assert_eq!(
+                scaled_value(Some(&value), total, false),
+                down,
+                "{value:?} of {total}, down"
+            );
         };
         check(json!(3), 10, 3, 3);
         check(json!("25%"), 10, 3, 2);
@@ -431,11 +450,11 @@ mod tests {
         check(json!("0%"), 9, 0, 0);
         check(json!("100%"), 7, 7, 7);
         check(json!("x"), 7, 0, 0);
-        assert_eq!(scaled(None, 7, true), 0);
+        assert_eq!(scaled_value(None, 7, true), 0);
     }
 
     #[test]
-    fn a_claim_depends_on_owner_selector_and_deletion() {
+    fn claiming_depends_on_owner_selector_and_deletion() {
         let meta = |value: Value| -> ObjectMeta { from_value(value).unwrap() };
         let owner = meta(json!({"name": "a", "namespace": "x", "uid": "1"}));
         let going =
@@ -478,9 +497,9 @@ mod tests {
         assert_eq!([next(0), next(9), next(10), next(15)], [Some(10), Some(1), Some(5), None]);
     }
 
-    /// Each pair: the first goes before the second.
+    /// Each pair: the first is deleted before the second.
     #[test]
-    fn pods_go_in_upstreams_order() {
+    fn pods_are_deleted_in_upstreams_order() {
         let full = json!({"metadata": {"name": "p", "uid": "u", "creationTimestamp": time(0)},
             "spec": {"nodeName": "n", "containers": []},
             "status": {"phase": "Running",

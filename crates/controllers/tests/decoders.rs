@@ -26,9 +26,9 @@ const WORDS: &[&str] = &[
 #[test]
 fn stages() {
     let seeds = [
-        include_str!("../../../fuzz/seeds/stages/pods"),
-        include_str!("../../../fuzz/seeds/stages/nodes"),
-        include_str!("../../../fuzz/seeds/stages/chance"),
+        include_str!("../../../fuzz/seeds/kwok_stages/pods"),
+        include_str!("../../../fuzz/seeds/kwok_stages/nodes"),
+        include_str!("../../../fuzz/seeds/kwok_stages/jitter"),
     ];
     let rng = Rng::new(7);
     for (nth, seed) in seeds.iter().enumerate() {

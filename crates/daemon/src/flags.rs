@@ -1,20 +1,20 @@
 //! The command line of `run`: every flag of kube-scheduler 1.36, and those of older versions.
 //!
 //! ```
-//! use loadmaster_daemon::flags::{Parsed, parse};
+//! use loadmaster_daemon::flags::{ParsedCommandLine, parse};
 //! let args = ["kube-scheduler", "--leader-elect=false", "--secure-port", "0", "-v=2"];
-//! let Ok(Parsed::Run(options)) = parse(args) else { unreachable!() };
+//! let Ok(ParsedCommandLine::Run(options)) = parse(args) else { unreachable!() };
 //! assert!(!options.leader_election.leader_elect && options.logs.verbosity == 2);
 //! ```
 //!
-//! Flags are written in Go's ways: `--flag=value` or `--flag value`, a bool bare or with `=`, `_`
-//! for `-`, `-v=2` or `-v 2`; the last one wins, lists grow. The structs of `groups` are the
-//! reference; `older` has what other versions had; `validate` what must not be combined.
+//! Flags are parsed like pflag does: `--flag=value` or `--flag value`, a bool alone or with `=`, `_`
+//! instead of `-`, `-v=2` or `-v 2`; the last value wins, lists are appended. The structs of `groups`
+//! define the flags; `legacy` has the flags of older versions; `validate` checks combinations.
 
-mod go;
+mod flagz;
 mod groups;
-mod listing;
-mod older;
+mod legacy;
+mod pflag;
 mod validate;
 mod versions;
 
@@ -24,96 +24,96 @@ use std::ffi::OsString;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _};
 
-pub use go::NamedCertKey;
 pub use groups::{
-    Authentication, Authorization, Deprecated, Features, LeaderElection, LogFlags, MetricsFlags,
-    Misc, Own, SecureServing,
+    AuthenticationFlags, AuthorizationFlags, DeprecatedFlags, FeatureGateFlags,
+    LeaderElectionFlags, LoadmasterFlags, LogFlags, MetricsFlags, MiscFlags, SecureServingFlags,
 };
-pub use older::Older;
+pub use legacy::LegacyFlags;
+pub use pflag::NamedCertKey;
 pub(crate) use validate::is_metric_label;
 pub(crate) use versions::platform;
 pub use versions::{KUBERNETES_VERSION, Version, Versions, VersionsError};
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What to run.
-    pub misc: Misc,
-    /// What kube-scheduler does not have.
-    pub own: Own,
-    /// How the endpoints are served.
-    pub serving: SecureServing,
-    /// Who asks.
-    pub authentication: Authentication,
-    /// Who may.
-    pub authorization: Authorization,
-    /// What a file says in other words.
-    pub deprecated: Deprecated,
-    /// Which of several schedulers works.
-    pub leader_election: LeaderElection,
-    /// What is on.
-    pub features: Features,
-    /// What `/metrics` shows.
+    /// Configuration file and API server address.
+    pub misc: MiscFlags,
+    /// Flags that kube-scheduler does not have.
+    pub loadmaster: LoadmasterFlags,
+    /// Secure serving of the endpoints.
+    pub serving: SecureServingFlags,
+    /// Authentication at the endpoints.
+    pub authentication: AuthenticationFlags,
+    /// Authorization at the endpoints.
+    pub authorization: AuthorizationFlags,
+    /// Deprecated flags, replaced by fields of the configuration file.
+    pub deprecated: DeprecatedFlags,
+    /// Leader election.
+    pub leader_election: LeaderElectionFlags,
+    /// Feature gates and emulated versions.
+    pub features: FeatureGateFlags,
+    /// Metrics.
     pub metrics: MetricsFlags,
-    /// What is logged, and how.
+    /// Logging.
     pub logs: LogFlags,
-    /// What flags of older versions say that have no successor among the flags.
-    pub older: Older,
+    /// Values of legacy flags that have no equivalent current flag.
+    pub legacy: LegacyFlags,
     /// The version that is reported, such as `v1.36.3`.
     pub reported_version: String,
-    /// Older flags that were given, one sentence each.
+    /// Warnings about legacy flags that were set, one sentence each.
     pub warnings: Vec<String>,
-    /// The flags that were given, by name.
+    /// The names of the flags that were set.
     given: BTreeSet<String>,
     /// Every flag with its value, sorted by name.
     listing: Vec<(String, String)>,
 }
 
-/// What to do.
+/// The result of parsing.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Parsed {
-    /// Run.
+pub enum ParsedCommandLine {
+    /// Run the scheduler.
     Run(Box<Options>),
     /// Print this and exit 0: help or version.
     Print(String),
 }
 
-/// A command line that cannot be taken; what is wrong, with the usage, ready to be printed. The exit
-/// code is 1.
+/// An invalid command line: the error and the usage, ready to be printed. The exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.trim_end())]
 pub struct UsageError(String);
 
-/// Reads the command line; the first argument is the program's name.
+/// Parses the command line; the first argument is the program's name.
 pub fn parse(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-) -> Result<Parsed, UsageError> {
-    let args: Vec<OsString> = args.into_iter().map(Into::into).map(with_dashes).collect();
+) -> Result<ParsedCommandLine, UsageError> {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).map(underscores_to_dashes).collect();
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() => return Err(UsageError(error.to_string())),
-        Err(help) => return Ok(Parsed::Print(help.to_string())),
+        Err(help) => return Ok(ParsedCommandLine::Print(help.to_string())),
     };
     if let Some(rest) = matches.get_many::<String>(REST).filter(|rest| rest.len() > 0) {
         let rest: Vec<&String> = rest.filter(|arg| !arg.is_empty()).collect();
         if !rest.is_empty() {
             return Err(UsageError(format!(
-                "error: {NAME:?} does not take any arguments, got {rest:?}; a bool is given as --flag=false"
+                "error: {NAME:?} does not take any arguments, got {rest:?}; bool flags need `=`: --flag=false"
             )));
         }
     }
     let version = matches.get_one::<String>(VERSION).map_or("false", String::as_str);
-    let reported_version = match versions::asked(version).map_err(UsageError)? {
-        versions::Asked::Report(version) => version,
-        versions::Asked::Print(text) => return Ok(Parsed::Print(text)),
+    let reported_version = match versions::parse_version_flag(version).map_err(UsageError)? {
+        versions::VersionFlag::Report(version) => version,
+        versions::VersionFlag::Print(text) => return Ok(ParsedCommandLine::Print(text)),
     };
-    let mut options = read(&matches, reported_version).map_err(|e| UsageError(e.to_string()))?;
-    older::apply(&matches, &mut options).map_err(UsageError)?;
-    Ok(Parsed::Run(Box::new(options)))
+    let mut options =
+        read_matches(&matches, reported_version).map_err(|e| UsageError(e.to_string()))?;
+    legacy::apply(&matches, &mut options).map_err(UsageError)?;
+    Ok(ParsedCommandLine::Run(Box::new(options)))
 }
 
 impl Options {
-    /// Whether the flag of this name was given.
+    /// Whether the flag of this name was set.
     pub fn is_given(&self, flag: &str) -> bool {
         self.given.contains(flag)
     }
@@ -123,31 +123,31 @@ impl Options {
         &self.listing
     }
 
-    /// What must not be said together, or not at all; upstream's messages.
+    /// Checks values and combinations of flags; returns upstream's error messages.
     pub fn validate(&self) -> Vec<String> {
         validate::validate(self)
     }
 }
 
-/// As upstream calls itself, whatever the binary is called.
+/// The command name, which is upstream's whatever the binary is called.
 pub const NAME: &str = "kube-scheduler";
+/// The description of the command in its help.
+const ABOUT: &str = "Runs the scheduler, which assigns pods to nodes: a drop-in replacement for kube-scheduler 1.36 with its flags, \
+                     configuration file, endpoints and metrics";
 const REST: &str = "rest";
 const VERSION: &str = "version";
 
 /// The command with its groups of flags; for help and shell completion too.
 pub fn command() -> Command {
-    let command = Command::new(NAME)
-        .about("Places pods on nodes, as kube-scheduler 1.36 does.")
-        .args_override_self(true)
-        .disable_version_flag(true);
-    let command = Misc::augment_args(command);
-    let command = Own::augment_args(command);
-    let command = SecureServing::augment_args(command);
-    let command = Authentication::augment_args(command);
-    let command = Authorization::augment_args(command);
-    let command = Deprecated::augment_args(command);
-    let command = LeaderElection::augment_args(command);
-    let command = Features::augment_args(command);
+    let command = Command::new(NAME).args_override_self(true).disable_version_flag(true);
+    let command = MiscFlags::augment_args(command);
+    let command = LoadmasterFlags::augment_args(command);
+    let command = SecureServingFlags::augment_args(command);
+    let command = AuthenticationFlags::augment_args(command);
+    let command = AuthorizationFlags::augment_args(command);
+    let command = DeprecatedFlags::augment_args(command);
+    let command = LeaderElectionFlags::augment_args(command);
+    let command = FeatureGateFlags::augment_args(command);
     let command = MetricsFlags::augment_args(command);
     let command = LogFlags::augment_args(command);
     let version = Arg::new(VERSION)
@@ -158,14 +158,18 @@ pub fn command() -> Command {
         .default_value("false")
         .default_missing_value("true")
         .hide_default_value(true)
-        .help("Print the version and exit; --version=raw prints more, --version=vX.Y.Z... reports that one")
+        .help("Print version information and quit; --version=raw prints the raw version, --version=vX.Y.Z... sets the reported version")
         .help_heading("Global flags");
     let rest = Arg::new(REST).action(ArgAction::Append).num_args(0..).hide(true);
-    older::augment(command.arg(version).arg(rest)).mut_args(in_gos_ways)
+    // Set last: `augment_args` makes the doc comment of each group the description of the command.
+    legacy::augment(command.arg(version).arg(rest))
+        .mut_args(parse_like_pflag)
+        .about(ABOUT)
+        .long_about(None)
 }
 
-/// A bool stands alone or with `=`; any other flag takes the next argument, whatever it looks like.
-fn in_gos_ways(arg: Arg) -> Arg {
+/// A bool flag stands alone or has a value after `=`; any other flag takes the next argument as its value, even one that starts with `-`.
+fn parse_like_pflag(arg: Arg) -> Arg {
     if arg.is_positional() || arg.get_id() == VERSION || arg.get_id() == "help" {
         return arg;
     }
@@ -177,8 +181,8 @@ fn in_gos_ways(arg: Arg) -> Arg {
     }
 }
 
-/// `--leader_elect` is `--leader-elect`.
-fn with_dashes(arg: OsString) -> OsString {
+/// Converts `--leader_elect` to `--leader-elect`.
+fn underscores_to_dashes(arg: OsString) -> OsString {
     let Some(text) = arg.to_str().filter(|text| text.starts_with("--")) else { return arg };
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -191,27 +195,27 @@ fn with_dashes(arg: OsString) -> OsString {
     value.map_or_else(|| name.clone(), |value| format!("{name}={value}")).into()
 }
 
-fn read(matches: &ArgMatches, reported_version: String) -> Result<Options, clap::Error> {
+fn read_matches(matches: &ArgMatches, reported_version: String) -> Result<Options, clap::Error> {
     let command = command();
     let flags = || command.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
     let is_given =
         |arg: &Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let mut options = Options {
-        misc: Misc::from_arg_matches(matches)?,
-        own: Own::from_arg_matches(matches)?,
-        serving: SecureServing::from_arg_matches(matches)?,
-        authentication: Authentication::from_arg_matches(matches)?,
-        authorization: Authorization::from_arg_matches(matches)?,
-        deprecated: Deprecated::from_arg_matches(matches)?,
-        leader_election: LeaderElection::from_arg_matches(matches)?,
-        features: Features::from_arg_matches(matches)?,
+        misc: MiscFlags::from_arg_matches(matches)?,
+        loadmaster: LoadmasterFlags::from_arg_matches(matches)?,
+        serving: SecureServingFlags::from_arg_matches(matches)?,
+        authentication: AuthenticationFlags::from_arg_matches(matches)?,
+        authorization: AuthorizationFlags::from_arg_matches(matches)?,
+        deprecated: DeprecatedFlags::from_arg_matches(matches)?,
+        leader_election: LeaderElectionFlags::from_arg_matches(matches)?,
+        features: FeatureGateFlags::from_arg_matches(matches)?,
         metrics: MetricsFlags::from_arg_matches(matches)?,
         logs: LogFlags::from_arg_matches(matches)?,
-        older: Older::default(),
+        legacy: LegacyFlags::default(),
         reported_version,
         warnings: Vec::new(),
         given: flags().filter(|(arg, _)| is_given(arg)).map(|(_, name)| name.to_owned()).collect(),
-        listing: listing::list(&command, matches),
+        listing: flagz::list(&command, matches),
     };
     options.drop_empty();
     Ok(options)

@@ -1,22 +1,22 @@
-//! A scheduler that runs as a daemon: flags, endpoints, metrics, logs, and [`run`], which puts them around the engine.
+//! The scheduler process: flags, endpoints, metrics, logs, and [`run`], which connects them to the engine.
 //!
 //! ```text
-//! argv ─flags::parse─► Options ─load─► Loaded (configuration, profiles, gates)
+//! argv ─flags::parse─► Options ─load─► LoadedConfig (configuration, profiles, feature gates)
 //!   │                     │               │
-//!   └─prepare─► Plan ─begin─► Ready (logs, metrics) ─► serve::start(.., Parts) ─► HTTPS
+//!   └─prepare─► StartupConfig ─start_logging─► CompletedConfig (logs, metrics) ─► serve::start(.., EndpointsConfig) ─► HTTPS
 //! ```
 //!
-//! Only [`run`] knows the engine and the client. The rest takes closures and values
-//! ([`serve::Parts`], [`serve::Api`], [`metrics::Metrics`]). Read in this order: [`flags`],
+//! Only [`run`] depends on the engine and the client. The rest takes closures and values
+//! ([`serve::EndpointsConfig`], [`serve::ReviewClient`], [`metrics::Metrics`]). Read in this order: [`flags`],
 //! [`Options::load`](flags::Options::load), [`prepare`], [`run`], [`serve`], [`metrics`], [`logs`].
 
 pub mod flags;
-mod load;
+mod load_config;
 pub mod logs;
 pub mod metrics;
 pub mod run;
 pub mod serve;
 mod startup;
 
-pub use load::{LoadError, Loaded};
-pub use startup::{Plan, Ready, Stop, is_kube_scheduler, prepare};
+pub use load_config::{LoadConfigError, LoadedConfig};
+pub use startup::{CompletedConfig, EarlyExit, StartupConfig, is_kube_scheduler, prepare};

@@ -1,17 +1,17 @@
-//! Logs as Kubernetes components write them: klog's text or JSON, verbosity that can be changed while
-//! the process runs.
+//! Logs in the formats of Kubernetes components: klog text or JSON, with a verbosity that can be changed
+//! at runtime.
 //!
 //! Events come from `tracing`. `error!` and `warn!` are always written; `info!` is verbosity 0 unless
-//! the event has a field `v`, `debug!` is 4, `trace!` is 6; less is heard of HTTP and TLS libraries. Fields are key and value pairs, the
-//! fields of open spans stand before those of the event.
+//! the event has a field `v`, `debug!` is 4, `trace!` is 6; events of HTTP and TLS libraries need a higher verbosity. Fields are
+//! key/value pairs; the fields of open spans precede those of the event.
 //!
 //! ```
 //! tracing::info!(v = 2, pod = "ns/web", node = "a", "Bound");
 //! // I1121 12:17:30.491594   21575 cycle.rs:64] "Bound" pod="ns/web" node="a"
 //! ```
 
+mod klog_format;
 mod level;
-mod line;
 mod output;
 
 use std::io::Write;
@@ -29,43 +29,43 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::flags::LogFlags;
+use klog_format::{Fields, LogLine};
 use level::Levels;
-use line::{Fields, Line};
 use output::Output;
 
-/// How lines look.
+/// The log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// `I1121 12:17:30.491594   21575 cycle.rs:64] "Bound" pod="ns/web"`.
     Text,
     /// `{"ts":1795263450491.594,"caller":"engine/cycle.rs:64","msg":"Bound","v":0,"pod":"ns/web"}`.
     Json,
 }
 
-/// What is logged, and how.
+/// Settings of logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// How lines look.
-    pub format: Format,
-    /// How much is written.
+    /// The log format.
+    pub format: LogFormat,
+    /// The verbosity.
     pub verbosity: u32,
-    /// Levels of single files: a pattern with `*` and `?` for the name without `.rs`.
+    /// Verbosity of single files: a pattern with `*` and `?` for the file name without `.rs`.
     pub vmodule: Vec<(String, u32)>,
-    /// Information to standard output, errors to standard error; else all to standard error.
+    /// Whether info messages go to standard output; otherwise everything goes to standard error.
     pub has_split_stream: bool,
-    /// Bytes of information held back; 0: none. Only with split streams.
+    /// Size of the buffer for info messages; 0 disables buffering. Only with split streams.
     pub info_buffer_bytes: usize,
-    /// Longest time it is held back.
+    /// Maximum time between flushes.
     pub flush_frequency: Duration,
 }
 
-/// Opens split streams and buffers.
+/// The feature gate of split streams and buffers.
 const ALPHA: &str = "LoggingAlphaOptions";
-/// Opens JSON.
+/// The feature gate of the JSON format.
 const BETA: &str = "LoggingBetaOptions";
 
 impl LogSettings {
-    /// From the flags, or what is wrong with them in upstream's words.
+    /// From the flags; on an error, upstream's error messages.
     pub fn from_flags(flags: &LogFlags, gates: &Gates) -> Result<LogSettings, Vec<String>> {
         let mut errors = Vec::new();
         let flush_frequency = flags.log_flush_frequency.to_std().filter(|it| !it.is_zero());
@@ -76,21 +76,21 @@ impl LogSettings {
             ));
         }
         let format = match flags.logging_format.as_str() {
-            "text" => Format::Text,
+            "text" => LogFormat::Text,
             "json" => {
                 if !gates.enabled(BETA) {
                     errors.push(format!(
                         "format: Forbidden: Log format json is disabled, see {BETA} feature"
                     ));
                 }
-                Format::Json
+                LogFormat::Json
             }
             other => {
                 errors.push(format!("format: Invalid value: {other:?}: Unsupported log format"));
-                Format::Text
+                LogFormat::Text
             }
         };
-        if format == Format::Json && !flags.vmodule.is_empty() {
+        if format == LogFormat::Json && !flags.vmodule.is_empty() {
             errors.push("vmodule: Forbidden: Only supported for text log format".to_owned());
         }
         for (option, is_set) in [
@@ -104,8 +104,8 @@ impl LogSettings {
             }
         }
         let (has_split_stream, buffer) = match format {
-            Format::Text => (flags.log_text_split_stream, flags.log_text_info_buffer_size),
-            Format::Json => (flags.log_json_split_stream, flags.log_json_info_buffer_size),
+            LogFormat::Text => (flags.log_text_split_stream, flags.log_text_info_buffer_size),
+            LogFormat::Json => (flags.log_json_split_stream, flags.log_json_info_buffer_size),
         };
         match flush_frequency {
             Some(flush_frequency) if errors.is_empty() => Ok(LogSettings {
@@ -121,7 +121,7 @@ impl LogSettings {
     }
 }
 
-/// A hand on the logs of the process.
+/// A handle to the logs of the process.
 #[derive(Clone, Debug)]
 pub struct Logs {
     levels: Arc<Levels>,
@@ -129,13 +129,13 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Writes all events of the process from now on.
+    /// Starts logging all events of the process.
     pub fn init(settings: &LogSettings) -> Result<Logs, SetGlobalDefaultError> {
         Logs::start(settings, Output::standard(settings))
     }
 
-    /// The same, into a file or whatever else takes lines.
-    pub fn init_into(
+    /// The same, but writes to `sink`.
+    pub fn init_to(
         settings: &LogSettings,
         sink: Box<dyn Write + Send>,
     ) -> Result<Logs, SetGlobalDefaultError> {
@@ -152,13 +152,13 @@ impl Logs {
         Ok(logs)
     }
 
-    /// Changes how much is written.
+    /// Changes the verbosity.
     pub fn set_verbosity(&self, verbosity: u32) {
         self.levels.set(verbosity);
         tracing::callsite::rebuild_interest_cache();
     }
 
-    /// Writes what is held back.
+    /// Flushes buffered messages.
     pub fn flush(&self) {
         self.output.flush();
     }
@@ -173,14 +173,15 @@ fn layer(settings: &LogSettings, output: Output, zone: TimeZone) -> (KlogLayer, 
 }
 
 struct KlogLayer {
-    format: Format,
+    format: LogFormat,
     zone: TimeZone,
     logs: Logs,
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        metadata.is_span() || self.logs.levels.at(metadata) >= level::default_of(metadata)
+        metadata.is_span()
+            || self.logs.levels.verbosity_at(metadata) >= level::default_verbosity(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -207,8 +208,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
         let metadata = event.metadata();
         let mut fields = Fields::new(self.format);
         event.record(&mut fields);
-        let verbosity = fields.verbosity.unwrap_or_else(|| level::default_of(metadata));
-        if verbosity > self.logs.levels.at(metadata) && !level::is_problem(metadata) {
+        let verbosity = fields.verbosity.unwrap_or_else(|| level::default_verbosity(metadata));
+        if verbosity > self.logs.levels.verbosity_at(metadata)
+            && !level::is_warning_or_error(metadata)
+        {
             return;
         }
         let mut of_spans = String::new();
@@ -217,9 +220,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
                 of_spans.push_str(&fields.pairs);
             }
         }
-        let line = Line { metadata, verbosity, of_spans: &of_spans, fields: &fields };
+        let line = LogLine { metadata, verbosity, span_pairs: &of_spans, fields: &fields };
         let text = line.print(self.format, &jiff::Timestamp::now().to_zoned(self.zone.clone()));
-        self.logs.output.write(level::is_problem(metadata), &text);
+        self.logs.output.write(level::is_warning_or_error(metadata), &text);
     }
 }
 

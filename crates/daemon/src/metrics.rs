@@ -1,10 +1,10 @@
-//! Metrics under kube-scheduler's names: labels, buckets, help and stability are those of 1.36, so
-//! that dashboards and alerts go on working.
+//! Metrics with the names, labels, buckets, help texts and stability levels of kube-scheduler 1.36, so
+//! that dashboards and alerts keep working.
 //!
 //! ```
-//! use loadmaster_daemon::metrics::{AttemptResult, Metrics, Settings};
+//! use loadmaster_daemon::metrics::{AttemptResult, Metrics, MetricsSettings};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let metrics = Metrics::new(&Settings::default())?;
+//! let metrics = Metrics::new(&MetricsSettings::default())?;
 //! metrics.scheduler.attempt(AttemptResult::Scheduled, "default-scheduler", 0.002);
 //! assert!(metrics.text().contains(
 //!     r#"scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 1"#
@@ -13,85 +13,85 @@
 //! # }
 //! ```
 //!
-//! [`Metrics`] is made once and shared; updating takes `&self`. `scheduler` holds what the engine and
-//! its shell count, `own` what upstream does not, `shared` what every Kubernetes component has; `family` knows what flags do to
-//! metrics, `labels` what their values may be, `text` how they are printed, `process` what the operating system counts.
+//! [`Metrics`] is created once and shared; updating takes `&self`. `scheduler` holds what the engine and
+//! its loop record, `loadmaster` our own metrics, `component_base` those of every Kubernetes component; `family` applies
+//! the metrics flags, `labels` has label values, `text_format` prints metrics, `process` has the metrics of the operating system.
 
+mod component_base;
 mod family;
 mod labels;
-mod own;
+mod loadmaster;
 mod process;
 mod resources;
 mod scheduler;
-mod shared;
-mod text;
+mod text_format;
 
 use std::collections::BTreeMap;
 
 use loadmaster_api::document::Document;
-use loadmaster_config::{Gates, Stage};
+use loadmaster_config::{FeatureStage, Gates};
 
-pub use family::{Counters, Gauges, Histograms, Total};
-pub use labels::{ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue};
-pub use own::OwnMetrics;
+pub use component_base::{
+    AuthMetrics, AuthenticationResult, AuthorizationResult, LeaderElectionMetrics,
+    RestClientMetrics, WorkqueueMetrics,
+};
+pub use family::{Counters, Gauges, Histograms, UnlabeledCounter};
+pub use labels::{ApiCallResult, AttemptResult, CacheKind, EvaluatedExtensionPoint, QueueLabel};
+pub use loadmaster::LoadmasterMetrics;
 pub use resources::{PodResources, resources_text};
 pub use scheduler::SchedulerMetrics;
-pub use shared::{
-    AuthResult, AuthorizationResult, ElectionMetrics, RequestMetrics, ReviewMetrics,
-    WorkqueueMetrics,
-};
-pub(crate) use text::CONTENT_TYPE;
+pub(crate) use text_format::CONTENT_TYPE;
 
 use crate::flags::{KUBERNETES_VERSION, MetricsFlags, Versions, is_metric_label, platform};
 use family::{Families, def};
 
-/// What flags and configuration do to metrics.
+/// Settings of metrics from flags and configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// Full names that are not shown.
+pub struct MetricsSettings {
+    /// The full names of disabled metrics.
     pub disabled: Vec<String>,
-    /// `metric,label` -> the values that label may have, separated by commas.
+    /// `metric,label` -> the allowed values of the label, separated by commas.
     pub allowed_labels: BTreeMap<String, String>,
-    /// Gates decide about some metrics and are shown themselves.
+    /// Feature gates: they enable some metrics, and each is itself shown in a metric.
     pub gates: Gates,
     /// Shown in `version_info`.
     pub versions: Versions,
-    /// Shown in `kubernetes_build_info`; empty: our own.
+    /// Shown in `kubernetes_build_info`; the default version if empty.
     pub reported_version: String,
 }
 
-/// A file of `--allow-metric-labels-manifest` that cannot be taken.
+/// An invalid file of `--allow-metric-labels-manifest`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
     /// It cannot be read.
     #[error("reading the allow list of metric labels")]
     Read(#[from] loadmaster_api::document::DocumentError),
-    /// It is not as it should be.
+    /// Its content is invalid.
     #[error("the allow list of metric labels: {0}")]
     Content(String),
 }
 
-/// An allow list is short.
+/// The maximum size of the manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
-impl Settings {
-    /// From the flags; reads the manifest if one is named.
+impl MetricsSettings {
+    /// From the flags; reads the manifest if there is one.
     pub fn from_flags(
         flags: &MetricsFlags,
         gates: &Gates,
         versions: Versions,
         reported_version: &str,
-    ) -> Result<Settings, ManifestError> {
+    ) -> Result<MetricsSettings, ManifestError> {
         let mut allowed_labels = BTreeMap::new();
         if !flags.allow_metric_labels_manifest.is_empty() {
             allowed_labels = manifest(&flags.allow_metric_labels_manifest)?;
         }
-        // Given by a flag, the list of the manifest counts for nothing, as upstream has it.
+        // The flag replaces the list of the manifest, as upstream.
         if !flags.allow_metric_labels.is_empty() {
             allowed_labels = flags.allow_metric_labels.iter().flatten().cloned().collect();
         }
-        Ok(Settings {
+        Ok(MetricsSettings {
             disabled: flags.disabled_metrics.clone(),
             allowed_labels,
             gates: gates.clone(),
@@ -118,18 +118,18 @@ fn manifest(file: &str) -> Result<BTreeMap<String, String>, ManifestError> {
 
 /// All metrics of the process.
 pub struct Metrics {
-    /// Of the scheduler.
+    /// Metrics of the scheduler.
     pub scheduler: SchedulerMetrics,
-    /// What kube-scheduler does not count.
-    pub own: OwnMetrics,
+    /// Metrics that kube-scheduler does not have.
+    pub loadmaster: LoadmasterMetrics,
     /// Requests to the API server.
-    pub requests: RequestMetrics,
+    pub requests: RestClientMetrics,
     /// Work queues.
     pub workqueues: WorkqueueMetrics,
-    /// The lease.
-    pub election: ElectionMetrics,
+    /// Leader election.
+    pub election: LeaderElectionMetrics,
     /// Requests to our own endpoints.
-    pub reviews: ReviewMetrics,
+    pub reviews: AuthMetrics,
     families: Families,
     checks: Families,
     healthcheck: Gauges<2>,
@@ -137,17 +137,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes and registers all of them. Fails only if two metrics have one name.
-    pub fn new(settings: &Settings) -> Result<Metrics, prometheus::Error> {
+    /// Creates and registers all metrics. Fails only if two metrics have the same name.
+    pub fn new(settings: &MetricsSettings) -> Result<Metrics, prometheus::Error> {
         let mut families = Families::new(settings)?;
         let mut checks = families.sibling();
         let metrics = Metrics {
             scheduler: SchedulerMetrics::new(&mut families, |gate| settings.gates.enabled(gate))?,
-            own: OwnMetrics::new(&mut families)?,
-            requests: RequestMetrics::new(&mut families)?,
+            loadmaster: LoadmasterMetrics::new(&mut families)?,
+            requests: RestClientMetrics::new(&mut families)?,
             workqueues: WorkqueueMetrics::new(&mut families)?,
-            election: ElectionMetrics::new(&mut families)?,
-            reviews: ReviewMetrics::new(&mut families)?,
+            election: LeaderElectionMetrics::new(&mut families)?,
+            reviews: AuthMetrics::new(&mut families)?,
             healthcheck: checks.gauges(def(
                 "kubernetes_healthcheck",
                 "This metric records the result of a single healthcheck.",
@@ -166,8 +166,8 @@ impl Metrics {
         metrics.describe(settings)
     }
 
-    /// What never changes: build, versions, gates.
-    fn describe(mut self, settings: &Settings) -> Result<Metrics, prometheus::Error> {
+    /// Sets the constant metrics: build, versions, feature gates.
+    fn describe(mut self, settings: &MetricsSettings) -> Result<Metrics, prometheus::Error> {
         let build = self.families.gauges(def(
             "kubernetes_build_info",
             "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
@@ -197,10 +197,10 @@ impl Metrics {
         ))?;
         for (name, stage, _, on) in settings.gates.iter() {
             let stage = match stage {
-                Stage::Alpha => "ALPHA",
-                Stage::Beta => "BETA",
-                Stage::Stable => "",
-                Stage::Deprecated => "DEPRECATED",
+                FeatureStage::Alpha => "ALPHA",
+                FeatureStage::Beta => "BETA",
+                FeatureStage::Stable => "",
+                FeatureStage::Deprecated => "DEPRECATED",
             };
             feature.set([name, stage], f64::from(u8::from(on)));
         }
@@ -209,19 +209,19 @@ impl Metrics {
 
     /// `/metrics`.
     pub fn text(&self) -> String {
-        self.scheduler.before_showing();
-        let mut text = text::print(&self.families.gather());
+        self.scheduler.init_gauges();
+        let mut text = text_format::print(&self.families.gather());
         text.push_str(&process::text(self.families.disabled()));
-        text.push_str(&text::print(&self.checks.gather()));
+        text.push_str(&text_format::print(&self.checks.gather()));
         text
     }
 
     /// `/metrics/slis`.
     pub fn slis_text(&self) -> String {
-        text::print(&self.checks.gather())
+        text_format::print(&self.checks.gather())
     }
 
-    /// `DELETE /metrics`: everything with labels starts anew, as upstream has it.
+    /// `DELETE /metrics`: resets all metrics with labels, as upstream.
     pub fn reset(&self) {
         self.families.reset();
     }
@@ -231,7 +231,7 @@ impl Metrics {
         self.checks.reset();
     }
 
-    /// Records that a health check was looked at; `endpoint` is `healthz`, `livez` or `readyz`.
+    /// Records the result of a health check; `endpoint` is `healthz`, `livez` or `readyz`.
     pub(crate) fn healthcheck(&self, name: &str, endpoint: &str, is_ok: bool) {
         let status = if is_ok { "success" } else { "error" };
         self.healthcheck.set([name, endpoint], f64::from(u8::from(is_ok)));
@@ -239,7 +239,7 @@ impl Metrics {
     }
 }
 
-/// Seconds since 1970 at which this process began.
+/// The start time of this process in seconds since 1970.
 pub(crate) fn process_start_seconds() -> Option<f64> {
     process::start_seconds()
 }

@@ -1,116 +1,124 @@
-//! A scheduler on a real cluster: the engine on a thread of its own, and around it everything that talks.
+//! Runs a scheduler on a cluster: the engine on its own thread, and everything that uses the network around it.
 //!
 //! ```text
-//!  watches ──► news ──►┌────────┐──► calls ──► binds, status patches, evictions
-//!  answers ──────────► │ engine │──► Events
-//!  lease ──► leading ─►└────────┘──► metrics
-//!                  thread of its own
+//!  watches ──► events ──►┌────────┐──► API calls ──► bindings, status patches, evictions
+//!  API replies ────────► │ engine │──► Events
+//!  lease ──► leading ───►└────────┘──► metrics
+//!                    its own thread
 //! ```
 //!
-//! Where there are extenders, pods (and nodes, if some extender keeps none) are watched in JSON, and their bytes kept: extenders
-//! are sent whole objects. So they are where plugins need whole pods or nodes.
+//! If extenders are configured, pods (and nodes, if an extender is not `nodeCacheCapable`) are watched as JSON and their bytes are stored,
+//! because extenders are sent whole objects. The same applies if plugins need whole pods or nodes.
 //!
-//! The engine's thread is the only one that decides; it never waits for the network. Requests to the API server run on the runtime's
-//! threads, so that the lease is renewed and health answered whatever the engine does. The engine keeps its picture of the cluster while
-//! another replica leads, unless the configuration delays it, and begins to schedule as soon as it leads itself.
+//! Only the engine's thread makes decisions; it never waits for the network. Requests to the API server run on the runtime's threads, so
+//! that the lease is renewed and health checks are answered whatever the engine does. A standby replica keeps its cache up to date, unless
+//! `delayCacheUntilActive` is set, and starts to schedule as soon as it becomes the leader.
 
-mod answers;
-mod authority;
+mod cache_debugger;
 mod clock;
-mod dump;
-mod extend;
-mod missing;
-mod news;
-mod observe;
-mod record;
+mod delegated_auth;
+mod embedded;
+mod engine_loop;
+mod engine_queries;
+mod engine_thread;
+mod event_conversion;
+mod extender_calls;
+mod missing_kinds;
+mod observations;
+mod recording;
 pub mod service;
-mod shell;
 #[cfg(test)]
 mod testkit;
-mod thread;
-mod within;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::{Needs, Str};
-use loadmaster_client::calls::{Calls, Limits};
+use loadmaster_api::{ExtraFieldsByKind, Str};
+use loadmaster_client::api_dispatcher::{ApiDispatcher, ApiDispatcherLimits};
+use loadmaster_client::event_recorder::{
+    EventRecorder, EventRecorderOptions, NewEvent, ObjectReference,
+};
 use loadmaster_client::extender::ExtenderError;
-use loadmaster_client::lease::{Held, LeaseOptions, Timing, hold};
-use loadmaster_client::limit::random_seed;
-use loadmaster_client::recorder::{Notice, Recorder, RecorderOptions, Reference};
-use loadmaster_client::watch::{Change, Follow, Form, follow};
-use loadmaster_client::{Cluster, ClusterOptions, ConnectError, Kind, Lanes};
+use loadmaster_client::flowcontrol::random_seed;
+use loadmaster_client::leader_election::{
+    LeaderElectionOptions, LeaderElectionTiming, LeaderElector, start_leader_election,
+};
+use loadmaster_client::reflector::{
+    ObjectFormat, ReflectorEvent, ReflectorOptions, start_reflectors,
+};
+use loadmaster_client::{ApiClients, Cluster, ClusterOptions, ConnectError, Kind};
 use loadmaster_config::Gates;
 use loadmaster_engine::engine::{Engine, Options as EngineOptions};
 use loadmaster_engine::{Profile, ProfileError};
-use loadmaster_framework::{Presence, Registry};
-use loadmaster_stdx::Chain;
+use loadmaster_framework::{Registry, WatchRequirement};
+use loadmaster_stdx::ErrorChain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::flags::{Own, platform};
+use crate::flags::{LoadmasterFlags, platform};
 use crate::metrics::Metrics;
-use crate::serve::{self, Check, Condition, Health, Parts, SHUTTING_DOWN, Server};
-use crate::{Loaded, Ready};
-use extend::Calling;
-use missing::{Lease, Missing};
-pub use record::RecordError;
-use record::Recording;
+use crate::serve::{
+    self, EndpointsConfig, Health, HealthCheck, HealthState, SHUTTING_DOWN, Server,
+};
+use crate::{CompletedConfig, LoadedConfig};
+pub use embedded::{EmbeddedScheduler, QueryOutcome};
+use engine_loop::{Command, EngineLoop};
+use engine_thread::EngineThread;
+use extender_calls::ExtenderCaller;
+use missing_kinds::{Lease, MissingKinds};
+pub use recording::RecordError;
+use recording::Recording;
 use service::Service;
-use shell::{Command, Shell};
-use thread::EngineThread;
-pub use within::{Asked, Scheduler};
 
-/// News that wait for the engine; when so many do, reading from the API server waits.
-const NEWS_MAX: usize = 16 << 10;
+/// Watch events that wait for the engine; when the channel is full, the watches stop reading from the API server.
+const WATCH_EVENTS_MAX: usize = 16 << 10;
 
-/// How long a scheduler that is told to stop waits for the answers to its binds.
-const DRAIN_MAX: Duration = Duration::from_millis(1500);
+/// How long a stopping scheduler waits for the replies to its bindings.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How long it waits for its engine then, which may have a recording to finish, or a plugin that does not return.
-const JOIN_MAX: Duration = Duration::from_secs(10);
+/// How long it then waits for the engine's thread, which may have to finish a recording or may be blocked by a stuck plugin.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A leader that has not renewed for its lease and so much longer is not healthy (upstream's watchdog).
+/// A leader that has not renewed its lease for the lease duration plus this is unhealthy (upstream's leader election watchdog).
 const LEASE_GRACE: Duration = Duration::from_secs(20);
 
-/// Why a scheduler did not start, or ended.
+/// Why a scheduler could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A plugin.
+    /// A plugin could not be built.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The cluster was not found.
+    /// There is no usable kubeconfig or in-cluster configuration.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The certificates of an extender.
+    /// The configuration of an extender, such as its certificates.
     #[error("couldn't build extenders")]
     Extender(#[from] ExtenderError),
-    /// `--record`.
+    /// The recording of `--record` could not be started.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The endpoints.
+    /// The HTTPS endpoints could not be started.
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
-    /// Threads, sockets, signals.
+    /// Threads or signal handlers could not be set up.
     #[error("starting the runtime")]
     Runtime(#[source] std::io::Error),
     /// Another replica leads, or the lease was not renewed in time.
     #[error("leaderelection lost")]
     LeaseLost,
-    /// A bug of ours or of a plugin.
+    /// The engine's thread ended unexpectedly: a bug in Loadmaster or in a plugin.
     #[error("the scheduler's thread ended")]
     EngineEnded,
 }
 
-/// Runs a scheduler until it is told to stop (0), or cannot go on (1): kube-scheduler's exit codes. Plugins that are not in-tree
-/// are named for recordings, which cannot be replayed without them.
+/// Runs a scheduler until it receives SIGTERM or SIGINT (exit code 0) or fails (exit code 1), as kube-scheduler. `out_of_tree` are the
+/// names of plugins that are not in-tree: they are written to recordings, which cannot be replayed without them.
 pub fn run(
-    ready: Ready,
+    ready: CompletedConfig,
     registry: &Registry,
     services: &[Service],
     out_of_tree: &[String],
@@ -118,13 +126,13 @@ pub fn run(
     let logs = ready.logs.clone();
     let ended = try_run(ready, registry, services, out_of_tree);
     if let Err(error) = &ended {
-        tracing::error!("{}", Chain(error));
+        tracing::error!("{}", ErrorChain(error));
     }
     logs.flush();
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The engine of these profiles, that of a run and that of its replay.
+/// Builds the engine for these profiles; used by a run and by its replay.
 ///
 /// # Errors
 ///
@@ -142,25 +150,25 @@ pub fn engine(
 }
 
 fn try_run(
-    ready: Ready,
+    ready: CompletedConfig,
     registry: &Registry,
     services: &[Service],
     out_of_tree: &[String],
 ) -> Result<(), RunError> {
-    let prepared = Prepared::new(ready, registry, services, out_of_tree)?;
+    let prepared = PreparedScheduler::new(ready, registry, services, out_of_tree)?;
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
-        let told = async move {
+        let stop_signal = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
         };
-        prepared.run(told).await
+        prepared.run(stop_signal).await
     });
-    // Whoever still reads a watch is not waited for.
+    // Do not wait for tasks that still read watches.
     runtime.shutdown_background();
     ended
 }
@@ -171,92 +179,92 @@ fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
 }
 
 /// A scheduler before any connection.
-struct Prepared {
+struct PreparedScheduler {
     daemon: Daemon,
     engine: Engine,
     recording: Option<Recording>,
-    /// What the engine's thread will be told.
-    heard: mpsc::UnboundedReceiver<Command>,
+    /// Commands for the engine's thread.
+    command_receiver: mpsc::UnboundedReceiver<Command>,
 }
 
-impl Prepared {
+impl PreparedScheduler {
     fn new(
-        ready: Ready,
+        ready: CompletedConfig,
         registry: &Registry,
         services: &[Service],
         out_of_tree: &[String],
-    ) -> Result<Prepared, RunError> {
-        loadmaster_engine::guard::quiet_caught_panics();
+    ) -> Result<PreparedScheduler, RunError> {
+        loadmaster_engine::guard::silence_caught_panics();
         let loaded = &ready.loaded;
-        let options = engine_options(loaded, &ready.options.own);
+        let options = engine_options(loaded, &ready.options.loadmaster);
         let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
-        let recording = record(&ready, &options, out_of_tree)?;
-        let (commands, heard) = mpsc::unbounded_channel();
+        let recording = start_recording(&ready, &options, out_of_tree)?;
+        let (commands, command_receiver) = mpsc::unbounded_channel();
         let daemon = Daemon { ready, services: services.to_vec(), commands };
-        Ok(Prepared { daemon, engine, recording, heard })
+        Ok(PreparedScheduler { daemon, engine, recording, command_receiver })
     }
 
-    async fn run(self, told_to_stop: impl Future<Output = ()>) -> Result<(), RunError> {
-        let Prepared { daemon, engine, recording, heard } = self;
-        daemon.run(engine, recording, heard, told_to_stop).await
+    async fn run(self, stop_signal: impl Future<Output = ()>) -> Result<(), RunError> {
+        let PreparedScheduler { daemon, engine, recording, command_receiver } = self;
+        daemon.run(engine, recording, command_receiver, stop_signal).await
     }
 }
 
-/// What `--record` asks for.
-fn record(
-    ready: &Ready,
+/// Starts the recording of `--record`, if the flag is set.
+fn start_recording(
+    ready: &CompletedConfig,
     options: &EngineOptions,
     out_of_tree: &[String],
 ) -> Result<Option<Recording>, RecordError> {
-    let own = &ready.options.own;
-    if own.record.is_empty() {
+    let flags = &ready.options.loadmaster;
+    if flags.record.is_empty() {
         return Ok(None);
     }
-    let header = record::header(&ready.loaded, options, out_of_tree)?;
-    let path = own.record.as_ref();
-    Recording::start(path, own.record_max_size, &header, ready.metrics.clone()).map(Some)
+    let header = recording::header(&ready.loaded, options, out_of_tree)?;
+    let path = flags.record.as_ref();
+    Recording::start(path, flags.record_max_size, &header, ready.metrics.clone()).map(Some)
 }
 
-/// What the scheduler itself reads, and what plugins watch.
-fn kinds(engine: &Engine) -> Vec<Kind> {
-    let watched = engine.watched().map(|(kind, presence)| {
-        let required = presence == Presence::Required;
+/// The kinds that the scheduler watches, and those that plugins watch.
+fn watched_kinds(engine: &Engine) -> Vec<Kind> {
+    let watched = engine.watched_kinds().map(|(kind, requirement)| {
+        let required = requirement == WatchRequirement::Required;
         Kind::other(&kind.group, &kind.version, &kind.resource, required)
     });
     Kind::SCHEDULING.into_iter().chain(watched).collect()
 }
 
-/// What the API server's audit log calls us.
+/// The user agent of all requests to the API server.
 fn user_agent() -> String {
     format!("loadmaster/{} ({}) scheduler", env!("CARGO_PKG_VERSION"), platform())
 }
 
-fn engine_options(loaded: &Loaded, own: &Own) -> EngineOptions {
+fn engine_options(loaded: &LoadedConfig, flags: &LoadmasterFlags) -> EngineOptions {
     let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     EngineOptions {
         seed: random_seed(),
         initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
-        shadow: own.shadow,
-        check_every: own.check_every,
-        ticks: clock::ticks,
+        shadow: flags.shadow,
+        verify_every: flags.check_every,
+        stopwatch: clock::ticks,
         ..EngineOptions::default()
     }
 }
 
 struct Daemon {
-    ready: Ready,
+    ready: CompletedConfig,
     services: Vec<Service>,
-    /// To the engine's thread.
+    /// The sender of commands to the engine's thread.
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// What readyz and healthz look at.
-struct Conditions {
-    /// All first lists are there.
-    synced: Condition,
-    shutdown: Condition,
+/// The states that `/readyz` reports.
+struct HealthStates {
+    /// All informers have synced.
+    synced: HealthState,
+    shutdown: HealthState,
 }
 
 impl Daemon {
@@ -264,67 +272,81 @@ impl Daemon {
         self,
         engine: Engine,
         recording: Option<Recording>,
-        heard: mpsc::UnboundedReceiver<Command>,
-        told_to_stop: impl Future<Output = ()>,
+        command_receiver: mpsc::UnboundedReceiver<Command>,
+        stop_signal: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let cluster = self.find().await?;
-        let lanes = Lanes::new(&cluster);
+        let cluster = self.connect().await?;
+        let clients = ApiClients::new(&cluster);
         let metrics = self.ready.metrics.clone();
-        let conditions = Conditions {
-            synced: Condition::failing("handlers are not fully synchronized"),
-            shutdown: Condition::well(),
+        let health = HealthStates {
+            synced: HealthState::failing("handlers are not fully synchronized"),
+            shutdown: HealthState::passing(),
         };
         let debug = signal(SignalKind::user_defined2()).map_err(RunError::Runtime)?;
-        let (news_in, news) = mpsc::channel(NEWS_MAX);
-        let (finished_in, finished) = mpsc::channel(NEWS_MAX);
+        let (watch_event_sender, watch_events) = mpsc::channel(WATCH_EVENTS_MAX);
+        let (finished_call_sender, finished_calls) = mpsc::channel(WATCH_EVENTS_MAX);
         let client = &self.ready.loaded.config.client_connection;
-        let limits = Limits { qps: client.qps, burst: client.burst, ..Limits::default() };
-        let calls = Arc::new(Calls::start(&lanes, limits, finished_in));
-        let recorder = Arc::new(Recorder::start(&lanes.events, self.recorder_options()));
+        let limits = ApiDispatcherLimits {
+            qps: client.qps,
+            burst: client.burst,
+            ..ApiDispatcherLimits::default()
+        };
+        let calls = Arc::new(ApiDispatcher::start(&clients, limits, finished_call_sender));
+        let recorder = Arc::new(EventRecorder::start(&clients.events, self.recorder_options()));
         let extenders = &self.ready.loaded.config.extenders;
         let runtime = tokio::runtime::Handle::current();
-        let (calling, extended) = Calling::new(extenders, metrics.clone(), runtime)?;
-        let held = self.seek_lease(&lanes);
-        let kinds = kinds(&engine);
-        let what = self.following(kinds.clone(), engine.needs());
-        let (lead, leads) = watch::channel(false);
-        let server = self.serve(&lanes, &metrics, &conditions, held.as_ref()).await?;
-        let mut thread = EngineThread::start(Shell {
+        let (extender_caller, extender_replies) =
+            ExtenderCaller::new(extenders, metrics.clone(), runtime)?;
+        let elector = self.elect_leader(&clients);
+        let kinds = watched_kinds(&engine);
+        let reflector_options = self.reflector_options(kinds.clone(), engine.needs());
+        let (leading_sender, leading_receiver) = watch::channel(false);
+        let server = self.serve(&clients, &metrics, &health, elector.as_ref()).await?;
+        let mut thread = EngineThread::start(EngineLoop {
             engine,
             recording,
-            news,
-            finished,
-            commands: heard,
+            watch_events,
+            finished_calls,
+            commands: command_receiver,
             calls: calls.clone(),
-            calling,
-            extended,
+            extender_caller,
+            extender_replies,
             recorder: recorder.clone(),
             metrics: metrics.clone(),
-            synced: conditions.synced.clone(),
-            missing: Missing::new(metrics.clone(), recorder.clone(), self.lease(held.as_ref())),
+            synced: health.synced.clone(),
+            missing: MissingKinds::new(
+                metrics.clone(),
+                recorder.clone(),
+                self.lease(elector.as_ref()),
+            ),
             kinds,
-            leading: lead,
+            leading: leading_sender,
         })?;
-        let _following = self.follow(&lanes, held.as_ref(), what, news_in);
-        tokio::spawn(dump::on_signal(debug, lanes.other.clone(), self.commands.clone()));
-        let _services = self.start_services(&leads, &recorder, &metrics);
-        let mut leading = self.leading(held.as_ref(), &recorder, &metrics);
+        let _watches =
+            self.start_watches(&clients, elector.as_ref(), reflector_options, watch_event_sender);
+        tokio::spawn(cache_debugger::dump_on_signal(
+            debug,
+            clients.other.clone(),
+            self.commands.clone(),
+        ));
+        let _services = self.start_services(&leading_receiver, &recorder, &metrics);
+        let mut leadership_loss = self.watch_leadership(elector.as_ref(), &recorder, &metrics);
         let outcome = tokio::select! {
-            () = told_to_stop => Ok(()),
-            () = leading.lost() => Err(RunError::LeaseLost),
+            () = stop_signal => Ok(()),
+            () = leadership_loss.wait() => Err(RunError::LeaseLost),
             () = thread.ended() => Err(RunError::EngineEnded),
         };
-        conditions.shutdown.fail(SHUTTING_DOWN);
+        health.shutdown.fail(SHUTTING_DOWN);
         if outcome.is_ok() {
-            // No new pod is tried; binds that are under way get their answers.
-            let _ = self.commands.send(Command::Lead(false));
-            let _ = timeout(DRAIN_MAX, calls.drain()).await;
+            // Stop scheduling; wait for the replies to bindings in flight.
+            let _ = self.commands.send(Command::SetLeading(false));
+            let _ = timeout(DRAIN_TIMEOUT, calls.drain()).await;
         }
         calls.stop();
         let _ = self.commands.send(Command::Stop);
-        thread.join(JOIN_MAX).await;
-        if let (Ok(()), Some(held)) = (&outcome, held) {
-            held.release().await;
+        thread.join(JOIN_TIMEOUT).await;
+        if let (Ok(()), Some(elector)) = (&outcome, elector) {
+            elector.release().await;
         }
         if let Some(server) = server {
             server.shutdown().await;
@@ -334,17 +356,17 @@ impl Daemon {
 
     fn start_services(
         &self,
-        leads: &watch::Receiver<bool>,
-        recorder: &Arc<Recorder>,
+        leading: &watch::Receiver<bool>,
+        recorder: &Arc<EventRecorder>,
         metrics: &Arc<Metrics>,
     ) -> JoinSet<()> {
         let writer = recorder.clone();
-        let tell: service::Teller = Arc::new(move |notice| writer.record(notice));
-        let teller = (tell, &self.first_profile());
-        service::start(&self.services, &self.commands, leads, teller, metrics)
+        let sink: service::EventSink = Arc::new(move |event| writer.record(event));
+        let event_sink = (sink, &self.first_profile());
+        service::start(&self.services, &self.commands, leading, event_sink, metrics)
     }
 
-    async fn find(&self) -> Result<Cluster, RunError> {
+    async fn connect(&self) -> Result<Cluster, RunError> {
         let path = &self.ready.loaded.config.client_connection.kubeconfig;
         let master = &self.ready.loaded.master;
         let options = ClusterOptions {
@@ -353,74 +375,74 @@ impl Daemon {
             master: (!master.is_empty()).then(|| master.clone()),
             user_agent: user_agent(),
         };
-        let cluster = Cluster::find(&options).await?;
-        tracing::info!(server = cluster.server(), "Talking to the API server");
+        let cluster = Cluster::from_options(&options).await?;
+        tracing::info!(server = cluster.server(), "Connecting to the API server");
         Ok(cluster)
     }
 
-    fn recorder_options(&self) -> RecorderOptions {
+    fn recorder_options(&self) -> EventRecorderOptions {
         let client = &self.ready.loaded.config.client_connection;
-        RecorderOptions {
+        EventRecorderOptions {
             hostname: clock::hostname(),
             qps: client.qps,
             burst: client.burst,
-            ..RecorderOptions::default()
+            ..EventRecorderOptions::default()
         }
     }
 
-    fn following(&self, kinds: Vec<Kind>, needs: Needs) -> Follow {
+    fn reflector_options(&self, kinds: Vec<Kind>, needs: ExtraFieldsByKind) -> ReflectorOptions {
         let client = &self.ready.loaded.config.client_connection;
         let has_extenders = !self.ready.loaded.config.extenders.is_empty();
         let is_protobuf =
             client.content_type.contains("protobuf") && !has_extenders && !needs.json_only();
-        Follow {
+        ReflectorOptions {
             kinds,
-            streams: self.ready.loaded.gates.enabled("WatchListClient"),
-            keep_raw: has_extenders || !self.ready.options.own.record.is_empty(),
+            use_watch_list: self.ready.loaded.gates.enabled("WatchListClient"),
+            keep_raw: has_extenders || !self.ready.options.loadmaster.record.is_empty(),
             needs,
-            form: if is_protobuf { Form::Protobuf } else { Form::Json },
+            format: if is_protobuf { ObjectFormat::Protobuf } else { ObjectFormat::Json },
             seed: random_seed(),
         }
     }
 
-    /// Watches, from now on or, with delayCacheUntilActive, from when we lead: a standby then holds no picture of the cluster and
-    /// is not ready. They end when this is dropped.
-    fn follow(
+    /// Starts the watches, immediately or, with `delayCacheUntilActive`, when this replica becomes the leader: until then a standby has no
+    /// cache and is not ready. Dropping the returned set stops them.
+    fn start_watches(
         &self,
-        lanes: &Lanes,
-        held: Option<&Held>,
-        what: Follow,
-        news: mpsc::Sender<Change>,
+        clients: &ApiClients,
+        elector: Option<&LeaderElector>,
+        options: ReflectorOptions,
+        sender: mpsc::Sender<ReflectorEvent>,
     ) -> JoinSet<()> {
         let is_delayed = self.ready.loaded.config.delay_cache_until_active;
-        let standing = held.filter(|_| is_delayed).map(Held::standing);
-        let lane = lanes.watch.clone();
-        let mut following = JoinSet::new();
-        following.spawn(async move {
-            if let Some(mut standing) = standing {
-                // Whoever ends the process sees that the lease is over.
-                if standing.wait_for(|standing| standing.is_leading).await.is_err() {
+        let status = elector.filter(|_| is_delayed).map(LeaderElector::status);
+        let client = clients.watch.clone();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            if let Some(mut status) = status {
+                // Leader election has stopped; the process is about to exit.
+                if status.wait_for(|status| status.is_leading).await.is_err() {
                     return;
                 }
                 tracing::info!("Starting watches");
             }
-            let _following = follow(&lane, &what, &news);
+            let _reflectors = start_reflectors(&client, &options, &sender);
             std::future::pending().await
         });
-        following
+        tasks
     }
 
-    /// A shadow needs no lease: it does nothing that only one may do.
-    fn seek_lease(&self, lanes: &Lanes) -> Option<Held> {
+    /// Starts leader election. In shadow mode there is none, because a shadow writes nothing.
+    fn elect_leader(&self, clients: &ApiClients) -> Option<LeaderElector> {
         let election = &self.ready.loaded.config.leader_election;
-        if !election.leader_elect || self.ready.options.own.shadow {
+        if !election.leader_elect || self.ready.options.loadmaster.shadow {
             return None;
         }
-        let options = LeaseOptions {
+        let options = LeaderElectionOptions {
             namespace: election.resource_namespace.clone(),
             name: election.resource_name.clone(),
-            identity: LeaseOptions::identity(&clock::hostname()),
-            timing: Timing {
+            identity: LeaderElectionOptions::identity(&clock::hostname()),
+            timing: LeaderElectionTiming {
                 lease_duration: election.lease_duration.to_std().unwrap_or_default(),
                 renew_deadline: election.renew_deadline.to_std().unwrap_or_default(),
                 retry_period: election.retry_period.to_std().unwrap_or_default(),
@@ -430,94 +452,95 @@ impl Daemon {
             lease = format!("{}/{}", options.namespace, options.name),
             "Attempting to acquire leader lease"
         );
-        Some(hold(&lanes.lease, options))
+        Some(start_leader_election(&clients.lease, options))
     }
 
-    /// The schedulerName in whose name services write Events.
+    /// The schedulerName that Events of services name as their reporting controller.
     fn first_profile(&self) -> Str {
         let first = self.ready.loaded.profiles.first();
         first.map(|profile| Str::new(&profile.scheduler_name)).unwrap_or_default()
     }
 
-    /// The lease, without its uid.
-    fn lease_name(&self) -> Reference {
+    /// A reference to the Lease, without its uid.
+    fn lease_reference(&self) -> ObjectReference {
         let election = &self.ready.loaded.config.leader_election;
-        Reference {
+        ObjectReference {
             api_version: "coordination.k8s.io/v1".into(),
             kind: "Lease".into(),
             namespace: election.resource_namespace.as_str().into(),
             name: election.resource_name.as_str().into(),
-            ..Reference::default()
+            ..ObjectReference::default()
         }
     }
 
-    fn lease(&self, held: Option<&Held>) -> Option<Lease> {
-        held.map(|held| Lease { name: self.lease_name(), standing: held.standing() })
+    fn lease(&self, elector: Option<&LeaderElector>) -> Option<Lease> {
+        elector.map(|elector| Lease { name: self.lease_reference(), status: elector.status() })
     }
 
     async fn serve(
         &self,
-        lanes: &Lanes,
+        clients: &ApiClients,
         metrics: &Arc<Metrics>,
-        conditions: &Conditions,
-        held: Option<&Held>,
+        health: &HealthStates,
+        elector: Option<&LeaderElector>,
     ) -> Result<Option<Server>, RunError> {
-        let mut parts = Parts::new(&self.ready.options, &self.ready.loaded, metrics.clone());
-        let lease = held.map(|held| {
-            let standing = held.standing();
+        let mut endpoints =
+            EndpointsConfig::new(&self.ready.options, &self.ready.loaded, metrics.clone());
+        let lease = elector.map(|elector| {
+            let status = elector.status();
             let duration = self.ready.loaded.config.leader_election.lease_duration;
             let duration = duration.to_std().unwrap_or_default();
-            Check::new("leaderElection", move || {
+            HealthCheck::new("leaderElection", move || {
                 let now = tokio::time::Instant::now();
-                if standing.borrow().is_stuck(now, duration, LEASE_GRACE) {
+                if status.borrow().is_lease_expired(now, duration, LEASE_GRACE) {
                     return Err("failed election to renew leadership on lease".to_owned());
                 }
                 Ok(())
             })
         });
-        parts.health = Health::of_scheduler(lease, &conditions.shutdown, &conditions.synced);
-        let api = authority::Authority::new(&lanes.other);
+        endpoints.health = Health::for_scheduler(lease, &health.shutdown, &health.synced);
+        let api = delegated_auth::DelegatedReviewClient::new(&clients.other);
         let options = &self.ready.options;
         let kubeconfig = &options.authentication.authentication_kubeconfig;
-        parts.authentication = Some(authority::of(kubeconfig, &api).await?);
+        endpoints.authentication = Some(delegated_auth::review_client(kubeconfig, &api).await?);
         let kubeconfig = &options.authorization.authorization_kubeconfig;
-        parts.authorization = Some(authority::of(kubeconfig, &api).await?);
+        endpoints.authorization = Some(delegated_auth::review_client(kubeconfig, &api).await?);
         let logs = self.ready.logs.clone();
-        parts.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
-        parts.pod_resources = answers::pod_resources(self.commands.clone());
-        parts.routes = answers::routes(&self.commands);
-        Ok(serve::start(options, parts).await?)
+        endpoints.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
+        endpoints.pod_resources = engine_queries::pod_resources(self.commands.clone());
+        endpoints.routes = engine_queries::routes(&self.commands);
+        Ok(serve::start(options, endpoints).await?)
     }
 
-    /// Lets the engine schedule while we lead.
-    fn leading(
+    /// Lets the engine schedule while this replica is the leader.
+    fn watch_leadership(
         &self,
-        held: Option<&Held>,
-        recorder: &Arc<Recorder>,
+        elector: Option<&LeaderElector>,
+        recorder: &Arc<EventRecorder>,
         metrics: &Arc<Metrics>,
-    ) -> Leading {
-        let Some(held) = held else {
-            let _ = self.commands.send(Command::Lead(!self.ready.options.own.shadow));
-            return Leading(None);
+    ) -> LeadershipLoss {
+        let Some(elector) = elector else {
+            let _ = self.commands.send(Command::SetLeading(!self.ready.options.loadmaster.shadow));
+            return LeadershipLoss(None);
         };
-        let (lost_in, lost) = mpsc::channel(1);
-        let follower = Follower {
-            lease: self.lease_name(),
+        let (lost_sender, lost) = mpsc::channel(1);
+        let observer = LeadershipObserver {
+            lease: self.lease_reference(),
             commands: self.commands.clone(),
             recorder: recorder.clone(),
             metrics: metrics.clone(),
-            lost: lost_in,
+            lost: lost_sender,
         };
-        tokio::spawn(follower.run(held.standing()));
-        Leading(Some(lost))
+        tokio::spawn(observer.run(elector.status()));
+        LeadershipLoss(Some(lost))
     }
 }
 
-/// Tells when it is over; without a lease, never.
-struct Leading(Option<mpsc::Receiver<()>>);
+/// Resolves when leadership is lost; never without leader election.
+struct LeadershipLoss(Option<mpsc::Receiver<()>>);
 
-impl Leading {
-    async fn lost(&mut self) {
+impl LeadershipLoss {
+    async fn wait(&mut self) {
         match &mut self.0 {
             Some(lost) => drop(lost.recv().await),
             None => std::future::pending().await,
@@ -525,50 +548,52 @@ impl Leading {
     }
 }
 
-/// Passes on who leads.
-struct Follower {
-    lease: Reference,
+/// Forwards changes of leadership to the engine, the log, metrics and Events.
+struct LeadershipObserver {
+    lease: ObjectReference,
     commands: mpsc::UnboundedSender<Command>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<EventRecorder>,
     metrics: Arc<Metrics>,
     lost: mpsc::Sender<()>,
 }
 
-impl Follower {
+impl LeadershipObserver {
     async fn run(
         self,
-        mut standing: tokio::sync::watch::Receiver<loadmaster_client::lease::Standing>,
+        mut status: tokio::sync::watch::Receiver<
+            loadmaster_client::leader_election::LeadershipStatus,
+        >,
     ) {
         let name = self.lease.name.clone();
         let mut was_leading = false;
         let mut leader = String::new();
         loop {
-            let now = standing.borrow_and_update().clone();
+            let now = status.borrow_and_update().clone();
             if now.leader != leader && !now.leader.is_empty() {
                 tracing::info!(identity = now.leader, "New leader elected");
                 leader.clone_from(&now.leader);
             }
             if now.is_leading && !was_leading {
                 tracing::info!(lease = &*name, "Successfully acquired lease");
-                self.tell(&leader, &now.uid, "became leader");
-                let _ = self.commands.send(Command::Lead(true));
+                self.record_event(&leader, &now.uid, "became leader");
+                let _ = self.commands.send(Command::SetLeading(true));
             }
-            if was_leading && !now.is_leading || now.is_over {
-                let _ = self.commands.send(Command::Lead(false));
+            if was_leading && !now.is_leading || now.has_stopped {
+                let _ = self.commands.send(Command::SetLeading(false));
                 self.metrics.election.set_leading(&name, false);
                 let _ = self.lost.send(()).await;
                 return;
             }
             self.metrics.election.set_leading(&name, now.is_leading);
             was_leading = now.is_leading;
-            if standing.changed().await.is_err() {
+            if status.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    fn tell(&self, identity: &str, uid: &str, what: &str) {
-        let lease = Reference { uid: uid.into(), ..self.lease.clone() };
-        self.recorder.record(Notice::of_lease(lease, identity, what, "kube-scheduler"));
+    fn record_event(&self, identity: &str, uid: &str, note: &str) {
+        let lease = ObjectReference { uid: uid.into(), ..self.lease.clone() };
+        self.recorder.record(NewEvent::leader_election(lease, identity, note, "kube-scheduler"));
     }
 }

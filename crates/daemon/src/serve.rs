@@ -1,22 +1,22 @@
 //! The HTTPS endpoints: health, metrics, configuration, status.
 //!
 //! ```text
-//! listener ─TLS─► connection ─► who asks? ─► may they? ─► endpoint
-//!                     │             │             │
-//!                certificates   Authenticator  Authorizer ──► Api (TokenReview, SubjectAccessReview)
+//! listener ─TLS─► connection ─► authentication ─► authorization ─► endpoint
+//!                     │               │                │
+//!                certificates     Authenticator     Authorizer ──► ReviewClient (TokenReview, SubjectAccessReview)
 //! ```
 //!
-//! [`start`] needs the flags and [`Parts`]: closures and values of whoever schedules. Nothing here
-//! knows a client for Kubernetes; the few calls go through [`Api`]. Read `endpoints` first.
+//! [`start`] needs the flags and an [`EndpointsConfig`]: closures and values that the scheduler supplies. Nothing
+//! here depends on a Kubernetes client; the few API requests go through [`ReviewClient`]. Read `endpoints` first.
 
-mod api;
 mod authentication;
 mod authorization;
-mod cache;
 mod certificates;
 mod endpoints;
+mod expiring_cache;
 mod health;
 mod reply;
+mod review_client;
 mod tls;
 mod user;
 mod zpages;
@@ -45,57 +45,56 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-pub use api::{Api, ApiCall, ApiFuture, ApiReply};
 pub use endpoints::{Route, RouteFuture, RouteRequest};
-pub use health::{Check, Condition, Health, SHUTTING_DOWN};
-pub use reply::Reply;
+pub use health::{Health, HealthCheck, HealthState, SHUTTING_DOWN};
+pub use reply::HttpReply;
+pub use review_client::{ReviewClient, ReviewFuture, ReviewRequest, ReviewResponse};
 pub use user::User;
 
-use crate::Loaded;
-use crate::flags::{Options, SecureServing, Versions};
+use crate::LoadedConfig;
+use crate::flags::{Options, SecureServingFlags, Versions};
 use crate::metrics::{Metrics, PodResources};
 use authentication::Authenticator;
 use authorization::Authorizer;
 use certificates::Certificates;
 use endpoints::{Endpoints, Peer};
 
-/// What is served, from whoever knows it.
-pub struct Parts {
+/// What the endpoints serve.
+pub struct EndpointsConfig {
     /// `/metrics`.
     pub metrics: Arc<Metrics>,
     /// `/healthz`, `/livez`, `/readyz`.
     pub health: Health,
     /// `/configz`: the configuration as JSON.
     pub configz: String,
-    /// `/flagz`; `None`: not served (gate ComponentFlagz).
+    /// `/flagz`; `None` if it is not served (feature gate ComponentFlagz).
     pub flagz: Option<Vec<(String, String)>>,
-    /// Whether `/statusz` is served (gate ComponentStatusz).
+    /// Whether `/statusz` is served (feature gate ComponentStatusz).
     pub has_statusz: bool,
     /// Whether `/debug/` is served (`enableProfiling`).
     pub has_debug: bool,
-    /// Shown by `/statusz`.
+    /// The emulation version shown by `/statusz`.
     pub versions: Versions,
-    /// Shown by `/statusz`: `1.36.3`.
+    /// The binary version shown by `/statusz`: `1.36.3`.
     pub binary_version: String,
-    /// Reviews tokens and knows the client CAs; `None`: nobody does.
-    pub authentication: Option<Arc<dyn Api>>,
-    /// Reviews access; `None`: nobody may but where all may.
-    pub authorization: Option<Arc<dyn Api>>,
-    /// `/metrics/resources`; `None` from it: not the leader, nothing to show.
+    /// For TokenReviews and the client CAs of the cluster; `None` without delegated authentication.
+    pub authentication: Option<Arc<dyn ReviewClient>>,
+    /// For SubjectAccessReviews; `None` without delegated authorization: only always-allowed paths are served.
+    pub authorization: Option<Arc<dyn ReviewClient>>,
+    /// `/metrics/resources`; returns `None` if there is nothing to show.
     pub pod_resources: Arc<dyn Fn() -> Option<Vec<PodResources>> + Send + Sync>,
     /// `PUT /debug/flags/v`.
     pub set_verbosity: Arc<dyn Fn(u32) + Send + Sync>,
-    /// Endpoints beyond upstream's.
+    /// Endpoints that upstream does not have.
     pub routes: Vec<Route>,
 }
 
-impl Parts {
-    /// What flags and configuration say; the rest as for a scheduler that is not connected to
-    /// anything.
-    pub fn new(options: &Options, loaded: &Loaded, metrics: Arc<Metrics>) -> Parts {
+impl EndpointsConfig {
+    /// The settings of flags and configuration; the rest as for a scheduler without a cluster.
+    pub fn new(options: &Options, loaded: &LoadedConfig, metrics: Arc<Metrics>) -> EndpointsConfig {
         let release = options.reported_version.trim_start_matches('v');
         let flagz = loaded.gates.enabled("ComponentFlagz");
-        Parts {
+        EndpointsConfig {
             metrics,
             health: Health::default(),
             configz: loaded.config.to_v1_json().unwrap_or_default(),
@@ -113,14 +112,14 @@ impl Parts {
     }
 }
 
-/// Why nothing is served.
+/// Why the server cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The port is taken, or not ours to take.
+    /// The port is in use, or the process may not bind to it.
     #[error("failed to create listener on {address}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
@@ -141,7 +140,7 @@ pub enum ServeError {
         /// Why.
         reason: String,
     },
-    /// No certificate could be made.
+    /// The self-signed certificate cannot be created.
     #[error("error creating self-signed certificates: {0}")]
     SelfSigned(String),
     /// A CA bundle of a flag cannot be used.
@@ -152,18 +151,18 @@ pub enum ServeError {
         /// Why.
         reason: String,
     },
-    /// The cluster does not say whom to trust, and that is not tolerated.
+    /// The lookup of the authentication configuration failed, and failures are not tolerated.
     #[error("unable to load configmap based request-header-client-ca-file: {0}")]
     Lookup(String),
-    /// `--tls-*` ask for what there is not.
+    /// A value of a `--tls-*` flag is not supported.
     #[error("{0}")]
     Tls(String),
-    /// The system has no random numbers.
-    #[error("no random numbers from the system")]
+    /// The system's random number generator failed.
+    #[error("getting random numbers from the system")]
     Random,
 }
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     address: SocketAddr,
     stop: watch::Sender<bool>,
@@ -173,9 +172,9 @@ pub struct Server {
     authenticator: Arc<Authenticator>,
 }
 
-/// Connections at a time; more wait.
+/// The maximum number of concurrent connections; more wait.
 const CONNECTIONS_MAX: usize = 1000;
-/// Go's default of streams in an HTTP/2 connection.
+/// Go's default of concurrent streams per HTTP/2 connection.
 const STREAMS_MAX: u32 = 250;
 const HEADER_BYTES_MAX: u32 = 1 << 20;
 /// As upstream's server.
@@ -184,37 +183,40 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// As Go's HTTP/2 server.
 const LINGER: Duration = Duration::from_millis(25);
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often files are looked at; the ConfigMap every twelfth time.
+/// How often files are reloaded; the ConfigMap is read every twelfth time.
 const REFRESH_PERIOD: Duration = Duration::from_secs(5);
 const LOOKUP_EVERY: u32 = 12;
 
 /// Listens as the flags say and serves until [`Server::shutdown`]; `None` for `--secure-port=0`.
-pub async fn start(options: &Options, parts: Parts) -> Result<Option<Server>, ServeError> {
+pub async fn start(
+    options: &Options,
+    config: EndpointsConfig,
+) -> Result<Option<Server>, ServeError> {
     match listen(&options.serving)? {
-        Some(listener) => start_on(listener, options, parts).await.map(Some),
+        Some(listener) => start_on(listener, options, config).await.map(Some),
         None => Ok(None),
     }
 }
 
-/// As [`start`], on a listener that is there already, such as one that systemd handed over.
+/// As [`start`], on an existing listener, for example of systemd socket activation.
 pub async fn start_on(
     listener: TcpListener,
     options: &Options,
-    mut parts: Parts,
+    mut config: EndpointsConfig,
 ) -> Result<Server, ServeError> {
     let certificates = Arc::new(Certificates::new(&options.serving)?);
-    let metrics = parts.metrics.clone();
-    let api = parts.authentication.take();
+    let metrics = config.metrics.clone();
+    let api = config.authentication.take();
     let authenticator = Authenticator::new(&options.authentication, api, metrics.clone()).await?;
     let authenticator = Arc::new(authenticator);
-    let api = parts.authorization.take();
+    let api = config.authorization.take();
     let authorizer = Authorizer::new(&options.authorization, api, metrics)?;
-    let tls = tls::config(&options.serving, certificates.clone(), authenticator.clone())?;
+    let tls = tls::server_config(&options.serving, certificates.clone(), authenticator.clone())?;
     let unknown = |source| ServeError::File { path: "the listener".to_owned(), source };
     let address = listener.local_addr().map_err(unknown)?;
     let (stop, stopped) = watch::channel(false);
-    let server = Arc::new(Shared {
-        endpoints: Endpoints::new(parts, authenticator.clone(), authorizer),
+    let server = Arc::new(ServerState {
+        endpoints: Endpoints::new(config, authenticator.clone(), authorizer),
         tls: TlsAcceptor::from(Arc::new(tls)),
         http: http(&options.serving),
     });
@@ -230,19 +232,19 @@ pub async fn start_on(
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Looks at certificate and CA files now instead of within five seconds; whether a certificate
-    /// changed.
+    /// Reloads certificate and CA files now instead of within five seconds; returns whether a serving
+    /// certificate changed.
     pub fn reload(&self) -> Result<bool, ServeError> {
         self.authenticator.read_files()?;
         self.certificates.reload()
     }
 
-    /// Takes no more connections, lets requests end for five seconds, and is gone.
+    /// Stops accepting connections, and waits up to five seconds for requests in flight.
     pub async fn shutdown(self) {
         self.refresh.abort();
         let _ = self.stop.send(true);
@@ -254,8 +256,8 @@ impl Server {
     }
 }
 
-/// The socket; an unspecified address means both address families.
-fn listen(flags: &SecureServing) -> Result<Option<TcpListener>, ServeError> {
+/// Opens the socket; an unspecified address means both address families.
+fn listen(flags: &SecureServingFlags) -> Result<Option<TcpListener>, ServeError> {
     let port = u16::try_from(flags.secure_port).unwrap_or(0);
     if port == 0 {
         return Ok(None);
@@ -276,7 +278,7 @@ fn listen(flags: &SecureServing) -> Result<Option<TcpListener>, ServeError> {
         TcpListener::from_std(socket.into())
     };
     let result = if flags.bind_address.is_unspecified() {
-        // Where there is no IPv6, the address as it was given.
+        // Without IPv6 support, use the given address.
         open(all).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
             _ => open(address),
@@ -287,13 +289,13 @@ fn listen(flags: &SecureServing) -> Result<Option<TcpListener>, ServeError> {
     result.map(Some).map_err(|source| ServeError::Listen { address, source })
 }
 
-struct Shared {
+struct ServerState {
     endpoints: Endpoints,
     tls: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,
 }
 
-fn http(flags: &SecureServing) -> auto::Builder<TokioExecutor> {
+fn http(flags: &SecureServingFlags) -> auto::Builder<TokioExecutor> {
     let streams = match flags.http2_max_streams_per_connection {
         0 => STREAMS_MAX,
         given => given,
@@ -311,19 +313,23 @@ fn http(flags: &SecureServing) -> auto::Builder<TokioExecutor> {
     http
 }
 
-/// Takes connections until told to stop, then waits for those there are.
-async fn accept(listener: TcpListener, server: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+/// Accepts connections until the server stops, then waits for open connections.
+async fn accept(
+    listener: TcpListener,
+    server: Arc<ServerState>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let connection_slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(slot) = connection_slots.clone().acquire_owned().await else { return };
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(err = %error, "Accepting a connection failed");
-                    // Out of file descriptors, most likely: others must end first.
+                    // Most likely out of file descriptors: wait for other connections to close.
                     sleep(Duration::from_millis(50)).await;
                     continue;
                 }
@@ -333,7 +339,7 @@ async fn accept(listener: TcpListener, server: Arc<Shared>, mut stopped: watch::
         let (server, stopped) = (server.clone(), stopped.clone());
         connections.spawn(async move {
             connection(stream, server, stopped).await;
-            drop(place);
+            drop(slot);
         });
     }
     drop(listener);
@@ -341,7 +347,11 @@ async fn accept(listener: TcpListener, server: Arc<Shared>, mut stopped: watch::
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, server: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+async fn connection(
+    stream: TcpStream,
+    server: Arc<ServerState>,
+    mut stopped: watch::Receiver<bool>,
+) {
     let stream = match timeout(HANDSHAKE_TIME_MAX, server.tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -354,34 +364,34 @@ async fn connection(stream: TcpStream, server: Arc<Shared>, mut stopped: watch::
     let peer = Arc::new(Peer { chain: chain.unwrap_or_default(), close: Notify::new() });
     let service = service_fn(|request: Request<Incoming>| {
         let (server, peer) = (server.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(answer(server, peer, request).await) }
+        async move { Ok::<_, Infallible>(handle_request(server, peer, request).await) }
     });
     let connection = server.http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let mut is_closing = false;
     loop {
         tokio::select! {
-            // First of all, what waits to be written goes out.
+            // Pending responses are written first.
             biased;
-            // How a connection ends is the client's business.
+            // Errors of the connection are ignored.
             _ = connection.as_mut() => return,
             _ = stopped.changed(), if !is_closing => {}
-            () = last_answer(&peer), if !is_closing => {}
+            () = after_last_response(&peer), if !is_closing => {}
         }
         is_closing = true;
         connection.as_mut().graceful_shutdown();
     }
 }
 
-/// The connection's last answer is on its way, and the client had a moment to read it: some take the
-/// word of the end for the answer if both come at once.
-async fn last_answer(peer: &Peer) {
+/// Waits until the connection's last response was sent, plus a moment: some clients miss the response
+/// if GOAWAY arrives together with it.
+async fn after_last_response(peer: &Peer) {
     peer.close.notified().await;
     sleep(LINGER).await;
 }
 
-/// A body that ends its connection when it was sent. Earlier, the client would hear of the end before
-/// the answer.
+/// A response body that closes its connection after it was sent. If the connection were closed earlier,
+/// the client could receive GOAWAY before the response.
 struct Body {
     bytes: Full<Bytes>,
     ends: Option<Arc<Peer>>,
@@ -415,31 +425,31 @@ impl Drop for Body {
     }
 }
 
-/// One request in a task of its own, so that a panic costs only itself.
-async fn answer(
-    server: Arc<Shared>,
+/// Handles one request in a separate task, so that a panic fails only this request.
+async fn handle_request(
+    server: Arc<ServerState>,
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let asking = peer.clone();
+    let task_peer = peer.clone();
     let is_head = request.method() == Method::HEAD;
-    let task = tokio::spawn(async move { server.endpoints.answer(&asking, request).await });
+    let task = tokio::spawn(async move { server.endpoints.handle(&task_peer, request).await });
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();
-        (reply::plain(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
+        (reply::text_line(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
     });
     let n_bytes = reply.body.len();
     let mut response = reply.into_response();
     if is_head {
-        // The length of what GET would get, and nothing of it: over HTTP/2 this is left to us.
+        // The length of the body of GET, without a body: over HTTP/2 the server has to do this itself.
         response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());
         *response.body_mut() = Full::default();
     }
     response.map(|bytes| Body { bytes, ends: is_last.then_some(peer) })
 }
 
-/// Looks at files and the ConfigMap from time to time. What cannot be read leaves all as it was.
+/// Reloads files and the ConfigMap periodically. On an error the previous state is kept.
 async fn refresh(certificates: Arc<Certificates>, authenticator: Arc<Authenticator>) {
     let mut ticks = interval(REFRESH_PERIOD);
     ticks.tick().await;
@@ -451,16 +461,19 @@ async fn refresh(certificates: Arc<Certificates>, authenticator: Arc<Authenticat
             Ok(true) => tracing::info!("Loaded a new serving certificate"),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(err = %loadmaster_stdx::Chain(&error), "Keeping the serving certificates");
+                tracing::warn!(err = %loadmaster_stdx::ErrorChain(&error), "Failed to reload the serving certificates; keeping the current ones");
             }
         }
         if let Err(error) = authenticator.read_files() {
-            tracing::warn!(err = %loadmaster_stdx::Chain(&error), "Keeping the client CAs");
+            tracing::warn!(err = %loadmaster_stdx::ErrorChain(&error), "Failed to reload the client CAs; keeping the current ones");
         }
         if n.is_multiple_of(LOOKUP_EVERY)
             && let Err(error) = authenticator.look_up().await
         {
-            tracing::warn!(err = error, "Keeping the authentication configuration of the cluster");
+            tracing::warn!(
+                err = error,
+                "Failed to look up the authentication configuration of the cluster; keeping the current one"
+            );
         }
     }
 }

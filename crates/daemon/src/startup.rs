@@ -1,15 +1,15 @@
-//! From the arguments to a process that is ready to run: what comes before any connection.
+//! Startup: parses flags, loads the configuration, starts logging and metrics; everything before the first connection.
 //!
 //! ```no_run
 //! # use std::process::ExitCode;
-//! # fn run(_: loadmaster_daemon::Ready) -> ExitCode { ExitCode::SUCCESS }
+//! # fn run(_: loadmaster_daemon::CompletedConfig) -> ExitCode { ExitCode::SUCCESS }
 //! fn main() -> ExitCode {
 //!     match loadmaster_daemon::prepare(std::env::args_os(), &loadmaster_plugins::in_tree()) {
-//!         Ok(plan) => match plan.begin() {
-//!             Ok(ready) => run(ready),
-//!             Err(stop) => stop.end(),
+//!         Ok(startup) => match startup.start_logging() {
+//!             Ok(config) => run(config),
+//!             Err(exit) => exit.report(),
 //!         },
-//!         Err(stop) => stop.end(),
+//!         Err(exit) => exit.report(),
 //!     }
 //! }
 //! ```
@@ -21,40 +21,39 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use loadmaster_framework::Registry;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 use tracing::subscriber::SetGlobalDefaultError;
 
-use crate::flags::{KUBERNETES_VERSION, NAME, Options, Parsed, parse};
-use crate::load::Loaded;
+use crate::flags::{KUBERNETES_VERSION, NAME, Options, ParsedCommandLine, parse};
+use crate::load_config::LoadedConfig;
 use crate::logs::{LogSettings, Logs};
-use crate::metrics::{Metrics, Settings};
+use crate::metrics::{Metrics, MetricsSettings};
 
-/// Whether a program of this name stands in for kube-scheduler, so that its arguments are those of
-/// `run`.
+/// Whether a program of this name runs as kube-scheduler, so that its arguments are the flags of `run`.
 pub fn is_kube_scheduler(program: &OsStr) -> bool {
     let name = Path::new(program).file_stem();
     name.is_some_and(|name| name == NAME)
 }
 
-/// The end before the beginning.
+/// The process exits without running the scheduler.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// What was asked for is done: print this, exit 0.
+pub enum EarlyExit {
+    /// Help, version or `--write-config-to`: print this, exit 0.
     Done(String),
-    /// It cannot be done: print this to standard error, exit 1.
+    /// An error: print this to standard error, exit 1.
     Failed(String),
 }
 
-impl Stop {
-    /// Prints and gives upstream's exit code.
-    pub fn end(self) -> ExitCode {
-        // A pipe that is closed early is no reason to complain.
+impl EarlyExit {
+    /// Prints the text and returns upstream's exit code.
+    pub fn report(self) -> ExitCode {
+        // Ignore errors such as a closed pipe.
         match self {
-            Stop::Done(text) => {
+            EarlyExit::Done(text) => {
                 let _ = write!(io::stdout(), "{text}");
                 ExitCode::SUCCESS
             }
-            Stop::Failed(text) => {
+            EarlyExit::Failed(text) => {
                 let _ = writeln!(io::stderr(), "{}", text.trim_end());
                 ExitCode::FAILURE
             }
@@ -62,74 +61,83 @@ impl Stop {
     }
 }
 
-/// What is going to be done; nothing of the process has changed yet.
-pub struct Plan {
+/// The parsed command line and configuration, before logging is started.
+pub struct StartupConfig {
     /// The command line.
     pub options: Options,
     /// The configuration.
-    pub loaded: Loaded,
-    /// How it is logged.
+    pub loaded: LoadedConfig,
+    /// The log settings.
     pub log_settings: LogSettings,
     /// All metrics.
     pub metrics: Arc<Metrics>,
 }
 
-/// A process that logs and counts; now it can connect.
-pub struct Ready {
+/// All that is needed to run the scheduler, with logging started (upstream's `CompletedConfig`).
+pub struct CompletedConfig {
     /// The command line.
     pub options: Options,
     /// The configuration.
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
     /// The logs.
     pub logs: Logs,
     /// All metrics.
     pub metrics: Arc<Metrics>,
 }
 
-/// Reads the arguments, of which the first is the program's name, and the files they name; does what
-/// `--help`, `--version` and `--write-config-to` ask for.
+/// Parses the arguments, of which the first is the program's name, and reads the files they name; handles
+/// `--help`, `--version` and `--write-config-to`.
 pub fn prepare(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     registry: &Registry,
-) -> Result<Plan, Stop> {
-    let failed = |text: String| Stop::Failed(text);
+) -> Result<StartupConfig, EarlyExit> {
+    let failed = |text: String| EarlyExit::Failed(text);
     let options = match parse(args).map_err(|error| failed(error.to_string()))? {
-        Parsed::Run(options) => *options,
-        Parsed::Print(text) => return Err(Stop::Done(text)),
+        ParsedCommandLine::Run(options) => *options,
+        ParsedCommandLine::Print(text) => return Err(EarlyExit::Done(text)),
     };
-    let loaded = options.load(registry).map_err(|error| failed(Chain(&error).to_string()))?;
+    let loaded = options.load(registry).map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let log_settings = LogSettings::from_flags(&options.logs, &loaded.gates)
         .map_err(|errors| failed(errors.join("\n")))?;
     let version = &options.reported_version;
-    let settings = Settings::from_flags(&options.metrics, &loaded.gates, loaded.versions, version)
-        .map_err(|error| failed(Chain(&error).to_string()))?;
+    let settings =
+        MetricsSettings::from_flags(&options.metrics, &loaded.gates, loaded.versions, version)
+            .map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let metrics = Metrics::new(&settings).map_err(|error| failed(error.to_string()))?;
     let file = &options.misc.write_config_to;
     if !file.is_empty() {
-        let yaml = loaded.config.to_v1_yaml().map_err(|error| failed(Chain(&error).to_string()))?;
+        let yaml =
+            loaded.config.to_v1_yaml().map_err(|error| failed(ErrorChain(&error).to_string()))?;
         std::fs::write(file, yaml)
             .map_err(|error| failed(format!("writing the configuration to {file}: {error}")))?;
-        return Err(Stop::Done(String::new()));
+        return Err(EarlyExit::Done(String::new()));
     }
-    Ok(Plan { options, loaded, log_settings, metrics: Arc::new(metrics) })
+    Ok(StartupConfig { options, loaded, log_settings, metrics: Arc::new(metrics) })
 }
 
-impl Plan {
-    /// Starts logging, and says first what is about to run.
-    pub fn begin(self) -> Result<Ready, Stop> {
+impl StartupConfig {
+    /// Starts logging, and logs flags, version and configuration.
+    pub fn start_logging(self) -> Result<CompletedConfig, EarlyExit> {
         let logs = Logs::init(&self.log_settings);
-        self.begin_with(logs)
+        self.start_with(logs)
     }
 
-    /// The same, with the log in a file or whatever else takes lines.
-    pub fn begin_logging_into(self, sink: Box<dyn io::Write + Send>) -> Result<Ready, Stop> {
-        let logs = Logs::init_into(&self.log_settings, sink);
-        self.begin_with(logs)
+    /// The same, but logs are written to `sink`.
+    pub fn start_logging_to(
+        self,
+        sink: Box<dyn io::Write + Send>,
+    ) -> Result<CompletedConfig, EarlyExit> {
+        let logs = Logs::init_to(&self.log_settings, sink);
+        self.start_with(logs)
     }
 
-    fn begin_with(self, logs: Result<Logs, SetGlobalDefaultError>) -> Result<Ready, Stop> {
-        let Plan { options, loaded, log_settings: _, metrics } = self;
-        let logs = logs.map_err(|error| Stop::Failed(format!("starting to log: {error}")))?;
+    fn start_with(
+        self,
+        logs: Result<Logs, SetGlobalDefaultError>,
+    ) -> Result<CompletedConfig, EarlyExit> {
+        let StartupConfig { options, loaded, log_settings: _, metrics } = self;
+        let logs =
+            logs.map_err(|error| EarlyExit::Failed(format!("initializing the log: {error}")))?;
         for (name, value) in options.listing() {
             tracing::info!(v = 1, "FLAG: --{name}={value:?}");
         }
@@ -145,13 +153,13 @@ impl Plan {
         if version != KUBERNETES_VERSION {
             tracing::info!(
                 version = KUBERNETES_VERSION,
-                "The reported version was given by --version"
+                "The reported version was set by --version"
             );
         }
         if let Ok(config) = loaded.config.to_v1_yaml() {
             tracing::info!(v = 2, config, "Using component config");
         }
-        Ok(Ready { options, loaded, logs, metrics })
+        Ok(CompletedConfig { options, loaded, logs, metrics })
     }
 }
 
@@ -159,13 +167,13 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn stop(args: &[&str]) -> Stop {
+    fn stop(args: &[&str]) -> EarlyExit {
         let args = ["kube-scheduler"].iter().chain(args);
         prepare(args, &loadmaster_plugins::in_tree()).err().expect("stops")
     }
 
     #[test]
-    fn names() {
+    fn program_names_that_run_as_kube_scheduler() {
         for (program, want) in [
             ("kube-scheduler", true),
             ("/usr/local/bin/kube-scheduler", true),
@@ -179,8 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_at_once() {
-        assert_eq!(stop(&["--version"]), Stop::Done(format!("Kubernetes {KUBERNETES_VERSION}\n")));
+    fn help_version_and_invalid_flags_exit_early() {
+        assert_eq!(
+            stop(&["--version"]),
+            EarlyExit::Done(format!("Kubernetes {KUBERNETES_VERSION}\n"))
+        );
         for (args, want) in [
             (["--nope"], "unexpected argument"),
             (["--logging-format=xml"], "format: Invalid value: \"xml\": Unsupported log format"),
@@ -188,7 +199,7 @@ mod tests {
             (["--config=/nope/nope"], "/nope/nope"),
             (["--allow-metric-labels-manifest=/nope/nope"], "the allow list of metric labels"),
         ] {
-            let Stop::Failed(text) = stop(&args) else { panic!("{args:?} is done") };
+            let EarlyExit::Failed(text) = stop(&args) else { panic!("{args:?} did not fail") };
             assert!(text.contains(want), "{args:?}: {text}");
         }
     }
@@ -200,7 +211,7 @@ mod tests {
         let flag = format!("--write-config-to={}", path.display());
         assert_eq!(
             stop(&[&flag, "--kubeconfig=/k", "--leader-elect-retry-period=3s"]),
-            Stop::Done(String::new())
+            EarlyExit::Done(String::new())
         );
         let written = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

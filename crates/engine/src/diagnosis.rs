@@ -1,32 +1,32 @@
-//! Saying why a pod is pending: upstream's `FitError` text.
+//! Why a pod is unschedulable: upstream's `Diagnosis` and `FitError` message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadmaster_framework::{Code, PodInfo, Rejection, Row, World};
+use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
 
-use loadmaster_framework::result::nodes_are_unavailable;
+use loadmaster_framework::result::nodes_unavailable_message;
 
-use crate::evaluate::{Evaluation, Rejected, Verdict};
+use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::profile::Profile;
 
-/// Why no node is feasible, and whom to ask when something changes.
+/// Why no node is feasible, and which plugins' events may make the pod schedulable (upstream's `Diagnosis`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// Upstream's `FitError` text, without what PostFilter adds.
+    /// Upstream's `FitError` message, without the PostFilter message.
     pub message: String,
-    /// Plugins that turned the pod down, by index, ascending. One that narrowed the nodes is among them: it may have left out
-    /// the one that will fit.
-    pub unschedulable: Vec<usize>,
-    /// Plugins that wait for something outside.
-    pub pending: Vec<usize>,
-    /// What PostFilter is told about each node, by row.
-    pub verdicts: Vec<(Row, Code)>,
-    /// An error ended the attempt; the message is that error.
+    /// Plugins that rejected the pod, by index, ascending (upstream's `UnschedulablePlugins`). Includes plugins whose PreFilter
+    /// result excluded nodes, because the pod may fit on an excluded node later.
+    pub unschedulable_plugins: Vec<usize>,
+    /// Plugins that returned `Pending` (upstream's `PendingPlugins`).
+    pub pending_plugins: Vec<usize>,
+    /// The status code of each node, by row; the input of PostFilter.
+    pub node_codes: Vec<(NodeRow, Code)>,
+    /// The error that ended the attempt; the message is the same text.
     pub failure: Option<String>,
 }
 
 impl Diagnosis {
-    /// What an evaluation without a feasible node says.
+    /// The diagnosis of an evaluation without a feasible node.
     pub fn new(
         profile: &Profile,
         world: &World,
@@ -35,45 +35,48 @@ impl Diagnosis {
     ) -> Diagnosis {
         let mut unschedulable = BTreeSet::new();
         let mut pending = BTreeSet::new();
-        let rejected = evaluation.nodes.iter().filter_map(|node| match &node.verdict {
-            Verdict::Rejected(rejected) => Some(rejected),
+        let rejected = evaluation.nodes.iter().filter_map(|node| match &node.filter_result {
+            FilterResult::Rejected(rejected) => Some(rejected),
             _ => None,
         });
-        for rejected in rejected.chain(&evaluation.pre_filter).chain(&evaluation.nominated) {
+        for rejected in rejected
+            .chain(&evaluation.pre_filter_rejection)
+            .chain(&evaluation.nominated_node_rejection)
+        {
             let Some(name) = rejected.plugin else { continue };
             match rejected.rejection {
                 Rejection::Pending(_) => pending.insert(name),
                 _ => unschedulable.insert(name),
             };
         }
-        unschedulable.extend(&evaluation.narrowed_by);
-        unschedulable.extend(&evaluation.also_rejected_by);
+        unschedulable.extend(&evaluation.excluded_by);
+        unschedulable.extend(&evaluation.other_rejecting_plugins);
         let index = |names: &BTreeSet<&str>| {
             let plugins = profile.plugins.iter().enumerate();
             let known = plugins.filter(|(_, plugin)| names.contains(plugin.name));
             known.map(|(at, _)| at).collect()
         };
         Diagnosis {
-            message: message(evaluation, world.nodes().len()),
-            unschedulable: index(&unschedulable),
-            pending: index(&pending),
-            verdicts: evaluation.codes(world, pod),
+            message: fit_error_message(evaluation, world.nodes().len()),
+            unschedulable_plugins: index(&unschedulable),
+            pending_plugins: index(&pending),
+            node_codes: evaluation.node_codes(world, pod),
             failure: evaluation.failure.clone(),
         }
     }
 }
 
-/// The same about the only node that was asked about: Reserve or Permit turned it down.
-pub fn message_of_one(rejection: &Rejection) -> String {
+/// The message for a rejection by Reserve or Permit, which concerns only the selected node.
+pub fn single_node_message(rejection: &Rejection) -> String {
     let mut counts = BTreeMap::new();
     for reason in rejection.reasons() {
         *counts.entry(reason).or_insert(0) += 1;
     }
-    nodes_are_unavailable(1, &counts)
+    nodes_unavailable_message(1, &counts)
 }
 
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`; empty when a node is feasible.
-pub fn message(evaluation: &Evaluation, n_nodes: usize) -> String {
+pub fn fit_error_message(evaluation: &Evaluation, n_nodes: usize) -> String {
     if let Some(failure) = &evaluation.failure {
         return failure.clone();
     }
@@ -83,48 +86,48 @@ pub fn message(evaluation: &Evaluation, n_nodes: usize) -> String {
     if evaluation.is_feasible() {
         return String::new();
     }
-    if let Some(rejected) = &evaluation.pre_filter {
+    if let Some(rejected) = &evaluation.pre_filter_rejection {
         let message = rejected.rejection.message();
         return format!("0/{n_nodes} nodes are available: {message}.");
     }
-    nodes_are_unavailable(n_nodes, &count_reasons(evaluation))
+    nodes_unavailable_message(n_nodes, &count_reasons(evaluation))
 }
 
 fn count_reasons(evaluation: &Evaluation) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    let mut count = |rejected: &Rejected| {
+    let mut count = |rejected: &PluginRejection| {
         for reason in rejected.rejection.reasons() {
             *counts.entry(reason).or_insert(0) += 1;
         }
     };
-    evaluation.elsewhere.iter().for_each(&mut count);
-    let mut narrowed = 0;
+    evaluation.unknown_node_rejections.iter().for_each(&mut count);
+    let mut excluded = 0;
     for node in &evaluation.nodes {
-        match &node.verdict {
-            Verdict::Rejected(rejected) => count(rejected),
-            Verdict::Narrowed => narrowed += 1,
-            Verdict::Feasible => {}
+        match &node.filter_result {
+            FilterResult::Rejected(rejected) => count(rejected),
+            FilterResult::Excluded => excluded += 1,
+            FilterResult::Feasible => {}
         }
     }
-    if let Some(rejected) = &evaluation.nominated {
+    if let Some(rejected) = &evaluation.nominated_node_rejection {
         count(rejected);
-        narrowed -= 1;
+        excluded -= 1;
     }
-    // Where PreFilter narrowed nothing, extenders left these out and gave no reason.
-    if narrowed > 0 && !evaluation.narrowed_by.is_empty() {
-        // Upstream adds who turned the nominated node down to the same set before it words this.
-        let mut by = evaluation.narrowed_by.clone();
+    // If no PreFilter plugin excluded nodes, extenders excluded them without a reason.
+    if excluded > 0 && !evaluation.excluded_by.is_empty() {
+        // Upstream adds the plugin that rejected the nominated node to the same set before it formats this message.
+        let mut by = evaluation.excluded_by.clone();
         by.extend(evaluation.nominated_rejected_by);
         by.sort_unstable();
         by.dedup();
-        counts.insert(didnt_satisfy(&by), narrowed);
+        counts.insert(didnt_satisfy(&by), excluded);
     }
     counts
 }
 
-/// What upstream says about a node that PreFilter left out.
-pub fn narrowed_reason(evaluation: &Evaluation) -> String {
-    didnt_satisfy(&evaluation.narrowed_by)
+/// Upstream's message for a node that PreFilter excluded.
+pub fn excluded_node_reason(evaluation: &Evaluation) -> String {
+    didnt_satisfy(&evaluation.excluded_by)
 }
 
 fn didnt_satisfy(plugins: &[&str]) -> String {

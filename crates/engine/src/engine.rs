@@ -1,56 +1,57 @@
-//! The engine: news in, effects out.
+//! The engine: events in, effects out.
 //!
-//! It owns all that decides: the queue, the world, the profiles, the pods on their way to a node. It is synchronous and reads no
-//! clock, no random source and no socket: the time comes with every call, chance from a seed.
+//! It owns all scheduling state: the queue, the world (nodes and assigned pods), the profiles, and the pods that are being bound. It is
+//! synchronous and reads no clock, no random source and no socket: the time is an argument of every call, random numbers come from a seed.
 //!
 //! ```text
 //! Event ──apply──► world, pending pods ──► queue ──cycle──► scheduling cycle ──► assume ──► binding cycle ──► Effect
 //!   ▲                                        ▲                   │ fails                        │ fails           │
 //!   │                                        └───────────────────┴──────────────────────────────┘                 │
-//!   └─────────────────────────── Event::Replied ◄── whoever talks to the API server ◄─────────────────────────────┘
+//!   └─────────────────────────── Event::Replied ◄── the API client's reply ◄──────────────────────────────────────┘
 //! ```
 //!
-//! [`Engine::apply`] takes news and never schedules. [`Engine::cycle`] runs at most one scheduling cycle. [`Engine::wake`] does
-//! what is due, and [`Engine::deadline`] says when. Nothing else changes it.
+//! [`Engine::apply`] handles an event and never schedules. [`Engine::cycle`] runs at most one scheduling cycle.
+//! [`Engine::handle_timeouts`] does what is due, and [`Engine::deadline`] says when that is. Nothing else changes the engine.
 //!
 //! | module | |
 //! | --- | --- |
-//! | `news` | what comes in |
-//! | `effect` | what goes out |
-//! | `handlers` | objects that came, changed or went (upstream's `eventhandlers.go`) |
-//! | `scheduling` | one attempt up to Permit (upstream's `schedulingCycle`) |
-//! | `binding`, `bind` | Permit's wait and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
-//! | `post_filter`, `eviction` | making room for a pod that fits nowhere |
-//! | `extending`, `overlay` | extenders that are asked within an attempt, and what waits for its end |
-//! | `objects` | what only plugins know: objects they watch, values that services publish |
-//! | `intervention` | what plugins ask for other pods |
-//! | `failure` | what becomes of a pod that was not placed (upstream's `handleSchedulingFailure`) |
-//! | `overdue` | plugins that do not come to an end |
-//! | `races` | what another scheduler got first |
-//! | `last`, `progress` | what is kept of a failed attempt, and told of a pod |
-//! | `shadow` | judging what another scheduler did |
-//! | `status` | conditions and nominations on their way to the API server, one patch a pod at a time |
+//! | `event` | the input: events |
+//! | `effect` | the output: API calls, extender calls, Events, observations for metrics |
+//! | `event_handlers` | objects that were added, updated or deleted (upstream's `eventhandlers.go`) |
+//! | `scheduling_cycle` | one attempt up to Permit (upstream's `schedulingCycle`) |
+//! | `binding_cycle`, `bind` | waiting on Permit and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
+//! | `post_filter`, `eviction` | preemption: PostFilter, and the eviction of its victims |
+//! | `extender_cycle`, `deferred` | extender calls within an attempt, and the events that are deferred until it ends |
+//! | `plugin_objects` | objects that plugins watch, and values that services publish to plugins |
+//! | `plugin_actions` | what plugins request for other pods: allow, reject, activate, record an Event |
+//! | `scheduling_failure` | what happens to a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `stuck` | plugins that do not finish |
+//! | `conflicts` | conflicts with other schedulers |
+//! | `last_attempt`, `progress` | the record of a failed attempt, and the state of a pod for `explain --last` |
+//! | `shadow` | comparing decisions with those of another scheduler |
+//! | `nominator` | nominated nodes of pending pods (upstream's `nominator`) |
+//! | `status_patch` | patches of a pod's conditions and nominated node, at most one in flight per pod |
 
 mod bind;
-mod binding;
+mod binding_cycle;
+pub mod conflicts;
+mod deferred;
 pub mod effect;
+pub mod event;
+mod event_handlers;
 mod eviction;
-mod extending;
-mod failure;
-mod handlers;
-mod intervention;
-mod last;
-pub mod news;
-mod nominations;
-mod objects;
-pub mod overdue;
-mod overlay;
+mod extender_cycle;
+mod last_attempt;
+mod nominator;
+mod plugin_actions;
+mod plugin_objects;
 mod post_filter;
 pub mod progress;
-pub mod races;
-mod scheduling;
+mod scheduling_cycle;
+mod scheduling_failure;
 pub mod shadow;
-mod status;
+mod status_patch;
+pub mod stuck;
 #[cfg(test)]
 mod tests;
 
@@ -58,51 +59,53 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::{Needs, Str};
-use loadmaster_framework::event::EventWithHint;
+use loadmaster_api::{ExtraFieldsByKind, Str};
+use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::{
     ClusterEvent, Cx, CycleState, FeatureGates, PodInfo, QueueSort, QueuedPodInfo, World,
 };
 use loadmaster_stdx::{Map, Rng};
 
 use crate::explain::{Explanation, explain};
-use crate::guard::{self, Panic};
+use crate::guard::{self, PluginPanic};
 use crate::profile::Profile;
-use crate::queue::{Held, IncomingPods, PluginIdx, Plugins, Queue, SeatIdx};
+use crate::queue::{IncomingPods, PluginIdx, PreEnqueueRejection, ProfileIdx, Queue, QueuePlugins};
 use crate::scheduler::Scheduler;
-use crate::time::{Mono, Now};
+use crate::time::{MonoTime, Now};
 
-use binding::{Assumed, Awaited, Owner};
-pub use effect::{Call, CallId, Effect, Effects, Extend, ObjectName, Observation, Outcome, Tell};
+use binding_cycle::{AssumedPod, CallOwner, PluginWait};
+pub use conflicts::{Conflict, ConflictKind, ConflictingPod};
+use deferred::DeferredEvents;
+pub use effect::{
+    Call, CallId, Effect, Effects, EventRecord, ExtenderCall, ObjectName, Observation, Outcome,
+};
+pub use event::{ApiError, Event, Object, ObjectKey, PermitDecision, Reply};
 use eviction::Eviction;
-use extending::Suspended;
-pub use news::{ApiError, Event, Name, Object, Reply, Verdict};
-use objects::Publication;
-pub use overdue::Overdue;
-use overlay::Overlay;
-use post_filter::PostFiltering;
-pub use races::{LostRace, RaceKind, Winner};
-pub use shadow::{Judgement, Opinion};
-use status::Statuses;
+use extender_cycle::SuspendedAttempt;
+use plugin_objects::Publication;
+use post_filter::PostFilterRun;
+pub use shadow::{ShadowComparison, ShadowResult};
+use status_patch::StatusPatches;
+pub use stuck::StuckPlugin;
 
-/// How an engine runs.
+/// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub seed: u64,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
-    /// After this long a pod that no event woke is tried again.
+    /// A pod that stays in unschedulablePods longer than this is retried without an event.
     pub max_in_unschedulable: Duration,
-    /// How many pods may be between Permit and the end of their binding. While so many are, no pod is tried, so that an urgent
-    /// one that comes late is never behind tens of thousands that wait for the API server. Those whose PreBind is overdue
-    /// do not count.
+    /// How many pods may be between Permit and the end of their binding cycle. While the window is full no scheduling cycle runs, so that an
+    /// urgent pod that arrives late is never behind tens of thousands that wait for the API server. Pods with a stuck PreBind plugin do not
+    /// count.
     pub bind_window: usize,
-    /// Judge every pod of ours that another scheduler binds ([`Observation::Judged`]).
+    /// Compare every pod of our profiles that another scheduler binds with our own decision ([`Observation::ShadowCompared`]).
     pub shadow: bool,
-    /// Hold one decision in so many against asking every plugin about every node; 0 for none.
-    pub check_every: u64,
-    /// What a stopwatch shows, in nanoseconds: goes into [`Observation`]s and nowhere else.
-    pub ticks: fn() -> u64,
+    /// Verify one in this many decisions against per-node evaluation of all plugins; 0 for none.
+    pub verify_every: u64,
+    /// Reads a stopwatch, in nanoseconds. Its values go into [`Observation`]s and nowhere else.
+    pub stopwatch: fn() -> u64,
 }
 
 impl Default for Options {
@@ -115,100 +118,100 @@ impl Default for Options {
             max_in_unschedulable: Duration::from_secs(300),
             bind_window: 500,
             shadow: false,
-            check_every: 0,
-            ticks: || 0,
+            verify_every: 0,
+            stopwatch: || 0,
         }
     }
 }
 
-/// What [`Engine::cycle`] did.
+/// The result of [`Engine::cycle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cycled {
-    /// One pod was tried.
+pub enum CycleResult {
+    /// One scheduling attempt ran.
     Ran,
     /// No pod is ready.
     Idle,
-    /// The bind window is full, or an extender is being asked; answers must come first.
+    /// The bind window is full, or an attempt waits for an extender: replies must arrive first.
     Waiting,
 }
 
-/// In one turn in so many the calls of plugins are timed, as upstream does in one cycle in ten.
-const TIMED_EVERY: u64 = 10;
+/// One in this many engine calls measures the execution time of plugins (upstream's `pluginMetricsSamplePercent` is 10).
+const PLUGIN_SAMPLE_EVERY: u64 = 10;
 
-/// A profile with whoever decides by it.
-pub(crate) struct Seat {
+/// A profile with the scheduler that decides by it.
+pub(crate) struct ProfileScheduler {
     pub profile: Arc<Profile>,
     pub scheduler: Scheduler,
 }
 
-/// A pod of ours that has no node yet, as the API server has it.
-pub(crate) struct Pending {
+/// A pod of our profiles that has no node yet, as the API server has it.
+pub(crate) struct PendingPod {
     pub pod: Arc<PodInfo>,
-    pub seat: SeatIdx,
+    pub profile_idx: ProfileIdx,
     /// `metadata.generation`.
     pub generation: i64,
     /// Its `PodScheduled` condition: as the API server has it, or as the last patch wrote it.
-    pub condition: Option<status::Condition>,
-    /// The promised node as the last patch wrote it, until the news say so.
+    pub condition: Option<status_patch::Condition>,
+    /// The nominated node as the last patch wrote it, until the watch confirms it.
     pub written_nomination: Option<Str>,
-    /// Its last attempt that failed.
-    pub last: Option<Box<last::Last>>,
-    /// Its last bind that failed.
-    pub last_bind: Option<Box<races::FailedBind>>,
+    /// Its last failed attempt.
+    pub last_attempt: Option<Box<last_attempt::FailedAttempt>>,
+    /// Its last failed bind.
+    pub last_failed_bind: Option<Box<conflicts::FailedBind>>,
 }
 
 /// A scheduler without a clock, a random source or a socket.
 pub struct Engine {
     options: Options,
     gates: FeatureGates,
-    seats: Vec<Seat>,
-    needs: Needs,
-    interests: Interests,
-    /// For PostFilter; each profile's ties are broken by a stream of their own.
-    chance: Rng,
+    profiles: Vec<ProfileScheduler>,
+    needs: ExtraFieldsByKind,
+    registrations: EventRegistrations,
+    /// For PostFilter. Each profile breaks ties with a random stream of its own.
+    rng: Rng,
     world: World,
     queue: Queue,
-    pending: Map<Box<str>, Pending>,
-    /// Assigned pods whose node is not known (yet), by node.
-    orphans: BTreeMap<Str, Vec<Arc<PodInfo>>>,
-    /// Pods that this engine put on a node and that are not known to be bound, by uid.
-    assumed: Map<Box<str>, Assumed>,
-    /// How many of `assumed` have a place in the bind window.
+    pending: Map<Box<str>, PendingPod>,
+    /// Assigned pods whose node is not known (yet), by node name.
+    orphaned_pods: BTreeMap<Str, Vec<Arc<PodInfo>>>,
+    /// Assumed pods: this engine chose their node, and the watch has not confirmed the binding. By uid.
+    assumed: Map<Box<str>, AssumedPod>,
+    /// How many of `assumed` count against the bind window.
     n_binding: usize,
-    /// Who waits for the answer to a call.
-    calls: Map<CallId, Owner>,
-    /// Who waits for an object or for time to pass.
-    awaited: Vec<Awaited>,
+    /// Who waits for the reply to a call.
+    calls: Map<CallId, CallOwner>,
+    /// Plugins that wait for an object or a deadline.
+    plugin_waits: Vec<PluginWait>,
     /// Attempts that wait for a PostFilter plugin, by uid.
-    post_filtering: Map<Box<str>, PostFiltering>,
-    /// Evictions under way, by uid of the pod that gets the room.
+    post_filter_runs: Map<Box<str>, PostFilterRun>,
+    /// Evictions in progress, by uid of the preemptor.
     evictions: Map<Box<str>, Eviction>,
-    /// The attempt that waits for an extender. Until it goes on, no other begins, and `world` stays as it is.
-    suspended: Option<Box<Suspended>>,
-    /// What would change `world`, until then.
-    overlay: Overlay,
-    statuses: Statuses,
-    /// What services published and is not too old.
+    /// The attempt that waits for an extender. Until it resumes, no other attempt begins and `world` does not change.
+    suspended: Option<Box<SuspendedAttempt>>,
+    /// Events that would change `world`, until then.
+    deferred: DeferredEvents,
+    status_patches: StatusPatches,
+    /// Values that services published and that have not expired.
     publications: Vec<Publication>,
-    diagnosed: Option<failure::Diagnosed>,
+    last_diagnosis: Option<scheduling_failure::CachedDiagnosis>,
     n_calls: u64,
     n_bindings: u64,
-    /// Where the next search that ends early begins.
+    /// Where the next search for feasible nodes starts when only a part of the nodes is scored (upstream's `nextStartNodeIndex`).
     search_start: usize,
-    /// How often the engine was told or asked to do something: chooses whose calls are timed.
-    n_turns: u64,
-    /// When the news of an object that is being heard began, on the stopwatch, and what was made of it.
-    hearing_since: Option<u64>,
+    /// Number of calls to the engine: selects those in which plugins are timed.
+    n_engine_calls: u64,
+    /// When handling of the current object event began, by the stopwatch, and the durations measured so far.
+    handling_since: Option<u64>,
     handled: Vec<Observation>,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet. There must be at least one profile, and all have the same QueueSort plugin.
+    /// An engine without any objects. There must be at least one profile, and all profiles have the same QueueSort plugin.
     pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: Options) -> Engine {
         let rng = Rng::new(options.seed);
         let sort = profiles.iter().find_map(|profile| profile.queue_sort.first());
         let sort: Arc<dyn QueueSort> =
-            sort.map_or_else(|| Arc::new(FirstComesFirst) as _, |member| member.point.clone());
+            sort.map_or_else(|| Arc::new(ArrivalOrder) as _, |member| member.point.clone());
         let queue = Queue::new(
             crate::queue::Options {
                 initial_backoff: options.initial_backoff,
@@ -218,136 +221,141 @@ impl Engine {
             },
             sort,
         );
-        let seats = profiles.into_iter().map(|profile| {
-            let chance = rng.split(&profile.scheduler_name);
-            let mut scheduler = Scheduler::new(profile.clone(), chance);
-            scheduler.check_every(options.check_every);
-            Seat { profile, scheduler }
+        let profiles = profiles.into_iter().map(|profile| {
+            let rng = rng.split(&profile.scheduler_name);
+            let mut scheduler = Scheduler::new(profile.clone(), rng);
+            scheduler.verify_every(options.verify_every);
+            ProfileScheduler { profile, scheduler }
         });
-        let seats: Vec<Seat> = seats.collect();
+        let profiles: Vec<ProfileScheduler> = profiles.collect();
         let mut world = World::new(gates.clone());
-        let watches = seats.iter().flat_map(|seat| &seat.profile.watches);
+        let watches = profiles.iter().flat_map(|it| &it.profile.watches);
         watches.for_each(|watch| world.watch(watch));
         Engine {
-            interests: Interests::of(&seats),
-            needs: seats.iter().fold(Needs::default(), |all, seat| all.or(seat.profile.needs)),
-            seats,
-            chance: rng.split("PostFilter"),
+            registrations: EventRegistrations::of(&profiles),
+            needs: profiles
+                .iter()
+                .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.profile.needs)),
+            profiles,
+            rng: rng.split("PostFilter"),
             world,
             queue,
             pending: Map::default(),
-            orphans: BTreeMap::new(),
+            orphaned_pods: BTreeMap::new(),
             assumed: Map::default(),
             n_binding: 0,
             calls: Map::default(),
-            awaited: Vec::new(),
-            post_filtering: Map::default(),
+            plugin_waits: Vec::new(),
+            post_filter_runs: Map::default(),
             evictions: Map::default(),
             suspended: None,
-            overlay: Overlay::default(),
-            statuses: Statuses::default(),
+            deferred: DeferredEvents::default(),
+            status_patches: StatusPatches::default(),
             publications: Vec::new(),
-            diagnosed: None,
+            last_diagnosis: None,
             n_calls: 0,
             n_bindings: 0,
             search_start: 0,
-            n_turns: 0,
-            hearing_since: None,
+            n_engine_calls: 0,
+            handling_since: None,
             handled: Vec::new(),
             gates,
             options,
         }
     }
 
-    /// Takes news. Never schedules.
+    /// Handles an event. Never schedules.
     pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
-        self.hearing_since =
-            matches!(event, Event::Set(_) | Event::Gone(_) | Event::Changed { .. })
-                .then(self.options.ticks);
-        self.listening(effects, |engine, effects| {
-            engine.take(now, event, effects);
-            engine.hearing_since = None;
-            engine.catch_up(now, effects);
-            engine.intervene(now, effects);
+        self.handling_since =
+            matches!(event, Event::Upsert(_) | Event::Delete(_) | Event::ObjectChanged { .. })
+                .then(self.options.stopwatch);
+        self.recording_plugin_calls(effects, |engine, effects| {
+            engine.handle_event(now, event, effects);
+            engine.handling_since = None;
+            engine.handle_deferred(now, effects);
+            engine.run_plugin_actions(now, effects);
         });
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
-    fn take(&mut self, now: Now, event: Event, effects: &mut Effects) {
-        if self.must_wait(&event) {
-            return self.overlay.push(event);
+    fn handle_event(&mut self, now: Now, event: Event, effects: &mut Effects) {
+        if self.must_defer(&event) {
+            return self.deferred.push(event);
         }
         match event {
-            Event::Set(object) => self.set(now, object, effects),
-            Event::Gone(name) => self.gone(now, &name, effects),
-            Event::Replied { call, reply } => self.replied(now, call, &reply, effects),
-            Event::Extended { call, answer } => self.extended(now, call, answer, effects),
-            Event::Changed { object, value } => {
-                self.object_changed(now, &object, value.as_ref(), effects);
-                self.changed(now, &object, value.as_ref(), effects);
+            Event::Upsert(object) => self.upsert_object(now, object, effects),
+            Event::Delete(key) => self.delete_object(now, &key, effects),
+            Event::Replied { call, reply } => self.handle_reply(now, call, &reply, effects),
+            Event::ExtenderReplied { call, reply } => {
+                self.handle_extender_reply(now, call, reply, effects)
             }
-            Event::Listed { group, resource, is_there } => {
-                self.world.set_there(&group, &resource, is_there);
+            Event::ObjectChanged { object, value } => {
+                self.handle_object_change(now, &object, value.as_ref(), effects);
+                self.resume_waiting_plugins(now, &object, value.as_ref(), effects);
             }
-            Event::Published { plugin, value, good_for } => {
-                self.published(now, &plugin, &value, good_for, effects);
+            Event::Synced { group, resource, has_synced } => {
+                self.world.set_synced(&group, &resource, has_synced);
             }
-            Event::Permit { uid, plugin, verdict } => {
-                self.permitted(now, &uid, plugin.as_deref(), &verdict, effects);
+            Event::Published { plugin, value, ttl } => {
+                self.handle_published(now, &plugin, &value, ttl, effects);
+            }
+            Event::Permit { uid, plugin, decision } => {
+                self.handle_permit_decision(now, &uid, plugin.as_deref(), &decision, effects);
             }
             Event::Activate(uids) => self.activate(now, &uids),
         }
     }
 
-    /// Does what is due by now: backoffs that are over, waits that took too long, published values that are too old.
-    pub fn wake(&mut self, now: Now, effects: &mut Effects) {
-        self.listening(effects, |engine, effects| {
-            let asking = Asking::new(&engine.seats, &engine.interests, &engine.world);
-            engine.queue.flush(now, &asking);
-            engine.time_out(now, effects);
-            engine.forget_published(now);
-            engine.catch_up(now, effects);
-            engine.intervene(now, effects);
+    /// Does what is due by now: completed backoffs, timeouts of waits, expired published values.
+    pub fn handle_timeouts(&mut self, now: Now, effects: &mut Effects) {
+        self.recording_plugin_calls(effects, |engine, effects| {
+            let handle = PluginHandle::new(&engine.profiles, &engine.registrations, &engine.world);
+            engine.queue.flush(now, &handle);
+            engine.handle_wait_timeouts(now, effects);
+            engine.expire_published(now);
+            engine.handle_deferred(now, effects);
+            engine.run_plugin_actions(now, effects);
         });
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
-    /// Does something in which plugins are called. One that panics is made anew; of some turns the calls are timed.
-    fn listening<R>(
+    /// Runs work that calls plugins. The state of a plugin that panics is reset; in a sample of the calls plugins are timed.
+    fn recording_plugin_calls<R>(
         &mut self,
         effects: &mut Effects,
         work: impl FnOnce(&mut Engine, &mut Effects) -> R,
     ) -> R {
-        self.n_turns += 1;
-        let is_timed = self.n_turns.is_multiple_of(TIMED_EVERY);
-        let watch = is_timed.then_some(self.options.ticks);
-        let (done, notes) = guard::listen(watch, || work(self, effects));
-        for panic in notes.panics {
+        self.n_engine_calls += 1;
+        let is_timed = self.n_engine_calls.is_multiple_of(PLUGIN_SAMPLE_EVERY);
+        let watch = is_timed.then_some(self.options.stopwatch);
+        let (done, recorded) = guard::record_plugin_calls(watch, || work(self, effects));
+        for panic in recorded.panics {
             self.recover(&panic);
-            effects.push(Effect::Observe(Observation::Panicked(Box::new(panic))));
+            effects.push(Effect::Observe(Observation::PluginPanicked(Box::new(panic))));
         }
-        if !notes.calls.is_empty() {
-            effects.push(Effect::Observe(Observation::Timed(notes.calls)));
+        if !recorded.executions.is_empty() {
+            effects.push(Effect::Observe(Observation::PluginExecutions(recorded.executions)));
         }
         done
     }
 
-    /// What was made with the help of a plugin that panicked is made anew.
-    fn recover(&mut self, panic: &Panic) {
-        let is_its = |seat: &&mut Seat| *seat.profile.scheduler_name == *panic.who.profile;
-        if let Some(seat) = self.seats.iter_mut().find(is_its) {
-            seat.scheduler.recover(panic, &mut self.world);
+    /// Resets a plugin that panicked and drops everything that was computed with it.
+    fn recover(&mut self, panic: &PluginPanic) {
+        let is_its =
+            |it: &&mut ProfileScheduler| *it.profile.scheduler_name == *panic.plugin.profile;
+        if let Some(profile_scheduler) = self.profiles.iter_mut().find(is_its) {
+            profile_scheduler.scheduler.recover_from_panic(panic, &mut self.world);
         }
-        self.diagnosed = None;
+        self.last_diagnosis = None;
     }
 
-    /// When [`Engine::wake`] has something to do next.
-    pub fn deadline(&self) -> Option<Mono> {
-        let waits = self.awaited.iter().filter(|awaited| !self.is_pinned(&awaited.owner));
-        let waits = waits.map(|awaited| awaited.until).min();
+    /// When [`Engine::handle_timeouts`] has something to do next.
+    pub fn deadline(&self) -> Option<MonoTime> {
+        let waits = self.plugin_waits.iter().filter(|wait| !self.is_deferred(&wait.owner));
+        let waits = waits.map(|wait| wait.until).min();
         let others = [
             self.binding_deadline(),
-            self.post_filter_overdue_at(),
+            self.post_filter_stuck_at(),
             self.extender_deadline(),
             self.publication_deadline(),
         ];
@@ -365,35 +373,40 @@ impl Engine {
     }
 
     /// The schedulerName of a profile.
-    pub fn profile_name(&self, seat: SeatIdx) -> &str {
-        &self.seat(seat).profile.scheduler_name
+    pub fn profile_name(&self, profile_idx: ProfileIdx) -> &str {
+        &self.profile_scheduler(profile_idx).profile.scheduler_name
     }
 
-    /// How many pods came into which queue since this was asked last.
+    /// How many pods were added to which queue since the last call (`scheduler_queue_incoming_pods_total`).
     pub fn take_incoming(&mut self) -> Vec<IncomingPods> {
         self.queue.take_incoming()
     }
 
-    /// How many pods are between Permit and the end of their binding, but for those whose PreBind is overdue.
-    pub fn n_binding(&self) -> usize {
+    /// How many pods are between Permit and the end of their binding cycle, without those with a stuck PreBind plugin.
+    pub fn n_binding_pods(&self) -> usize {
         self.n_binding
     }
 
-    /// What would become of a pod without a node now, and why. `None` when there is no such pod of ours.
+    /// Evaluates a pending pod against all nodes now, and explains the result. `None` when no profile has such a pod.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
-        let seat = self.seat(pending.seat);
-        Some(explain(&seat.profile, &self.world, seat.scheduler.states(), &pending.pod))
+        let profile_scheduler = self.profile_scheduler(pending.profile_idx);
+        Some(explain(
+            &profile_scheduler.profile,
+            &self.world,
+            profile_scheduler.scheduler.states(),
+            &pending.pod,
+        ))
     }
 
-    /// A pod of ours without a node, as the API server has it.
+    /// A pending pod of our profiles, as the API server has it.
     pub fn pending_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.pending.get(uid).map(|pending| &pending.pod)
     }
 
-    /// All of them, ordered by uid.
+    /// All pending pods, ordered by uid.
     pub fn pending_pods(&self) -> Vec<&Arc<PodInfo>> {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut pods: Vec<_> = self.pending.values().map(|pending| &pending.pod).collect();
@@ -401,23 +414,23 @@ impl Engine {
         pods
     }
 
-    /// Assigned pods whose node is not known, by node.
-    pub fn orphans(&self) -> impl Iterator<Item = (&Str, &[Arc<PodInfo>])> {
-        self.orphans.iter().map(|(node, pods)| (node, pods.as_slice()))
+    /// Assigned pods whose node is not known, by node name.
+    pub fn orphaned_pods(&self) -> impl Iterator<Item = (&Str, &[Arc<PodInfo>])> {
+        self.orphaned_pods.iter().map(|(node, pods)| (node, pods.as_slice()))
     }
 
     /// The schedulerNames of its profiles.
     pub fn profile_names(&self) -> impl Iterator<Item = &str> {
-        self.seats.iter().map(|seat| &*seat.profile.scheduler_name)
+        self.profiles.iter().map(|it| &*it.profile.scheduler_name)
     }
 
-    /// Number of pods that were put on a node and are not known to be bound.
-    pub fn n_assumed(&self) -> usize {
+    /// Number of assumed pods.
+    pub fn n_assumed_pods(&self) -> usize {
         #[expect(clippy::disallowed_methods, reason = "counted")]
         self.assumed.values().filter(|assumed| !assumed.confirmed).count()
     }
 
-    /// Uids of pods whose binding cycle is under way, ordered.
+    /// Uids of pods in a binding cycle, ordered.
     pub fn binding_pods(&self) -> Vec<&str> {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let running = self.assumed.iter().filter(|(_, assumed)| assumed.binding.is_some());
@@ -426,22 +439,22 @@ impl Engine {
         uids
     }
 
-    /// What checks of fast decisions against slow ones found ([`Options::check_every`]).
-    pub fn disagreements(&self) -> impl Iterator<Item = &String> {
-        self.seats.iter().flat_map(|seat| seat.scheduler.disagreements())
+    /// Differences between incremental and per-node evaluation that verification found ([`Options::verify_every`]).
+    pub fn decision_mismatches(&self) -> impl Iterator<Item = &String> {
+        self.profiles.iter().flat_map(|it| it.scheduler.decision_mismatches())
     }
 
-    fn seat_of(&self, pod: &PodInfo) -> Option<SeatIdx> {
+    fn profile_for_pod(&self, pod: &PodInfo) -> Option<ProfileIdx> {
         let name = pod.template.scheduler_name();
-        let at = self.seats.iter().position(|seat| seat.profile.scheduler_name == name)?;
-        Some(SeatIdx(at as u32))
+        let at = self.profiles.iter().position(|it| it.profile.scheduler_name == name)?;
+        Some(ProfileIdx(at as u32))
     }
 
-    fn seat(&self, seat: SeatIdx) -> &Seat {
-        &self.seats[seat.0 as usize]
+    fn profile_scheduler(&self, profile_idx: ProfileIdx) -> &ProfileScheduler {
+        &self.profiles[profile_idx.0 as usize]
     }
 
-    fn next_call(&mut self, owner: Owner) -> CallId {
+    fn next_call(&mut self, owner: CallOwner) -> CallId {
         self.n_calls += 1;
         let id = CallId(self.n_calls);
         self.calls.insert(id, owner);
@@ -449,86 +462,97 @@ impl Engine {
     }
 }
 
-/// The order of a queue whose profiles have no QueueSort plugin.
-struct FirstComesFirst;
+/// The queue order of profiles without a QueueSort plugin: by arrival.
+struct ArrivalOrder;
 
-impl QueueSort for FirstComesFirst {
+impl QueueSort for ArrivalOrder {
     fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> std::cmp::Ordering {
         a.queued.cmp(&b.queued)
     }
 }
 
-/// What the queue is told when it asks plugins.
-pub(crate) struct Asking<'a> {
-    seats: &'a [Seat],
-    interests: &'a Interests,
+/// Gives the queue access to the plugins of all profiles.
+pub(crate) struct PluginHandle<'a> {
+    profiles: &'a [ProfileScheduler],
+    registrations: &'a EventRegistrations,
     world: &'a World,
 }
 
-impl<'a> Asking<'a> {
-    pub fn new(seats: &'a [Seat], interests: &'a Interests, world: &'a World) -> Self {
-        Asking { seats, interests, world }
+impl<'a> PluginHandle<'a> {
+    pub fn new(
+        profiles: &'a [ProfileScheduler],
+        registrations: &'a EventRegistrations,
+        world: &'a World,
+    ) -> Self {
+        PluginHandle { profiles, registrations, world }
     }
 }
 
-/// What any plugin of any profile wants to be asked about.
+/// The cluster events that plugins of any profile registered.
 #[derive(Default)]
-pub(crate) struct Interests {
-    /// Some plugin named no event, which means all of them.
+pub(crate) struct EventRegistrations {
+    /// Some plugin registered no events, which means all events.
     everything: bool,
     events: Vec<ClusterEvent>,
 }
 
-impl Interests {
-    fn of(seats: &[Seat]) -> Interests {
-        let mut interests = Interests::default();
-        for plugin in seats.iter().flat_map(|seat| &seat.profile.plugins) {
+impl EventRegistrations {
+    fn of(profiles: &[ProfileScheduler]) -> EventRegistrations {
+        let mut registrations = EventRegistrations::default();
+        for plugin in profiles.iter().flat_map(|it| &it.profile.plugins) {
             let Some(events) = &plugin.events else {
-                interests.everything = true;
+                registrations.everything = true;
                 continue;
             };
             for known in events {
-                if !interests.events.contains(&known.event) {
-                    interests.events.push(known.event.clone());
+                if !registrations.events.contains(&known.event) {
+                    registrations.events.push(known.event.clone());
                 }
             }
         }
-        interests
+        registrations
     }
 }
 
-impl Plugins for Asking<'_> {
+impl QueuePlugins for PluginHandle<'_> {
     fn pre_enqueue(
         &self,
-        seat: SeatIdx,
+        profile_idx: ProfileIdx,
         pod: &PodInfo,
         first: Option<PluginIdx>,
-    ) -> Result<(), Held> {
-        let seat = &self.seats[seat.0 as usize];
+    ) -> Result<(), PreEnqueueRejection> {
+        let profile_scheduler = &self.profiles[profile_idx.0 as usize];
         let cycle = CycleState::default();
-        let cx = Cx { world: self.world, cycle: &cycle, states: seat.scheduler.states() };
+        let cx =
+            Cx { world: self.world, cycle: &cycle, states: profile_scheduler.scheduler.states() };
         let is_first = |plugin: usize| first == Some(PluginIdx(plugin as u32));
-        let members = &seat.profile.pre_enqueue;
+        let members = &profile_scheduler.profile.pre_enqueue;
         let ordered = members
             .iter()
             .filter(|member| is_first(member.plugin))
             .chain(members.iter().filter(|member| !is_first(member.plugin)));
         for member in ordered {
-            member
-                .point
-                .pre_enqueue(cx, pod)
-                .map_err(|rejection| Held { plugin: PluginIdx(member.plugin as u32), rejection })?;
+            member.point.pre_enqueue(cx, pod).map_err(|rejection| PreEnqueueRejection {
+                plugin: PluginIdx(member.plugin as u32),
+                rejection,
+            })?;
         }
         Ok(())
     }
 
-    fn events(&self, seat: SeatIdx, plugin: PluginIdx) -> Option<&[EventWithHint]> {
-        let plugin = self.seats[seat.0 as usize].profile.plugins.get(plugin.0 as usize)?;
+    fn events(
+        &self,
+        profile_idx: ProfileIdx,
+        plugin: PluginIdx,
+    ) -> Option<&[ClusterEventWithHint]> {
+        let plugin =
+            self.profiles[profile_idx.0 as usize].profile.plugins.get(plugin.0 as usize)?;
         plugin.events.as_deref()
     }
 
-    fn is_of_interest(&self, event: &ClusterEvent) -> bool {
-        self.interests.everything || self.interests.events.iter().any(|known| known.matches(event))
+    fn is_event_of_interest(&self, event: &ClusterEvent) -> bool {
+        self.registrations.everything
+            || self.registrations.events.iter().any(|known| known.matches(event))
     }
 
     fn world(&self) -> &World {

@@ -1,107 +1,108 @@
-//! What a pod's attempt found out about every node.
+//! The result of filtering and scoring all nodes for one pod.
 
-pub mod buckets;
-pub mod filters;
+pub mod filter_runner;
 pub mod incremental;
-pub mod one_by_one;
+pub mod per_node;
+pub mod score_buckets;
 
 use std::collections::BTreeMap;
 
 use loadmaster_extender::NodeFailure;
-use loadmaster_framework::{Code, PodInfo, Rejection, Row, World};
+use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
 
-/// Who turned a pod or node down, and why. PreFilter results that leave no node name no plugin.
+/// The plugin that rejected a pod or node, and its rejection. `plugin` is `None` if several PreFilter results together left no
+/// node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
+pub struct PluginRejection {
     pub plugin: Option<&'static str>,
     pub rejection: Rejection,
 }
 
-/// What Filter said about a node.
+/// The result of filtering one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterResult {
     Feasible,
-    /// A PreFilter plugin or an extender left the node out.
-    Narrowed,
-    Rejected(Rejected),
+    /// A PreFilter plugin or an extender excluded the node.
+    Excluded,
+    Rejected(PluginRejection),
 }
 
-/// A node with its verdict and, if it is feasible, its scores.
+/// The filter result of one node and, if it is feasible, its scores.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeVerdict {
-    pub row: Row,
-    pub verdict: Verdict,
+pub struct NodeEvaluation {
+    pub row: NodeRow,
+    pub filter_result: FilterResult,
     /// Weighted, in the order of [`Evaluation::score_plugins`].
     pub scores: Vec<i64>,
     pub total: Option<i64>,
 }
 
-/// Everything that one attempt found out.
+/// The filter results and scores of all nodes for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluation {
-    /// Set when PreFilter turned the pod down everywhere.
-    pub pre_filter: Option<Rejected>,
-    /// Plugins that narrowed the nodes, sorted.
-    pub narrowed_by: Vec<&'static str>,
-    /// One entry a node, by row; empty when PreFilter rejected.
-    pub nodes: Vec<NodeVerdict>,
+    /// Set when PreFilter rejected the pod on all nodes.
+    pub pre_filter_rejection: Option<PluginRejection>,
+    /// Plugins whose PreFilter result excluded nodes, sorted.
+    pub excluded_by: Vec<&'static str>,
+    /// One entry per node, by row; empty when PreFilter rejected the pod.
+    pub nodes: Vec<NodeEvaluation>,
     /// Plugins that scored, in order.
     pub score_plugins: Vec<&'static str>,
     /// An error that ends the attempt.
     pub failure: Option<String>,
-    /// What Filter said about the pod's nominated node, if PreFilter left that node out.
-    pub nominated: Option<Rejected>,
-    /// The plugin that turned the pod's nominated node down, left out or not.
+    /// The Filter rejection of the pod's nominated node, if PreFilter excluded that node.
+    pub nominated_node_rejection: Option<PluginRejection>,
+    /// The plugin that rejected the pod's nominated node, whether PreFilter excluded it or not.
     pub nominated_rejected_by: Option<&'static str>,
-    /// Who turned the pod down beside those that are named at a node: extenders, and plugins whose verdict they overruled.
-    pub also_rejected_by: Vec<&'static str>,
-    /// What extenders said about nodes that do not exist.
-    pub elsewhere: Vec<Rejected>,
+    /// Further rejecting plugins, not listed at any node: extenders, and plugins whose filter result extenders replaced.
+    pub other_rejecting_plugins: Vec<&'static str>,
+    /// Rejections by extenders of nodes that do not exist.
+    pub unknown_node_rejections: Vec<PluginRejection>,
 }
 
-/// What extenders did to the nodes that plugins found feasible.
+/// The combined result of all extenders' filter calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extended {
-    /// Nodes that they left out.
-    pub left_out: Vec<Row>,
-    /// What they said about nodes, of these and of others, by name.
+pub struct ExtenderResults {
+    /// Nodes that extenders removed.
+    pub excluded: Vec<NodeRow>,
+    /// Failures by node name, also of nodes that were not sent to the extenders.
     pub failures: BTreeMap<String, NodeFailure>,
 }
 
-impl Extended {
-    /// Whether no extender did anything.
+impl ExtenderResults {
+    /// Whether extenders changed nothing.
     pub fn is_empty(&self) -> bool {
-        self.left_out.is_empty() && self.failures.is_empty()
+        self.excluded.is_empty() && self.failures.is_empty()
     }
 
-    /// The verdict on a node, in place of the plugins'.
-    fn verdict(&self, row: Row, name: &str) -> Option<Verdict> {
+    /// The filter result of a node that replaces the plugins' result.
+    fn filter_result(&self, row: NodeRow, name: &str) -> Option<FilterResult> {
         match self.failures.get(name) {
-            Some(failure) => Some(Verdict::Rejected(rejected(failure))),
-            None => self.left_out.contains(&row).then_some(Verdict::Narrowed),
+            Some(failure) => Some(FilterResult::Rejected(extender_rejection(failure))),
+            None => self.excluded.contains(&row).then_some(FilterResult::Excluded),
         }
     }
 }
 
-fn rejected(failure: &NodeFailure) -> Rejected {
+fn extender_rejection(failure: &NodeFailure) -> PluginRejection {
     let text = failure.message.clone();
     let rejection = match failure.is_unresolvable {
         true => Rejection::unresolvable(text),
         false => Rejection::unschedulable(text),
     };
-    Rejected { plugin: None, rejection }
+    PluginRejection { plugin: None, rejection }
 }
 
 impl Evaluation {
     /// The feasible nodes with the highest total, by row.
-    pub fn best(&self) -> Vec<Row> {
+    pub fn best(&self) -> Vec<NodeRow> {
         let top = self.nodes.iter().filter_map(|node| node.total).max();
         let best = self.nodes.iter().filter(|node| node.total.is_some() && node.total == top);
         best.map(|node| node.row).collect()
     }
 
-    /// Scoring failed: what some plugins said before that counts for nothing.
-    fn forget_scores(&mut self) {
+    /// Removes all scores after scoring failed.
+    fn clear_scores(&mut self) {
         self.score_plugins.clear();
         for node in &mut self.nodes {
             node.scores.clear();
@@ -109,33 +110,35 @@ impl Evaluation {
         }
     }
 
-    /// What PostFilter is told about every node, by row ([`loadmaster_framework::Unfit::verdicts`]).
-    pub fn codes(&self, world: &World, pod: &PodInfo) -> Vec<(Row, Code)> {
-        if let Some(everywhere) = &self.pre_filter {
-            return world.nodes().rows().map(|row| (row, everywhere.rejection.code())).collect();
+    /// The status code of every node, by row ([`loadmaster_framework::FitError::node_codes`]).
+    pub fn node_codes(&self, world: &World, pod: &PodInfo) -> Vec<(NodeRow, Code)> {
+        if let Some(rejected) = &self.pre_filter_rejection {
+            return world.nodes().rows().map(|row| (row, rejected.rejection.code())).collect();
         }
         let nominated = world.nodes().row(&pod.nominated_node_name);
-        let code = |node: &NodeVerdict| match (&node.verdict, &self.nominated) {
-            (Verdict::Feasible, _) => Code::Success,
-            (Verdict::Rejected(rejected), _) => rejected.rejection.code(),
-            // Upstream tries the nominated node even if PreFilter leaves it out.
-            (Verdict::Narrowed, Some(rejected)) if nominated == Some(node.row) => {
-                rejected.rejection.code()
-            }
-            (Verdict::Narrowed, _) => Code::UnschedulableAndUnresolvable,
-        };
+        let code =
+            |node: &NodeEvaluation| match (&node.filter_result, &self.nominated_node_rejection) {
+                (FilterResult::Feasible, _) => Code::Success,
+                (FilterResult::Rejected(rejected), _) => rejected.rejection.code(),
+                // Upstream filters the nominated node even if PreFilter excludes it.
+                (FilterResult::Excluded, Some(rejected)) if nominated == Some(node.row) => {
+                    rejected.rejection.code()
+                }
+                (FilterResult::Excluded, _) => Code::UnschedulableAndUnresolvable,
+            };
         self.nodes.iter().map(|node| (node.row, code(node))).collect()
     }
 
-    /// The feasible node, if there is just one.
-    pub fn only_feasible(&self) -> Option<Row> {
-        let mut feasible = self.nodes.iter().filter(|node| node.verdict == Verdict::Feasible);
+    /// The feasible node, if there is exactly one.
+    pub fn only_feasible(&self) -> Option<NodeRow> {
+        let mut feasible =
+            self.nodes.iter().filter(|node| node.filter_result == FilterResult::Feasible);
         let only = feasible.next()?.row;
         feasible.next().is_none().then_some(only)
     }
 
     /// Whether any node is feasible.
     pub fn is_feasible(&self) -> bool {
-        self.nodes.iter().any(|node| node.verdict == Verdict::Feasible)
+        self.nodes.iter().any(|node| node.filter_result == FilterResult::Feasible)
     }
 }

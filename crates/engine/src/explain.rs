@@ -1,30 +1,30 @@
-//! Where a pod could go now, node by node, as plain data.
+//! Evaluates a pod against every node and explains the result as plain data.
 //!
-//! What is here is written and read as JSON with these fields in this order: a contract. `loadmaster explain` shows what it worked out
-//! itself and what a running scheduler answered by the same code.
+//! These types are serialized as JSON with these fields in this order; the format is stable. `loadmaster explain` shows its own results and
+//! those of a running scheduler with the same code.
 
-mod pairs;
+mod json_maps;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;
-use loadmaster_framework::{Code, Cx, PluginStates, PodInfo, Rejection, Unfit, World};
+use loadmaster_framework::{Code, Cx, FitError, PluginStates, PodInfo, Rejection, World};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis;
-use crate::evaluate::filters::Filters;
-use crate::evaluate::one_by_one::{self, Attempted};
-use crate::evaluate::{Evaluation, Rejected, Verdict};
+use crate::evaluate::filter_runner::ProfileFilters;
+use crate::evaluate::per_node::{self, AttemptResult};
+use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::profile::Profile;
 
-/// A name of ours, or one that another process told.
-pub type Name = Cow<'static, str>;
+/// A static name, or one that was decoded.
+pub type CowName = Cow<'static, str>;
 
-/// The code of a node that a PreFilter plugin left out.
-pub(crate) const NARROWED: &str = "PreFilterResult";
+/// The code of a node that a PreFilter plugin excluded.
+pub(crate) const EXCLUDED_BY_PRE_FILTER: &str = "PreFilterResult";
 
-/// Everything `explain` shows.
+/// The result of `explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -32,67 +32,66 @@ pub struct Explanation {
     pub pod: String,
     /// The profile's schedulerName.
     pub profile: String,
-    /// Who turned the pod down before any node was asked.
+    /// The rejection by a PreFilter plugin, before any node was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_filter: Option<Status>,
-    /// By name.
-    pub nodes: Vec<Node>,
+    /// One entry per node.
+    pub nodes: Vec<NodeExplanation>,
     /// Names of the feasible nodes with the highest total, sorted.
     pub best: Vec<String>,
-    /// Upstream's text when nothing fits, else empty.
+    /// Upstream's message if no node is feasible, else empty.
     pub message: String,
-    /// What evicting other pods could do, if no node fits and a plugin of the profile preempts.
+    /// What preemption would do, if no node is feasible and a plugin of the profile preempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preemption: Option<Preemption>,
+    pub preemption: Option<PreemptionExplanation>,
 }
 
-/// What evicting pods could do for the pod.
+/// What preemption would do for the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Preemption {
-    /// The nodes on which it would fit then, by name.
-    #[serde(with = "pairs::evictions")]
-    pub candidates: Vec<Evictions>,
-    /// Names of the candidates of which one is chosen, sorted.
+pub struct PreemptionExplanation {
+    /// The candidates, ordered by node name.
+    #[serde(with = "json_maps::evictions")]
+    pub candidates: Vec<PreemptionCandidate>,
+    /// Names of the best candidates, one of which is selected; sorted.
     pub best: Vec<String>,
-    /// Upstream's text when there are none, else empty.
+    /// Upstream's message if there are none, else empty.
     pub message: String,
 }
 
-/// The pods that would have to go.
+/// A candidate of preemption: a node and the victims on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evictions {
+pub struct PreemptionCandidate {
     pub node: String,
     /// `namespace/name`, the most important first.
     pub victims: Vec<String>,
-    /// How many of them a PodDisruptionBudget does not want to go.
+    /// Number of victims whose eviction violates a PodDisruptionBudget.
     pub n_pdb_violations: usize,
 }
 
-/// A status as upstream spells it.
+/// A status with upstream's code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// A code's name, or `PreFilterResult` for a node that PreFilter left out.
-    pub code: Name,
+    /// The name of a code, or `PreFilterResult` for a node that PreFilter excluded.
+    pub code: CowName,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plugin: Option<Name>,
+    pub plugin: Option<CowName>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
-/// One node.
+/// The evaluation of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeExplanation {
     pub name: String,
     pub filter: Status,
-    /// Weighted scores by plugin, in the order of plugins; only of feasible nodes.
-    #[serde(with = "pairs::scores")]
-    pub scores: Vec<(Name, i64)>,
+    /// Weighted scores by plugin, in the order of plugins; only for feasible nodes.
+    #[serde(with = "json_maps::scores")]
+    pub scores: Vec<(CowName, i64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
 }
 
-/// Evaluates the pod in this world and says everything about it. Changes nothing; the plugins' states are copied. Those of a plugin that
-/// has seen nothing yet are [`Profile::states`].
+/// Evaluates a pod against all nodes. Changes nothing; the plugins' states are copied. Initial states are [`Profile::states`].
 pub fn explain(
     profile: &Profile,
     world: &World,
@@ -100,7 +99,7 @@ pub fn explain(
     pod: &Arc<PodInfo>,
 ) -> Explanation {
     let mut states = states.clone();
-    let attempted = one_by_one::attempt(profile, world, &mut states, pod);
+    let attempted = per_node::attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
     let mut best: Vec<String> = evaluation.best().into_iter().map(name).collect();
@@ -108,41 +107,45 @@ pub fn explain(
     Explanation {
         pod: pod.full_name(),
         profile: profile.scheduler_name.clone(),
-        pre_filter: evaluation.pre_filter.as_ref().map(status),
+        pre_filter: evaluation.pre_filter_rejection.as_ref().map(status),
         nodes: nodes(world, evaluation),
         best,
-        message: diagnosis::message(evaluation, world.nodes().len()),
+        message: diagnosis::fit_error_message(evaluation, world.nodes().len()),
         preemption: preemption(profile, world, &states, pod, &attempted),
     }
 }
 
-/// What the first plugin that preempts says, if it would be asked.
+/// The preview of the first plugin that preempts, if PostFilter would run.
 fn preemption(
     profile: &Profile,
     world: &World,
     states: &PluginStates,
     pod: &Arc<PodInfo>,
-    attempted: &Attempted,
-) -> Option<Preemption> {
+    attempted: &AttemptResult,
+) -> Option<PreemptionExplanation> {
     let evaluation = &attempted.evaluation;
     if evaluation.is_feasible() || evaluation.failure.is_some() || world.nodes().is_empty() {
         return None;
     }
-    let filters = Filters { profile, skipped: &attempted.skipped };
-    let verdicts = evaluation.codes(world, pod);
-    let unfit = Unfit { verdicts: &verdicts, feasibility: &filters, extenders: false };
+    let filters = ProfileFilters { profile, skipped: &attempted.skipped };
+    let verdicts = evaluation.node_codes(world, pod);
+    let fit_error = FitError {
+        node_codes: &verdicts,
+        filter_runner: &filters,
+        has_preempting_extenders: false,
+    };
     let cx = Cx { world, cycle: &attempted.cycle, states };
     let mut plugins = profile.post_filter.iter();
-    let preview = plugins.find_map(|member| member.point.preview(cx, pod, unfit))?;
+    let preview = plugins.find_map(|member| member.point.preview(cx, pod, fit_error))?;
     let name =
         |candidate: &Candidate| world.node(candidate.row).map_or("", |node| node.name()).to_owned();
-    let mut candidates: Vec<Evictions> = preview
+    let mut candidates: Vec<PreemptionCandidate> = preview
         .candidates
         .iter()
-        .map(|candidate| Evictions {
+        .map(|candidate| PreemptionCandidate {
             node: name(candidate),
             victims: candidate.victims.pods.iter().map(|victim| victim.full_name()).collect(),
-            n_pdb_violations: candidate.victims.n_violations,
+            n_pdb_violations: candidate.victims.n_pdb_violations,
         })
         .collect();
     candidates.sort_by(|a, b| a.node.cmp(&b.node));
@@ -150,16 +153,16 @@ fn preemption(
         preview.best.iter().map(|at| name(&preview.candidates[*at])).collect();
     best.sort_unstable();
     let message = preview.rejection.as_ref().map(Rejection::message).unwrap_or_default();
-    Some(Preemption { candidates, best, message })
+    Some(PreemptionExplanation { candidates, best, message })
 }
 
-fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {
+fn nodes(world: &World, evaluation: &Evaluation) -> Vec<NodeExplanation> {
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
-    if let Some(rejected) = &evaluation.pre_filter {
+    if let Some(rejected) = &evaluation.pre_filter_rejection {
         let everywhere = status(rejected);
         let all = world.nodes().rows();
         return all
-            .map(|row| Node {
+            .map(|row| NodeExplanation {
                 name: name(row),
                 filter: everywhere.clone(),
                 scores: vec![],
@@ -167,18 +170,18 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {
             })
             .collect();
     }
-    let each = evaluation.nodes.iter().map(|node| Node {
+    let each = evaluation.nodes.iter().map(|node| NodeExplanation {
         name: name(node.row),
-        filter: match &node.verdict {
-            Verdict::Feasible => {
+        filter: match &node.filter_result {
+            FilterResult::Feasible => {
                 Status { code: Code::Success.name().into(), plugin: None, reasons: vec![] }
             }
-            Verdict::Narrowed => Status {
-                code: NARROWED.into(),
+            FilterResult::Excluded => Status {
+                code: EXCLUDED_BY_PRE_FILTER.into(),
                 plugin: None,
-                reasons: vec![diagnosis::narrowed_reason(evaluation)],
+                reasons: vec![diagnosis::excluded_node_reason(evaluation)],
             },
-            Verdict::Rejected(rejected) => status(rejected),
+            FilterResult::Rejected(rejected) => status(rejected),
         },
         scores: names(&evaluation.score_plugins).zip(node.scores.iter().copied()).collect(),
         total: node.total,
@@ -186,14 +189,14 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<Node> {
     each.collect()
 }
 
-fn names<'a>(plugins: &'a [&'static str]) -> impl Iterator<Item = Name> + 'a {
-    plugins.iter().map(|name| Name::Borrowed(name))
+fn names<'a>(plugins: &'a [&'static str]) -> impl Iterator<Item = CowName> + 'a {
+    plugins.iter().map(|name| CowName::Borrowed(name))
 }
 
-pub(crate) fn status(rejected: &Rejected) -> Status {
+pub(crate) fn status(rejected: &PluginRejection) -> Status {
     Status {
         code: rejected.rejection.code().name().into(),
-        plugin: rejected.plugin.map(Name::Borrowed),
+        plugin: rejected.plugin.map(CowName::Borrowed),
         reasons: rejected.rejection.reasons(),
     }
 }

@@ -1,27 +1,27 @@
-//! Calls into plugins: one that panics costs one pod one attempt, and some of the calls are timed.
+//! Guarded calls of plugins: a panic of a plugin fails only the attempt of one pod, and a sample of the calls is timed.
 //!
-//! Most points are wrapped when a [`Profile`] is built ([`points`]), so that whoever calls a plugin need not think of it. Filter and
-//! Score, which are asked node by node, and the incremental forms are called as they are, in loops: [`section`] goes around the
-//! loop and [`turn`], which is one store, says whose turn it is.
+//! Most extension points are wrapped when a [`Profile`] is built ([`guarded_points`]), so that callers need no guard of their own. Filter and
+//! Score, which are called per node, and the incremental forms are called directly, in loops: [`catch_plugin_panic`] wraps the loop, and
+//! [`set_current_plugin`], which costs one store, says which plugin runs.
 //!
-//! What happens is noted for the thread and handed to whoever [listens](listen): the engine, around all that it does. A plugin's
-//! panic unwinds through its own code alone, or through a section whose owner throws away what it was working on.
+//! Panics and durations are recorded per thread and returned by [`record_plugin_calls`], which the engine puts around all its work. A panic
+//! unwinds only through the plugin's own code, or through a scope whose owner drops what it was computing.
 
-pub mod points;
+pub mod guarded_points;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use loadmaster_framework::{ClusterEvent, Code, Failure};
-use loadmaster_stdx::caught;
-pub use loadmaster_stdx::caught::quiet_caught_panics;
+use loadmaster_stdx::catch_panic;
+pub use loadmaster_stdx::catch_panic::silence_caught_panics;
 
 use crate::profile::Profile;
 use crate::queue::Cause;
 
-/// Where a plugin is called.
+/// An extension point, or another place where a plugin is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Site {
+pub enum ExtensionPoint {
     PreEnqueue,
     QueueSort,
     QueueingHint,
@@ -32,72 +32,72 @@ pub enum Site {
     PostFilter,
     PreScore,
     Score,
-    Normalize,
+    NormalizeScore,
     Reserve,
     Unreserve,
     Permit,
-    PreFlight,
+    PreBindPreFlight,
     PreBind,
     Bind,
     PostBind,
-    /// News of objects that the plugin watches, and of what is published to it.
+    /// Events of objects that the plugin watches, and values that are published to it.
     ObjectEvents,
-    /// The incremental form: what is kept for pods alike.
+    /// The incremental form of Filter and Score.
     Prepare,
 }
 
-impl Site {
-    /// As upstream's metrics name the point; what upstream has no name for has ours.
+impl ExtensionPoint {
+    /// The value of the metric label `extension_point`: upstream's name where upstream has one.
     pub fn name(self) -> &'static str {
         match self {
-            Site::PreEnqueue => "PreEnqueue",
-            Site::QueueSort => "QueueSort",
-            Site::QueueingHint => "QueueingHint",
-            Site::PreFilter => "PreFilter",
-            Site::AddPod => "PreFilterExtensionAddPod",
-            Site::RemovePod => "PreFilterExtensionRemovePod",
-            Site::Filter => "Filter",
-            Site::PostFilter => "PostFilter",
-            Site::PreScore => "PreScore",
-            Site::Score => "Score",
-            Site::Normalize => "ScoreExtensionNormalize",
-            Site::Reserve => "Reserve",
-            Site::Unreserve => "Unreserve",
-            Site::Permit => "Permit",
-            Site::PreFlight => "PreBindPreFlight",
-            Site::PreBind => "PreBind",
-            Site::Bind => "Bind",
-            Site::PostBind => "PostBind",
-            Site::ObjectEvents => "ObjectEvents",
-            Site::Prepare => "Prepare",
+            ExtensionPoint::PreEnqueue => "PreEnqueue",
+            ExtensionPoint::QueueSort => "QueueSort",
+            ExtensionPoint::QueueingHint => "QueueingHint",
+            ExtensionPoint::PreFilter => "PreFilter",
+            ExtensionPoint::AddPod => "PreFilterExtensionAddPod",
+            ExtensionPoint::RemovePod => "PreFilterExtensionRemovePod",
+            ExtensionPoint::Filter => "Filter",
+            ExtensionPoint::PostFilter => "PostFilter",
+            ExtensionPoint::PreScore => "PreScore",
+            ExtensionPoint::Score => "Score",
+            ExtensionPoint::NormalizeScore => "ScoreExtensionNormalize",
+            ExtensionPoint::Reserve => "Reserve",
+            ExtensionPoint::Unreserve => "Unreserve",
+            ExtensionPoint::Permit => "Permit",
+            ExtensionPoint::PreBindPreFlight => "PreBindPreFlight",
+            ExtensionPoint::PreBind => "PreBind",
+            ExtensionPoint::Bind => "Bind",
+            ExtensionPoint::PostBind => "PostBind",
+            ExtensionPoint::ObjectEvents => "ObjectEvents",
+            ExtensionPoint::Prepare => "Prepare",
         }
     }
 
-    /// Whether the plugin may change its state there, so that a panic may leave half a change.
-    pub fn may_tear(self) -> bool {
+    /// Whether the plugin may change its state there, so that a panic may leave the state inconsistent.
+    pub fn may_corrupt_state(self) -> bool {
         matches!(
             self,
-            Site::PreFilter
-                | Site::PostFilter
-                | Site::PreScore
-                | Site::Reserve
-                | Site::Unreserve
-                | Site::Permit
-                | Site::PreBind
-                | Site::Bind
-                | Site::PostBind
-                | Site::ObjectEvents
+            ExtensionPoint::PreFilter
+                | ExtensionPoint::PostFilter
+                | ExtensionPoint::PreScore
+                | ExtensionPoint::Reserve
+                | ExtensionPoint::Unreserve
+                | ExtensionPoint::Permit
+                | ExtensionPoint::PreBind
+                | ExtensionPoint::Bind
+                | ExtensionPoint::PostBind
+                | ExtensionPoint::ObjectEvents
         )
     }
 
-    /// What is done instead of what the plugin would have said, where that is not a failed attempt.
-    pub fn instead(self) -> &'static str {
+    /// What happens instead of the plugin's result when it panics, for log lines.
+    pub fn fallback(self) -> &'static str {
         match self {
-            Site::PreEnqueue => "the pod is held until an event or the next flush",
-            Site::QueueSort => "the pod that came first goes first",
-            Site::QueueingHint => "the pod is tried again",
-            Site::Unreserve | Site::PostBind | Site::ObjectEvents => {
-                "the others are called all the same"
+            ExtensionPoint::PreEnqueue => "the pod stays gated until an event or the next flush",
+            ExtensionPoint::QueueSort => "pods are popped in order of arrival",
+            ExtensionPoint::QueueingHint => "the pod is requeued",
+            ExtensionPoint::Unreserve | ExtensionPoint::PostBind | ExtensionPoint::ObjectEvents => {
+                "the other plugins are still called"
             }
             _ => "the attempt fails",
         }
@@ -106,170 +106,200 @@ impl Site {
 
 /// A plugin of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct PluginRef {
     pub profile: Arc<str>,
-    pub plugin: &'static str,
+    pub name: &'static str,
 }
 
-/// A plugin panicked.
+/// A panic of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Panic {
-    pub who: Who,
-    pub site: Site,
+pub struct PluginPanic {
+    pub plugin: PluginRef,
+    pub extension_point: ExtensionPoint,
     pub message: String,
-    /// File, line and column, where [`quiet_caught_panics`] was called.
-    pub place: Option<Box<str>>,
-    /// How often, one right after the other: a Filter is asked about many nodes.
+    /// File, line and column; `None` unless [`silence_caught_panics`] was called.
+    pub location: Option<Box<str>>,
+    /// Number of equal panics in a row: a Filter plugin is called for many nodes.
     pub times: u64,
 }
 
-impl Panic {
-    /// What the pod is told.
+impl PluginPanic {
+    /// The error of the attempt.
     pub fn failure(&self) -> Failure {
-        let Panic { who, site, message, .. } = self;
-        Failure::new(format!("plugin {:?} panicked in {}: {message}", who.plugin, site.name()))
+        let PluginPanic { plugin, extension_point, message, .. } = self;
+        Failure::new(format!(
+            "plugin {:?} panicked in {}: {message}",
+            plugin.name,
+            extension_point.name()
+        ))
     }
 }
 
-/// A call that was timed.
+/// The duration of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timed {
-    pub who: Who,
-    pub site: Site,
+pub struct PluginExecution {
+    pub plugin: PluginRef,
+    pub extension_point: ExtensionPoint,
     pub code: Code,
     pub nanos: u64,
-    /// What a hint was asked about.
+    /// For hints: the event.
     pub event: Option<Box<str>>,
 }
 
-/// What was seen while somebody listened.
+/// Panics and durations of plugin calls.
 #[derive(Debug, Default)]
-pub struct Notes {
-    pub panics: Vec<Panic>,
-    /// The first [`CALLS_MAX`].
-    pub calls: Vec<Timed>,
+pub struct RecordedCalls {
+    pub panics: Vec<PluginPanic>,
+    /// At most [`N_EXECUTIONS_MAX`].
+    pub executions: Vec<PluginExecution>,
 }
 
-/// Filters and hints may be asked many thousand times in one call to the engine: no more than these are kept.
-const CALLS_MAX: usize = 256;
+/// Filters and hints may be called many thousand times in one call to the engine: further durations are dropped.
+const N_EXECUTIONS_MAX: usize = 256;
 
-/// Shows nanoseconds.
+/// Returns nanoseconds since an arbitrary start.
 pub type Stopwatch = fn() -> u64;
 
-/// Whose turn it is: index in the profile.
+/// The running plugin, by its index in the profile.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct CurrentPlugin {
     plugin: u32,
-    site: Site,
+    extension_point: ExtensionPoint,
 }
 
-/// Stands for all plugins of a point where they are timed together.
-pub const ALL: &str = "";
+/// The plugin name in a [`PluginRef`] when all plugins of an extension point are timed together.
+pub const ALL_PLUGINS: &str = "";
 
-/// Nobody in particular.
-const NOBODY: Turn = Turn { plugin: u32::MAX, site: Site::Prepare };
+/// No plugin is running.
+const NO_PLUGIN: CurrentPlugin =
+    CurrentPlugin { plugin: u32::MAX, extension_point: ExtensionPoint::Prepare };
 
 thread_local! {
-    static RUNNING: Cell<Turn> = const { Cell::new(NOBODY) };
-    static WATCH: Cell<Option<Stopwatch>> = const { Cell::new(None) };
-    static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
+    static CURRENT_PLUGIN: Cell<CurrentPlugin> = const { Cell::new(NO_PLUGIN) };
+    static STOPWATCH: Cell<Option<Stopwatch>> = const { Cell::new(None) };
+    static RECORDED_CALLS: RefCell<Option<RecordedCalls>> = const { RefCell::new(None) };
 }
 
-/// Does something and notes what plugins do meanwhile; with a stopwatch their calls are timed.
-pub(crate) fn listen<R>(watch: Option<Stopwatch>, work: impl FnOnce() -> R) -> (R, Notes) {
-    NOTES.with_borrow_mut(|notes| *notes = Some(Notes::default()));
-    WATCH.set(watch);
+/// Runs work and records panics of plugins; with a stopwatch, also durations of their calls.
+pub(crate) fn record_plugin_calls<R>(
+    stopwatch: Option<Stopwatch>,
+    work: impl FnOnce() -> R,
+) -> (R, RecordedCalls) {
+    RECORDED_CALLS.with_borrow_mut(|recorded| *recorded = Some(RecordedCalls::default()));
+    STOPWATCH.set(stopwatch);
     let done = work();
-    WATCH.set(None);
-    (done, NOTES.with_borrow_mut(Option::take).unwrap_or_default())
+    STOPWATCH.set(None);
+    (done, RECORDED_CALLS.with_borrow_mut(Option::take).unwrap_or_default())
 }
 
-/// How many panics were noted while somebody listens.
+/// Number of panics recorded so far.
 pub(crate) fn n_panics() -> u64 {
-    NOTES.with_borrow(|notes| {
-        let panics = notes.iter().flat_map(|notes| &notes.panics);
+    RECORDED_CALLS.with_borrow(|recorded| {
+        let panics = recorded.iter().flat_map(|recorded| &recorded.panics);
         panics.map(|panic| panic.times).sum()
     })
 }
 
-/// The stopwatch, if calls are timed now.
+/// The stopwatch, if calls are being timed.
 pub(crate) fn stopwatch() -> Option<Stopwatch> {
-    WATCH.get()
+    STOPWATCH.get()
 }
 
-/// Notes a call that began when the stopwatch showed `began`.
-pub(crate) fn timed(who: impl FnOnce() -> Who, site: Site, code: Code, began: u64) {
-    note_call(began, |nanos| Timed { who: who(), site, code, nanos, event: None });
+/// Records the duration of a call that began at `began` by the stopwatch.
+pub(crate) fn record_execution(
+    plugin: impl FnOnce() -> PluginRef,
+    extension_point: ExtensionPoint,
+    code: Code,
+    began: u64,
+) {
+    push_execution(began, |nanos| PluginExecution {
+        plugin: plugin(),
+        extension_point,
+        code,
+        nanos,
+        event: None,
+    });
 }
 
-/// The same of a hint.
-fn timed_hint(who: &Who, event: &ClusterEvent, code: Code, began: u64) {
+/// Records the duration of a hint.
+fn record_hint_execution(plugin: &PluginRef, event: &ClusterEvent, code: Code, began: u64) {
     let event = Some(Cause::Event(event.clone()).to_string().into());
-    note_call(began, |nanos| Timed {
-        who: who.clone(),
-        site: Site::QueueingHint,
+    push_execution(began, |nanos| PluginExecution {
+        plugin: plugin.clone(),
+        extension_point: ExtensionPoint::QueueingHint,
         code,
         nanos,
         event,
     });
 }
 
-fn note_call(began: u64, call: impl FnOnce(u64) -> Timed) {
-    let Some(watch) = stopwatch() else { return };
-    let nanos = watch().saturating_sub(began);
-    NOTES.with_borrow_mut(|notes| {
-        if let Some(notes) = notes.as_mut().filter(|notes| notes.calls.len() < CALLS_MAX) {
-            notes.calls.push(call(nanos));
+fn push_execution(began: u64, call: impl FnOnce(u64) -> PluginExecution) {
+    let Some(stopwatch) = stopwatch() else { return };
+    let nanos = stopwatch().saturating_sub(began);
+    RECORDED_CALLS.with_borrow_mut(|recorded| {
+        if let Some(recorded) =
+            recorded.as_mut().filter(|recorded| recorded.executions.len() < N_EXECUTIONS_MAX)
+        {
+            recorded.executions.push(call(nanos));
         }
     });
 }
 
-/// It is this plugin's turn in the section at hand.
+/// Sets the running plugin of the current [`catch_plugin_panic`] scope.
 #[inline]
-pub(crate) fn turn(plugin: usize, site: Site) {
-    RUNNING.set(Turn { plugin: plugin as u32, site });
+pub(crate) fn set_current_plugin(plugin: usize, extension_point: ExtensionPoint) {
+    CURRENT_PLUGIN.set(CurrentPlugin { plugin: plugin as u32, extension_point });
 }
 
-/// Somebody panicked in a section.
-pub(crate) struct Caught {
-    turn: Turn,
-    panic: caught::Caught,
+/// A panic in a [`catch_plugin_panic`] scope.
+pub(crate) struct CaughtPanic {
+    current: CurrentPlugin,
+    panic: catch_panic::CaughtPanic,
 }
 
-impl Caught {
-    /// Notes it. The name is that of the plugin whose turn it was last.
-    pub fn note(self, profile: &Profile) -> (Option<&'static str>, Failure) {
-        let plugin = profile.plugins.get(self.turn.plugin as usize).map(|plugin| plugin.name);
+impl CaughtPanic {
+    /// Records it. The name is that of the running plugin.
+    pub fn record(self, profile: &Profile) -> (Option<&'static str>, Failure) {
+        let name = profile.plugins.get(self.current.plugin as usize).map(|plugin| plugin.name);
         let profile = profile.scheduler_name.as_str().into();
-        let who = Who { profile, plugin: plugin.unwrap_or("(none)") };
-        (plugin, note(who, self.turn.site, self.panic))
+        let plugin = PluginRef { profile, name: name.unwrap_or("(none)") };
+        (name, record_panic(plugin, self.current.extension_point, self.panic))
     }
 }
 
-/// Runs code that calls plugins in [turns](turn). What it was changing must be thrown away if it panics.
-pub(crate) fn section<R>(work: impl FnOnce() -> R) -> Result<R, Caught> {
-    let outer = RUNNING.replace(NOBODY);
-    let done = caught::catch(work);
-    let turn = RUNNING.replace(outer);
-    done.map_err(|panic| Caught { turn, panic })
+/// Runs code that calls plugins directly, after [`set_current_plugin`]. On a panic the caller must drop everything that the code was changing.
+pub(crate) fn catch_plugin_panic<R>(work: impl FnOnce() -> R) -> Result<R, CaughtPanic> {
+    let outer = CURRENT_PLUGIN.replace(NO_PLUGIN);
+    let done = catch_panic::catch_panic(work);
+    let current = CURRENT_PLUGIN.replace(outer);
+    done.map_err(|panic| CaughtPanic { current, panic })
 }
 
-impl Who {
-    /// Runs one call into this plugin.
-    pub(crate) fn call<R>(&self, site: Site, work: impl FnOnce() -> R) -> Result<R, Failure> {
-        section(work).map_err(|caught| note(self.clone(), site, caught.panic))
+impl PluginRef {
+    /// Runs one guarded call of this plugin.
+    pub(crate) fn call<R>(
+        &self,
+        extension_point: ExtensionPoint,
+        work: impl FnOnce() -> R,
+    ) -> Result<R, Failure> {
+        catch_plugin_panic(work)
+            .map_err(|caught| record_panic(self.clone(), extension_point, caught.panic))
     }
 }
 
-fn note(who: Who, site: Site, caught: caught::Caught) -> Failure {
-    let caught::Caught { message, place } = caught;
-    let panic = Panic { who, site, message, place, times: 1 };
+fn record_panic(
+    plugin: PluginRef,
+    extension_point: ExtensionPoint,
+    caught: catch_panic::CaughtPanic,
+) -> Failure {
+    let catch_panic::CaughtPanic { message, location } = caught;
+    let panic = PluginPanic { plugin, extension_point, message, location, times: 1 };
     let failure = panic.failure();
-    NOTES.with_borrow_mut(|notes| {
-        let Some(notes) = notes else { return };
-        match notes.panics.last_mut() {
-            Some(last) if Panic { times: 1, ..last.clone() } == panic => last.times += 1,
-            _ => notes.panics.push(panic),
+    RECORDED_CALLS.with_borrow_mut(|recorded| {
+        let Some(recorded) = recorded else { return };
+        match recorded.panics.last_mut() {
+            Some(last) if PluginPanic { times: 1, ..last.clone() } == panic => last.times += 1,
+            _ => recorded.panics.push(panic),
         }
     });
     failure

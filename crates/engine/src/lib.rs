@@ -1,25 +1,25 @@
-//! The engine: profiles, the evaluation of a pod against the world, the queue, and the cycles from one to the other.
+//! The engine: profiles, the scheduling queue, scheduling and binding cycles, and the evaluation of pods.
 //!
-//! [`Engine`] is all of it; [`Scheduler`] decides single pods; [`evaluate`] answers about nodes, one by one as plugins are written and
-//! incrementally as decisions are made.
+//! [`Engine`] is the whole scheduler as a state machine without I/O; [`Scheduler`] selects the node of a single pod; [`evaluate`]
+//! filters and scores nodes, per node and incrementally.
 
 pub mod diagnosis;
 pub mod engine;
 pub mod evaluate;
 pub mod explain;
+mod full_scan;
 pub mod guard;
-mod kept;
-pub mod log;
-mod pass;
+pub mod node_sampling;
 pub mod profile;
 pub mod queue;
+pub mod recording;
 pub mod scheduler;
-pub mod search;
+mod score_index;
 pub mod time;
 
 pub use engine::{Effect, Effects, Engine, Event};
-pub use evaluate::{Evaluation, NodeVerdict, Verdict};
+pub use evaluate::{Evaluation, FilterResult, NodeEvaluation};
 pub use profile::{Profile, ProfileError};
 pub use queue::Queue;
 pub use scheduler::{Decision, Scheduler};
-pub use time::{Mono, Now};
+pub use time::{MonoTime, Now};

@@ -1,34 +1,34 @@
-//! A profile: the plugins of one schedulerName, built and put in order at every extension point.
+//! A profile: the plugins of one schedulerName, built, and ordered at every extension point.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use loadmaster_api::Needs;
-use loadmaster_config::{self as config, Point};
+use loadmaster_api::ExtraFieldsByKind;
+use loadmaster_config::{self as config, ExtensionPoint};
 use loadmaster_extender::Extenders;
-use loadmaster_framework::event::EventWithHint;
-use loadmaster_framework::objects::Watch;
-use loadmaster_framework::points::{
-    Bind, Filter, ObjectEvents, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
+use loadmaster_framework::cluster_event::ClusterEventWithHint;
+use loadmaster_framework::extension_points::{
+    Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
     PreScore, QueueSort, Reserve, Score, Sign,
 };
-use loadmaster_framework::prepare::Prepare;
-use loadmaster_framework::state::Receiver;
+use loadmaster_framework::incremental::Incremental;
+use loadmaster_framework::state::PublishHandler;
+use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
-    Action, ClusterEvent, EventResource, FeatureGates, Gvr, PluginError, PluginStates, Points,
-    Registry,
+    ActionType, ClusterEvent, EventResource, ExtensionPoints, FeatureGates, Gvr, PluginError,
+    PluginStates, Registry,
 };
 
-use crate::guard::Who;
-use crate::guard::points::{self as guard, Guard};
-use crate::search::Search;
+use crate::guard::PluginRef;
+use crate::guard::guarded_points::{self as guard, Guard};
+use crate::node_sampling::NodeSampling;
 
-/// A plugin at one extension point.
-pub struct Member<T: ?Sized> {
+/// A plugin that is enabled at one extension point.
+pub struct EnabledPlugin<T: ?Sized> {
     /// Index into [`Profile::plugins`].
     pub plugin: usize,
     pub name: &'static str,
-    /// Factor of its scores; 1 at points that do not score.
+    /// Weight of its scores; 1 at points other than Score.
     pub weight: i64,
     pub point: Arc<T>,
 }
@@ -37,58 +37,58 @@ pub struct Member<T: ?Sized> {
 pub struct Plugin {
     pub name: &'static str,
     /// The incremental form, if it has one.
-    pub prepare: Option<Arc<dyn Prepare>>,
-    /// Whether it implements these points, enabled or not.
+    pub incremental: Option<Arc<dyn Incremental>>,
+    /// Whether it implements these extension points, enabled or not.
     pub has_pre_filter: bool,
     pub has_filter: bool,
     pub has_pre_score: bool,
-    /// What may wake pods it rejected; `None` means everything.
-    pub events: Option<Vec<EventWithHint>>,
-    /// Which of [`Profile::states`] are its own.
+    /// Events that may make pods schedulable that it rejected; `None` means all events.
+    pub events: Option<Vec<ClusterEventWithHint>>,
+    /// The range of its states in [`Profile::states`].
     pub states: Range<usize>,
-    /// Kinds whose changes it is told.
-    pub watched: Vec<Gvr>,
-    pub object_events: Option<Arc<dyn ObjectEvents>>,
-    /// Takes what a service publishes to it.
-    pub receiver: Option<Receiver>,
+    /// Kinds that it watches.
+    pub watched_kinds: Vec<Gvr>,
+    pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
+    /// Stores the value that a service publishes to it.
+    pub publish_handler: Option<PublishHandler>,
 }
 
 /// The plugins of one schedulerName.
 pub struct Profile {
     pub scheduler_name: String,
-    /// How many feasible nodes are enough.
-    pub search: Search,
+    /// How many feasible nodes to find.
+    pub sampling: NodeSampling,
     pub plugins: Vec<Plugin>,
-    pub pre_enqueue: Vec<Member<dyn PreEnqueue>>,
-    pub queue_sort: Vec<Member<dyn QueueSort>>,
-    pub pre_filter: Vec<Member<dyn PreFilter>>,
-    pub filter: Vec<Member<dyn Filter>>,
-    pub post_filter: Vec<Member<dyn PostFilter>>,
-    pub pre_score: Vec<Member<dyn PreScore>>,
-    pub score: Vec<Member<dyn Score>>,
-    pub reserve: Vec<Member<dyn Reserve>>,
-    pub permit: Vec<Member<dyn Permit>>,
-    pub pre_bind: Vec<Member<dyn PreBind>>,
-    pub bind: Vec<Member<dyn Bind>>,
-    pub post_bind: Vec<Member<dyn PostBind>>,
-    pub sign: Vec<Member<dyn Sign>>,
-    /// Plugins (by index) that look at the pod in PreFilter or Filter and go on with it in Reserve or later: they find their
-    /// cycle state as they left it.
-    pub late: Vec<usize>,
-    /// What they need of pods and nodes beyond what the scheduler reads.
-    pub needs: Needs,
-    /// Kinds that only plugins know.
-    pub watches: Vec<Watch>,
-    /// The plugins' first states; whoever decides keeps a copy of its own.
+    pub pre_enqueue: Vec<EnabledPlugin<dyn PreEnqueue>>,
+    pub queue_sort: Vec<EnabledPlugin<dyn QueueSort>>,
+    pub pre_filter: Vec<EnabledPlugin<dyn PreFilter>>,
+    pub filter: Vec<EnabledPlugin<dyn Filter>>,
+    pub post_filter: Vec<EnabledPlugin<dyn PostFilter>>,
+    pub pre_score: Vec<EnabledPlugin<dyn PreScore>>,
+    pub score: Vec<EnabledPlugin<dyn Score>>,
+    pub reserve: Vec<EnabledPlugin<dyn Reserve>>,
+    pub permit: Vec<EnabledPlugin<dyn Permit>>,
+    pub pre_bind: Vec<EnabledPlugin<dyn PreBind>>,
+    pub bind: Vec<EnabledPlugin<dyn Bind>>,
+    pub post_bind: Vec<EnabledPlugin<dyn PostBind>>,
+    pub sign: Vec<EnabledPlugin<dyn Sign>>,
+    /// Plugins (by index) that run in PreFilter or Filter and also in Reserve or later, and may therefore read their cycle state
+    /// again.
+    pub cycle_state_users: Vec<usize>,
+    /// Fields of pods and nodes that only plugins need.
+    pub needs: ExtraFieldsByKind,
+    /// Kinds that plugins watch.
+    pub watches: Vec<ObjectWatch>,
+    /// The plugins' initial states; every [`Scheduler`](crate::Scheduler) has its own copy.
     pub states: PluginStates,
-    /// Who is asked by HTTP beside them. When there are any, the last of `plugins` stands for all of them.
+    /// The HTTP extenders. If there are any, the last entry of `plugins` stands for all of them.
     pub extenders: Extenders,
 }
 
-/// What upstream calls all extenders together where it names plugins that turned a pod down (`framework.ExtenderName`).
-pub const EXTENDER: &str = "Extender";
+/// The plugin name that stands for all extenders where rejecting plugins are listed (upstream's `framework.ExtenderName`).
+pub const EXTENDER_NAME: &str = "Extender";
 
-/// A profile could not be made.
+/// A profile could not be built.
 #[derive(Debug, thiserror::Error)]
 #[error("building profile {profile:?}")]
 pub struct ProfileError {
@@ -98,7 +98,7 @@ pub struct ProfileError {
 }
 
 impl Profile {
-    /// Builds every plugin that the configuration enables and enters it where the configuration says.
+    /// Builds every plugin that the configuration enables, and orders them at every extension point.
     pub fn new(
         spec: &config::Profile,
         registry: &Registry,
@@ -107,42 +107,51 @@ impl Profile {
         let (built, states) = build_all(spec, registry, gates)
             .map_err(|source| ProfileError { profile: spec.scheduler_name.clone(), source })?;
         let name = spec.scheduler_name.as_str().into();
-        let order = Order { profile: name, built: &built, expanded: &spec.points };
+        let order =
+            ProfileBuilder { profile: name, built: &built, enabled: &spec.extension_points };
         let extenders = Extenders::new(&spec.extenders);
         let mut plugins: Vec<Plugin> = built.iter().map(|built| order.plugin(built)).collect();
         if !extenders.is_empty() {
-            // They name no events, so that any may help pods that they turned down.
+            // They register no events, so that any event may make pods schedulable that they rejected.
             plugins.push(Plugin {
-                name: EXTENDER,
-                prepare: None,
+                name: EXTENDER_NAME,
+                incremental: None,
                 has_pre_filter: false,
                 has_filter: false,
                 has_pre_score: false,
                 events: None,
                 states: 0..0,
-                watched: Vec::new(),
-                object_events: None,
-                receiver: None,
+                watched_kinds: Vec::new(),
+                object_event_handler: None,
+                publish_handler: None,
             });
         }
         Ok(Profile {
             scheduler_name: spec.scheduler_name.clone(),
-            search: Search::new(spec.percentage_of_nodes_to_score, gates),
-            pre_enqueue: order.members(Point::PreEnqueue, |points| points.pre_enqueue.clone()),
-            queue_sort: order.members(Point::QueueSort, |points| points.queue_sort.clone()),
-            pre_filter: order.members(Point::PreFilter, |points| points.pre_filter.clone()),
-            filter: order.members(Point::Filter, |points| points.filter.clone()),
-            post_filter: order.members(Point::PostFilter, |points| points.post_filter.clone()),
-            pre_score: order.members(Point::PreScore, |points| points.pre_score.clone()),
-            score: order.members(Point::Score, |points| points.score.clone()),
-            reserve: order.members(Point::Reserve, |points| points.reserve.clone()),
-            permit: order.members(Point::Permit, |points| points.permit.clone()),
-            pre_bind: order.members(Point::PreBind, |points| points.pre_bind.clone()),
-            bind: order.members(Point::Bind, |points| points.bind.clone()),
-            post_bind: order.members(Point::PostBind, |points| points.post_bind.clone()),
-            sign: order.signers(),
-            late: order.late(),
-            needs: built.iter().fold(Needs::default(), |all, it| all.or(it.points.needs())),
+            sampling: NodeSampling::new(spec.percentage_of_nodes_to_score, gates),
+            pre_enqueue: order
+                .enabled_at(ExtensionPoint::PreEnqueue, |points| points.pre_enqueue.clone()),
+            queue_sort: order
+                .enabled_at(ExtensionPoint::QueueSort, |points| points.queue_sort.clone()),
+            pre_filter: order
+                .enabled_at(ExtensionPoint::PreFilter, |points| points.pre_filter.clone()),
+            filter: order.enabled_at(ExtensionPoint::Filter, |points| points.filter.clone()),
+            post_filter: order
+                .enabled_at(ExtensionPoint::PostFilter, |points| points.post_filter.clone()),
+            pre_score: order
+                .enabled_at(ExtensionPoint::PreScore, |points| points.pre_score.clone()),
+            score: order.enabled_at(ExtensionPoint::Score, |points| points.score.clone()),
+            reserve: order.enabled_at(ExtensionPoint::Reserve, |points| points.reserve.clone()),
+            permit: order.enabled_at(ExtensionPoint::Permit, |points| points.permit.clone()),
+            pre_bind: order.enabled_at(ExtensionPoint::PreBind, |points| points.pre_bind.clone()),
+            bind: order.enabled_at(ExtensionPoint::Bind, |points| points.bind.clone()),
+            post_bind: order
+                .enabled_at(ExtensionPoint::PostBind, |points| points.post_bind.clone()),
+            sign: order.enabled_sign_plugins(),
+            cycle_state_users: order.cycle_state_users(),
+            needs: built
+                .iter()
+                .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.points.needs())),
             watches: built.iter().flat_map(|it| it.points.watches()).collect(),
             plugins,
             states,
@@ -150,20 +159,20 @@ impl Profile {
         })
     }
 
-    /// A plugin's name with the profile's.
-    pub(crate) fn who(&self, plugin: &'static str) -> Who {
-        Who { profile: self.scheduler_name.as_str().into(), plugin }
+    /// A plugin's name together with the profile's name.
+    pub(crate) fn plugin_ref(&self, name: &'static str) -> PluginRef {
+        PluginRef { profile: self.scheduler_name.as_str().into(), name }
     }
 }
 
-/// A plugin, where it entered itself, and which states it took.
-struct Entered {
+/// A plugin as built: its extension points and the range of its states.
+struct BuiltPlugin {
     name: &'static str,
-    points: Points,
+    points: ExtensionPoints,
     states: Range<usize>,
 }
 
-type Built = Vec<Entered>;
+type Built = Vec<BuiltPlugin>;
 
 fn build_all(
     spec: &config::Profile,
@@ -175,67 +184,79 @@ fn build_all(
     for name in &spec.plugins {
         let Some(def) = registry.get(name) else { continue };
         let n_states = slots.1.len();
-        let mut points = Points::following(gates.clone(), slots.0, slots.1);
+        let mut points = ExtensionPoints::for_next_plugin(gates.clone(), slots.0, slots.1);
         (def.build)(&mut points, spec.args_of(name))?;
-        slots = points.take_slots();
-        built.push(Entered { name: def.name, points, states: n_states..slots.1.len() });
+        slots = points.take_states();
+        built.push(BuiltPlugin { name: def.name, points, states: n_states..slots.1.len() });
     }
     Ok((built, slots.1))
 }
 
-struct Order<'a> {
+struct ProfileBuilder<'a> {
     profile: Arc<str>,
     built: &'a Built,
-    expanded: &'a config::Expanded,
+    enabled: &'a config::ExpandedPlugins,
 }
 
-impl Order<'_> {
-    fn members<T: ?Sized + Guard>(
+impl ProfileBuilder<'_> {
+    fn enabled_at<T: ?Sized + Guard>(
         &self,
-        point: Point,
-        get: impl Fn(&Points) -> Option<Arc<T>>,
-    ) -> Vec<Member<T>> {
-        let listed = self.expanded.at(point).iter();
+        point: ExtensionPoint,
+        get: impl Fn(&ExtensionPoints) -> Option<Arc<T>>,
+    ) -> Vec<EnabledPlugin<T>> {
+        let listed = self.enabled.at(point).iter();
         let members = listed.filter_map(|placed| {
             let plugin = self.built.iter().position(|known| known.name == placed.name)?;
-            let Entered { name, points, .. } = &self.built[plugin];
+            let BuiltPlugin { name, points, .. } = &self.built[plugin];
             // Upstream takes a weight of 0 as 1 (`framework.go`, score weights).
             let weight = i64::from(if placed.weight == 0 { 1 } else { placed.weight });
-            let point = T::guarded(self.who(name), get(points)?);
-            Some(Member { plugin, name, weight, point })
+            let point = T::guarded(self.plugin_ref(name), get(points)?);
+            Some(EnabledPlugin { plugin, name, weight, point })
         });
         members.collect()
     }
 
-    fn who(&self, plugin: &'static str) -> Who {
-        Who { profile: self.profile.clone(), plugin }
+    fn plugin_ref(&self, name: &'static str) -> PluginRef {
+        PluginRef { profile: self.profile.clone(), name }
     }
 
-    /// Sign is not configured: a plugin signs where it filters or scores.
-    fn signers(&self) -> Vec<Member<dyn Sign>> {
-        let asked = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
+    /// Sign is not configurable: a plugin signs if it is enabled at a point that filters or scores.
+    fn enabled_sign_plugins(&self) -> Vec<EnabledPlugin<dyn Sign>> {
+        let signing_points = [
+            ExtensionPoint::PreFilter,
+            ExtensionPoint::Filter,
+            ExtensionPoint::PreScore,
+            ExtensionPoint::Score,
+        ];
         let signers = self.built.iter().enumerate().filter_map(|(plugin, built)| {
-            let Entered { name, points, .. } = built;
-            let takes_part =
-                |point| self.expanded.at(point).iter().any(|placed| placed.name == *name);
-            let point = points.sign.clone().filter(|_| asked.into_iter().any(takes_part))?;
-            Some(Member { plugin, name, weight: 1, point })
+            let BuiltPlugin { name, points, .. } = built;
+            let is_enabled =
+                |point| self.enabled.at(point).iter().any(|placed| placed.name == *name);
+            let point =
+                points.sign.clone().filter(|_| signing_points.into_iter().any(is_enabled))?;
+            Some(EnabledPlugin { plugin, name, weight: 1, point })
         });
         signers.collect()
     }
 
-    fn late(&self) -> Vec<usize> {
-        let points = [Point::Reserve, Point::Permit, Point::PreBind, Point::Bind, Point::PostBind];
+    fn cycle_state_users(&self) -> Vec<usize> {
+        let points = [
+            ExtensionPoint::Reserve,
+            ExtensionPoint::Permit,
+            ExtensionPoint::PreBind,
+            ExtensionPoint::Bind,
+            ExtensionPoint::PostBind,
+        ];
         let listed = |name: &str| {
-            points.iter().any(|at| self.expanded.at(*at).iter().any(|placed| placed.name == name))
+            points.iter().any(|at| self.enabled.at(*at).iter().any(|placed| placed.name == name))
         };
-        let late = self.built.iter().enumerate().filter(|(_, Entered { name, points, .. })| {
+        let late = self.built.iter().enumerate().filter(|(_, BuiltPlugin { name, points, .. })| {
             (points.pre_filter.is_some() || points.filter.is_some()) && listed(name)
         });
         late.map(|(at, _)| at).collect()
     }
 
-    fn plugin(&self, Entered { name, points, states }: &Entered) -> Plugin {
+    fn plugin(&self, BuiltPlugin { name, points, states }: &BuiltPlugin) -> Plugin {
         let rejects = points.pre_enqueue.is_some()
             || points.pre_filter.is_some()
             || points.filter.is_some()
@@ -243,39 +264,43 @@ impl Order<'_> {
             || points.permit.is_some();
         let events = match &points.events {
             Some(events) => {
-                let guarded = |known: &EventWithHint| guard::event(self.who(name), known.clone());
+                let guarded = |known: &ClusterEventWithHint| {
+                    guard::guard_hint(self.plugin_ref(name), known.clone())
+                };
                 Some(with_taint_updates(events.iter().map(guarded).collect()))
             }
-            // A plugin that can reject but names no event is asked about all of them.
+            // A plugin that can reject pods but registers no events gets all of them.
             None if rejects => None,
             None => Some(Vec::new()),
         };
         Plugin {
             name,
-            prepare: points.prepare.clone(),
+            incremental: points.incremental.clone(),
             has_pre_filter: points.pre_filter.is_some(),
             has_filter: points.filter.is_some(),
             has_pre_score: points.pre_score.is_some(),
             events,
             states: states.clone(),
-            watched: points.watches().map(|watch| watch.kind).collect(),
-            object_events: points.object_events.clone(),
-            receiver: points.receiver().cloned(),
+            watched_kinds: points.watches().map(|watch| watch.kind).collect(),
+            object_event_handler: points.object_event_handler.clone(),
+            publish_handler: points.publish_handler().cloned(),
         }
     }
 }
 
-/// Upstream wakes pods on taint updates for every plugin that registers new nodes but no taint update, because a new node
-/// often becomes usable only when its first taints go.
-fn with_taint_updates(mut events: Vec<EventWithHint>) -> Vec<EventWithHint> {
-    let node = |action: Action| {
-        move |known: &EventWithHint| {
+/// Upstream also registers taint updates for every plugin that registers added nodes but no taint updates, because a new node
+/// often becomes usable only when its initial taints are removed.
+fn with_taint_updates(mut events: Vec<ClusterEventWithHint>) -> Vec<ClusterEventWithHint> {
+    let node = |action: ActionType| {
+        move |known: &ClusterEventWithHint| {
             known.event.resource == EventResource::Node && known.event.action.intersects(action)
         }
     };
-    if events.iter().any(node(Action::ADD)) && !events.iter().any(node(Action::UPDATE_NODE_TAINT)) {
-        let event = ClusterEvent::new(EventResource::Node, Action::UPDATE_NODE_TAINT);
-        events.push(EventWithHint { event, hint: None });
+    if events.iter().any(node(ActionType::ADD))
+        && !events.iter().any(node(ActionType::UPDATE_NODE_TAINT))
+    {
+        let event = ClusterEvent::new(EventResource::Node, ActionType::UPDATE_NODE_TAINT);
+        events.push(ClusterEventWithHint { event, hint: None });
     }
     events
 }

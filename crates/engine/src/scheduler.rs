@@ -1,105 +1,105 @@
-//! Deciding one pod after the other: picks the cheapest way that gives the exact answer.
+//! Selects a node for a pod (upstream's `schedulePod`), in the cheapest of three equivalent ways.
 //!
-//! | way | when | cost |
+//! | way | used for | cost |
 //! | --- | --- | --- |
-//! | kept index | pods like this one came not long ago | a few changed rows and a table of classes |
-//! | one pass | pods never seen, or seen too long ago; plugins that must be asked node by node | columns, once over all rows |
-//! | one by one | pods with a node name, pods under an in-place resize, scores out of range | every plugin about every node |
+//! | score index | pods whose template was scheduled recently | the changed rows, and a small table of node classes |
+//! | full scan | other templates; plugins without an incremental form | columns, once over all rows |
+//! | per-node evaluation | pods with a node name, pods with an in-place resize, scores out of range | every plugin for every node |
 //!
-//! Where a few feasible nodes are enough ([`crate::search`]) no index is kept: the pass takes the first ones of the rotating order.
-//! Pods whose PreFilter narrows the nodes, and plugins that must be asked node by node, go one by one then.
+//! With node sampling ([`crate::node_sampling`]) there is no score index: the full scan takes the first feasible nodes in search
+//! order. Pods whose PreFilter excludes nodes, and plugins without an incremental form, then need a per-node evaluation.
 //!
-//! A pod that was promised a node by preemption tries that node first, alone. Nodes that are promised to other pods of at least
-//! its priority are asked about one by one, with those pods on them; the rest of the decision goes one of the ways above.
+//! A nominated pod tries its nominated node first. Nodes with nominated pods of equal or higher priority are evaluated per node
+//! with these pods added; the rest of the decision is made in one of the ways above.
 //!
-//! All three agree; the twin tests hold the first two against the third.
+//! All three ways give the same results; tests compare the first two with the third.
 
-pub(crate) mod survey;
+pub(crate) mod feasible_nodes;
 
-pub use survey::{Added, FeasibleNodes};
+pub use feasible_nodes::{ExtenderScoring, FeasibleNodes};
 
 use std::sync::Arc;
 
-use loadmaster_framework::prepare::OutOfRange;
+use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::template::TemplateId;
-use loadmaster_framework::{CycleState, Failure, PluginStates, PodInfo, Rejection, Row, World};
+use loadmaster_framework::{CycleState, Failure, NodeRow, PluginStates, PodInfo, Rejection, World};
 use loadmaster_stdx::{Map, Rng};
 
-use crate::evaluate::incremental::Question;
-use crate::evaluate::one_by_one::{self, Attempted};
-use crate::evaluate::{Evaluation, Extended, NodeVerdict, Rejected};
-use crate::guard::{self, Panic};
-use crate::kept::Index;
-use crate::pass::Pass;
+use crate::evaluate::incremental::Evaluator;
+use crate::evaluate::per_node::{self, AttemptResult};
+use crate::evaluate::{Evaluation, ExtenderResults, NodeEvaluation, PluginRejection};
+use crate::full_scan::FullScan;
+use crate::guard::{self, PluginPanic};
+use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
-use crate::search::{Course, Search};
-use survey::NamesOfRows;
+use crate::score_index::ScoreIndex;
+use feasible_nodes::RowNames;
 
 /// What was decided about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Place it here; `n_ties` nodes had this total.
-    Place { row: Row, total: i64, n_ties: u64 },
+    /// This node is selected; `n_ties` nodes have this total.
+    Selected { row: NodeRow, total: i64, n_ties: u64 },
     /// No node is feasible; [`Scheduler::evaluate`] says why.
     Unschedulable,
     /// A plugin failed.
     Failed(String),
 }
 
-/// How many rows all kept indexes together may have: about 24 bytes each.
-const KEPT_ROWS_MAX: usize = 64 << 20;
+/// Maximum number of rows in all score indexes together; about 24 bytes each.
+const CACHED_ROWS_MAX: usize = 64 << 20;
 
-/// An index that is more than one change a so many rows behind is not worth catching up with: a changed row costs about as much
-/// as twenty rows of a pass.
+/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as twenty
+/// rows of a full scan.
 const ROWS_PER_CHANGE: usize = 20;
 
-/// An index is never caught up over more changes than this; the world remembers at least as many.
+/// A score index is never updated over more changes than this; the world's change log is at least as long.
 const CHANGES_MAX: usize = 1 << 14;
 
-/// What is kept for one template.
-struct Kept {
-    question: Question,
-    index: Option<Index>,
-    /// Number of the world's change at its last decision, up to which `question` is known to hold.
+/// The cached evaluation of one template.
+struct CachedEvaluation {
+    evaluator: Evaluator,
+    index: Option<ScoreIndex>,
+    /// Sequence number of the world's changes up to which `evaluator` is known to be valid.
     checked_at: u64,
-    /// Number of the decision it was last used in.
+    /// Number of the decision in which it was last used.
     used: u64,
 }
 
-/// Decides pods of one profile.
+/// Selects nodes for the pods of one profile (upstream's `Algorithm`).
 pub struct Scheduler {
     profile: Arc<Profile>,
     states: PluginStates,
-    kept: Map<TemplateId, Kept>,
-    pass: Pass,
+    cached: Map<TemplateId, CachedEvaluation>,
+    full_scan: FullScan,
     rng: Rng,
-    course: Course,
+    node_order: RotatingNodeOrder,
     n_decisions: u64,
-    check_every: Option<u64>,
-    disagreements: Vec<String>,
-    /// What the last decision left in the cycle state, and for which plugins.
+    verify_every: Option<u64>,
+    decision_mismatches: Vec<String>,
+    /// The cycle state after the last decision, and the plugins that it contains.
     cycle: (CycleState, Vec<usize>),
-    names: NamesOfRows,
-    /// What the last survey found, if a kept index answered it.
-    surveyed: Option<Arc<FeasibleNodes>>,
+    names: RowNames,
+    /// The feasible nodes that were found last, if a score index found them.
+    feasible_nodes: Option<Arc<FeasibleNodes>>,
 }
 
 impl Scheduler {
-    /// A scheduler that breaks ties by the given chance.
+    /// A scheduler that breaks ties with this random number generator.
     pub fn new(profile: Arc<Profile>, rng: Rng) -> Self {
         Scheduler {
             states: profile.states.clone(),
             profile,
-            kept: Map::default(),
-            pass: Pass::default(),
+            cached: Map::default(),
+            full_scan: FullScan::default(),
             rng,
-            course: Course::default(),
+            node_order: RotatingNodeOrder::default(),
             n_decisions: 0,
-            check_every: None,
-            disagreements: Vec::new(),
+            verify_every: None,
+            decision_mismatches: Vec::new(),
             cycle: (CycleState::default(), Vec::new()),
-            names: NamesOfRows::default(),
-            surveyed: None,
+            names: RowNames::default(),
+            feasible_nodes: None,
         }
     }
 
@@ -113,227 +113,251 @@ impl Scheduler {
         &self.states
     }
 
-    /// The plugins' states, for the points that are called one after the other.
+    /// Mutable access to the plugins' states.
     pub fn states_mut(&mut self) -> &mut PluginStates {
         &mut self.states
     }
 
-    /// Holds one decision in `n` against asking every plugin about every node.
-    pub fn check_every(&mut self, n: u64) {
-        self.check_every = (n > 0).then_some(n);
+    /// Verifies one in `n` decisions against a per-node evaluation; 0 verifies none.
+    pub fn verify_every(&mut self, n: u64) {
+        self.verify_every = (n > 0).then_some(n);
     }
 
-    /// What such checks found: one line a pod whose fast answer was wrong.
-    pub fn disagreements(&self) -> &[String] {
-        &self.disagreements
+    /// One line per decision that differed from the per-node evaluation.
+    pub fn decision_mismatches(&self) -> &[String] {
+        &self.decision_mismatches
     }
 
-    /// Where a search that ends early begins. All profiles of an engine share it.
-    pub fn search_start(&self) -> usize {
-        self.course.start
+    /// Index of the node at which the next search with node sampling starts (upstream's `nextStartNodeIndex`). All profiles share
+    /// it.
+    pub fn next_start_node_index(&self) -> usize {
+        self.node_order.start
     }
 
-    /// Lets the next such search begin there.
-    pub fn search_from(&mut self, start: usize) {
-        self.course.start = start;
+    /// Sets the index at which the next search starts.
+    pub fn set_next_start_node_index(&mut self, start: usize) {
+        self.node_order.start = start;
     }
 
-    /// A plugin panicked: all that it had a hand in is made anew. Its state is again what it was at first, if it may have been
-    /// changed in part.
-    pub fn recover(&mut self, panic: &Panic, world: &mut World) {
+    /// Recovers after a plugin panicked: drops all cached evaluations, and resets the plugin's state if it may be partly changed.
+    pub fn recover_from_panic(&mut self, panic: &PluginPanic, world: &mut World) {
         self.forget_all(world);
         let mut plugins = self.profile.plugins.iter();
-        let plugin = plugins.find(|plugin| plugin.name == panic.who.plugin);
-        if let Some(plugin) = plugin.filter(|_| panic.site.may_tear()) {
+        let plugin = plugins.find(|plugin| plugin.name == panic.plugin.name);
+        if let Some(plugin) = plugin.filter(|_| panic.extension_point.may_corrupt_state()) {
             self.states.reset(plugin.states.clone(), &self.profile.states);
         }
     }
 
-    /// Decides a pod. The world's nodes and pods stay as they are: placing the pod is the caller's.
-    pub fn decide(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+    /// Selects a node for a pod. The caller assumes the pod; nodes and pods of the world do not change here.
+    pub fn schedule_pod(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         let n_panics = guard::n_panics();
-        let slow = self.is_checked(world, pod).then(|| self.evaluate(world, pod));
-        let decided = guard::section(|| self.decide_by_kind(world, pod));
+        let slow = self.is_verified(world, pod).then(|| self.evaluate(world, pod));
+        let decided = guard::catch_plugin_panic(|| self.schedule_pod_inner(world, pod));
         let decided = decided.unwrap_or_else(|caught| {
-            let (_, failure) = caught.note(&self.profile);
-            self.start_over(world);
+            let (_, failure) = caught.record(&self.profile);
+            self.reset_caches(world);
             Decision::Failed(failure.to_string())
         });
-        // A plugin that panics fails one of both, and that is no news.
+        // A plugin that panics makes one of the two results fail; that is not a difference.
         if let Some(slow) = slow.filter(|_| guard::n_panics() == n_panics) {
-            self.check(pod, &slow, &decided);
+            self.verify(pod, &slow, &decided);
         }
         decided
     }
 
-    /// Whether the next decision is held against asking every plugin; the way it is made is the same. Not where a node was promised to
-    /// some pod, or where the search ends early.
-    fn is_checked(&self, world: &World, pod: &PodInfo) -> bool {
-        self.check_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
-            && self.profile.search == Search::All
+    /// Whether the next decision is verified. Never with nominated pods or node sampling, where the per-node evaluation may
+    /// differ.
+    fn is_verified(&self, world: &World, pod: &PodInfo) -> bool {
+        self.verify_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
+            && self.profile.sampling == NodeSampling::All
             && world.nominated_nodes().next().is_none()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
     }
 
-    fn decide_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+    fn schedule_pod_inner(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         self.n_decisions += 1;
-        self.surveyed = None;
-        if let Some(row) = self.promised(world, pod) {
-            return Decision::Place { row, total: 0, n_ties: 1 };
+        self.feasible_nodes = None;
+        if let Some(row) = self.evaluate_nominated_node(world, pod) {
+            return Decision::Selected { row, total: 0, n_ties: 1 };
         }
         if pod.resized.is_some() || !pod.node_name.is_empty() {
-            return self.decide_one_by_one(world, pod);
+            return self.schedule_pod_per_node(world, pod);
         }
-        let promised = match self.promised_to_others(world, pod) {
+        let blocked = match self.rows_blocked_by_nominated_pods(world, pod) {
             Ok(rows) => rows,
             Err(failure) => return Decision::Failed(failure),
         };
-        let search = self.profile.search;
+        let sampling = self.profile.sampling;
         let n_nodes = world.nodes().len();
-        let n_wanted = search.n_wanted(n_nodes, !self.profile.score.is_empty());
+        let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, !self.profile.score.is_empty());
         let ends_early = n_wanted < n_nodes;
         if let Err(failure) = self.refresh(world, pod, !ends_early) {
             return Decision::Failed(failure.to_string());
         }
         let id = pod.template.id;
-        let Some(kept) = self.kept.get_mut(&id) else { return Decision::Unschedulable };
-        // Whom PreFilter leaves is searched, and a plugin that fails counts only where it is asked.
-        let asks = kept.question.narrows() || ends_early && !kept.question.one_by_one.is_empty();
-        if search != Search::All && asks {
-            return self.decide_one_by_one(world, pod);
+        let Some(cached) = self.cached.get_mut(&id) else { return Decision::Unschedulable };
+        // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
+        let needs_per_node = cached.evaluator.narrows_nodes()
+            || ends_early && !cached.evaluator.per_node_plugins.is_empty();
+        if sampling != NodeSampling::All && needs_per_node {
+            return self.schedule_pod_per_node(world, pod);
         }
-        if let Some(index) = &mut kept.index
-            && promised.is_empty()
+        if let Some(index) = &mut cached.index
+            && blocked.is_empty()
         {
-            if let Ok(decision) = index.decide(&kept.question, world, &mut self.rng) {
+            if let Ok(decision) = index.select_node(&cached.evaluator, world, &mut self.rng) {
                 return decision;
             }
-            kept.index = None;
-            return self.decide_one_by_one(world, pod);
+            cached.index = None;
+            return self.schedule_pod_per_node(world, pod);
         }
-        if kept.question.rejected.is_some() {
+        if cached.evaluator.rejected.is_some() {
             return Decision::Unschedulable;
         }
-        let question = &kept.question;
+        let evaluator = &cached.evaluator;
         if ends_early {
-            self.course.refresh(world.nodes());
+            self.node_order.refresh(world.nodes());
         }
-        let early = ends_early.then_some((&mut self.course, n_wanted));
-        self.pass.run(question, &self.profile, world, &mut self.states, pod, &promised, early);
-        self.cycle = (self.pass.take_cycle(), question.one_by_one.clone());
-        match self.pass.decide(&mut self.rng) {
+        let early = ends_early.then_some((&mut self.node_order, n_wanted));
+        self.full_scan.run(evaluator, &self.profile, world, &mut self.states, pod, &blocked, early);
+        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
+        match self.full_scan.select_node(&mut self.rng) {
             Ok(decision) => decision,
-            Err(OutOfRange) => self.decide_one_by_one(world, pod),
+            Err(ScoreOutOfRange) => self.schedule_pod_per_node(world, pod),
         }
     }
 
-    /// What the plugins remember of the last decision, for those that go on with the pod in its binding cycle. `Err` when one
-    /// of them now says something else than when it decided.
-    pub fn take_cycle(
+    /// Takes the cycle state of the last decision for Reserve and the binding cycle. Runs PreFilter and Filter of plugins that
+    /// were evaluated incrementally and need their cycle state.
+    ///
+    /// # Errors
+    ///
+    /// When one of these plugins rejects the selected node now.
+    pub fn take_cycle_state(
         &mut self,
         world: &World,
         pod: &PodInfo,
-        row: Row,
-    ) -> Result<CycleState, Rejected> {
-        let (cycle, asked) = std::mem::take(&mut self.cycle);
-        let late = &self.profile.late;
+        row: NodeRow,
+    ) -> Result<CycleState, PluginRejection> {
+        let (cycle, included) = std::mem::take(&mut self.cycle);
+        let users = &self.profile.cycle_state_users;
         let missing: Vec<usize> =
-            late.iter().copied().filter(|plugin| !asked.contains(plugin)).collect();
+            users.iter().copied().filter(|plugin| !included.contains(plugin)).collect();
         if missing.is_empty() {
             return Ok(cycle);
         }
         let states = &mut self.states;
-        one_by_one::replay(&self.profile, world, states, pod, (row, &missing), cycle)
+        per_node::replay_cycle_state(&self.profile, world, states, pod, (row, &missing), cycle)
     }
 
-    /// One of some rows, each with the same chance; there is at least one.
-    pub fn pick(&mut self, rows: &[Row]) -> Row {
+    /// Selects one of these rows at random; there must be at least one.
+    pub fn pick_random(&mut self, rows: &[NodeRow]) -> NodeRow {
         *self.rng.pick(rows)
     }
 
-    /// The row of the node that the pod was promised, if it fits there (upstream's `evaluateNominatedNode`).
-    pub fn promised(&mut self, world: &World, pod: &PodInfo) -> Option<Row> {
+    /// The row of the pod's nominated node, if the pod fits there (upstream's `evaluateNominatedNode`).
+    pub fn evaluate_nominated_node(&mut self, world: &World, pod: &PodInfo) -> Option<NodeRow> {
         self.cycle = Default::default();
         if pod.nominated_node_name.is_empty() {
             return None;
         }
         let row = world.nodes().row(&pod.nominated_node_name)?;
         let states = &mut self.states;
-        let verdicts = one_by_one::verdicts(&self.profile, world, states, pod, &[row]).ok()?;
-        matches!(verdicts.as_slice(), [Ok(())]).then_some(row)
+        let results = per_node::filter_rows(&self.profile, world, states, pod, &[row]).ok()?;
+        matches!(results.as_slice(), [Ok(())]).then_some(row)
     }
 
-    /// Rows that the pod cannot have because of the pods that are nominated to them. The others among the nominated rows are
-    /// decided like any row.
-    fn promised_to_others(&mut self, world: &World, pod: &PodInfo) -> Result<Vec<Row>, String> {
-        let keeps = |other: &Arc<PodInfo>| {
+    /// Rows on which the pod does not fit because of pods that are nominated to them. Other rows with nominated pods are
+    /// evaluated like any row.
+    fn rows_blocked_by_nominated_pods(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+    ) -> Result<Vec<NodeRow>, String> {
+        let may_block = |other: &Arc<PodInfo>| {
             other.template.priority() >= pod.template.priority() && other.uid != pod.uid
         };
         let nodes = world.nominated_nodes();
-        let nodes = nodes.filter(|node| world.nominated(node).iter().any(keeps));
-        let mut rows: Vec<Row> = nodes.filter_map(|node| world.nodes().row(node)).collect();
+        let nodes = nodes.filter(|node| world.nominated_pods_for_node(node).iter().any(may_block));
+        let mut rows: Vec<NodeRow> = nodes.filter_map(|node| world.nodes().row(node)).collect();
         if rows.is_empty() {
             return Ok(rows);
         }
         rows.sort_unstable();
         let states = &mut self.states;
-        match one_by_one::verdicts(&self.profile, world, states, pod, &rows) {
-            Err(Rejected { rejection: Rejection::Failed(failure), .. }) => Err(failure.to_string()),
-            // The usual way finds the same rejection.
+        match per_node::filter_rows(&self.profile, world, states, pod, &rows) {
+            Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
+                Err(failure.to_string())
+            }
+            // The decision finds the same rejection.
             Err(_) => Ok(Vec::new()),
-            Ok(verdicts) => {
-                let mut kept_from = Vec::new();
-                for (row, verdict) in rows.into_iter().zip(verdicts) {
-                    match verdict {
+            Ok(results) => {
+                let mut blocked = Vec::new();
+                for (row, result) in rows.into_iter().zip(results) {
+                    match result {
                         Ok(()) => {}
-                        Err(Rejected { rejection: Rejection::Failed(failure), .. }) => {
+                        Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
                             return Err(failure.to_string());
                         }
-                        Err(_) => kept_from.push(row),
+                        Err(_) => blocked.push(row),
                     }
                 }
-                Ok(kept_from)
+                Ok(blocked)
             }
         }
     }
 
-    /// Everything about every node, for a pod that was not placed.
+    /// Evaluates every node for a pod that is unschedulable, for its diagnosis.
     pub fn evaluate(&mut self, world: &World, pod: &PodInfo) -> Evaluation {
-        one_by_one::evaluate(&self.profile, world, &mut self.states.clone(), pod)
+        per_node::evaluate(&self.profile, world, &mut self.states.clone(), pod)
     }
 
-    /// The same, with what PostFilter goes on with.
-    pub fn attempt(&mut self, world: &World, pod: &PodInfo, extended: &Extended) -> Attempted {
-        one_by_one::search(&self.profile, world, &mut self.states, pod, None, extended)
+    /// The same, with the state that PostFilter needs.
+    pub fn attempt(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        extended: &ExtenderResults,
+    ) -> AttemptResult {
+        per_node::attempt_with_extenders(
+            &self.profile,
+            world,
+            &mut self.states,
+            pod,
+            None,
+            extended,
+        )
     }
 
-    /// Whether the last decision about such a pod holds for all pods of its template: every plugin decides by the template.
-    pub fn answers_by_template(&self, pod: &PodInfo) -> bool {
-        let kept = self.kept.get(&pod.template.id);
-        kept.is_some_and(|kept| kept.question.one_by_one.is_empty())
+    /// Whether the last decision for such a pod applies to all pods of its template, because all plugins have an incremental
+    /// form.
+    pub fn is_decided_by_template(&self, pod: &PodInfo) -> bool {
+        let cached = self.cached.get(&pod.template.id);
+        cached.is_some_and(|cached| cached.evaluator.per_node_plugins.is_empty())
     }
 
-    /// The feasible rows with their totals, by row, in the way [`Scheduler::decide`] would go now; none when a plugin fails.
-    pub fn totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
-        let totals = guard::section(|| self.totals_by_kind(world, pod));
+    /// The feasible rows with their totals, by row, computed as [`Scheduler::decide`] would now; empty when a plugin fails.
+    pub fn feasible_totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(NodeRow, i64)> {
+        let totals = guard::catch_plugin_panic(|| self.feasible_totals_inner(world, pod));
         totals.unwrap_or_else(|caught| {
-            caught.note(&self.profile);
-            self.start_over(world);
+            caught.record(&self.profile);
+            self.reset_caches(world);
             Vec::new()
         })
     }
 
-    fn totals_by_kind(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(Row, i64)> {
+    fn feasible_totals_inner(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(NodeRow, i64)> {
         let is_known = self.refresh(world, pod, true).is_ok();
-        let kept = self.kept.get_mut(&pod.template.id).filter(|_| is_known);
-        let Some(kept) = kept else { return Vec::new() };
-        let totals = match &mut kept.index {
-            Some(index) => index.totals(&kept.question, world).map(Iterator::collect),
-            None if kept.question.rejected.is_some() => Ok(Vec::new()),
+        let cached = self.cached.get_mut(&pod.template.id).filter(|_| is_known);
+        let Some(cached) = cached else { return Vec::new() };
+        let totals = match &mut cached.index {
+            Some(index) => index.totals(&cached.evaluator, world).map(Iterator::collect),
+            None if cached.evaluator.rejected.is_some() => Ok(Vec::new()),
             None => {
-                self.pass.run(
-                    &kept.question,
+                self.full_scan.run(
+                    &cached.evaluator,
                     &self.profile,
                     world,
                     &mut self.states,
@@ -341,56 +365,64 @@ impl Scheduler {
                     &[],
                     None,
                 );
-                self.pass.totals()
+                self.full_scan.totals()
             }
         };
-        totals.unwrap_or_else(|OutOfRange| one_by_one::totals(&self.evaluate(world, pod)))
+        totals
+            .unwrap_or_else(|ScoreOutOfRange| per_node::feasible_totals(&self.evaluate(world, pod)))
     }
 
-    fn decide_one_by_one(&mut self, world: &World, pod: &PodInfo) -> Decision {
-        let evaluation = self.search(world, pod, true, &Extended::default());
+    fn schedule_pod_per_node(&mut self, world: &World, pod: &PodInfo) -> Decision {
+        let evaluation = self.evaluate_per_node(world, pod, true, &ExtenderResults::default());
         if let Some(failure) = evaluation.failure {
             return Decision::Failed(failure);
         }
         if let Some(row) = evaluation.only_feasible() {
             let only = evaluation.nodes.iter().find(|node| node.row == row);
             let total = only.and_then(|node| node.total).unwrap_or(0);
-            return Decision::Place { row, total, n_ties: 1 };
+            return Decision::Selected { row, total, n_ties: 1 };
         }
         let best = evaluation.best();
         let total = evaluation.nodes.iter().filter_map(|node| node.total).max();
         match total {
             Some(total) if !best.is_empty() => {
-                Decision::Place { row: *self.rng.pick(&best), total, n_ties: best.len() as u64 }
+                Decision::Selected { row: *self.rng.pick(&best), total, n_ties: best.len() as u64 }
             }
             _ => Decision::Unschedulable,
         }
     }
 
-    /// Asks every plugin node by node, in the order of the profile's search if it may end early.
-    fn search(
+    /// Runs a per-node evaluation, with the profile's node sampling if it may end early.
+    fn evaluate_per_node(
         &mut self,
         world: &World,
         pod: &PodInfo,
         may_end_early: bool,
-        extended: &Extended,
+        extended: &ExtenderResults,
     ) -> Evaluation {
-        let search = self.profile.search;
-        let walks = may_end_early && search != Search::All;
-        if walks {
-            self.course.refresh(world.nodes());
+        let sampling = self.profile.sampling;
+        let samples = may_end_early && sampling != NodeSampling::All;
+        if samples {
+            self.node_order.refresh(world.nodes());
         }
-        let walk = walks.then(|| self.course.walk(search));
+        let node_search = samples.then(|| self.node_order.node_search(sampling));
         let states = &mut self.states;
-        let Attempted { evaluation, n_visited, .. } =
-            one_by_one::search(&self.profile, world, states, pod, walk, extended);
-        if walks {
-            self.course.advance(n_visited);
+        let AttemptResult { evaluation, n_filtered_nodes: n_visited, .. } =
+            per_node::attempt_with_extenders(
+                &self.profile,
+                world,
+                states,
+                pod,
+                node_search,
+                extended,
+            );
+        if samples {
+            self.node_order.advance(n_visited);
         }
         evaluation
     }
 
-    /// Brings what is kept for the pod's template up to date, and decides whether an index is worth having, if it may have one.
+    /// Updates the cached evaluation of the pod's template, and decides whether to build a score index if `may_index`.
     fn refresh(
         &mut self,
         world: &mut World,
@@ -398,17 +430,17 @@ impl Scheduler {
         may_index: bool,
     ) -> Result<(), Failure> {
         let id = pod.template.id;
-        let now = world.now();
-        if let Some(kept) = self.kept.get(&id)
-            && !still_holds(kept, world, pod)
+        let now = world.next_change_seq();
+        if let Some(cached) = self.cached.get(&id)
+            && !is_still_valid(cached, world, pod)
         {
             self.forget(id, world);
         }
-        if !self.kept.contains_key(&id) {
-            self.make_room(world);
-            let question = Question::new(&self.profile, world, pod)?;
-            let kept = Kept { question, index: None, checked_at: now, used: 0 };
-            self.kept.insert(id, kept);
+        if !self.cached.contains_key(&id) {
+            self.evict_least_recently_used(world);
+            let evaluator = Evaluator::new(&self.profile, world, pod)?;
+            let cached = CachedEvaluation { evaluator, index: None, checked_at: now, used: 0 };
+            self.cached.insert(id, cached);
             self.update(id, world, false);
             return Ok(());
         }
@@ -418,88 +450,90 @@ impl Scheduler {
 
     fn update(&mut self, id: TemplateId, world: &World, may_index: bool) {
         let n_decisions = self.n_decisions;
-        let Some(kept) = self.kept.get_mut(&id) else { return };
+        let Some(cached) = self.cached.get_mut(&id) else { return };
         let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
-        let behind = world.now() - kept.checked_at;
-        kept.used = n_decisions;
-        kept.checked_at = world.now();
-        let divisible = kept.question.one_by_one.is_empty() && kept.question.rejected.is_none();
-        if !may_index || !divisible || behind > worth {
-            kept.index = None;
+        let behind = world.next_change_seq() - cached.checked_at;
+        cached.used = n_decisions;
+        cached.checked_at = world.next_change_seq();
+        let is_incremental =
+            cached.evaluator.per_node_plugins.is_empty() && cached.evaluator.rejected.is_none();
+        if !may_index || !is_incremental || behind > worth {
+            cached.index = None;
             return;
         }
         let caught_up =
-            kept.index.as_mut().is_some_and(|index| index.catch_up(&kept.question, world));
+            cached.index.as_mut().is_some_and(|index| index.catch_up(&cached.evaluator, world));
         if !caught_up {
-            kept.index = Some(Index::new(&kept.question, world));
+            cached.index = Some(ScoreIndex::new(&cached.evaluator, world));
         }
     }
 
     fn forget(&mut self, id: TemplateId, world: &mut World) {
-        if let Some(kept) = self.kept.remove(&id) {
-            kept.question.release(&self.profile, world);
+        if let Some(cached) = self.cached.remove(&id) {
+            cached.evaluator.release(&self.profile, world);
         }
     }
 
-    /// Drops whatever was being changed when somebody panicked.
-    fn start_over(&mut self, world: &mut World) {
+    /// Drops everything that a panic may have left partly changed.
+    fn reset_caches(&mut self, world: &mut World) {
         self.forget_all(world);
-        self.pass = Pass::default();
-        self.surveyed = None;
+        self.full_scan = FullScan::default();
+        self.feasible_nodes = None;
     }
 
     fn forget_all(&mut self, world: &mut World) {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut ids: Vec<TemplateId> = self.kept.keys().copied().collect();
+        let mut ids: Vec<TemplateId> = self.cached.keys().copied().collect();
         ids.sort_unstable();
         ids.into_iter().for_each(|id| self.forget(id, world));
     }
 
-    /// Drops what was not used for longest, a quarter at a time.
-    fn make_room(&mut self, world: &mut World) {
-        let max = (KEPT_ROWS_MAX / world.nodes().n_rows().max(1)).clamp(16, 4096);
-        if self.kept.len() < max {
+    /// If there are too many cached evaluations, drops the least recently used quarter.
+    fn evict_least_recently_used(&mut self, world: &mut World) {
+        let max = (CACHED_ROWS_MAX / world.nodes().n_rows().max(1)).clamp(16, 4096);
+        if self.cached.len() < max {
             return;
         }
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut by_use: Vec<(u64, TemplateId)> =
-            self.kept.iter().map(|(id, kept)| (kept.used, *id)).collect();
+            self.cached.iter().map(|(id, cached)| (cached.used, *id)).collect();
         by_use.sort_unstable();
         for (_, id) in by_use.into_iter().take(max / 4) {
             self.forget(id, world);
         }
     }
 
-    /// Holds a decision that was made against what every plugin said about every node.
-    fn check(&mut self, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
+    /// Compares a decision with the per-node evaluation.
+    fn verify(&mut self, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
         let is_right = match decided {
             Decision::Failed(_) => true,
             Decision::Unschedulable => !slow.is_feasible(),
-            // An only node is taken whatever its score.
-            Decision::Place { row, .. } if slow.only_feasible().is_some() => {
+            // A single feasible node is selected whatever its score.
+            Decision::Selected { row, .. } if slow.only_feasible().is_some() => {
                 slow.only_feasible() == Some(*row)
             }
-            Decision::Place { row, total, n_ties } => {
+            Decision::Selected { row, total, n_ties } => {
                 let best = slow.best();
-                let is_best = |node: &NodeVerdict| node.row == *row && node.total == Some(*total);
+                let is_best =
+                    |node: &NodeEvaluation| node.row == *row && node.total == Some(*total);
                 best.contains(row) && best.len() as u64 == *n_ties && slow.nodes.iter().any(is_best)
             }
         };
         if !is_right {
-            let slow = one_by_one::totals(slow);
-            let line = format!("{}: {decided:?}, one by one {slow:?}", pod.full_name());
-            self.disagreements.push(line);
+            let slow = per_node::feasible_totals(slow);
+            let line = format!("{}: {decided:?}, per node {slow:?}", pod.full_name());
+            self.decision_mismatches.push(line);
         }
     }
 }
 
-fn still_holds(kept: &Kept, world: &World, pod: &PodInfo) -> bool {
-    use loadmaster_framework::world::Change;
-    if !Arc::ptr_eq(&kept.question.template, &pod.template) || kept.question.is_stale(world) {
+fn is_still_valid(cached: &CachedEvaluation, world: &World, pod: &PodInfo) -> bool {
+    use loadmaster_framework::world::WorldChange;
+    if !Arc::ptr_eq(&cached.evaluator.template, &pod.template) || cached.evaluator.is_stale(world) {
         return false;
     }
-    match world.changes_since(kept.checked_at) {
-        Some(changes) => !changes.contains(&Change::Everything),
+    match world.changes_since(cached.checked_at) {
+        Some(changes) => !changes.contains(&WorldChange::Everything),
         None => false,
     }
 }

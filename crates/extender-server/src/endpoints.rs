@@ -1,4 +1,4 @@
-//! A request in, a response out.
+//! Routes requests to handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::metrics::Metrics;
-use crate::server::{Page, Verb, Work};
-use crate::{Bounds, Error, Reply};
+use crate::server::{HandlerFuture, PageHandler, VerbHandler};
+use crate::{Error, Limits, Reply};
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything that is served.
+/// The handlers by path.
 pub(crate) struct Endpoints {
-    /// Empty or `/some/prefix`.
+    /// Empty, or such as `/some/prefix`.
     pub prefix: String,
-    pub verbs: BTreeMap<&'static str, Verb>,
-    pub pages: Vec<(String, Page)>,
+    pub verbs: BTreeMap<&'static str, VerbHandler>,
+    pub pages: Vec<(String, PageHandler)>,
     pub version: Option<String>,
     pub ready: Box<dyn Fn() -> Result<(), Error> + Send + Sync>,
     metrics: Metrics,
 }
 
-/// Endpoints that are being served.
+/// A running server's endpoints and limits.
 pub(crate) struct Service {
     pub endpoints: Endpoints,
-    pub bounds: Bounds,
-    /// Whether all but health is for clients with a certificate.
+    pub limits: Limits,
+    /// Whether all paths but health checks require a client certificate.
     pub needs_certificate: bool,
-    /// One for each request that may be under way.
-    pub places: Arc<Semaphore>,
+    /// A permit for each request that may be in flight.
+    pub permits: Arc<Semaphore>,
     pub is_stopping: AtomicBool,
 }
 
@@ -52,12 +52,12 @@ impl Endpoints {
         }
     }
 
-    fn verb(&self, path: &str) -> Option<(&'static str, &Verb)> {
+    fn verb(&self, path: &str) -> Option<(&'static str, &VerbHandler)> {
         let name = path.strip_prefix(&self.prefix)?.strip_prefix('/')?;
         self.verbs.get_key_value(name).map(|(name, verb)| (*name, verb))
     }
 
-    fn page(&self, path: &str) -> Option<(&Page, String)> {
+    fn page(&self, path: &str) -> Option<(&PageHandler, String)> {
         self.pages.iter().find_map(|(prefix, page)| {
             let rest = path.strip_prefix(prefix.as_str())?;
             let rest = if rest.is_empty() { rest } else { rest.strip_prefix('/')? };
@@ -68,14 +68,14 @@ impl Endpoints {
     fn not_found(&self, path: &str) -> Reply {
         let verbs: Vec<_> =
             self.verbs.keys().map(|verb| format!("{}/{verb}", self.prefix)).collect();
-        let line = format!("nothing is served at {path}; the verbs are at {}", verbs.join(", "));
+        let line = format!("{path} not found; the verbs are at {}", verbs.join(", "));
         Reply::text(StatusCode::NOT_FOUND, line)
     }
 }
 
 impl Service {
-    /// Answers one request of a client that did or did not show a certificate.
-    pub async fn answer<B>(
+    /// Handles a request of a client that did or did not present a certificate.
+    pub async fn handle_request<B>(
         &self,
         request: Request<B>,
         has_certificate: bool,
@@ -88,15 +88,15 @@ impl Service {
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         let health = self.health(&path);
         let wanted = if health.is_none() && self.needs_certificate && !has_certificate {
-            let line = "a client certificate of the configured authority is needed";
+            let line = "a client certificate signed by the configured CA is required";
             return response(Reply::text(StatusCode::UNAUTHORIZED, line), None);
         } else if let Some((name, verb)) = self.endpoints.verb(&path) {
             if request.method() != Method::POST {
                 return not_allowed("POST", &path);
             }
-            let counted = self.endpoints.metrics.begin(name);
-            let reply = self.ask(name, verb, request.into_body()).await;
-            counted.end(reply.status);
+            let timer = self.endpoints.metrics.start_request(name);
+            let reply = self.call_verb(name, verb, request.into_body()).await;
+            timer.finish(reply.status);
             return response(reply, None);
         } else if !is_get && (health.is_some() || self.has_page(&path)) {
             return not_allowed("GET", &path);
@@ -105,7 +105,7 @@ impl Service {
         };
         let reply = match wanted {
             Some(reply) => reply,
-            None => self.show(&path).await,
+            None => self.get_page(&path).await,
         };
         response(reply, None)
     }
@@ -131,8 +131,8 @@ impl Service {
             || self.endpoints.page(path).is_some()
     }
 
-    /// A page's answer.
-    async fn show(&self, path: &str) -> Reply {
+    /// The response of a page.
+    async fn get_page(&self, path: &str) -> Reply {
         if path == "/metrics" {
             let body = self.endpoints.metrics.text().into();
             return Reply { status: StatusCode::OK, content_type: METRICS_TYPE, body };
@@ -141,55 +141,60 @@ impl Service {
             return Reply::text(StatusCode::OK, version);
         }
         match self.endpoints.page(path) {
-            Some((page, rest)) => match self.place().await {
-                Some(place) => self.run("page", page(rest), place).await,
+            Some((page, rest)) => match self.acquire_permit().await {
+                Some(permit) => self.run_handler("page", page(rest), permit).await,
                 None => busy(),
             },
             None => self.endpoints.not_found(path),
         }
     }
 
-    async fn ask<B>(&self, name: &'static str, verb: &Verb, body: B) -> Reply
+    async fn call_verb<B>(&self, name: &'static str, verb: &VerbHandler, body: B) -> Reply
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Some(place) = self.place().await else { return busy() };
-        let most = self.bounds.body_bytes_max;
-        let body = match timeout(self.bounds.body_time_max, Limited::new(body, most).collect())
+        let Some(permit) = self.acquire_permit().await else { return busy() };
+        let bytes_max = self.limits.body_bytes_max;
+        let body = match timeout(self.limits.body_time_max, Limited::new(body, bytes_max).collect())
             .await
         {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                let line = format!("the body has more than {most} bytes");
+                let line = format!("the body has more than {bytes_max} bytes");
                 return Reply::text(StatusCode::PAYLOAD_TOO_LARGE, line);
             }
             Ok(Err(error)) => {
                 return Reply::text(StatusCode::BAD_REQUEST, format!("reading the body: {error}"));
             }
             Err(_) => {
-                let line = "the body did not come in time";
+                let line = "the body did not arrive in time";
                 return Reply::text(StatusCode::REQUEST_TIMEOUT, line);
             }
         };
-        self.run(name, verb(body), place).await
+        self.run_handler(name, verb(body), permit).await
     }
 
-    /// A place among the requests under way.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let waiting = timeout(self.bounds.body_time_max, self.places.clone().acquire_owned());
+    /// A permit to run a request; None after waiting for too long.
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        let waiting = timeout(self.limits.body_time_max, self.permits.clone().acquire_owned());
         waiting.await.ok()?.ok()
     }
 
-    /// Runs a handler in a task of its own, so that a panic costs only this request, and a client that leaves does not stop it
-    /// halfway.
-    async fn run(&self, name: &str, work: Work, place: OwnedSemaphorePermit) -> Reply {
+    /// Runs a handler in its own task, so that a panic fails only this request, and the handler is not canceled when its client
+    /// disconnects.
+    async fn run_handler(
+        &self,
+        name: &str,
+        future: HandlerFuture,
+        permit: OwnedSemaphorePermit,
+    ) -> Reply {
         let task = tokio::spawn(async move {
-            let reply = work.await;
-            drop(place);
+            let reply = future.await;
+            drop(permit);
             reply
         });
-        match timeout(self.bounds.handler_time_max, task).await {
+        match timeout(self.limits.handler_time_max, task).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => {
                 tracing::error!(verb = name, err = %error, "A handler panicked");
@@ -197,8 +202,8 @@ impl Service {
                 Reply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
             }
             Err(_) => {
-                let most = self.bounds.handler_time_max.as_secs_f64();
-                let line = format!("the handler of {name} took more than {most} s");
+                let seconds = self.limits.handler_time_max.as_secs_f64();
+                let line = format!("the handler of {name} took more than {seconds} s");
                 Reply::text(StatusCode::GATEWAY_TIMEOUT, line)
             }
         }
@@ -206,11 +211,11 @@ impl Service {
 }
 
 fn busy() -> Reply {
-    Reply::text(StatusCode::SERVICE_UNAVAILABLE, "too many requests are under way")
+    Reply::text(StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight")
 }
 
 fn not_allowed(allowed: &'static str, path: &str) -> Response<Full<Bytes>> {
-    let line = format!("{path} answers {allowed} only");
+    let line = format!("{path} supports only {allowed}");
     response(Reply::text(StatusCode::METHOD_NOT_ALLOWED, line), Some(allowed))
 }
 

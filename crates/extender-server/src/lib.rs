@@ -1,7 +1,8 @@
-//! HTTP extenders written in Rust: the four verbs as functions, and the server around them.
+//! A library for HTTP extenders in Rust: handlers for the four verbs, and the HTTP server that calls them.
 //!
-//! An extender is a program that a scheduler asks, by HTTP, about the nodes its own plugins left. kube-scheduler and Loadmaster
-//! ask alike. This one keeps pods off nodes without a label and prefers nodes with a high number in it:
+//! An extender is a webhook that a scheduler calls with the nodes that its own plugins found feasible. kube-scheduler and
+//! Loadmaster
+//! call it in the same way. This one rejects nodes without a label and prefers nodes with a high number in it:
 //!
 //! ```no_run
 //! use loadmaster_extender_server::{ExtenderServer, Rejection, ServeError};
@@ -9,49 +10,51 @@
 //! #[tokio::main]
 //! async fn main() -> Result<(), ServeError> {
 //!     ExtenderServer::new()
-//!         .filter(|ask| {
-//!             ask.filter_nodes(|_pod, node| match node.label("example.com/tier") {
+//!         .filter(|request| {
+//!             request.filter_nodes(|_pod, node| match node.label("example.com/tier") {
 //!                 Some(_) => Ok(()),
 //!                 None => Err(Rejection::unresolvable("node(s) had no tier")),
 //!             })
 //!         })
-//!         .prioritize(|ask| {
-//!             ask.score_nodes(|_pod, node| node.label("example.com/tier")?.parse().ok())
+//!         .prioritize(|request| {
+//!             request.score_nodes(|_pod, node| node.label("example.com/tier")?.parse().ok())
 //!         })
 //!         .serve("127.0.0.1:8888")
 //!         .await
 //! }
 //! ```
 //!
-//! A handler is a plain closure or one that returns a future; it answers a value, or a `Result` whose [`Error`] takes any error
-//! with `?`. State is what the closure captures. A verb without a handler is not served.
+//! A handler is a closure that returns a value, a `Result`, or a future of one of them; `?` converts any error into [`Error`].
+//! State
+//! is what the closure captures. A verb without a handler is not served.
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`ask`](Ask) | the questions with their nodes, whole or by name, and the answers |
-//! | [`server`](ExtenderServer) | which handlers there are, limits, TLS |
-//! | `endpoints` | a request in, a response out: paths, bodies, panics, health, metrics |
-//! | `serve` | sockets, and how they end |
+//! | [`nodes_request`](NodesRequest) | the requests of filter and prioritize, with nodes or node names, and the responses |
+//! | [`preemption_request`](PreemptionRequest) | the request of preempt |
+//! | [`server`](ExtenderServer) | the builder: handlers, limits, TLS |
+//! | `endpoints` | routing: paths, bodies, panics, health, metrics |
+//! | `listener` | sockets and graceful shutdown |
 
 #![warn(missing_docs)]
 
-mod answer;
-mod ask;
+mod handler_result;
+mod nodes_request;
 mod object;
-mod preempt;
+mod preemption_request;
 
 mod endpoints;
+mod listener;
 mod metrics;
-mod serve;
 mod server;
 mod tls;
 
-pub use answer::{Error, Outcome};
-pub use ask::{Ask, Filtered, Nodes, Rejection};
+pub use handler_result::{Error, IntoHandlerResult};
+pub use listener::{BoundServer, ServeError};
+pub use nodes_request::{FilteredNodes, Nodes, NodesRequest, Rejection};
 pub use object::Object;
-pub use preempt::{Candidate, PreemptAsk};
-pub use serve::{Listening, ServeError};
-pub use server::{Bounds, ExtenderServer, Reply};
+pub use preemption_request::{Candidate, PreemptionRequest};
+pub use server::{ExtenderServer, Limits, Reply};
 pub use tls::{Tls, TlsError};
 
 pub use loadmaster_extender::messages;

@@ -1,4 +1,4 @@
-//! A Kubernetes object as it came, with its metadata at hand.
+//! A Kubernetes object as raw JSON, with decoded metadata.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::Error;
 
-/// A pod or a node. It is answered byte by byte as it came, fields that nobody here knows included.
+/// A pod or a node. It is encoded with the JSON that was received, including unknown fields.
 #[derive(Clone, Debug)]
 pub struct Object {
     meta: Meta,
@@ -50,17 +50,17 @@ impl Object {
         self.meta.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The whole object as a type of your choice, such as `k8s_openapi::api::core::v1::Pod` or a struct with the fields you read.
+    /// Decodes the object as a type of your choice, such as `k8s_openapi::api::core::v1::Pod` or a struct with the fields you need.
     ///
     /// # Errors
     ///
-    /// When it is not of that shape.
+    /// When the object cannot be decoded as this type.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
         serde_json::from_str(self.json.get())
             .map_err(|error| Error::new(format!("reading {}: {error}", self.meta.name)))
     }
 
-    /// Its JSON.
+    /// The JSON of the object.
     pub fn json(&self) -> &str {
         self.json.get()
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_keeps_what_it_does_not_know() {
+    fn unknown_fields_are_preserved() {
         let text =
             r#"{"metadata":{"name":"n","labels":{"a":"b"},"x":1},"spec":{"big":9007199254740993}}"#;
         let object: Object = serde_json::from_str(text).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_name_is_refused() {
+    fn an_object_without_a_name_is_rejected() {
         for text in ["{}", r#"{"metadata":{"labels":null}}"#, r#"{"metadata":{"name":""}}"#] {
             let error = serde_json::from_str::<Object>(text).unwrap_err().to_string();
             assert!(error.starts_with("an object without metadata.name"), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! Which handlers there are, and how they are served.
+//! The builder of a server: handlers, limits, TLS.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,54 +9,57 @@ use bytes::Bytes;
 use http::StatusCode;
 use loadmaster_extender::messages::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
-    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriorityList, read,
+    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriorityList, decode,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::ToSocketAddrs;
 
 use crate::endpoints::Endpoints;
-use crate::serve::{self, Listening, ServeError};
-use crate::{Ask, Error, Filtered, Object, Outcome, PreemptAsk, Tls};
+use crate::listener::{self, BoundServer, ServeError};
+use crate::{
+    Error, FilteredNodes, IntoHandlerResult, NodesRequest, Object, PreemptionRequest, Tls,
+};
 
-/// A handler at work.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Reply> + Send>>;
-/// A verb: the body of a request in, the answer out.
-pub(crate) type Verb = Box<dyn Fn(Bytes) -> Work + Send + Sync>;
-/// Why there is no answer, and the status that says so where an answer has no place for it.
-type Unanswered = (StatusCode, Error);
-/// A page: the rest of the path in, the answer out.
-pub(crate) type Page = Box<dyn Fn(String) -> Work + Send + Sync>;
+/// The future of a handler's response.
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+/// Handles a verb: from the body of a request to the response.
+pub(crate) type VerbHandler = Box<dyn Fn(Bytes) -> HandlerFuture + Send + Sync>;
+/// The error of a handler, and the status for verbs whose responses have no error field.
+type HandlerFailure = (StatusCode, Error);
+/// Handles a page: from the rest of the path to the response.
+pub(crate) type PageHandler = Box<dyn Fn(String) -> HandlerFuture + Send + Sync>;
 
-/// An extender: handlers, and what is served around them.
+/// An extender: its handlers and the configuration of its server.
 ///
 /// Paths are `PREFIX/filter`, `PREFIX/prioritize`, `PREFIX/preempt` and `PREFIX/bind`, so that the scheduler's `urlPrefix` is the
-/// address with the prefix, and its `filterVerb` is `filter`. Beside them stand `/healthz`, `/readyz`, `/version` and `/metrics`.
+/// address with the prefix, and its `filterVerb` is `filter`. Also served are `/healthz`, `/livez`, `/readyz`, `/version` and
+/// `/metrics`.
 pub struct ExtenderServer {
     pub(crate) endpoints: Endpoints,
-    pub(crate) bounds: Bounds,
+    pub(crate) limits: Limits,
     pub(crate) tls: Option<Tls>,
 }
 
-/// What requests may cost.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Bytes of a body. 128 MiB: a whole node with 50 images takes about 20 KB, so that the 5,000 nodes of a large cluster take
+pub struct Limits {
+    /// Size of a body: 128 MiB. A node object with 50 images takes about 20 KB, so that the 5,000 nodes of a large cluster take
     /// 100 MB. Names alone take 200 KB.
     pub body_bytes_max: usize,
-    /// How long a body may take to come, and a request may wait for a place: 30 s.
+    /// How long a body may take to arrive, and how long a request may wait for other requests: 30 s.
     pub body_time_max: Duration,
-    /// After so long a request is answered with 504: 60 s. The handler still runs to its end, so that what it began is finished.
+    /// After this a request fails with status 504: 60 s. Its handler is not canceled.
     pub handler_time_max: Duration,
-    /// Requests at a time; more wait: 16. Times `body_bytes_max`, this is what bodies can take of memory.
+    /// Concurrent requests; more wait: 16. Times `body_bytes_max`, this limits the memory of bodies.
     pub requests_max: u16,
-    /// How long requests under way may go on when the server stops: 20 s, less than the 30 s that a kubelet waits.
+    /// How long a graceful shutdown waits for requests in flight: 20 s, less than a pod's default grace period of 30 s.
     pub stop_time_max: Duration,
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
             body_bytes_max: 128 << 20,
             body_time_max: Duration::from_secs(30),
             handler_time_max: Duration::from_secs(60),
@@ -66,7 +69,7 @@ impl Default for Bounds {
     }
 }
 
-/// An answer of a page.
+/// The response of a page.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub(crate) status: StatusCode,
@@ -75,18 +78,18 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// JSON.
+    /// A response with a JSON body.
     pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
         match serde_json::to_vec(body) {
             Ok(body) => Reply { status, content_type: "application/json", body: body.into() },
             Err(error) => {
-                let line = format!("writing the answer: {error}");
+                let line = format!("encoding the response: {error}");
                 Reply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
             }
         }
     }
 
-    /// Plain text, as one line.
+    /// A response with one line of plain text.
     pub fn text(status: StatusCode, line: impl Into<String>) -> Reply {
         let body = line.into() + "\n";
         Reply { status, content_type: "text/plain; charset=utf-8", body: body.into() }
@@ -100,194 +103,210 @@ impl Default for ExtenderServer {
 }
 
 impl ExtenderServer {
-    /// Without handlers.
+    /// A server without handlers.
     pub fn new() -> ExtenderServer {
-        ExtenderServer { endpoints: Endpoints::new(), bounds: Bounds::default(), tls: None }
+        ExtenderServer { endpoints: Endpoints::new(), limits: Limits::default(), tls: None }
     }
 
-    /// Which nodes are left for a pod. An error is told to the scheduler, which fails the pod with it unless the extender is
-    /// `ignorable`.
+    /// Sets the handler of filter. An error is returned to the scheduler, which fails the scheduling cycle of the pod unless the
+    /// extender is `ignorable`.
     #[must_use]
     pub fn filter<F, O, Form>(self, handler: F) -> Self
     where
-        F: Fn(Ask) -> O + Send + Sync + 'static,
-        O: Outcome<Filtered, Form>,
+        F: Fn(NodesRequest) -> O + Send + Sync + 'static,
+        O: IntoHandlerResult<FilteredNodes, Form>,
         Form: 'static,
     {
-        let ask = |args: ExtenderArgs<Object, Object>| args.try_into();
-        self.verb("filter", handler, ask, |outcome: Result<Filtered, Unanswered>| {
-            let result = outcome.map(ExtenderFilterResult::from).unwrap_or_else(|(_, error)| {
-                ExtenderFilterResult { error: error.to_string(), ..Default::default() }
-            });
-            Reply::json(StatusCode::OK, &result)
-        })
+        let to_request = |args: ExtenderArgs<Object, Object>| args.try_into();
+        self.verb(
+            "filter",
+            handler,
+            to_request,
+            |outcome: Result<FilteredNodes, HandlerFailure>| {
+                let result =
+                    outcome.map(ExtenderFilterResult::from).unwrap_or_else(|(_, error)| {
+                        ExtenderFilterResult { error: error.to_string(), ..Default::default() }
+                    });
+                Reply::json(StatusCode::OK, &result)
+            },
+        )
     }
 
-    /// How good the nodes are for a pod, 0 to 10 each. The scheduler ignores errors here.
+    /// Sets the handler of prioritize, which scores nodes from 0 to 10. The scheduler ignores its errors.
     #[must_use]
     pub fn prioritize<F, O, Form>(self, handler: F) -> Self
     where
-        F: Fn(Ask) -> O + Send + Sync + 'static,
-        O: Outcome<HostPriorityList, Form>,
+        F: Fn(NodesRequest) -> O + Send + Sync + 'static,
+        O: IntoHandlerResult<HostPriorityList, Form>,
         Form: 'static,
     {
-        let ask = |args: ExtenderArgs<Object, Object>| args.try_into();
-        self.verb("prioritize", handler, ask, |outcome: Result<HostPriorityList, Unanswered>| {
-            json_or_status("prioritize", outcome)
-        })
+        let to_request = |args: ExtenderArgs<Object, Object>| args.try_into();
+        self.verb(
+            "prioritize",
+            handler,
+            to_request,
+            |outcome: Result<HostPriorityList, HandlerFailure>| {
+                json_or_status("prioritize", outcome)
+            },
+        )
     }
 
-    /// Which of the nodes with their victims may be preempted for a pod.
+    /// Sets the handler of preempt, which filters the candidates of a preemption.
     #[must_use]
     pub fn preempt<F, O, Form>(self, handler: F) -> Self
     where
-        F: Fn(PreemptAsk) -> O + Send + Sync + 'static,
-        O: Outcome<ExtenderPreemptionResult, Form>,
+        F: Fn(PreemptionRequest) -> O + Send + Sync + 'static,
+        O: IntoHandlerResult<ExtenderPreemptionResult, Form>,
         Form: 'static,
     {
-        let ask = |args: ExtenderPreemptionArgs<Object>| args.try_into();
+        let to_request = |args: ExtenderPreemptionArgs<Object>| args.try_into();
         self.verb(
             "preempt",
             handler,
-            ask,
-            |outcome: Result<ExtenderPreemptionResult, Unanswered>| {
+            to_request,
+            |outcome: Result<ExtenderPreemptionResult, HandlerFailure>| {
                 json_or_status("preempt", outcome)
             },
         )
     }
 
-    /// Binds a pod to a node, in the scheduler's place. An error fails the pod with it.
+    /// Sets the handler of bind, which binds a pod in place of the scheduler. An error fails the binding cycle of the pod.
     #[must_use]
     pub fn bind<F, O, Form>(self, handler: F) -> Self
     where
         F: Fn(ExtenderBindingArgs) -> O + Send + Sync + 'static,
-        O: Outcome<(), Form>,
+        O: IntoHandlerResult<(), Form>,
         Form: 'static,
     {
-        let ask = |args: ExtenderBindingArgs| {
+        let to_request = |args: ExtenderBindingArgs| {
             let field = match (args.pod_name.is_empty(), args.node.is_empty()) {
                 (true, _) => "PodName",
                 (_, true) => "Node",
                 _ => return Ok(args),
             };
-            Err(Error::new(format!("there is no {field}")))
+            Err(Error::new(format!("{field} is missing")))
         };
-        self.verb("bind", handler, ask, |outcome: Result<(), Unanswered>| {
+        self.verb("bind", handler, to_request, |outcome: Result<(), HandlerFailure>| {
             let error = outcome.err().map(|(_, error)| error.to_string()).unwrap_or_default();
             Reply::json(StatusCode::OK, &ExtenderBindingResult { error })
         })
     }
 
-    /// Answers `GET path` and `GET path/REST`; the handler is given REST, or an empty text. The prefix does not count here.
+    /// Serves `GET path` and `GET path/REST`; the handler gets REST, or an empty string. The prefix does not apply to pages.
     #[must_use]
     pub fn page<F, O, Form>(mut self, path: &str, handler: F) -> Self
     where
         F: Fn(String) -> O + Send + Sync + 'static,
-        O: Outcome<Reply, Form>,
+        O: IntoHandlerResult<Reply, Form>,
         Form: 'static,
     {
         let handler = Arc::new(handler);
-        let page = move |rest| -> Work {
+        let page = move |rest| -> HandlerFuture {
             let handler = handler.clone();
             Box::pin(async move {
-                handler(rest).outcome().await.unwrap_or_else(|error| {
+                handler(rest).into_handler_result().await.unwrap_or_else(|error| {
                     Reply::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
                 })
             })
         };
-        self.endpoints.pages.push((normal(path), Box::new(page)));
+        self.endpoints.pages.push((normalize_path(path), Box::new(page)));
         self
     }
 
-    /// In front of the verbs' paths, such as `/gpushare-scheduler`.
+    /// The prefix of the verbs' paths, such as `/gpushare-scheduler`.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
-        self.endpoints.prefix = normal(prefix);
+        self.endpoints.prefix = normalize_path(prefix);
         self
     }
 
-    /// What `/version` answers; without it there is no such path.
+    /// The response of `/version`; without it the path is not served.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.endpoints.version = Some(version.into());
         self
     }
 
-    /// What `/readyz` asks: an error says what is missing, such as caches that are not filled yet.
+    /// The check of `/readyz`: an error means not ready, for example because caches have not synced.
     #[must_use]
     pub fn ready(mut self, check: impl Fn() -> Result<(), Error> + Send + Sync + 'static) -> Self {
         self.endpoints.ready = Box::new(check);
         self
     }
 
-    /// Other limits than the default ones.
+    /// Sets the limits.
     #[must_use]
-    pub fn bounds(mut self, bounds: Bounds) -> Self {
-        self.bounds = bounds;
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 
-    /// HTTPS instead of HTTP.
+    /// Serves HTTPS instead of HTTP.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Takes the port. Serving begins with [`Listening::run`].
+    /// Binds the port. [`BoundServer::run`] serves requests.
     ///
     /// # Errors
     ///
-    /// When the port cannot be had, or files of TLS cannot be used.
-    pub async fn listen(self, address: impl ToSocketAddrs) -> Result<Listening, ServeError> {
-        serve::listen(self, address).await
+    /// When the port cannot be bound, or TLS files cannot be used.
+    pub async fn listen(self, address: impl ToSocketAddrs) -> Result<BoundServer, ServeError> {
+        listener::listen(self, address).await
     }
 
-    /// Serves until SIGTERM or Ctrl-C, finishes what is under way, and returns.
+    /// Serves until SIGTERM or Ctrl-C, completes requests in flight, and returns.
     ///
     /// # Errors
     ///
-    /// As [`ExtenderServer::listen`], and when signals cannot be had.
+    /// As [`ExtenderServer::listen`], and when signal handlers cannot be installed.
     pub async fn serve(self, address: impl ToSocketAddrs) -> Result<(), ServeError> {
-        let stop = serve::signals()?;
+        let stop = listener::signals()?;
         self.listen(address).await?.run(stop).await;
         Ok(())
     }
 
-    /// A verb: `ask` makes a question of what came, `reply` an answer of what the handler said.
-    fn verb<Wire, Question, Answer, F, O, Form>(
+    /// Sets the handler of a verb: `to_request` converts the decoded body to the handler's request, `encode` its result to the
+    /// response.
+    fn verb<Wire, Request, Response, F, O, Form>(
         mut self,
         name: &'static str,
         handler: F,
-        ask: fn(Wire) -> Result<Question, Error>,
-        reply: fn(Result<Answer, Unanswered>) -> Reply,
+        to_request: fn(Wire) -> Result<Request, Error>,
+        encode: fn(Result<Response, HandlerFailure>) -> Reply,
     ) -> Self
     where
         Wire: Default + DeserializeOwned + 'static,
-        Question: 'static,
-        Answer: 'static,
-        F: Fn(Question) -> O + Send + Sync + 'static,
-        O: Outcome<Answer, Form>,
+        Request: 'static,
+        Response: 'static,
+        F: Fn(Request) -> O + Send + Sync + 'static,
+        O: IntoHandlerResult<Response, Form>,
         Form: 'static,
     {
         let handler = Arc::new(handler);
-        let verb = move |body: Bytes| -> Work {
+        let verb = move |body: Bytes| -> HandlerFuture {
             let handler = handler.clone();
             Box::pin(async move {
-                let question = match read::<Wire>(&body).map(ask) {
-                    Ok(Ok(question)) => question,
-                    Ok(Err(lacking)) => {
-                        return told(name, reply, Err((StatusCode::BAD_REQUEST, lacking)));
+                let request = match decode::<Wire>(&body).map(to_request) {
+                    Ok(Ok(request)) => request,
+                    Ok(Err(invalid)) => {
+                        return log_and_encode(
+                            name,
+                            encode,
+                            Err((StatusCode::BAD_REQUEST, invalid)),
+                        );
                     }
                     Err(error) => {
-                        let line = format!("the body is no {name} request: {error}");
+                        let line = format!("the body is not a valid {name} request: {error}");
                         return Reply::text(StatusCode::BAD_REQUEST, line);
                     }
                 };
                 drop(body);
-                let outcome = handler(question).outcome().await;
+                let outcome = handler(request).into_handler_result().await;
                 let failed = |error| (StatusCode::INTERNAL_SERVER_ERROR, error);
-                told(name, reply, outcome.map_err(failed))
+                log_and_encode(name, encode, outcome.map_err(failed))
             })
         };
         self.endpoints.verbs.insert(name, Box::new(verb));
@@ -295,28 +314,28 @@ impl ExtenderServer {
     }
 }
 
-/// The answer; the log is told of errors, too.
-fn told<Answer>(
+/// Encodes the response, and logs errors.
+fn log_and_encode<Response>(
     verb: &str,
-    reply: fn(Result<Answer, Unanswered>) -> Reply,
-    outcome: Result<Answer, Unanswered>,
+    encode: fn(Result<Response, HandlerFailure>) -> Reply,
+    outcome: Result<Response, HandlerFailure>,
 ) -> Reply {
     if let Err((_, error)) = &outcome {
-        tracing::info!(verb, err = %error, "A question is answered with an error");
+        tracing::info!(verb, err = %error, "Responding with an error");
     }
-    reply(outcome)
+    encode(outcome)
 }
 
-/// For verbs whose answers have no place for an error.
-fn json_or_status(verb: &str, outcome: Result<impl Serialize, Unanswered>) -> Reply {
+/// The response of verbs without an error field.
+fn json_or_status(verb: &str, outcome: Result<impl Serialize, HandlerFailure>) -> Reply {
     match outcome {
-        Ok(answer) => Reply::json(StatusCode::OK, &answer),
+        Ok(response) => Reply::json(StatusCode::OK, &response),
         Err((status, error)) => Reply::text(status, format!("{verb}: {error}")),
     }
 }
 
 /// A path that begins with a slash and does not end with one; nothing for the root.
-fn normal(path: &str) -> String {
+fn normalize_path(path: &str) -> String {
     match path.trim_matches('/') {
         "" => String::new(),
         path => format!("/{path}"),

@@ -1,4 +1,4 @@
-//! HTTPS: certificates from files.
+//! HTTPS with certificates from files.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
-/// The server's certificate, and whose clients it serves. Files are read again every minute, as mounted secrets change.
+/// The server certificate, and the CA of client certificates. The files are read again every minute, because mounted Secrets
+/// change.
 #[derive(Clone, Debug)]
 pub struct Tls {
     certificate: PathBuf,
@@ -19,56 +20,57 @@ pub struct Tls {
     client_ca: Option<PathBuf>,
 }
 
-/// Why there is no HTTPS.
+/// The certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("reading {file}")]
     Read {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// A file holds no PEM of the kind that is expected.
+    /// A file does not contain the expected PEM block.
     #[error("{file} has no {expected} in PEM")]
     Pem {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// A certificate or a private key.
         expected: &'static str,
-        /// Why.
+        /// The error.
         source: pem::Error,
     },
-    /// Certificate and key do not go together, or are of a kind that is not served.
+    /// The certificate does not match the key, or is not supported.
     #[error("using {certificate} with {key}")]
     Pair {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// Why.
+        /// The error.
         source: rustls::Error,
     },
-    /// The authority of clients cannot be used.
-    #[error("using {file} as the authority of clients")]
+    /// The client CA cannot be used.
+    #[error("using {file} as the client CA")]
     Authority {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error.
         source: VerifierBuilderError,
     },
 }
 
 impl Tls {
-    /// A certificate with its chain and its private key, in PEM.
+    /// Files with the certificate chain and the private key, as PEM.
     pub fn files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
         Tls { certificate: certificate.into(), key: key.into(), client_ca: None }
     }
 
-    /// Serves only clients with a certificate that one of these authorities signed; others get 401 from all but `/healthz` and
-    /// `/readyz`, which kubelets ask.
+    /// Requires client certificates signed by one of the CAs in the file. Other clients get status 401, except for `/healthz`,
+    /// `/livez`
+    /// and `/readyz`, which kubelets probe.
     #[must_use]
     pub fn client_ca(mut self, file: impl Into<PathBuf>) -> Tls {
         self.client_ca = Some(file.into());

@@ -1,25 +1,26 @@
-//! HTTP extenders (`k8s.io/kube-scheduler/extender/v1`): programs that a scheduler asks, by HTTP, about the nodes that its own
-//! plugins left.
+//! HTTP extenders (`k8s.io/kube-scheduler/extender/v1`): webhooks that a scheduler calls with the nodes that its own plugins found
+//! feasible.
 //!
 //! | module | |
 //! | --- | --- |
-//! | [`messages`] | what goes over the wire |
-//! | [`ask`] | one call as a value, and its message |
-//! | [`chain`] | who is asked, in which order, and what an answer or an error means |
-//! | [`names`] | names of nodes, written once and found again in answers |
-//! | [`objects`] | whole pods and nodes, as extenders are sent them |
+//! | [`messages`] | the types of extender/v1 as JSON |
+//! | [`request`] | a call to an extender, its request body, and its response |
+//! | [`chain`] | which extenders are called, in which order, and what a response or an error means |
+//! | [`node_names`] | names of nodes, encoded once for many requests and matched quickly in responses |
+//! | [`objects`] | the JSON of whole pods and nodes in requests |
 //!
-//! Sockets are elsewhere: the client that calls extenders, the engine that waits for them, and the library for people who write
-//! one all stand on this crate.
+//! This crate does no I/O. `loadmaster-client` calls extenders, `loadmaster-engine` waits for them, and
+//! `loadmaster-extender-server`
+//! is the library for writing an extender; all three use this crate.
 
 #![warn(missing_docs)]
 
-pub mod ask;
 pub mod chain;
 pub mod messages;
-pub mod names;
+pub mod node_names;
 pub mod objects;
+pub mod request;
 
-pub use ask::{Answer, Ask, Question, Verb};
-pub use chain::{Extender, Extenders, Filtering, NodeFailure, Preempting, Scores};
-pub use names::{Left, NodeNames};
+pub use chain::{Extender, ExtenderScores, Extenders, FilterChain, NodeFailure, PreemptChain};
+pub use node_names::{NodeNames, RemainingNodes};
+pub use request::{ExtenderOperation, ExtenderRequest, ExtenderResponse, Verb};

@@ -1,10 +1,11 @@
-//! What goes over the wire, as Go's `encoding/json` writes and reads upstream's types.
+//! The types of extender/v1, encoded and decoded as by Go's `encoding/json`.
 //!
-//! Those types have no tags, so every field is there under its Go name, a nil list, map or pointer is `null`, and map keys are
-//! sorted. Reading is as lenient as Go's: names in any case (many extenders answer `nodenames`), unknown fields skipped, `null` or
-//! nothing for the zero value. Pods and nodes are whatever the user of a type wants to hold: by default their JSON as it came.
+//! These types have no JSON tags, so every field is present under its Go name, a nil list, map or pointer is `null`, and map keys
+//! are
+//! sorted. Decoding is as lenient as in Go: field names in any case (many extenders respond with `nodenames`), unknown fields are
+//! skipped, `null` or an absent field is the zero value. The types of pods and nodes are generic: by default their raw JSON.
 //!
-//! [`read`] also takes what only Go's reader takes: `null` for a whole message, and more text after it.
+//! [`decode`] also accepts what only Go's decoder accepts: `null` for a whole message, and more text after it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,13 +17,13 @@ use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// The best score an extender can give; a node's score is scaled from this to 100.
+/// The highest score of an extender (upstream's `MaxExtenderPriority`); scores are scaled from it to 100.
 pub const MAX_EXTENDER_PRIORITY: i64 = 10;
 
-/// Why nodes were refused, by node name.
+/// Why nodes were rejected, by node name.
 pub type FailedNodesMap = BTreeMap<String, String>;
 
-/// The answer to prioritize.
+/// The response to prioritize.
 pub type HostPriorityList = Vec<HostPriority>;
 
 /// Defines a message: its fields with their names on the wire, written in this order.
@@ -62,7 +63,7 @@ macro_rules! message {
                     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                         let mut message = Self::Value::default();
                         while let Some(Key(key)) = map.next_key()? {
-                            $(if is_called(&key, $wire) {
+                            $(if matches_field_name(&key, $wire) {
                                 message.$field = map.next_value::<Option<_>>()?.unwrap_or_default();
                                 continue;
                             })+
@@ -78,31 +79,31 @@ macro_rules! message {
 }
 
 message! {
-    /// The question of filter and of prioritize.
+    /// The request of filter and of prioritize.
     pub struct ExtenderArgs<Pod, Node> {
         /// The pod being scheduled.
         pod: Option<Pod> = "Pod",
-        /// The nodes asked about, unless the extender is node-cache capable.
+        /// The nodes, unless the extender is node-cache capable.
         nodes: Option<NodeList<Node>> = "Nodes",
-        /// The names of the nodes asked about, if the extender is node-cache capable.
+        /// The names of the nodes, if the extender is node-cache capable.
         node_names: Option<Vec<String>> = "NodeNames",
     }
 }
 
 message! {
-    /// The answer to filter.
+    /// The response to filter.
     pub struct ExtenderFilterResult<Node> {
         /// The nodes that remain, from an extender that is not node-cache capable.
         nodes: Option<NodeList<Node>> = "Nodes",
         /// The names of the nodes that remain, from an extender that is node-cache capable.
         node_names: Option<Vec<String>> = "NodeNames",
-        /// Nodes on which the pod does not fit, and why. Preemption may help there.
+        /// Rejected nodes where preemption may help, with the reasons.
         #[serde(serialize_with = "null_if_empty")]
         failed_nodes: FailedNodesMap = "FailedNodes",
-        /// Nodes on which the pod does not fit whatever is evicted, and why. Goes before `failed_nodes`.
+        /// Rejected nodes where preemption cannot help, with the reasons. Has precedence over `failed_nodes`.
         #[serde(serialize_with = "null_if_empty")]
         failed_and_unresolvable_nodes: FailedNodesMap = "FailedAndUnresolvableNodes",
-        /// Not empty: the extender could not answer.
+        /// The error of the extender, if not empty.
         error: String = "Error",
     }
 }
@@ -112,13 +113,13 @@ message! {
     pub struct HostPriority {
         /// The node's name.
         host: String = "Host",
-        /// 0 to [`MAX_EXTENDER_PRIORITY`]; nobody checks.
+        /// 0 to [`MAX_EXTENDER_PRIORITY`]; not validated.
         score: i64 = "Score",
     }
 }
 
 message! {
-    /// The question of preempt: the victims that were found on each candidate node.
+    /// The request of preempt: the candidate nodes with their victims.
     pub struct ExtenderPreemptionArgs<Pod> {
         /// The pod being scheduled.
         pod: Option<Pod> = "Pod",
@@ -132,7 +133,7 @@ message! {
 }
 
 message! {
-    /// The answer to preempt, from any extender: the candidates that remain, with their victims.
+    /// The response to preempt: the remaining candidates with their victims.
     pub struct ExtenderPreemptionResult {
         /// By node name.
         #[serde(serialize_with = "null_if_empty")]
@@ -141,21 +142,21 @@ message! {
 }
 
 message! {
-    /// The pods that would be evicted from a node.
+    /// The victims on a node.
     pub struct Victims<Pod> {
-        /// Whole pods.
+        /// The pods.
         pods: Vec<Pod> = "Pods",
-        /// How many of these evictions break a PodDisruptionBudget.
+        /// How many of these evictions violate a PodDisruptionBudget.
         num_pdb_violations: i64 = "NumPDBViolations",
     }
 }
 
 message! {
-    /// [`Victims`] without the pods themselves.
+    /// [`Victims`] with uids instead of pods.
     pub struct MetaVictims {
-        /// Who they are.
+        /// The uids of the pods.
         pods: Vec<MetaPod> = "Pods",
-        /// How many of these evictions break a PodDisruptionBudget.
+        /// How many of these evictions violate a PodDisruptionBudget.
         num_pdb_violations: i64 = "NumPDBViolations",
     }
 }
@@ -169,7 +170,7 @@ message! {
 }
 
 message! {
-    /// The question of bind.
+    /// The request of bind.
     pub struct ExtenderBindingArgs {
         /// `metadata.name` of the pod.
         pod_name: String = "PodName",
@@ -177,23 +178,23 @@ message! {
         pod_namespace: String = "PodNamespace",
         /// `metadata.uid` of the pod.
         pod_uid: String = "PodUID",
-        /// The node that was chosen.
+        /// The name of the selected node.
         node: String = "Node",
     }
 }
 
 message! {
-    /// The answer to bind.
+    /// The response to bind.
     pub struct ExtenderBindingResult {
-        /// Not empty: the pod was not bound.
+        /// The error of the extender, if not empty: the pod was not bound.
         error: String = "Error",
     }
 }
 
 message! {
-    /// An object of which only the name is read.
-    pub struct Named {
-        /// The part of `metadata` that is read.
+    /// An object of which only the name is decoded.
+    pub struct NamedObject {
+        /// The decoded part of `metadata`.
         metadata: Metadata = "metadata",
     }
 }
@@ -201,20 +202,20 @@ message! {
 message! {
     /// `metadata` of a [`Named`].
     pub struct Metadata {
-        /// Empty when there is none.
+        /// The name; empty when there is none.
         name: String = "name",
     }
 }
 
 message! {
-    /// The part of `v1.NodeList` that means something here.
+    /// The decoded part of `v1.NodeList`.
     struct NodeListFields<Node> {
         /// The nodes.
         items: Vec<Node> = "items",
     }
 }
 
-/// A `v1.NodeList`: its items. `metadata` is written empty and not read.
+/// A `v1.NodeList` with its items. `metadata` is encoded empty and not decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeList<Node = Box<RawValue>> {
     /// The nodes.
@@ -237,45 +238,46 @@ impl<'de, Node: Deserialize<'de>> Deserialize<'de> for NodeList<Node> {
     }
 }
 
-/// A message that cannot be read, in Go's words where they are known.
+/// A message cannot be decoded. The texts are Go's where possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
-    /// There is nothing but white space.
+pub enum DecodeError {
+    /// The text is empty.
     #[error("EOF")]
     Empty,
-    /// It ends in the middle.
+    /// The text ends in the middle of a value.
     #[error("unexpected EOF")]
     Cut,
-    /// It is no JSON, or not of this shape.
+    /// The text is not valid JSON, or not of this type.
     #[error("{0}")]
     Shape(serde_json::Error),
 }
 
-/// Reads one message as Go's `json.Decoder` does: `null` is the zero value, text behind the message is left alone, and bytes that
-/// are no UTF-8 become U+FFFD.
-pub fn read<T: Default + for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, ReadError> {
-    // Nearly all are UTF-8, which is told many bytes at a time; what may not be is read byte by byte.
+/// Decodes one message as Go's `json.Decoder`: `null` is the zero value, text after the message is ignored, and invalid UTF-8
+/// becomes
+/// U+FFFD.
+pub fn decode<T: Default + for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, DecodeError> {
+    // Validating UTF-8 is fast; only invalid UTF-8 is converted.
     let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
     match serde_json::Deserializer::from_str(&text).into_iter::<Option<T>>().next() {
-        None => Err(ReadError::Empty),
+        None => Err(DecodeError::Empty),
         Some(Ok(message)) => Ok(message.unwrap_or_default()),
-        Some(Err(error)) if error.is_eof() => Err(ReadError::Cut),
-        Some(Err(error)) => Err(ReadError::Shape(error)),
+        Some(Err(error)) if error.is_eof() => Err(DecodeError::Cut),
+        Some(Err(error)) => Err(DecodeError::Shape(error)),
     }
 }
 
-/// A field name as it came. It is copied only where it is written with escapes.
+/// A field name. It is copied only if it contains escapes.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Whether Go takes a field name for this one.
-pub(crate) fn is_called(key: &str, wire: &str) -> bool {
-    key.eq_ignore_ascii_case(wire) || !key.is_ascii() && folded(key) == folded(wire)
+/// Whether Go matches a key with this field name.
+pub(crate) fn matches_field_name(key: &str, wire: &str) -> bool {
+    key.eq_ignore_ascii_case(wire) || !key.is_ascii() && fold_case(key) == fold_case(wire)
 }
 
-/// A field name in one case, with the two letters beyond ASCII that Unicode folds to ASCII ones.
-fn folded(name: &str) -> String {
+/// A field name in lower case, with the two non-ASCII letters that Unicode folds to ASCII ones.
+fn fold_case(name: &str) -> String {
     let fold = |c| match c {
         'ſ' => 's',
         '\u{212a}' => 'k',
@@ -284,7 +286,7 @@ fn folded(name: &str) -> String {
     name.chars().map(fold).collect()
 }
 
-/// Writes what is empty as Go writes a list or map that was never made.
+/// Encodes an empty list or map as `null`, as Go encodes a nil slice or map.
 struct NullIfEmpty<'a, T>(&'a T);
 
 impl<T: IsEmpty + Serialize> Serialize for NullIfEmpty<'_, T> {

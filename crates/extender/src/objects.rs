@@ -1,15 +1,16 @@
-//! Whole pods and nodes, as extenders are sent them: what the API server wrote, without what nobody reads.
+//! The JSON of whole pods and nodes in requests to extenders: that of the API server, without managed fields.
 
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
-/// An object's JSON without `kind`, `apiVersion` and `metadata.managedFields`, as a typed object that client-go keeps is written
-/// (its lists carry no kinds, and kube-scheduler drops managed fields when it reads).
+/// An object's JSON without `kind`, `apiVersion` and `metadata.managedFields`, as kube-scheduler encodes the objects of its
+/// informers
+/// (the items of lists have no kinds, and kube-scheduler's transform removes managed fields).
 ///
 /// # Errors
 ///
-/// When the text is no JSON object.
-pub fn trimmed(object: &[u8]) -> Result<Box<RawValue>, serde_json::Error> {
+/// When the text is not a JSON object.
+pub fn strip_managed_fields(object: &[u8]) -> Result<Box<RawValue>, serde_json::Error> {
     let mut fields: IndexMap<String, &RawValue> = serde_json::from_slice(object)?;
     fields.shift_remove("kind");
     fields.shift_remove("apiVersion");
@@ -33,12 +34,12 @@ mod tests {
 
     #[track_caller]
     fn check(object: &str, want: Option<&str>) {
-        let found = trimmed(object.as_bytes()).ok();
+        let found = strip_managed_fields(object.as_bytes()).ok();
         assert_eq!(found.as_deref().map(RawValue::get), want);
     }
 
     #[test]
-    fn what_client_go_would_write() {
+    fn objects_are_encoded_as_by_kube_scheduler() {
         check(
             r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","managedFields":[{"a":1}],"uid":"u"},"spec":{"x": 1}}"#,
             Some(r#"{"metadata":{"name":"p","uid":"u"},"spec":{"x": 1}}"#),

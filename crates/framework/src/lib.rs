@@ -1,58 +1,63 @@
-//! The contract of plugin authors.
+//! The scheduling framework: the API for plugin authors.
 //!
-//! Read in this order: [`points`] (what a plugin can take part in), [`registry`] (how it enters itself),
-//! [`pod`] and [`node`] (what it sees), [`objects`] (custom resources and whatever else it watches), [`state`] (what it remembers),
-//! [`event`] (what wakes its pods), [`waiting`] (acting on other pods), and, for plugins that want to be decided incrementally,
-//! [`prepare`] and [`counter`]; for those that make room, [`preemption`].
+//! Read in this order: [`extension_points`] (the traits a plugin implements), [`registry`] (how it is registered and built),
+//! [`pod_info`] and [`node_info`] (what it reads), [`watched_objects`] (custom resources and other kinds that it watches),
+//! [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
+//! (acting on other pods), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
+//! preempt, [`preemption`].
 
 #![warn(missing_docs)]
 
-pub mod args;
-pub mod cluster;
-pub mod counter;
-pub mod event;
-pub mod gates;
-pub mod label;
-pub mod node;
-pub mod objects;
-pub mod pod;
-pub mod points;
+pub mod api_calls;
+pub mod cluster_event;
+pub mod cluster_objects;
+pub mod extension_points;
+pub mod feature_gates;
+pub mod incremental;
+pub mod label_columns;
+pub mod node_info;
+pub mod node_table;
+pub mod plugin_args;
+pub mod pod_info;
+pub mod pod_requests;
 pub mod preemption;
-pub mod prepare;
 pub mod registry;
-pub mod request;
-pub mod requests;
 pub mod resources;
 pub mod result;
 pub mod state;
-pub mod table;
 pub mod template;
 pub mod testkit;
-pub mod waiting;
+pub mod topology_counter;
+pub mod waiting_pods;
+pub mod watched_objects;
 pub mod world;
 
-pub use args::FieldError;
-pub use event::{Action, ClusterEvent, EventObject, EventResource, Hint, HintFn};
-pub use gates::FeatureGates;
-pub use node::{NodeInfo, Overlay};
-pub use objects::{Gvr, ObjectChange, ObjectInfo, ObjectSlot, Objects, Presence};
-pub use pod::{PodInfo, QueuedPodInfo};
-pub use points::{
-    Bind, Cx, Feasibility, Filter, NodeScore, ObjectEvents, Permit, PostBind, PostFilter,
-    PostFiltered, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, SerialCx,
-    Sign, Unfit,
+pub use cluster_event::{
+    ActionType, ClusterEvent, EventObject, EventResource, QueueingHint, QueueingHintFn,
 };
-pub use prepare::{Prepare, Prepared, Run};
-pub use registry::{Need, PluginDef, PluginError, Points, Registry};
+pub use extension_points::{
+    Bind, Cx, Filter, FilterRunner, FitError, NodeScore, ObjectEventHandler, Permit, PostBind,
+    PostFilter, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve,
+    Score, SerialCx, Sign,
+};
+pub use feature_gates::FeatureGates;
+pub use incremental::{Incremental, PluginEvaluator, Prepared};
+pub use node_info::{NodeInfo, NodeOverlay};
+pub use node_table::{NodeRow, NodeTable};
+pub use plugin_args::FieldError;
+pub use pod_info::{PodInfo, QueuedPodInfo};
+pub use registry::{ExtensionPoints, ExtraField, PluginDef, PluginError, Registry};
 pub use resources::Resources;
-pub use result::{Code, Failure, Permitted, PreFiltered, PreScored, Reason, Rejection};
-pub use state::{CycleState, PluginStates, Published, Slot, StateSlot};
-pub use table::{NodeTable, Row};
+pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};
+pub use state::{CycleState, CycleStateSlot, PluginStateSlot, PluginStates, PublishedSlot};
 pub use template::{PodTemplate, TemplateError};
-pub use waiting::{PodEvent, WaitingPod};
+pub use waiting_pods::{PodEventRecord, WaitingPod};
+pub use watched_objects::{
+    Gvr, ObjectChange, ObjectInfo, ObjectLister, ObjectSlot, WatchRequirement,
+};
 pub use world::World;
 
 pub use loadmaster_stdx::Rng;
 
-/// Upper end of a plugin's score after normalisation (upstream's `MaxNodeScore`).
+/// The highest score of a node by one plugin, after NormalizeScore (upstream's `MaxNodeScore`).
 pub const MAX_NODE_SCORE: i64 = 100;

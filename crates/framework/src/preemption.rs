@@ -1,21 +1,22 @@
-//! Preemption: where a pod that fits nowhere would fit if pods of lower priority went, and which of them would have to go.
+//! Preemption: on which nodes an unschedulable pod would fit if pods of lower priority were evicted, and which pods these are.
 //!
-//! Pure and public, so that a PostFilter from outside the tree uses what DefaultPreemption uses. A search asks one node after
-//! the other in a [`DryRun`], which copies no node and changes nothing; [`best`] chooses; [`evict`] words the calls.
+//! Pure functions, public for out-of-tree PostFilter plugins. The search runs a [`NodeDryRun`] per node, which neither copies nor
+//! changes the node; [`pick_best_candidates`] compares the candidates; [`eviction`] builds the API requests.
 //!
-//! | part of upstream's `framework/preemption`, 1.36 | here |
+//! | upstream's `framework/preemption`, 1.36 | here |
 //! | --- | --- |
-//! | `Evaluator.Preempt` | DefaultPreemption's own few lines over this module |
-//! | `PodEligibleToPreemptOthers` | [`Preemptor::may_preempt`] |
-//! | `DryRunPreemption` | [`Preemptor::search`] |
-//! | `SelectVictimsOnNode` | [`DryRun::select_victims`] |
-//! | `pickOneNodeForPreemption` | [`best`] |
-//! | `Executor` | values of [`evict`], carried out by the engine; [`Underway`] |
+//! | `Evaluator.Preempt` | the DefaultPreemption plugin, on top of this module |
+//! | `PodEligibleToPreemptOthers` | [`Preemptor::pod_eligible_to_preempt_others`] |
+//! | `nodesWherePreemptionMightHelp` | [`nodes_where_preemption_might_help`] |
+//! | `DryRunPreemption` | [`Preemptor::dry_run_preemption`] |
+//! | `SelectVictimsOnNode` | [`NodeDryRun::select_victims_on_node`] |
+//! | `pickOneNodeForPreemption` | [`pick_best_candidates`] |
+//! | `Executor` | the requests of [`eviction`], sent by the engine; [`OngoingPreemptions`] |
 
-mod budgets;
-mod choice;
-mod dry_run;
-pub mod evict;
+mod disruption_budgets;
+pub mod eviction;
+mod node_dry_run;
+mod pick_node;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -23,96 +24,100 @@ use std::sync::Arc;
 
 use loadmaster_stdx::Map;
 
-use crate::node::NodeInfo;
-use crate::pod::PodInfo;
-use crate::points::{Cx, Feasibility};
-use crate::result::{Code, Reason, Rejection, nodes_are_unavailable};
-use crate::table::Row;
+use crate::extension_points::{Cx, FilterRunner};
+use crate::node_info::NodeInfo;
+use crate::node_table::NodeRow;
+use crate::pod_info::PodInfo;
+use crate::result::{Code, Reason, Rejection, nodes_unavailable_message};
 use crate::world::World;
 
-pub use budgets::Budgets;
-pub use choice::best;
-pub use dry_run::DryRun;
+pub use disruption_budgets::DisruptionBudgets;
+pub use node_dry_run::NodeDryRun;
+pub use pick_node::pick_best_candidates;
 
-/// What upstream says of nodes that were not tried, because no eviction could help there.
+/// Upstream's message for nodes that were not tried, because no eviction can help there.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 
-/// The pods that must leave a node so that another fits there.
+/// The pods that must be evicted from a node so that the preemptor fits.
 #[derive(Clone, Debug)]
 pub struct Victims {
     /// The most important first.
     pub pods: Vec<Arc<PodInfo>>,
-    /// How many of them a PodDisruptionBudget does not want to go.
-    pub n_violations: usize,
+    /// How many of these evictions violate a PodDisruptionBudget (upstream's `NumPDBViolations`).
+    pub n_pdb_violations: usize,
 }
 
-/// A node on which the pod would fit without these pods, of which there is at least one.
+/// A node on which the preemptor fits after the eviction of its victims; there is at least one victim.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The node.
-    pub row: Row,
-    /// Who would have to go.
+    pub row: NodeRow,
+    /// The pods to evict.
     pub victims: Victims,
 }
 
-/// What a search came to.
+/// The result of [`Preemptor::dry_run_preemption`].
 #[derive(Clone, Debug, Default)]
-pub struct Found {
-    /// Those that violate no budget first.
+pub struct DryRunResult {
+    /// Candidates; those that violate no PodDisruptionBudget first.
     pub candidates: Vec<Candidate>,
-    /// Nodes that were tried in vain, and why.
-    pub turned_down: Vec<(Row, Rejection)>,
+    /// Nodes that are no candidates, and why.
+    pub rejected_nodes: Vec<(NodeRow, Rejection)>,
 }
 
-/// How many of the nodes to try.
+/// Which of the nodes to try (upstream's `GetOffsetAndNumCandidates`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Index of the first node; the search goes on from the front when it comes to the end.
+pub struct CandidateSampling {
+    /// Index of the first node; after the last node the search continues with the first one.
     pub offset: usize,
-    /// The search ends when so many candidates are found, and one of them violates no budget.
-    pub n_wanted: usize,
+    /// The search ends when this many candidates are found and one of them violates no PodDisruptionBudget.
+    pub n_candidates: usize,
 }
 
-impl Sample {
-    /// Try them all.
-    pub const ALL: Sample = Sample { offset: 0, n_wanted: usize::MAX };
+impl CandidateSampling {
+    /// Try all nodes.
+    pub const ALL: CandidateSampling = CandidateSampling { offset: 0, n_candidates: usize::MAX };
 }
 
-/// The pod that needs room, and what it takes to ask for it.
+/// The preemptor, with the context of its scheduling cycle.
 #[derive(Clone, Copy)]
 pub struct Preemptor<'a> {
-    /// The cycle state is that in which the pod was found to fit nowhere.
+    /// Contains the cycle state of the failed scheduling cycle.
     pub cx: Cx<'a>,
-    /// For asking about nodes as they could be.
-    pub feasibility: &'a dyn Feasibility,
-    /// The pod.
+    /// Runs Filter plugins in dry runs.
+    pub filter_runner: &'a dyn FilterRunner,
+    /// The preemptor.
     pub pod: &'a Arc<PodInfo>,
 }
 
 impl<'a> Preemptor<'a> {
-    /// Whether the other pod may be evicted for this one: its priority is lower.
-    pub fn outranks(self, other: &PodInfo) -> bool {
+    /// Whether the preemptor may evict the other pod: the other pod's priority is lower.
+    pub fn can_preempt(self, other: &PodInfo) -> bool {
         other.template.priority() < self.pod.template.priority()
     }
 
-    /// Whether the pod may evict others now.
+    /// Whether the preemptor may evict other pods now (upstream's `PodEligibleToPreemptOthers`).
     ///
     /// # Errors
     ///
-    /// The reason, when its policy is never to preempt, or pods that were evicted for it are still going from the node that was
-    /// promised to it and that node is not beyond help.
-    pub fn may_preempt(self, verdicts: &[(Row, Code)]) -> Result<(), Reason> {
+    /// The reason: its preemptionPolicy is `Never`, or a victim is still terminating on its nominated node, unless that node is
+    /// `UnschedulableAndUnresolvable`.
+    pub fn pod_eligible_to_preempt_others(
+        self,
+        node_codes: &[(NodeRow, Code)],
+    ) -> Result<(), Reason> {
         if self.pod.template.spec.preemption_policy.as_ref().is_some_and(|policy| policy == "Never")
         {
             return Err(Reason::Text("not eligible due to preemptionPolicy=Never."));
         }
         let nodes = self.cx.world.nodes();
         let Some(row) = nodes.row(&self.pod.nominated_node_name) else { return Ok(()) };
-        if code_of(verdicts, row) == Some(Code::UnschedulableAndUnresolvable) {
+        if code_of(node_codes, row) == Some(Code::UnschedulableAndUnresolvable) {
             return Ok(());
         }
-        let going = |other: &Arc<PodInfo>| self.outranks(other) && other.is_going_by_preemption();
-        match nodes.pods(row).iter().any(going) {
+        let is_terminating_victim =
+            |other: &Arc<PodInfo>| self.can_preempt(other) && other.is_terminating_by_preemption();
+        match nodes.pods(row).iter().any(is_terminating_victim) {
             true => {
                 Err(Reason::Text("not eligible due to a terminating pod on the nominated node."))
             }
@@ -120,61 +125,65 @@ impl<'a> Preemptor<'a> {
         }
     }
 
-    /// The node as it would be without some of its pods.
-    pub fn dry_run(self, node: NodeInfo<'a>) -> DryRun<'a> {
-        DryRun::new(self, node)
+    /// A dry run on a node.
+    pub fn new_dry_run(self, node: NodeInfo<'a>) -> NodeDryRun<'a> {
+        NodeDryRun::new(self, node)
     }
 
-    /// Tries nodes one after the other. `select` says which pods would have to leave a node, or why that does not help:
-    /// usually [`DryRun::select_victims`] of [`DryRun::outranked`].
-    pub fn search(
+    /// Tries nodes one after the other (upstream's `DryRunPreemption`). `select` returns the victims on a node, or why there are
+    /// none: usually [`NodeDryRun::select_victims_on_node`] with [`NodeDryRun::potential_victims`].
+    pub fn dry_run_preemption(
         self,
-        rows: &[Row],
-        sample: Sample,
-        mut select: impl FnMut(&mut DryRun<'a>) -> Result<Victims, Rejection>,
-    ) -> Found {
-        let (mut found, mut violating) = (Found::default(), Vec::new());
+        rows: &[NodeRow],
+        sample: CandidateSampling,
+        mut select: impl FnMut(&mut NodeDryRun<'a>) -> Result<Victims, Rejection>,
+    ) -> DryRunResult {
+        let (mut result, mut violating) = (DryRunResult::default(), Vec::new());
         for at in 0..rows.len() {
             let row = rows[(sample.offset + at) % rows.len()];
             let Some(node) = self.cx.world.node(row) else { continue };
-            match select(&mut self.dry_run(node)) {
+            match select(&mut self.new_dry_run(node)) {
                 Ok(victims) => {
-                    let kept = match victims.n_violations {
-                        0 => &mut found.candidates,
+                    let candidates = match victims.n_pdb_violations {
+                        0 => &mut result.candidates,
                         _ => &mut violating,
                     };
-                    if kept.len() < sample.n_wanted {
-                        kept.push(Candidate { row, victims });
+                    if candidates.len() < sample.n_candidates {
+                        candidates.push(Candidate { row, victims });
                     }
                 }
-                Err(rejection) => found.turned_down.push((row, rejection)),
+                Err(rejection) => result.rejected_nodes.push((row, rejection)),
             }
-            let n_peaceful = found.candidates.len();
-            if n_peaceful > 0 && n_peaceful + violating.len() >= sample.n_wanted {
+            let n_nonviolating = result.candidates.len();
+            if n_nonviolating > 0 && n_nonviolating + violating.len() >= sample.n_candidates {
                 break;
             }
         }
-        found.candidates.append(&mut violating);
-        found
+        result.candidates.append(&mut violating);
+        result
     }
 }
 
-/// The nodes that preemption may help on: those whose verdict is exactly `Unschedulable`.
-pub fn helpable(verdicts: &[(Row, Code)]) -> Vec<Row> {
-    verdicts.iter().filter(|(_, code)| *code == Code::Unschedulable).map(|(row, _)| *row).collect()
+/// The nodes with status code `Unschedulable` (upstream's `nodesWherePreemptionMightHelp`).
+pub fn nodes_where_preemption_might_help(node_codes: &[(NodeRow, Code)]) -> Vec<NodeRow> {
+    node_codes
+        .iter()
+        .filter(|(_, code)| *code == Code::Unschedulable)
+        .map(|(row, _)| *row)
+        .collect()
 }
 
-fn code_of(verdicts: &[(Row, Code)], row: Row) -> Option<Code> {
-    verdicts.iter().find(|(known, _)| *known == row).map(|(_, code)| *code)
+fn code_of(node_codes: &[(NodeRow, Code)], row: NodeRow) -> Option<Code> {
+    node_codes.iter().find(|(known, _)| *known == row).map(|(_, code)| *code)
 }
 
-impl Found {
-    /// Why no node would do: `0/5 nodes are available: 2 No preemption victims found for incoming pod, 3 Preemption is not
+impl DryRunResult {
+    /// Why there is no candidate: `0/5 nodes are available: 2 No preemption victims found for incoming pod, 3 Preemption is not
     /// helpful for scheduling.`, or the failure of a plugin.
     pub fn rejection(&self, n_nodes: usize) -> Rejection {
         let mut failures: Vec<String> = Vec::new();
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for (_, rejection) in &self.turned_down {
+        for (_, rejection) in &self.rejected_nodes {
             match rejection {
                 Rejection::Failed(failure) if failures.contains(&failure.to_string()) => {}
                 Rejection::Failed(failure) => failures.push(failure.to_string()),
@@ -191,66 +200,67 @@ impl Found {
                 return Rejection::Failed(crate::Failure::new(format!("[{}]", several.join(", "))));
             }
         }
-        let n_untried = n_nodes.saturating_sub(self.turned_down.len());
+        let n_untried = n_nodes.saturating_sub(self.rejected_nodes.len());
         if n_untried > 0 {
             *counts.entry(NOT_HELPFUL.to_owned()).or_default() += n_untried;
         }
-        Rejection::unschedulable(nodes_are_unavailable(n_nodes, &counts))
+        Rejection::unschedulable(nodes_unavailable_message(n_nodes, &counts))
     }
 }
 
-/// Orders pods by importance, the more important first: by priority, then who started earlier. Who has not started yet counts
-/// as started last.
-pub fn by_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
+/// Orders pods by importance, the most important first: by priority, then by start time (upstream's `MoreImportantPod`). A pod
+/// that has not started counts as started last.
+pub fn compare_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
     let started = |pod: &PodInfo| pod.started.map_or(i64::MAX, |started| started.0);
     b.template.priority().cmp(&a.template.priority()).then_with(|| started(a).cmp(&started(b)))
 }
 
-/// Everything a PostFilter could do for a pod, as `explain` shows it.
+/// All preemptions that are possible for a pod, as `explain` shows them.
 #[derive(Clone, Debug, Default)]
-pub struct Preview {
-    /// Every node on which the pod would fit without some others; none left out by sampling.
+pub struct PreemptionPreview {
+    /// Every candidate, without sampling.
     pub candidates: Vec<Candidate>,
-    /// Indexes of the candidates of which one is chosen, by chance.
+    /// Indexes of the equally good best candidates, of which one is selected at random.
     pub best: Vec<usize>,
-    /// Why there is none.
+    /// Why there is no candidate.
     pub rejection: Option<Rejection>,
 }
 
-/// Preemptions whose victims are still being evicted, by the uid of the pod that gets the room. Until its entry goes, that pod
-/// is not tried again (upstream's asynchronous preemption, KEP-4832).
+/// Preemptions whose victims are being evicted, by uid of the preemptor. While it has an entry, the preemptor is gated
+/// (upstream's asynchronous preemption, KEP-4832).
 ///
-/// The engine [starts](Underway::start) an entry with the first eviction, says when it [comes to the last
-/// victim](Underway::last_victim), whose disappearance is what makes the pod fit, and [ends](Underway::end) it when that call
-/// has been answered or any has failed.
+/// The engine [starts](OngoingPreemptions::start) an entry with the first eviction, sets [the last
+/// victim](OngoingPreemptions::set_last_victim), whose deletion makes the preemptor schedulable, and
+/// [ends](OngoingPreemptions::end) the entry when the last request has completed or any has failed.
 #[derive(Clone, Debug, Default)]
-pub struct Underway(Map<Box<str>, Option<Box<str>>>);
+pub struct OngoingPreemptions(Map<Box<str>, Option<Box<str>>>);
 
-impl Underway {
-    /// Evictions for this pod begin.
+impl OngoingPreemptions {
+    /// The first eviction for this preemptor starts.
     pub fn start(&mut self, preemptor: &str) {
         self.0.insert(preemptor.into(), None);
     }
 
-    /// Only this victim is left.
-    pub fn last_victim(&mut self, preemptor: &str, victim: &str) {
+    /// All victims but this one are evicted.
+    pub fn set_last_victim(&mut self, preemptor: &str, victim: &str) {
         if let Some(last) = self.0.get_mut(preemptor) {
             *last = Some(victim.into());
         }
     }
 
-    /// All is done, or was given up.
+    /// The last eviction completed, or one failed.
     pub fn end(&mut self, preemptor: &str) {
         self.0.remove(preemptor);
     }
 
-    /// Whether the pod must still wait. Not for a last victim that is gone or going already: its disappearance may have been
-    /// reported before the call that caused it was answered, and would not be reported again.
-    pub fn holds(&self, preemptor: &str, world: &World) -> bool {
+    /// Whether the preemptor must still wait (upstream's `IsPodRunningPreemption`). It does not wait for a last victim that is
+    /// deleted or terminating: the watch event may arrive before the response to the eviction, and there would be no further
+    /// event.
+    pub fn is_pod_running_preemption(&self, preemptor: &str, world: &World) -> bool {
         match self.0.get(preemptor) {
             None => false,
             Some(None) => true,
-            Some(Some(victim)) => world.assigned(victim).is_some_and(|pod| !pod.terminating),
+            Some(Some(victim)) => world.assigned_pod(victim).is_some_and(|pod| !pod.terminating),
         }
     }
 }

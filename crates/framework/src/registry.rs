@@ -1,51 +1,53 @@
-//! How plugins become known and enter themselves at their extension points.
+//! Plugin definitions, the registry, and the extension points that a plugin registers when it is built.
 
 use std::sync::Arc;
 
-use loadmaster_api::Needs;
+use loadmaster_api::ExtraFieldsByKind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::args::FieldError;
-use crate::event::{ClusterEvent, EventWithHint, HintFn};
-use crate::gates::FeatureGates;
-use crate::objects::{Gvr, ObjectSlot, Presence, Watch};
-use crate::points::{
-    Bind, Filter, ObjectEvents, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
+use crate::cluster_event::{ClusterEvent, ClusterEventWithHint, QueueingHintFn};
+use crate::extension_points::{
+    Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
     PreScore, QueueSort, Reserve, Score, Sign,
 };
-use crate::prepare::Prepare;
-use crate::state::{PluginStates, Published, Receiver, Slot, StateSlot};
+use crate::feature_gates::FeatureGates;
+use crate::incremental::Incremental;
+use crate::plugin_args::FieldError;
+use crate::state::{CycleStateSlot, PluginStateSlot, PluginStates, PublishHandler, PublishedSlot};
+use crate::watched_objects::{Gvr, ObjectSlot, ObjectWatch, WatchRequirement};
 
-/// A plugin that a scheduler knows.
+/// A plugin that can be enabled in a profile.
 #[derive(Clone)]
 pub struct PluginDef {
-    /// What configurations call it.
+    /// Its name in configurations.
     pub name: &'static str,
-    /// Makes the plugin and enters it. The arguments are complete and valid when [`PluginDef::args`] made them.
-    pub build: fn(&mut Points, &Value) -> Result<(), PluginError>,
+    /// Builds the plugin and registers its extension points. The arguments are complete and valid: [`PluginDef::args`] returned
+    /// them.
+    pub build: fn(&mut ExtensionPoints, &Value) -> Result<(), PluginError>,
     /// Decodes strictly, fills in defaults and validates; `None` when the plugin takes no arguments.
     pub args: Option<ArgsFn>,
 }
 
-/// Makes complete arguments from given ones (`{}` when the configuration gives none). Paths are relative to the arguments.
+/// Makes complete arguments from those in the configuration (`{}` when there are none). Paths in errors are relative to the
+/// arguments.
 pub type ArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
 
-/// A plugin could not be made.
+/// A plugin could not be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// Its arguments do not fit.
+    /// Its arguments are invalid.
     #[error("initializing plugin {plugin:?}: {error}")]
     Args {
-        /// Its name.
+        /// The plugin's name.
         plugin: &'static str,
-        /// Which one, and why.
+        /// The invalid field.
         error: FieldError,
     },
-    /// Two plugins go by one name.
+    /// Two plugins have the same name.
     #[error(
-        "a plugin named {plugin:?} already exists: every plugin needs a name of its own, that of an in-tree one cannot be taken"
+        "a plugin named {plugin:?} already exists: plugin names must be unique and differ from those of in-tree plugins"
     )]
     Duplicate {
         /// The name.
@@ -53,7 +55,7 @@ pub enum PluginError {
     },
 }
 
-/// The plugins that a scheduler knows, in the order in which they were added.
+/// The plugins that profiles can enable, in the order in which they were added.
 #[derive(Clone, Default)]
 pub struct Registry(Vec<PluginDef>);
 
@@ -63,15 +65,19 @@ impl Registry {
         plugins.into_iter().fold(Registry::default(), Registry::with)
     }
 
-    /// With one more. Its name must be new: [`Registry::check`].
+    /// Adds a plugin. Its name must be new: [`Registry::validate`].
     #[must_use]
     pub fn with(mut self, plugin: PluginDef) -> Self {
         self.0.push(plugin);
         self
     }
 
-    /// Whether every plugin has a name of its own.
-    pub fn check(&self) -> Result<(), PluginError> {
+    /// Checks that plugin names are unique.
+    ///
+    /// # Errors
+    ///
+    /// [`PluginError::Duplicate`] for the first duplicate name.
+    pub fn validate(&self) -> Result<(), PluginError> {
         let mut rest = self.0.iter().enumerate();
         let twice = rest.find(|(at, it)| self.0[..*at].iter().any(|known| known.name == it.name));
         match twice {
@@ -80,7 +86,7 @@ impl Registry {
         }
     }
 
-    /// The plugin of this name.
+    /// The plugin with this name.
     pub fn get(&self, name: &str) -> Option<&PluginDef> {
         self.0.iter().find(|plugin| plugin.name == name)
     }
@@ -91,145 +97,152 @@ impl Registry {
     }
 }
 
-/// What a plugin may need of pods and nodes beyond what the scheduler reads itself ([`Points::need`]).
+/// Fields of pods and nodes that a plugin needs and the scheduler does not read itself ([`ExtensionPoints::need`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// [`PodInfo::annotation`](crate::PodInfo::annotation). About as much more memory as the annotations take.
+pub enum ExtraField {
+    /// [`PodInfo::annotation`](crate::PodInfo::annotation). Needs memory for the annotations of all pods.
     PodAnnotations,
-    /// [`NodeInfo::annotation`](crate::NodeInfo::annotation), and events [`Action::UPDATE_NODE_ANNOTATION`](crate::Action).
+    /// [`NodeInfo::annotation`](crate::NodeInfo::annotation), and events
+    /// [`ActionType::UPDATE_NODE_ANNOTATION`](crate::ActionType).
     NodeAnnotations,
-    /// [`PodInfo::object`](crate::PodInfo::object), annotations included. Pods are then read in JSON, and a pod takes some
-    /// ten kilobytes.
+    /// [`PodInfo::object`](crate::PodInfo::object), annotations included. Pods are then read as JSON, and each pod needs about
+    /// ten kilobytes of memory.
     FullPods,
-    /// [`NodeInfo::object`](crate::NodeInfo::object), annotations included. Nodes are then read in JSON, and each heartbeat of a
-    /// kubelet that writes the node's status is a change of it.
+    /// [`NodeInfo::object`](crate::NodeInfo::object), annotations included. Nodes are then read as JSON, and every status update
+    /// by a kubelet is a node update.
     FullNodes,
 }
 
-/// Where one plugin enters itself. One instance serves all points.
+/// The extension points of one plugin; filled in by [`PluginDef::build`]. One plugin instance may implement several points.
 #[derive(Default)]
-pub struct Points {
-    /// The gates to build by.
+pub struct ExtensionPoints {
+    /// The feature gates.
     pub gates: FeatureGates,
-    /// Entered at PreEnqueue.
+    /// Set by a plugin that implements PreEnqueue.
     pub pre_enqueue: Option<Arc<dyn PreEnqueue>>,
-    /// Entered at QueueSort.
+    /// Set by a plugin that implements QueueSort.
     pub queue_sort: Option<Arc<dyn QueueSort>>,
-    /// Entered at PreFilter.
+    /// Set by a plugin that implements PreFilter.
     pub pre_filter: Option<Arc<dyn PreFilter>>,
-    /// Entered at Filter.
+    /// Set by a plugin that implements Filter.
     pub filter: Option<Arc<dyn Filter>>,
-    /// Entered at PostFilter.
+    /// Set by a plugin that implements PostFilter.
     pub post_filter: Option<Arc<dyn PostFilter>>,
-    /// Entered at PreScore.
+    /// Set by a plugin that implements PreScore.
     pub pre_score: Option<Arc<dyn PreScore>>,
-    /// Entered at Score.
+    /// Set by a plugin that implements Score.
     pub score: Option<Arc<dyn Score>>,
-    /// Entered at Reserve.
+    /// Set by a plugin that implements Reserve.
     pub reserve: Option<Arc<dyn Reserve>>,
-    /// Entered at Permit.
+    /// Set by a plugin that implements Permit.
     pub permit: Option<Arc<dyn Permit>>,
-    /// Entered at PreBind.
+    /// Set by a plugin that implements PreBind.
     pub pre_bind: Option<Arc<dyn PreBind>>,
-    /// Entered at Bind.
+    /// Set by a plugin that implements Bind.
     pub bind: Option<Arc<dyn Bind>>,
-    /// Entered at PostBind.
+    /// Set by a plugin that implements PostBind.
     pub post_bind: Option<Arc<dyn PostBind>>,
-    /// Entered at Sign.
+    /// Set by a plugin that implements Sign.
     pub sign: Option<Arc<dyn Sign>>,
-    /// The incremental form of the plugin's Filter and Score.
-    pub prepare: Option<Arc<dyn Prepare>>,
-    /// Told of changes of the objects that the plugin watches.
-    pub object_events: Option<Arc<dyn ObjectEvents>>,
-    /// What may wake pods that this plugin rejected; `None` means that everything may.
-    pub events: Option<Vec<EventWithHint>>,
-    watches: Vec<Watch>,
-    needs: Needs,
-    receiver: Option<Receiver>,
+    /// The incremental form of the plugin's Filter and Score, if it has one.
+    pub incremental: Option<Arc<dyn Incremental>>,
+    /// Handles changes of the objects that the plugin watches.
+    pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
+    /// Events that may make pods schedulable that this plugin rejected; `None` means all events (upstream's `EventsToRegister`).
+    pub events: Option<Vec<ClusterEventWithHint>>,
+    watches: Vec<ObjectWatch>,
+    needs: ExtraFieldsByKind,
+    publish_handler: Option<PublishHandler>,
     n_slots: u32,
     states: PluginStates,
 }
 
-impl Points {
-    /// Points of the next plugin of a profile, whose slots follow those taken so far.
-    pub fn following(gates: FeatureGates, taken: u32, states: PluginStates) -> Self {
-        Points { gates, n_slots: taken, states, ..Points::default() }
+impl ExtensionPoints {
+    /// For the next plugin of a profile, whose slots follow the `taken` slots of the plugins before it.
+    pub fn for_next_plugin(gates: FeatureGates, taken: u32, states: PluginStates) -> Self {
+        ExtensionPoints { gates, n_slots: taken, states, ..ExtensionPoints::default() }
     }
 
-    /// A place in the cycle state.
-    pub fn slot<T>(&mut self) -> Slot<T> {
+    /// Allocates a slot in the cycle state.
+    pub fn cycle_state_slot<T>(&mut self) -> CycleStateSlot<T> {
         self.n_slots += 1;
-        Slot::new(self.n_slots - 1)
+        CycleStateSlot::new(self.n_slots - 1)
     }
 
-    /// A state of the plugin's own across cycles.
-    pub fn state<T: Clone + Send + Sync + 'static>(&mut self, first: T) -> StateSlot<T> {
-        self.states.add(first)
+    /// Allocates a state of the plugin across cycles, with this initial value.
+    pub fn plugin_state_slot<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        first: T,
+    ) -> PluginStateSlot<T> {
+        self.states.add_state(first)
     }
 
-    /// Watches all objects of a kind, read as values of one type: a struct with the fields that matter, or `serde_json::Value`.
-    /// Register what wakes pods with [`Gvr::event_resource`].
-    pub fn watch<T>(&mut self, kind: Gvr, presence: Presence) -> ObjectSlot<T>
+    /// Watches all objects of a kind, decoded into one type: a struct with the fields that matter, or `serde_json::Value`.
+    /// Register events of the kind with [`Gvr::event_resource`].
+    pub fn watch<T>(&mut self, kind: Gvr, presence: WatchRequirement) -> ObjectSlot<T>
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
-        self.watches.push(Watch::new::<T>(kind.clone(), presence));
+        self.watches.push(ObjectWatch::new::<T>(kind.clone(), presence));
         ObjectSlot::new(kind)
     }
 
-    /// Something of pods or nodes that the scheduler does not read itself. It is kept as long as some enabled plugin needs it.
-    pub fn need(&mut self, need: Need) {
-        let Needs { pods, nodes } = &mut self.needs;
+    /// Requests fields of pods or nodes that the scheduler does not read itself. They are stored if any enabled plugin needs
+    /// them.
+    pub fn request_field(&mut self, need: ExtraField) {
+        let ExtraFieldsByKind { pods, nodes } = &mut self.needs;
         match need {
-            Need::PodAnnotations => pods.annotations = true,
-            Need::NodeAnnotations => nodes.annotations = true,
-            Need::FullPods => pods.object = true,
-            Need::FullNodes => nodes.object = true,
+            ExtraField::PodAnnotations => pods.annotations = true,
+            ExtraField::NodeAnnotations => nodes.annotations = true,
+            ExtraField::FullPods => pods.object = true,
+            ExtraField::FullNodes => nodes.object = true,
         }
     }
 
-    /// What the plugin needs.
-    pub fn needs(&self) -> Needs {
+    /// The requested fields.
+    pub fn needs(&self) -> ExtraFieldsByKind {
         self.needs
     }
 
-    /// A place for what a service publishes to this plugin; it takes one. [`ClusterEvent::published`] wakes pods.
-    pub fn published<T>(&mut self) -> Published<T>
+    /// Allocates the slot for the value that a service publishes to this plugin; at most one per plugin. Each published value is
+    /// the event [`ClusterEvent::published`].
+    pub fn published_slot<T>(&mut self) -> PublishedSlot<T>
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
-        let (slot, receiver) = self.states.add_published();
-        self.receiver = Some(receiver);
+        let (slot, receiver) = self.states.add_published_slot();
+        self.publish_handler = Some(receiver);
         slot
     }
 
     /// The kinds that the plugin watches.
-    pub fn watches(&self) -> impl Iterator<Item = Watch> {
-        let is_kept = self.prepare.is_some();
+    pub fn watches(&self) -> impl Iterator<Item = ObjectWatch> {
+        let is_kept = self.incremental.is_some();
         self.watches.iter().cloned().map(move |mut watch| {
-            watch.is_kept = is_kept;
+            watch.used_by_incremental = is_kept;
             watch
         })
     }
 
-    /// What takes values that a service published.
-    pub fn receiver(&self) -> Option<&Receiver> {
-        self.receiver.as_ref()
+    /// Stores a published value in the plugin's slot.
+    pub fn publish_handler(&self) -> Option<&PublishHandler> {
+        self.publish_handler.as_ref()
     }
 
-    /// Registers an event that may wake pods this plugin rejected. Without a hint it always does.
-    pub fn wake_on(&mut self, event: ClusterEvent, hint: Option<HintFn>) {
-        self.events.get_or_insert_default().push(EventWithHint { event, hint });
-    }
-
-    /// Nothing that happens can help pods this plugin rejected, or it rejects none. Without this, or any event, everything wakes
+    /// Registers an event that may make pods schedulable that this plugin rejected. Without a hint every such event requeues
     /// them.
-    pub fn wake_on_nothing(&mut self) {
+    pub fn register_event(&mut self, event: ClusterEvent, hint: Option<QueueingHintFn>) {
+        self.events.get_or_insert_default().push(ClusterEventWithHint { event, hint });
+    }
+
+    /// Registers that no event can make pods schedulable that this plugin rejected, or that it rejects none. A plugin that
+    /// registers nothing is treated as if it had registered all events.
+    pub fn register_no_events(&mut self) {
         self.events = Some(Vec::new());
     }
 
-    /// Hands the states over to the profile.
-    pub fn take_slots(&mut self) -> (u32, PluginStates) {
+    /// Number of cycle state slots so far, and the plugins' initial states, which move to the profile.
+    pub fn take_states(&mut self) -> (u32, PluginStates) {
         (self.n_slots, std::mem::take(&mut self.states))
     }
 }

@@ -1,33 +1,33 @@
-//! Amounts in the units the scheduler computes with.
+//! Resource amounts in the scheduler's units (upstream's `framework.Resource`).
 
-use loadmaster_api::names::{is_extended, is_prefixed_native};
+use loadmaster_api::resource_names::{is_extended, is_prefixed_native};
 use loadmaster_api::{ResourceList, Str};
 use smallvec::SmallVec;
 
-/// The resource name of processors.
+/// Name of the CPU resource.
 pub const CPU: &str = "cpu";
-/// The resource name of memory.
+/// Name of the memory resource.
 pub const MEMORY: &str = "memory";
-/// The resource name of local scratch space.
+/// Name of the ephemeral-storage resource.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-/// The resource name of room for pods.
+/// Name of the resource that limits the number of pods.
 pub const PODS: &str = "pods";
 
-/// CPU a container without a request counts for in scores (upstream's `DefaultMilliCPURequest`).
+/// Milli-CPU that a container without a CPU request counts as in scores (upstream's `DefaultMilliCPURequest`).
 pub const DEFAULT_CPU_MILLI: i64 = 100;
-/// Memory a container without a request counts for in scores (upstream's `DefaultMemoryRequest`, 200 MiB).
+/// Memory that a container without a memory request counts as in scores (upstream's `DefaultMemoryRequest`, 200 MiB).
 pub const DEFAULT_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
-/// What a pod asks for or a node offers.
+/// The requests of a pod or the allocatable resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
-    /// Thousandths of a processor.
+    /// Milli-CPU.
     pub cpu_milli: i64,
     /// Bytes of memory.
     pub memory_bytes: i64,
-    /// Bytes of local scratch space.
+    /// Bytes of ephemeral storage.
     pub ephemeral_storage_bytes: i64,
-    /// Only nodes offer it.
+    /// Allocatable number of pods; only set for nodes.
     pub pods: i64,
     /// Extended resources, huge pages and attachable volumes, sorted by name.
     pub scalars: SmallVec<[(Str, i64); 1]>,
@@ -51,12 +51,12 @@ impl Resources {
         all
     }
 
-    /// The amount of a scalar resource; `None` when it is not mentioned.
+    /// The amount of a scalar resource; `None` when it is not listed.
     pub fn scalar(&self, name: &str) -> Option<i64> {
         self.scalars.iter().find(|(known, _)| known.as_str() == name).map(|(_, amount)| *amount)
     }
 
-    /// Adds to a scalar resource, mentioning it if it was not. Wraps like upstream's sums, so that it can be undone.
+    /// Adds to a scalar resource, which is listed afterwards. Wraps on overflow like upstream's sums, so that it can be reverted.
     pub fn add_scalar(&mut self, name: &Str, amount: i64) {
         match self.scalars.binary_search_by(|(known, _)| known.cmp(name)) {
             Ok(at) => self.scalars[at].1 = self.scalars[at].1.wrapping_add(amount),
@@ -64,7 +64,7 @@ impl Resources {
         }
     }
 
-    /// Adds (`sign` 1) or takes away (`sign` -1) another amount.
+    /// Adds (`sign` 1) or subtracts (`sign` -1) other resources.
     pub fn apply(&mut self, other: &Resources, sign: i64) {
         let sum = |mine: i64, theirs: i64| mine.wrapping_add(sign.wrapping_mul(theirs));
         self.cpu_milli = sum(self.cpu_milli, other.cpu_milli);
@@ -77,7 +77,7 @@ impl Resources {
     }
 }
 
-/// Whether upstream keeps this resource as a scalar: extended, huge pages, of a `kubernetes.io/` domain, or attachable
+/// Whether upstream treats this resource as a scalar: extended, huge pages, of a `kubernetes.io/` domain, or attachable
 /// volumes (upstream's `IsScalarResourceName`).
 pub fn is_scalar(name: &str) -> bool {
     is_extended(name)
@@ -88,7 +88,7 @@ pub fn is_scalar(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_api::names::is_native;
+    use loadmaster_api::resource_names::is_native;
 
     use super::*;
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_names() {
+    fn resource_name_kinds() {
         check("cpu", "native");
         check("pods", "native");
         check("gpu", "native");
@@ -125,7 +125,7 @@ mod tests {
 
     #[track_caller]
     fn check_list(list: serde_json::Value, want: &str) {
-        let list: ResourceList = crate::args::decode(&list).unwrap();
+        let list: ResourceList = crate::plugin_args::decode(&list).unwrap();
         let r = Resources::from_list(&list);
         let found = format!(
             "cpu {} memory {} storage {} pods {} {:?}",
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_of_a_list() {
+    fn resource_list_amounts() {
         check_list(serde_json::json!({}), "cpu 0 memory 0 storage 0 pods 0 []");
         check_list(
             serde_json::json!({"cpu": "1500m", "memory": "1Gi", "ephemeral-storage": "1k", "pods": 110}),

@@ -1,4 +1,4 @@
-//! What the extension points answer: one result type a point, and the one conversion to upstream's status codes.
+//! Results of the extension points, and their conversion to upstream's status codes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,27 +8,27 @@ use loadmaster_api::Str;
 use loadmaster_stdx::Set;
 use smallvec::SmallVec;
 
-/// Upstream's status codes, spelled as upstream spells them.
+/// Upstream's status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Go on; of a node: it is feasible.
+    /// The plugin succeeded; for Filter: the node is feasible.
     Success,
     /// A plugin failed.
     Error,
-    /// Turned down; preemption may help.
+    /// Rejected; preemption may help.
     Unschedulable,
-    /// Turned down; preemption cannot help.
+    /// Rejected; preemption cannot help.
     UnschedulableAndUnresolvable,
-    /// Held by Permit.
+    /// The pod waits at Permit.
     Wait,
-    /// Nothing to do for this pod.
+    /// The plugin has nothing to do for this pod.
     Skip,
-    /// Turned down until somebody outside does something.
+    /// Rejected until an external component acts.
     Pending,
 }
 
 impl Code {
-    /// The name on the wire, in metrics and in `explain`.
+    /// Upstream's name, used in metrics and in `explain`.
     pub fn name(self) -> &'static str {
         match self {
             Code::Success => "Success",
@@ -42,17 +42,16 @@ impl Code {
     }
 }
 
-/// Why a node or a pod was turned down. A value; its text, which equals upstream's byte for byte, is made when
-/// somebody reads it.
+/// Why a node or a pod was rejected. A value; its text is formatted only when it is read, and equals upstream's byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A fixed text.
     Text(&'static str),
     /// `Insufficient <resource>`.
     Insufficient(Str),
-    /// A text with values in it, made for this rejection.
+    /// A text that was formatted for this rejection.
     Owned(Box<str>),
-    /// A text that a plugin made once: a Filter may refuse thousands of nodes a pod.
+    /// A text that a plugin formatted once and shares, because a Filter may reject thousands of nodes per pod.
     Shared(Str),
 }
 
@@ -88,16 +87,16 @@ impl From<Str> for Reason {
 /// One or more reasons, in the order in which upstream lists them.
 pub type Reasons = SmallVec<[Reason; 1]>;
 
-/// A plugin turned a pod or a node down, or failed. A rejection is a decision, not an error.
+/// A plugin rejected a pod or a node, or failed (upstream's `Status`). A rejection is a decision, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// Preemption may help (`Unschedulable`).
     Unschedulable(Reasons),
     /// Preemption cannot help (`UnschedulableAndUnresolvable`).
     Unresolvable(Reasons),
-    /// The pod waits for something outside; a hint then skips its backoff (`Pending`).
+    /// The pod waits for an external component; when a hint then queues it, it skips its backoff (`Pending`).
     Pending(Reasons),
-    /// The plugin could not answer: the attempt ends with an error.
+    /// The plugin failed: the attempt ends with an error (`Error`).
     Failed(Failure),
 }
 
@@ -144,7 +143,7 @@ impl From<Failure> for Rejection {
     }
 }
 
-/// A plugin could not do its work; the text says what went wrong.
+/// A plugin failed; the text is its error message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub Cow<'static, str>);
@@ -156,9 +155,9 @@ impl Failure {
     }
 }
 
-/// Upstream's text for a pod that fits nowhere, from the number of nodes that gave each reason:
+/// Upstream's `FitError` message for an unschedulable pod, from the number of nodes per reason:
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
-pub fn nodes_are_unavailable(n_nodes: usize, counts: &BTreeMap<String, usize>) -> String {
+pub fn nodes_unavailable_message(n_nodes: usize, counts: &BTreeMap<String, usize>) -> String {
     let head = format!("0/{n_nodes} nodes are available:");
     // Upstream sorts the texts with their numbers, so that "10 x" comes before "2 y".
     let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
@@ -166,31 +165,31 @@ pub fn nodes_are_unavailable(n_nodes: usize, counts: &BTreeMap<String, usize>) -
     if parts.is_empty() { head } else { format!("{head} {}.", parts.join(", ")) }
 }
 
-/// What PreFilter answers when it does not reject.
+/// The result of PreFilter when it does not reject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PreFiltered {
-    /// Every node may be asked.
+pub enum PreFilterResult {
+    /// All nodes are candidates.
     All,
-    /// Only these nodes may be asked.
+    /// Only the nodes with these names are candidates.
     Nodes(Set<Str>),
-    /// The plugin has nothing to say about this pod: its Filter is not called in this cycle.
+    /// The plugin's Filter is not called for this pod in this cycle.
     Skip,
 }
 
-/// What PreScore answers.
+/// The result of PreScore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreScored {
+pub enum PreScoreResult {
     /// Score will be called.
     Ready,
-    /// The plugin has no preference for this pod: its Score is not called in this cycle.
+    /// The plugin's Score is not called for this pod in this cycle.
     Skip,
 }
 
-/// What Permit answers when it does not reject.
+/// The result of Permit when it does not reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permitted {
-    /// Go on to bind.
+pub enum PermitResult {
+    /// The binding cycle continues.
     Allow,
-    /// Hold the pod until it is allowed or rejected, or until this much time has passed (at most 15 minutes).
+    /// The pod waits until it is allowed or rejected; after this timeout (at most 15 minutes) it is rejected.
     Wait(std::time::Duration),
 }

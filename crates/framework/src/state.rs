@@ -1,6 +1,6 @@
-//! What plugins remember: typed slots within one cycle, and typed state of a profile across cycles.
+//! The state of plugins: typed slots in the cycle state, and typed states of a profile across cycles.
 //!
-//! A slot is an index taken at build time, not a string looked up at run time.
+//! A slot is an index that is allocated when the plugin is built; nothing is looked up by string at run time.
 
 use std::any::Any;
 use std::fmt;
@@ -9,53 +9,57 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::args::{self, FieldError};
-use crate::waiting::Intervention;
+use crate::plugin_args::{self, FieldError};
+use crate::waiting_pods::PluginAction;
 
-/// A place in the [`CycleState`] for values of one type.
-pub struct Slot<T>(u32, PhantomData<fn() -> T>);
+/// A typed slot in the [`CycleState`] (upstream's `StateKey`).
+pub struct CycleStateSlot<T>(u32, PhantomData<fn() -> T>);
 
-impl<T> Slot<T> {
+impl<T> CycleStateSlot<T> {
     pub(crate) fn new(index: u32) -> Self {
-        Slot(index, PhantomData)
+        CycleStateSlot(index, PhantomData)
     }
 }
 
-impl<T> Clone for Slot<T> {
+impl<T> Clone for CycleStateSlot<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Slot<T> {}
+impl<T> Copy for CycleStateSlot<T> {}
 
-/// The place of a plugin's own state in the [`PluginStates`] of its profile.
-pub struct StateSlot<T>(u32, PhantomData<fn() -> T>);
+/// The slot of a plugin's state in the [`PluginStates`] of its profile.
+pub struct PluginStateSlot<T>(u32, PhantomData<fn() -> T>);
 
-impl<T> StateSlot<T> {
+impl<T> PluginStateSlot<T> {
     pub(crate) fn new(index: u32) -> Self {
-        StateSlot(index, PhantomData)
+        PluginStateSlot(index, PhantomData)
     }
 }
 
-impl<T> Clone for StateSlot<T> {
+impl<T> Clone for PluginStateSlot<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for StateSlot<T> {}
+impl<T> Copy for PluginStateSlot<T> {}
 
-/// The place of what a service publishes to a plugin.
-pub struct Published<T>(StateSlot<Option<Arc<T>>>);
+/// The slot of the value that a service publishes to a plugin.
+pub struct PublishedSlot<T>(PluginStateSlot<Option<Arc<T>>>);
 
-impl<T> Clone for Published<T> {
+impl<T> Clone for PublishedSlot<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Published<T> {}
+impl<T> Copy for PublishedSlot<T> {}
 
-/// Takes what was published; `None` forgets it.
-pub type Receiver = Arc<
+/// Stores a published value in the plugin's slot; `None` removes it.
+///
+/// # Errors
+///
+/// When the value does not decode into the slot's type.
+pub type PublishHandler = Arc<
     dyn Fn(&mut PluginStates, Option<&serde_json::Value>) -> Result<(), FieldError> + Send + Sync,
 >;
 
@@ -77,27 +81,27 @@ impl<T: Any + Clone + Send + Sync> Value for T {
     }
 }
 
-/// What plugins remember within one cycle. It is cloned for dry runs and for the pass with nominated pods.
+/// The plugins' state in one scheduling and binding cycle. It is cloned for dry runs and for filtering with nominated pods.
 #[derive(Default)]
 pub struct CycleState {
     slots: Vec<Option<Box<dyn Value>>>,
 }
 
 impl CycleState {
-    /// The value in the slot, if one was set in this cycle.
-    pub fn get<T: Any>(&self, slot: Slot<T>) -> Option<&T> {
+    /// The value of a slot, if it was set in this cycle.
+    pub fn get<T: Any>(&self, slot: CycleStateSlot<T>) -> Option<&T> {
         let value = self.slots.get(slot.0 as usize)?.as_ref()?;
         (**value).as_any().downcast_ref()
     }
 
-    /// The value in the slot, to change it.
-    pub fn get_mut<T: Any>(&mut self, slot: Slot<T>) -> Option<&mut T> {
+    /// Mutable access to the value of a slot.
+    pub fn get_mut<T: Any>(&mut self, slot: CycleStateSlot<T>) -> Option<&mut T> {
         let value = self.slots.get_mut(slot.0 as usize)?.as_mut()?;
         (**value).as_any_mut().downcast_mut()
     }
 
-    /// Sets the value in the slot.
-    pub fn set<T: Any + Clone + Send + Sync>(&mut self, slot: Slot<T>, value: T) {
+    /// Sets the value of a slot.
+    pub fn set<T: Any + Clone + Send + Sync>(&mut self, slot: CycleStateSlot<T>, value: T) {
         let at = slot.0 as usize;
         if self.slots.len() <= at {
             self.slots.resize_with(at + 1, || None);
@@ -105,7 +109,7 @@ impl CycleState {
         self.slots[at] = Some(Box::new(value));
     }
 
-    /// Forgets everything, keeping the allocation.
+    /// Removes all values; keeps the allocation.
     pub fn clear(&mut self) {
         self.slots.clear();
     }
@@ -125,24 +129,24 @@ impl fmt::Debug for CycleState {
     }
 }
 
-/// The states of a profile's plugins across cycles, and what they ask for other pods: owned by the engine, cloned for `explain`,
-/// recorded for replay.
+/// The states of a profile's plugins across cycles, and the actions that plugins requested. Owned by the engine, cloned for
+/// `explain`.
 #[derive(Default)]
 pub struct PluginStates {
     states: Vec<Box<dyn Value>>,
-    /// In the order in which they were asked for. A copy begins without any.
-    interventions: Vec<Intervention>,
+    /// In the order in which they were requested. A clone has none.
+    requested_actions: Vec<PluginAction>,
 }
 
 impl PluginStates {
-    /// Adds a plugin's first state.
-    pub fn add<T: Any + Clone + Send + Sync>(&mut self, first: T) -> StateSlot<T> {
+    /// Adds a plugin's initial state.
+    pub fn add_state<T: Any + Clone + Send + Sync>(&mut self, first: T) -> PluginStateSlot<T> {
         self.states.push(Box::new(first));
-        StateSlot::new(self.states.len() as u32 - 1)
+        PluginStateSlot::new(self.states.len() as u32 - 1)
     }
 
     /// A plugin's state. `None` only for a slot of another profile.
-    pub fn get<T: Any>(&self, slot: StateSlot<T>) -> Option<&T> {
+    pub fn get<T: Any>(&self, slot: PluginStateSlot<T>) -> Option<&T> {
         (**self.states.get(slot.0 as usize)?).as_any().downcast_ref()
     }
 
@@ -156,7 +160,7 @@ impl PluginStates {
         self.states.is_empty()
     }
 
-    /// Sets these states back to what they are in `first`, which is of the same profile.
+    /// Resets these states to their values in `first`, which belongs to the same profile.
     pub fn reset(&mut self, which: std::ops::Range<usize>, first: &PluginStates) {
         let states = self.states.iter_mut().zip(&first.states);
         for (state, first) in states.skip(which.start).take(which.len()) {
@@ -164,45 +168,45 @@ impl PluginStates {
         }
     }
 
-    /// A plugin's state, to change it at a serial point.
-    pub fn get_mut<T: Any>(&mut self, slot: StateSlot<T>) -> Option<&mut T> {
+    /// Mutable access to a plugin's state.
+    pub fn get_mut<T: Any>(&mut self, slot: PluginStateSlot<T>) -> Option<&mut T> {
         (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()
     }
 
-    /// What was published last.
-    pub fn published<T: Send + Sync + 'static>(&self, slot: Published<T>) -> Option<&T> {
+    /// The value that was published last.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&T> {
         self.get(slot.0)?.as_deref()
     }
 
-    /// Asks for something to be done to other pods.
-    pub fn intervene(&mut self, intervention: Intervention) {
-        self.interventions.push(intervention);
+    /// Requests an action on other pods. The engine performs it after the current step.
+    pub fn request_action(&mut self, intervention: PluginAction) {
+        self.requested_actions.push(intervention);
     }
 
-    /// What was asked for since this was called last.
-    pub fn take_interventions(&mut self) -> Vec<Intervention> {
-        std::mem::take(&mut self.interventions)
+    /// Takes the actions requested since the last call.
+    pub fn take_requested_actions(&mut self) -> Vec<PluginAction> {
+        std::mem::take(&mut self.requested_actions)
     }
 
-    pub(crate) fn add_published<T>(&mut self) -> (Published<T>, Receiver)
+    pub(crate) fn add_published_slot<T>(&mut self) -> (PublishedSlot<T>, PublishHandler)
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
-        let slot = self.add::<Option<Arc<T>>>(None);
+        let slot = self.add_state::<Option<Arc<T>>>(None);
         let receive = move |states: &mut PluginStates, value: Option<&serde_json::Value>| {
-            let value = value.map(args::decode::<T>).transpose()?.map(Arc::new);
-            if let Some(place) = states.get_mut(slot) {
-                *place = value;
+            let value = value.map(plugin_args::decode::<T>).transpose()?.map(Arc::new);
+            if let Some(published) = states.get_mut(slot) {
+                *published = value;
             }
             Ok(())
         };
-        (Published(slot), Arc::new(receive))
+        (PublishedSlot(slot), Arc::new(receive))
     }
 }
 
 impl Clone for PluginStates {
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|state| (**state).boxed_clone());
-        PluginStates { states: states.collect(), interventions: Vec::new() }
+        PluginStates { states: states.collect(), requested_actions: Vec::new() }
     }
 }

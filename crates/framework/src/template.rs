@@ -1,7 +1,7 @@
-//! What pods of one kind share: everything a decision depends on except the pod's name, its node and its status.
+//! The part of a pod that equal pods share: everything a decision depends on except the pod's name, its node and its status.
 //!
-//! Pods made by one controller are equal up to their names. They share one [`PodTemplate`], parsed once, so that a running
-//! pod costs little memory and equal pods can be decided as one question.
+//! Pods of one controller are usually equal except for their names. They share one [`PodTemplate`], parsed once, so that a
+//! running pod needs little memory and equal pods can share a cached evaluation.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use loadmaster_api::selector::SelectorError;
 use loadmaster_api::{Labels, OwnerReference, Pod, PodAffinityTerm, PodSpec, Selector, Str};
 use smallvec::SmallVec;
 
-use crate::gates::FeatureGates;
-use crate::requests::{self, PodRequests};
+use crate::feature_gates::FeatureGates;
+use crate::pod_requests::{self, PodRequests};
 
-/// A template's number in its world: dense, and reused once no pod has the template.
+/// A template's id in its world: dense, and reused when no pod has the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TemplateId(pub u32);
 
@@ -29,9 +29,9 @@ pub struct PodTemplate {
     pub labels: Labels,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
-    /// `nodeName` is left empty here: it belongs to the single pod.
+    /// Without `nodeName`, which belongs to the single pod.
     pub spec: PodSpec,
-    /// Requests according to the spec alone.
+    /// Requests according to the spec, without the pod's status.
     pub requests: PodRequests,
     /// Host ports of containers and sidecars.
     pub host_ports: Box<[HostPort]>,
@@ -40,24 +40,24 @@ pub struct PodTemplate {
     /// `podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution`.
     pub required_anti_affinity: Box<[AffinityTerm]>,
     /// `podAffinity.preferredDuringSchedulingIgnoredDuringExecution`.
-    pub preferred_affinity: Box<[WeightedTerm]>,
+    pub preferred_affinity: Box<[WeightedAffinityTerm]>,
     /// `podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution`.
-    pub preferred_anti_affinity: Box<[WeightedTerm]>,
+    pub preferred_anti_affinity: Box<[WeightedAffinityTerm]>,
 }
 
-/// A port of the node that a pod wants for itself.
+/// A host port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
-    /// `0.0.0.0` (every address) when not given.
+    /// `0.0.0.0` (all addresses) when not set.
     pub ip: Str,
-    /// `TCP` when not given.
+    /// `TCP` when not set.
     pub protocol: Str,
-    /// The number.
+    /// The port number.
     pub port: i32,
 }
 
 impl HostPort {
-    /// Whether two pods cannot both have their port on one node.
+    /// Whether two pods with these ports cannot run on one node.
     pub fn conflicts(&self, other: &HostPort) -> bool {
         let any = |port: &HostPort| port.ip == "0.0.0.0";
         self.port == other.port
@@ -66,41 +66,41 @@ impl HostPort {
     }
 }
 
-/// A term of affinity between pods, compiled.
+/// A parsed pod affinity or anti-affinity term (upstream's `AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AffinityTerm {
-    /// Namespaces by name; the pod's own when the term names none and has no namespace selector.
+    /// Names of namespaces; the pod's own if the term has neither namespaces nor a namespace selector.
     pub namespaces: Box<[Str]>,
-    /// Matches nothing when the term has none.
+    /// Matches nothing if the term has none.
     pub namespace_selector: Selector,
-    /// Of the labels of pods.
+    /// Selects pods by their labels.
     pub selector: Selector,
     /// The node label whose values are the domains.
     pub topology_key: Str,
 }
 
 impl AffinityTerm {
-    /// Whether the term speaks of a pod with these labels in a namespace with those.
+    /// Whether the term matches a pod with these labels in this namespace.
     pub fn matches(&self, namespace: &Str, namespace_labels: &Labels, labels: &Labels) -> bool {
         (self.namespaces.contains(namespace) || self.namespace_selector.matches(namespace_labels))
             && self.selector.matches(labels)
     }
 }
 
-/// A preferred term.
+/// A preferred affinity term with its weight (upstream's `WeightedAffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct WeightedTerm {
+pub struct WeightedAffinityTerm {
     /// In `1..=100`.
     pub weight: i64,
-    /// What is preferred.
+    /// The term.
     pub term: AffinityTerm,
 }
 
-/// A selector inside a pod that does not parse.
+/// A selector in a pod is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid selector at {path}")]
 pub struct TemplateError {
-    /// Where in the pod, such as `spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector`.
+    /// Path in the pod, such as `spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector`.
     pub path: String,
     /// What is wrong with it.
     #[source]
@@ -108,21 +108,25 @@ pub struct TemplateError {
 }
 
 impl PodTemplate {
-    /// Parses what equal pods share. [`crate::world::World::parse`] gives each template its number.
+    /// Parses the shared part of a pod. [`crate::world::World::parse_pod`] assigns the template's id.
+    ///
+    /// # Errors
+    ///
+    /// When a selector is invalid.
     pub fn new(pod: &Pod, gates: &FeatureGates) -> Result<PodTemplate, TemplateError> {
         let mut spec = pod.spec.clone();
         spec.node_name = Str::default();
         let namespace = pod.metadata.namespace.clone();
         let affinity = spec.affinity.as_deref();
-        let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
-        let apart = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-        let parse = Parse { namespace: &namespace };
+        let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+        let pod_anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+        let parse = AffinityParser { namespace: &namespace };
         Ok(PodTemplate {
             id: TemplateId(u32::MAX),
-            required_affinity: parse.required("podAffinity", near)?,
-            required_anti_affinity: parse.required("podAntiAffinity", apart)?,
-            preferred_affinity: parse.preferred("podAffinity", near)?,
-            preferred_anti_affinity: parse.preferred("podAntiAffinity", apart)?,
+            required_affinity: parse.required("podAffinity", pod_affinity)?,
+            required_anti_affinity: parse.required("podAntiAffinity", pod_anti_affinity)?,
+            preferred_affinity: parse.preferred("podAffinity", pod_affinity)?,
+            preferred_anti_affinity: parse.preferred("podAntiAffinity", pod_anti_affinity)?,
             requests: PodRequests::new(&spec, &PodStatus::default(), gates),
             host_ports: host_ports(&spec),
             labels: pod.metadata.labels.clone(),
@@ -137,7 +141,7 @@ impl PodTemplate {
         self.spec.priority.unwrap_or(0)
     }
 
-    /// The profile that decides this pod.
+    /// The name of the profile that schedules the pod.
     pub fn scheduler_name(&self) -> &str {
         if self.spec.scheduler_name.is_empty() {
             "default-scheduler"
@@ -154,12 +158,12 @@ impl PodTemplate {
                 && self.preferred_anti_affinity.is_empty())
     }
 
-    /// Whether other pods can be kept away by this one.
+    /// Whether the pod has required anti-affinity terms.
     pub fn has_required_anti_affinity(&self) -> bool {
         !self.required_anti_affinity.is_empty()
     }
 
-    /// Every node label key that a decision about this pod may read as a topology.
+    /// All topology keys in the pod's affinity terms and topology spread constraints.
     pub fn topology_keys(&self) -> impl Iterator<Item = &Str> {
         let required = self.required_affinity.iter().chain(self.required_anti_affinity.iter());
         let preferred = self.preferred_affinity.iter().chain(self.preferred_anti_affinity.iter());
@@ -173,7 +177,7 @@ impl PodTemplate {
 
 impl PartialEq for PodTemplate {
     fn eq(&self, other: &Self) -> bool {
-        Shared::of_template(self) == Shared::of_template(other)
+        TemplateKey::of_template(self) == TemplateKey::of_template(other)
     }
 }
 
@@ -181,44 +185,49 @@ impl Eq for PodTemplate {}
 
 impl Hash for PodTemplate {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Shared::of_template(self).hash(state);
+        TemplateKey::of_template(self).hash(state);
     }
 }
 
-/// What makes pods equal; everything else in a template follows from it.
-pub(crate) struct Shared<'a> {
+/// The fields that determine a template; pods for which they are equal share it.
+pub(crate) struct TemplateKey<'a> {
     namespace: &'a Str,
     labels: &'a Labels,
     controller: Option<&'a OwnerReference>,
-    /// `nodeName` does not count.
+    /// Compared without `nodeName`.
     spec: &'a PodSpec,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> TemplateKey<'a> {
     pub(crate) fn of(pod: &'a Pod) -> Self {
         let meta = &pod.metadata;
         let controller = controller(pod);
-        Shared { namespace: &meta.namespace, labels: &meta.labels, controller, spec: &pod.spec }
+        TemplateKey {
+            namespace: &meta.namespace,
+            labels: &meta.labels,
+            controller,
+            spec: &pod.spec,
+        }
     }
 
     fn of_template(template: &'a PodTemplate) -> Self {
         let controller = template.controller.as_ref();
         let PodTemplate { namespace, labels, spec, .. } = template;
-        Shared { namespace, labels, controller, spec }
+        TemplateKey { namespace, labels, controller, spec }
     }
 }
 
-impl PartialEq for Shared<'_> {
+impl PartialEq for TemplateKey<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.namespace == other.namespace
             && self.labels == other.labels
             && self.controller == other.controller
-            && same_spec(self.spec, other.spec)
+            && equal_specs(self.spec, other.spec)
     }
 }
 
-impl Hash for Shared<'_> {
-    /// Over what mostly differs; equality looks at the rest.
+impl Hash for TemplateKey<'_> {
+    /// Hashes the fields that usually differ; equality compares all.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.namespace.hash(state);
         self.labels.hash(state);
@@ -232,14 +241,14 @@ impl Hash for Shared<'_> {
     }
 }
 
-impl hashbrown::Equivalent<Arc<PodTemplate>> for Shared<'_> {
+impl hashbrown::Equivalent<Arc<PodTemplate>> for TemplateKey<'_> {
     fn equivalent(&self, template: &Arc<PodTemplate>) -> bool {
-        *self == Shared::of_template(template)
+        *self == TemplateKey::of_template(template)
     }
 }
 
-/// Equality but for `nodeName`. The pattern names every field, so that a new one cannot be forgotten.
-fn same_spec(a: &PodSpec, b: &PodSpec) -> bool {
+/// Equality except for `nodeName`. The pattern names every field, so that the compiler reports a new one.
+fn equal_specs(a: &PodSpec, b: &PodSpec) -> bool {
     let PodSpec {
         node_name: _,
         scheduler_name,
@@ -281,14 +290,14 @@ fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
 }
 
-struct Parse<'a> {
+struct AffinityParser<'a> {
     namespace: &'a Str,
 }
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-impl Parse<'_> {
+impl AffinityParser<'_> {
     fn required(
         &self,
         kind: &str,
@@ -296,7 +305,7 @@ impl Parse<'_> {
     ) -> Result<Box<[AffinityTerm]>, TemplateError> {
         let terms = affinity.map_or(&[][..], |affinity| &affinity.required);
         let parsed = terms.iter().enumerate().map(|(at, term)| {
-            self.term(term).map_err(|error| located(error, kind, &format!("{REQUIRED}[{at}]")))
+            self.term(term).map_err(|error| error_at(error, kind, &format!("{REQUIRED}[{at}]")))
         });
         parsed.collect()
     }
@@ -305,13 +314,13 @@ impl Parse<'_> {
         &self,
         kind: &str,
         affinity: Option<&loadmaster_api::PodAffinity>,
-    ) -> Result<Box<[WeightedTerm]>, TemplateError> {
+    ) -> Result<Box<[WeightedAffinityTerm]>, TemplateError> {
         let terms = affinity.map_or(&[][..], |affinity| &affinity.preferred);
         let parsed = terms.iter().enumerate().map(|(at, weighted)| {
             let term = self.term(&weighted.pod_affinity_term);
             let at = format!("{PREFERRED}[{at}].podAffinityTerm");
-            let term = term.map_err(|error| located(error, kind, &at))?;
-            Ok(WeightedTerm { weight: i64::from(weighted.weight), term })
+            let term = term.map_err(|error| error_at(error, kind, &at))?;
+            Ok(WeightedAffinityTerm { weight: i64::from(weighted.weight), term })
         });
         parsed.collect()
     }
@@ -336,12 +345,13 @@ impl Parse<'_> {
     }
 }
 
-fn located((field, source): (&str, SelectorError), kind: &str, at: &str) -> TemplateError {
+fn error_at((field, source): (&str, SelectorError), kind: &str, at: &str) -> TemplateError {
     TemplateError { path: format!("spec.affinity.{kind}.{at}.{field}"), source }
 }
 
 fn host_ports(spec: &PodSpec) -> Box<[HostPort]> {
-    let sidecars = spec.init_containers.iter().filter(|container| requests::is_sidecar(container));
+    let sidecars =
+        spec.init_containers.iter().filter(|container| pod_requests::is_sidecar(container));
     let or =
         |text: &Str, default: &str| if text.is_empty() { Str::new(default) } else { text.clone() };
     let ports = sidecars.chain(&spec.containers).flat_map(|container| &container.ports);

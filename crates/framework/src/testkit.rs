@@ -1,5 +1,5 @@
-//! A small bench for one plugin: a world from builders ([`node`], [`pod`]) or a few lines of JSON, the plugin's points called as the engine calls them, and
-//! its incremental form held against its one-node methods.
+//! A test bench for one plugin: a world from builders ([`node`], [`pod`]) or JSON, the plugin's extension points called as the
+//! engine calls them, and its incremental form compared with its per-node Filter and Score.
 //!
 //! ```
 //! use loadmaster_framework::testkit::{Bench, node, pod};
@@ -12,41 +12,41 @@
 //! # }
 //! ```
 
-mod build;
-pub mod kept;
-pub mod room;
+mod builders;
+pub mod incremental_history;
+pub mod post_filter;
 
 use std::fmt;
 use std::sync::Arc;
 
-use loadmaster_api::{Extra, Namespace, Node, Pod, Str};
+use loadmaster_api::{ExtraFields, Namespace, Node, Pod, Str};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::args::{self, FieldError};
-use crate::event::{ClusterEvent, EventObject, Hint, HintQuestion};
-use crate::gates::FeatureGates;
-use crate::node::NodeInfo;
-use crate::objects::Gvr;
-use crate::pod::PodInfo;
-use crate::points::{Cx, NodeScore, SerialCx};
-use crate::prepare::{Classes, Prepared, Run, Words, in_range};
-use crate::registry::{PluginDef, Points};
-use crate::request::ObjectRef;
-use crate::result::{PreFiltered, PreScored, Rejection};
+use crate::api_calls::ObjectRef;
+use crate::cluster_event::{ClusterEvent, EventObject, QueueingHint, QueueingHintArgs};
+use crate::extension_points::{Cx, NodeScore, SerialCx};
+use crate::feature_gates::FeatureGates;
+use crate::incremental::{ClassKey, NodeClasses, PluginEvaluator, Prepared, check_score_range};
+use crate::node_info::NodeInfo;
+use crate::node_table::NodeRow;
+use crate::plugin_args::{self, FieldError};
+use crate::pod_info::PodInfo;
+use crate::registry::{ExtensionPoints, PluginDef};
+use crate::result::{PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates};
-use crate::table::Row;
+use crate::watched_objects::Gvr;
 use crate::world::World;
 
-/// One plugin in a world of its own.
+/// A test bench: one plugin with its own world.
 pub struct Bench {
-    /// Nodes, pods and sums; free to be changed by the test.
+    /// The world; tests may change it.
     pub world: World,
-    points: Points,
+    points: ExtensionPoints,
     states: PluginStates,
 }
 
-/// What a test handed in does not fit, or the incremental form says something else than the one-node methods.
+/// The test's input is invalid, or the incremental form and the per-node results differ.
 #[derive(Debug)]
 pub struct BenchError(pub String);
 
@@ -64,18 +64,26 @@ impl From<FieldError> for BenchError {
     }
 }
 
-pub use build::{NodeBuilder, PodBuilder, node, pod};
+pub use builders::{NodeBuilder, PodBuilder, node, pod};
 
-type Answer<T> = Result<T, BenchError>;
+type BenchResult<T> = Result<T, BenchError>;
 
 impl Bench {
-    /// The plugin with these arguments, as a configuration gives them, under the default gates.
-    pub fn new(def: &PluginDef, args: Value) -> Answer<Bench> {
+    /// A bench for the plugin with these arguments, as in a configuration, and the default feature gates.
+    ///
+    /// # Errors
+    ///
+    /// When the arguments are invalid or the plugin cannot be built.
+    pub fn new(def: &PluginDef, args: Value) -> BenchResult<Bench> {
         Bench::with_gates(def, args, FeatureGates::default())
     }
 
-    /// The same under other gates.
-    pub fn with_gates(def: &PluginDef, args: Value, gates: FeatureGates) -> Answer<Bench> {
+    /// The same with other feature gates.
+    ///
+    /// # Errors
+    ///
+    /// When the arguments are invalid or the plugin cannot be built.
+    pub fn with_gates(def: &PluginDef, args: Value, gates: FeatureGates) -> BenchResult<Bench> {
         let args = match def.args {
             Some(complete) => complete(&args, &gates).map_err(|errors| {
                 let texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
@@ -83,31 +91,32 @@ impl Bench {
             })?,
             None => args,
         };
-        let mut points = Points::following(gates.clone(), 0, PluginStates::default());
+        let mut points =
+            ExtensionPoints::for_next_plugin(gates.clone(), 0, PluginStates::default());
         (def.build)(&mut points, &args).map_err(|error| BenchError(error.to_string()))?;
-        let (_, states) = points.take_slots();
+        let (_, states) = points.take_states();
         let mut world = World::new(gates);
         points.watches().for_each(|watch| world.watch(&watch));
         Ok(Bench { world, points, states })
     }
 
     /// Adds or replaces a node.
-    pub fn node(&mut self, node: impl Into<Value>) -> Answer<Row> {
+    pub fn node(&mut self, node: impl Into<Value>) -> BenchResult<NodeRow> {
         let node: Value = node.into();
-        let extra = Extra::of_value(&node, self.points.needs().nodes);
+        let extra = ExtraFields::of_value(&node, self.points.needs().nodes);
         let node = Node { extra, ..read(&node)? };
-        Ok(self.world.set_node(Arc::new(node)))
+        Ok(self.world.upsert_node(Arc::new(node)))
     }
 
     /// Adds or replaces a namespace.
-    pub fn namespace(&mut self, namespace: Value) -> Answer<()> {
+    pub fn namespace(&mut self, namespace: Value) -> BenchResult<()> {
         let namespace: Namespace = read(&namespace)?;
-        self.world.set_namespace(Arc::new(namespace));
+        self.world.upsert_namespace(Arc::new(namespace));
         Ok(())
     }
 
-    /// Puts a pod on a node. Its namespace is `default` unless it says otherwise.
-    pub fn assigned(&mut self, node: &str, pod: impl Into<Value>) -> Answer<Arc<PodInfo>> {
+    /// Adds a pod that is assigned to a node. Its namespace is `default` if it has none.
+    pub fn assigned(&mut self, node: &str, pod: impl Into<Value>) -> BenchResult<Arc<PodInfo>> {
         let row = self.world.nodes().row(node);
         let row = row.ok_or_else(|| BenchError(format!("there is no node {node:?}")))?;
         let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.pod(pod)? });
@@ -115,19 +124,19 @@ impl Bench {
         Ok(pod)
     }
 
-    /// A pod that is nowhere yet.
-    pub fn pod(&mut self, pod: impl Into<Value>) -> Answer<PodInfo> {
+    /// Parses a pending pod.
+    pub fn pod(&mut self, pod: impl Into<Value>) -> BenchResult<PodInfo> {
         let pod: Value = pod.into();
-        let extra = Extra::of_value(&pod, self.points.needs().pods);
+        let extra = ExtraFields::of_value(&pod, self.points.needs().pods);
         let mut pod = Pod { extra, ..read(&pod)? };
         if pod.metadata.namespace.is_empty() {
             pod.metadata.namespace = Str::new("default");
         }
-        self.world.parse(&pod).map_err(|error| BenchError(error.to_string()))
+        self.world.parse_pod(&pod).map_err(|error| BenchError(error.to_string()))
     }
 
     /// Adds or replaces an object of a kind that the plugin watches.
-    pub fn object(&mut self, kind: &Gvr, object: Value) -> Answer<()> {
+    pub fn object(&mut self, kind: &Gvr, object: Value) -> BenchResult<()> {
         let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().into();
         let reference = ObjectRef {
             group: kind.group.clone(),
@@ -135,98 +144,100 @@ impl Bench {
             namespace: name("namespace"),
             name: name("name"),
         };
-        self.world.set_there(&kind.group, &kind.resource, true);
-        match self.world.change_object(&reference, Some(&object)).trouble {
+        self.world.set_synced(&kind.group, &kind.resource, true);
+        match self.world.update_object(&reference, Some(&object)).decode_error {
             Some(trouble) => Err(BenchError(trouble)),
             None => Ok(()),
         }
     }
 
     /// Publishes a value to the plugin, as a service does.
-    pub fn publish(&mut self, value: &Value) -> Answer<()> {
-        let receiver = self.points.receiver();
-        let receiver = receiver.ok_or_else(|| BenchError("the plugin takes none".into()))?;
+    pub fn publish(&mut self, value: &Value) -> BenchResult<()> {
+        let receiver = self.points.publish_handler();
+        let receiver =
+            receiver.ok_or_else(|| BenchError("the plugin has no published slot".into()))?;
         Ok(receiver(&mut self.states, Some(value))?)
     }
 
-    /// The plugin's points.
-    pub fn points(&self) -> &Points {
+    /// The plugin's extension points.
+    pub fn points(&self) -> &ExtensionPoints {
         &self.points
     }
 
-    /// What PreEnqueue says: `Success`, or code and reasons.
-    pub fn pre_enqueue(&mut self, pod: impl Into<Value>) -> Answer<String> {
+    /// The result of PreEnqueue: `Success`, or code and reasons.
+    pub fn pre_enqueue(&mut self, pod: impl Into<Value>) -> BenchResult<String> {
         let pod = self.pod(pod)?;
         let Some(point) = &self.points.pre_enqueue else { return Ok("Success".into()) };
         let cycle = CycleState::default();
         let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
-        Ok(verdict(point.pre_enqueue(cx, &pod)))
+        Ok(status_text(point.pre_enqueue(cx, &pod)))
     }
 
-    /// What PreFilter says: `All`, `Skip`, `Nodes [a b]`, or code and reasons.
-    pub fn pre_filter(&mut self, pod: impl Into<Value>) -> Answer<String> {
+    /// The result of PreFilter: `All`, `Skip`, `Nodes [a b]`, or code and reasons.
+    pub fn pre_filter(&mut self, pod: impl Into<Value>) -> BenchResult<String> {
         let pod = self.pod(pod)?;
         Ok(match self.run_pre_filter(&mut CycleState::default(), &pod) {
-            Ok(PreFiltered::All) => "All".into(),
-            Ok(PreFiltered::Skip) => "Skip".into(),
-            Ok(PreFiltered::Nodes(names)) => {
+            Ok(PreFilterResult::All) => "All".into(),
+            Ok(PreFilterResult::Skip) => "Skip".into(),
+            Ok(PreFilterResult::Nodes(names)) => {
                 #[expect(clippy::disallowed_methods, reason = "sorted below")]
                 let mut names: Vec<&str> = names.iter().map(Str::as_str).collect();
                 names.sort_unstable();
                 format!("Nodes {names:?}").replace('"', "").replace(',', "")
             }
-            Err(rejection) => verdict(Err(rejection)),
+            Err(rejection) => status_text(Err(rejection)),
         })
     }
 
-    /// Per node, in the order of rows: its name and what PreFilter and Filter say. Also checks the incremental form.
-    pub fn filter(&mut self, pod: impl Into<Value>) -> Answer<Vec<String>> {
+    /// For each node, by row: its name and the result of PreFilter and Filter. Also checks the incremental form.
+    pub fn filter(&mut self, pod: impl Into<Value>) -> BenchResult<Vec<String>> {
         let pod = self.pod(pod)?;
         self.check_incremental(&pod)?;
-        let verdicts = self.one_by_one(&pod);
-        let lines = verdicts.filters.iter().map(|(row, verdict)| {
+        let results = self.evaluate_per_node(&pod);
+        let lines = results.filters.iter().map(|(row, status)| {
             let name = self.world.node(*row).map_or("", |node| node.name());
-            format!("{name} {verdict}")
+            format!("{name} {status}")
         });
         Ok(lines.collect())
     }
 
-    /// Per node this plugin does not turn down, its name and normalised score; empty when PreScore skips. Also checks the
+    /// For each node that the plugin does not reject: its name and normalized score; empty when PreScore skips. Also checks the
     /// incremental form.
-    pub fn score(&mut self, pod: impl Into<Value>) -> Answer<Vec<(String, i64)>> {
+    pub fn score(&mut self, pod: impl Into<Value>) -> BenchResult<Vec<(String, i64)>> {
         let pod = self.pod(pod)?;
         self.check_incremental(&pod)?;
-        let verdicts = self.one_by_one(&pod);
-        let named = verdicts.scores?.unwrap_or_default().into_iter();
+        let results = self.evaluate_per_node(&pod);
+        let named = results.scores?.unwrap_or_default().into_iter();
         Ok(named
             .map(|s| (self.world.node(s.row).map_or("", |node| node.name()).to_owned(), s.score))
             .collect())
     }
 
-    /// What the plugin says to an event about a pod it rejected: `Queue`, `Skip`, `Unregistered` or the error.
+    /// The result of the plugin's hints for an event and a pod that it rejected: `Queue`, `Skip`, `Unregistered` or the error.
     pub fn hint(
         &mut self,
         event: ClusterEvent,
         pod: Value,
         old: Option<EventObject<'_>>,
         new: Option<EventObject<'_>>,
-    ) -> Answer<String> {
+    ) -> BenchResult<String> {
         let pod = self.pod(pod)?;
         let Some(events) = &self.points.events else { return Ok("Queue".into()) };
-        let question = HintQuestion { pod: &pod, event: &event, old, new, world: &self.world };
-        let mut answer = "Unregistered";
+        let hint_args = QueueingHintArgs { pod: &pod, event: &event, old, new, world: &self.world };
+        let mut result = "Unregistered";
         for registered in events.iter().filter(|registered| registered.event.matches(&event)) {
-            match registered.hint.as_ref().map_or(Ok(Hint::Queue), |hint| hint(&question)) {
-                Ok(Hint::Queue) => return Ok("Queue".into()),
-                Ok(Hint::Skip) => answer = "Skip",
+            match registered.hint.as_ref().map_or(Ok(QueueingHint::Queue), |hint| hint(&hint_args))
+            {
+                Ok(QueueingHint::Queue) => return Ok("Queue".into()),
+                Ok(QueueingHint::Skip) => result = "Skip",
                 Err(failure) => return Ok(format!("Error {failure}")),
             }
         }
-        Ok(answer.into())
+        Ok(result.into())
     }
 
-    /// The fragments of the pod's signature as one JSON object, or `null`.
-    pub fn sign(&mut self, pod: Value) -> Answer<Value> {
+    /// The plugin's fragments of the pod signature as one JSON object; `null` when the pod is unsignable.
+    pub fn sign(&mut self, pod: Value) -> BenchResult<Value> {
         let pod = self.pod(pod)?;
         let Some(point) = &self.points.sign else { return Ok(Value::Null) };
         Ok(match point.sign(&pod) {
@@ -235,81 +246,89 @@ impl Bench {
         })
     }
 
-    /// Holds the incremental form against the one-node methods on every node.
-    pub fn check_incremental(&mut self, pod: &PodInfo) -> Answer<()> {
-        let Some(prepare) = self.points.prepare.clone() else { return Ok(()) };
+    /// Compares the incremental form with the per-node results on every node.
+    ///
+    /// # Errors
+    ///
+    /// The first difference.
+    pub fn check_incremental(&mut self, pod: &PodInfo) -> BenchResult<()> {
+        let Some(prepare) = self.points.incremental.clone() else { return Ok(()) };
         let prepared = prepare.prepare(&mut self.world, pod);
-        let naive = self.one_by_one(pod);
+        let per_node = self.evaluate_per_node(pod);
         match prepared {
-            Prepared::OneByOne => Ok(()),
+            Prepared::PerNode => Ok(()),
             Prepared::Rejected(rejection) => {
-                let want = verdict(Err(rejection));
-                match naive.filters.iter().find(|(_, verdict)| *verdict != want) {
+                let want = status_text(Err(rejection));
+                match per_node.filters.iter().find(|(_, status)| *status != want) {
                     None => Ok(()),
-                    Some((_, verdict)) => {
-                        Err(BenchError(format!("prepare: {want}, one by one: {verdict}")))
+                    Some((_, status)) => {
+                        Err(BenchError(format!("incremental {want}, per node {status}")))
                     }
                 }
             }
-            Prepared::Skip => compare(&self.world, &naive, |_| true, |_| 0),
-            Prepared::Run(mut run) => {
-                let outcome = self.compare_run(&*run, &naive);
-                run.release(&mut self.world);
+            Prepared::Skip => compare(&self.world, &per_node, |_| true, |_| 0),
+            Prepared::Evaluator(mut evaluator) => {
+                let outcome = self.compare_evaluator(&*evaluator, &per_node);
+                evaluator.release(&mut self.world);
                 outcome
             }
         }
     }
 
-    fn compare_run(&self, run: &dyn Run, naive: &OneByOne) -> Answer<()> {
-        let answer = RunAnswer::new(&self.world, run);
-        compare(&self.world, naive, |row| answer.passes(row), |row| answer.score(row))
+    fn compare_evaluator(
+        &self,
+        evaluator: &dyn PluginEvaluator,
+        per_node: &PerNodeResults,
+    ) -> BenchResult<()> {
+        let incremental = IncrementalResults::new(&self.world, evaluator);
+        compare(&self.world, per_node, |row| incremental.passes(row), |row| incremental.score(row))
     }
 
     fn run_pre_filter(
         &self,
         cycle: &mut CycleState,
         pod: &PodInfo,
-    ) -> Result<PreFiltered, Rejection> {
-        let Some(point) = &self.points.pre_filter else { return Ok(PreFiltered::All) };
+    ) -> Result<PreFilterResult, Rejection> {
+        let Some(point) = &self.points.pre_filter else { return Ok(PreFilterResult::All) };
         let mut states = self.states.clone();
         point.pre_filter(SerialCx { world: &self.world, cycle, states: &mut states }, pod)
     }
 
-    fn one_by_one(&self, pod: &PodInfo) -> OneByOne {
+    fn evaluate_per_node(&self, pod: &PodInfo) -> PerNodeResults {
         let mut cycle = CycleState::default();
         let pre = self.run_pre_filter(&mut cycle, pod);
         let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
         let mut filters = Vec::new();
         let mut feasible = Vec::new();
         for node in self.world.node_infos() {
-            let answer = match (&pre, &self.points.filter) {
+            let result = match (&pre, &self.points.filter) {
                 (Err(rejection), _) => Err(rejection.clone()),
-                (Ok(PreFiltered::Nodes(names)), _) if !names.contains(node.name()) => {
+                (Ok(PreFilterResult::Nodes(names)), _) if !names.contains(node.name()) => {
                     Err(Rejection::unresolvable("not in the PreFilter result"))
                 }
-                (Ok(PreFiltered::Skip), _) | (_, None) => Ok(()),
+                (Ok(PreFilterResult::Skip), _) | (_, None) => Ok(()),
                 (_, Some(filter)) => filter.filter(cx, pod, node),
             };
-            if answer.is_ok() {
+            if result.is_ok() {
                 feasible.push(node);
             }
-            filters.push((node.row(), verdict(answer)));
+            filters.push((node.row(), status_text(result)));
         }
-        let scores = self.score_one_by_one(&mut cycle, pod, &feasible);
-        OneByOne { filters, scores }
+        let scores = self.score_per_node(&mut cycle, pod, &feasible);
+        PerNodeResults { filters, scores }
     }
 
-    fn score_one_by_one(
+    fn score_per_node(
         &self,
         cycle: &mut CycleState,
         pod: &PodInfo,
         feasible: &[NodeInfo<'_>],
-    ) -> Answer<Option<Vec<NodeScore>>> {
+    ) -> BenchResult<Option<Vec<NodeScore>>> {
         let failed = |failure: crate::result::Failure| BenchError(failure.to_string());
         if let Some(point) = &self.points.pre_score {
             let mut states = self.states.clone();
             let cx = SerialCx { world: &self.world, cycle, states: &mut states };
-            if point.pre_score(cx, pod, feasible).map_err(failed)? == PreScored::Skip {
+            if point.pre_score(cx, pod, feasible).map_err(failed)? == PreScoreResult::Skip {
                 return Ok(None);
             }
         }
@@ -327,13 +346,13 @@ impl Bench {
     }
 }
 
-struct OneByOne {
-    filters: Vec<(Row, String)>,
-    scores: Answer<Option<Vec<NodeScore>>>,
+struct PerNodeResults {
+    filters: Vec<(NodeRow, String)>,
+    scores: BenchResult<Option<Vec<NodeScore>>>,
 }
 
-/// What a run says about every row: the parts put together as the engine does.
-struct RunAnswer {
+/// The results of an evaluator for every row, combined as the engine does.
+struct IncrementalResults {
     passes: Vec<u8>,
     local: Vec<i64>,
     class_of: Vec<Option<usize>>,
@@ -341,65 +360,72 @@ struct RunAnswer {
     class_scores: Vec<i64>,
 }
 
-impl RunAnswer {
-    fn new(world: &World, run: &dyn Run) -> RunAnswer {
+impl IncrementalResults {
+    fn new(world: &World, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
         let nodes = world.nodes();
-        let mut passes = nodes.columns().live.clone();
-        run.filter_all(nodes, &mut passes);
+        let mut passes = nodes.columns().occupied.clone();
+        evaluator.filter_rows(nodes, &mut passes);
         let mut local = vec![0; passes.len()];
-        let all_in_range = run.score_all(nodes, &passes, 1, &mut local).is_ok();
+        let all_in_range = evaluator.score_rows(nodes, &passes, 1, &mut local).is_ok();
         let mut rows_in_range = true;
-        let mut words: Vec<Words> = Vec::new();
+        let mut keys: Vec<ClassKey> = Vec::new();
         let mut rows: Vec<u32> = Vec::new();
         let mut class_of = vec![None; passes.len()];
         for row in nodes.rows() {
             assert_eq!(
                 passes[row.index()] != 0,
-                run.filter_row(nodes, row),
-                "filter_all and filter_row differ"
+                evaluator.filter_row(nodes, row),
+                "filter_rows and filter_row differ"
             );
             if passes[row.index()] == 0 {
                 continue;
             }
-            let score = run.score_row(nodes, row);
-            rows_in_range &= in_range(score).is_ok();
-            assert!(!all_in_range || local[row.index()] == score, "score_all and score_row differ");
+            let score = evaluator.score_row(nodes, row);
+            rows_in_range &= check_score_range(score).is_ok();
+            assert!(
+                !all_in_range || local[row.index()] == score,
+                "score_rows and score_row differ"
+            );
             local[row.index()] = score;
-            let mut mine = Words::new();
-            run.class_row(world, row, &mut mine);
-            assert_eq!(mine.len(), run.n_words(), "class_row pushes n_words words");
-            let class = words.iter().position(|known| *known == mine).unwrap_or_else(|| {
-                words.push(mine);
+            let mut key = ClassKey::new();
+            evaluator.class_key(world, row, &mut key);
+            assert_eq!(
+                key.len(),
+                evaluator.class_key_len(),
+                "class_key appends class_key_len numbers"
+            );
+            let class = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+                keys.push(key);
                 rows.push(0);
-                words.len() - 1
+                keys.len() - 1
             });
             rows[class] += 1;
             class_of[row.index()] = Some(class);
         }
-        assert_eq!(all_in_range, rows_in_range, "score_all says whether all scores are in range");
+        assert_eq!(all_in_range, rows_in_range, "score_rows fails if a score is out of range");
         let class_passes: Vec<bool> =
-            words.iter().map(|words| run.class_filter(world, words)).collect();
-        let mut class_scores = vec![0; words.len()];
-        if run.scores_classes() {
-            let classes = Classes {
-                words: &words.concat(),
-                stride: run.n_words(),
+            keys.iter().map(|key| evaluator.filter_class(world, key)).collect();
+        let mut class_scores = vec![0; keys.len()];
+        if evaluator.has_class_scores() {
+            let classes = NodeClasses {
+                keys: &keys.concat(),
+                stride: evaluator.class_key_len(),
                 offset: 0,
-                n_words: run.n_words(),
+                key_len: evaluator.class_key_len(),
                 rows: &rows,
                 feasible: &class_passes,
             };
-            run.class_score(world, &classes, &mut class_scores);
+            evaluator.score_classes(world, &classes, &mut class_scores);
         }
-        RunAnswer { passes, local, class_of, class_passes, class_scores }
+        IncrementalResults { passes, local, class_of, class_passes, class_scores }
     }
 
-    fn passes(&self, row: Row) -> bool {
+    fn passes(&self, row: NodeRow) -> bool {
         self.passes[row.index()] != 0
             && self.class_of[row.index()].is_some_and(|class| self.class_passes[class])
     }
 
-    fn score(&self, row: Row) -> i64 {
+    fn score(&self, row: NodeRow) -> i64 {
         let class = self.class_of[row.index()].map_or(0, |class| self.class_scores[class]);
         self.local[row.index()] + class
     }
@@ -407,40 +433,39 @@ impl RunAnswer {
 
 fn compare(
     world: &World,
-    naive: &OneByOne,
-    passes: impl Fn(Row) -> bool,
-    score: impl Fn(Row) -> i64,
-) -> Answer<()> {
-    let name = |row: Row| world.node(row).map_or("", |node| node.name());
-    for (row, verdict) in &naive.filters {
-        if passes(*row) != (verdict == "Success") {
-            let text =
-                format!("{}: incremental {}, one by one {verdict}", name(*row), passes(*row));
+    per_node: &PerNodeResults,
+    passes: impl Fn(NodeRow) -> bool,
+    score: impl Fn(NodeRow) -> i64,
+) -> BenchResult<()> {
+    let name = |row: NodeRow| world.node(row).map_or("", |node| node.name());
+    for (row, status) in &per_node.filters {
+        if passes(*row) != (status == "Success") {
+            let text = format!("{}: incremental {}, per node {status}", name(*row), passes(*row));
             return Err(BenchError(text));
         }
     }
-    let Ok(scores) = &naive.scores else { return Ok(()) };
-    let feasible = naive.filters.iter().filter(|(_, verdict)| verdict == "Success");
+    let Ok(scores) = &per_node.scores else { return Ok(()) };
+    let feasible = per_node.filters.iter().filter(|(_, status)| status == "Success");
     for (row, _) in feasible {
         let found =
             scores.as_ref().and_then(|scores| scores.iter().find(|score| score.row == *row));
         let want = found.map_or(0, |score| score.score);
         if score(*row) != want {
             let text =
-                format!("{}: incremental score {}, one by one {want}", name(*row), score(*row));
+                format!("{}: incremental score {}, per node {want}", name(*row), score(*row));
             return Err(BenchError(text));
         }
     }
     Ok(())
 }
 
-fn verdict(answer: Result<(), Rejection>) -> String {
-    match answer {
+fn status_text(result: Result<(), Rejection>) -> String {
+    match result {
         Ok(()) => "Success".into(),
         Err(rejection) => format!("{} {}", rejection.code().name(), rejection.message()),
     }
 }
 
-fn read<T: DeserializeOwned>(value: &Value) -> Answer<T> {
-    Ok(args::decode(value)?)
+fn read<T: DeserializeOwned>(value: &Value) -> BenchResult<T> {
+    Ok(plugin_args::decode(value)?)
 }

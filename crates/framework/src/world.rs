@@ -1,6 +1,7 @@
-//! The world as the scheduler knows it: nodes, assigned pods, what surrounds them, and the sums kept over them.
+//! The scheduler's view of the cluster (upstream's cache and snapshot in one): nodes, assigned pods, nominated pods, the objects
+//! that plugins read, and the sums over them.
 //!
-//! All changes go through the methods here, so that columns, counters and the change log cannot drift apart.
+//! All changes go through the methods here, so that columns, counters and the change log stay consistent.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -9,77 +10,79 @@ use std::sync::Arc;
 use loadmaster_api::{Namespace, Node, Pod, Str};
 use loadmaster_stdx::Map;
 
-use crate::cluster::Cluster;
-use crate::counter::{Counted, Counter, CounterId, Counters, Effects};
-use crate::gates::FeatureGates;
-use crate::label::KeyId;
-use crate::node::NodeInfo;
-use crate::objects::{Changed, ObjectStore, Watch};
-use crate::pod::PodInfo;
-use crate::preemption::Underway;
-use crate::request::ObjectRef;
-use crate::table::{NodeTable, Row};
-use crate::template::{PodTemplate, Shared, TemplateError, TemplateId};
-use crate::waiting::WaitingPods;
+use crate::api_calls::ObjectRef;
+use crate::cluster_objects::ClusterObjects;
+use crate::feature_gates::FeatureGates;
+use crate::label_columns::LabelKeyId;
+use crate::node_info::NodeInfo;
+use crate::node_table::{NodeRow, NodeTable};
+use crate::pod_info::PodInfo;
+use crate::preemption::OngoingPreemptions;
+use crate::template::{PodTemplate, TemplateError, TemplateId, TemplateKey};
+use crate::topology_counter::{
+    CounterDeltas, CounterId, CounterSpec, TopologyCounter, TopologyCounters,
+};
+use crate::waiting_pods::WaitingPods;
+use crate::watched_objects::{ObjectStore, ObjectUpdate, ObjectWatch};
 
-/// What changed, for answers that are kept current instead of computed anew.
+/// One entry of the world's change log, from which cached evaluations are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Pods came to or left a row.
-    Pods(Row),
-    /// The node in a row appeared, changed or went.
-    Node(Row),
-    /// The number of nodes, or the images they hold, changed.
+pub enum WorldChange {
+    /// Pods were added to or removed from a row.
+    Pods(NodeRow),
+    /// The node in a row was added, updated or deleted.
+    Node(NodeRow),
+    /// The number of nodes, or their images, changed.
     NodeSet,
-    /// Something that answers may depend on in any way: namespaces, services, the meaning of a label column.
+    /// Something changed that any evaluation may depend on: namespaces, services, whether a label's values are unique.
     Everything,
 }
 
-/// How many changes are remembered; an answer that lags further behind is made anew.
+/// Length of the change log; an evaluation that is further behind is computed again.
 const LOG_LEN_MAX: usize = 1 << 16;
 
-/// Nodes, pods and the sums over them.
+/// The scheduler's view of the cluster: nodes, pods, other objects, and sums over them.
 #[derive(Default)]
 pub struct World {
     nodes: NodeTable,
-    cluster: Cluster,
-    counters: Counters,
+    cluster: ClusterObjects,
+    counters: TopologyCounters,
     templates: Templates,
     /// Row by uid of every assigned pod.
-    assigned: Map<Box<str>, Row>,
-    /// By node name; in order, because [`World::nominated_nodes`] shows it.
+    assigned: Map<Box<str>, NodeRow>,
+    /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
-    n_promises: u64,
-    preemptions: Underway,
+    nominations_version: u64,
+    ongoing_preemptions: OngoingPreemptions,
     objects: ObjectStore,
     waiting: WaitingPods,
-    log: Vec<Change>,
+    log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
     gates: FeatureGates,
 }
 
-/// All templates that a pod has or had not long ago.
+/// All templates that a pod has or recently had.
 #[derive(Default)]
 struct Templates {
     ids: Map<Arc<PodTemplate>, TemplateId>,
-    placed: Vec<Option<Placed>>,
+    placed: Vec<Option<PlacedTemplate>>,
     free: Vec<TemplateId>,
-    /// When so many are known, those that no pod has are dropped.
+    /// Number of templates at which unused ones are dropped.
     sweep_at: usize,
 }
 
-/// Where the pods of a template are, and what each adds to the counters.
-struct Placed {
+/// The rows of a template's pods, and what each of these pods adds to the counters.
+struct PlacedTemplate {
     template: Arc<PodTemplate>,
     /// Per row: pods, and terminating pods.
-    rows: Map<Row, [u32; 2]>,
-    /// Of a pod, and of a terminating pod.
-    effects: [Effects; 2],
+    rows: Map<NodeRow, [u32; 2]>,
+    /// For a running pod, and for a terminating pod.
+    effects: [CounterDeltas; 2],
 }
 
 impl World {
-    /// An empty world in which pods are read under these gates.
+    /// An empty world; the gates determine how pods are parsed.
     pub fn new(gates: FeatureGates) -> Self {
         World { gates, ..World::default() }
     }
@@ -89,8 +92,8 @@ impl World {
         &self.nodes
     }
 
-    /// A node with its pods.
-    pub fn node(&self, row: Row) -> Option<NodeInfo<'_>> {
+    /// A node with its pods; `None` for a free row.
+    pub fn node(&self, row: NodeRow) -> Option<NodeInfo<'_>> {
         NodeInfo::new(&self.nodes, row)
     }
 
@@ -99,66 +102,70 @@ impl World {
         self.nodes.rows().filter_map(|row| self.node(row))
     }
 
-    /// Namespaces and controllers.
-    pub fn cluster(&self) -> &Cluster {
+    /// Namespaces, controllers, PodDisruptionBudgets and priority classes.
+    pub fn cluster_objects(&self) -> &ClusterObjects {
         &self.cluster
     }
 
-    /// The gates under which pods are read.
+    /// The feature gates with which pods are parsed.
     pub fn gates(&self) -> &FeatureGates {
         &self.gates
     }
 
-    /// The counters in use.
-    pub fn counters(&self) -> &Counters {
+    /// All topology counters.
+    pub fn counters(&self) -> &TopologyCounters {
         &self.counters
     }
 
-    /// A counter in use.
-    pub fn counter(&self, id: CounterId) -> &Counter {
+    /// A counter that was acquired and not released.
+    pub fn counter(&self, id: CounterId) -> &TopologyCounter {
         self.counters.get(id)
     }
 
     /// Number of assigned pods.
-    pub fn n_assigned(&self) -> usize {
+    pub fn n_assigned_pods(&self) -> usize {
         self.assigned.len()
     }
 
     /// The row of an assigned pod.
-    pub fn row_of_pod(&self, uid: &str) -> Option<Row> {
+    pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
         self.assigned.get(uid).copied()
     }
 
     /// An assigned pod.
-    pub fn assigned(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+    pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
     }
 
-    /// Pending pods that were promoted to a node by preemption.
-    pub fn nominated(&self, node: &str) -> &[Arc<PodInfo>] {
+    /// Pods that are nominated to a node (upstream's `NominatedPodsForNode`).
+    pub fn nominated_pods_for_node(&self, node: &str) -> &[Arc<PodInfo>] {
         self.nominated.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Nodes that pods are nominated to, by name.
+    /// Names of the nodes that pods are nominated to, sorted.
     pub fn nominated_nodes(&self) -> impl Iterator<Item = &Str> {
         self.nominated.keys()
     }
 
-    /// The parsed form of a pod; equal pods share their template.
-    pub fn parse(&mut self, pod: &Pod) -> Result<PodInfo, TemplateError> {
-        // Looked up before anything is parsed or copied: most pods of a cluster have equals.
-        let template = match self.templates.ids.get_key_value(&Shared::of(pod)) {
+    /// Parses a pod; equal pods share one template.
+    ///
+    /// # Errors
+    ///
+    /// When a selector in the pod is invalid.
+    pub fn parse_pod(&mut self, pod: &Pod) -> Result<PodInfo, TemplateError> {
+        // Looked up before anything is parsed or copied: most pods of a cluster share their template with others.
+        let template = match self.templates.ids.get_key_value(&TemplateKey::of(pod)) {
             Some((known, _)) => known.clone(),
             None => {
                 let fresh = PodTemplate::new(pod, &self.gates)?;
-                self.learn_template(fresh)
+                self.add_template(fresh)
             }
         };
         Ok(PodInfo::new(pod, template, &self.gates))
     }
 
-    /// Adds a node, or replaces the one of this name.
-    pub fn set_node(&mut self, node: Arc<Node>) -> Row {
+    /// Adds a node, or replaces the one with this name.
+    pub fn upsert_node(&mut self, node: Arc<Node>) -> NodeRow {
         match self.nodes.row(node.name()) {
             Some(row) => {
                 self.replace_node(row, node);
@@ -168,15 +175,15 @@ impl World {
                 let unique = self.unique_keys();
                 let row = self.nodes.insert(node.clone());
                 self.counters.count_node(&self.nodes, row, &node, 1);
-                self.note(Change::Node(row));
-                self.note(Change::NodeSet);
-                self.note_label_meaning(&unique);
+                self.log_change(WorldChange::Node(row));
+                self.log_change(WorldChange::NodeSet);
+                self.log_label_meaning(&unique);
                 row
             }
         }
     }
 
-    /// Removes a node and the pods on it; answers the pods.
+    /// Removes a node and the pods on it; returns the pods.
     pub fn remove_node(&mut self, name: &str) -> Vec<Arc<PodInfo>> {
         let Some(row) = self.nodes.row(name) else { return Vec::new() };
         let pods: Vec<Arc<PodInfo>> = self.nodes.pods(row).to_vec();
@@ -188,33 +195,33 @@ impl World {
             self.counters.count_node(&self.nodes, row, &node, -1);
         }
         self.nodes.remove(row);
-        self.note(Change::Node(row));
-        self.note(Change::NodeSet);
-        self.note_label_meaning(&unique);
+        self.log_change(WorldChange::Node(row));
+        self.log_change(WorldChange::NodeSet);
+        self.log_label_meaning(&unique);
         pods
     }
 
-    /// Puts a pod on a node. A pod that is already somewhere is moved.
-    pub fn add_pod(&mut self, row: Row, pod: Arc<PodInfo>) {
+    /// Adds a pod to a node. A pod that is already on a node is moved.
+    pub fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         self.remove_pod(&pod.uid);
         self.assigned.insert(pod.uid.clone(), row);
         self.count_pod(row, &pod, 1);
         self.nodes.add_pod(row, pod);
-        self.note(Change::Pods(row));
+        self.log_change(WorldChange::Pods(row));
     }
 
-    /// Takes a pod off its node.
+    /// Removes a pod from its node; returns it.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let row = self.assigned.remove(uid)?;
         let pod = self.nodes.remove_pod(row, uid)?;
         self.count_pod(row, &pod, -1);
-        self.note(Change::Pods(row));
+        self.log_change(WorldChange::Pods(row));
         Some(pod)
     }
 
-    /// Puts a pod in the place of itself when nothing changed that sums or answers depend on: the same node, template and
-    /// requests. `false`, and nothing done, when something did or the pod is not there.
-    pub fn renew_pod(&mut self, pod: &Arc<PodInfo>) -> bool {
+    /// Replaces the stored object of a pod if nothing changed that sums or evaluations depend on: node, template and requests are
+    /// equal. Otherwise, or if the pod is not assigned, changes nothing and returns `false`.
+    pub fn refresh_pod(&mut self, pod: &Arc<PodInfo>) -> bool {
         let Some(row) = self.row_of_pod(&pod.uid) else { return false };
         let same = |known: &PodInfo| {
             Arc::ptr_eq(&known.template, &pod.template)
@@ -223,154 +230,156 @@ impl World {
                 && known.resized == pod.resized
                 && known.extra == pod.extra
         };
-        self.nodes.renew_pod(row, pod, same)
+        self.nodes.refresh_pod(row, pod, same)
     }
 
-    /// Promises a node to a pending pod.
-    pub fn nominate(&mut self, node: Str, pod: Arc<PodInfo>) {
-        self.forget_nomination(&pod.uid);
-        self.n_promises += 1;
+    /// Nominates a pending pod to a node (upstream's `AddNominatedPod`).
+    pub fn add_nominated_pod(&mut self, node: Str, pod: Arc<PodInfo>) {
+        self.delete_nominated_pod(&pod.uid);
+        self.nominations_version += 1;
         self.nominated.entry(node).or_default().push(pod);
     }
 
-    /// The node that is promised to a pod.
-    pub fn nomination(&self, uid: &str) -> Option<&Str> {
+    /// The node that a pod is nominated to.
+    pub fn nominated_node(&self, uid: &str) -> Option<&Str> {
         let holds = |pods: &Vec<Arc<PodInfo>>| pods.iter().any(|pod| &*pod.uid == uid);
         self.nominated.iter().find(|(_, pods)| holds(pods)).map(|(node, _)| node)
     }
 
-    /// How often a promise was made or taken back; what hangs on promises holds while it stays.
-    pub fn n_promises(&self) -> u64 {
-        self.n_promises
+    /// Increases with every change of a nomination; results that depend on nominations are valid while it is unchanged.
+    pub fn nominations_version(&self) -> u64 {
+        self.nominations_version
     }
 
-    /// Takes a promise back.
-    pub fn forget_nomination(&mut self, uid: &str) {
-        if self.nomination(uid).is_none() {
+    /// Deletes a pod's nomination, if it has one (upstream's `DeleteNominatedPodIfExists`).
+    pub fn delete_nominated_pod(&mut self, uid: &str) {
+        if self.nominated_node(uid).is_none() {
             return;
         }
-        self.n_promises += 1;
+        self.nominations_version += 1;
         for pods in self.nominated.values_mut() {
             pods.retain(|pod| &*pod.uid != uid);
         }
         self.nominated.retain(|_, pods| !pods.is_empty());
     }
 
-    /// Adds or replaces a namespace. Affinity terms may select it by its labels, so every sum over pods is made anew.
-    pub fn set_namespace(&mut self, namespace: Arc<Namespace>) {
+    /// Adds or replaces a namespace. Affinity terms may select it by its labels, so new labels invalidate every counter.
+    pub fn upsert_namespace(&mut self, namespace: Arc<Namespace>) {
         let name = Str::new(&namespace.metadata.name);
         let changed = self.cluster.namespace_labels(&name) != &namespace.metadata.labels;
         self.cluster.namespaces.insert(name, namespace);
         if changed {
-            self.recount();
+            self.drop_counters();
         }
     }
 
-    /// Changes anything else that plugins read; every kept answer is made anew.
-    pub fn change_cluster(&mut self, change: impl FnOnce(&mut Cluster)) {
+    /// Changes other objects that plugins read; invalidates every counter and every cached evaluation.
+    pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
         change(&mut self.cluster);
-        self.recount();
+        self.drop_counters();
     }
 
-    /// Changes what no verdict or score reads: disruption budgets, priority classes. Kept answers stay.
-    pub fn change_unread(&mut self, change: impl FnOnce(&mut Cluster)) {
+    /// Changes objects that no Filter or Score plugin reads: PodDisruptionBudgets, priority classes. Cached evaluations stay
+    /// valid.
+    pub fn update_without_invalidation(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
         change(&mut self.cluster);
     }
 
-    /// Evictions under way.
-    pub fn preemptions(&self) -> &Underway {
-        &self.preemptions
+    /// Preemptions whose victims are being evicted.
+    pub fn ongoing_preemptions(&self) -> &OngoingPreemptions {
+        &self.ongoing_preemptions
     }
 
-    /// The same, for the one who carries them out.
-    pub fn preemptions_mut(&mut self) -> &mut Underway {
-        &mut self.preemptions
+    /// Mutable access, for the engine, which evicts the victims.
+    pub fn ongoing_preemptions_mut(&mut self) -> &mut OngoingPreemptions {
+        &mut self.ongoing_preemptions
     }
 
-    /// Objects of the kinds that plugins watch.
+    /// The objects of the kinds that plugins watch.
     pub fn objects(&self) -> &ObjectStore {
         &self.objects
     }
 
-    /// Keeps objects of one more kind.
-    pub fn watch(&mut self, watch: &Watch) {
+    /// Starts storing the objects of one more kind.
+    pub fn watch(&mut self, watch: &ObjectWatch) {
         self.objects.watch(watch);
     }
 
-    /// All objects of such a kind have been read, or the server does not have it. `false` when that is no news.
-    pub fn set_there(&mut self, group: &str, resource: &str, is_there: bool) -> bool {
-        let is_news = self.objects.set_there(group, resource, is_there);
-        if is_news {
-            self.note(Change::Everything);
+    /// Sets whether the initial list of a kind is complete. Returns whether that changed.
+    pub fn set_synced(&mut self, group: &str, resource: &str, has_synced: bool) -> bool {
+        let is_changed = self.objects.set_synced(group, resource, has_synced);
+        if is_changed {
+            self.log_change(WorldChange::Everything);
         }
-        is_news
+        is_changed
     }
 
-    /// Takes news of an object that plugins watch: as it is now, or `None` when it is gone.
-    pub fn change_object(
+    /// Handles a watch event of a kind that plugins watch: the object as it is now, or `None` when it was deleted.
+    pub fn update_object(
         &mut self,
         object: &ObjectRef,
         value: Option<&serde_json::Value>,
-    ) -> Changed {
-        let changed = self.objects.change(object, value);
+    ) -> ObjectUpdate {
+        let changed = self.objects.update(object, value);
         if changed.is_kept && changed.change.is_some() {
-            self.note(Change::Everything);
+            self.log_change(WorldChange::Everything);
         }
         changed
     }
 
-    /// The pods that Permit holds.
+    /// The pods that wait at Permit.
     pub fn waiting_pods(&self) -> &WaitingPods {
         &self.waiting
     }
 
-    /// The same, for the one who carries bindings out.
+    /// Mutable access, for the engine, which runs the binding cycles.
     pub fn waiting_pods_mut(&mut self) -> &mut WaitingPods {
         &mut self.waiting
     }
 
-    /// The column of a label key, made if it is new.
-    pub fn ensure_key(&mut self, key: &Str) -> KeyId {
-        self.nodes.ensure_key(key)
+    /// The id of a label key's column; the column is created if it does not exist.
+    pub fn ensure_label_column(&mut self, key: &Str) -> LabelKeyId {
+        self.nodes.ensure_label_column(key)
     }
 
-    /// The counter of these sums, made and filled if it is new. Give it back with [`World::release`].
-    pub fn acquire<C: Counted + Hash + Eq>(&mut self, what: C) -> CounterId {
-        if let Some(id) = self.counters.reuse(&what) {
+    /// The counter for this spec, created and filled if it does not exist. Release it with [`World::release_counter`].
+    pub fn acquire_counter<C: CounterSpec + Hash + Eq>(&mut self, spec: C) -> CounterId {
+        if let Some(id) = self.counters.reuse(&spec) {
             return id;
         }
-        let keys: Vec<KeyId> = what.keys().iter().map(|key| self.nodes.ensure_key(key)).collect();
-        let id = self.counters.create(what, &self.nodes);
+        let keys: Vec<LabelKeyId> =
+            spec.topology_keys().iter().map(|key| self.nodes.ensure_label_column(key)).collect();
+        let id = self.counters.create(spec, &self.nodes);
         for key in keys {
             self.counters.ensure_domains(id, key, &self.nodes);
         }
-        self.fill(id);
-        let gone = self.counters.trim();
-        if !gone.is_empty() {
+        self.fill_counter(id);
+        let dropped = self.counters.drop_idle();
+        if !dropped.is_empty() {
             for placed in self.templates.placed.iter_mut().flatten() {
-                placed.effects.iter_mut().for_each(|effects| effects.forget(&gone));
+                placed.effects.iter_mut().for_each(|effects| effects.forget(&dropped));
             }
         }
         id
     }
 
-    /// Gives a counter back; it is kept for a while in case it is wanted again.
-    pub fn release(&mut self, id: CounterId) {
+    /// Releases a counter; it stays for a while in case it is acquired again.
+    pub fn release_counter(&mut self, id: CounterId) {
         self.counters.release(id);
     }
 
-    /// The number of the next change; what [`World::changes_since`] is asked with later.
-    pub fn now(&self) -> u64 {
+    /// Sequence number of the next change, for [`World::changes_since`].
+    pub fn next_change_seq(&self) -> u64 {
         self.log_start + self.log.len() as u64
     }
 
-    /// What changed since then; `None` when that is longer ago than the log reaches.
-    pub fn changes_since(&self, then: u64) -> Option<&[Change]> {
+    /// The changes since a sequence number; `None` when the log does not reach back that far.
+    pub fn changes_since(&self, then: u64) -> Option<&[WorldChange]> {
         let from = then.checked_sub(self.log_start)?;
         self.log.get(usize::try_from(from).ok()?..)
     }
 
-    fn note(&mut self, change: Change) {
+    fn log_change(&mut self, change: WorldChange) {
         if self.log.len() >= LOG_LEN_MAX {
             let half = self.log.len() / 2;
             self.log.drain(..half);
@@ -379,7 +388,7 @@ impl World {
         self.log.push(change);
     }
 
-    fn replace_node(&mut self, row: Row, node: Arc<Node>) {
+    fn replace_node(&mut self, row: NodeRow, node: Arc<Node>) {
         let Some(old) = self.nodes.node(row).cloned() else { return };
         if *old == *node {
             return;
@@ -395,24 +404,24 @@ impl World {
             self.counters.count_node(&self.nodes, row, &node, 1);
             self.count_pods_of(row, 1);
         }
-        self.note(Change::Node(row));
+        self.log_change(WorldChange::Node(row));
         if old.status.images != node.status.images {
-            self.note(Change::NodeSet);
+            self.log_change(WorldChange::NodeSet);
         }
-        self.note_label_meaning(&unique);
+        self.log_label_meaning(&unique);
     }
 
     fn unique_keys(&self) -> Vec<bool> {
         self.nodes.labels().iter().map(|(_, column)| column.is_unique()).collect()
     }
 
-    fn note_label_meaning(&mut self, before: &[bool]) {
+    fn log_label_meaning(&mut self, before: &[bool]) {
         if self.unique_keys() != before {
-            self.note(Change::Everything);
+            self.log_change(WorldChange::Everything);
         }
     }
 
-    fn count_pods_of(&mut self, row: Row, sign: i64) {
+    fn count_pods_of(&mut self, row: NodeRow, sign: i64) {
         for pod in self.nodes.pods(row) {
             if let Some(placed) = self.templates.placed[pod.template.id.0 as usize].as_ref() {
                 let effects = &placed.effects[usize::from(pod.terminating)];
@@ -421,7 +430,7 @@ impl World {
         }
     }
 
-    fn count_pod(&mut self, row: Row, pod: &PodInfo, sign: i64) {
+    fn count_pod(&mut self, row: NodeRow, pod: &PodInfo, sign: i64) {
         let placed = self.templates.placed.get_mut(pod.template.id.0 as usize);
         let Some(placed) = placed.and_then(Option::as_mut) else { return };
         let kind = usize::from(pod.terminating);
@@ -436,9 +445,9 @@ impl World {
         }
     }
 
-    fn learn_template(&mut self, mut fresh: PodTemplate) -> Arc<PodTemplate> {
+    fn add_template(&mut self, mut fresh: PodTemplate) -> Arc<PodTemplate> {
         if self.templates.ids.len() >= self.templates.sweep_at {
-            self.templates.sweep();
+            self.templates.remove_unused();
         }
         let id = self.templates.free.pop().unwrap_or_else(|| {
             self.templates.placed.push(None);
@@ -446,34 +455,40 @@ impl World {
         });
         fresh.id = id;
         let template = Arc::new(fresh);
-        let mut placed = Placed::new(template.clone());
+        let mut placed = PlacedTemplate::new(template.clone());
         for counter in self.counters.ids() {
-            let what = self.counters.what(counter);
-            self.learn_effects(counter, &*what, &mut placed);
+            let spec = self.counters.spec(counter);
+            self.add_contributions(counter, &*spec, &mut placed);
         }
         self.templates.placed[id.0 as usize] = Some(placed);
         self.templates.ids.insert(template.clone(), id);
         template
     }
 
-    fn learn_effects(&mut self, id: CounterId, what: &dyn Counted, placed: &mut Placed) {
+    fn add_contributions(
+        &mut self,
+        id: CounterId,
+        spec: &dyn CounterSpec,
+        placed: &mut PlacedTemplate,
+    ) {
         let pod = &placed.template;
         for (kind, effects) in placed.effects.iter_mut().enumerate() {
             let nodes = &mut self.nodes;
-            let keys =
-                effects.learn(id, what, pod, kind == 1, &self.cluster, |key| nodes.ensure_key(key));
+            let keys = effects.add_counter(id, spec, pod, kind == 1, &self.cluster, |key| {
+                nodes.ensure_label_column(key)
+            });
             for key in keys {
                 self.counters.ensure_domains(id, key, &self.nodes);
             }
         }
     }
 
-    /// Fills a new counter from the pods that are there.
-    fn fill(&mut self, id: CounterId) {
-        let what = self.counters.what(id);
+    /// Counts all assigned pods in a new counter.
+    fn fill_counter(&mut self, id: CounterId) {
+        let spec = self.counters.spec(id);
         let mut all = std::mem::take(&mut self.templates.placed);
         for placed in all.iter_mut().flatten() {
-            self.learn_effects(id, &*what, placed);
+            self.add_contributions(id, &*spec, placed);
             for (row, counts) in &placed.rows {
                 for (effects, n) in placed.effects.iter().zip(counts) {
                     if *n > 0 {
@@ -491,31 +506,32 @@ impl World {
         self.templates.placed = all;
     }
 
-    /// What pods add may have changed: all counters are emptied, and whoever holds one must let go and ask again.
-    fn recount(&mut self) {
+    /// What pods add to counters may have changed: drops all counters. Evaluators that use one must release it and acquire it
+    /// again.
+    fn drop_counters(&mut self) {
         self.counters.clear();
         for placed in self.templates.placed.iter_mut().flatten() {
-            placed.effects.iter_mut().for_each(Effects::clear);
+            placed.effects.iter_mut().for_each(CounterDeltas::clear);
         }
-        self.note(Change::Everything);
+        self.log_change(WorldChange::Everything);
     }
 }
 
-impl Placed {
+impl PlacedTemplate {
     fn new(template: Arc<PodTemplate>) -> Self {
-        Placed { template, rows: Map::default(), effects: Default::default() }
+        PlacedTemplate { template, rows: Map::default(), effects: Default::default() }
     }
 }
 
 impl Templates {
-    fn sweep(&mut self) {
+    fn remove_unused(&mut self) {
         for at in 0..self.placed.len() {
-            // One reference here and one in the index: no pod has this template.
+            // Two references, here and in `ids`, mean that no pod has this template.
             let unused = self.placed[at]
                 .as_ref()
                 .is_some_and(|placed| Arc::strong_count(&placed.template) == 2);
-            if let Some(gone) = self.placed[at].take_if(|_| unused) {
-                self.ids.remove(&gone.template);
+            if let Some(removed) = self.placed[at].take_if(|_| unused) {
+                self.ids.remove(&removed.template);
                 self.free.push(TemplateId(at as u32));
             }
         }

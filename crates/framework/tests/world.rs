@@ -1,48 +1,54 @@
-//! Random changes to a world, which must afterwards be indistinguishable from one built from nothing.
+//! Random changes of a world, which must afterwards equal a world that is rebuilt from scratch.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
-use loadmaster_framework::cluster::Cluster;
-use loadmaster_framework::counter::{Counted, Deltas};
+use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_framework::topology_counter::{CounterSpec, TopologyDeltas};
 use loadmaster_framework::{PodInfo, PodTemplate, World};
 use loadmaster_stdx::Rng;
 use serde_json::json;
 
-/// Pods of one app by zone, on nodes with an SSD.
+/// Counts the pods of one app by zone, on nodes with an SSD.
 #[derive(PartialEq, Eq, Hash)]
 struct PodsOfApp {
     app: Str,
     keys: [Str; 1],
 }
 
-impl Counted for PodsOfApp {
-    fn delta(&self, pod: &PodTemplate, terminating: bool, _: &Cluster, out: &mut Deltas) {
+impl CounterSpec for PodsOfApp {
+    fn delta(
+        &self,
+        pod: &PodTemplate,
+        terminating: bool,
+        _: &ClusterObjects,
+        out: &mut TopologyDeltas,
+    ) {
         if pod.labels.get("app") == Some(&self.app) && !terminating {
             out.add(&self.keys[0], 1);
         }
     }
 
-    fn is_selective(&self) -> bool {
+    fn has_node_filter(&self) -> bool {
         true
     }
 
-    fn counts_on(&self, node: &Node) -> bool {
+    fn counts_node(&self, node: &Node) -> bool {
         node.metadata.labels.get("disk").is_some_and(|disk| disk == "ssd")
     }
 
-    fn wants_min(&self) -> bool {
+    fn tracks_min(&self) -> bool {
         true
     }
 
-    fn keys(&self) -> &[Str] {
+    fn topology_keys(&self) -> &[Str] {
         &self.keys
     }
 }
 
-fn counted(app: &str) -> PodsOfApp {
+fn pods_of_app(app: &str) -> PodsOfApp {
     PodsOfApp { app: Str::new(app), keys: [Str::new("zone")] }
 }
 
@@ -71,10 +77,11 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
     serde_json::from_value(value).expect("a pod")
 }
 
-/// Everything that can be read off a world, by name instead of by number.
-fn reading(world: &mut World) -> Vec<String> {
+/// All readable state of a world, with names instead of ids.
+fn describe_world(world: &mut World) -> Vec<String> {
     let mut lines = Vec::new();
-    let counters = [world.acquire(counted("p")), world.acquire(counted("q"))];
+    let counters =
+        [world.acquire_counter(pods_of_app("p")), world.acquire_counter(pods_of_app("q"))];
     for info in world.node_infos() {
         let mut pods: Vec<&str> = info.pods().map(|pod| &*pod.name).collect();
         pods.sort_unstable();
@@ -99,7 +106,7 @@ fn reading(world: &mut World) -> Vec<String> {
             }
             lines.push(format!("{:?} {} {}", domains.min(), domains.n_domains(), domains.total()));
         }
-        world.release(id);
+        world.release_counter(id);
     }
     lines
         .push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
@@ -107,22 +114,22 @@ fn reading(world: &mut World) -> Vec<String> {
     lines
 }
 
-/// The same objects in a world built from nothing.
+/// A new world with the same objects.
 fn rebuilt(world: &World) -> World {
     let mut fresh = World::default();
     for info in world.node_infos() {
-        fresh.set_node(info.node().clone());
+        fresh.upsert_node(info.node().clone());
     }
     for info in world.node_infos() {
         let row = fresh.nodes().row(info.name()).expect("the node");
         for pod in info.pods() {
-            fresh.ensure_key(&Str::new("zone"));
+            fresh.ensure_label_column(&Str::new("zone"));
             let mut plain = Pod::default();
             plain.metadata.name = pod.name.clone();
             plain.metadata.namespace = pod.template.namespace.clone();
             plain.metadata.labels = pod.template.labels.clone();
             plain.spec = pod.template.spec.clone();
-            let parsed = fresh.parse(&plain).expect("it parsed before");
+            let parsed = fresh.parse_pod(&plain).expect("it parsed before");
             fresh.add_pod(row, Arc::new(PodInfo { terminating: pod.terminating, ..parsed }));
         }
     }
@@ -130,30 +137,35 @@ fn rebuilt(world: &World) -> World {
 }
 
 #[test]
-fn an_incremental_world_equals_one_built_from_nothing() {
+fn an_incremental_world_equals_a_rebuilt_one() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut world = World::default();
-        // Held from the beginning, so that they see every change.
-        let held = [world.acquire(counted("p")), world.acquire(counted("q"))];
+        // Acquired from the beginning, so that every change updates them.
+        let acquired =
+            [world.acquire_counter(pods_of_app("p")), world.acquire_counter(pods_of_app("q"))];
         for step in 0..120 {
             let name = format!("n{}", rng.below(6));
             match rng.below(8) {
-                0..=1 => drop(world.set_node(Arc::new(node(&mut rng, &name)))),
+                0..=1 => drop(world.upsert_node(Arc::new(node(&mut rng, &name)))),
                 2 if rng.one_in(2) => drop(world.remove_node(&name)),
                 3 => drop(world.remove_pod(&format!("default/p{}", rng.below(20)))),
                 _ => {
                     let own_name = format!("p{}", rng.below(20));
                     let pod = pod(&mut rng, &own_name);
-                    let parsed = Arc::new(world.parse(&pod).expect("a pod"));
+                    let parsed = Arc::new(world.parse_pod(&pod).expect("a pod"));
                     if let Some(row) = world.nodes().row(&name) {
                         world.add_pod(row, parsed);
                     }
                 }
             }
             let mut fresh = rebuilt(&world);
-            assert_eq!(reading(&mut world), reading(&mut fresh), "seed {seed}, step {step}");
+            assert_eq!(
+                describe_world(&mut world),
+                describe_world(&mut fresh),
+                "seed {seed}, step {step}"
+            );
         }
-        held.into_iter().for_each(|id| world.release(id));
+        acquired.into_iter().for_each(|id| world.release_counter(id));
     }
 }

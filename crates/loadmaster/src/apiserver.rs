@@ -1,14 +1,14 @@
-//! `loadmaster apiserver`: the embedded API server alone.
+//! `loadmaster apiserver`: the embedded API server without a scheduler.
 
 use std::io::Write;
 
-use crate::embedded::{History, ServerArgs};
-use crate::exit::{Answer, Exit};
+use crate::embedded::{HistoryLimits, ServerArgs};
+use crate::exit::{CommandResult, Exit};
 
-/// Run a Kubernetes API server in this process, for kubectl, client libraries and schedulers.
+/// Run an embedded Kubernetes API server for kubectl, client libraries and schedulers.
 ///
-/// It keeps everything in memory, or in a folder with --data-dir, and answers on the loopback address as kube-apiserver 1.36 does. There are no kubelets and no
-/// controllers behind it; whatever runs against it is its cluster, such as `loadmaster kubelets`. It ends with Ctrl-C.
+/// The server listens on the loopback address and behaves like kube-apiserver 1.36. Data is stored in memory, or on disk with --data-dir.
+/// No controllers, scheduler or kubelets run; start them separately, for example `loadmaster kubelets`. Stop the server with Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster apiserver
@@ -20,8 +20,8 @@ pub(crate) struct Args {
     server: ServerArgs,
 }
 
-pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
-    let embedded = args.server.start(History::default())?;
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
+    let embedded = args.server.start(HistoryLimits::default())?;
     let shown = embedded.kubeconfig().display();
     writeln!(out, "API server on {}", embedded.url())?;
     writeln!(out, "kubeconfig:  {shown}")?;

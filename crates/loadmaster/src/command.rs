@@ -9,7 +9,7 @@ use loadmaster_daemon::is_kube_scheduler;
 use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
-use crate::exit::{Answer, Exit, Failure, complain, guard};
+use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 use crate::{apiserver, config_check, explain, kubelets, replay, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
@@ -18,7 +18,7 @@ pub struct SchedulerCommand {
     services: Vec<Service>,
 }
 
-/// Places Kubernetes pods as kube-scheduler 1.36 does, and says why.
+/// A Kubernetes scheduler that is compatible with kube-scheduler 1.36, with tools to run, explain, record and simulate it.
 #[derive(Parser)]
 #[command(name = "loadmaster", version = VERSION, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
@@ -30,16 +30,17 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 
 const EXAMPLES: &str = "\
 Examples:
-  loadmaster run --config scheduler.yaml             the scheduler, with kube-scheduler's flags
-  loadmaster up                                      a cluster in this process, before your eyes
-  loadmaster up -f deployment.yaml --nodes 50        the same with your own manifests
-  loadmaster explain web-7d9c5 --from cluster.json   why a pod is where it is, or pending
-  loadmaster apiserver                               an API server for kubectl and schedulers
-  loadmaster kubelets --kubeconfig F --nodes 100     fake kubelets for any API server
-  loadmaster replay run.log                          make a recorded run's decisions again
-  loadmaster config check scheduler.yaml             is this configuration right?
+  loadmaster run --config scheduler.yaml             run the scheduler, with kube-scheduler's flags
+  loadmaster up                                      run a cluster in one process, with a live dashboard
+  loadmaster up -f deployment.yaml --nodes 50        run a cluster with your own manifests
+  loadmaster explain web-7d9c5 --from cluster.json   explain where a pod is feasible, and why it is pending
+  loadmaster apiserver                               run an API server for kubectl and schedulers
+  loadmaster kubelets --kubeconfig F --nodes 100     run simulated kubelets for any API server
+  loadmaster replay run.log                          replay a recorded run and compare its decisions
+  loadmaster simulate --runs 1000                    run the scheduler under fault injection
+  loadmaster config check scheduler.yaml             validate a configuration
 
-Exit codes: 0 done, 1 a finding (pods that fit nowhere, a replay that differs), 2 usage or bad input, 70 a bug.";
+Exit codes: 0 success, 1 a negative result (unschedulable pods, a replay that differs), 2 usage error or invalid input, 70 internal error.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -53,10 +54,10 @@ enum Command {
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a completion script for a shell.
+    /// Generate a completion script for the given shell.
     #[command(after_help = "Example:\n  source <(loadmaster completion bash)")]
     Completion {
-        /// The shell.
+        /// The shell to generate the script for.
         shell: clap_complete::Shell,
     },
 }
@@ -73,20 +74,20 @@ impl Default for SchedulerCommand {
 }
 
 impl SchedulerCommand {
-    /// With the in-tree plugins.
+    /// A command line with the in-tree plugins.
     pub fn new() -> Self {
         SchedulerCommand { registry: loadmaster_plugins::in_tree(), services: Vec::new() }
     }
 
-    /// With one more plugin, for configurations to name. Its name must be new: every command fails where it is not.
+    /// Registers an out-of-tree plugin, so that configurations can enable it. If its name is already registered, every command fails.
     #[must_use]
     pub fn with_plugin(self, plugin: PluginDef) -> Self {
         SchedulerCommand { registry: self.registry.with(plugin), ..self }
     }
 
-    /// With a task of the author's own beside the scheduler: it may talk, wait and read clocks, publishes values to plugins, and
-    /// allows, rejects and activates pods. `run` starts it on every replica, whoever leads, and starts it again when it ends or
-    /// panics; so does `up`. The other commands do not run it.
+    /// Registers a background service: an async task that may use the network, timers and clocks, publishes values to plugins, and
+    /// allows, rejects and activates pods. `run` and `up` start it, on every replica and not only on the leader, and restart it when
+    /// it returns or panics. Other commands do not run it.
     #[must_use]
     pub fn with_service<F, R>(mut self, name: &'static str, start: F) -> Self
     where
@@ -97,12 +98,12 @@ impl SchedulerCommand {
         self
     }
 
-    /// Does what the process's arguments say.
+    /// Runs the command in the arguments of the process.
     pub fn run(self) -> ExitCode {
         self.run_from(std::env::args_os())
     }
 
-    /// Does what these arguments say; the first is the program's name.
+    /// Runs the command in these arguments; the first one is the name of the program.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         if args.first().is_some_and(|program| is_kube_scheduler(program)) {
@@ -111,7 +112,7 @@ impl SchedulerCommand {
         let command = match Cli::try_parse_from(args) {
             Ok(cli) => cli.command,
             Err(error) => {
-                // Help and version come this way, too. A pipe that is closed early is no reason to complain.
+                // Help and version are printed here as well. A closed pipe is not an error.
                 let _ = error.print();
                 return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
             }
@@ -119,8 +120,8 @@ impl SchedulerCommand {
         if let Command::Run(args) = command {
             return self.run_scheduler(&args.with_program());
         }
-        guard(|| {
-            self.registry.check().map_err(Failure::input)?;
+        run_command(|| {
+            self.registry.validate().map_err(Failure::input)?;
             let mut out = BufWriter::new(io::stdout().lock());
             let exit = dispatch(command, &self, &mut out)?;
             out.flush()?;
@@ -128,20 +129,20 @@ impl SchedulerCommand {
         })
     }
 
-    /// Ends as kube-scheduler does.
+    /// Runs the scheduler; exit codes and messages are those of kube-scheduler.
     fn run_scheduler(&self, args: &[OsString]) -> ExitCode {
-        if let Err(error) = self.registry.check() {
-            complain(&format!("error: {error}"));
+        if let Err(error) = self.registry.validate() {
+            print_to_stderr(&format!("error: {error}"));
             return ExitCode::FAILURE;
         }
         run::run(args, &self.registry, &self.services)
     }
 }
 
-fn dispatch(command: Command, with: &SchedulerCommand, out: &mut dyn Write) -> Answer<Exit> {
+fn dispatch(command: Command, with: &SchedulerCommand, out: &mut dyn Write) -> CommandResult<Exit> {
     let registry = &with.registry;
     match command {
-        // It has kube-scheduler's own way of ending.
+        // Handled in `run_from`, with kube-scheduler's exit codes.
         Command::Run(_) => Ok(Exit::Done),
         Command::Up(args) => up::run(&args, registry, &with.services, out),
         Command::Explain(args) => explain::run(&args, registry, out),
@@ -164,12 +165,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn the_command_line_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_name_belongs_to_one_plugin() {
+    fn plugin_names_are_unique() {
         let named = |name| PluginDef { name, build: |_, _| Ok(()), args: None };
         let code = |names: [&'static str; 2], args: &[&str]| {
             let command = names

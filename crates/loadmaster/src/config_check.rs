@@ -1,28 +1,28 @@
-//! `loadmaster config check`: is a configuration right, and what does it mean in full?
+//! `loadmaster config check`: validates a configuration and prints it with its defaults.
 
 use std::io::Write;
 
 use clap::ValueEnum;
 use loadmaster_api::document::Document;
 use loadmaster_framework::Registry;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 
-use crate::exit::{Answer, Exit, Failure, complain};
+use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::{self, GateArgs};
 
-/// Check a configuration and print it with its defaults.
+/// Validate a KubeSchedulerConfiguration and print it with defaults applied.
 ///
-/// What is wrong is told with line and column. What is right but has no effect here is told on standard error.
+/// Errors are reported with line and column. Valid settings that have no effect in Loadmaster are reported on standard error.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster config check scheduler.yaml
   loadmaster config check scheduler.yaml --feature-gates PodLevelResources=false -o json")]
 pub(crate) struct Args {
-    /// A KubeSchedulerConfiguration in YAML or JSON; `-` for standard input.
+    /// KubeSchedulerConfiguration file in YAML or JSON; `-` reads standard input.
     file: String,
     #[command(flatten)]
     gates: GateArgs,
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
     output: Format,
 }
@@ -33,19 +33,19 @@ enum Format {
     Json,
 }
 
-pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let gates = args.gates.parse()?;
     let document = Document::read(&args.file, Some(input::CONFIG_BYTES_MAX));
-    let document = document.map_err(|error| Failure::input(Chain(&error)))?;
+    let document = document.map_err(|error| Failure::input(ErrorChain(&error)))?;
     let checked = loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?;
     for note in &checked.notes {
-        complain(&format!("note: {note}"));
+        print_to_stderr(&format!("note: {note}"));
     }
     let text = match args.output {
         Format::Yaml => checked.config.to_v1_yaml(),
         Format::Json => checked.config.to_v1_json(),
     };
-    let text = text.map_err(|error| Failure::input(Chain(&error)))?;
+    let text = text.map_err(|error| Failure::input(ErrorChain(&error)))?;
     writeln!(out, "{}", text.trim_end())?;
     Ok(Exit::Done)
 }

@@ -1,4 +1,4 @@
-//! The embedded API server in this process: its sockets, its kubeconfig, its flags.
+//! The embedded API server: its flags, listener, kubeconfig and data folder.
 
 mod access;
 mod kubeconfig;
@@ -11,92 +11,92 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use loadmaster_apiserver::auth::SigningKey;
-use loadmaster_apiserver::faults::Faults;
-use loadmaster_apiserver::http::{FaultStream, Pki, serve_within};
+use loadmaster_apiserver::authentication::SigningKey;
+use loadmaster_apiserver::fault_injection::Faults;
+use loadmaster_apiserver::http::{FaultInjector, Pki, serve_with_options};
 use loadmaster_apiserver::journal::{Compaction, Journal};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Options, Setup};
-use loadmaster_stdx::Chain;
+use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
+use loadmaster_stdx::ErrorChain;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::exit::{Answer, Failure};
+use crate::exit::{CommandResult, Failure};
 use crate::terminal;
 
-/// How the API server is set up.
+/// Flags of the embedded API server.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
-    /// The port to answer on; 0 takes a free one.
+    /// The port to listen on; 0 selects a free port.
     #[arg(long, value_name = "P", default_value_t = 0)]
     port: u16,
-    /// The kubeconfig to which to add a cluster, user and context `loadmaster`, an administrator's [default: a new file in the folder
-    /// for temporary files].
+    /// Path to the kubeconfig file to which a cluster, an administrator user and a context named `loadmaster` are added [default: a new
+    /// temporary file].
     ///
-    /// The context becomes the current one; everything else in the file stays, except comments. A file that is not a kubeconfig is
-    /// refused. At the end the entries are removed again and the current context is restored, or the file is removed if it was created
-    /// and holds nothing else; with --data-dir they stay.
+    /// The context becomes the current context; other entries are kept, comments are not. A file that is not a kubeconfig is rejected.
+    /// On exit the entries are removed and the current context is restored, or the file is removed if it was created and is otherwise
+    /// empty. With --data-dir the entries are kept.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// A group and version to serve beside the stable ones, such as scheduling.k8s.io/v1alpha2. May be given several times.
+    /// An additional API group and version to serve, such as scheduling.k8s.io/v1alpha2. May be repeated.
     #[arg(long, value_name = "GROUP/VERSION")]
     serve: Vec<String>,
-    /// Keep everything in this folder and go on from what is there [default: everything is in memory].
+    /// Directory for persistent data; existing data is loaded at startup [default: data is kept in memory].
     #[arg(long, value_name = "D")]
     data_dir: Option<PathBuf>,
-    /// Let requests go wrong: a file with rules, or one rule such as error=0.01,drop=0.01,late=0.1 (see the page "The embedded
-    /// API server").
+    /// Inject faults into requests: a file with rules, or one rule such as error=0.01,drop=0.01,late=0.1 (see the page "The embedded
+    /// API server" of the documentation).
     #[arg(long, value_name = "FILE|K=V,..")]
     faults: Option<String>,
-    /// Decides which requests go wrong.
+    /// Seed of the random number generator for fault injection.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "faults")]
     fault_seed: u64,
     #[command(flatten)]
     access: access::AccessArgs,
 }
 
-/// How much of the past the server keeps, unless flags say otherwise.
+/// Default limits for the watch history and Events.
 #[derive(Clone, Copy)]
-pub(crate) struct History {
-    /// Changes, for watches.
+pub(crate) struct HistoryLimits {
+    /// Limits of the watch cache.
     pub limits: Limits,
     pub event_ttl: SignedDuration,
 }
 
-impl Default for History {
-    fn default() -> History {
-        History { limits: Limits::default(), event_ttl: Setup::default().event_ttl }
+impl Default for HistoryLimits {
+    fn default() -> HistoryLimits {
+        HistoryLimits { limits: Limits::default(), event_ttl: ClusterOptions::default().event_ttl }
     }
 }
 
-/// An API server that answers on the loopback address.
+/// A running API server on the loopback address.
 pub(crate) struct Embedded {
     runtime: Runtime,
     server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
-    /// What is in it for this server.
+    /// The entries of this server.
     config: Value,
     _entries: kubeconfig::AllEntries,
-    temporaries: Vec<Temporary>,
+    temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
     serving: JoinHandle<io::Result<()>>,
 }
 
 fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::input(format!("{doing}: {}", Chain(error)))
+    Failure::input(format!("{doing}: {}", ErrorChain(error)))
 }
 
 impl ServerArgs {
     /// Starts the server and writes its kubeconfig.
-    pub fn start(&self, history: History) -> Answer<Embedded> {
+    pub fn start(&self, history: HistoryLimits) -> CommandResult<Embedded> {
         if let Some(unknown) = self.serve.iter().find(|it| !Kinds::can_also_serve(it)) {
             return Err(Failure::input(format!(
-                "--serve {unknown}: not a group and version that can be served beside the stable ones"
+                "--serve {unknown}: not an API group and version that can be enabled"
             )));
         }
         self.check_kubeconfigs()?;
@@ -112,12 +112,13 @@ impl ServerArgs {
         let listener = runtime
             .block_on(listener)
             .map_err(|error| failed(&format!("listening on port {}", self.port), &error))?;
-        let address =
-            listener.local_addr().map_err(|error| failed("finding out the port", &error))?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| failed("reading the port of the listener", &error))?;
         let url = format!("https://{address}");
         let stay = self.data_dir.is_some();
-        let mut entries = self.access.introduce(&server, &pki, &url, stay)?;
-        let config = kubeconfig(NAME, &url, pki.authority_pem(), &admin);
+        let mut entries = self.access.add_users(&server, &pki, &url, stay)?;
+        let config = kubeconfig(NAME, &url, pki.ca_certificate_pem(), &admin);
         let mut temporaries = Vec::new();
         let path = match &self.kubeconfig {
             Some(path) => {
@@ -126,7 +127,7 @@ impl ServerArgs {
             }
             None => temporary_kubeconfig(address, &config, &mut temporaries)?,
         };
-        let serving = serve_within(
+        let serving = serve_with_options(
             listener,
             server.clone(),
             Some(Arc::new(pki)),
@@ -148,15 +149,15 @@ impl ServerArgs {
     }
 }
 
-/// What cluster, user and context are called in a kubeconfig.
+/// Name of the cluster, user and context in the kubeconfig.
 const NAME: &str = "loadmaster";
 
 fn temporary_kubeconfig(
     address: SocketAddr,
     config: &Value,
-    temporaries: &mut Vec<Temporary>,
-) -> Answer<PathBuf> {
-    let (file, mut open) = Temporary::create(address, "kubeconfig")?;
+    temporaries: &mut Vec<TemporaryFile>,
+) -> CommandResult<PathBuf> {
+    let (file, mut open) = TemporaryFile::create(address, "kubeconfig")?;
     let path = file.0.clone();
     temporaries.push(file);
     let written = kubeconfig::yaml(config).and_then(|text| open.write_all(text.as_bytes()));
@@ -164,11 +165,11 @@ fn temporary_kubeconfig(
     Ok(path)
 }
 
-/// What the server is called in its certificate.
+/// Names in the server's certificate.
 const NAMES: &[&str] = &["localhost", "127.0.0.1", "kubernetes.default.svc"];
 
 impl ServerArgs {
-    fn open(&self, history: History) -> Answer<(ApiServer, Option<Journal>)> {
+    fn open(&self, history: HistoryLimits) -> CommandResult<(ApiServer, Option<Journal>)> {
         let options = Options {
             clock: Arc::new(jiff::Timestamp::now),
             seed: RandomState::new().hash_one(self.port),
@@ -176,70 +177,73 @@ impl ServerArgs {
             also_serve: self.serve.clone(),
         };
         let Some(folder) = &self.data_dir else {
-            let server =
-                ApiServer::with_setup(options, self.access.setup(None, history.event_ttl)?);
+            let server = ApiServer::with_cluster_options(
+                options,
+                self.access.setup(None, history.event_ttl)?,
+            );
             let server = server.map_err(|error| failed("setting up the cluster", &error))?;
             return Ok((server, None));
         };
         let path = folder.join("sa.key");
-        let known = known_key(&path)?;
-        let made = || SigningKey::generate_pem().map_err(|error| failed("making a key", &error));
+        let known = read_key(&path)?;
+        let made =
+            || SigningKey::generate_pem().map_err(|error| failed("generating a key", &error));
         let key = known.clone().map_or_else(made, Ok)?;
         let setup = self.access.setup(Some((&path, &key)), history.event_ttl)?;
         let opened = ApiServer::open(options, setup, folder, Compaction::default());
         let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
         if known.is_none() {
-            keep_key(&path, &key)?;
+            write_key(&path, &key)?;
         }
         Ok((server, Some(journal)))
     }
 
-    /// What cannot be added to a kubeconfig is refused before anything begins.
-    fn check_kubeconfigs(&self) -> Answer<()> {
+    /// Checks all kubeconfig files before anything is started.
+    fn check_kubeconfigs(&self) -> CommandResult<()> {
         if let Some(path) = &self.kubeconfig {
             kubeconfig::check(path, NAME)?;
         }
         self.access.check_kubeconfigs()
     }
 
-    /// With a folder, whoever has a kubeconfig can still use it after a restart.
-    fn pki(&self) -> Answer<Pki> {
+    /// With a data folder the CA key is stored, so that kubeconfigs stay valid after a restart.
+    fn pki(&self) -> CommandResult<Pki> {
         let made = |pki: Result<Pki, _>| pki.map_err(|error| failed("setting up TLS", &error));
         let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES)) };
         let path = folder.join("ca.key");
-        match known_key(&path)? {
+        match read_key(&path)? {
             Some(key) => Pki::from_key(&key, NAMES)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
             None => {
                 let pki = made(Pki::new(NAMES))?;
-                keep_key(&path, pki.authority_key_pem())?;
+                write_key(&path, pki.ca_key_pem())?;
                 Ok(pki)
             }
         }
     }
 
-    /// Text with `=` and no such file is a rule.
-    fn fault_stream(&self) -> Answer<FaultStream> {
-        let Some(given) = &self.faults else { return Ok(FaultStream::default()) };
+    /// `--faults` is a rule if it contains `=` and there is no such file.
+    fn fault_stream(&self) -> CommandResult<FaultInjector> {
+        let Some(given) = &self.faults else { return Ok(FaultInjector::default()) };
         let doing = || format!("--faults {given}");
         let faults = if given.contains('=') && !Path::new(given).exists() {
-            Faults::from_words(given)
+            Faults::from_flag(given)
         } else {
             let text = std::fs::read_to_string(given);
             Faults::from_yaml(&text.map_err(|error| failed(&doing(), &error))?)
         };
         let faults = faults.map_err(|error| failed(&doing(), &error))?;
-        Ok(FaultStream::new(faults, self.fault_seed))
+        Ok(FaultInjector::new(faults, self.fault_seed))
     }
 }
 
 impl Embedded {
-    /// For requests without sockets.
+    /// The server, for requests without a connection.
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// Where it runs; what belongs to it may, too.
+    /// The runtime of the server.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
@@ -254,8 +258,8 @@ impl Embedded {
         &self.kubeconfig
     }
 
-    /// The same for this process alone: the user's file may name another current context at any time.
-    pub fn private_kubeconfig(&mut self) -> Answer<PathBuf> {
+    /// A kubeconfig for this process only: the current context of the user's file may change at any time.
+    pub fn private_kubeconfig(&mut self) -> CommandResult<PathBuf> {
         let is_private = self.temporaries.iter().any(|it| it.0 == self.kubeconfig);
         if is_private {
             return Ok(self.kubeconfig.clone());
@@ -263,15 +267,15 @@ impl Embedded {
         temporary_kubeconfig(self.address, &self.config, &mut self.temporaries)
     }
 
-    /// A file of this server that only its owner may read, in the folder for temporary files until the server ends.
-    pub fn temporary(&mut self, extension: &str) -> Answer<(PathBuf, File)> {
-        let (file, open) = Temporary::create(self.address, extension)?;
+    /// Creates a temporary file that only its owner can read. It is removed when the server stops.
+    pub fn temporary(&mut self, extension: &str) -> CommandResult<(PathBuf, File)> {
+        let (file, open) = TemporaryFile::create(self.address, extension)?;
         let path = file.0.clone();
         self.temporaries.push(file);
         Ok((path, open))
     }
 
-    /// Whether it keeps its data in a folder, where that of a run before this one may be.
+    /// Whether there is a data folder, which may contain data of an earlier run.
     pub fn has_data(&self) -> bool {
         self.journal.is_some()
     }
@@ -280,14 +284,14 @@ impl Embedded {
     ///
     /// # Errors
     ///
-    /// When connections can no longer be accepted, or the data folder not be written.
-    pub fn serve(mut self) -> Answer<()> {
-        let served = self.until(terminal::end_asked());
+    /// If connections can no longer be accepted, or the data folder cannot be written.
+    pub fn serve(mut self) -> CommandResult<()> {
+        let served = self.until(terminal::stop_signal());
         served.and(self.close())
     }
 
-    /// Serves until something has happened.
-    fn until(&mut self, end: impl Future<Output = ()>) -> Answer<()> {
+    /// Serves until the future is ready.
+    fn until(&mut self, end: impl Future<Output = ()>) -> CommandResult<()> {
         let Embedded { runtime, serving, journal, .. } = self;
         runtime.block_on(async {
             let lost = async {
@@ -300,48 +304,48 @@ impl Embedded {
                 Ok(served) = serving => {
                     served.map_err(|error| failed("accepting connections", &error))
                 }
-                error = lost => Err(failed("keeping the data", &error)),
+                error = lost => Err(failed("writing the data folder", &error)),
                 () = end => Ok(()),
             }
         })
     }
 
-    /// Ends it.
+    /// Stops the server.
     ///
     /// # Errors
     ///
-    /// When the data folder does not have all of it.
-    pub fn close(self) -> Answer<()> {
+    /// If the data folder could not be written completely.
+    pub fn close(self) -> CommandResult<()> {
         self.serving.abort();
         let closed = self.journal.map_or(Ok(()), Journal::close);
-        closed.map_err(|error| failed("keeping the data", &error))
+        closed.map_err(|error| failed("writing the data folder", &error))
     }
 }
 
-/// A file in the folder for temporary files, which goes with the server, however that ends.
-struct Temporary(PathBuf);
+/// A temporary file, which is removed when it is dropped.
+struct TemporaryFile(PathBuf);
 
-impl Temporary {
-    /// A new file: one that somebody else put there under this name would be his to read, or a link to somewhere.
-    fn create(address: SocketAddr, extension: &str) -> Answer<(Temporary, File)> {
+impl TemporaryFile {
+    /// Creates a new file. An existing file is never reused: it could belong to another user, or be a link.
+    fn create(address: SocketAddr, extension: &str) -> CommandResult<(TemporaryFile, File)> {
         let name = format!("loadmaster-{}.{extension}", address.port());
         let path = std::env::temp_dir().join(name);
-        // What a server before this one on the same port left.
+        // Left behind by an earlier server on the same port.
         let _ = std::fs::remove_file(&path);
         let open = private().create_new(true).open(&path);
         let open = open.map_err(|error| cannot_write(&path, &error))?;
-        Ok((Temporary(path), open))
+        Ok((TemporaryFile(path), open))
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A key from an earlier life.
-fn known_key(path: &Path) -> Answer<Option<String>> {
+/// Reads a key that an earlier run has written; `None` if there is none.
+fn read_key(path: &Path) -> CommandResult<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -349,15 +353,15 @@ fn known_key(path: &Path) -> Answer<Option<String>> {
     }
 }
 
-/// Keeps a key; the file has its name only when it is whole.
-fn keep_key(path: &Path, pem: &str) -> Answer<()> {
+/// Writes a key atomically.
+fn write_key(path: &Path, pem: &str) -> CommandResult<()> {
     let unfinished = path.with_extension("key.unfinished");
     write_private(&unfinished, pem)
         .and_then(|()| std::fs::rename(&unfinished, path))
         .map_err(|error| cannot_write(path, &error))
 }
 
-/// Writes a file that only its owner may read, also if there was one that others may.
+/// Writes a file that only its owner can read, also if it exists with other permissions.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut file = private().create(true).truncate(true).open(path)?;
     #[cfg(unix)]

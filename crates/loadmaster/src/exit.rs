@@ -1,4 +1,4 @@
-//! How commands end: exit codes, errors of the user, and bugs of ours.
+//! Exit codes and error messages of commands.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,27 +6,27 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-/// What a command that did its work found.
+/// The result of a command that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All is well.
+    /// Success.
     Done,
-    /// Something to look at: pods that fit nowhere.
+    /// A negative result, such as unschedulable pods.
     Finding,
-    /// We contradicted ourselves.
+    /// An internal check failed.
     Bug,
 }
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command line, a file or a cluster is not as it should be; one line each.
+    /// The command line, a file or a cluster is invalid; one line per error.
     Input(Vec<String>),
-    /// Nobody takes what we print.
+    /// Standard output cannot be written.
     Output(io::Error),
 }
 
-pub(crate) type Answer<T> = Result<T, Failure>;
+pub(crate) type CommandResult<T> = Result<T, Failure>;
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
@@ -35,12 +35,12 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// Bad input, in one line.
+    /// Invalid input, one line.
     pub fn input(text: impl Display) -> Failure {
         Failure::Input(vec![text.to_string()])
     }
 
-    /// Bad input, one line an error.
+    /// Invalid input, one line per error.
     pub fn inputs<E: Display>(errors: impl IntoIterator<Item = E>) -> Failure {
         Failure::Input(errors.into_iter().map(|error| error.to_string()).collect())
     }
@@ -49,16 +49,16 @@ impl Failure {
 const USAGE: u8 = 2;
 const BUG: u8 = 70;
 
-/// Runs a command, tells what was wrong, and turns its end, even a panic, into an exit code.
-pub(crate) fn guard(command: impl FnOnce() -> Answer<Exit>) -> ExitCode {
-    let (code, lines) = end_of(command);
-    lines.iter().for_each(|line| complain(line));
+/// Runs a command, prints its errors, and converts its result, or a panic, into an exit code.
+pub(crate) fn run_command(command: impl FnOnce() -> CommandResult<Exit>) -> ExitCode {
+    let (code, lines) = run_catching_panics(command);
+    lines.iter().for_each(|line| print_to_stderr(line));
     ExitCode::from(code)
 }
 
-/// How a command ended: its exit code, and what is to be told.
-fn end_of(command: impl FnOnce() -> Answer<Exit>) -> (u8, Vec<String>) {
-    set_hook(Box::new(remember));
+/// Runs a command; returns its exit code and the lines for standard error.
+fn run_catching_panics(command: impl FnOnce() -> CommandResult<Exit>) -> (u8, Vec<String>) {
+    set_hook(Box::new(store_panic));
     match catch_unwind(AssertUnwindSafe(command)) {
         Ok(Ok(Exit::Done)) => (0, Vec::new()),
         Ok(Ok(Exit::Finding)) => (1, Vec::new()),
@@ -71,23 +71,23 @@ fn end_of(command: impl FnOnce() -> Answer<Exit>) -> (u8, Vec<String>) {
             (USAGE, lines.iter().map(|line| format!("error: {line}")).collect())
         }
         Err(_) => {
-            let what = PANIC.get().map_or("it stopped in the middle", String::as_str);
+            let what = PANIC.get().map_or("unknown panic", String::as_str);
             let issues = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues");
-            let ask = "Please report it, with the command line and what it read";
-            (BUG, vec![format!("loadmaster: this is a bug: {what}"), format!("{ask}: {issues}")])
+            let report = "Please report it, with the command line and the input files";
+            (BUG, vec![format!("loadmaster: this is a bug: {what}"), format!("{report}: {issues}")])
         }
     }
 }
 
-/// Prints to standard error; if nobody listens there, nobody needs to know.
-pub(crate) fn complain(line: &str) {
+/// Prints a line to standard error; errors are ignored.
+pub(crate) fn print_to_stderr(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The first panic, told once the terminal is itself again.
+/// The first panic, which is printed after the terminal was restored.
 static PANIC: OnceLock<String> = OnceLock::new();
 
-fn remember(panic: &PanicHookInfo<'_>) {
+fn store_panic(panic: &PanicHookInfo<'_>) {
     let _ = PANIC.set(panic.to_string());
 }
 
@@ -96,9 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_what_is_told() {
-        let check = |command: fn() -> Answer<Exit>, code: u8, lines: &[&str]| {
-            assert_eq!(end_of(command), (code, lines.iter().map(|&it| it.to_owned()).collect()));
+    fn results_have_exit_codes_and_messages() {
+        let check = |command: fn() -> CommandResult<Exit>, code: u8, lines: &[&str]| {
+            assert_eq!(
+                run_catching_panics(command),
+                (code, lines.iter().map(|&it| it.to_owned()).collect())
+            );
         };
         check(|| Ok(Exit::Done), 0, &[]);
         check(|| Ok(Exit::Finding), 1, &[]);
@@ -106,8 +109,8 @@ mod tests {
         check(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into()), 0, &[]);
         let full = "error: writing output: no storage space";
         check(|| Err(io::Error::from(io::ErrorKind::StorageFull).into()), 2, &[full]);
-        let (code, lines) = end_of(|| panic!("on purpose"));
-        // Other tests tell of their panics as usual.
+        let (code, lines) = run_catching_panics(|| panic!("on purpose"));
+        // Restores the default hook for other tests.
         drop(std::panic::take_hook());
         assert_eq!((code, lines.len()), (70, 2));
         assert!(lines[0].contains("exit.rs") && lines[0].ends_with("on purpose"), "{lines:?}");

@@ -1,9 +1,9 @@
-//! `loadmaster explain`: where a pod could go, and why not elsewhere.
+//! `loadmaster explain`: on which nodes a pod is feasible, and why other nodes are rejected.
 
-#![expect(clippy::disallowed_types, reason = "--timings measures")]
+#![expect(clippy::disallowed_types, reason = "--timings measures time")]
 
-mod beyond;
-mod remote;
+mod plugin_inputs;
+mod running_scheduler;
 mod table;
 
 use std::io::Write;
@@ -17,25 +17,25 @@ use loadmaster_engine::Profile;
 use loadmaster_engine::explain::explain;
 use loadmaster_extender::Verb;
 use loadmaster_framework::{PodInfo, Registry};
-use loadmaster_sim::load;
-use loadmaster_stdx::Chain;
+use loadmaster_sim::world_loader;
+use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 
-use crate::exit::{Answer, Exit, Failure, complain};
-use crate::input::{self, ConfigArgs, Setup};
+use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
+use crate::input::{self, ConfigArgs, ProfilesAndGates};
 use crate::terminal;
 use crate::text::{self, Line, duration};
-use beyond::Beyond;
-use remote::ServerArgs;
+use plugin_inputs::PluginInputs;
+use running_scheduler::ServerArgs;
 
-/// Say where a pod could go now, node by node: verdict, plugin, reason, scores.
+/// Explain for each node whether a pod is feasible: rejecting plugin and reason, or scores.
 ///
-/// From saved objects (--from), as kubectl prints them, or from a live cluster, with only a kubeconfig: no scheduler is asked, so any
-/// cluster can be explained. A pod that already runs is explained as if it came now. With --server a running Loadmaster answers from
-/// what it knows; with --last, why its last attempt failed.
+/// Objects are read from files (--from), as kubectl prints them, or from a live cluster with a kubeconfig. The cluster's scheduler is not
+/// contacted, so any cluster can be explained. An assigned pod is explained as if it were pending. With --server the state of a running
+/// Loadmaster is used instead; --last shows why its last scheduling attempt failed.
 ///
-/// Ends with 0 when the pod fits somewhere, with 1 when it fits nowhere, with 2 when the input is bad. With --last: 0 when there is a
-/// failed attempt to tell of, 1 when there is none, 2 when the pod is not known.
+/// The exit code is 0 if the pod is feasible on some node, 1 if on none, 2 if the input is invalid. With --last it is 0 if there is a
+/// failed attempt, 1 if there is none, 2 if the pod is unknown.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster explain shop/web-7d9c5
@@ -44,32 +44,32 @@ use remote::ServerArgs;
   loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json
   loadmaster explain shop/web-7d9c5 --server https://scheduler:10259 --token-file token --last")]
 pub(crate) struct Args {
-    /// The pod.
+    /// Name of the pod.
     #[arg(value_name = "[NAMESPACE/]POD")]
     pod: String,
-    /// The pod's namespace [default: that of the kubeconfig's context, else "default"].
+    /// Namespace of the pod [default: the namespace of the kubeconfig's context, or "default"].
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Saved objects: a file, a folder, or `-` for standard input. May be given several times.
+    /// Saved objects: a file, a directory, or `-` for standard input. May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     from: Vec<String>,
-    /// The kubeconfig of a live cluster [default: $KUBECONFIG, ~/.kube/config, or the cluster this runs in].
+    /// Path to the kubeconfig file of a live cluster [default: $KUBECONFIG, ~/.kube/config, or the in-cluster configuration].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The kubeconfig's context.
+    /// The name of the kubeconfig context to use.
     #[arg(long)]
     context: Option<String>,
     #[command(flatten)]
     remote: ServerArgs,
     #[command(flatten)]
     config: ConfigArgs,
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Show every node in the table.
+    /// Show every node in the table, instead of groups and the best nodes.
     #[arg(long)]
     all: bool,
-    /// Say on standard error where the time went.
+    /// Print the duration of each step to standard error.
     #[arg(long)]
     timings: bool,
 }
@@ -81,15 +81,15 @@ enum Format {
     Yaml,
 }
 
-pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let mut timings = Timings::new(args.timings);
     if let Some(server) = &args.remote.server {
-        return remote::run(args, server, &mut timings, out);
+        return running_scheduler::run(args, server, &mut timings, out);
     }
     let setup = args.config.setup(registry)?;
     timings.lap("configuration");
-    let (mut snapshot, namespace, beyond) = read(args, &setup)?;
-    beyond.fill(&mut snapshot);
+    let (mut snapshot, namespace, inputs) = read(args, &setup)?;
+    inputs.add_needed_parts(&mut snapshot);
     let name = full_name(args, &namespace)?;
     timings.lap("reading");
     let runs_on = snapshot
@@ -97,11 +97,11 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
         .iter()
         .find(|pod| pod.full_name() == name)
         .map(|pod| pod.spec.node_name.to_string());
-    let loaded = load::load(&snapshot, &setup.profiles, &setup.gates, &name);
-    let mut loaded = loaded.map_err(|error| Failure::input(Chain(&error)))?;
+    let loaded = world_loader::load(&snapshot, &setup.profiles, &setup.gates, &name);
+    let mut loaded = loaded.map_err(|error| Failure::input(ErrorChain(&error)))?;
     timings.lap("loading");
     note_extenders(loaded.profile, &loaded.pod);
-    beyond.show(loaded.profile, &mut loaded.world);
+    inputs.add_to_world(loaded.profile, &mut loaded.world);
     let states = &loaded.profile.states;
     let explanation = explain(loaded.profile, &loaded.world, states, &loaded.pod);
     timings.lap("deciding");
@@ -110,48 +110,51 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
     out.flush()?;
     timings.lap("printing");
     let fits = !explanation.best.is_empty();
-    // The process ends now: taking a hundred thousand objects apart would only take time.
+    // The process ends now: dropping a hundred thousand objects would only cost time.
     std::mem::forget((loaded.world, explanation, snapshot));
     Ok(if fits { Exit::Done } else { Exit::Finding })
 }
 
-/// What is shown is what plugins say: extenders that would have a say are named, and not asked.
+/// Only plugins are evaluated: prints a note for each extender that the scheduler would call.
 fn note_extenders(profile: &Profile, pod: &PodInfo) {
     for extender in profile.extenders.iter() {
         let verbs = [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind];
         let verbs: Vec<&str> =
-            verbs.into_iter().filter(|verb| extender.has(*verb)).map(Verb::name).collect();
+            verbs.into_iter().filter(|verb| extender.supports(*verb)).map(Verb::name).collect();
         if !verbs.is_empty() && extender.is_interested(&pod.template.spec) {
             let (name, verbs) = (&extender.name, verbs.join(", "));
-            complain(&format!(
-                "note: the scheduler would ask an extender, which is not asked here: {name} ({verbs})"
+            print_to_stderr(&format!(
+                "note: extender {name} is not called here, but the scheduler would call it ({verbs})"
             ));
         }
     }
 }
 
-/// The objects, the namespace of pods that name none, and what plugins read beyond these objects.
-fn read(args: &Args, setup: &Setup) -> Answer<(Snapshot, String, Beyond)> {
-    let mut beyond = Beyond::of(&setup.profiles);
+/// Reads the objects, the default namespace, and the additional inputs of plugins.
+fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, String, PluginInputs)> {
+    let mut inputs = PluginInputs::of(&setup.profiles);
     if args.from.is_empty() {
-        let options =
-            client::Options { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
-        let reading = client::read_cluster(&options, &beyond.also())
-            .map_err(|error| Failure::input(Chain(&error)))?;
-        reading.warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
-        beyond.read_live(&reading.documents);
-        return Ok((reading.snapshot, reading.namespace, beyond));
+        let options = client::KubeconfigSource {
+            kubeconfig: args.kubeconfig.clone(),
+            context: args.context.clone(),
+        };
+        let reading = client::read_cluster(&options, &inputs.read_options())
+            .map_err(|error| Failure::input(ErrorChain(&error)))?;
+        reading.warnings.iter().for_each(|warning| print_to_stderr(&format!("warning: {warning}")));
+        inputs.read_live(&reading.documents);
+        return Ok((reading.snapshot, reading.namespace, inputs));
     }
     let documents = input::documents(&args.from)?;
-    let snapshot = Snapshot::read(&documents).map_err(|error| Failure::input(Chain(&error)))?;
-    beyond.read_saved(&documents);
-    Ok((snapshot, "default".to_owned(), beyond))
+    let snapshot =
+        Snapshot::read(&documents).map_err(|error| Failure::input(ErrorChain(&error)))?;
+    inputs.read_saved(&documents);
+    Ok((snapshot, "default".to_owned(), inputs))
 }
 
-fn full_name(args: &Args, namespace: &str) -> Answer<String> {
+fn full_name(args: &Args, namespace: &str) -> CommandResult<String> {
     match (args.pod.split_once('/'), &args.namespace) {
         (Some((given, _)), Some(wanted)) if given != wanted => Err(Failure::input(format_args!(
-            "pod {}: namespace {wanted:?} was asked for",
+            "pod {}: does not match --namespace {wanted:?}",
             args.pod
         ))),
         (Some(_), _) => Ok(args.pod.clone()),
@@ -160,13 +163,13 @@ fn full_name(args: &Args, namespace: &str) -> Answer<String> {
     }
 }
 
-/// Prints an answer, which is one thing in every form.
+/// Prints a result in the requested format.
 fn print(
     args: &Args,
     answer: &impl Serialize,
     lines: impl FnOnce() -> Vec<Line>,
     out: &mut dyn Write,
-) -> Answer<()> {
+) -> CommandResult<()> {
     match args.output {
         Format::Table => text::print(out, &lines(), terminal::has_color())?,
         Format::Json => {
@@ -175,13 +178,13 @@ fn print(
         }
         Format::Yaml => {
             let text = serde_saphyr::to_string(answer);
-            out.write_all(text.map_err(|error| Failure::input(Chain(&error)))?.as_bytes())?;
+            out.write_all(text.map_err(|error| Failure::input(ErrorChain(&error)))?.as_bytes())?;
         }
     }
     Ok(())
 }
 
-/// Where the time went.
+/// Measures the steps for --timings.
 struct Timings {
     wanted: bool,
     began: Instant,
@@ -201,7 +204,7 @@ impl Timings {
                 u64::try_from(now.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
             };
             let (lap, all) = (duration(ns(self.last)), duration(ns(self.began)));
-            complain(&format!("{what:>13}  {lap:>8}  (after {all})"));
+            print_to_stderr(&format!("{what:>13}  {lap:>8}  (after {all})"));
         }
         self.last = now;
     }

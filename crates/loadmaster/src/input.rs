@@ -1,4 +1,4 @@
-//! What commands read: manifests, snapshots, configurations, feature gates.
+//! Input of commands: manifests, saved objects, configurations, feature gates.
 
 use std::fs::File;
 use std::io;
@@ -9,79 +9,79 @@ use loadmaster_api::document::{Document, DocumentError};
 use loadmaster_config::Gates;
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
-use loadmaster_sim::load;
-use loadmaster_stdx::Chain;
+use loadmaster_sim::world_loader;
+use loadmaster_stdx::ErrorChain;
 
-use crate::exit::{Answer, Failure, complain};
+use crate::exit::{CommandResult, Failure, print_to_stderr};
 
-/// No configuration is larger than this.
+/// Maximum size of a configuration file.
 pub(crate) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Files from this size on are read by two threads.
+/// Files of at least this size are read by two threads.
 const LONG_FILE_BYTES: usize = 16 << 20;
 
-/// Feature gates on a command line.
+/// The flag --feature-gates.
 #[derive(clap::Args)]
 pub(crate) struct GateArgs {
-    /// Feature gates, as kube-scheduler takes them: Name=true,Name=false.
+    /// A set of key=value pairs that describe feature gates, as for kube-scheduler: Name=true,Name=false.
     #[arg(long, value_name = "GATES")]
     feature_gates: Vec<String>,
 }
 
 impl GateArgs {
-    /// As they were given.
+    /// The values of the flag.
     pub fn given(&self) -> &[String] {
         &self.feature_gates
     }
 
-    /// The gates they make.
-    pub fn parse(&self) -> Answer<Gates> {
+    /// Parses the flag.
+    pub fn parse(&self) -> CommandResult<Gates> {
         let flags = self.feature_gates.iter().map(String::as_str);
         let with_flag = |error| format!("--feature-gates: {error}");
         Gates::parse(flags).map_err(|errors| Failure::inputs(errors.into_iter().map(with_flag)))
     }
 }
 
-/// A configuration on a command line.
+/// The flags --config and --feature-gates.
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
-    /// A KubeSchedulerConfiguration; without it kube-scheduler's defaults count.
+    /// Path to a KubeSchedulerConfiguration file [default: kube-scheduler's defaults].
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
     #[command(flatten)]
     pub gates: GateArgs,
 }
 
-/// A configuration with its profiles built.
-pub(crate) struct Setup {
+/// The profiles and feature gates of a configuration.
+pub(crate) struct ProfilesAndGates {
     pub profiles: Vec<Profile>,
     pub gates: FeatureGates,
 }
 
 impl ConfigArgs {
-    /// Reads it and builds its profiles.
-    pub fn setup(&self, registry: &Registry) -> Answer<Setup> {
+    /// Reads the configuration and builds its profiles.
+    pub fn setup(&self, registry: &Registry) -> CommandResult<ProfilesAndGates> {
         let gates = self.gates.parse()?;
         let checked = match &self.config {
             Some(file) => {
                 let document = Document::read(file, Some(CONFIG_BYTES_MAX));
-                let document = document.map_err(|error| Failure::input(Chain(&error)))?;
+                let document = document.map_err(|error| Failure::input(ErrorChain(&error)))?;
                 loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?
             }
             None => loadmaster_config::check_default(registry, &gates).map_err(Failure::inputs)?,
         };
-        // What a file says and does not have is news; what the defaults have and we do not is in the manual.
+        // Settings of a file that have no effect are noted; those of the defaults are documented in the manual.
         let notes = checked.notes.iter().filter(|_| self.config.is_some());
-        notes.for_each(|note| complain(&format!("note: {note}")));
+        notes.for_each(|note| print_to_stderr(&format!("note: {note}")));
         let gates = gates.framework();
-        let profiles = load::profiles(&checked, registry, &gates);
-        let profiles = profiles.map_err(|error| Failure::input(Chain(&error)))?;
-        Ok(Setup { profiles, gates })
+        let profiles = world_loader::build_profiles(&checked, registry, &gates);
+        let profiles = profiles.map_err(|error| Failure::input(ErrorChain(&error)))?;
+        Ok(ProfilesAndGates { profiles, gates })
     }
 }
 
-/// Reads files, all manifests of folders, and standard input (`-`).
-pub(crate) fn documents(names: &[String]) -> Answer<Vec<Document>> {
+/// Reads files, all manifests of directories, and standard input (`-`).
+pub(crate) fn documents(names: &[String]) -> CommandResult<Vec<Document>> {
     let mut documents = Vec::new();
     let mut stdin_taken = false;
     for name in names {
@@ -95,7 +95,7 @@ pub(crate) fn documents(names: &[String]) -> Answer<Vec<Document>> {
         };
         for file in files {
             let document = read_whole(&file);
-            documents.push(document.map_err(|error| Failure::input(Chain(&error)))?);
+            documents.push(document.map_err(|error| Failure::input(ErrorChain(&error)))?);
         }
     }
     Ok(documents)
@@ -110,13 +110,13 @@ fn read_whole(name: &str) -> Result<Document, DocumentError> {
         read_bytes(name).map_err(|source| DocumentError::Read { name: name.to_owned(), source })?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Document::new(name, text)),
-        // Once more, to learn where it is not text.
+        // Reads it again for an error with the position of the invalid byte.
         Err(error) => Document::from_reader(name, error.as_bytes(), None),
     }
 }
 
-/// The bytes of a file; those of a long one in two halves at the same time, since fetching hundreds of megabytes into fresh memory takes
-/// a noticeable part of a second.
+/// Reads the bytes of a file. The two halves of a large file are read in parallel, because reading hundreds of megabytes into new memory
+/// takes noticeable time.
 fn read_bytes(name: &str) -> io::Result<Vec<u8>> {
     let file = File::open(name)?;
     let metadata = file.metadata()?;
@@ -132,13 +132,13 @@ fn read_bytes(name: &str) -> io::Result<Vec<u8>> {
     });
     match (first, second) {
         (Ok(()), Ok(Ok(()))) if file.metadata()?.len() == len as u64 => Ok(bytes),
-        // It changed meanwhile: what counts is what it says to one who reads it from begin to end.
+        // The file changed meanwhile: read it again from start to end.
         _ => std::fs::read(name),
     }
 }
 
-/// Files in a folder that look like manifests, by name; folders in it are left alone, as kubectl does.
-fn manifests_in(folder: &str) -> Answer<Vec<String>> {
+/// Manifest files in a directory, sorted; subdirectories are ignored, as kubectl does.
+fn manifests_in(folder: &str) -> CommandResult<Vec<String>> {
     let failed = |error| Failure::input(format_args!("reading {folder}: {error}"));
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {

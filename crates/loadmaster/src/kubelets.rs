@@ -1,4 +1,4 @@
-//! `loadmaster kubelets`: fake kubelets for any cluster.
+//! `loadmaster kubelets`: simulated kubelets for any cluster.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write;
@@ -9,21 +9,21 @@ use k8s_openapi::api::core::v1::Node;
 use loadmaster_api::document::Document;
 use loadmaster_client::{Cluster, ClusterOptions};
 use loadmaster_controllers::driver;
+use loadmaster_controllers::kubelet::node_template::{self, NodeTemplate};
 use loadmaster_controllers::kubelet::stage::Stage;
-use loadmaster_controllers::kubelet::template::{self, NodeTemplate};
-use loadmaster_controllers::kubelet::{self, Managed, parse_selector};
-use loadmaster_daemon::logs::{Format, LogSettings, Logs};
-use loadmaster_stdx::Chain;
+use loadmaster_controllers::kubelet::{self, ManagedNodes, parse_selector};
+use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
+use loadmaster_stdx::ErrorChain;
 
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{CommandResult, Exit, Failure};
 use crate::input::CONFIG_BYTES_MAX;
 use crate::terminal;
 
-/// Pretend to be the kubelets of a cluster: make nodes, and let the pods on them run.
+/// Run simulated kubelets (kwok-style): create nodes and run the pods assigned to them, without containers.
 ///
-/// Nodes are made unless they are there, kept Ready with a lease each, and serve the pods that a scheduler puts on them: these get an address, run, end
-/// if they are a Job's or their annotations say so, and go when they are deleted. Nodes with the annotation kwok.x-k8s.io/node=fake are
-/// served, too. The cluster may be `loadmaster apiserver` or any real one without machines. It ends with Ctrl-C.
+/// Nodes are created if they do not exist, and are kept Ready with a Lease each. Pods assigned to them get an IP address and run; pods of
+/// Jobs and pods with certain annotations complete, and deleted pods are removed. Existing nodes with the annotation
+/// kwok.x-k8s.io/node=fake are managed as well. The cluster can be `loadmaster apiserver` or any other API server. Stop with Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster kubelets --kubeconfig test.kubeconfig --nodes 100
@@ -31,78 +31,81 @@ use crate::terminal;
   loadmaster kubelets --kubeconfig test.kubeconfig --nodes 10 --stages slow-start.yaml
   loadmaster kubelets --kubeconfig test.kubeconfig --manage-nodes-with-label-selector type=fake")]
 pub(crate) struct Args {
-    /// The cluster's kubeconfig; without it the cluster this runs in.
+    /// Path to the kubeconfig file of the cluster [default: the in-cluster configuration].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// A context of the kubeconfig [default: its current one].
+    /// The name of the kubeconfig context to use [default: the current context].
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
-    /// How many nodes there shall be; those that are there are left as they are.
+    /// The number of nodes to create; existing nodes are not changed.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     nodes: u32,
     #[command(flatten)]
-    machines: MachineArgs,
-    /// Serve nodes with these labels, too: `a=b,c!=d,e,!f`.
+    machines: SimulatedNodeArgs,
+    /// Also manage existing nodes that match this label selector, such as `a=b,c!=d,e,!f`.
     #[arg(long, value_name = "SELECTOR", value_parser = parse_selector)]
     manage_nodes_with_label_selector:
         Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
-    /// A node's lease holds so long and is renewed in a quarter of it; 0: no leases.
+    /// Duration of node Leases in seconds. They are renewed after a quarter of it; 0 disables Leases.
     #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     node_lease_duration_seconds: u64,
-    /// Requests under way at a time.
+    /// The maximum number of concurrent requests.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallelism: u16,
-    /// How much is logged: 0 troubles only, 4 every refused request.
+    /// Log verbosity: 0 logs errors only, 4 also every rejected request.
     #[arg(short, value_name = "V", default_value_t = 0)]
     verbosity: u32,
 }
 
-/// What the machines are like that are pretended.
+/// Flags for simulated nodes and pods.
 #[derive(clap::Args)]
-pub(crate) struct MachineArgs {
-    /// What the nodes of --nodes look like: one or several Node manifests, which take turns.
+pub(crate) struct SimulatedNodeArgs {
+    /// File with one or more Node manifests that are used in turn as templates for the nodes of --nodes.
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pub node_template: Option<String>,
-    /// What happens to nodes and pods, as KWOK's Stage objects. May be given several times.
+    /// File with KWOK Stage objects that define the lifecycle of nodes and pods. May be repeated.
     #[arg(long, value_name = "FILE")]
     stages: Vec<String>,
 }
 
-impl MachineArgs {
-    /// The stages of all files.
-    pub fn stages(&self) -> Answer<Vec<Stage>> {
+impl SimulatedNodeArgs {
+    /// Reads the stages of all files.
+    pub fn stages(&self) -> CommandResult<Vec<Stage>> {
         let mut stages = Vec::new();
         for file in &self.stages {
-            stages.extend(Stage::read(&read(file)?).map_err(Failure::input)?);
+            stages.extend(Stage::from_document(&read(file)?).map_err(Failure::input)?);
         }
         Ok(stages)
     }
 
-    /// So many nodes.
-    pub fn nodes(&self, n: u32) -> Answer<Vec<Node>> {
+    /// Builds `n` nodes.
+    pub fn nodes(&self, n: u32) -> CommandResult<Vec<Node>> {
         let templates = match &self.node_template {
-            Some(file) => NodeTemplate::read(&read(file)?).map_err(Failure::input)?,
+            Some(file) => NodeTemplate::from_document(&read(file)?).map_err(Failure::input)?,
             None => Vec::new(),
         };
-        let nodes = template::nodes(&templates, usize::try_from(n).unwrap_or(usize::MAX));
-        nodes.map_err(|error| Failure::input(format!("making nodes: {error}")))
+        let nodes = node_template::nodes_from_templates(
+            &templates,
+            usize::try_from(n).unwrap_or(usize::MAX),
+        );
+        nodes.map_err(|error| Failure::input(format!("creating nodes: {error}")))
     }
 }
 
-pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
     let failed = |doing: &str, error: &dyn std::error::Error| {
-        Failure::input(format!("{doing}: {}", Chain(error)))
+        Failure::input(format!("{doing}: {}", ErrorChain(error)))
     };
     let (nodes, stages) = (args.machines.nodes(args.nodes)?, args.machines.stages()?);
     let settings = LogSettings {
-        format: Format::Text,
+        format: LogFormat::Text,
         verbosity: args.verbosity,
         vmodule: Vec::new(),
         has_split_stream: false,
         info_buffer_bytes: 0,
         flush_frequency: Duration::from_secs(5),
     };
-    loadmaster_stdx::caught::quiet_caught_panics();
+    loadmaster_stdx::catch_panic::silence_caught_panics();
     Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
@@ -114,8 +117,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
             master: None,
             user_agent: concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " kubelets").to_owned(),
         };
-        let cluster = Cluster::find(&options).await;
-        let cluster = cluster.map_err(|error| Failure::input(Chain(&error)))?;
+        let cluster = Cluster::from_options(&options).await;
+        let cluster = cluster.map_err(|error| Failure::input(ErrorChain(&error)))?;
         writeln!(
             out,
             "kubelets for {}, {}",
@@ -125,17 +128,17 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Answer<Exit> {
         out.flush()?;
         let kubelets = kubelet::controllers(kubelet::Options {
             nodes,
-            managed: Managed { selector: args.manage_nodes_with_label_selector.clone() },
+            managed: ManagedNodes { selector: args.manage_nodes_with_label_selector.clone() },
             lease: Duration::from_secs(args.node_lease_duration_seconds),
             stages,
             seed,
         });
         let options = driver::Options { n_calls_max: usize::from(args.parallelism), seed };
-        driver::run(&cluster, kubelets, options, terminal::end_asked()).await;
+        driver::run(&cluster, kubelets, options, terminal::stop_signal()).await;
         Ok(Exit::Done)
     })
 }
 
-fn read(file: &str) -> Answer<Document> {
-    Document::read(file, Some(CONFIG_BYTES_MAX)).map_err(|error| Failure::input(Chain(&error)))
+fn read(file: &str) -> CommandResult<Document> {
+    Document::read(file, Some(CONFIG_BYTES_MAX)).map_err(|error| Failure::input(ErrorChain(&error)))
 }

@@ -1,13 +1,13 @@
-//! Loadmaster: a Kubernetes scheduler, and what a plugin author depends on.
+//! Loadmaster: a Kubernetes scheduler, and the library for authors of out-of-tree plugins.
 //!
-//! A program with plugins of its own is five lines. It has the whole command line, with the plugins registered beside the in-tree
-//! ones, so that configurations may name them:
+//! A scheduler with out-of-tree plugins is five lines. It has the full command line, and configurations can enable the plugins like
+//! in-tree plugins:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
 //! # mod my_plugin {
 //! #     use loadmaster::framework::*;
-//! #     fn build(_: &mut Points, _: &loadmaster::serde_json::Value) -> Result<(), PluginError> { Ok(()) }
+//! #     fn build(_: &mut ExtensionPoints, _: &loadmaster::serde_json::Value) -> Result<(), PluginError> { Ok(()) }
 //! #     pub const DEF: PluginDef = PluginDef { name: "MyPlugin", build, args: None };
 //! # }
 //! fn main() -> ExitCode {
@@ -15,13 +15,13 @@
 //! }
 //! ```
 //!
-//! | module | what a plugin file takes from it |
+//! | module | contents |
 //! | --- | --- |
-//! | [`framework`] | extension points, results, the view of nodes and pods, custom resources, events and hints, arguments |
-//! | [`testkit`] | builders of nodes and pods, a bench for one plugin, a whole cluster in memory |
-//! | [`service`] | what a task beside the scheduler can do ([`SchedulerCommand::with_service`]) |
-//! | [`api`] | Kubernetes objects as the scheduler keeps them, quantities, label selectors |
-//! | [`serde_json`] | `Value`, in which arguments arrive |
+//! | [`framework`] | extension points, results, views of nodes and pods, custom resources, cluster events and queueing hints, arguments |
+//! | [`testkit`] | builders for nodes and pods, a test bench for one plugin, a simulated cluster |
+//! | [`service`] | background services ([`SchedulerCommand::with_service`]) |
+//! | [`api`] | Kubernetes objects as the scheduler stores them, quantities, label selectors |
+//! | [`serde_json`] | re-export, for plugin arguments (`Value`) |
 
 #![warn(missing_docs)]
 

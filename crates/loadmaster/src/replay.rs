@@ -1,6 +1,6 @@
-//! `loadmaster replay`: the decisions of a recorded run, made again.
+//! `loadmaster replay`: replays a recorded run and compares its decisions.
 
-#![expect(clippy::disallowed_types, reason = "how long it took is printed")]
+#![expect(clippy::disallowed_types, reason = "the duration is printed")]
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,22 +11,24 @@ use jiff::Timestamp;
 use loadmaster_api::document::Document;
 use loadmaster_config::Gates;
 use loadmaster_engine::engine::{Engine, Options};
-use loadmaster_engine::log::{
-    Difference, Ended, Header, LogError, Piece, Reader, Replay, Report, Tail, bind_of,
+use loadmaster_engine::recording::{
+    EndReason, Header, Reader, RecordingEnd, RecordingError, RecordingItem, Replay,
+    ReplayDifference, ReplayReport, bind_request,
 };
 use loadmaster_engine::{Effect, Now};
 use loadmaster_framework::Registry;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{CommandResult, Exit, Failure};
 use crate::text::counted;
 
-/// Make the decisions of a recorded run again, and compare each.
+/// Replay a recorded run and compare every decision.
 ///
-/// `loadmaster run --record FILE` writes down how the scheduler was set up, everything it saw, and everything it decided. Here the same
-/// scheduler sees the same again, as fast as it can, without a cluster. It ends with 0 when it wants the same, effect by effect; with 1
-/// at the first difference; with 2 when the file is no recording, or was damaged. A recording that was cut off by a crash is replayed as far as it goes.
+/// `loadmaster run --record FILE` records the configuration of the scheduler, all events it received and all its decisions. `replay` passes
+/// the same events to the same scheduler, as fast as possible and without a cluster. The exit code is 0 if all effects are identical, 1 at
+/// the first difference, 2 if the file is not a recording or is corrupted. A recording that was truncated by a crash is replayed up to its
+/// end.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster replay run.log
@@ -34,15 +36,15 @@ use crate::text::counted;
   loadmaster replay run.log --check
   loadmaster replay run.log -o json")]
 pub(crate) struct Args {
-    /// What `loadmaster run --record` wrote.
+    /// Recording written by `loadmaster run --record`.
     file: PathBuf,
-    /// Print a line for each bind: time, pod, node.
+    /// Print one line per bind: time, pod, node.
     #[arg(long)]
     decisions: bool,
-    /// Also ask every plugin about every node before each decision, and hold the decision against that.
+    /// Also verify every decision against per-node evaluation of all plugins.
     #[arg(long)]
     check: bool,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -53,51 +55,53 @@ enum Output {
     Json,
 }
 
-/// Bytes of the file that are read at a time.
-const PIECE_LEN: usize = 1 << 20;
+/// Number of bytes that are read from the file at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
-/// What became of a replay.
-struct Outcome {
+/// The result of a replay.
+struct ReplayOutcome {
     header: Header,
-    report: Report,
-    tail: Tail,
-    difference: Option<Box<Difference>>,
-    /// Decisions that asking every plugin did not bear out, with `--check`.
+    report: ReplayReport,
+    tail: RecordingEnd,
+    difference: Option<Box<ReplayDifference>>,
+    /// Decisions that differ from per-node evaluation, with `--check`.
     wrong: Vec<String>,
     took: Duration,
-    /// With `-o json --decisions`.
+    /// The binds, with `-o json --decisions`.
     decisions: Vec<Value>,
 }
 
-pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
+pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let outcome = replay(args, registry, out)?;
     match args.output {
         Output::Text => print(&outcome, out)?,
         Output::Json => {
             let text = serde_json::to_string_pretty(&as_json(args, &outcome));
-            writeln!(out, "{}", text.map_err(|error| Failure::input(Chain(&error)))?)?;
+            writeln!(out, "{}", text.map_err(|error| Failure::input(ErrorChain(&error)))?)?;
         }
     }
     let is_same = outcome.difference.is_none() && outcome.wrong.is_empty();
     Ok(if is_same { Exit::Done } else { Exit::Finding })
 }
 
-fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outcome> {
+fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<ReplayOutcome> {
     let path = &*args.file;
-    let bad = |error: &LogError| Failure::input(format!("{}: {}", path.display(), Chain(error)));
+    let bad = |error: &RecordingError| {
+        Failure::input(format!("{}: {}", path.display(), ErrorChain(error)))
+    };
     let mut source = Source::open(path)?;
     let header = match source.next()? {
-        Some(Piece::Header(header)) => *header,
-        // Neither can be: the first piece is the header.
-        Some(Piece::Entry(_)) | None => return Err(bad(&LogError::NoLog)),
+        Some(RecordingItem::Header(header)) => *header,
+        // Cannot happen: the first item is the header.
+        Some(RecordingItem::Entry(_)) | None => return Err(bad(&RecordingError::NotARecording)),
     };
     let mut replay = Replay::new(build(args, &header, registry)?);
-    source.reader.keep(replay.engine().needs());
+    source.reader.set_needs(replay.engine().needs());
     let mut decisions = Vec::new();
     let mut printed = Ok(());
     let started = Instant::now();
     let mut show = |now: Now, effect: &Effect| {
-        if let (true, Some(bind)) = (args.decisions, bind_of(effect)) {
+        if let (true, Some(bind)) = (args.decisions, bind_request(effect)) {
             let (at, pod) = (wall(now), format!("{}/{}", bind.namespace, bind.pod));
             match args.output {
                 Output::Json => decisions
@@ -111,17 +115,18 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
     };
     let mut difference = None;
     while let Some(piece) = source.next()? {
-        let Piece::Entry(entry) = piece else { continue };
-        if let Err(first) = replay.take(entry, &mut show) {
+        let RecordingItem::Entry(entry) = piece else { continue };
+        if let Err(first) = replay.replay_entry(entry, &mut show) {
             difference = Some(first);
             break;
         }
     }
     let took = started.elapsed();
     printed?;
-    let tail = if difference.is_none() { source.reader.tail() } else { Ok(Tail::Open) };
+    let tail =
+        if difference.is_none() { source.reader.tail() } else { Ok(RecordingEnd::Unfinished) };
     let tail = tail.map_err(|error| bad(&error))?;
-    let wrong = replay.engine().disagreements().cloned().collect();
+    let wrong = replay.engine().decision_mismatches().cloned().collect();
     let mut report = replay.report();
     if difference.is_none() {
         match replay.finish(tail) {
@@ -129,10 +134,10 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Outco
             Err(last) => difference = Some(last),
         }
     }
-    Ok(Outcome { header, report, tail, difference, wrong, took, decisions })
+    Ok(ReplayOutcome { header, report, tail, difference, wrong, took, decisions })
 }
 
-/// A file, piece by piece.
+/// Reads the items of a recording from a file.
 struct Source<'a> {
     path: &'a Path,
     file: File,
@@ -141,20 +146,20 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn open(path: &'a Path) -> Answer<Source<'a>> {
+    fn open(path: &'a Path) -> CommandResult<Source<'a>> {
         let file = File::open(path);
         let file =
             file.map_err(|error| Failure::input(format!("reading {}: {error}", path.display())))?;
-        Ok(Source { path, file, reader: Reader::new(), bytes: vec![0; PIECE_LEN] })
+        Ok(Source { path, file, reader: Reader::new(), bytes: vec![0; CHUNK_BYTES] })
     }
 
-    /// `None` at the end of the file.
-    fn next(&mut self) -> Answer<Option<Piece>> {
+    /// The next item; `None` at the end of the file.
+    fn next(&mut self) -> CommandResult<Option<RecordingItem>> {
         let name = self.path.display();
         loop {
             let piece = self.reader.read();
             let piece =
-                piece.map_err(|error| Failure::input(format!("{name}: {}", Chain(&error))))?;
+                piece.map_err(|error| Failure::input(format!("{name}: {}", ErrorChain(&error))))?;
             if piece.is_some() {
                 return Ok(piece);
             }
@@ -167,14 +172,14 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The engine that was recorded, as `run` builds it.
-fn build(args: &Args, header: &Header, registry: &Registry) -> Answer<Engine> {
+/// Builds the recorded engine, as `run` does.
+fn build(args: &Args, header: &Header, registry: &Registry) -> CommandResult<Engine> {
     let missing = header.plugins.iter().map(String::as_str);
     let missing: Vec<&str> = missing.filter(|name| registry.get(name).is_none()).collect();
     let name = args.file.display();
     if !missing.is_empty() {
         return Err(Failure::input(format!(
-            "{name} was recorded by a program with the plugins {}, which this one does not have: replay it with that one",
+            "{name} was recorded with the plugins {}, which this binary does not have: replay it with the binary that recorded it",
             missing.join(", ")
         )));
     }
@@ -183,9 +188,9 @@ fn build(args: &Args, header: &Header, registry: &Registry) -> Answer<Engine> {
         .map_err(|errors| Failure::inputs(errors.iter().map(|it| format!("{name}: {it}"))))?;
     let document = Document::new(format!("{name}: configuration.yaml"), &*header.configuration);
     let checked = loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?;
-    let options = Options { check_every: u64::from(args.check), ..header.options() };
+    let options = Options { verify_every: u64::from(args.check), ..header.options() };
     let engine = loadmaster_daemon::run::engine(&checked.profiles, &gates, registry, options);
-    engine.map_err(|error| within(&Chain(&error)))
+    engine.map_err(|error| within(&ErrorChain(&error)))
 }
 
 fn wall(now: Now) -> String {
@@ -193,74 +198,76 @@ fn wall(now: Now) -> String {
     time.map_or_else(|_| now.wall.0.to_string(), |time| format!("{time:.6}"))
 }
 
-fn print(outcome: &Outcome, out: &mut dyn Write) -> Answer<()> {
-    let Outcome { header, report, tail, difference, wrong, took, .. } = outcome;
+fn print(outcome: &ReplayOutcome, out: &mut dyn Write) -> CommandResult<()> {
+    let ReplayOutcome { header, report, tail, difference, wrong, took, .. } = outcome;
     let seconds = took.as_secs_f64();
     let from = report.first.map(wall).unwrap_or_default();
     writeln!(
         out,
         "recorded by Loadmaster {}{}: {} from {from}",
         header.version,
-        if header.shadow { ", as a shadow" } else { "" },
-        spanned(report.spanned()),
+        if header.shadow { " with --shadow" } else { "" },
+        seconds_text(report.duration()),
     )?;
     writeln!(
         out,
-        "{} entries: {} changes of objects, {} decided, {}, {} effects compared",
+        "{} entries: {} object changes, {}, {}, {} effects compared",
         report.n_entries,
         report.n_objects,
-        counted(report.n_attempts as usize, "pod"),
+        counted(report.n_attempts as usize, "scheduling attempt"),
         counted(report.n_binds as usize, "bind"),
         report.n_effects,
     )?;
     let rate = report.n_attempts as f64 / seconds.max(1e-9);
-    writeln!(out, "replayed in {seconds:.3} s: {rate:.0} decisions a second")?;
+    writeln!(out, "replayed in {seconds:.3} s: {rate:.0} decisions per second")?;
     for line in wrong {
-        writeln!(out, "a decision that plugins do not bear out: {line}")?;
+        writeln!(out, "decision differs from per-node evaluation: {line}")?;
     }
     if let Some(difference) = difference {
-        let Difference { entry, now, what, pod, recorded, replayed } = &**difference;
+        let ReplayDifference { entry, now, call, pod, recorded, replayed } = &**difference;
         let since = report.first.map(|first| now.mono.since(first.mono)).unwrap_or_default();
         let pod = pod.as_ref().map(|pod| format!(": {pod}")).unwrap_or_default();
-        writeln!(out, "entry {entry}, {what} at {} (+{}){pod}", wall(*now), spanned(since))?;
-        writeln!(out, "  recorded: {recorded}\n  now:      {replayed}")?;
+        writeln!(out, "entry {entry}, {call} at {} (+{}){pod}", wall(*now), seconds_text(since))?;
+        writeln!(out, "  recorded: {recorded}\n  replayed: {replayed}")?;
         return Ok(());
     }
-    writeln!(out, "{}", ending(*tail))?;
-    writeln!(out, "every decision is the same")?;
+    writeln!(out, "{}", end_reason(*tail))?;
+    writeln!(out, "all decisions are identical")?;
     Ok(())
 }
 
-fn ending(tail: Tail) -> String {
+fn end_reason(tail: RecordingEnd) -> String {
     match tail {
-        Tail::Whole(Ended::Stopped) => "the recording is whole".to_owned(),
-        Tail::Whole(Ended::Full) => {
-            "the recording ended at --record-max-size; the scheduler went on".to_owned()
+        RecordingEnd::Complete(EndReason::Stopped) => "the recording is complete".to_owned(),
+        RecordingEnd::Complete(EndReason::Full) => {
+            "the recording ended at --record-max-size; the scheduler continued".to_owned()
         }
-        Tail::Whole(Ended::Behind) => {
-            "the recording ended because the disk did not keep up; the scheduler went on".to_owned()
+        RecordingEnd::Complete(EndReason::DiskTooSlow) => {
+            "the recording ended because the disk was too slow; the scheduler continued".to_owned()
         }
-        Tail::Whole(_) => {
-            "the recording ended at something that could not be recorded; the scheduler went on"
+        RecordingEnd::Complete(_) => {
+            "the recording ended because an item could not be recorded; the scheduler continued"
                 .to_owned()
         }
-        Tail::Open => "the recording has no end: the scheduler was killed".to_owned(),
-        Tail::Torn { n_bytes } => format!(
-            "the recording has no end: the scheduler was killed in the middle of a block, of which {n_bytes} bytes were left out"
+        RecordingEnd::Unfinished => {
+            "the recording is truncated: the scheduler was killed".to_owned()
+        }
+        RecordingEnd::Truncated { n_bytes } => format!(
+            "the recording is truncated: the scheduler was killed while writing a block, and {n_bytes} bytes of it were ignored"
         ),
     }
 }
 
-fn spanned(time: Duration) -> String {
+fn seconds_text(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-fn as_json(args: &Args, outcome: &Outcome) -> Value {
-    let Outcome { header, report, tail, difference, wrong, took, decisions } = outcome;
+fn as_json(args: &Args, outcome: &ReplayOutcome) -> Value {
+    let ReplayOutcome { header, report, tail, difference, wrong, took, decisions } = outcome;
     let difference = difference.as_ref().map(|it| {
         json!({
             "entry": it.entry,
-            "call": it.what,
+            "call": it.call,
             "time": wall(it.now),
             "pod": it.pod,
             "recorded": it.recorded,
@@ -272,19 +279,19 @@ fn as_json(args: &Args, outcome: &Outcome) -> Value {
         "version": header.version,
         "shadow": header.shadow,
         "entries": report.n_entries,
-        "objects": report.n_objects,
-        "podsDecided": report.n_attempts,
+        "objectChanges": report.n_objects,
+        "schedulingAttempts": report.n_attempts,
         "binds": report.n_binds,
         "effects": report.n_effects,
         "from": report.first.map(wall),
         "to": report.last.map(wall),
-        "spannedSeconds": report.spanned().as_secs_f64(),
+        "durationSeconds": report.duration().as_secs_f64(),
         "replaySeconds": took.as_secs_f64(),
-        "isWhole": matches!(tail, Tail::Whole(_)),
-        "ending": if difference.is_none() { ending(*tail) } else { String::new() },
-        "isSame": difference.is_none(),
+        "isComplete": matches!(tail, RecordingEnd::Complete(_)),
+        "endReason": if difference.is_none() { end_reason(*tail) } else { String::new() },
+        "isIdentical": difference.is_none(),
         "difference": difference,
-        "wrong": wrong,
+        "mismatches": wrong,
     });
     if args.decisions {
         all["decisions"] = Value::Array(decisions.clone());

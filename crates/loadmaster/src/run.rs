@@ -7,9 +7,9 @@ use loadmaster_daemon::prepare;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 
-/// Run the scheduler on a cluster, with kube-scheduler's flags; `loadmaster run --help` lists them.
+/// Run the scheduler in a cluster, with kube-scheduler's flags; see `loadmaster run --help`.
 ///
-/// A binary that is called kube-scheduler does this without being asked.
+/// If the binary is named kube-scheduler, this is the only command, and `run` is omitted.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
@@ -19,21 +19,21 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// As a program's arguments.
+    /// The flags with the name of the program in front.
     pub fn with_program(&self) -> Vec<OsString> {
         [OsString::from("kube-scheduler")].into_iter().chain(self.flags.iter().cloned()).collect()
     }
 }
 
-/// Runs until it is told to stop; the first argument is the program's name.
+/// Runs the scheduler until SIGTERM or Ctrl-C; the first argument is the name of the program.
 pub(crate) fn run(args: &[OsString], registry: &Registry, services: &[Service]) -> ExitCode {
-    match prepare(args, registry).and_then(|plan| plan.begin()) {
+    match prepare(args, registry).and_then(|plan| plan.start_logging()) {
         Ok(ready) => loadmaster_daemon::run::run(ready, registry, services, &out_of_tree(registry)),
-        Err(stop) => stop.end(),
+        Err(stop) => stop.report(),
     }
 }
 
-/// Names of the plugins that are not Loadmaster's own.
+/// Names of the out-of-tree plugins.
 fn out_of_tree(registry: &Registry) -> Vec<String> {
     let in_tree = loadmaster_plugins::in_tree();
     let others = registry.iter().filter(|plugin| in_tree.get(plugin.name).is_none());

@@ -1,55 +1,58 @@
-//! `loadmaster simulate`: the engine in a cluster that misbehaves, seed after seed.
+//! `loadmaster simulate`: runs the scheduler in simulated clusters with fault injection.
 
 use std::io::Write;
 use std::sync::Arc;
 
 use loadmaster_config::Gates;
 use loadmaster_framework::Registry;
-use loadmaster_sim::load::default_profile;
-use loadmaster_sim::simulate::{Options, Report, Setup, extenders, nervous, run as run_seed};
-use loadmaster_stdx::Chain;
+use loadmaster_sim::simulate::{
+    Options, Report, SchedulerSetup, fake_extenders, panicking_plugin, run as run_seed,
+};
+use loadmaster_sim::world_loader::default_profile;
+use loadmaster_stdx::ErrorChain;
 
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{CommandResult, Exit, Failure};
 use crate::text::counted;
 
-/// Try the scheduler in clusters that misbehave.
+/// Run the scheduler in simulated clusters with fault injection.
 ///
-/// A seed is a cluster, what its users do, and what goes wrong: news that come late, twice or never, calls that are refused or whose
-/// answers are lost, nodes that flap, leaders that die in the middle of a bind, plugins that panic. While it runs, what must always hold is checked; then
-/// nothing goes wrong any more, and everything must settle: each pod that fits is bound. Time is virtual. It ends with 0 when every
-/// seed holds, with 1 when one does not.
+/// Each seed determines a cluster, its workload and the injected faults: dropped, delayed and repeated watch events, rejected API calls and
+/// lost responses, flapping nodes, leader changes during a bind, panicking plugins, failing extenders. Invariants are checked during the
+/// run. Then the faults end and the cluster must settle: every feasible pod is bound. Time is virtual. The exit code is 0 if all seeds
+/// pass, 1 if an invariant is violated.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster simulate --runs 1000
-  loadmaster simulate --seed 17 --verbose     all that happened in one run")]
+  loadmaster simulate --seed 17 --verbose     print all events of one run")]
 pub(crate) struct Args {
-    /// The first seed.
+    /// Seed of the first run.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// How many seeds from there.
+    /// Number of runs, with consecutive seeds.
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
-    /// How long things go wrong.
+    /// Number of steps with faults per run.
     #[arg(long, value_name = "N", default_value_t = Options::new(0).steps)]
     steps: u32,
-    /// Print every event, call and word of every run.
+    /// Print every event, API call and Event of every run.
     #[arg(short, long)]
     verbose: bool,
 }
 
-pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answer<Exit> {
-    let profile = default_profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
-    let nervous = nervous::profile(registry).map_err(|error| Failure::input(Chain(&error)))?;
-    let extended = extenders::profiles_with(registry);
-    let extended = extended.map_err(|error| Failure::input(Chain(&error)))?;
-    let setup = Setup {
+pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
+    let profile = default_profile(registry).map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let panicking = panicking_plugin::profile_with_panicking_plugin(registry)
+        .map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let with_extenders = fake_extenders::profiles_with_extenders(registry);
+    let with_extenders = with_extenders.map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let setup = SchedulerSetup {
         profile: Arc::new(profile),
-        nervous: Some(Arc::new(nervous)),
-        extended: extended.map(Arc::new).into(),
+        panicking: Some(Arc::new(panicking)),
+        with_extenders: with_extenders.map(Arc::new).into(),
         gates: Gates::default().framework(),
     };
     let mut all = Report::default();
-    let mut n_broken = 0u64;
+    let mut n_failed = 0u64;
     for seed in (0..args.runs).map(|nth| args.seed.wrapping_add(nth)) {
         let options = Options { steps: args.steps, ..Options::new(seed) };
         let mut lines: Vec<String> = Vec::new();
@@ -65,35 +68,35 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Answ
                     writeln!(out, "seed {seed}: trace {:016x}", report.trace)?;
                 }
             }
-            Err(broken) => {
-                n_broken += 1;
+            Err(violation) => {
+                n_failed += 1;
                 let steps = if args.steps == Options::new(seed).steps {
                     String::new()
                 } else {
                     format!(" --steps {}", args.steps)
                 };
-                writeln!(out, "{broken}\n  loadmaster simulate --seed {seed}{steps} --verbose")?;
+                writeln!(out, "{violation}\n  loadmaster simulate --seed {seed}{steps} --verbose")?;
             }
         }
         out.flush()?;
     }
     writeln!(
         out,
-        "{}, {} broken: {} pods, {} attempts, {} binds, {} evictions, {} calls gone wrong, {} relists, {} lost leaders, {} panics, {} questions to extenders, {} of them without an answer, {} pods bound after a flush, {} left",
+        "{}, {} failed: {} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} pods bound after a flush, {} unschedulable",
         counted(args.runs as usize, "run"),
-        n_broken,
+        n_failed,
         all.pods,
         all.attempts,
         all.binds,
         all.evictions,
-        all.refused,
+        all.failed_calls,
         all.relists,
         all.leader_losses,
         all.panics,
-        all.asked,
-        all.unanswered,
+        all.extender_calls,
+        all.failed_extender_calls,
         all.bound_after_flush,
-        all.left,
+        all.unschedulable,
     )?;
-    Ok(if n_broken == 0 { Exit::Done } else { Exit::Finding })
+    Ok(if n_failed == 0 { Exit::Done } else { Exit::Finding })
 }

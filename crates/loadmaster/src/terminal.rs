@@ -1,11 +1,11 @@
-//! The terminal: whether there is one, its size, a screen that is redrawn in place, and single keys.
+//! The terminal: detection, size, a full-screen view, and key presses.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use crate::text::Line;
 
-/// Columns and rows where nobody knows them.
+/// Default columns and rows.
 const SIZE: (usize, usize) = (100, 32);
 
 /// Whether standard output shows color: it is a terminal, and `NO_COLOR` is not set.
@@ -13,14 +13,14 @@ pub(crate) fn has_color() -> bool {
     io::stdout().is_terminal() && env("NO_COLOR").is_empty()
 }
 
-/// Whether somebody looks on at a terminal that can be redrawn, and can press keys.
+/// Whether standard input and output are a terminal that supports full-screen output.
 pub(crate) fn is_interactive() -> bool {
     cfg!(unix) && io::stdout().is_terminal() && io::stdin().is_terminal() && env("TERM") != "dumb"
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "NO_COLOR and TERM are the user's word to programs that print"
+    reason = "NO_COLOR and TERM are conventions for terminal output"
 )]
 fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
@@ -38,8 +38,8 @@ pub(crate) fn size() -> (usize, usize) {
     SIZE
 }
 
-/// Until Ctrl-C or SIGTERM. Where these cannot be heard, for ever.
-pub(crate) async fn end_asked() {
+/// Waits for Ctrl-C or SIGTERM; forever if signals cannot be handled.
+pub(crate) async fn stop_signal() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
@@ -55,7 +55,7 @@ pub(crate) async fn end_asked() {
     }
 }
 
-/// A screen of its own; the terminal is itself again when it is dropped.
+/// The alternate screen; the terminal is restored on drop.
 pub(crate) struct Screen {
     #[cfg(unix)]
     before: rustix::termios::Termios,
@@ -63,14 +63,14 @@ pub(crate) struct Screen {
 
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Between these the terminal shows nothing, so that no half picture is seen.
+/// Synchronized update: the terminal shows the frame only when it is complete.
 const BEGIN_UPDATE: &str = "\x1b[?2026h\x1b[H";
 const END_UPDATE: &str = "\x1b[J\x1b[?2026l";
 const END_LINE: &str = "\x1b[K";
 
 #[cfg(unix)]
 impl Screen {
-    /// Takes over the terminal. Ctrl-C is a key from now on.
+    /// Switches to the alternate screen. Ctrl-C is read as a key from now on.
     pub fn open() -> io::Result<Screen> {
         use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
         let before = tcgetattr(io::stdin())?;
@@ -82,8 +82,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits so long; ends at once, and says so, when somebody presses `q` or Ctrl-C.
-    pub fn is_quit(&self, wait: Duration) -> io::Result<bool> {
+    /// Waits for this time; returns `true` at once if `q` or Ctrl-C is pressed.
+    pub fn wait_for_quit(&self, wait: Duration) -> io::Result<bool> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let stdin = io::stdin();
         let wait =
@@ -96,7 +96,7 @@ impl Screen {
         }
         let mut bytes = [0; 64];
         let n = rustix::io::read(&stdin, &mut bytes)?;
-        // At the end of input nobody is there any more.
+        // The end of input counts as quit.
         Ok(n == 0 || bytes[..n].iter().any(|byte| matches!(byte, b'q' | b'Q' | 0x03 | 0x04)))
     }
 }
@@ -112,19 +112,19 @@ impl Drop for Screen {
 
 #[cfg(not(unix))]
 impl Screen {
-    /// There is none on this system; [`is_interactive`] says so.
+    /// Not supported on this system; see [`is_interactive`].
     pub fn open() -> io::Result<Screen> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Nothing is ever pressed.
+    /// Not supported on this system.
     pub fn is_quit(&self, _: Duration) -> io::Result<bool> {
         Ok(true)
     }
 }
 
 impl Screen {
-    /// Shows these lines in place of those before, as far as there is room.
+    /// Replaces the content of the screen with these lines, cut to its size.
     pub fn draw(&self, lines: &[Line], color: bool) -> io::Result<()> {
         let (columns, rows) = size();
         let mut frame = String::from(BEGIN_UPDATE);

@@ -1,10 +1,10 @@
-//! Text for people: numbers, bars, colored lines and tables that line up.
+//! Text output: numbers, bars, colored lines and aligned tables.
 
 use std::io::{self, Write};
 
-/// How a piece of text looks on a terminal.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Style {
     #[default]
     Plain,
     Bold,
@@ -14,37 +14,37 @@ pub(crate) enum Look {
     Bad,
 }
 
-impl Look {
+impl Style {
     fn code(self) -> &'static str {
         match self {
-            Look::Plain => "",
-            Look::Bold => "\x1b[1m",
-            Look::Dim => "\x1b[2m",
-            Look::Good => "\x1b[32m",
-            Look::Warn => "\x1b[33m",
-            Look::Bad => "\x1b[31m",
+            Style::Plain => "",
+            Style::Bold => "\x1b[1m",
+            Style::Dim => "\x1b[2m",
+            Style::Good => "\x1b[32m",
+            Style::Warn => "\x1b[33m",
+            Style::Bad => "\x1b[31m",
         }
     }
 }
 
-/// One line, in pieces.
+/// A line of styled pieces of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line(Vec<(Look, String)>);
+pub(crate) struct Line(Vec<(Style, String)>);
 
 impl Line {
-    /// A line of one piece.
-    pub fn new(look: Look, text: impl Into<String>) -> Line {
+    /// A line with one piece.
+    pub fn new(look: Style, text: impl Into<String>) -> Line {
         Line(vec![(look, text.into())])
     }
 
-    /// With one more piece.
+    /// Adds a piece.
     #[must_use]
-    pub fn with(mut self, look: Look, text: impl Into<String>) -> Line {
+    pub fn with(mut self, look: Style, text: impl Into<String>) -> Line {
         self.0.push((look, text.into()));
         self
     }
 
-    /// The line, cut to a width, with or without color.
+    /// Renders the line, cut to a width, with or without color.
     pub fn render(&self, width: usize, color: bool) -> String {
         let mut line = String::new();
         let mut left = width;
@@ -68,51 +68,51 @@ impl Line {
     }
 }
 
-/// Prints lines as they are.
+/// Prints lines without cutting them.
 pub(crate) fn print(out: &mut dyn Write, lines: &[Line], color: bool) -> io::Result<()> {
     lines.iter().try_for_each(|line| writeln!(out, "{}", line.render(usize::MAX, color).trim_end()))
 }
 
-/// Where the text of a column stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Alignment {
     Left,
     Right,
 }
 
-/// Rows whose columns line up.
+/// A table with aligned columns.
 pub(crate) struct Table {
-    sides: Vec<Side>,
-    rows: Vec<(Look, Vec<String>)>,
+    sides: Vec<Alignment>,
+    rows: Vec<(Style, Vec<String>)>,
 }
 
 impl Table {
-    /// A table with so many columns.
-    pub fn new(sides: &[Side]) -> Table {
+    /// A table with these columns.
+    pub fn new(sides: &[Alignment]) -> Table {
         Table { sides: sides.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; text in a cell that is missing is empty.
-    pub fn row(&mut self, look: Look, cells: impl IntoIterator<Item = impl Into<String>>) {
+    /// Adds a row; missing cells are empty.
+    pub fn row(&mut self, look: Style, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push((look, cells.into_iter().map(Into::into).collect()));
     }
 
-    /// The rows as lines, behind an indent.
+    /// Renders the rows with an indent.
     pub fn lines(&self, indent: usize) -> Vec<Line> {
         let width_of = |column: usize| {
             let cells = self.rows.iter().filter_map(|(_, cells)| cells.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.sides.len()).map(width_of).collect();
-        let line = |(look, cells): &(Look, Vec<String>)| {
+        let line = |(look, cells): &(Style, Vec<String>)| {
             let mut text = " ".repeat(indent);
             for (column, (side, width)) in self.sides.iter().zip(&widths).enumerate() {
                 let cell = cells.get(column).map_or("", String::as_str);
                 let padding = " ".repeat(width - cell.chars().count());
                 let gap = if column == 0 { "" } else { "  " };
                 match side {
-                    Side::Left => text.extend([gap, cell, &padding]),
-                    Side::Right => text.extend([gap, &padding, cell]),
+                    Alignment::Left => text.extend([gap, cell, &padding]),
+                    Alignment::Right => text.extend([gap, &padding, cell]),
                 }
             }
             Line::new(*look, text.trim_end())
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn lines_are_cut_and_colored() {
-        let line = Line::new(Look::Good, "green").with(Look::Plain, " and plain");
+        let line = Line::new(Style::Good, "green").with(Style::Plain, " and plain");
         assert_eq!(line.render(100, false), "green and plain");
         assert_eq!(line.render(100, true), "\x1b[32mgreen\x1b[0m and plain");
         assert_eq!(line.render(8, false), "green a…");
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&[Side::Left, Side::Right, Side::Left]);
-        table.row(Look::Bold, ["NODE", "TOTAL", "WHY"]);
-        table.row(Look::Plain, ["a", "7", "because"]);
-        table.row(Look::Plain, ["bb", "1234567"]);
+        let mut table = Table::new(&[Alignment::Left, Alignment::Right, Alignment::Left]);
+        table.row(Style::Bold, ["NODE", "TOTAL", "WHY"]);
+        table.row(Style::Plain, ["a", "7", "because"]);
+        table.row(Style::Plain, ["bb", "1234567"]);
         let text: Vec<String> = table.lines(1).iter().map(|line| line.render(99, false)).collect();
         assert_eq!(text, [" NODE    TOTAL  WHY", " a           7  because", " bb    1234567"]);
     }

@@ -1,16 +1,16 @@
-//! `loadmaster up`: a whole cluster in one process, before your eyes and for kubectl.
+//! `loadmaster up`: a cluster in one process, with a live dashboard and an API server for kubectl.
 
-mod api;
+mod api_client;
 mod cluster;
-mod drive;
-mod live;
+mod cluster_driver;
+mod cluster_view;
+mod dashboard;
 mod manifests;
-mod picture;
-mod plain;
-mod recent;
-mod sample;
+mod pod_counts;
+mod progress_lines;
+mod recent_decisions;
+mod sample_workload;
 mod summary;
-mod tally;
 
 use std::io::Write;
 
@@ -21,26 +21,26 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use crate::embedded::{History, ServerArgs};
-use crate::exit::{Answer, Exit, Failure, complain};
+use crate::embedded::{HistoryLimits, ServerArgs};
+use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::ConfigArgs;
-use crate::kubelets::MachineArgs;
+use crate::kubelets::SimulatedNodeArgs;
 use crate::terminal;
 use crate::text::counted;
-use api::Api;
+use api_client::Api;
 use cluster::{Cluster, prepare_scheduler};
-use drive::Drive;
+use cluster_driver::ClusterDriver;
 use manifests::{Manifest, Notes};
-use sample::{Churn, Deed, Millis};
+use sample_workload::{Action, Churn, Millis};
 
-/// Run a cluster in this process and watch its pods being placed.
+/// Run a cluster in one process and show how its pods are scheduled.
 ///
-/// There is an API server for kubectl and client libraries, the scheduler as `loadmaster run` runs it, the controllers of Deployments, Jobs and
-/// so on, and kubelets that only pretend: a pod runs a moment after it was placed, a Job's pod succeeds after a while.
+/// The cluster has an API server for kubectl and client libraries, the scheduler as in `loadmaster run`, controllers for Deployments, Jobs
+/// and so on, and simulated kubelets (kwok-style): pods start shortly after they were bound, and pods of Jobs succeed after a while.
 ///
-/// On a terminal it lives on until q or Ctrl-C. Elsewhere, and with --exit-when-settled, it ends when nothing more will happen, unless
-/// --stay keeps it. It ends with 0 when all pods have a node, with 1 when pods stay pending, also because their scheduler does not run
-/// here, with 2 when the input is bad.
+/// On a terminal the cluster runs until q or Ctrl-C is pressed. Without a terminal, and with --exit-when-settled, it stops when it has
+/// settled, unless --stay is given. The exit code is 0 if all pods are assigned, 1 if pods stay pending (also if their scheduler does not
+/// run in this cluster), 2 if the input is invalid.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster up
@@ -49,28 +49,28 @@ use sample::{Churn, Deed, Millis};
   loadmaster up --stay --port 6443 --kubeconfig test.kubeconfig &
   kubectl get nodes,deployments -A -o yaml | loadmaster up -f -")]
 pub(crate) struct Args {
-    /// Manifests: a file, a folder, or `-` for standard input. May be given several times.
+    /// Manifests to create: a file, a directory, or `-` for standard input. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: Vec<String>,
-    /// How many sample nodes there are [default: 100; with -f: none if the files have nodes, else 10].
+    /// The number of sample nodes [default: 100; with -f: 0 if the files contain nodes, else 10].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     nodes: Option<u32>,
     #[command(flatten)]
-    machines: MachineArgs,
+    machines: SimulatedNodeArgs,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     config: ConfigArgs,
-    /// Where chance begins: what comes and goes in the sample workload, and ties between controllers.
+    /// Seed of the random number generator, for the sample workload and for the controllers.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Hold one decision in N against asking every plugin about every node.
+    /// Verify one in N decisions against per-node evaluation of all plugins; 0 disables it.
     #[arg(long, value_name = "N", default_value_t = 0)]
     check: u64,
-    /// End when nothing more will happen.
+    /// Exit when the cluster has settled.
     #[arg(long)]
     exit_when_settled: bool,
-    /// Live on until Ctrl-C or SIGTERM, even if nobody looks on: for scripts.
+    /// Run until Ctrl-C or SIGTERM, also without a terminal (for scripts).
     #[arg(long, conflicts_with = "exit_when_settled")]
     stay: bool,
 }
@@ -78,11 +78,11 @@ pub(crate) struct Args {
 const N_SAMPLE_NODES: u32 = 100;
 const N_NODES_FOR_FILES: u32 = 10;
 
-/// What is put into the cluster.
+/// The initial content of the cluster, and its workload.
 struct Content {
     nodes: Vec<Value>,
     manifests: Vec<Manifest>,
-    arrivals: Vec<(Millis, Deed)>,
+    arrivals: Vec<(Millis, Action)>,
     churn: Option<Churn>,
 }
 
@@ -91,45 +91,45 @@ pub(crate) fn run(
     registry: &Registry,
     services: &[Service],
     out: &mut dyn Write,
-) -> Answer<Exit> {
+) -> CommandResult<Exit> {
     let interactive = terminal::is_interactive();
-    let lives_on = args.stay || interactive && !args.exit_when_settled;
-    // What can be wrong is read before anything begins.
+    let run_until_stopped = args.stay || interactive && !args.exit_when_settled;
+    // All input is validated before anything is started.
     let scheduler = prepare_scheduler(&args.config, args.check, registry)?;
     let stages = args.machines.stages()?;
-    let content = content(args, lives_on)?;
+    let content = content(args, run_until_stopped)?;
     let embedded = args.server.start(history(args, content.nodes.len()))?;
     let mut api = Api::new(embedded.server().clone(), embedded.runtime().handle().clone());
-    fill(&mut api, &content)?;
-    tell(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
+    create_nodes(&mut api, &content)?;
+    print_notes(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
     let cluster = Cluster::start(embedded, api, scheduler, registry, services, stages, args.seed)?;
     let head = head(&cluster, content.nodes.len(), out)?;
-    let mut drive = Drive::new(cluster, content.arrivals, content.churn);
+    let mut driver = ClusterDriver::new(cluster, content.arrivals, content.churn);
     let last = if interactive {
-        live::run(&mut drive, &head, lives_on)?
+        dashboard::run(&mut driver, &head, run_until_stopped)?
     } else {
-        plain::run(&mut drive, lives_on, out)?
+        progress_lines::run(&mut driver, run_until_stopped, out)?
     };
     if let Some(last) = &last {
-        summary::print(last, &drive, args.check, out)?;
+        summary::print(last, &driver, args.check, out)?;
     }
-    drive.cluster.stop()?;
+    driver.cluster.stop()?;
     Ok(match last {
-        Some(last) if !last.picture.disagreements.is_empty() => Exit::Bug,
+        Some(last) if !last.view.disagreements.is_empty() => Exit::Bug,
         Some(last) if last.is_settled && last.n_pending() > 0 => Exit::Finding,
         _ => Exit::Done,
     })
 }
 
-/// Reads what goes into the cluster.
-fn content(args: &Args, lives_on: bool) -> Answer<Content> {
+/// Reads the manifests, or builds the sample workload.
+fn content(args: &Args, run_until_stopped: bool) -> CommandResult<Content> {
     if args.file.is_empty() {
         let n_nodes = args.nodes.unwrap_or(N_SAMPLE_NODES);
-        let sample = sample::workload(n_nodes).map_err(Failure::input)?;
-        let chance = Rng::new(args.seed).split("churn");
-        let churn = lives_on.then(|| Churn::new(chance, n_nodes, &sample));
+        let sample = sample_workload::workload(n_nodes).map_err(Failure::input)?;
+        let rng = Rng::new(args.seed).split("churn");
+        let churn = run_until_stopped.then(|| Churn::new(rng, n_nodes, &sample));
         let objects = sample.objects.into_iter();
-        let at_once = objects.map(|object| (0, Deed::Create(Box::new(object))));
+        let at_once = objects.map(|object| (0, Action::Create(Box::new(object))));
         let arrivals = at_once.chain(sample.arrivals).collect();
         let nodes = nodes(args, n_nodes)?;
         return Ok(Content { nodes, manifests: Vec::new(), arrivals, churn });
@@ -141,10 +141,10 @@ fn content(args: &Args, lives_on: bool) -> Answer<Content> {
     Ok(Content { nodes, manifests, arrivals: Vec::new(), churn: None })
 }
 
-/// The sample workload goes on and on: of what it did, less is kept, so that memory stays flat. The larger the cluster, the more changes come
-/// at a time, and watches must not miss them.
-fn history(args: &Args, n_nodes: usize) -> History {
-    let usual = History::default();
+/// Limits for the watch history and Events. The sample workload never ends, so the limits are lower, to bound memory. They grow with the
+/// cluster, because larger clusters have more changes at a time, which watches must not miss.
+fn history(args: &Args, n_nodes: usize) -> HistoryLimits {
+    let usual = HistoryLimits::default();
     if !args.file.is_empty() {
         return usual;
     }
@@ -153,24 +153,24 @@ fn history(args: &Args, n_nodes: usize) -> History {
         n_changes_max: scale.saturating_mul(20_000).min(usual.limits.n_changes_max),
         superseded_bytes_max: scale.saturating_mul(4 << 20).min(usual.limits.superseded_bytes_max),
     };
-    History { limits, event_ttl: SignedDuration::from_mins(5) }
+    HistoryLimits { limits, event_ttl: SignedDuration::from_mins(5) }
 }
 
-/// Sample nodes, or what the template says.
-fn nodes(args: &Args, n: u32) -> Answer<Vec<Value>> {
+/// Sample nodes, or nodes from the template.
+fn nodes(args: &Args, n: u32) -> CommandResult<Vec<Value>> {
     if args.machines.node_template.is_none() {
-        return Ok(sample::nodes(n).collect());
+        return Ok(sample_workload::nodes(n).collect());
     }
     let nodes = args.machines.nodes(n)?.into_iter().map(serde_json::to_value);
     nodes.collect::<Result<_, _>>().map_err(Failure::input)
 }
 
 /// Creates the nodes.
-fn fill(api: &mut Api, content: &Content) -> Answer<()> {
+fn create_nodes(api: &mut Api, content: &Content) -> CommandResult<()> {
     for node in &content.nodes {
         match api.create(node) {
-            Err(refusal) if !refusal.is_there_already() => {
-                return Err(Failure::input(refusal.message));
+            Err(error) if !error.already_exists() => {
+                return Err(Failure::input(error.message));
             }
             _ => {}
         }
@@ -178,19 +178,23 @@ fn fill(api: &mut Api, content: &Content) -> Answer<()> {
     Ok(())
 }
 
-fn tell(notes: &Notes) {
-    if !notes.remade.is_empty() {
-        let kinds: Vec<String> = notes.remade.iter().map(|(kind, n)| counted(*n, kind)).collect();
-        complain(&format!("note: left to the controllers that make them: {}", kinds.join(", ")));
+fn print_notes(notes: &Notes) {
+    if !notes.created_by_controllers.is_empty() {
+        let kinds: Vec<String> =
+            notes.created_by_controllers.iter().map(|(kind, n)| counted(*n, kind)).collect();
+        print_to_stderr(&format!(
+            "note: not created, because their controllers create them: {}",
+            kinds.join(", ")
+        ));
     }
     if !notes.namespaces.is_empty() {
         let names: Vec<&str> = notes.namespaces.iter().map(String::as_str).collect();
-        complain(&format!("note: namespaces made for what is in them: {}", names.join(", ")));
+        print_to_stderr(&format!("note: created missing namespaces: {}", names.join(", ")));
     }
 }
 
-/// Says where the cluster is; what stands over everything that is shown.
-fn head(cluster: &Cluster, n_nodes: usize, out: &mut dyn Write) -> Answer<String> {
+/// Prints the addresses of the cluster; returns the header of the dashboard.
+fn head(cluster: &Cluster, n_nodes: usize, out: &mut dyn Write) -> CommandResult<String> {
     let shown = cluster.embedded.kubeconfig().display();
     writeln!(out, "API server on {}", cluster.embedded.url())?;
     writeln!(out, "kubeconfig:  {shown}")?;

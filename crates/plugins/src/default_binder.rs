@@ -1,20 +1,20 @@
-//! DefaultBinder: writes the pod's node into the API server through the pod's `binding` subresource.
+//! DefaultBinder: binds the pod to its node with a request to the pod's `binding` subresource.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | Bind |
-//! | woken by | nothing |
+//! | woken by | no event |
 //! | upstream | `plugins/defaultbinder`, 1.36 |
 //! | deviations | none |
-//! | cost | one API call a pod |
+//! | cost | one API request per pod |
 
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::points::Bound;
-use loadmaster_framework::request::{ApiRequest, Input, Step, Verb};
+use loadmaster_framework::api_calls::{ApiRequest, PluginInput, PluginStep, Verb};
+use loadmaster_framework::extension_points::BindResult;
 use loadmaster_framework::{
-    Bind, Failure, PluginDef, PluginError, PodInfo, Points, Rejection, SerialCx,
+    Bind, ExtensionPoints, Failure, PluginDef, PluginError, PodInfo, Rejection, SerialCx,
 };
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct DefaultBinder;
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     points.bind = Some(Arc::new(DefaultBinder));
     Ok(())
 }
@@ -35,25 +35,26 @@ impl Bind for DefaultBinder {
         _cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: Input<'_>,
-    ) -> Step<Bound> {
+        input: PluginInput<'_>,
+    ) -> PluginStep<BindResult> {
         match input {
-            Input::Start => Step::Call(binding(pod, node)),
-            Input::Reply(Ok(_)) => Step::Done(Bound::Done),
-            Input::Reply(Err((_, message))) => failed(message.to_owned()),
-            // It never waits nor asks extenders, and a call that is under way cannot be taken back.
-            Input::Changed(_) | Input::Extended(_) | Input::Deadline | Input::Cancelled => {
-                failed("binding was given up".to_owned())
-            }
+            PluginInput::Start => PluginStep::Call(binding(pod, node)),
+            PluginInput::Reply(Ok(_)) => PluginStep::Done(BindResult::Done),
+            PluginInput::Reply(Err((_, message))) => failed(message.to_owned()),
+            // This plugin never waits and calls no extender, and a request in flight cannot be cancelled.
+            PluginInput::Changed(_)
+            | PluginInput::ExtendersReplied(_)
+            | PluginInput::Deadline
+            | PluginInput::Cancelled => failed("binding was cancelled".to_owned()),
         }
     }
 }
 
-fn failed(text: String) -> Step<Bound> {
-    Step::Fail(Rejection::Failed(Failure::new(text)))
+fn failed(text: String) -> PluginStep<BindResult> {
+    PluginStep::Fail(Rejection::Failed(Failure::new(text)))
 }
 
-/// The `v1` Binding of a pod. The UID keeps a pod of the same name that came later from being bound.
+/// The `v1` Binding of a pod. The UID prevents that a newer pod of the same name is bound.
 fn binding(pod: &PodInfo, node: &str) -> ApiRequest {
     let namespace = &pod.template.namespace;
     ApiRequest {
@@ -81,27 +82,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_call_and_its_answer() {
+    fn bind_makes_one_request_and_returns_its_result() {
         let mut bench = Bench::new(&DEF, json!({})).unwrap();
         let pod = bench
             .pod(json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u1"}}))
             .unwrap();
         let pod = Arc::new(pod);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
-        let mut bind = |input: Input<'_>| {
+        let mut bind = |input: PluginInput<'_>| {
             let cx = SerialCx { world: &bench.world, cycle: &mut cycle, states: &mut states };
             DefaultBinder.bind(cx, &pod, "a", input)
         };
-        let Step::Call(request) = bind(Input::Start) else { panic!("a call is made") };
+        let PluginStep::Call(request) = bind(PluginInput::Start) else {
+            panic!("no request was made")
+        };
         assert_eq!(request.verb, Verb::Create);
         assert_eq!((request.resource.as_str(), request.subresource.as_str()), ("pods", "binding"));
         assert_eq!((request.namespace.as_str(), request.name.as_str()), ("shop", "web"));
         let body = request.body.unwrap();
         assert_eq!(body["metadata"]["uid"], "u1");
         assert_eq!(body["target"]["name"], "a");
-        assert!(matches!(bind(Input::Reply(Ok(&Value::Null))), Step::Done(Bound::Done)));
-        let Step::Fail(rejection) = bind(Input::Reply(Err((409, "already bound")))) else {
-            panic!("it fails")
+        assert!(matches!(
+            bind(PluginInput::Reply(Ok(&Value::Null))),
+            PluginStep::Done(BindResult::Done)
+        ));
+        let PluginStep::Fail(rejection) = bind(PluginInput::Reply(Err((409, "already bound"))))
+        else {
+            panic!("binding did not fail")
         };
         assert_eq!(rejection.message(), "already bound");
     }

@@ -1,25 +1,26 @@
-//! DefaultPreemption: evicts pods of lower priority where a pod fits nowhere and would fit without them.
+//! DefaultPreemption: if a pod fits on no node, evicts pods of lower priority from a node where it fits without them.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | PreEnqueue, PostFilter |
-//! | woken by | nothing of its own: its event, an assigned pod deleted, always says Skip |
+//! | woken by | no event: the hint for its event (assigned pod deleted) is always Skip |
 //! | upstream | `plugins/defaultpreemption`, 1.36 |
-//! | deviations | nodes are tried one after the other; victims that have not started are equals, where upstream compares two readings of the clock |
-//! | cost | tried nodes x pods evicted there x the Filters; nothing is copied but the cycle state |
+//! | deviations | nodes are dry-run one after the other; victims that have not started are equally important, where upstream compares two clock readings |
+//! | cost | dry-run nodes x victims per node x Filter plugins; only the cycle state is copied |
 
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::args::{self, PluginArgs};
+use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::plugin_args::{self, PluginArgs};
 use loadmaster_framework::preemption::{
-    Budgets, Candidate, DryRun, Preemptor, Preview, Sample, best, helpable,
+    Candidate, CandidateSampling, DisruptionBudgets, NodeDryRun, PreemptionPreview, Preemptor,
+    nodes_where_preemption_might_help, pick_best_candidates,
 };
-use loadmaster_framework::request::{Input, Step};
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Hint, PluginDef,
-    PluginError, PodInfo, Points, PostFilter, PostFiltered, PreEnqueue, Reason, Rejection,
-    SerialCx, Unfit, World,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, FieldError,
+    FitError, PluginDef, PluginError, PodInfo, PostFilter, PostFilterResult, PreEnqueue,
+    QueueingHint, Reason, Rejection, SerialCx, World,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
@@ -29,11 +30,12 @@ use crate::DeclaredReasons;
 
 pub const NAME: &str = "DefaultPreemption";
 
-pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Args>) };
+pub const DEF: PluginDef =
+    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Args>) };
 
 const REASON_WAITS: &str = "waiting for the preemption for this pod to be finished";
 
-/// What it says when it can make no room. [`REASON_WAITS`] is not among them: a file's world has no evictions under way.
+/// The reasons of preemption without a candidate. [`REASON_WAITS`] is not included: in a scenario no eviction is in progress.
 pub(crate) const REASONS: DeclaredReasons = &[
     (Code::Unschedulable, "preemption: not eligible due to preemptionPolicy=Never."),
     (
@@ -84,22 +86,23 @@ impl PluginArgs for Args {
 
 struct DefaultPreemption {
     args: Args,
-    /// Evictions run beside the scheduling of other pods, and the preemptor waits for them outside the queue.
+    /// Victims are evicted while other pods are scheduled, and the preemptor is not in activeQ until then (gate
+    /// SchedulerAsyncPreemption).
     is_async: bool,
 }
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let is_async = points.gates.scheduler_async_preemption;
-    let plugin = Arc::new(DefaultPreemption { args: args::read(NAME, args)?, is_async });
+    let plugin = Arc::new(DefaultPreemption { args: plugin_args::read(NAME, args)?, is_async });
     points.pre_enqueue = Some(plugin.clone());
     points.post_filter = Some(plugin);
-    // Registered so that pods held back by PreEnqueue are looked at again when a victim is gone.
+    // Registered so that pods rejected by PreEnqueue are checked again when a victim is deleted.
     points.events = Some(Vec::new());
     if is_async {
-        points.wake_on(
-            ClusterEvent::new(EventResource::Pod, Action::DELETE),
-            // Whoever turned the pod down knows better when it fits.
-            Some(Arc::new(|_| Ok(Hint::Skip))),
+        points.register_event(
+            ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
+            // The plugins that rejected the pod have better hints.
+            Some(Arc::new(|_| Ok(QueueingHint::Skip))),
         );
     }
     Ok(())
@@ -107,17 +110,19 @@ fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
 
 impl PreEnqueue for DefaultPreemption {
     fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection> {
-        if self.is_async && cx.world.preemptions().holds(&pod.uid, cx.world) {
+        if self.is_async
+            && cx.world.ongoing_preemptions().is_pod_running_preemption(&pod.uid, cx.world)
+        {
             return Err(Rejection::unresolvable(REASON_WAITS));
         }
         Ok(())
     }
 }
 
-/// Why there is no room to be made.
-struct NoRoom {
+/// Why there are no candidates.
+struct NoCandidates {
     rejection: Rejection,
-    /// Nowhere could evictions help, so that a promise made before is void.
+    /// Preemption helps on no node, so an earlier nomination is cleared.
     is_final: bool,
 }
 
@@ -126,23 +131,27 @@ impl PostFilter for DefaultPreemption {
         &self,
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
-        unfit: Unfit<'_>,
+        fit_error: FitError<'_>,
         rng: &mut Rng,
-        input: Input<'_>,
-    ) -> Step<PostFiltered> {
-        if let Input::Extended(left) = input {
-            return Step::Done(choose(cx.world, pod, rng, left));
+        input: PluginInput<'_>,
+    ) -> PluginStep<PostFilterResult> {
+        if let PluginInput::ExtendersReplied(remaining) = input {
+            return PluginStep::Done(select_candidate(cx.world, pod, rng, remaining));
         }
-        let n_nodes = helpable(unfit.verdicts).len();
+        let n_nodes = nodes_where_preemption_might_help(fit_error.node_codes).len();
         let offset = if n_nodes > 0 { rng.below(n_nodes as u64) as usize } else { 0 };
-        let sample = Sample { offset, n_wanted: self.args.n_candidates(n_nodes) };
-        match candidates(cx.cx(), pod, unfit, sample) {
-            Ok(candidates) if unfit.extenders => Step::AskExtenders(candidates),
-            Ok(candidates) => Step::Done(choose(cx.world, pod, rng, Ok(&candidates))),
-            Err(NoRoom { rejection, is_final }) => Step::Done(PostFiltered {
+        let sample = CandidateSampling { offset, n_candidates: self.args.n_candidates(n_nodes) };
+        match find_candidates(cx.cx(), pod, fit_error, sample) {
+            Ok(candidates) if fit_error.has_preempting_extenders => {
+                PluginStep::CallExtenders(candidates)
+            }
+            Ok(candidates) => {
+                PluginStep::Done(select_candidate(cx.world, pod, rng, Ok(&candidates)))
+            }
+            Err(NoCandidates { rejection, is_final }) => PluginStep::Done(PostFilterResult {
                 nominated_node: is_final.then(Str::default),
                 rejection: Some(rejection),
-                ..PostFiltered::default()
+                ..PostFilterResult::default()
             }),
         }
     }
@@ -151,18 +160,29 @@ impl PostFilter for DefaultPreemption {
         true
     }
 
-    fn preview(&self, cx: Cx<'_>, pod: &Arc<PodInfo>, unfit: Unfit<'_>) -> Option<Preview> {
-        Some(match candidates(cx, pod, unfit, Sample::ALL) {
-            Ok(candidates) => Preview { best: best(&candidates), candidates, rejection: None },
-            Err(NoRoom { rejection, .. }) => {
-                Preview { candidates: Vec::new(), best: Vec::new(), rejection: Some(rejection) }
-            }
+    fn preview(
+        &self,
+        cx: Cx<'_>,
+        pod: &Arc<PodInfo>,
+        fit_error: FitError<'_>,
+    ) -> Option<PreemptionPreview> {
+        Some(match find_candidates(cx, pod, fit_error, CandidateSampling::ALL) {
+            Ok(candidates) => PreemptionPreview {
+                best: pick_best_candidates(&candidates),
+                candidates,
+                rejection: None,
+            },
+            Err(NoCandidates { rejection, .. }) => PreemptionPreview {
+                candidates: Vec::new(),
+                best: Vec::new(),
+                rejection: Some(rejection),
+            },
         })
     }
 }
 
 impl Args {
-    /// How many candidates end the search among so many nodes.
+    /// How many candidates are searched for among this number of nodes (upstream's `calculateNumCandidates`).
     fn n_candidates(self, n_nodes: usize) -> usize {
         let [percentage, absolute] =
             [self.min_candidate_nodes_percentage, self.min_candidate_nodes_absolute]
@@ -171,34 +191,42 @@ impl Args {
     }
 }
 
-/// Nodes on which the pod would fit without some others; at least one.
-fn candidates(
+/// The nodes on which the pod fits without some victims; at least one (upstream's `findCandidates`).
+fn find_candidates(
     cx: Cx<'_>,
     pod: &Arc<PodInfo>,
-    unfit: Unfit<'_>,
-    sample: Sample,
-) -> Result<Vec<Candidate>, NoRoom> {
-    let preemptor = Preemptor { cx, feasibility: unfit.feasibility, pod };
-    let refuse = |rejection: Rejection, is_final| NoRoom { rejection: worded(rejection), is_final };
+    fit_error: FitError<'_>,
+    sample: CandidateSampling,
+) -> Result<Vec<Candidate>, NoCandidates> {
+    let preemptor = Preemptor { cx, filter_runner: fit_error.filter_runner, pod };
+    let no_candidates = |rejection: Rejection, is_final| NoCandidates {
+        rejection: with_preemption_prefix(rejection),
+        is_final,
+    };
     preemptor
-        .may_preempt(unfit.verdicts)
-        .map_err(|reason: Reason| refuse(Rejection::unschedulable(reason), false))?;
+        .pod_eligible_to_preempt_others(fit_error.node_codes)
+        .map_err(|reason: Reason| no_candidates(Rejection::unschedulable(reason), false))?;
     let n_nodes = cx.world.nodes().len();
     if n_nodes == 0 {
-        return Err(refuse(Failure::new("no nodes available").into(), false));
+        return Err(no_candidates(Failure::new("no nodes available").into(), false));
     }
-    let budgets = Budgets::new(cx.world.cluster());
-    let select = |run: &mut DryRun<'_>| run.select_victims(run.outranked(), &budgets);
-    let found = preemptor.search(&helpable(unfit.verdicts), sample, select);
+    let budgets = DisruptionBudgets::new(cx.world.cluster_objects());
+    let select =
+        |run: &mut NodeDryRun<'_>| run.select_victims_on_node(run.potential_victims(), &budgets);
+    let found = preemptor.dry_run_preemption(
+        &nodes_where_preemption_might_help(fit_error.node_codes),
+        sample,
+        select,
+    );
     if found.candidates.is_empty() {
         let rejection = found.rejection(n_nodes);
         let is_final = !matches!(rejection, Rejection::Failed(_));
-        return Err(refuse(rejection, is_final));
+        return Err(no_candidates(rejection, is_final));
     }
     Ok(found.candidates)
 }
 
-fn worded(rejection: Rejection) -> Rejection {
+fn with_preemption_prefix(rejection: Rejection) -> Rejection {
     let text = format!("preemption: {}", rejection.message());
     match rejection {
         Rejection::Failed(_) => Rejection::Failed(Failure::new(text)),
@@ -206,34 +234,40 @@ fn worded(rejection: Rejection) -> Rejection {
     }
 }
 
-/// One of the best candidates that are left; extenders may have left none.
-fn choose(
+/// Nominates one of the best candidates that remain; extenders may have removed all (upstream's `SelectCandidate`).
+fn select_candidate(
     world: &World,
     pod: &Arc<PodInfo>,
     rng: &mut Rng,
-    left: Result<&[Candidate], &str>,
-) -> PostFiltered {
-    let rejection = match left {
+    remaining: Result<&[Candidate], &str>,
+) -> PostFilterResult {
+    let rejection = match remaining {
         Ok([]) => Rejection::unschedulable("no candidate node for preemption"),
-        Ok(candidates) => return nominate(world, pod, &candidates[*rng.pick(&best(candidates))]),
+        Ok(candidates) => {
+            return nominate(world, pod, &candidates[*rng.pick(&pick_best_candidates(candidates))]);
+        }
         Err(error) => Failure::new(error.to_owned()).into(),
     };
-    PostFiltered { rejection: Some(worded(rejection)), ..PostFiltered::default() }
+    PostFilterResult {
+        rejection: Some(with_preemption_prefix(rejection)),
+        ..PostFilterResult::default()
+    }
 }
 
-fn nominate(world: &World, pod: &Arc<PodInfo>, chosen: &Candidate) -> PostFiltered {
+fn nominate(world: &World, pod: &Arc<PodInfo>, chosen: &Candidate) -> PostFilterResult {
     let name = world.node(chosen.row).map_or("", |node| node.name());
-    let mut answer = PostFiltered {
+    let mut result = PostFilterResult {
         nominated_node: Some(Str::new(name)),
         victims: chosen.victims.pods.clone(),
-        ..PostFiltered::default()
+        ..PostFilterResult::default()
     };
-    if answer.to_evict().next().is_some() {
-        let weaker = world.nominated(name).iter();
-        let weaker = weaker.filter(|other| other.template.priority() < pod.template.priority());
-        answer.denominated = weaker.cloned().collect();
+    if result.victims_to_evict().next().is_some() {
+        let lower_priority = world.nominated_pods_for_node(name).iter();
+        let lower_priority =
+            lower_priority.filter(|other| other.template.priority() < pod.template.priority());
+        result.cleared_nominations = lower_priority.cloned().collect();
     }
-    answer
+    result
 }
 
 #[cfg(test)]

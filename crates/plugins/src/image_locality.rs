@@ -1,22 +1,22 @@
-//! ImageLocality: prefers nodes that hold the pod's images already, big ones more, the more so the more nodes hold them.
+//! ImageLocality: prefers nodes that already have the pod's images. Large images count more, and images on many nodes too.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | Score |
-//! | woken by | nothing: it does not filter |
+//! | woken by | no event: it does not filter |
 //! | upstream | `plugins/imagelocality`, 1.36 |
-//! | deviations | the number of nodes with an image is current; upstream's is as old as its copy of the node |
-//! | cost | a hash lookup and a binary search an image and node, and asked node by node an allocation an image without tag; over columns O(nodes that hold one of the images) |
+//! | deviations | the number of nodes with an image is always current; upstream's dates from the last update of the node |
+//! | cost | one hash lookup and one binary search per image and node, and in the per-node form one allocation per image without a tag; over columns O(nodes that have one of the images) |
 
 use std::sync::Arc;
 
 use loadmaster_api::{PodSpec, Str};
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
-use loadmaster_framework::table::ImageState;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::node_table::ImageState;
 use loadmaster_framework::{
-    Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points,
-    Prepare, Prepared, Row, Run, Score, Sign, World,
+    Cx, ExtensionPoints, Failure, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeTable,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, Prepared, Score, Sign, World,
 };
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -24,22 +24,22 @@ use smallvec::SmallVec;
 /// The plugin's name in configurations.
 pub const NAME: &str = "ImageLocality";
 
-/// How the plugin enters a registry.
+/// The plugin's entry in the registry.
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 const MIB: i64 = 1024 * 1024;
-/// Below this sum of sizes a node scores 0, and from this many bytes a container on 100 (upstream's thresholds).
+/// A node scores 0 up to this sum of sizes, and 100 from this many bytes per container on (upstream's thresholds).
 const BYTES_MIN: i64 = 23 * MIB;
 const BYTES_MAX_PER_CONTAINER: i64 = 1000 * MIB;
 
 struct ImageLocality;
 
-fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(ImageLocality);
     points.score = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
+    points.incremental = Some(plugin.clone());
     points.sign = Some(plugin);
-    points.wake_on_nothing();
+    points.register_no_events();
     Ok(())
 }
 
@@ -47,62 +47,78 @@ impl Score for ImageLocality {
     fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         let nodes = cx.world.nodes();
         let spec = &pod.template.spec;
-        let held = references(spec).filter_map(|reference| state_of(nodes, reference));
+        let held = image_references(spec).filter_map(|reference| image_state(nodes, reference));
         let here = held.filter(|state| state.rows.binary_search(&node.row()).is_ok());
-        Ok(score(here.map(|state| worth(state, nodes.len())).sum(), n_containers(spec)))
+        Ok(score(
+            here.map(|state| scaled_image_score(state, nodes.len())).sum(),
+            n_containers(spec),
+        ))
     }
 }
 
-impl Prepare for ImageLocality {
+impl Incremental for ImageLocality {
     fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
         let spec = &pod.template.spec;
         let names: SmallVec<[Str; 2]> =
-            references(spec).map(|name| Str::new(&canonical(name))).collect();
-        let any = is_anywhere(&names, world.nodes());
-        Prepared::Run(Box::new(ImageRun { names, any, n_containers: n_containers(spec) }))
+            image_references(spec).map(|name| Str::new(&normalized_image_name(name))).collect();
+        let on_any_node = is_on_any_node(&names, world.nodes());
+        Prepared::Evaluator(Box::new(ImageLocalityEvaluator {
+            names,
+            on_any_node,
+            n_containers: n_containers(spec),
+        }))
     }
 }
 
-/// The images of a pod, once for each use.
-struct ImageRun {
+/// The images of a pod, one entry per use.
+struct ImageLocalityEvaluator {
     names: SmallVec<[Str; 2]>,
-    /// Whether a node held one of them when the run was made. While none does, every score is 0.
-    any: bool,
+    /// Whether a node had one of them when this evaluator was built. While no node has one, every score is 0.
+    on_any_node: bool,
     n_containers: i64,
 }
 
-impl ImageRun {
-    fn states<'a>(&self, nodes: &'a NodeTable) -> SmallVec<[Holders<'a>; 4]> {
+impl ImageLocalityEvaluator {
+    fn states<'a>(&self, nodes: &'a NodeTable) -> SmallVec<[ImageNodes<'a>; 4]> {
         let known = self.names.iter().filter_map(|name| nodes.image(name));
-        known.map(|state| Holders { rows: &state.rows, worth: worth(state, nodes.len()) }).collect()
+        known
+            .map(|state| ImageNodes {
+                rows: &state.rows,
+                scaled_image_score: scaled_image_score(state, nodes.len()),
+            })
+            .collect()
     }
 }
 
-/// The nodes that hold an image, and what it counts there.
-struct Holders<'a> {
-    rows: &'a [Row],
-    worth: i64,
+/// The nodes that have an image, and what the image adds to their score.
+struct ImageNodes<'a> {
+    rows: &'a [NodeRow],
+    scaled_image_score: i64,
 }
 
-impl Run for ImageRun {
-    fn reads(&self) -> Reads {
-        Reads { score: self.any.then_some(RowPart::Node), node_set: self.any, ..Reads::default() }
+impl PluginEvaluator for ImageLocalityEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies {
+            score: self.on_any_node.then_some(RowDependency::Node),
+            node_set: self.on_any_node,
+            ..Dependencies::default()
+        }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: Row) -> i64 {
+    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
         let held = self.names.iter().filter_map(|name| nodes.image(name));
         let here = held.filter(|state| state.rows.binary_search(&row).is_ok());
-        score(here.map(|state| worth(state, nodes.len())).sum(), self.n_containers)
+        score(here.map(|state| scaled_image_score(state, nodes.len())).sum(), self.n_containers)
     }
 
-    fn score_all(
+    fn score_rows(
         &self,
         nodes: &NodeTable,
-        _: &RowSet,
+        _: &RowMask,
         weight: i64,
         out: &mut [i64],
-    ) -> Result<(), OutOfRange> {
-        // Goes through the lists of rows side by side, so that only nodes with an image are visited.
+    ) -> Result<(), ScoreOutOfRange> {
+        // Merges the sorted lists of rows, so that only nodes with an image are visited.
         let mut states = self.states(nodes);
         while let Some(row) = states.iter().filter_map(|held| held.rows.first()).min().copied() {
             let mut sum = 0;
@@ -110,7 +126,7 @@ impl Run for ImageRun {
                 if let Some((first, rest)) = held.rows.split_first()
                     && *first == row
                 {
-                    sum += held.worth;
+                    sum += held.scaled_image_score;
                     held.rows = rest;
                 }
             }
@@ -120,25 +136,25 @@ impl Run for ImageRun {
     }
 
     fn is_stale(&self, world: &World) -> bool {
-        !self.any && is_anywhere(&self.names, world.nodes())
+        !self.on_any_node && is_on_any_node(&self.names, world.nodes())
     }
 }
 
 impl Sign for ImageLocality {
-    /// Images of volumes are not among the names; as upstream.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    /// The images of volumes are not included, as upstream.
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         let spec = &pod.template.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
         let mut names: Vec<String> =
-            containers.map(|container| canonical(&container.image)).collect();
+            containers.map(|container| normalized_image_name(&container.image)).collect();
         names.sort_unstable();
         names.dedup();
-        Ok(vec![Fragment { key: "v1.Pod.Spec.CanonicalImageNames()", value: json!(names) }])
+        Ok(vec![SignFragment { key: "v1.Pod.Spec.CanonicalImageNames()", value: json!(names) }])
     }
 }
 
-/// Images of init containers, containers and volumes, as the pod spells them.
-fn references(spec: &PodSpec) -> impl Iterator<Item = &Str> {
+/// Images of init containers, containers and volumes, as written in the pod spec.
+fn image_references(spec: &PodSpec) -> impl Iterator<Item = &Str> {
     let containers =
         spec.init_containers.iter().chain(&spec.containers).map(|container| &container.image);
     containers
@@ -149,12 +165,16 @@ fn n_containers(spec: &PodSpec) -> i64 {
     (spec.init_containers.len() + spec.containers.len()) as i64
 }
 
-fn is_anywhere(names: &[Str], nodes: &NodeTable) -> bool {
+fn is_on_any_node(names: &[Str], nodes: &NodeTable) -> bool {
     names.iter().any(|name| nodes.image(name).is_some())
 }
 
-fn state_of<'a>(nodes: &'a NodeTable, reference: &str) -> Option<&'a ImageState> {
-    if has_tag(reference) { nodes.image(reference) } else { nodes.image(&canonical(reference)) }
+fn image_state<'a>(nodes: &'a NodeTable, reference: &str) -> Option<&'a ImageState> {
+    if has_tag(reference) {
+        nodes.image(reference)
+    } else {
+        nodes.image(&normalized_image_name(reference))
+    }
 }
 
 /// Whether there is a colon behind the last slash.
@@ -162,13 +182,14 @@ fn has_tag(reference: &str) -> bool {
     reference.rsplit('/').next().is_some_and(|name| name.contains(':'))
 }
 
-/// The name as nodes report it: with a tag.
-fn canonical(reference: &str) -> String {
+/// The name as nodes report it, with a tag (upstream's `normalizedImageName`).
+fn normalized_image_name(reference: &str) -> String {
     if has_tag(reference) { reference.to_owned() } else { format!("{reference}:latest") }
 }
 
-/// The size of an image, scaled down so that the few nodes that hold a rare image do not get every pod.
-fn worth(image: &ImageState, n_nodes: usize) -> i64 {
+/// The size of an image scaled by the share of nodes that have it, so that the few nodes with a rare image do not get
+/// every pod (upstream's `scaledImageScore`).
+fn scaled_image_score(image: &ImageState, n_nodes: usize) -> i64 {
     let spread = image.rows.len() as f64 / n_nodes as f64;
     (image.size_bytes as f64 * spread) as i64
 }
@@ -187,9 +208,9 @@ mod tests {
     use super::*;
 
     /// Names and size in MiB of the images on a node.
-    type Held<'a> = &'a [(&'a [&'a str], i64)];
+    type NodeImages<'a> = &'a [(&'a [&'a str], i64)];
 
-    fn node(name: &str, images: Held<'_>) -> Value {
+    fn node(name: &str, images: NodeImages<'_>) -> Value {
         let images: Vec<Value> = images
             .iter()
             .map(|(names, mib)| json!({"names": names, "sizeBytes": mib * MIB}))
@@ -204,7 +225,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(nodes: &[Held<'_>], pod: Value, want: &[i64]) {
+    fn check(nodes: &[NodeImages<'_>], pod: Value, want: &[i64]) {
         let mut bench = Bench::new(&DEF, json!({})).unwrap();
         for (at, images) in nodes.iter().enumerate() {
             bench.node(node(&format!("n{at}"), images)).unwrap();
@@ -215,15 +236,15 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_spread() {
+    fn score_depends_on_size_and_spread() {
         check(&[&[], &[]], pod(&["a"]), &[0, 0]);
-        // Half of the nodes hold it: half its size counts.
+        // Half of the nodes have it: half its size counts.
         check(&[&[(&["a:latest"], 1000)], &[]], pod(&["a"]), &[48, 0]);
         check(&[&[(&["a:latest"], 1000)], &[(&["a:latest"], 1000)]], pod(&["a"]), &[100, 100]);
         check(&[&[(&["a:latest"], 9000)]], pod(&["a"]), &[100]);
         check(&[&[(&["a:latest"], 23)]], pod(&["a"]), &[0]);
         check(&[&[(&["a:latest"], 40)]], pod(&["a"]), &[1]);
-        // Every container raises the bar, every use counts.
+        // Every container raises the upper threshold, and every use of an image counts.
         check(&[&[(&["a:latest"], 1000)]], pod(&["a", "b"]), &[49]);
         check(&[&[(&["a:latest"], 1000)]], pod(&["a", "a"]), &[100]);
         check(
@@ -255,7 +276,7 @@ mod tests {
         let volume = |image: &str| json!({"name": "v", "image": {"reference": image}});
         let spec = json!({"containers": [{"name": "c", "image": "a"}],
             "initContainers": [{"name": "i", "image": "b"}], "volumes": [volume("d"), {"name": "w"}]});
-        let nodes: &[Held<'_>] = &[&[(&["b:latest"], 1000), (&["d:latest"], 500)]];
+        let nodes: &[NodeImages<'_>] = &[&[(&["b:latest"], 1000), (&["d:latest"], 500)]];
         check(nodes, json!({"metadata": {"name": "web"}, "spec": spec}), &[74]);
         // Without containers upstream's bounds cross.
         check(
@@ -268,26 +289,28 @@ mod tests {
 
     #[test]
     fn the_first_node_to_report_an_image_sets_its_size() {
-        let small: Held<'_> = &[(&["a:latest"], 100)];
-        let big: Held<'_> = &[(&["a:latest"], 900)];
+        let small: NodeImages<'_> = &[(&["a:latest"], 100)];
+        let big: NodeImages<'_> = &[(&["a:latest"], 900)];
         check(&[small, big], pod(&["a"]), &[7, 7]);
         check(&[big, small], pod(&["a"]), &[89, 89]);
         check(&[&[(&["a:latest"], 100), (&["a:latest"], 900)]], pod(&["a"]), &[7]);
     }
 
     #[test]
-    fn a_run_made_before_any_node_held_the_image_is_stale_after() {
+    fn an_evaluator_built_before_any_node_had_the_image_becomes_stale() {
         let mut bench = Bench::new(&DEF, json!({})).unwrap();
         bench.node(node("n0", &[])).unwrap();
         let web = bench.pod(pod(&["a"])).unwrap();
-        let prepare = bench.points().prepare.clone().unwrap();
-        let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { unreachable!() };
-        assert_eq!(run.reads(), Reads::default());
-        assert!(!run.is_stale(&bench.world));
+        let incremental = bench.points().incremental.clone().unwrap();
+        let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+            unreachable!()
+        };
+        assert_eq!(evaluator.dependencies(), Dependencies::default());
+        assert!(!evaluator.is_stale(&bench.world));
         bench.node(node("n1", &[(&["b:latest"], 100)])).unwrap();
-        assert!(!run.is_stale(&bench.world));
+        assert!(!evaluator.is_stale(&bench.world));
         bench.node(node("n0", &[(&["a:latest"], 100)])).unwrap();
-        assert!(run.is_stale(&bench.world));
+        assert!(evaluator.is_stale(&bench.world));
     }
 
     #[test]

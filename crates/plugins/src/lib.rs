@@ -1,6 +1,5 @@
-//! The in-tree plugins: one file or folder each, one list.
+//! The in-tree plugins: one file or folder per plugin, and the list of all of them ([`ALL`]).
 
-mod claims;
 pub mod default_binder;
 pub mod default_preemption;
 pub mod image_locality;
@@ -15,6 +14,7 @@ pub mod pod_topology_spread;
 pub mod priority_sort;
 pub mod scheduling_gates;
 pub mod taint_toleration;
+mod unsupported_claims;
 
 use loadmaster_framework::{Code, PluginDef, Registry};
 
@@ -28,23 +28,23 @@ pub const ALL: &[PluginDef] = &[
     node_affinity::DEF,
     node_ports::DEF,
     node_resources::fit::DEF,
-    claims::VOLUME_RESTRICTIONS,
-    claims::NODE_VOLUME_LIMITS,
-    claims::VOLUME_BINDING,
-    claims::VOLUME_ZONE,
+    unsupported_claims::VOLUME_RESTRICTIONS,
+    unsupported_claims::NODE_VOLUME_LIMITS,
+    unsupported_claims::VOLUME_BINDING,
+    unsupported_claims::VOLUME_ZONE,
     pod_topology_spread::DEF,
     inter_pod_affinity::DEF,
-    claims::DYNAMIC_RESOURCES,
+    unsupported_claims::DYNAMIC_RESOURCES,
     default_preemption::DEF,
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,
     default_binder::DEF,
 ];
 
-/// Texts with which a plugin turns pods or nodes down, or how they begin, with their codes.
+/// The reasons with which a plugin rejects pods or nodes (the whole text or its beginning), with their status codes.
 pub type DeclaredReasons = &'static [(Code, &'static str)];
 
-/// The reasons of every plugin that equal kube-scheduler's: each has a scenario that shows it.
+/// By plugin, the reasons that equal kube-scheduler's. Each reason has a scenario that shows it.
 pub const REASONS: &[(&str, DeclaredReasons)] = &[
     (scheduling_gates::NAME, scheduling_gates::REASONS),
     (node_unschedulable::NAME, node_unschedulable::REASONS),

@@ -1,5 +1,5 @@
-//! NodeAffinity: a pod fits only on nodes that its node selector and required node affinity select, and better on nodes
-//! that it prefers; a profile may add an affinity of its own to all pods.
+//! NodeAffinity: a pod fits only on nodes that match its node selector and required node affinity. Nodes that match its
+//! preferred terms score higher. A profile may add an affinity to all pods (`addedAffinity`).
 //!
 //! | | |
 //! | --- | --- |
@@ -7,14 +7,14 @@
 //! | woken by | node added or its labels changed |
 //! | upstream | `plugins/nodeaffinity`, 1.36 |
 //! | deviations | none |
-//! | cost | O(terms · labels) a node; in the incremental form one comparison a node and label key; no allocation |
+//! | cost | O(terms · labels) per node; in the incremental form one comparison per node and label key; no allocation |
 //!
-//! Terms of a pod that do not parse are no error in Filter, where they just match nothing; in hints and preferred terms
-//! they are. Terms of a configuration must parse.
+//! Invalid terms of a pod are not an error in Filter, where they match no node; in hints and in preferred terms they are an
+//! error. Terms of a configuration must be valid.
 
 mod args;
-mod narrowing;
-mod sign;
+mod column_filter;
+mod signature;
 
 use std::sync::Arc;
 
@@ -23,20 +23,22 @@ use loadmaster_api::selector::{
     required_node_affinity,
 };
 use loadmaster_api::{Labels, Node, NodeSelector, Str, pod};
-use loadmaster_framework::event::HintQuestion;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Classes, Reads, RowPart, RowSet, Words};
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{
+    ClassKey, Dependencies, NodeClasses, RowDependency, RowMask,
+};
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, FieldError, Filter, Hint, NodeInfo,
-    NodeScore, NodeTable, PluginDef, PluginError, PodInfo, PodTemplate, Points, PreFilter,
-    PreFiltered, PreScore, PreScored, Prepare, Prepared, Rejection, Row, Run, Score, SerialCx,
-    Sign, Slot, World,
+    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventResource, ExtensionPoints, Failure,
+    FieldError, Filter, Incremental, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult, PreScore,
+    PreScoreResult, Prepared, QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
 use crate::normalize;
-use narrowing::Narrowing;
+use column_filter::ColumnFilter;
 
 pub const NAME: &str = "NodeAffinity";
 
@@ -44,7 +46,7 @@ const REASON_POD: &str = "node(s) didn't match Pod's node affinity/selector";
 const REASON_ENFORCED: &str = "node(s) didn't match scheduler-enforced node affinity";
 const REASON_CONFLICT: &str = "pod affinity terms conflict";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[
     (Code::UnschedulableAndUnresolvable, REASON_POD),
     (Code::UnschedulableAndUnresolvable, REASON_ENFORCED),
@@ -54,16 +56,16 @@ pub(crate) const REASONS: DeclaredReasons = &[
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete) };
 
 struct NodeAffinity {
-    added: Arc<Added>,
-    /// What the pod at hand requires, from PreFilter to Filter.
-    required: Slot<Arc<RequiredNodeAffinity>>,
-    /// What the pod at hand prefers, from PreScore to Score.
-    preferred: Slot<Arc<PreferredNodeTerms>>,
+    added: Arc<AddedAffinity>,
+    /// The required node affinity of the incoming pod: written by PreFilter, read by Filter.
+    required: CycleStateSlot<Arc<RequiredNodeAffinity>>,
+    /// The preferred terms of the incoming pod: written by PreScore, read by Score.
+    preferred: CycleStateSlot<Arc<PreferredNodeTerms>>,
 }
 
-/// What the profile adds to every pod's affinity.
+/// The affinity that the profile adds to every pod.
 #[derive(Default)]
-struct Added {
+struct AddedAffinity {
     required: Option<AddedSelector>,
     preferred: Option<PreferredNodeTerms>,
 }
@@ -73,44 +75,44 @@ struct AddedSelector {
     compiled: CompiledNodeSelector,
 }
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
-    let unfit = |error: FieldError| PluginError::Args { plugin: NAME, error };
-    let added = args::added_affinity(args).map_err(unfit)?;
-    let added = added.map_or(Ok(Added::default()), Added::new).map_err(unfit)?;
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
+    let invalid = |error: FieldError| PluginError::Args { plugin: NAME, error };
+    let added = args::added_affinity(args).map_err(invalid)?;
+    let added = added.map_or(Ok(AddedAffinity::default()), AddedAffinity::new).map_err(invalid)?;
     let plugin = Arc::new(NodeAffinity {
         added: Arc::new(added),
-        required: points.slot(),
-        preferred: points.slot(),
+        required: points.cycle_state_slot(),
+        preferred: points.cycle_state_slot(),
     });
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
-    points.wake_on(
-        ClusterEvent::new(EventResource::Node, Action::ADD | Action::UPDATE_NODE_LABEL),
-        Some(Arc::new(move |question: &HintQuestion<'_>| plugin.after_node_change(question))),
+    points.incremental = Some(plugin.clone());
+    points.register_event(
+        ClusterEvent::new(EventResource::Node, ActionType::ADD | ActionType::UPDATE_NODE_LABEL),
+        Some(Arc::new(move |hint_args: &QueueingHintArgs<'_>| plugin.after_node_change(hint_args))),
     );
     Ok(())
 }
 
-impl Added {
-    fn new(affinity: pod::NodeAffinity) -> Result<Added, FieldError> {
-        let unfit = |field: &str, error: SelectorError| FieldError {
+impl AddedAffinity {
+    fn new(affinity: pod::NodeAffinity) -> Result<AddedAffinity, FieldError> {
+        let invalid = |field: &str, error: SelectorError| FieldError {
             path: format!("addedAffinity.{field}"),
             text: error.to_string(),
         };
         let required = affinity.required.map(|written| {
             let compiled = CompiledNodeSelector::strict(&written);
-            let compiled = compiled.map_err(|error| unfit(args::REQUIRED, error))?;
+            let compiled = compiled.map_err(|error| invalid(args::REQUIRED, error))?;
             Ok(AddedSelector { written, compiled })
         });
         let given = !affinity.preferred.is_empty();
         let preferred = given.then(|| PreferredNodeTerms::new(&affinity.preferred)).transpose();
-        Ok(Added {
+        Ok(AddedAffinity {
             required: required.transpose()?,
-            preferred: preferred.map_err(|error| unfit(args::PREFERRED, error))?,
+            preferred: preferred.map_err(|error| invalid(args::PREFERRED, error))?,
         })
     }
 
@@ -125,15 +127,15 @@ impl Added {
 }
 
 impl PreFilter for NodeAffinity {
-    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
         if !self.filters(&pod.template) {
-            return Ok(PreFiltered::Skip);
+            return Ok(PreFilterResult::Skip);
         }
         cx.cycle.set(self.required, Arc::new(required_of(&pod.template)));
         match only_names(&pod.template) {
-            None => Ok(PreFiltered::All),
+            None => Ok(PreFilterResult::All),
             Some(names) if names.is_empty() => Err(Rejection::unresolvable(REASON_CONFLICT)),
-            Some(names) => Ok(PreFiltered::Nodes(names.into_iter().collect())),
+            Some(names) => Ok(PreFilterResult::Nodes(names.into_iter().collect())),
         }
     }
 }
@@ -158,13 +160,13 @@ impl PreScore for NodeAffinity {
         cx: SerialCx<'_>,
         pod: &PodInfo,
         _nodes: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
+    ) -> Result<PreScoreResult, Failure> {
         if !self.scores(&pod.template) {
-            return Ok(PreScored::Skip);
+            return Ok(PreScoreResult::Skip);
         }
         let preferred = preferred_of(&pod.template).map_err(failure)?;
         cx.cycle.set(self.preferred, Arc::new(preferred));
-        Ok(PreScored::Ready)
+        Ok(PreScoreResult::Ready)
     }
 }
 
@@ -185,7 +187,7 @@ impl Score for NodeAffinity {
         _pod: &PodInfo,
         scores: &mut [NodeScore],
     ) -> Result<(), Failure> {
-        normalize::nodes_by_max(scores, false);
+        normalize::default_normalize_score(scores, false);
         Ok(())
     }
 }
@@ -204,27 +206,27 @@ impl NodeAffinity {
             || affinity_of(pod).is_some_and(|affinity| !affinity.preferred.is_empty())
     }
 
-    fn after_node_change(&self, question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-        let (old, new) = question.node_change()?;
+    fn after_node_change(&self, hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+        let (old, new) = hint_args.old_and_new_node()?;
         if !self.added.allows(&new.metadata.labels, new.name()) {
-            return Ok(Hint::Skip);
+            return Ok(QueueingHint::Skip);
         }
-        let required = required_of(&question.pod.template);
+        let required = required_of(&hint_args.pod.template);
         let fits =
             |node: &Node| required.matches(&node.metadata.labels, node.name()).map_err(failure);
-        // As upstream, only the pod's own affinity is asked about the old node.
-        let opened = fits(new)? && !old.map_or(Ok(false), fits)?;
-        Ok(if opened { Hint::Queue } else { Hint::Skip })
+        // As upstream, the old node is checked against the pod's own affinity only.
+        let matches_now = fits(new)? && !old.map_or(Ok(false), fits)?;
+        Ok(if matches_now { QueueingHint::Queue } else { QueueingHint::Skip })
     }
 }
 
 impl Sign for NodeAffinity {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
-        sign::fragments(&pod.template)
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+        signature::fragments(&pod.template)
     }
 }
 
-impl Prepare for NodeAffinity {
+impl Incremental for NodeAffinity {
     fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
         let pod = &pod.template;
         let (filters, scores) = (self.filters(pod), self.scores(pod));
@@ -235,80 +237,80 @@ impl Prepare for NodeAffinity {
         if names.as_ref().is_some_and(Vec::is_empty) {
             return Prepared::Rejected(Rejection::unresolvable(REASON_CONFLICT));
         }
-        // Ill-formed preferences fail the attempt once nodes are scored, but not before: only one by one can say that.
-        let Ok(preferred) = preferred_of(pod) else { return Prepared::OneByOne };
+        // Invalid preferred terms fail the attempt when nodes are scored, not before: only the per-node form can do that.
+        let Ok(preferred) = preferred_of(pod) else { return Prepared::PerNode };
         let added = self.added.required.as_ref().map(|added| &added.written);
         let selectors = [added, affinity_of(pod).and_then(|affinity| affinity.required.as_ref())];
-        Prepared::Run(Box::new(AffinityRun {
+        Prepared::Evaluator(Box::new(NodeAffinityEvaluator {
             added: self.added.clone(),
-            narrows: names.is_some(),
-            narrowing: Narrowing::new(world, &pod.spec.node_selector, selectors, names),
+            selects_by_name: names.is_some(),
+            column_filter: ColumnFilter::new(world, &pod.spec.node_selector, selectors, names),
             required: filters.then(|| required_of(pod)),
             preferred: scores.then_some(preferred),
         }))
     }
 }
 
-struct AffinityRun {
-    added: Arc<Added>,
-    /// The pod names its nodes.
-    narrows: bool,
-    narrowing: Narrowing,
+struct NodeAffinityEvaluator {
+    added: Arc<AddedAffinity>,
+    /// The pod's terms select nodes by name.
+    selects_by_name: bool,
+    column_filter: ColumnFilter,
     /// `None` when nothing is required, not even by the profile.
     required: Option<RequiredNodeAffinity>,
     /// `None` when nothing is preferred, not even by the profile.
     preferred: Option<PreferredNodeTerms>,
 }
 
-impl Run for AffinityRun {
-    fn narrows(&self) -> bool {
-        self.narrows
+impl PluginEvaluator for NodeAffinityEvaluator {
+    fn narrows_nodes(&self) -> bool {
+        self.selects_by_name
     }
 
-    fn reads(&self) -> Reads {
-        Reads {
-            filter: self.required.is_some().then_some(RowPart::Node),
-            class: self.preferred.is_some().then_some(RowPart::Node),
-            ..Reads::default()
+    fn dependencies(&self) -> Dependencies {
+        Dependencies {
+            filter: self.required.is_some().then_some(RowDependency::Node),
+            class: self.preferred.is_some().then_some(RowDependency::Node),
+            ..Dependencies::default()
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
         let (Some(required), Some(node)) = (&self.required, nodes.node(row)) else { return true };
         let (labels, name) = (&node.metadata.labels, node.name());
         self.added.allows(labels, name) && fits(required, labels, name)
     }
 
-    fn filter_all(&self, nodes: &NodeTable, set: &mut RowSet) {
-        self.narrowing.narrow(nodes, set);
-        if self.narrowing.is_complete() {
+    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+        self.column_filter.retain_matching(nodes, set);
+        if self.column_filter.is_complete() {
             return;
         }
         for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(nodes, Row(at as u32)) {
+            if *member != 0 && !self.filter_row(nodes, NodeRow(at as u32)) {
                 *member = 0;
             }
         }
     }
 
-    fn n_words(&self) -> usize {
+    fn class_key_len(&self) -> usize {
         usize::from(self.preferred.is_some())
     }
 
-    /// The one word is the sum of the weights.
-    fn class_row(&self, world: &World, row: Row, out: &mut Words) {
+    /// The key has one element: the sum of the weights.
+    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
         if let (Some(preferred), Some(node)) = (&self.preferred, world.nodes().node(row)) {
             let (labels, name) = (&node.metadata.labels, node.name());
             out.push(self.added.score(labels, name) + preferred.score(labels, name));
         }
     }
 
-    fn scores_classes(&self) -> bool {
+    fn has_class_scores(&self) -> bool {
         self.preferred.is_some()
     }
 
-    fn class_score(&self, _world: &World, classes: &Classes<'_>, out: &mut [i64]) {
-        normalize::classes_by_max(classes, 0, false, out);
+    fn score_classes(&self, _world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        normalize::normalize_class_scores(classes, 0, false, out);
     }
 }
 
@@ -325,12 +327,12 @@ fn preferred_of(pod: &PodTemplate) -> Result<PreferredNodeTerms, SelectorError> 
     PreferredNodeTerms::new(affinity_of(pod).map_or(&[], |affinity| &affinity.preferred))
 }
 
-/// The names of the only nodes the pod may go to, if it asks for nodes by name.
+/// The names of the only nodes that the pod can fit on, if its terms select nodes by name.
 fn only_names(pod: &PodTemplate) -> Option<Vec<Str>> {
     affinity_of(pod)?.required.as_ref()?.field_names()
 }
 
-/// Whether the node will do; ill-formed terms match nothing.
+/// Whether the node matches; invalid terms match no node.
 fn fits(required: &RequiredNodeAffinity, labels: &Labels, name: &str) -> bool {
     required.matches(labels, name).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! NodeName: a pod whose spec names a node fits only there.
+//! NodeName: a pod with `spec.nodeName` fits only on that node.
 //!
 //! | | |
 //! | --- | --- |
@@ -6,19 +6,20 @@
 //! | woken by | node added |
 //! | upstream | `plugins/nodename`, 1.36 |
 //! | deviations | none |
-//! | cost | one comparison a node, no allocation |
+//! | cost | one comparison per node, no allocation |
 //!
-//! A pod with a node name is assigned and never reaches a scheduler's queue. The plugin matters where such a pod is
-//! asked about all the same. Its answer hangs on the single pod, not on what equal pods share.
+//! A pod with a node name is assigned and never enters the scheduling queue. The plugin matters when such a pod is
+//! evaluated all the same. The result depends on the pod itself, not on its template.
 
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask};
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Filter, NodeInfo, NodeTable, PluginDef,
-    PluginError, PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Filter, Incremental,
+    NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, Prepared,
+    Rejection, Sign, World,
 };
 use serde_json::Value;
 
@@ -28,19 +29,19 @@ pub const NAME: &str = "NodeName";
 
 const REASON: &str = "node(s) didn't match the requested node name";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct NodeName;
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(NodeName);
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
-    points.prepare = Some(plugin);
-    points.wake_on(ClusterEvent::new(EventResource::Node, Action::ADD), None);
+    points.incremental = Some(plugin);
+    points.register_event(ClusterEvent::new(EventResource::Node, ActionType::ADD), None);
     Ok(())
 }
 
@@ -52,35 +53,35 @@ impl Filter for NodeName {
 }
 
 impl Sign for NodeName {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         let value = Value::from(pod.node_name.as_str());
-        Ok(vec![Fragment { key: "v1.Pod.Spec.NodeName", value }])
+        Ok(vec![SignFragment { key: "v1.Pod.Spec.NodeName", value }])
     }
 }
 
-impl Prepare for NodeName {
+impl Incremental for NodeName {
     fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
         if pod.node_name.is_empty() {
             return Prepared::Skip;
         }
-        Prepared::Run(Box::new(OneNode { name: pod.node_name.clone() }))
+        Prepared::Evaluator(Box::new(NodeNameEvaluator { name: pod.node_name.clone() }))
     }
 }
 
-struct OneNode {
+struct NodeNameEvaluator {
     name: Str,
 }
 
-impl Run for OneNode {
-    fn reads(&self) -> Reads {
-        Reads { filter: Some(RowPart::Node), ..Reads::default() }
+impl PluginEvaluator for NodeNameEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies { filter: Some(RowDependency::Node), ..Dependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
         nodes.row(&self.name) == Some(row)
     }
 
-    fn filter_all(&self, nodes: &NodeTable, set: &mut RowSet) {
+    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
         let only = nodes.row(&self.name).map(|row| (row, set[row.index()]));
         set.fill(0);
         if let Some((row, member)) = only {
@@ -107,12 +108,12 @@ mod tests {
 
     #[track_caller]
     fn check(node_name: &str, want: &Expect) {
-        let verdicts = bench().filter(json!({"spec": {"nodeName": node_name}})).unwrap();
-        want.assert_eq(&verdicts.join("; ").replace(REASON, "REASON"));
+        let results = bench().filter(json!({"spec": {"nodeName": node_name}})).unwrap();
+        want.assert_eq(&results.join("; ").replace(REASON, "REASON"));
     }
 
     #[test]
-    fn table() {
+    fn filter_accepts_only_the_named_node() {
         check("", &expect!["a Success; b Success"]);
         check("b", &expect!["a UnschedulableAndUnresolvable REASON; b Success"]);
         check(
@@ -131,11 +132,11 @@ mod tests {
 
     #[test]
     fn hint() {
-        let ask = |action| {
+        let hint = |action| {
             let event = ClusterEvent::new(EventResource::Node, action);
             bench().hint(event, json!({}), None, None).unwrap()
         };
-        assert_eq!(ask(Action::ADD), "Queue");
-        assert_eq!(ask(Action::UPDATE_NODE_LABEL), "Unregistered");
+        assert_eq!(hint(ActionType::ADD), "Queue");
+        assert_eq!(hint(ActionType::UPDATE_NODE_LABEL), "Unregistered");
     }
 }

@@ -1,23 +1,24 @@
-//! NodePorts: a pod that asks for host ports fits only where they are free.
+//! NodePorts: a pod that requests host ports fits only on nodes where they are free.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | PreFilter, Filter, Sign |
 //! | woken by | assigned or nominated pod with such a port deleted, node added |
 //! | upstream | `plugins/nodeports`, 1.36 |
-//! | deviations | works also where a profile disables its PreFilter, which upstream answers with an error |
-//! | cost | O(ports of the pod · ports in use) a node, no allocation |
+//! | deviations | also works in a profile that disables its PreFilter; upstream returns an error there |
+//! | cost | O(ports of the pod · ports in use) per node, no allocation |
 
 use std::sync::Arc;
 
-use loadmaster_framework::event::HintQuestion;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart};
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable,
-    PluginDef, PluginError, PodInfo, PodTemplate, Points, PreFilter, PreFiltered, Prepare,
-    Prepared, Rejection, Row, Run, SerialCx, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
+    Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
+    PodTemplate, PreFilter, PreFilterResult, Prepared, QueueingHint, Rejection, SerialCx, Sign,
+    World,
 };
 use serde_json::Value;
 
@@ -27,31 +28,31 @@ pub const NAME: &str = "NodePorts";
 
 const REASON: &str = "node(s) didn't have free ports for the requested pod ports";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::Unschedulable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct NodePorts;
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(NodePorts);
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
-    points.prepare = Some(plugin);
-    points.wake_on(
-        ClusterEvent::new(EventResource::Pod, Action::DELETE),
+    points.incremental = Some(plugin);
+    points.register_event(
+        ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
         Some(Arc::new(after_pod_deleted)),
     );
-    points.wake_on(ClusterEvent::new(EventResource::Node, Action::ADD), None);
+    points.register_event(ClusterEvent::new(EventResource::Node, ActionType::ADD), None);
     Ok(())
 }
 
 impl PreFilter for NodePorts {
-    fn pre_filter(&self, _cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
+    fn pre_filter(&self, _cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
         let none = pod.template.host_ports.is_empty();
-        Ok(if none { PreFiltered::Skip } else { PreFiltered::All })
+        Ok(if none { PreFilterResult::Skip } else { PreFilterResult::All })
     }
 }
 
@@ -62,53 +63,54 @@ impl Filter for NodePorts {
     }
 }
 
-fn after_pod_deleted(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let gone = question.pod_before()?;
-    // A pod that was not even promised a node kept no port from anybody.
-    if gone.node_name.is_empty() && gone.nominated_node_name.is_empty() {
-        return Ok(Hint::Skip);
+fn after_pod_deleted(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let deleted = hint_args.old_pod()?;
+    // A pod that was neither assigned nor nominated to a node used no port.
+    if deleted.node_name.is_empty() && deleted.nominated_node_name.is_empty() {
+        return Ok(QueueingHint::Skip);
     }
-    let unrelated = are_free(&question.pod.template.host_ports, gone.template.host_ports.iter());
-    Ok(if unrelated { Hint::Skip } else { Hint::Queue })
+    let unrelated =
+        are_free(&hint_args.pod.template.host_ports, deleted.template.host_ports.iter());
+    Ok(if unrelated { QueueingHint::Skip } else { QueueingHint::Queue })
 }
 
 impl Sign for NodePorts {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
-        // Upstream's signature counts the ports of every init container, and neither address nor protocol.
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+        // Upstream's signature contains the ports of every init container, but neither address nor protocol.
         let spec = &pod.template.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
         let ports = containers.flat_map(|container| &container.ports).map(|port| port.host_port);
         let mut ports: Vec<i32> = ports.filter(|port| *port != 0).collect();
         ports.sort_unstable();
         ports.dedup();
-        Ok(vec![Fragment { key: "v1.Pod.Spec.HostPorts()", value: Value::from(ports) }])
+        Ok(vec![SignFragment { key: "v1.Pod.Spec.HostPorts()", value: Value::from(ports) }])
     }
 }
 
-impl Prepare for NodePorts {
+impl Incremental for NodePorts {
     fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
         if pod.template.host_ports.is_empty() {
             return Prepared::Skip;
         }
-        Prepared::Run(Box::new(FreePorts { pod: pod.template.clone() }))
+        Prepared::Evaluator(Box::new(NodePortsEvaluator { pod: pod.template.clone() }))
     }
 }
 
-struct FreePorts {
+struct NodePortsEvaluator {
     pod: Arc<PodTemplate>,
 }
 
-impl Run for FreePorts {
-    fn reads(&self) -> Reads {
-        Reads { filter: Some(RowPart::Pods), ..Reads::default() }
+impl PluginEvaluator for NodePortsEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies { filter: Some(RowDependency::Pods), ..Dependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
         are_free(&self.pod.host_ports, nodes.host_ports(row).iter())
     }
 }
 
-/// Whether none of the ports in use stands in the way.
+/// Whether no used port conflicts with a wanted one.
 fn are_free<'a>(wanted: &[HostPort], mut used: impl Iterator<Item = &'a HostPort>) -> bool {
     !used.any(|used| wanted.iter().any(|wanted| wanted.conflicts(used)))
 }
@@ -137,8 +139,8 @@ mod tests {
         json!({"metadata": {"name": name}, "spec": {"containers": containers}})
     }
 
-    /// What the pod at hand wants, what a pod on node `used` has, what PreFilter says and what Filter says there. The
-    /// other node always fits.
+    /// The ports of the incoming pod, the ports of a pod on node `used`, and the results of PreFilter and of Filter for
+    /// that node. The other node always fits.
     #[track_caller]
     fn check(wanted: Value, used: Value, want: &Expect) {
         let mut bench = bench();
@@ -148,9 +150,9 @@ mod tests {
 
     fn filtered(bench: &mut Bench, pod: Value) -> String {
         let pre_filter = bench.pre_filter(pod.clone()).unwrap();
-        let verdicts = bench.filter(pod).unwrap();
-        assert_eq!(verdicts[0], "free Success");
-        format!("{pre_filter}, {}", verdicts[1].replace(REASON, "REASON"))
+        let results = bench.filter(pod).unwrap();
+        assert_eq!(results[0], "free Success");
+        format!("{pre_filter}, {}", results[1].replace(REASON, "REASON"))
     }
 
     #[test]
@@ -179,34 +181,34 @@ mod tests {
     fn sidecars_count_and_other_init_containers_do_not() {
         let mut bench = bench();
         bench.assigned("used", pod("old", &[json!([{"hostPort": 80}])])).unwrap();
-        let mut verdicts = |policy: Option<&str>| {
+        let mut results = |policy: Option<&str>| {
             let init = json!({"ports": [{"hostPort": 80}], "restartPolicy": policy});
             filtered(&mut bench, json!({"spec": {"initContainers": [init]}}))
         };
-        expect!["All, used Unschedulable REASON"].assert_eq(&verdicts(Some("Always")));
-        expect!["Skip, used Success"].assert_eq(&verdicts(None));
+        expect!["All, used Unschedulable REASON"].assert_eq(&results(Some("Always")));
+        expect!["Skip, used Success"].assert_eq(&results(None));
     }
 
     #[test]
     fn hints() {
         let mut bench = bench();
         let web = pod("web", &[json!([{"hostPort": 80}])]);
-        let mut ask = |port: i32, node: &str, nominated: &str| {
-            let mut gone = pod("old", &[json!([{"hostPort": port}])]);
-            gone["spec"]["nodeName"] = node.into();
-            gone["status"] = json!({"nominatedNodeName": nominated});
-            let gone = bench.pod(gone).unwrap();
-            let event = ClusterEvent::new(EventResource::AssignedPod, Action::DELETE);
-            bench.hint(event, web.clone(), Some(EventObject::Pod(&gone)), None).unwrap()
+        let mut hint = |port: i32, node: &str, nominated: &str| {
+            let mut deleted = pod("old", &[json!([{"hostPort": port}])]);
+            deleted["spec"]["nodeName"] = node.into();
+            deleted["status"] = json!({"nominatedNodeName": nominated});
+            let deleted = bench.pod(deleted).unwrap();
+            let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE);
+            bench.hint(event, web.clone(), Some(EventObject::Pod(&deleted)), None).unwrap()
         };
-        assert_eq!(ask(80, "used", ""), "Queue");
-        assert_eq!(ask(80, "", "used"), "Queue");
-        assert_eq!(ask(80, "", ""), "Skip");
-        assert_eq!(ask(443, "used", ""), "Skip");
-        assert_eq!(ask(0, "used", ""), "Skip");
-        let added = ClusterEvent::new(EventResource::Node, Action::ADD);
+        assert_eq!(hint(80, "used", ""), "Queue");
+        assert_eq!(hint(80, "", "used"), "Queue");
+        assert_eq!(hint(80, "", ""), "Skip");
+        assert_eq!(hint(443, "used", ""), "Skip");
+        assert_eq!(hint(0, "used", ""), "Skip");
+        let added = ClusterEvent::new(EventResource::Node, ActionType::ADD);
         assert_eq!(bench.hint(added, web.clone(), None, None).unwrap(), "Queue");
-        let taint = ClusterEvent::new(EventResource::Node, Action::UPDATE_NODE_TAINT);
+        let taint = ClusterEvent::new(EventResource::Node, ActionType::UPDATE_NODE_TAINT);
         assert_eq!(bench.hint(taint, web, None, None).unwrap(), "Unregistered");
     }
 

@@ -1,23 +1,23 @@
-//! What pods ask for against what nodes offer: [`fit`] and [`balanced_allocation`], and what the two share.
+//! NodeResourcesFit ([`fit`]) and NodeResourcesBalancedAllocation ([`balanced_allocation`]), and the code that both share.
 //!
-//! Read [`amounts`] (which numbers of a node count), then [`formula`] (the scores, as upstream defines them), then [`kernel`] (the
-//! same scores over whole columns, in lanes).
+//! Read [`resource_amounts`] (requested and allocatable amounts), then [`score_formula`] (the scores, as upstream defines
+//! them), then [`simd`] (the same scores over whole columns).
 
-mod amounts;
 mod args;
 pub mod balanced_allocation;
+mod column_scorer;
 pub mod fit;
-mod formula;
-mod kernel;
-mod scorer;
+mod resource_amounts;
+mod score_formula;
+mod simd;
 
-use loadmaster_framework::pod::PodInfo;
-use loadmaster_framework::points::Fragment;
+use loadmaster_framework::extension_points::SignFragment;
+use loadmaster_framework::pod_info::PodInfo;
 use loadmaster_framework::resources::Resources;
 use serde_json::{Map, Value, json};
 
-/// The fragment that both plugins sign: the pod's requests as Filter compares them.
-fn requests_fragment(pod: &PodInfo) -> Fragment {
+/// The signature fragment of both plugins: the pod's requests as Filter compares them.
+fn requests_fragment(pod: &PodInfo) -> SignFragment {
     let Resources { cpu_milli, memory_bytes, ephemeral_storage_bytes, scalars, .. } =
         &pod.template.requests.resources;
     let named: Map<String, Value> =
@@ -29,7 +29,7 @@ fn requests_fragment(pod: &PodInfo) -> Fragment {
         "AllowedPodNumber": 0,
         "ScalarResources": if named.is_empty() { Value::Null } else { Value::Object(named) },
     });
-    Fragment { key: "v1.Pod.Spec.ContainerRequestsAndOverheads()", value }
+    SignFragment { key: "v1.Pod.Spec.ContainerRequestsAndOverheads()", value }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! NodeUnschedulable: a cordoned node (`spec.unschedulable`) takes only pods that tolerate the taint of that name.
+//! NodeUnschedulable: a cordoned node (`spec.unschedulable`) accepts only pods that tolerate the unschedulable taint.
 //!
 //! | | |
 //! | --- | --- |
@@ -6,41 +6,42 @@
 //! | woken by | node added or its taints changed, own tolerations changed |
 //! | upstream | `plugins/nodeunschedulable`, 1.36 |
 //! | deviations | none |
-//! | cost | one flag a node; O(tolerations) a cordoned node; no allocation |
+//! | cost | one flag per node; O(tolerations) per cordoned node; no allocation |
 
 use std::sync::Arc;
 
 use loadmaster_api::{Str, Taint};
-use loadmaster_framework::event::HintQuestion;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Reads, RowPart, RowSet};
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask};
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, Filter, Hint, NodeInfo, NodeTable,
-    PluginDef, PluginError, PodInfo, Points, Prepare, Prepared, Rejection, Row, Run, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
+    Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
+    Prepared, QueueingHint, Rejection, Sign, World,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::taint_toleration::{NO_SCHEDULE, Tolerance, signed_tolerations};
+use crate::taint_toleration::{NO_SCHEDULE, TolerationMatcher, signed_tolerations};
 
 pub const NAME: &str = "NodeUnschedulable";
 
 const REASON: &str = "node(s) were unschedulable";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct NodeUnschedulable {
-    tolerance: Tolerance,
-    /// What tolerates this tolerates cordoned nodes.
+    toleration_matcher: TolerationMatcher,
+    /// A pod that tolerates this taint tolerates cordoned nodes.
     taint: Taint,
 }
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(NodeUnschedulable {
-        tolerance: Tolerance::new(&points.gates),
+        toleration_matcher: TolerationMatcher::new(&points.gates),
         taint: Taint {
             key: Str::new("node.kubernetes.io/unschedulable"),
             effect: Str::new(NO_SCHEDULE),
@@ -49,27 +50,30 @@ fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
     });
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
-    points.wake_on(
-        ClusterEvent::new(EventResource::Node, Action::ADD | Action::UPDATE_NODE_TAINT),
+    points.incremental = Some(plugin.clone());
+    points.register_event(
+        ClusterEvent::new(EventResource::Node, ActionType::ADD | ActionType::UPDATE_NODE_TAINT),
         Some(Arc::new(after_node_change)),
     );
-    points.wake_on(
-        ClusterEvent::new(EventResource::Pod, Action::UPDATE_POD_TOLERATION),
-        Some(Arc::new(move |question| plugin.after_toleration_change(question))),
+    points.register_event(
+        ClusterEvent::new(EventResource::Pod, ActionType::UPDATE_POD_TOLERATION),
+        Some(Arc::new(move |hint_args| plugin.after_toleration_change(hint_args))),
     );
     Ok(())
 }
 
 impl NodeUnschedulable {
     fn is_tolerated_by(&self, pod: &PodInfo) -> bool {
-        self.tolerance.any_tolerates(&pod.template.spec.tolerations, &self.taint)
+        self.toleration_matcher.any_tolerates(&pod.template.spec.tolerations, &self.taint)
     }
 
-    fn after_toleration_change(&self, question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-        let changed = question.pod_now()?;
-        let helps = changed.uid == question.pod.uid && self.is_tolerated_by(changed);
-        Ok(if helps { Hint::Queue } else { Hint::Skip })
+    fn after_toleration_change(
+        &self,
+        hint_args: &QueueingHintArgs<'_>,
+    ) -> Result<QueueingHint, Failure> {
+        let changed = hint_args.new_pod()?;
+        let helps = changed.uid == hint_args.pod.uid && self.is_tolerated_by(changed);
+        Ok(if helps { QueueingHint::Queue } else { QueueingHint::Skip })
     }
 }
 
@@ -80,40 +84,40 @@ impl Filter for NodeUnschedulable {
     }
 }
 
-fn after_node_change(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let (old, new) = question.node_change()?;
-    let was_closed = old.is_none_or(|old| old.spec.unschedulable);
-    let opened = was_closed && !new.spec.unschedulable;
-    Ok(if opened { Hint::Queue } else { Hint::Skip })
+fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let (old, new) = hint_args.old_and_new_node()?;
+    let was_unschedulable = old.is_none_or(|old| old.spec.unschedulable);
+    let became_schedulable = was_unschedulable && !new.spec.unschedulable;
+    Ok(if became_schedulable { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
 impl Sign for NodeUnschedulable {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         Ok(vec![signed_tolerations(pod)])
     }
 }
 
-impl Prepare for NodeUnschedulable {
+impl Incremental for NodeUnschedulable {
     fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
         if self.is_tolerated_by(pod) {
             return Prepared::Skip;
         }
-        Prepared::Run(Box::new(OpenNodes))
+        Prepared::Evaluator(Box::new(NodeUnschedulableEvaluator))
     }
 }
 
-struct OpenNodes;
+struct NodeUnschedulableEvaluator;
 
-impl Run for OpenNodes {
-    fn reads(&self) -> Reads {
-        Reads { filter: Some(RowPart::Node), ..Reads::default() }
+impl PluginEvaluator for NodeUnschedulableEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies { filter: Some(RowDependency::Node), ..Dependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
         nodes.columns().unschedulable[row.index()] == 0
     }
 
-    fn filter_all(&self, nodes: &NodeTable, set: &mut RowSet) {
+    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
         for (member, unschedulable) in set.iter_mut().zip(&nodes.columns().unschedulable) {
             *member &= 1 - unschedulable;
         }
@@ -145,9 +149,9 @@ mod tests {
 
     #[track_caller]
     fn check(toleration: Value, want: &Expect) {
-        let verdicts = bench().filter(pod("web", &toleration)).unwrap();
-        assert_eq!(verdicts[0], "open Success");
-        want.assert_eq(&verdicts[1].replace(REASON, "REASON"));
+        let results = bench().filter(pod("web", &toleration)).unwrap();
+        assert_eq!(results[0], "open Success");
+        want.assert_eq(&results[1].replace(REASON, "REASON"));
     }
 
     #[test]
@@ -172,35 +176,37 @@ mod tests {
             spec: loadmaster_api::NodeSpec { unschedulable, ..Default::default() },
             ..Default::default()
         };
-        let ask = |old: Option<bool>, new: bool| {
+        let hint = |old: Option<bool>, new: bool| {
             let (old, new) = (old.map(node), node(new));
             let event = ClusterEvent::new(
                 EventResource::Node,
-                if old.is_some() { Action::UPDATE_NODE_TAINT } else { Action::ADD },
+                if old.is_some() { ActionType::UPDATE_NODE_TAINT } else { ActionType::ADD },
             );
             let old = old.as_ref().map(EventObject::Node);
             bench().hint(event, json!({}), old, Some(EventObject::Node(&new))).unwrap()
         };
-        assert_eq!(ask(None, false), "Queue");
-        assert_eq!(ask(None, true), "Skip");
-        assert_eq!(ask(Some(true), false), "Queue");
-        assert_eq!(ask(Some(false), false), "Skip");
-        assert_eq!(ask(Some(true), true), "Skip");
+        assert_eq!(hint(None, false), "Queue");
+        assert_eq!(hint(None, true), "Skip");
+        assert_eq!(hint(Some(true), false), "Queue");
+        assert_eq!(hint(Some(false), false), "Skip");
+        assert_eq!(hint(Some(true), true), "Skip");
     }
 
     #[test]
     fn hint_toleration_change() {
         let mut bench = bench();
-        let mut ask = |name: &str, toleration: Value| {
+        let mut hint = |name: &str, toleration: Value| {
             let new = bench.pod(pod(name, &toleration)).unwrap();
-            let event =
-                ClusterEvent::new(EventResource::UnschedulablePod, Action::UPDATE_POD_TOLERATION);
+            let event = ClusterEvent::new(
+                EventResource::UnschedulablePod,
+                ActionType::UPDATE_POD_TOLERATION,
+            );
             let rejected = json!({"metadata": {"name": "web"}});
             bench.hint(event, rejected, None, Some(EventObject::Pod(&new))).unwrap()
         };
-        assert_eq!(ask("web", json!({"operator": "Exists"})), "Queue");
-        assert_eq!(ask("web", json!({"key": "other"})), "Skip");
-        assert_eq!(ask("other", json!({"operator": "Exists"})), "Skip");
+        assert_eq!(hint("web", json!({"operator": "Exists"})), "Queue");
+        assert_eq!(hint("web", json!({"key": "other"})), "Skip");
+        assert_eq!(hint("other", json!({"operator": "Exists"})), "Skip");
     }
 
     #[test]

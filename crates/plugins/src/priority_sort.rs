@@ -1,9 +1,9 @@
-//! PrioritySort: pods of higher priority go first; among equals, those that wait longer.
+//! PrioritySort: orders activeQ by priority, then by the time at which the pods were added to the queue.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | QueueSort |
-//! | woken by | nothing: it rejects no pod |
+//! | woken by | no event: it rejects no pod |
 //! | upstream | `plugins/queuesort`, 1.36 |
 //! | deviations | none |
 //! | cost | two comparisons |
@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use loadmaster_framework::{PluginDef, PluginError, Points, QueueSort, QueuedPodInfo};
+use loadmaster_framework::{ExtensionPoints, PluginDef, PluginError, QueueSort, QueuedPodInfo};
 use serde_json::Value;
 
 pub const NAME: &str = "PrioritySort";
@@ -20,7 +20,7 @@ pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct PrioritySort;
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     points.queue_sort = Some(Arc::new(PrioritySort));
     Ok(())
 }
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// A pod of this priority (a missing one is 0), queued at this time.
+    /// A priority (0 when missing) and the time at which the pod was queued.
     type Queued = (Option<i32>, i64);
 
     #[track_caller]
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn table() {
+    fn orders_by_priority_then_by_time_queued() {
         check((Some(2), 5), (Some(1), 1), Ordering::Less);
         check((Some(-1), 1), (None, 5), Ordering::Greater);
         check((Some(i32::MAX), 5), (Some(i32::MIN), 1), Ordering::Less);

@@ -1,4 +1,4 @@
-//! SchedulingGates: a pod stays out of the queue while its spec names scheduling gates.
+//! SchedulingGates: a pod is gated (does not enter activeQ) while its spec has scheduling gates.
 //!
 //! | | |
 //! | --- | --- |
@@ -6,14 +6,14 @@
 //! | woken by | its own last gate removed |
 //! | upstream | `plugins/schedulinggates`, 1.36 |
 //! | deviations | none |
-//! | cost | O(gates of the pod), once a pod; allocates the reason of a gated pod |
+//! | cost | O(gates of the pod), once per pod; allocates the reason for a gated pod |
 
 use std::sync::Arc;
 
-use loadmaster_framework::event::HintQuestion;
+use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, Hint, PluginDef, PluginError, PodInfo,
-    Points, PreEnqueue, Rejection,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, PluginDef,
+    PluginError, PodInfo, PreEnqueue, QueueingHint, Rejection,
 };
 use serde_json::Value;
 
@@ -21,21 +21,21 @@ use crate::DeclaredReasons;
 
 pub const NAME: &str = "SchedulingGates";
 
-/// The names of the gates follow.
+/// Followed by the names of the gates.
 const WAITING: &str = "waiting for scheduling gates: [";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, WAITING)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct SchedulingGates;
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     points.pre_enqueue = Some(Arc::new(SchedulingGates));
-    let gates_gone = Action::UPDATE_POD_SCHEDULING_GATES_ELIMINATED;
-    points.wake_on(
-        ClusterEvent::new(EventResource::Pod, gates_gone),
+    let gates_eliminated = ActionType::UPDATE_POD_SCHEDULING_GATES_ELIMINATED;
+    points.register_event(
+        ClusterEvent::new(EventResource::Pod, gates_eliminated),
         Some(Arc::new(after_gates_eliminated)),
     );
     Ok(())
@@ -53,9 +53,9 @@ impl PreEnqueue for SchedulingGates {
     }
 }
 
-fn after_gates_eliminated(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let own = question.pod_now()?.uid == question.pod.uid;
-    Ok(if own { Hint::Queue } else { Hint::Skip })
+fn after_gates_eliminated(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let own = hint_args.new_pod()?.uid == hint_args.pod.uid;
+    Ok(if own { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
 #[cfg(test)]
@@ -89,15 +89,15 @@ mod tests {
     fn hint() {
         let mut bench = Bench::new(&DEF, json!({})).unwrap();
         let web = json!({"metadata": {"name": "web"}});
-        let mut ask = |new: &str| {
+        let mut hint = |new: &str| {
             let new = bench.pod(json!({"metadata": {"name": new}})).unwrap();
             let event = ClusterEvent::new(
                 EventResource::UnschedulablePod,
-                Action::UPDATE_POD_SCHEDULING_GATES_ELIMINATED,
+                ActionType::UPDATE_POD_SCHEDULING_GATES_ELIMINATED,
             );
             bench.hint(event, web.clone(), None, Some(EventObject::Pod(&new))).unwrap()
         };
-        assert_eq!(ask("web"), "Queue");
-        assert_eq!(ask("other"), "Skip");
+        assert_eq!(hint("web"), "Queue");
+        assert_eq!(hint("other"), "Skip");
     }
 }

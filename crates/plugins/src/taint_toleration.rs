@@ -1,26 +1,28 @@
-//! TaintToleration: a pod fits only where it tolerates the node's hard taints, and better where it tolerates the soft
-//! ones.
+//! TaintToleration: a pod fits only on nodes whose NoSchedule and NoExecute taints it tolerates. Nodes with fewer
+//! PreferNoSchedule taints that it does not tolerate score higher.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | Filter, PreScore, Score (+ NormalizeScore), Sign |
 //! | woken by | node added or its taints changed, own tolerations changed |
 //! | upstream | `plugins/tainttoleration`, 1.36 |
-//! | deviations | scores also where a profile disables its PreScore, which upstream answers with an error |
-//! | cost | O(taints · tolerations) a node, once a distinct taint set in the incremental form; no allocation |
+//! | deviations | also scores in a profile that disables its PreScore; upstream returns an error there |
+//! | cost | O(taints · tolerations) per node, in the incremental form per distinct taint set; no allocation |
 
 use std::sync::Arc;
 
 use loadmaster_api::{Taint, Toleration};
-use loadmaster_framework::event::HintQuestion;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{Classes, Reads, RowPart, RowSet, Words};
-use loadmaster_framework::table::TaintSetId;
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{
+    ClassKey, Dependencies, NodeClasses, RowDependency, RowMask,
+};
+use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventResource, Failure, FeatureGates, Filter, Hint,
-    MAX_NODE_SCORE, NodeInfo, NodeScore, NodeTable, PluginDef, PluginError, PodInfo, PodTemplate,
-    Points, PreScore, PreScored, Prepare, Prepared, Rejection, Row, Run, Score, SerialCx, Sign,
-    World,
+    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, FeatureGates,
+    Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreScore, PreScoreResult, Prepared,
+    QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::{Map, Value};
 
@@ -35,28 +37,29 @@ pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
 
-/// What it turns pods and nodes down with.
+/// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
 struct TaintToleration {
-    tolerance: Tolerance,
+    toleration_matcher: TolerationMatcher,
 }
 
-fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(TaintToleration { tolerance: Tolerance::new(&points.gates) });
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    let plugin =
+        Arc::new(TaintToleration { toleration_matcher: TolerationMatcher::new(&points.gates) });
     points.filter = Some(plugin.clone());
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
-    points.wake_on(
-        ClusterEvent::new(EventResource::Node, Action::ADD | Action::UPDATE_NODE_TAINT),
-        Some(Arc::new(move |question| plugin.after_node_change(question))),
+    points.incremental = Some(plugin.clone());
+    points.register_event(
+        ClusterEvent::new(EventResource::Node, ActionType::ADD | ActionType::UPDATE_NODE_TAINT),
+        Some(Arc::new(move |hint_args| plugin.after_node_change(hint_args))),
     );
-    points.wake_on(
-        ClusterEvent::new(EventResource::Pod, Action::UPDATE_POD_TOLERATION),
+    points.register_event(
+        ClusterEvent::new(EventResource::Pod, ActionType::UPDATE_POD_TOLERATION),
         Some(Arc::new(after_toleration_change)),
     );
     Ok(())
@@ -64,26 +67,27 @@ fn build(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
 
 impl Filter for TaintToleration {
     fn filter(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        let fits = self.tolerance.allows(&pod.template.spec.tolerations, node.taints());
+        let fits =
+            self.toleration_matcher.tolerates_all(&pod.template.spec.tolerations, node.taints());
         if fits { Ok(()) } else { Err(Rejection::unresolvable(REASON)) }
     }
 }
 
 impl PreScore for TaintToleration {
-    /// Nothing to prepare; but a pod without tolerations is scored too, so the point never skips.
+    /// Nothing to prepare. A pod without tolerations is scored too, so PreScore never returns Skip.
     fn pre_score(
         &self,
         _cx: SerialCx<'_>,
         _pod: &PodInfo,
         _nodes: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
-        Ok(PreScored::Ready)
+    ) -> Result<PreScoreResult, Failure> {
+        Ok(PreScoreResult::Ready)
     }
 }
 
 impl Score for TaintToleration {
     fn score(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        Ok(self.tolerance.n_disliked(&pod.template.spec.tolerations, node.taints()))
+        Ok(self.toleration_matcher.n_intolerable(&pod.template.spec.tolerations, node.taints()))
     }
 
     fn normalize(
@@ -92,41 +96,43 @@ impl Score for TaintToleration {
         _pod: &PodInfo,
         scores: &mut [NodeScore],
     ) -> Result<(), Failure> {
-        normalize::nodes_by_max(scores, true);
+        normalize::default_normalize_score(scores, true);
         Ok(())
     }
 }
 
 impl TaintToleration {
-    fn after_node_change(&self, question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-        let (old, new) = question.node_change()?;
-        let tolerations = &question.pod.template.spec.tolerations;
-        let allows = |taints: &[Taint]| self.tolerance.allows(tolerations, taints);
-        let opened = old.is_none_or(|old| !allows(&old.spec.taints)) && allows(&new.spec.taints);
-        Ok(if opened { Hint::Queue } else { Hint::Skip })
+    fn after_node_change(&self, hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+        let (old, new) = hint_args.old_and_new_node()?;
+        let tolerations = &hint_args.pod.template.spec.tolerations;
+        let tolerates_all =
+            |taints: &[Taint]| self.toleration_matcher.tolerates_all(tolerations, taints);
+        let tolerated_now = old.is_none_or(|old| !tolerates_all(&old.spec.taints))
+            && tolerates_all(&new.spec.taints);
+        Ok(if tolerated_now { QueueingHint::Queue } else { QueueingHint::Skip })
     }
 }
 
-fn after_toleration_change(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let own = question.pod_now()?.uid == question.pod.uid;
-    Ok(if own { Hint::Queue } else { Hint::Skip })
+fn after_toleration_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let own = hint_args.new_pod()?.uid == hint_args.pod.uid;
+    Ok(if own { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
 impl Sign for TaintToleration {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         Ok(vec![signed_tolerations(pod)])
     }
 }
 
-/// The pod's tolerations by key and value, as a part of its signature.
-pub(crate) fn signed_tolerations(pod: &PodInfo) -> Fragment {
+/// The pod's tolerations, sorted by key and value, as a fragment of its signature.
+pub(crate) fn signed_tolerations(pod: &PodInfo) -> SignFragment {
     let mut sorted: Vec<&Toleration> = pod.template.spec.tolerations.iter().collect();
     sorted.sort_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
     let value = sorted.into_iter().map(toleration_json).collect();
-    Fragment { key: "v1.Pod.Spec.Tolerations", value }
+    SignFragment { key: "v1.Pod.Spec.Tolerations", value }
 }
 
-/// As the API writes it: empty fields are left out.
+/// The toleration as the API encodes it in JSON: without empty fields.
 fn toleration_json(toleration: &Toleration) -> Value {
     let Toleration { key, operator, value, effect, toleration_seconds } = toleration;
     let fields = [("key", key), ("operator", operator), ("value", value), ("effect", effect)];
@@ -139,96 +145,109 @@ fn toleration_json(toleration: &Toleration) -> Value {
     Value::Object(object)
 }
 
-impl Prepare for TaintToleration {
+impl Incremental for TaintToleration {
     fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
-        Prepared::Run(Box::new(TaintRun::new(self.tolerance, pod.template.clone(), world.nodes())))
+        Prepared::Evaluator(Box::new(TaintTolerationEvaluator::new(
+            self.toleration_matcher,
+            pod.template.clone(),
+            world.nodes(),
+        )))
     }
 }
 
-/// How many taint sets may appear before a run is made anew; until then each is worked out wherever it is met.
-const LATER_SETS_MAX: usize = 16;
+/// How many taint sets may be added before an evaluator becomes stale. Until then they are evaluated each time they are read.
+const NEW_TAINT_SETS_MAX: usize = 16;
 
-/// What a pod makes of every taint set. Nodes with equal taints share their set, and there are few.
-struct TaintRun {
-    tolerance: Tolerance,
+/// The incremental form: the result for every taint set. Nodes with equal taints share a set, so there are few sets.
+struct TaintTolerationEvaluator {
+    toleration_matcher: TolerationMatcher,
     pod: Arc<PodTemplate>,
-    /// By id, of the sets that were known when the run was made.
-    known: Vec<Opinion>,
-    all_allowed: bool,
-    /// Whether there is a soft taint that the pod does not tolerate, so that nodes differ in score.
-    any_disliked: bool,
+    /// By id, for the sets that existed when this evaluator was built.
+    results: Vec<TaintSetResult>,
+    all_tolerated: bool,
+    /// Whether there is a PreferNoSchedule taint that the pod does not tolerate, so that the scores of nodes differ.
+    any_intolerable: bool,
 }
 
-/// What a pod makes of one taint set.
+/// The result of a pod for one taint set.
 #[derive(Clone, Copy)]
-struct Opinion {
-    allowed: bool,
-    n_disliked: i64,
+struct TaintSetResult {
+    tolerated: bool,
+    n_intolerable: i64,
 }
 
-impl TaintRun {
-    fn new(tolerance: Tolerance, pod: Arc<PodTemplate>, nodes: &NodeTable) -> TaintRun {
+impl TaintTolerationEvaluator {
+    fn new(
+        toleration_matcher: TolerationMatcher,
+        pod: Arc<PodTemplate>,
+        nodes: &NodeTable,
+    ) -> TaintTolerationEvaluator {
         let sets = (0..nodes.n_taint_sets()).map(|id| nodes.taints(TaintSetId(id as u32)));
-        let known: Vec<Opinion> =
-            sets.map(|taints| tolerance.opinion(&pod.spec.tolerations, taints)).collect();
-        TaintRun {
-            tolerance,
-            all_allowed: known.iter().all(|opinion| opinion.allowed),
-            any_disliked: known.iter().any(|opinion| opinion.n_disliked > 0),
-            known,
+        let results: Vec<TaintSetResult> = sets
+            .map(|taints| toleration_matcher.taint_set_result(&pod.spec.tolerations, taints))
+            .collect();
+        TaintTolerationEvaluator {
+            toleration_matcher,
+            all_tolerated: results.iter().all(|taint_set_result| taint_set_result.tolerated),
+            any_intolerable: results
+                .iter()
+                .any(|taint_set_result| taint_set_result.n_intolerable > 0),
+            results,
             pod,
         }
     }
 
-    fn opinion(&self, nodes: &NodeTable, set: TaintSetId) -> Opinion {
-        let known = self.known.get(set.0 as usize).copied();
-        known.unwrap_or_else(|| {
-            self.tolerance.opinion(&self.pod.spec.tolerations, nodes.taints(set))
+    fn taint_set_result(&self, nodes: &NodeTable, set: TaintSetId) -> TaintSetResult {
+        let results = self.results.get(set.0 as usize).copied();
+        results.unwrap_or_else(|| {
+            self.toleration_matcher.taint_set_result(&self.pod.spec.tolerations, nodes.taints(set))
         })
     }
 }
 
-impl Run for TaintRun {
-    fn reads(&self) -> Reads {
-        let class = self.any_disliked.then_some(RowPart::Node);
-        Reads { filter: Some(RowPart::Node), class, ..Reads::default() }
+impl PluginEvaluator for TaintTolerationEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        let class = self.any_intolerable.then_some(RowDependency::Node);
+        Dependencies { filter: Some(RowDependency::Node), class, ..Dependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
-        self.opinion(nodes, nodes.columns().taints[row.index()]).allowed
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
+        self.taint_set_result(nodes, nodes.columns().taints[row.index()]).tolerated
     }
 
-    fn filter_all(&self, nodes: &NodeTable, set: &mut RowSet) {
-        if self.all_allowed && nodes.n_taint_sets() == self.known.len() {
+    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+        if self.all_tolerated && nodes.n_taint_sets() == self.results.len() {
             return;
         }
         for (member, taints) in set.iter_mut().zip(&nodes.columns().taints) {
-            if *member != 0 && !self.opinion(nodes, *taints).allowed {
+            if *member != 0 && !self.taint_set_result(nodes, *taints).tolerated {
                 *member = 0;
             }
         }
     }
 
-    fn n_words(&self) -> usize {
-        usize::from(self.any_disliked)
+    fn class_key_len(&self) -> usize {
+        usize::from(self.any_intolerable)
     }
 
-    fn class_row(&self, world: &World, row: Row, out: &mut Words) {
-        if self.any_disliked {
+    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
+        if self.any_intolerable {
             let nodes = world.nodes();
-            out.push(self.opinion(nodes, nodes.columns().taints[row.index()]).n_disliked);
+            out.push(
+                self.taint_set_result(nodes, nodes.columns().taints[row.index()]).n_intolerable,
+            );
         }
     }
 
-    fn scores_classes(&self) -> bool {
+    fn has_class_scores(&self) -> bool {
         true
     }
 
-    fn class_score(&self, _world: &World, classes: &Classes<'_>, out: &mut [i64]) {
-        if self.any_disliked {
-            return normalize::classes_by_max(classes, 0, true, out);
+    fn score_classes(&self, _world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        if self.any_intolerable {
+            return normalize::normalize_class_scores(classes, 0, true, out);
         }
-        // Where nothing is disliked every node is the best.
+        // Without untolerated PreferNoSchedule taints every node has the maximum score.
         for class in classes.feasible() {
             out[class] = MAX_NODE_SCORE;
         }
@@ -236,28 +255,28 @@ impl Run for TaintRun {
 
     fn is_stale(&self, world: &World) -> bool {
         let nodes = world.nodes();
-        let later = self.known.len()..nodes.n_taint_sets();
-        let starts_to_differ =
-            |id: usize| self.opinion(nodes, TaintSetId(id as u32)).n_disliked > 0;
-        later.len() > LATER_SETS_MAX || !self.any_disliked && { later }.any(starts_to_differ)
+        let later = self.results.len()..nodes.n_taint_sets();
+        let is_intolerable =
+            |id: usize| self.taint_set_result(nodes, TaintSetId(id as u32)).n_intolerable > 0;
+        later.len() > NEW_TAINT_SETS_MAX || !self.any_intolerable && { later }.any(is_intolerable)
     }
 }
 
-/// When a toleration tolerates a taint.
+/// Decides whether a toleration tolerates a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tolerance {
+pub(crate) struct TolerationMatcher {
     /// Gate TaintTolerationComparisonOperators: `Lt` and `Gt` compare numbers.
     comparison_operators: bool,
 }
 
-impl Tolerance {
-    pub(crate) fn new(gates: &FeatureGates) -> Tolerance {
-        Tolerance { comparison_operators: gates.taint_toleration_comparison_operators }
+impl TolerationMatcher {
+    pub(crate) fn new(gates: &FeatureGates) -> TolerationMatcher {
+        TolerationMatcher { comparison_operators: gates.taint_toleration_comparison_operators }
     }
 
-    /// Whether every taint that keeps pods away is tolerated.
-    pub(crate) fn allows(self, tolerations: &[Toleration], taints: &[Taint]) -> bool {
-        let mut hard = taints.iter().filter(|taint| is_hard(taint));
+    /// Whether every NoSchedule and NoExecute taint is tolerated (upstream's `FindMatchingUntoleratedTaint` finds none).
+    pub(crate) fn tolerates_all(self, tolerations: &[Toleration], taints: &[Taint]) -> bool {
+        let mut hard = taints.iter().filter(|taint| is_do_not_schedule(taint));
         hard.all(|taint| self.any_tolerates(tolerations, taint))
     }
 
@@ -266,22 +285,22 @@ impl Tolerance {
         tolerations.iter().any(|toleration| self.tolerates(toleration, taint))
     }
 
-    /// How many taints merely discourage the pod.
-    fn n_disliked(self, tolerations: &[Toleration], taints: &[Taint]) -> i64 {
+    /// The number of PreferNoSchedule taints not tolerated (upstream's `countIntolerableTaintsPreferNoSchedule`).
+    fn n_intolerable(self, tolerations: &[Toleration], taints: &[Taint]) -> i64 {
         let soft = taints.iter().filter(|taint| taint.effect == PREFER_NO_SCHEDULE);
         soft.filter(|taint| !self.any_tolerates(tolerations, taint)).count() as i64
     }
 
-    fn opinion(self, tolerations: &[Toleration], taints: &[Taint]) -> Opinion {
-        Opinion {
-            allowed: self.allows(tolerations, taints),
-            n_disliked: self.n_disliked(tolerations, taints),
+    fn taint_set_result(self, tolerations: &[Toleration], taints: &[Taint]) -> TaintSetResult {
+        TaintSetResult {
+            tolerated: self.tolerates_all(tolerations, taints),
+            n_intolerable: self.n_intolerable(tolerations, taints),
         }
     }
 
     fn tolerates(self, toleration: &Toleration, taint: &Taint) -> bool {
         let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
-        // An empty key stands for all keys, whatever the operator: only the API server asks for `Exists` then.
+        // An empty key matches all keys, whatever the operator: only the API server requires `Exists` with it.
         let key = toleration.key.is_empty() || toleration.key == taint.key;
         effect && key && self.tolerates_value(toleration, &taint.value)
     }
@@ -302,11 +321,11 @@ impl Tolerance {
     }
 }
 
-fn is_hard(taint: &Taint) -> bool {
+fn is_do_not_schedule(taint: &Taint) -> bool {
     taint.effect == NO_SCHEDULE || taint.effect == NO_EXECUTE
 }
 
-/// An integer as a person would write it: no plus sign, no leading zeros, no minus zero.
+/// An integer in canonical form: no plus sign, no leading zeros, no minus zero.
 fn canonical_integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let canonical = text == "0" || digits.starts_with(|first: char| ('1'..='9').contains(&first));

@@ -1,16 +1,16 @@
-//! Random scheduling questions: small clusters in which interesting coincidences are common.
+//! Random scheduling cases: small clusters in which interesting combinations are common.
 //!
-//! A case is plain data (API objects as JSON), so that the same case can be put to kube-scheduler, to us, into a file, and can
-//! be made smaller field by field. Every case is valid for the real decoders. Most cases concentrate on a few features
-//! ([`Focus`]), because a cluster with everything in it rejects every pod for the first of many reasons.
+//! A case is plain data (API objects as JSON), so that the same case can be given to kube-scheduler and to Loadmaster, written to a
+//! file, and shrunk field by field. Every case is valid for the real decoders. Most cases concentrate on a few features
+//! ([`FeatureSet`]), because a cluster that uses all of them rejects every pod for the first of many reasons.
 
 mod affinity;
-pub mod answer;
+mod case_rng;
 mod cluster;
+mod cluster_event;
 mod config;
-mod draw;
-mod event;
-mod focus;
+mod features;
+pub mod local_oracle;
 mod node;
 mod pod;
 mod preemption;
@@ -21,60 +21,60 @@ mod spread;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
-use draw::Draw;
-pub use focus::{Feature, Focus};
+use case_rng::CaseRng;
+pub use features::{Feature, FeatureSet};
 pub use shrink::shrink;
 
-/// A question about one pod in one cluster.
+/// One pod in one cluster, and what is asked about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     pub id: u64,
-    /// `namespace/name` of the pod asked about; empty where none is.
+    /// `namespace/name` of the pod to schedule; empty for cases without one.
     pub pod: String,
-    /// A KubeSchedulerConfiguration; the default one when absent.
+    /// A KubeSchedulerConfiguration; the default one if absent.
     pub config: Option<Value>,
     pub objects: Vec<Value>,
-    pub ask: Ask,
+    pub kind: CaseKind,
 }
 
-/// What is asked.
+/// What is asked about the pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
-    /// Where the pod could go, and why not elsewhere.
+pub enum CaseKind {
+    /// Filter results, scores and best nodes.
     Explain,
-    /// Which pods would have to go so that the pod fits, and from which node.
+    /// Preemption candidates and their victims.
     Preemption,
-    /// Whether an event may help the pod that a plugin rejected.
-    Hint(Box<Event>),
+    /// A plugin's queueing hint for an event.
+    Hint(Box<CaseEvent>),
     /// The pod's signature.
     Sign,
-    /// Which plugins run at which point.
+    /// The enabled plugins per extension point.
     Config,
 }
 
-/// Something that happened to an object. `old` and `new` are null where there is none.
+/// A cluster event. `old` and `new` are null if there is no such object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct CaseEvent {
     pub plugin: String,
-    /// Upstream's name, such as `AssignedPod`.
+    /// Upstream's event resource, such as `AssignedPod`.
     pub resource: String,
-    /// Upstream's names, joined by `|`.
+    /// Upstream's action types, joined by `|`.
     pub action: String,
     pub old: Value,
     pub new: Value,
 }
 
 impl Case {
-    /// The case as `conformance/README.md` describes a question.
+    /// The case as a question in the format of `conformance/README.md`.
     pub fn question(&self) -> Value {
-        let mut question = json!({"id": self.id, "ask": self.ask.name(), "objects": self.objects});
+        let mut question = json!({"id": self.id, "ask": self.kind.name(), "objects": self.objects});
         if !self.pod.is_empty() {
             question["pod"] = json!(self.pod);
         }
         if let Some(config) = &self.config {
             question["config"] = config.clone();
         }
-        if let Ask::Hint(event) = &self.ask {
+        if let CaseKind::Hint(event) = &self.kind {
             question["plugin"] = json!(event.plugin);
             question["event"] = json!({"resource": event.resource, "action": event.action});
             question["old"] = event.old.clone();
@@ -83,72 +83,72 @@ impl Case {
         question
     }
 
-    /// How large the case is, to tell whether a change made it smaller.
-    pub fn n_bytes(&self) -> usize {
+    /// Size of the case as JSON, in bytes.
+    pub fn json_size_bytes(&self) -> usize {
         self.question().to_string().len()
     }
 }
 
-impl Ask {
-    /// The oracle's word for it.
+impl CaseKind {
+    /// The value of the field `ask` in the oracle's protocol.
     pub fn name(&self) -> &'static str {
         match self {
-            Ask::Explain => "explain",
-            Ask::Preemption => "preemption",
-            Ask::Hint(_) => "hint",
-            Ask::Sign => "sign",
-            Ask::Config => "config",
+            CaseKind::Explain => "explain",
+            CaseKind::Preemption => "preemption",
+            CaseKind::Hint(_) => "hint",
+            CaseKind::Sign => "sign",
+            CaseKind::Config => "config",
         }
     }
 }
 
-/// Endless cases; a seed is the whole stream, and each case has a stream of its own, so that case 17 of a seed stays the same
-/// however much chance case 16 uses.
+/// An endless iterator of random cases. Each case has its own random stream, derived from seed and number, so that case 17 of a seed
+/// stays the same when the generation of case 16 changes.
 #[derive(Clone, Debug)]
-pub struct Generator {
+pub struct CaseGenerator {
     seed: u64,
     next: u64,
-    /// Plugins that hint questions are asked about.
+    /// Plugins whose queueing hints are asked for.
     plugins: Vec<String>,
     only_preemption: bool,
 }
 
-impl Generator {
-    /// The cases of this seed; hints are asked of these plugins.
+impl CaseGenerator {
+    /// The cases of this seed; queueing hints are asked for these plugins.
     pub fn new(seed: u64, plugins: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let plugins = plugins.into_iter().map(Into::into).collect();
-        Generator { seed, next: 0, plugins, only_preemption: false }
+        CaseGenerator { seed, next: 0, plugins, only_preemption: false }
     }
 
-    /// Cases of this seed that all ask about preemption.
+    /// Cases of this seed that are all about preemption.
     pub fn preemption(seed: u64) -> Self {
-        Generator { seed, next: 0, plugins: Vec::new(), only_preemption: true }
+        CaseGenerator { seed, next: 0, plugins: Vec::new(), only_preemption: true }
     }
 
     /// One case by its number.
     pub fn case(&self, id: u64) -> Case {
         let mut kind = Rng::new(self.seed).split(&format!("kind {id}"));
         let rng = Rng::new(self.seed).split(&format!("case {id}"));
-        let mut draw = Draw::new(rng);
+        let mut draw = CaseRng::new(rng);
         if self.only_preemption {
             return preemption::case(&mut draw, id);
         }
         match kind.below(100) {
             70..90 if !self.plugins.is_empty() => {
                 let plugin = kind.pick(&self.plugins);
-                event::case(&mut draw, id, plugin)
+                cluster_event::case(&mut draw, id, plugin)
             }
-            90..95 => config::case_to_sign(&mut draw, id),
+            90..95 => config::sign_case(&mut draw, id),
             95.. => {
-                let config = Some(config::any(&mut draw));
-                Case { id, pod: String::new(), config, objects: vec![], ask: Ask::Config }
+                let config = Some(config::random_config(&mut draw));
+                Case { id, pod: String::new(), config, objects: vec![], kind: CaseKind::Config }
             }
             _ => cluster::case(&mut draw, id),
         }
     }
 }
 
-/// Node, address, protocol and number of the host ports of a pod on a node, as it is written.
+/// Node, IP, protocol and number of the host ports of an assigned pod.
 fn host_ports(pod: &Value) -> Vec<Value> {
     let spec = &pod["spec"];
     let containers = ["containers", "initContainers"].map(|kind| spec[kind].as_array());
@@ -170,8 +170,8 @@ fn host_ports(pod: &Value) -> Vec<Value> {
     .collect()
 }
 
-/// Whether some node has two pods with one host port.
-pub fn shares_ports(case: &Case) -> bool {
+/// Whether two pods on one node use the same host port.
+pub fn has_host_port_conflict(case: &Case) -> bool {
     let mut seen: Vec<Value> = Vec::new();
     case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some()).any(|pod| {
         let own = host_ports(pod);
@@ -181,8 +181,8 @@ pub fn shares_ports(case: &Case) -> bool {
     })
 }
 
-/// Whether some node has two pods of one priority that have not started.
-pub fn has_unstarted_equals(case: &Case) -> bool {
+/// Whether two pods on one node have the same priority and no start time.
+pub fn has_equal_unstarted_pods(case: &Case) -> bool {
     let mut seen: Vec<Value> = Vec::new();
     let pods = case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some());
     pods.filter(|pod| pod["status"].get("startTime").is_none_or(Value::is_null)).any(|pod| {
@@ -194,14 +194,14 @@ pub fn has_unstarted_equals(case: &Case) -> bool {
     })
 }
 
-/// `namespace/name` of an object as it is written.
+/// `namespace/name` of an object.
 fn full_name(object: &Value) -> String {
     let metadata = &object["metadata"];
     let namespace = metadata["namespace"].as_str().unwrap_or("default");
     format!("{namespace}/{}", metadata["name"].as_str().unwrap_or_default())
 }
 
-impl Iterator for Generator {
+impl Iterator for CaseGenerator {
     type Item = Case;
 
     fn next(&mut self) -> Option<Case> {
@@ -219,16 +219,16 @@ mod tests {
 
     #[test]
     fn a_case_depends_on_seed_and_number_only() {
-        let all: Vec<Case> = Generator::new(7, ["NodePorts"]).take(50).collect();
-        assert_eq!(Generator::new(7, ["NodePorts"]).case(49), all[49]);
-        assert_ne!(Generator::new(8, ["NodePorts"]).case(49).question(), all[49].question());
-        let kinds: BTreeSet<&str> = all.iter().map(|case| case.ask.name()).collect();
+        let all: Vec<Case> = CaseGenerator::new(7, ["NodePorts"]).take(50).collect();
+        assert_eq!(CaseGenerator::new(7, ["NodePorts"]).case(49), all[49]);
+        assert_ne!(CaseGenerator::new(8, ["NodePorts"]).case(49).question(), all[49].question());
+        let kinds: BTreeSet<&str> = all.iter().map(|case| case.kind.name()).collect();
         assert_eq!(Vec::from_iter(kinds), ["config", "explain", "hint", "sign"]);
     }
 
     #[test]
-    fn objects_have_names_of_their_own() {
-        for case in Generator::new(1, ["NodePorts"]).take(500) {
+    fn object_names_are_unique() {
+        for case in CaseGenerator::new(1, ["NodePorts"]).take(500) {
             let mut seen = BTreeSet::new();
             for object in &case.objects {
                 let meta = &object["metadata"];
@@ -237,7 +237,7 @@ mod tests {
                     meta["namespace"].to_string(),
                     meta["name"].to_string(),
                 );
-                assert!(seen.insert(name.clone()), "case {}: {name:?} is there twice", case.id);
+                assert!(seen.insert(name.clone()), "case {}: {name:?} occurs twice", case.id);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Worlds to try things in: generated cases, scenarios, and clusters that misbehave.
+//! Test worlds: generated scheduling cases, scenario files, differential tests, and simulated clusters with fault injection.
 
+pub mod brute_force_preemption;
 pub mod cases;
-pub mod every_eviction;
-pub mod load;
+pub mod differential;
+pub mod fake_api_server;
 pub mod scenario;
 pub mod simulate;
-pub mod truth;
-pub mod twin;
+pub mod world_loader;

@@ -1,4 +1,4 @@
-//! Behaviours as files: a small cluster, steps, and what kube-scheduler said.
+//! Scenario files: a small cluster, steps, and the recorded results of kube-scheduler.
 //!
 //! ```yaml
 //! about: A host port that is taken keeps the pod off that node.
@@ -19,85 +19,85 @@
 //!   hints: {NodePorts: Queue}
 //! ```
 //!
-//! One idea a file, in the smallest world that shows it. [`shorthand`] describes nodes and pods; `objects` takes whole ones.
-//! `config` is a KubeSchedulerConfiguration without its header; `plugins` and `args` are those of its only profile.
+//! One idea per file, in the smallest cluster that shows it. [`shorthand`] describes nodes and pods; `objects` takes full objects.
+//! `config` is a KubeSchedulerConfiguration without apiVersion and kind; `plugins` and `args` are those of its only profile.
 //!
 //! | step | what it does |
 //! | --- | --- |
-//! | `submit` | pods that wait |
-//! | `delete` | names of pods or nodes that go |
-//! | `expect` | per pod, where it could go now and why not elsewhere ([`Expect`]) |
-//! | `event`, `old`, `new`, `hints` | per plugin, what it says about a pod it rejected when this happens (`Queue`, `Skip`, ...) |
-//! | `preempt` | per pod, who would have to go so that it fits, and where ([`Preempt`]) |
-//! | `sign` | per pod, parts of its signature; null when it has none |
+//! | `submit` | creates pending pods |
+//! | `delete` | deletes pods or nodes by name |
+//! | `expect` | per pod, the nodes where it is feasible now, and why others are rejected ([`Expect`]) |
+//! | `event`, `old`, `new`, `hints` | per plugin, its queueing hint for a pod it rejected when this event happens (`Queue`, `Skip`, ...) |
+//! | `preempt` | per pod, the preemption candidates and their victims ([`Preempt`]) |
+//! | `sign` | per pod, parts of its signature; null if it has none |
 //!
-//! What is expected is never written by hand: `cargo xtask scenarios record` asks kube-scheduler and fills it in. A file with a
-//! `deviation` must *not* come out as recorded; the text says why we differ.
+//! Expectations are never written by hand: `cargo xtask scenarios record` runs kube-scheduler and fills them in. A file with a
+//! `deviation` must *not* give the recorded result; the text says why Loadmaster differs.
 
 mod expect;
 mod preempt;
+mod recording;
 pub mod shorthand;
 mod steps;
-mod write;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use loadmaster_api::document::{Document, DocumentError, Located};
+use loadmaster_api::document::{Document, DocumentError, LocatedError};
 use loadmaster_engine::Profile;
 use loadmaster_framework::Registry;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub use expect::{Expect, Recorded};
-pub use preempt::{Evictions, Preempt};
-use shorthand::{NodeShort, PodShort, ShorthandError};
-pub use steps::{About, Question, StepError};
-pub use write::{from_case, record};
+pub use preempt::{CandidateVictims, Preempt};
+pub use recording::{from_case, write_recorded};
+use shorthand::{NodeShorthand, PodShorthand, ShorthandError};
+pub use steps::{ExpectationKind, ScenarioQuestion, StepError};
 
 /// A scenario file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// The idea, as a sentence.
+    /// What the scenario shows, as a sentence.
     pub about: String,
-    /// Where the idea comes from.
+    /// The upstream source of the scenario.
     #[serde(default)]
     pub from: Option<String>,
-    /// Which kube-scheduler answered.
+    /// The version of kube-scheduler that was recorded.
     #[serde(default)]
     pub oracle: Option<String>,
-    /// Why we do not do what is recorded.
+    /// Why Loadmaster differs from the recorded result.
     #[serde(default)]
     pub deviation: Option<String>,
     #[serde(default)]
     config: Option<Value>,
     #[serde(default)]
     plugins: Option<Value>,
-    /// By plugin.
+    /// Plugin arguments by plugin name.
     #[serde(default)]
     args: IndexMap<String, Value>,
     #[serde(default)]
-    nodes: IndexMap<String, NodeShort>,
-    /// Labels by name.
+    nodes: IndexMap<String, NodeShorthand>,
+    /// Labels of namespaces by name.
     #[serde(default)]
     namespaces: IndexMap<String, IndexMap<String, String>>,
     #[serde(default)]
-    assigned: IndexMap<String, PodShort>,
+    assigned: IndexMap<String, PodShorthand>,
     #[serde(default)]
-    nominated: IndexMap<String, PodShort>,
+    nominated: IndexMap<String, PodShorthand>,
     #[serde(default)]
     objects: Vec<Value>,
     pub steps: Vec<Step>,
 }
 
-/// One step; exactly one of its kinds is there.
+/// One step; exactly one kind of step is present.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     #[serde(default)]
-    submit: Option<IndexMap<String, PodShort>>,
+    submit: Option<IndexMap<String, PodShorthand>>,
     #[serde(default)]
     delete: Option<Vec<String>>,
     #[serde(default)]
@@ -106,13 +106,13 @@ pub struct Step {
     pub preempt: Option<IndexMap<String, Preempt>>,
     #[serde(default)]
     pub sign: Option<IndexMap<String, Option<Map<String, Value>>>>,
-    /// Resource and action, as upstream spells them: `Node Add`.
+    /// Resource and action type, as upstream spells them: `Node Add`.
     #[serde(default)]
     pub event: Option<String>,
-    /// The pod that waits; the last one submitted when not given.
+    /// The pending pod; by default the one that was submitted last.
     #[serde(default)]
     pod: Option<String>,
-    /// A name of something in the cluster, a shorthand with a `name`, or a whole object.
+    /// The name of an object in the cluster, a shorthand with a `name`, or a full object.
     #[serde(default)]
     old: Option<Value>,
     #[serde(default)]
@@ -121,14 +121,14 @@ pub struct Step {
     pub hints: Option<IndexMap<String, String>>,
 }
 
-/// A scenario cannot be played.
+/// A scenario file cannot be read or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
     #[error(transparent)]
     File(#[from] DocumentError),
     #[error(transparent)]
-    Read(#[from] Located),
+    Read(#[from] LocatedError),
     #[error("{place}")]
     Shorthand {
         place: String,
@@ -144,13 +144,13 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Reads a scenario; unknown fields are refused.
+    /// Decodes a scenario; unknown fields are rejected.
     pub fn read(document: &Document) -> Result<Scenario, ScenarioError> {
         Ok(document.decode()?)
     }
 
     /// The objects before the first step.
-    pub fn world(&self) -> Result<Vec<Value>, ScenarioError> {
+    pub fn initial_objects(&self) -> Result<Vec<Value>, ScenarioError> {
         let failed = |kind: &str, name: &str| {
             let place = format!("{kind}.{name}");
             move |source| ScenarioError::Shorthand { place, source }
@@ -172,7 +172,7 @@ impl Scenario {
         Ok(objects)
     }
 
-    /// The configuration with its header; none for the default one.
+    /// The configuration with apiVersion and kind; `None` for the default configuration.
     pub fn configuration(&self) -> Option<Value> {
         let mut config = self.config.clone().unwrap_or_else(|| json!({}));
         if self.plugins.is_some() || !self.args.is_empty() {
@@ -191,13 +191,13 @@ impl Scenario {
     }
 }
 
-/// All scenario files below a folder, sorted.
-pub fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// The paths of all scenario files below a folder, sorted.
+pub fn scenario_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            paths.extend(self::paths(&path)?);
+            paths.extend(self::scenario_paths(&path)?);
         } else if path.extension().is_some_and(|extension| extension == "yaml") {
             paths.push(path);
         }
@@ -206,16 +206,16 @@ pub fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A file's text, and what it says.
-pub fn read(path: &Path) -> Result<(String, Scenario), ScenarioError> {
+/// Reads a file: its text, and the scenario.
+pub fn read_file(path: &Path) -> Result<(String, Scenario), ScenarioError> {
     let name = path.display().to_string();
     let document = Document::read(&name, None)?;
     let scenario = Scenario::read(&document)?;
     Ok((document.text().to_owned(), scenario))
 }
 
-/// The plugin that a file is about by its folder: `node_ports` is NodePorts.
-pub fn plugin_of(path: &Path) -> String {
+/// The plugin that a file tests, by its folder: `node_ports` is NodePorts.
+pub fn plugin_of_path(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let words = folder.unwrap_or_default().split('_').map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));
@@ -224,8 +224,12 @@ pub fn plugin_of(path: &Path) -> String {
     words.collect()
 }
 
-/// The plugins whose scores files about this plugin show: all of them where it is none.
-pub fn scorers(registry: &Registry, profiles: &[Profile], plugin: &str) -> Option<Vec<String>> {
+/// The plugins whose scores are recorded in files that test `plugin`; `None` means all plugins.
+pub fn recorded_score_plugins(
+    registry: &Registry,
+    profiles: &[Profile],
+    plugin: &str,
+) -> Option<Vec<String>> {
     registry.get(plugin)?;
     let mut members = profiles.iter().flat_map(|profile| &profile.score);
     let scores = members.any(|member| member.name == plugin);

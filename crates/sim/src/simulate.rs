@@ -1,154 +1,154 @@
-//! A cluster that misbehaves on purpose, around a real engine. Everything follows from one seed: the objects, what people do to them,
-//! what the network does to news and calls, and the time, which is virtual.
+//! Fault injection: a real engine in a simulated cluster with dropped and delayed watch events, failing API calls and leader changes.
+//! Everything follows from one seed: the objects, the workload, the faults of the network, and the time, which is virtual.
 //!
 //! ```text
-//!  users, kubelets ──► truth (API server) ──news──► network ──Event──► engine
-//!                         ▲                            │   ▲             │
-//!                         └────────── calls ───────────┘   └── Effect ───┘
-//!                                                  known: what the engine was told, checked against what it does
+//!  workload, kubelets ──► fake API server ──WatchEvent──► network ──Event──► engine
+//!                              ▲                             │   ▲             │
+//!                              └───────── API calls ─────────┘   └── Effect ───┘
+//!                                     reference model: the objects that the engine was given, checked against what it does
 //! ```
 //!
 //! | module | |
 //! | --- | --- |
-//! | [`truth`](crate::truth) | an API server in memory: objects, refusals, news |
-//! | `users` | what is asked of the cluster, and what nodes do |
-//! | `nervous` | a plugin that panics now and then |
-//! | `extenders` | extenders that answer late, never, wrongly, and differently each time |
-//! | `faults` | which faults a run has, and the network that has them |
-//! | `known` | what the engine was told, as an independent bookkeeper writes it down |
-//! | `check` | the invariants |
-//! | `drive` | the steps of a run: first with faults, then without them until everything has settled |
-//! | `trace` | all that happened, as a number and as lines to read |
+//! | [`fake_api_server`](crate::fake_api_server) | an API server in memory: objects, rejected requests, watch events |
+//! | `workload` | users and controllers that create and delete objects, and simulated kubelets |
+//! | `panicking_plugin` | a plugin that panics at random at every extension point |
+//! | `fake_extenders` | extenders that answer late, never, with an error, or at random |
+//! | `faulty_network` | the faults of a run, and the network that injects them |
+//! | `reference_model` | an independent copy of what the engine knows |
+//! | `invariants` | the invariants that are checked |
+//! | `runner` | the steps of a run: first with faults, then without them until everything has settled |
+//! | `trace` | all events and effects, as a hash and as readable lines |
 
-mod check;
-mod drive;
-pub mod extenders;
-mod faults;
-mod known;
-pub mod nervous;
+pub mod fake_extenders;
+mod faulty_network;
+mod invariants;
+pub mod panicking_plugin;
+mod reference_model;
+mod runner;
 mod trace;
-mod users;
+mod workload;
 
 use std::sync::Arc;
 
 use loadmaster_engine::Profile;
 use loadmaster_framework::FeatureGates;
 
-pub use drive::run;
+pub use runner::run;
 
-/// A run.
+/// Options of one simulated run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub seed: u64,
-    /// Steps with faults; as long as it takes without them follows.
+    /// Number of steps with faults. After them the run goes on without faults until everything has settled.
     pub steps: u32,
-    /// What is done to the engine on purpose.
-    pub sabotage: Option<Sabotage>,
+    /// A bug that is injected between the API server and the engine.
+    pub injected_bug: Option<InjectedBug>,
 }
 
 impl Options {
-    /// A run of the usual length.
+    /// A run of 200 steps without an injected bug.
     pub fn new(seed: u64) -> Options {
-        Options { seed, steps: 200, sabotage: None }
+        Options { seed, steps: 200, injected_bug: None }
     }
 }
 
-/// Who decides in a run.
+/// The profiles and feature gates of the simulated scheduler.
 #[derive(Clone)]
-pub struct Setup {
+pub struct SchedulerSetup {
     pub profile: Arc<Profile>,
-    /// The same with a plugin that panics: who decides in some runs. The checks ask the first one.
-    pub nervous: Option<Arc<Profile>>,
-    /// The same with extenders: who decides in some runs.
-    pub extended: Vec<Arc<Profile>>,
+    /// The same profile with a plugin that panics, used in some runs. The invariants are always checked with `profile`.
+    pub panicking: Option<Arc<Profile>>,
+    /// The same profile with extenders, used in some runs.
+    pub with_extenders: Vec<Arc<Profile>>,
     pub gates: FeatureGates,
 }
 
-/// A bug in what the engine hears, to show that the checks see what comes of it.
+/// A bug in what the engine receives, to show that the invariants detect its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// That a bind failed is never answered: as if a pod that was assumed were not forgotten.
-    ForgottenForget,
-    /// Deletions of assigned pods are not told: nobody who waits for room is woken.
-    LostDeletion,
-    /// After its bind a pod is told as gone and then as pending, as it was: the news of an API server that lags behind.
+pub enum InjectedBug {
+    /// The reply of a failed bind is dropped, as if the assumed pod were not forgotten.
+    LostBindFailure,
+    /// Delete events of assigned pods are dropped: pods that wait for resources are not requeued.
+    LostPodDelete,
+    /// After its bind a pod is deleted and then added again as pending: the events of an API server that lags behind.
     StalePod,
-    /// Changes of pods that are pending are not told.
-    LostUpdate,
+    /// Update events of pending pods are dropped.
+    LostPodUpdate,
 }
 
-/// What a run that broke nothing did.
+/// Counts of a run in which no invariant was violated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Pods that were created.
+    /// Pods created.
     pub pods: u64,
-    /// Attempts of the engine.
+    /// Scheduling attempts.
     pub attempts: u64,
-    /// Bind calls, and those that were carried out.
+    /// Bind calls, and how many of them succeeded.
     pub binds: u64,
     pub bound: u64,
-    /// Calls that were refused or whose answer was not true.
-    pub refused: u64,
-    /// Pods that were deleted for others.
+    /// API calls that were rejected, or whose response was lost.
+    pub failed_calls: u64,
+    /// Pods evicted by preemption.
     pub evictions: u64,
-    /// Watches that broke and were listed anew.
+    /// Watches that broke, each followed by a relist.
     pub relists: u64,
     pub leader_losses: u64,
     /// Panics of plugins.
     pub panics: u64,
-    /// Questions to extenders, and those that were answered with an error or not at all.
-    pub asked: u64,
-    pub unanswered: u64,
-    /// Pods that were bound when nothing went wrong any more, but only because they had waited for five minutes: perhaps an event
-    /// did not wake them that should have.
+    /// Calls to extenders, and how many of them failed or timed out.
+    pub extender_calls: u64,
+    pub failed_extender_calls: u64,
+    /// Pods that were bound after the faults had ended, but only because they had been unschedulable for five minutes: perhaps a
+    /// queueing hint missed an event.
     pub bound_after_flush: u64,
-    /// Pods that fit nowhere in the end.
-    pub left: u64,
-    /// All events and effects, as a number: two runs of one seed have the same.
+    /// Pods that are still unschedulable at the end.
+    pub unschedulable: u64,
+    /// Hash of all events and effects: two runs with the same seed have the same.
     pub trace: u64,
 }
 
 impl Report {
-    /// Adds the numbers of another run; of their traces nothing is left.
+    /// Adds the counts of another run, and clears the trace.
     pub fn add(&mut self, other: &Report) {
         let Report {
             pods,
             attempts,
             binds,
             bound,
-            refused,
+            failed_calls,
             evictions,
             relists,
             leader_losses,
             panics,
-            asked,
-            unanswered,
+            extender_calls,
+            failed_extender_calls,
             ..
         } = other;
         self.pods += pods;
         self.attempts += attempts;
         self.binds += binds;
         self.bound += bound;
-        self.refused += refused;
+        self.failed_calls += failed_calls;
         self.evictions += evictions;
         self.relists += relists;
         self.leader_losses += leader_losses;
         self.panics += panics;
-        self.asked += asked;
-        self.unanswered += unanswered;
+        self.extender_calls += extender_calls;
+        self.failed_extender_calls += failed_extender_calls;
         self.bound_after_flush += other.bound_after_flush;
-        self.left += other.left;
+        self.unschedulable += other.unschedulable;
         self.trace = 0;
     }
 }
 
-/// An invariant does not hold.
+/// An invariant was violated.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("seed {seed}, step {step}, {at_ms} ms: {what}")]
-pub struct Broken {
+#[error("seed {seed}, step {step}, {at_ms} ms: {message}")]
+pub struct InvariantViolation {
     pub seed: u64,
     pub step: u32,
     /// Virtual time since the run began.
     pub at_ms: u64,
-    pub what: String,
+    pub message: String,
 }

@@ -1,28 +1,29 @@
-//! Every file in `scenarios/`: what kube-scheduler said must be what we say.
+//! Every file in `scenarios/`: our results must equal the recorded results of kube-scheduler.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 use std::path::Path;
 
-use loadmaster_sim::cases::answer::Answerer;
+use loadmaster_sim::cases::local_oracle::LocalOracle;
 use loadmaster_sim::scenario;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 
-/// Everything that is wrong with one file.
-fn check(path: &Path, ours: &Answerer) -> Vec<String> {
-    let (_, file) = match scenario::read(path) {
+/// All differences of one file.
+fn check(path: &Path, ours: &LocalOracle) -> Vec<String> {
+    let (_, file) = match scenario::read_file(path) {
         Ok(read) => read,
-        Err(error) => return vec![Chain(&error).to_string()],
+        Err(error) => return vec![ErrorChain(&error).to_string()],
     };
-    let plugin = scenario::plugin_of(path);
-    let scorers = scenario::scorers(ours.registry(), ours.default_profiles(), &plugin);
+    let plugin = scenario::plugin_of_path(path);
+    let scorers =
+        scenario::recorded_score_plugins(ours.registry(), ours.default_profiles(), &plugin);
     let questions = match file.questions(&plugin) {
         Ok(questions) => questions,
-        Err(error) => return vec![Chain(&error).to_string()],
+        Err(error) => return vec![ErrorChain(&error).to_string()],
     };
     let mut lines = Vec::new();
     if questions.is_empty() {
-        lines.push("expects nothing".to_owned());
+        lines.push("has no expectations".to_owned());
     }
     for question in questions {
         let Some(recorded) = file.recorded(&question) else {
@@ -33,7 +34,7 @@ fn check(path: &Path, ours: &Answerer) -> Vec<String> {
             continue;
         };
         let answer = ours.answer(&question.case);
-        let differences = recorded.differences(&question.found(&answer, scorers.as_deref()));
+        let differences = recorded.differences(&question.to_recorded(&answer, scorers.as_deref()));
         let differences =
             differences.into_iter().map(|line| format!("steps[{}]: {line}", question.step));
         lines.extend(differences);
@@ -42,7 +43,9 @@ fn check(path: &Path, ours: &Answerer) -> Vec<String> {
         }
     }
     match &file.deviation {
-        Some(_) if lines.is_empty() => vec!["is a deviation no longer".to_owned()],
+        Some(_) if lines.is_empty() => {
+            vec!["is marked as a deviation, but there is no difference".to_owned()]
+        }
         Some(_) => Vec::new(),
         None => lines,
     }
@@ -51,8 +54,8 @@ fn check(path: &Path, ours: &Answerer) -> Vec<String> {
 #[test]
 fn scenarios() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let ours = Answerer::new(loadmaster_plugins::in_tree()).unwrap();
-    let paths = scenario::paths(&folder).unwrap();
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree()).unwrap();
+    let paths = scenario::scenario_paths(&folder).unwrap();
     assert!(!paths.is_empty());
     let mut wrong = Vec::new();
     for path in &paths {

@@ -1,4 +1,4 @@
-//! Scores out of range: a fast decision fails exactly where, and with the words with which, asking one by one does.
+//! Scores out of range: a fast decision fails in the same cases and with the same message as per-node evaluation.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -6,91 +6,93 @@ use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod};
 use loadmaster_config::{Gates, check_value};
-use loadmaster_engine::evaluate::one_by_one;
+use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Decision, Scheduler};
-use loadmaster_framework::prepare::{Classes, Reads, RowPart, Words};
+use loadmaster_framework::incremental::{ClassKey, Dependencies, NodeClasses, RowDependency};
 use loadmaster_framework::{
-    Cx, Failure, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points, Prepare, Prepared,
-    Row, Run, Score, World,
+    Cx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, Prepared, Score, World,
 };
-use loadmaster_sim::load::profiles;
+use loadmaster_sim::world_loader::build_profiles;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
-/// Scores a node by its label `score`, whatever that is.
-const LABELED: PluginDef =
+/// Scores a node by its label `score`, without checking the range.
+const LABEL_SCORE: PluginDef =
     PluginDef { name: "Labeled", build, args: Some(|args, _| Ok(args.clone())) };
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let form = match args["form"].as_str() {
-        Some("row") => Form::Row,
-        Some("class") => Form::Class,
-        _ => Form::OneByOne,
+        Some("row") => EvaluationMode::Row,
+        Some("class") => EvaluationMode::Class,
+        _ => EvaluationMode::OneByOne,
     };
-    points.score = Some(Arc::new(Labeled(form)));
-    points.prepare = Some(Arc::new(Labeled(form)));
+    points.score = Some(Arc::new(LabelScore(form)));
+    points.incremental = Some(Arc::new(LabelScore(form)));
     Ok(())
 }
 
-/// How the plugin answers fast decisions.
+/// How the plugin supports incremental evaluation.
 #[derive(Clone, Copy)]
-enum Form {
+enum EvaluationMode {
     OneByOne,
     Row,
     Class,
 }
 
-struct Labeled(Form);
+struct LabelScore(EvaluationMode);
 
-impl Score for Labeled {
+impl Score for LabelScore {
     fn score(&self, _: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         Ok(node.labels().get("score").map_or(0, |text| text.parse().unwrap()))
     }
 }
 
-impl Prepare for Labeled {
+impl Incremental for LabelScore {
     fn prepare(&self, _: &mut World, _: &PodInfo) -> Prepared {
         match self.0 {
-            Form::OneByOne => Prepared::OneByOne,
-            form => Prepared::Run(Box::new(Labeled(form))),
+            EvaluationMode::OneByOne => Prepared::PerNode,
+            form => Prepared::Evaluator(Box::new(LabelScore(form))),
         }
     }
 }
 
-impl Run for Labeled {
-    fn reads(&self) -> Reads {
+impl PluginEvaluator for LabelScore {
+    fn dependencies(&self) -> Dependencies {
         match self.0 {
-            Form::Class => Reads { class: Some(RowPart::Node), ..Reads::default() },
-            _ => Reads { score: Some(RowPart::Node), ..Reads::default() },
+            EvaluationMode::Class => {
+                Dependencies { class: Some(RowDependency::Node), ..Dependencies::default() }
+            }
+            _ => Dependencies { score: Some(RowDependency::Node), ..Dependencies::default() },
         }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: Row) -> i64 {
+    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
         let label = nodes.node(row).and_then(|node| node.metadata.labels.get("score"));
         label.map_or(0, |text| text.parse().unwrap())
     }
 
-    fn n_words(&self) -> usize {
-        usize::from(self.scores_classes())
+    fn class_key_len(&self) -> usize {
+        usize::from(self.has_class_scores())
     }
 
-    fn class_row(&self, world: &World, row: Row, out: &mut Words) {
+    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
         out.push(self.score_row(world.nodes(), row));
     }
 
-    fn scores_classes(&self) -> bool {
-        matches!(self.0, Form::Class)
+    fn has_class_scores(&self) -> bool {
+        matches!(self.0, EvaluationMode::Class)
     }
 
-    fn class_score(&self, _: &World, classes: &Classes<'_>, out: &mut [i64]) {
-        classes.feasible().for_each(|class| out[class] = classes.words(class)[0]);
+    fn score_classes(&self, _: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        classes.feasible().for_each(|class| out[class] = classes.key(class)[0]);
     }
 }
 
-/// Decides a pod by the default plugins and `Labeled`, in every way.
+/// Schedules a pod with the default plugins and `Labeled`, by full scan, score index and per-node evaluation.
 #[track_caller]
 fn check(form: &str, nodes: &[Value], want: &str) {
-    let registry = loadmaster_plugins::in_tree().with(LABELED);
+    let registry = loadmaster_plugins::in_tree().with(LABEL_SCORE);
     let gates = Gates::default();
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -102,17 +104,17 @@ fn check(form: &str, nodes: &[Value], want: &str) {
     });
     let checked = check_value(config, &registry, &gates).unwrap();
     let gates = gates.framework();
-    let profile = profiles(&checked, &registry, &gates).unwrap().swap_remove(0);
+    let profile = build_profiles(&checked, &registry, &gates).unwrap().swap_remove(0);
     let mut world = World::new(gates);
     for node in nodes {
-        world.set_node(Arc::new(serde_json::from_value::<Node>(node.clone()).unwrap()));
+        world.upsert_node(Arc::new(serde_json::from_value::<Node>(node.clone()).unwrap()));
     }
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "web"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"memory": "1Gi"}}}]},
     }))
     .unwrap();
-    let pod = world.parse(&pod).unwrap();
+    let pod = world.parse_pod(&pod).unwrap();
     let mut scheduler = Scheduler::new(Arc::new(profile), Rng::new(1));
     let evaluation = scheduler.evaluate(&world, &pod);
     let slow = match (&evaluation.failure, evaluation.only_feasible()) {
@@ -122,23 +124,27 @@ fn check(form: &str, nodes: &[Value], want: &str) {
             evaluation.best().iter().map(|row| name(&world, *row)).collect::<Vec<_>>().join(" ")
         }
     };
-    assert_eq!(slow, want, "{form}, one by one");
-    // The first decision about a template is a pass, the second one makes an index.
-    for way in ["pass", "index", "index again"] {
-        let fast = match scheduler.decide(&mut world, &pod) {
-            Decision::Place { row, .. } => name(&world, row),
+    assert_eq!(slow, want, "{form}, per node");
+    // The first decision for a template is a full scan, the second one builds the score index.
+    for way in ["full scan", "score index", "score index again"] {
+        let fast = match scheduler.schedule_pod(&mut world, &pod) {
+            Decision::Selected { row, .. } => name(&world, row),
             Decision::Failed(failure) => failure,
             Decision::Unschedulable => "nowhere".to_owned(),
         };
         assert_eq!(fast, want, "{form}, {way}");
         if nodes.len() > 1 {
-            let totals = scheduler.totals(&mut world, &pod);
-            assert_eq!(totals, one_by_one::totals(&evaluation), "{form}, totals after {way}");
+            let totals = scheduler.feasible_totals(&mut world, &pod);
+            assert_eq!(
+                totals,
+                per_node::feasible_totals(&evaluation),
+                "{form}, totals after {way}"
+            );
         }
     }
 }
 
-fn name(world: &World, row: Row) -> String {
+fn name(world: &World, row: NodeRow) -> String {
     world.node(row).map_or("", |node| node.name()).to_owned()
 }
 
@@ -157,21 +163,21 @@ fn invalid(plugin: &str, score: i64) -> String {
 }
 
 #[test]
-fn a_plugin_of_ones_own() {
-    for form in ["one by one", "row", "class"] {
+fn out_of_tree_plugin_scores_out_of_range() {
+    for form in ["per node", "row", "class"] {
         let nodes = |a: &str, b: &str| [node("a", a, "8", "8Gi"), node("b", b, "8", "8Gi")];
         check(form, &nodes("0", "100"), "b");
         check(form, &nodes("101", "0"), &invalid("Labeled", 101));
         check(form, &nodes("0", "-1"), &invalid("Labeled", -1));
-        // Nobody is asked for the score of an only node.
+        // Score does not run for a single feasible node.
         check(form, &nodes("101", "0")[..1], "a");
     }
 }
 
 #[test]
-fn a_node_whose_memory_overflows_upstreams_arithmetic() {
-    // A hundred times 128 PiB is more than 63 bits hold: kube-scheduler computes a share of -28 percent. With hardly any
-    // processor left beside it the mean is negative, and it fails.
+fn a_memory_overflow_gives_upstreams_error() {
+    // 100 * 128 PiB overflows 63 bits: kube-scheduler computes a share of -28 percent. With almost no CPU left the mean is
+    // negative, and scoring fails.
     let nodes = [node("a", "0", "110m", "128Pi"), node("b", "0", "8", "8Gi")];
     check("row", &nodes, &invalid("NodeResourcesFit", -9));
 }

@@ -1,28 +1,32 @@
-//! A sample of simulated runs; `loadmaster simulate` runs more.
+//! A sample of simulated seeds; `loadmaster simulate` runs more.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::sync::Arc;
 
 use loadmaster_config::Gates;
-use loadmaster_framework::Action;
-use loadmaster_sim::load::default_profile;
-use loadmaster_sim::simulate::{Options, Report, Sabotage, Setup, extenders, nervous, run};
+use loadmaster_framework::ActionType;
+use loadmaster_sim::simulate::{
+    InjectedBug, Options, Report, SchedulerSetup, fake_extenders, panicking_plugin, run,
+};
+use loadmaster_sim::world_loader::default_profile;
 
-fn setup() -> Setup {
+fn setup() -> SchedulerSetup {
     let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree()).unwrap());
-    let nervous = nervous::profile(&loadmaster_plugins::in_tree()).unwrap();
-    let extended = extenders::profiles_with(&loadmaster_plugins::in_tree()).unwrap();
-    Setup {
+    let panicking =
+        panicking_plugin::profile_with_panicking_plugin(&loadmaster_plugins::in_tree()).unwrap();
+    let with_extenders =
+        fake_extenders::profiles_with_extenders(&loadmaster_plugins::in_tree()).unwrap();
+    SchedulerSetup {
         profile,
-        nervous: Some(Arc::new(nervous)),
-        extended: extended.map(Arc::new).into(),
+        panicking: Some(Arc::new(panicking)),
+        with_extenders: with_extenders.map(Arc::new).into(),
         gates: Gates::default().framework(),
     }
 }
 
 #[test]
-fn no_seed_breaks_an_invariant() {
+fn no_seed_violates_an_invariant() {
     let setup = setup();
     let mut all = Report::default();
     for seed in 0..60 {
@@ -31,68 +35,81 @@ fn no_seed_breaks_an_invariant() {
         all.evictions += report.evictions;
         all.relists += report.relists;
         all.leader_losses += report.leader_losses;
-        all.refused += report.refused;
-        all.left += report.left;
+        all.failed_calls += report.failed_calls;
+        all.unschedulable += report.unschedulable;
         all.panics += report.panics;
-        all.asked += report.asked;
-        all.unanswered += report.unanswered;
+        all.extender_calls += report.extender_calls;
+        all.failed_extender_calls += report.failed_extender_calls;
         if seed % 10 == 0 {
             let again = run(&setup, Options::new(seed), None).unwrap();
-            assert_eq!(report, again, "seed {seed} is not a whole run");
+            assert_eq!(report, again, "seed {seed} is not deterministic");
         }
     }
-    // What is not met is not tried.
-    let Report { binds, evictions, relists, leader_losses, refused, left, .. } = all;
-    let Report { panics, asked, unanswered, .. } = all;
-    let met = [binds, evictions, relists, leader_losses, refused, left, panics, asked, unanswered];
+    // Every kind of fault must have occurred.
+    let Report { binds, evictions, relists, leader_losses, failed_calls, unschedulable, .. } = all;
+    let Report { panics, extender_calls, failed_extender_calls, .. } = all;
+    let met = [
+        binds,
+        evictions,
+        relists,
+        leader_losses,
+        failed_calls,
+        unschedulable,
+        panics,
+        extender_calls,
+        failed_extender_calls,
+    ];
     assert!(met.iter().all(|n| *n > 20), "{all:?}");
 }
 
-/// Seeds that broke something once.
+/// Seeds that violated an invariant once.
 const REGRESSIONS: [(u64, &str); 4] = [
-    (5, "a pod that was bound and gone before the news of its node stayed assumed for ever"),
-    (231, "a preemptor whose last victim went by itself was held back for ever"),
-    (912, "a condition whose patch was refused was not written again"),
-    (101_730, "a preemptor that was woken while it was held back waited for ever"),
+    (5, "a pod that was bound and deleted before its update arrived stayed assumed forever"),
+    (231, "a preemptor whose last victim ended by itself stayed gated forever"),
+    (912, "a condition whose patch was rejected was not written again"),
+    (101_730, "a preemptor that was activated while it was gated waited forever"),
 ];
 
 #[test]
-fn what_was_mended_stays_mended() {
-    let setup = Setup { nervous: None, extended: Vec::new(), ..setup() };
+fn regression_seeds_pass() {
+    let setup = SchedulerSetup { panicking: None, with_extenders: Vec::new(), ..setup() };
     for (seed, what) in REGRESSIONS {
         let ended = run(&setup, Options::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
     }
 }
 
-/// What the checks say first when the engine is deceived in this way, or asks these plugins, and after how many seeds at the
-/// latest.
+/// Checks that within 30 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
-fn check_caught(setup: &Setup, sabotage: Option<Sabotage>, said: &str) {
-    let found =
-        (0..30).find_map(|seed| run(setup, Options { sabotage, ..Options::new(seed) }, None).err());
-    let what = found.map(|broken| broken.what).unwrap_or_default();
-    assert!(what.contains(said), "{sabotage:?} was answered with {what:?}");
+fn check_detected(setup: &SchedulerSetup, injected_bug: Option<InjectedBug>, expected: &str) {
+    let found = (0..30)
+        .find_map(|seed| run(setup, Options { injected_bug, ..Options::new(seed) }, None).err());
+    let message = found.map(|violation| violation.message).unwrap_or_default();
+    assert!(message.contains(expected), "{injected_bug:?} was detected as {message:?}");
 }
 
 #[test]
-fn bugs_are_caught() {
-    let setup = Setup { nervous: None, extended: Vec::new(), ..setup() };
-    check_caught(&setup, Some(Sabotage::ForgottenForget), "times in the queue");
-    check_caught(&setup, Some(Sabotage::LostDeletion), "the engine has");
-    check_caught(&setup, Some(Sabotage::StalePod), "bound already");
-    check_caught(&setup, Some(Sabotage::LostUpdate), "fits, but was not bound");
+fn injected_bugs_are_detected() {
+    let setup = SchedulerSetup { panicking: None, with_extenders: Vec::new(), ..setup() };
+    check_detected(&setup, Some(InjectedBug::LostBindFailure), "times in the queue");
+    check_detected(&setup, Some(InjectedBug::LostPodDelete), "the engine has");
+    check_detected(&setup, Some(InjectedBug::StalePod), "bound already");
+    check_detected(&setup, Some(InjectedBug::LostPodUpdate), "is feasible, but was not bound");
 }
 
 #[test]
-fn a_plugin_that_misses_the_event_it_waits_for_is_caught() {
+fn a_plugin_with_a_missing_event_registration_is_detected() {
     let mut profile = default_profile(&loadmaster_plugins::in_tree()).unwrap();
     let fit = profile.plugins.iter_mut().find(|plugin| plugin.name == "NodeResourcesFit").unwrap();
     let events = fit.events.as_mut().unwrap();
     let n_known = events.len();
-    events.retain(|known| !known.event.action.contains(Action::DELETE));
+    events.retain(|known| !known.event.action.contains(ActionType::DELETE));
     assert!(events.len() < n_known);
-    let setup =
-        Setup { profile: Arc::new(profile), nervous: None, extended: Vec::new(), ..setup() };
-    check_caught(&setup, None, "fits, but was not bound");
+    let setup = SchedulerSetup {
+        profile: Arc::new(profile),
+        panicking: None,
+        with_extenders: Vec::new(),
+        ..setup()
+    };
+    check_detected(&setup, None, "is feasible, but was not bound");
 }

@@ -1,4 +1,4 @@
-//! Spans of time as Go writes them, such as `1m30s`, `15s` or `1.5h`: what `time.ParseDuration` accepts, says and rounds.
+//! Go durations such as `1m30s`, `15s` or `1.5h`: accepts, rejects and rounds as `time.ParseDuration` does.
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_go_does() {
+    fn durations_parse_as_in_go() {
         for (text, want) in [
             ("0", 0),
             ("-0", 0),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_as_go_does() {
+    fn invalid_durations_are_rejected_as_in_go() {
         for (text, want) in [
             ("", "time: invalid duration \"\""),
             ("-", "time: invalid duration \"-\""),

@@ -131,7 +131,7 @@ mod tests {
     ];
 
     #[test]
-    fn recorded_values_agree_to_the_last_bit() {
+    fn recorded_values_are_bit_identical() {
         for (x, want) in RECORDED {
             let got = go_ln(f64::from_bits(x)).to_bits();
             assert_eq!(got, want, "ln {:e}: got {got:#x}, want {want:#x}", f64::from_bits(x));

@@ -3,13 +3,13 @@
 use std::hash::BuildHasherDefault;
 
 /// The hasher state of [`Map`] and [`Set`].
-pub type Build = foldhash::fast::FixedState;
+pub type FixedHashBuilder = foldhash::fast::FixedState;
 
 /// A hash map. Iterate it only where the order of the result does not matter.
-pub type Map<K, V> = hashbrown::HashMap<K, V, Build>;
+pub type Map<K, V> = hashbrown::HashMap<K, V, FixedHashBuilder>;
 
 /// A hash set. Iterate it only where the order of the result does not matter.
-pub type Set<K> = hashbrown::HashSet<K, Build>;
+pub type Set<K> = hashbrown::HashSet<K, FixedHashBuilder>;
 
 /// A map whose keys are already well mixed numbers.
 pub type IdMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<mix::Mix>>;

@@ -1,4 +1,4 @@
-//! A seeded stream of random numbers (SplitMix64). Chance is an input: whoever draws owns a stream that
+//! A seeded random number generator (SplitMix64). Randomness is an input: each user owns a stream that
 //! was split from a seed by purpose, so that adding one draw does not shift the others.
 
 /// A stream of random numbers; equal seeds give equal streams on every platform.
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn below_reaches_every_value_and_no_other() {
+    fn below_returns_every_value_in_range_and_no_other() {
         let mut rng = Rng::new(1);
         let mut seen = [0u32; 5];
         for _ in 0..5_000 {

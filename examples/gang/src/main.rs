@@ -1,7 +1,7 @@
-//! Runs the pods of a gang all together or not at all.
+//! Gang scheduling: binds the pods of a gang together, or none of them.
 //!
-//! A pod is of the gang that its label `example.com/gang` names: an object of the kind Gang in the pod's namespace, which says how
-//! many pods must have a node before any of them is bound, and how long those wait that have one.
+//! A pod belongs to the gang in its label `example.com/gang`. The object of the kind Gang in the pod's namespace says how many pods must
+//! have a node before any of them is bound, and how long a pod waits at Permit for the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn gangs() -> Gvr {
     Gvr::new("example.com", "v1", "gangs")
 }
 
-/// The custom resource, as far as it is read.
+/// The fields of the custom resource that the plugin reads.
 #[derive(Deserialize)]
 struct Gang {
     spec: GangSpec,
@@ -29,11 +29,11 @@ struct Gang {
 #[serde(rename_all = "camelCase")]
 struct GangSpec {
     min_members: usize,
-    #[serde(default = "a_minute")]
+    #[serde(default = "default_timeout_seconds")]
     timeout_seconds: u64,
 }
 
-fn a_minute() -> u64 {
+fn default_timeout_seconds() -> u64 {
     60
 }
 
@@ -41,22 +41,25 @@ struct Plugin {
     gangs: ObjectSlot<Gang>,
 }
 
-fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(Plugin { gangs: points.watch(gangs(), Presence::Required) });
+fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
+    let plugin = Arc::new(Plugin { gangs: points.watch(gangs(), WatchRequirement::Required) });
     points.pre_filter = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
     points.permit = Some(plugin);
     let gang_changed = gangs().event_resource();
-    points.wake_on(
-        ClusterEvent::new(gang_changed, Action::ADD | Action::UPDATE),
-        Some(Arc::new(of_its_gang)),
+    points.register_event(
+        ClusterEvent::new(gang_changed, ActionType::ADD | ActionType::UPDATE),
+        Some(Arc::new(hint_for_gang_event)),
     );
-    // More room, for those of the gang that had none.
-    points.wake_on(
-        ClusterEvent::new(EventResource::Node, Action::ADD | Action::UPDATE_NODE_ALLOCATABLE),
+    // Resources became free for members that did not fit.
+    points.register_event(
+        ClusterEvent::new(
+            EventResource::Node,
+            ActionType::ADD | ActionType::UPDATE_NODE_ALLOCATABLE,
+        ),
         None,
     );
-    points.wake_on(ClusterEvent::new(EventResource::AssignedPod, Action::DELETE), None);
+    points.register_event(ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE), None);
     Ok(())
 }
 
@@ -64,30 +67,33 @@ fn gang_of(pod: &PodInfo) -> Option<&str> {
     pod.template.labels.get(LABEL).map(|name| name.as_str())
 }
 
-fn is_of(pod: &PodInfo, namespace: &str, gang: &str) -> bool {
+fn is_member_of(pod: &PodInfo, namespace: &str, gang: &str) -> bool {
     gang_of(pod) == Some(gang) && pod.template.namespace == namespace
 }
 
-/// A Gang came or changed: that of this pod?
-fn of_its_gang(question: &event::HintQuestion<'_>) -> Result<Hint, Failure> {
-    let Some(EventObject::Other(changed)) = question.new else { return Ok(Hint::Skip) };
-    let is_its = is_of(question.pod, &changed.namespace, &changed.name);
-    Ok(if is_its { Hint::Queue } else { Hint::Skip })
+/// Queueing hint: a Gang was added or updated. Is it the gang of this pod?
+fn hint_for_gang_event(
+    args: &cluster_event::QueueingHintArgs<'_>,
+) -> Result<QueueingHint, Failure> {
+    let Some(EventObject::Other(changed)) = args.new else { return Ok(QueueingHint::Skip) };
+    let is_own_gang = is_member_of(args.pod, &changed.namespace, &changed.name);
+    Ok(if is_own_gang { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
-/// Uids of the gang's pods that wait at Permit.
-fn waiting(cx: &SerialCx<'_>, pod: &PodInfo, gang: &str) -> Vec<Box<str>> {
+/// Uids of the other pods of the gang that wait at Permit.
+fn other_waiting_members(cx: &SerialCx<'_>, pod: &PodInfo, gang: &str) -> Vec<Box<str>> {
     let all = cx.waiting_pods().iter().map(|waiting| &waiting.pod);
-    let others = all.filter(|it| it.uid != pod.uid && is_of(it, &pod.template.namespace, gang));
+    let others =
+        all.filter(|it| it.uid != pod.uid && is_member_of(it, &pod.template.namespace, gang));
     others.map(|it| it.uid.clone()).collect()
 }
 
 impl PreFilter for Plugin {
-    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
-        let Some(gang) = gang_of(pod) else { return Ok(PreFiltered::Skip) };
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        let Some(gang) = gang_of(pod) else { return Ok(PreFilterResult::Skip) };
         match cx.objects(&self.gangs).get(&pod.template.namespace, gang) {
-            Some(_) => Ok(PreFiltered::Skip),
-            None => Err(Rejection::unresolvable(format!("there is no gang {gang:?}"))),
+            Some(_) => Ok(PreFilterResult::Skip),
+            None => Err(Rejection::unresolvable(format!("gang {gang:?} not found"))),
         }
     }
 }
@@ -98,21 +104,21 @@ impl Permit for Plugin {
         mut cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         _: NodeInfo<'_>,
-    ) -> Result<Permitted, Rejection> {
-        let Some(gang) = gang_of(pod) else { return Ok(Permitted::Allow) };
+    ) -> Result<PermitResult, Rejection> {
+        let Some(gang) = gang_of(pod) else { return Ok(PermitResult::Allow) };
         let namespace = &pod.template.namespace;
         let Some(Gang { spec }) = cx.objects(&self.gangs).get(namespace, gang) else {
-            return Err(Rejection::unschedulable(format!("there is no gang {gang:?} any more")));
+            return Err(Rejection::unschedulable(format!("gang {gang:?} was deleted")));
         };
-        // Those that are bound, those that wait, and this one. It costs a look at every pod of the cluster for each pod of a gang.
+        // Bound members, waiting members, and this pod, which is already assumed. This visits every pod of the cluster once per member.
         let on_nodes = cx.world.node_infos().flat_map(|node| node.pods());
-        if on_nodes.filter(|it| is_of(it, namespace, gang)).count() < spec.min_members {
-            return Ok(Permitted::Wait(Duration::from_secs(spec.timeout_seconds)));
+        if on_nodes.filter(|it| is_member_of(it, namespace, gang)).count() < spec.min_members {
+            return Ok(PermitResult::Wait(Duration::from_secs(spec.timeout_seconds)));
         }
-        for uid in waiting(&cx, pod, gang) {
-            cx.allow(NAME, &uid);
+        for uid in other_waiting_members(&cx, pod, gang) {
+            cx.allow_waiting_pod(NAME, &uid);
         }
-        Ok(Permitted::Allow)
+        Ok(PermitResult::Allow)
     }
 }
 
@@ -121,11 +127,15 @@ impl Reserve for Plugin {
         Ok(())
     }
 
-    /// One gives its node up, so all that wait for it do: it waited too long, or something was wrong with it.
+    /// A member timed out at Permit or failed later: reject the other members that wait.
     fn unreserve(&self, mut cx: SerialCx<'_>, pod: &Arc<PodInfo>, _: &str) {
         let Some(gang) = gang_of(pod) else { return };
-        for uid in waiting(&cx, pod, gang) {
-            cx.reject(NAME, &uid, format!("pod {} of gang {gang:?} gave its node up", pod.name));
+        for uid in other_waiting_members(&cx, pod, gang) {
+            cx.reject_waiting_pod(
+                NAME,
+                &uid,
+                format!("pod {} of gang {gang:?} was rejected", pod.name),
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ fn cluster(seed: u64) -> Result<Cluster, BenchError> {
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
     let mut cluster = Cluster::with_seed([DEF], profile, seed)?;
     for name in ["a", "b"] {
-        cluster.node(node(name).allocatable("cpu", "1"))?;
+        cluster.upsert_node(node(name).allocatable("cpu", "1"))?;
     }
     Ok(cluster)
 }
@@ -26,19 +26,19 @@ fn bound(cluster: &Cluster, names: &[&str]) -> usize {
 }
 
 #[test]
-fn the_last_one_brings_all_the_others() -> Result<(), BenchError> {
+fn the_last_member_allows_all_waiting_members() -> Result<(), BenchError> {
     let names = ["x-0", "x-1", "x-2"];
     for seed in 0..20 {
         let mut cluster = cluster(seed)?;
-        cluster.object(&gangs(), gang("x", 3));
+        cluster.upsert_object(&gangs(), gang("x", 3));
         for name in names {
-            cluster.pod(member(name, "x"))?;
+            cluster.create_pod(member(name, "x"))?;
         }
-        cluster.pass(Duration::from_secs(5))?;
+        cluster.advance(Duration::from_secs(5))?;
         assert_eq!(cluster.waiting_pods().len(), 2, "seed {seed}");
         assert_eq!(bound(&cluster, &names), 0);
-        cluster.node(node("c").allocatable("cpu", "1"))?;
-        cluster.pass(Duration::from_secs(12))?;
+        cluster.upsert_node(node("c").allocatable("cpu", "1"))?;
+        cluster.advance(Duration::from_secs(12))?;
         assert_eq!(bound(&cluster, &names), 3, "seed {seed}");
         assert!(cluster.waiting_pods().is_empty());
     }
@@ -46,60 +46,60 @@ fn the_last_one_brings_all_the_others() -> Result<(), BenchError> {
 }
 
 #[test]
-fn who_waits_too_long_takes_the_others_along() -> Result<(), BenchError> {
+fn a_member_that_times_out_rejects_the_others() -> Result<(), BenchError> {
     let mut cluster = cluster(1)?;
-    cluster.object(&gangs(), gang("x", 3));
-    cluster.pod(member("x-0", "x"))?;
+    cluster.upsert_object(&gangs(), gang("x", 3));
+    cluster.create_pod(member("x-0", "x"))?;
     cluster.settle()?;
-    cluster.pass(Duration::from_secs(20))?;
-    cluster.pod(member("x-1", "x"))?;
+    cluster.advance(Duration::from_secs(20))?;
+    cluster.create_pod(member("x-1", "x"))?;
     cluster.settle()?;
     assert_eq!(cluster.waiting_pods(), ["default/x-0", "default/x-1"]);
-    // The first one's time is over; the second one had 20 seconds left.
-    cluster.pass(Duration::from_millis(10_000))?;
-    let why = |pod| cluster.why(pod).unwrap_or_default();
+    // The first pod times out; the second one had 20 seconds left.
+    cluster.advance(Duration::from_millis(10_000))?;
+    let why = |pod| cluster.pending_message(pod).unwrap_or_default();
     assert!(why("x-0").contains("timeout after waiting 30s at plugin Gang"), "{}", why("x-0"));
-    assert!(why("x-1").contains("pod x-0 of gang \"x\" gave its node up"), "{}", why("x-1"));
+    assert!(why("x-1").contains("pod x-0 of gang \"x\" was rejected"), "{}", why("x-1"));
     Ok(())
 }
 
 #[test]
-fn a_gang_may_come_after_its_pods() -> Result<(), BenchError> {
+fn a_gang_may_be_created_after_its_pods() -> Result<(), BenchError> {
     let mut cluster = cluster(2)?;
-    cluster.listed(&gangs(), true);
-    cluster.pod(member("x-0", "x"))?;
-    cluster.pod(pod("alone").request("cpu", "1"))?;
+    cluster.set_synced(&gangs(), true);
+    cluster.create_pod(member("x-0", "x"))?;
+    cluster.create_pod(pod("alone").request("cpu", "1"))?;
     cluster.settle()?;
-    assert!(cluster.why("x-0").is_some_and(|why| why.contains("there is no gang \"x\"")));
-    assert_eq!(bound(&cluster, &["alone"]), 1, "who is of no gang goes its way");
-    cluster.object(&gangs(), gang("y", 1));
-    cluster.pass(Duration::from_secs(20))?;
+    assert!(cluster.pending_message("x-0").is_some_and(|why| why.contains("gang \"x\" not found")));
+    assert_eq!(bound(&cluster, &["alone"]), 1, "a pod without a gang is scheduled");
+    cluster.upsert_object(&gangs(), gang("y", 1));
+    cluster.advance(Duration::from_secs(20))?;
     assert_eq!(bound(&cluster, &["x-0"]), 0, "another gang");
-    cluster.object(&gangs(), gang("x", 1));
-    cluster.pass(Duration::from_secs(20))?;
+    cluster.upsert_object(&gangs(), gang("x", 1));
+    cluster.advance(Duration::from_secs(20))?;
     assert_eq!(bound(&cluster, &["x-0"]), 1);
     Ok(())
 }
 
 #[test]
-fn a_gang_that_cannot_be_read_is_told_once() -> Result<(), BenchError> {
+fn an_invalid_gang_is_reported_once() -> Result<(), BenchError> {
     let mut cluster = cluster(3)?;
     let odd =
         json!({"metadata": {"name": "x", "namespace": "default"}, "spec": {"minMembers": "all"}});
-    cluster.object(&gangs(), odd.clone());
-    cluster.object(&gangs(), odd);
+    cluster.upsert_object(&gangs(), odd.clone());
+    cluster.upsert_object(&gangs(), odd);
     cluster.settle()?;
-    let troubles = cluster.take_troubles();
-    assert_eq!(troubles.len(), 1, "{troubles:?}");
+    let errors = cluster.take_errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(
-        troubles[0].contains("gangs.v1.example.com default/x is left out: spec.minMembers"),
-        "{troubles:?}"
+        errors[0].contains("gangs.v1.example.com default/x is ignored: spec.minMembers"),
+        "{errors:?}"
     );
     Ok(())
 }
 
 #[test]
-fn the_configuration_beside_it_is_right() {
+fn the_sample_configuration_is_valid() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
     let command = SchedulerCommand::new().with_plugin(DEF);
     let code = command.run_from(["gang", "config", "check", file]);

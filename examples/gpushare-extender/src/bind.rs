@@ -1,7 +1,7 @@
-//! Binds a pod: a device is chosen, and the pod gets its node and the device's annotations in one write.
+//! Binds a pod: selects a device, and sets the pod's node and the device's annotations in one write.
 //!
-//! The API server puts the annotations of a Binding on the pod. So there is no moment, and no failure, at which a pod has a device
-//! and no node, or the other way round.
+//! The API server copies the annotations of a Binding to the pod. So a pod never has a device without a node, or a node without a
+//! device, whatever fails.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::cache::Cache;
-use crate::devices::{Claim, Misfit};
+use crate::devices::{Claim, FitError};
 use crate::pod::{self, Annotations};
 
-/// When the outcome of a binding is not known, the pod is looked at so often, until the API server answers.
-const LOOKS: u32 = 30;
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// If the outcome of a binding is unknown, the pod is read this often, until the API server answers.
+const VERIFY_ATTEMPTS: u32 = 30;
+const VERIFY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Why a pod is not bound.
 #[derive(Debug, thiserror::Error)]
@@ -27,14 +27,14 @@ pub enum BindError {
     #[error("reading the pod {0}")]
     Read(String, #[source] CallError),
     #[error("The pod {pod}'s uid is {uid}, and it's not equal with expected {expected}")]
-    OtherPod { pod: String, uid: String, expected: String },
+    UidMismatch { pod: String, uid: String, expected: String },
     #[error("The node {node} can't place the pod {pod}")]
-    Misfit { node: String, pod: String, source: Misfit },
+    DoesNotFit { node: String, pod: String, source: FitError },
     #[error("binding the pod {pod} to {node}")]
     Bind { node: String, pod: String, source: CallError },
 }
 
-/// A call on the API server that failed. A refusal is told in the server's words; kube's error would tell it as a structure.
+/// A failed call of the API server. A rejection is shown with the server's message; kube's error would show the whole Status.
 #[derive(Debug)]
 pub struct CallError(Box<kube::Error>);
 
@@ -54,8 +54,9 @@ impl CallError {
         CallError(Box::new(error))
     }
 
-    /// Whether the API server said no. Else what was asked may be done all the same, as when the connection broke before the answer.
-    fn is_refusal(&self) -> bool {
+    /// Whether the API server rejected the call. Otherwise it may have been carried out, for example if the connection broke before the
+    /// response.
+    fn is_rejection(&self) -> bool {
         matches!(*self.0, kube::Error::Api(_))
     }
 }
@@ -72,52 +73,53 @@ impl<'a> Binder<'a> {
         Binder { pods: Api::namespaced(client, &args.pod_namespace), cache, args }
     }
 
-    /// Binds as the scheduler asks.
+    /// Binds the pod to the node in the request.
     pub async fn bind(self) -> Result<(), BindError> {
-        let pod = self.pod().await?;
-        if self.is_done(&pod) {
-            // The answer to an earlier question did not reach the scheduler.
+        let pod = self.read_pod().await?;
+        if self.is_bound(&pod) {
+            // The response to an earlier request did not reach the scheduler.
             return Ok(());
         }
         let memory = pod::memory(&pod);
         if memory == 0 {
-            return self.post(&Annotations::new()).await;
+            return self.post_binding(&Annotations::new()).await;
         }
         let (device, device_memory) = self.assume(memory)?;
         let now_ns = jiff::Timestamp::now().as_nanosecond();
-        let done = self.post(&pod::annotations(device, device_memory, memory, now_ns)).await;
+        let done =
+            self.post_binding(&pod::annotations(device, device_memory, memory, now_ns)).await;
         let is_bound = match &done {
             Ok(()) => true,
-            Err(BindError::Bind { source, .. }) if source.is_refusal() => false,
-            Err(_) => self.look().await,
+            Err(BindError::Bind { source, .. }) if source.is_rejection() => false,
+            Err(_) => self.verify_bound().await,
         };
         let mut devices = self.cache.write();
         if is_bound {
-            devices.bound(&self.args.pod_uid);
+            devices.finish_binding(&self.args.pod_uid);
             return Ok(());
         }
         devices.forget(&self.args.pod_uid);
         done
     }
 
-    /// The pod that is meant, and no other one of its name.
-    async fn pod(&self) -> Result<Pod, BindError> {
+    /// Reads the pod, and checks that its uid is the requested one.
+    async fn read_pod(&self) -> Result<Pod, BindError> {
         let read = self.pods.get(&self.args.pod_name).await;
         let pod = read.map_err(|source| BindError::Read(self.name(), CallError::new(source)))?;
         let uid = pod.uid().unwrap_or_default();
         if uid != self.args.pod_uid {
             let expected = self.args.pod_uid.clone();
-            return Err(BindError::OtherPod { pod: self.name(), uid, expected });
+            return Err(BindError::UidMismatch { pod: self.name(), uid, expected });
         }
         Ok(pod)
     }
 
-    fn is_done(&self, pod: &Pod) -> bool {
+    fn is_bound(&self, pod: &Pod) -> bool {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         node == Some(&self.args.node)
     }
 
-    /// Takes memory of a device: its number and all of its memory.
+    /// Assumes memory of a device. Returns the device's number and its total memory.
     fn assume(&self, memory: u64) -> Result<(u32, u64), BindError> {
         let claim = Claim {
             namespace: self.args.pod_namespace.clone(),
@@ -129,12 +131,12 @@ impl<'a> Binder<'a> {
         let assumed = self.cache.write().assume(&self.args.pod_uid, claim);
         assumed.map_err(|source| {
             let node = self.args.node.clone();
-            BindError::Misfit { node, pod: self.name(), source }
+            BindError::DoesNotFit { node, pod: self.name(), source }
         })
     }
 
-    /// Gives the pod its node, and these annotations. The uid makes sure that it is this pod.
-    async fn post(&self, annotations: &Annotations) -> Result<(), BindError> {
+    /// Posts the Binding with these annotations. The uid makes sure that it is the same pod.
+    async fn post_binding(&self, annotations: &Annotations) -> Result<(), BindError> {
         let ExtenderBindingArgs { pod_name: name, pod_namespace, pod_uid: uid, node } = self.args;
         let metadata = json!({
             "name": name, "namespace": pod_namespace, "uid": uid, "annotations": annotations});
@@ -149,19 +151,21 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Whether the pod has the node, after all.
-    async fn look(&self) -> bool {
-        for _ in 0..LOOKS {
-            match self.pod().await {
-                Ok(pod) => return self.is_done(&pod),
-                Err(BindError::Read(_, source)) if !source.is_refusal() => sleep(LOOK_PERIOD).await,
+    /// Whether the pod was bound in spite of the error.
+    async fn verify_bound(&self) -> bool {
+        for _ in 0..VERIFY_ATTEMPTS {
+            match self.read_pod().await {
+                Ok(pod) => return self.is_bound(&pod),
+                Err(BindError::Read(_, source)) if !source.is_rejection() => {
+                    sleep(VERIFY_PERIOD).await
+                }
                 Err(_) => break,
             }
         }
         false
     }
 
-    /// As messages call the pod.
+    /// The pod as it is named in messages.
     fn name(&self) -> String {
         format!("{} in ns {}", self.args.pod_name, self.args.pod_namespace)
     }

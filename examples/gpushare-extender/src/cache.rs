@@ -1,4 +1,4 @@
-//! Keeps [`Devices`] current: for pods, nodes and ConfigMaps a list, then a watch, for ever.
+//! Keeps [`Devices`] current: lists and watches pods, nodes and ConfigMaps.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,11 +18,11 @@ use tokio::time::sleep;
 use crate::devices::Devices;
 use crate::pod;
 
-/// Waits between failing attempts.
+/// Backoff after failed attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The devices, shared by handlers and watches. Cheap to clone; nobody holds a guard while waiting.
+/// The devices, shared by handlers and watches. Cheap to clone; a guard is never held across an await.
 #[derive(Clone, Default)]
 pub struct Cache {
     shared: Arc<Shared>,
@@ -31,23 +31,23 @@ pub struct Cache {
 #[derive(Default)]
 struct Shared {
     devices: RwLock<Devices>,
-    /// Kinds that have been listed once.
+    /// Bits of the kinds that have been listed once.
     synced: AtomicU8,
 }
 
 /// A kind that is watched.
 trait Watched: Resource + Clone + Debug + DeserializeOwned + Send + 'static {
     const BIT: u8;
-    /// As it is now.
-    fn set(&self, devices: &mut Devices);
-    /// It is gone.
-    fn gone(&self, devices: &mut Devices);
-    /// What there was before a list was asked for.
-    fn before(devices: &Devices) -> Vec<String>;
-    /// How [`Watched::before`] names this one.
+    /// The object was added or updated.
+    fn on_upsert(&self, devices: &mut Devices);
+    /// The object was deleted.
+    fn on_delete(&self, devices: &mut Devices);
+    /// Keys of the objects that are known before a list.
+    fn known_keys(devices: &Devices) -> Vec<String>;
+    /// Key of the object.
     fn key(&self) -> String;
-    /// What there was and is not in the list.
-    fn drop_key(key: &str, devices: &mut Devices);
+    /// The object with this key is not in the list any more.
+    fn on_missing(key: &str, devices: &mut Devices);
 }
 
 const ALL: u8 = 0b111;
@@ -55,29 +55,29 @@ const ALL: u8 = 0b111;
 impl Watched for Pod {
     const BIT: u8 = 0b001;
 
-    fn set(&self, devices: &mut Devices) {
+    fn on_upsert(&self, devices: &mut Devices) {
         let has_node = self.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         match pod::claim(self) {
             Some(claim) => devices.confirm(&self.key(), claim),
-            // One without a node may be about to get it from us.
+            // A pod without a node may be assumed.
             None if has_node => devices.release(&self.key()),
             None => {}
         }
     }
 
-    fn gone(&self, devices: &mut Devices) {
+    fn on_delete(&self, devices: &mut Devices) {
         devices.release(&self.key());
     }
 
-    fn before(devices: &Devices) -> Vec<String> {
-        devices.settled()
+    fn known_keys(devices: &Devices) -> Vec<String> {
+        devices.confirmed_pods()
     }
 
     fn key(&self) -> String {
         self.metadata.uid.clone().unwrap_or_default()
     }
 
-    fn drop_key(key: &str, devices: &mut Devices) {
+    fn on_missing(key: &str, devices: &mut Devices) {
         devices.release(key);
     }
 }
@@ -85,15 +85,15 @@ impl Watched for Pod {
 impl Watched for Node {
     const BIT: u8 = 0b010;
 
-    fn set(&self, devices: &mut Devices) {
+    fn on_upsert(&self, devices: &mut Devices) {
         devices.set_capacity(&self.key(), pod::capacity(self));
     }
 
-    fn gone(&self, devices: &mut Devices) {
+    fn on_delete(&self, devices: &mut Devices) {
         devices.set_capacity(&self.key(), None);
     }
 
-    fn before(devices: &Devices) -> Vec<String> {
+    fn known_keys(devices: &Devices) -> Vec<String> {
         devices.nodes().map(|(name, _)| name.to_owned()).collect()
     }
 
@@ -101,7 +101,7 @@ impl Watched for Node {
         self.name_any()
     }
 
-    fn drop_key(key: &str, devices: &mut Devices) {
+    fn on_missing(key: &str, devices: &mut Devices) {
         devices.set_capacity(key, None);
     }
 }
@@ -109,19 +109,19 @@ impl Watched for Node {
 impl Watched for ConfigMap {
     const BIT: u8 = 0b100;
 
-    fn set(&self, devices: &mut Devices) {
+    fn on_upsert(&self, devices: &mut Devices) {
         if let Some(node) = pod::node_of(self) {
             devices.set_unhealthy(node, pod::unhealthy(self));
         }
     }
 
-    fn gone(&self, devices: &mut Devices) {
+    fn on_delete(&self, devices: &mut Devices) {
         if let Some(node) = pod::node_of(self) {
             devices.set_unhealthy(node, BTreeSet::new());
         }
     }
 
-    fn before(devices: &Devices) -> Vec<String> {
+    fn known_keys(devices: &Devices) -> Vec<String> {
         devices.unhealthy().map(str::to_owned).collect()
     }
 
@@ -129,18 +129,18 @@ impl Watched for ConfigMap {
         pod::node_of(self).unwrap_or_default().to_owned()
     }
 
-    fn drop_key(key: &str, devices: &mut Devices) {
+    fn on_missing(key: &str, devices: &mut Devices) {
         devices.set_unhealthy(key, BTreeSet::new());
     }
 }
 
 impl Cache {
-    /// To look.
+    /// Locks the devices for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, Devices> {
         self.shared.devices.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To change.
+    /// Locks the devices for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, Devices> {
         self.shared.devices.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,16 +150,16 @@ impl Cache {
         self.shared.synced.load(Ordering::Relaxed) == ALL
     }
 
-    /// Watches for ever.
-    pub async fn follow(self, client: Client) {
+    /// Lists and watches forever.
+    pub async fn run(self, client: Client) {
         tokio::join!(
-            self.keep(Api::<Node>::all(client.clone())),
-            self.keep(Api::<Pod>::all(client.clone())),
-            self.keep(Api::<ConfigMap>::namespaced(client, "kube-system")),
+            self.reflect(Api::<Node>::all(client.clone())),
+            self.reflect(Api::<Pod>::all(client.clone())),
+            self.reflect(Api::<ConfigMap>::namespaced(client, "kube-system")),
         );
     }
 
-    async fn keep<K: Watched>(&self, api: Api<K>) {
+    async fn reflect<K: Watched>(&self, api: Api<K>) {
         let mut pause = RETRY_FIRST;
         loop {
             match self.list_and_watch(&api, &mut pause).await {
@@ -173,22 +173,22 @@ impl Cache {
         }
     }
 
-    /// Ends when the watch can go on no more: a list comes next.
+    /// Returns when the watch cannot be continued, so that a relist is needed.
     async fn list_and_watch<K: Watched>(
         &self,
         api: &Api<K>,
         pause: &mut Duration,
     ) -> Result<(), kube::Error> {
-        let mut before: BTreeSet<String> = K::before(&self.read()).into_iter().collect();
+        let mut before: BTreeSet<String> = K::known_keys(&self.read()).into_iter().collect();
         let list = api.list(&ListParams::default()).await?;
         let mut version = list.metadata.resource_version.unwrap_or_default();
         {
             let mut devices = self.write();
             for item in list.items {
                 before.remove(&item.key());
-                item.set(&mut devices);
+                item.on_upsert(&mut devices);
             }
-            before.iter().for_each(|key| K::drop_key(key, &mut devices));
+            before.iter().for_each(|key| K::on_missing(key, &mut devices));
         }
         self.shared.synced.fetch_or(K::BIT, Ordering::Relaxed);
         *pause = RETRY_FIRST;
@@ -197,19 +197,19 @@ impl Cache {
             while let Some(event) = poll_fn(|context| events.as_mut().poll_next(context)).await {
                 match event? {
                     WatchEvent::Added(item) | WatchEvent::Modified(item) => {
-                        item.set(&mut self.write());
+                        item.on_upsert(&mut self.write());
                         version = item.resource_version().unwrap_or(version);
                     }
                     WatchEvent::Deleted(item) => {
-                        item.gone(&mut self.write());
+                        item.on_delete(&mut self.write());
                         version = item.resource_version().unwrap_or(version);
                     }
                     WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
-                    // Most often 410: the version is too old.
+                    // Most often 410: the resourceVersion is too old.
                     WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
                 }
             }
-            // Watches end now and then; a server that ends them at once is not to be kept busy.
+            // Watches end regularly; the pause protects a server that ends them at once.
             sleep(RETRY_FIRST).await;
         }
     }

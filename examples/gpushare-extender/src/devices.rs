@@ -1,23 +1,23 @@
-//! Which device of which node holds which pod. Pure: news in, decisions out.
+//! Which pod uses how much memory of which device. No I/O: events in, decisions out.
 //!
 //! Memory is counted in the unit of the cluster's device plugin (GiB or MiB). A node's memory is divided evenly among its devices,
-//! as the device plugin says no more.
+//! because the device plugin reports the sum only.
 //!
-//! A pod holds memory from the moment it is *assumed*, which is when its binding begins, until it has ended or is gone. What the API
-//! server says of a pod that has a node goes before what was assumed.
+//! A pod uses memory from the moment it is *assumed*, which is when its binding starts, until it is terminal or removed. For an assigned
+//! pod the API server's object overrides what was assumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the device plugin says of a node.
+/// The capacity of a node, as reported by its device plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Memory of all its devices.
+    /// Memory of all devices.
     pub memory: u64,
-    /// How many devices it has.
+    /// Number of devices.
     pub count: u32,
 }
 
-/// Memory of a device that a pod holds.
+/// The memory of a device that a pod uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub namespace: String,
@@ -27,22 +27,22 @@ pub struct Claim {
     pub memory: u64,
 }
 
-/// Why a pod does not fit. The texts are what users of the original know.
+/// Why a pod does not fit. The texts are those of the original.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum FitError {
     #[error("The node {node} is not for GPU share, need skip")]
     NotShared { node: String },
     #[error("Insufficient GPU Memory in one device")]
     Insufficient,
     #[error("the pod is being bound already")]
-    BeingBound,
+    BindingInProgress,
 }
 
-/// All devices, with who holds them.
+/// All devices of the cluster and their claims.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     nodes: BTreeMap<String, Node>,
-    /// By uid.
+    /// Claims by pod uid.
     claims: BTreeMap<String, Claim>,
     /// The uids of pods that are being bound.
     assumed: BTreeSet<String>,
@@ -52,12 +52,12 @@ pub struct Devices {
 struct Node {
     capacity: Option<Capacity>,
     unhealthy: BTreeSet<u32>,
-    /// By device, the sum over `claims`. Devices that hold nothing are left out.
+    /// Used memory by device, the sum over `claims`. Unused devices are left out.
     used: BTreeMap<u32, u64>,
 }
 
 impl Capacity {
-    /// Of each device.
+    /// Memory of each device.
     pub fn device_memory(self) -> u64 {
         self.memory.checked_div(self.count.into()).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl Node {
         self.used.get(&device).copied().unwrap_or_default()
     }
 
-    /// The device with the least room that is enough; of equals the first.
+    /// The device with the least free memory that is enough; the first one of equals.
     fn best_fit(&self, capacity: Capacity, memory: u64) -> Option<u32> {
         let room = |device| capacity.device_memory().saturating_sub(self.used(device));
         (0..capacity.count)
@@ -82,27 +82,27 @@ impl Node {
 }
 
 impl Devices {
-    /// News of a node: what its device plugin says now, or that it has none or is gone.
+    /// Updates the capacity of a node; `None` if it does not share devices or was deleted.
     pub fn set_capacity(&mut self, node: &str, capacity: Option<Capacity>) {
-        self.change(node, |node| node.capacity = capacity);
+        self.update_node(node, |node| node.capacity = capacity);
     }
 
-    /// News of a node's devices that must not be used.
+    /// Updates the devices of a node that must not be used.
     pub fn set_unhealthy(&mut self, node: &str, devices: BTreeSet<u32>) {
-        self.change(node, |node| node.unhealthy = devices);
+        self.update_node(node, |node| node.unhealthy = devices);
     }
 
-    /// News of a pod that has a node and a device.
+    /// A pod was seen that has a node and a device.
     pub fn confirm(&mut self, uid: &str, claim: Claim) {
         self.release(uid);
-        self.hold(uid, claim);
+        self.add_claim(uid, claim);
     }
 
-    /// News of a pod that has ended or is gone, or has a node and no device.
+    /// A pod is terminal, was deleted, or has a node but no device.
     pub fn release(&mut self, uid: &str) {
         self.assumed.remove(uid);
         let Some(claim) = self.claims.remove(uid) else { return };
-        self.change(&claim.node, |node| {
+        self.update_node(&claim.node, |node| {
             let left = node.used(claim.device).saturating_sub(claim.memory);
             match left {
                 0 => node.used.remove(&claim.device),
@@ -111,48 +111,48 @@ impl Devices {
         });
     }
 
-    /// Which device of a node a pod that asks for memory would get.
-    pub fn fit(&self, node: &str, memory: u64) -> Result<(u32, Capacity), Misfit> {
+    /// The device of a node that a pod with this request would get.
+    pub fn fit(&self, node: &str, memory: u64) -> Result<(u32, Capacity), FitError> {
         let found = self.nodes.get(node);
         let shared = found.and_then(|found| Some((found, found.capacity?)));
         let Some((found, capacity)) = shared else {
-            return Err(Misfit::NotShared { node: node.to_owned() });
+            return Err(FitError::NotShared { node: node.to_owned() });
         };
-        let device = found.best_fit(capacity, memory).ok_or(Misfit::Insufficient)?;
+        let device = found.best_fit(capacity, memory).ok_or(FitError::Insufficient)?;
         Ok((device, capacity))
     }
 
-    /// Takes memory for a pod that is to be bound: `claim` with the device that is chosen here. What it returns is the device and
-    /// its memory. Must be followed by [`Devices::bound`] or [`Devices::forget`].
-    pub fn assume(&mut self, uid: &str, claim: Claim) -> Result<(u32, u64), Misfit> {
+    /// Assumes `claim` for a pod that is about to be bound, with the device that is selected here. Returns the device and its total
+    /// memory. Must be followed by [`Devices::finish_binding`] or [`Devices::forget`].
+    pub fn assume(&mut self, uid: &str, claim: Claim) -> Result<(u32, u64), FitError> {
         if self.assumed.contains(uid) {
-            return Err(Misfit::BeingBound);
+            return Err(FitError::BindingInProgress);
         }
         let (device, capacity) = self.fit(&claim.node, claim.memory)?;
         self.release(uid);
-        self.hold(uid, Claim { device, ..claim });
+        self.add_claim(uid, Claim { device, ..claim });
         self.assumed.insert(uid.to_owned());
         Ok((device, capacity.device_memory()))
     }
 
-    /// The pod that was assumed is bound. News of it may come before or after.
-    pub fn bound(&mut self, uid: &str) {
+    /// The assumed pod was bound. Its watch event may come before or after.
+    pub fn finish_binding(&mut self, uid: &str) {
         self.assumed.remove(uid);
     }
 
-    /// The pod that was assumed is not bound after all.
+    /// The assumed pod was not bound.
     pub fn forget(&mut self, uid: &str) {
         if self.assumed.contains(uid) {
             self.release(uid);
         }
     }
 
-    /// The pods that hold memory and are not being bound: each of them is in every later list of pods, or gone.
-    pub fn settled(&self) -> Vec<String> {
+    /// Uids of the pods that use memory and are not being bound: if a later list of pods does not contain one, it was deleted.
+    pub fn confirmed_pods(&self) -> Vec<String> {
         self.claims.keys().filter(|uid| !self.assumed.contains(*uid)).cloned().collect()
     }
 
-    /// The nodes that share devices, each with its capacity.
+    /// The nodes that share devices, with their capacity.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, Capacity)> {
         self.nodes.iter().filter_map(|(name, node)| Some((name.as_str(), node.capacity?)))
     }
@@ -168,16 +168,16 @@ impl Devices {
         self.claims.values().filter(move |claim| claim.node == node)
     }
 
-    fn hold(&mut self, uid: &str, claim: Claim) {
-        self.change(&claim.node, |node| {
+    fn add_claim(&mut self, uid: &str, claim: Claim) {
+        self.update_node(&claim.node, |node| {
             let used = node.used(claim.device).saturating_add(claim.memory);
             node.used.insert(claim.device, used);
         });
         self.claims.insert(uid.to_owned(), claim);
     }
 
-    /// Nodes of which nothing is known are left out.
-    fn change(&mut self, name: &str, change: impl FnOnce(&mut Node)) {
+    /// Changes a node, and removes it if nothing is known about it.
+    fn update_node(&mut self, name: &str, change: impl FnOnce(&mut Node)) {
         let node = self.nodes.entry(name.to_owned()).or_default();
         change(node);
         if node.is_empty() {

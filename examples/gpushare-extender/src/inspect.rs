@@ -1,4 +1,4 @@
-//! What `kubectl inspect gpushare` shows: nodes, their devices, and the pods on them.
+//! The page that `kubectl inspect gpushare` reads: nodes, their devices, and the pods on them.
 
 use http::StatusCode;
 use loadmaster_extender_server::Reply;
@@ -41,7 +41,7 @@ struct Pod<'a> {
     used: u64,
 }
 
-/// All nodes, or the one of this name.
+/// All nodes, or only the one with this name.
 pub fn inspect(devices: &Devices, name: &str) -> Reply {
     let nodes = devices.nodes().filter(|(node, _)| name.is_empty() || *node == name);
     let nodes: Vec<Node<'_>> = nodes.map(|(name, it)| node(devices, name, it)).collect();
@@ -58,7 +58,7 @@ fn node<'a>(devices: &'a Devices, name: &'a str, capacity: Capacity) -> Node<'a>
     let mut devs: Vec<Device<'_>> = (0..capacity.count).map(empty).collect();
     for claim in devices.claims(name) {
         let at = devs.iter().position(|device| device.id == claim.device).unwrap_or_else(|| {
-            // The node had more devices once.
+            // The node had more devices before.
             devs.push(Device { total: 0, ..empty(claim.device) });
             devs.len() - 1
         });

@@ -1,13 +1,13 @@
-//! Lets pods share GPUs by memory: a pod that asks for `aliyun.com/gpu-mem` goes where one device has so much left, and is told
-//! which one by annotations. An HTTP extender for kube-scheduler and Loadmaster.
+//! Lets pods share GPUs by memory: a pod that requests `aliyun.com/gpu-mem` is scheduled to a node with one device that has enough free
+//! memory, and annotations say which device. An HTTP extender for kube-scheduler and Loadmaster.
 //!
 //! ```text
-//!  scheduler ──filter──► devices: does it fit?     ◄── cache ◄── pods, nodes, ConfigMaps (watched)
-//!            ──bind────► devices: assume ─► binding with annotations   (forgotten when it fails)
+//!  scheduler ──filter──► devices: fit              ◄── cache ◄── pods, nodes, ConfigMaps (watched)
+//!            ──bind────► devices: assume ─► Binding with annotations   (forget if it fails)
 //!  kubectl inspect ────► inspect
 //! ```
 //!
-//! Read [`devices`] first: it decides, and does no I/O.
+//! Read [`devices`] first: it makes the decisions, without I/O.
 
 mod devices;
 mod pod;
@@ -24,7 +24,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use loadmaster_extender_server::messages::ExtenderBindingArgs;
-use loadmaster_extender_server::{Ask, Error, ExtenderServer, Filtered, Rejection, Tls};
+use loadmaster_extender_server::{
+    Error, ExtenderServer, FilteredNodes, NodesRequest, Rejection, Tls,
+};
 
 use bind::Binder;
 use cache::Cache;
@@ -33,68 +35,70 @@ use cache::Cache;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:39999")]
     listen: String,
-    /// The cluster; without it the default kubeconfig, or the cluster this runs in.
+    /// Path to a kubeconfig file. By default the default kubeconfig, or the in-cluster configuration.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Serve HTTPS with this certificate, in PEM.
+    /// File with the PEM certificate for HTTPS. Without it plain HTTP is served.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
-    /// The certificate's key.
+    /// File with the PEM private key of --tls-cert-file.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
-    /// Serve only clients with a certificate of this authority.
+    /// File with the CA certificates that client certificates must be signed by.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     client_ca_file: Option<PathBuf>,
 }
 
-/// The handlers over a cache and an API server.
+/// The extender's handlers.
 fn extender(cache: &Cache, client: &Client) -> ExtenderServer {
-    let (asked, bound, shown, checked) =
+    let (filter_cache, bind_cache, inspect_cache, ready_cache) =
         (cache.clone(), cache.clone(), cache.clone(), cache.clone());
     let client = client.clone();
     ExtenderServer::new()
         .prefix("/gpushare-scheduler")
         .version(env!("CARGO_PKG_VERSION"))
-        .ready(move || synced(&checked))
-        .filter(move |ask| filter(&asked, ask))
+        .ready(move || check_synced(&ready_cache))
+        .filter(move |request| filter(&filter_cache, request))
         .bind(move |args: ExtenderBindingArgs| {
-            let (cache, client) = (bound.clone(), client.clone());
+            let (cache, client) = (bind_cache.clone(), client.clone());
             async move {
-                synced(&cache)?;
+                check_synced(&cache)?;
                 Binder::new(client, &cache, &args).bind().await.map_err(Error::from)
             }
         })
-        .page("/gpushare-scheduler/inspect", move |node| inspect::inspect(&shown.read(), &node))
+        .page("/gpushare-scheduler/inspect", move |node| {
+            inspect::inspect(&inspect_cache.read(), &node)
+        })
 }
 
-/// Who does not know all pods could give a device away twice.
-fn synced(cache: &Cache) -> Result<(), Error> {
+/// Fails until everything was listed: with unknown pods, memory could be assigned twice.
+fn check_synced(cache: &Cache) -> Result<(), Error> {
     match cache.is_synced() {
         true => Ok(()),
         false => Err(Error::new("pods, nodes and ConfigMaps are not listed yet")),
     }
 }
 
-/// Nothing is taken here: two pods may both be told that they fit, and the second one to be bound fails then.
-fn filter(cache: &Cache, ask: Ask) -> Result<Filtered, Error> {
-    synced(cache)?;
-    let memory = pod::memory(&ask.pod.decode::<Pod>()?);
+/// Filter reserves nothing: two pods may both pass, and then the second one to be bound fails.
+fn filter(cache: &Cache, request: NodesRequest) -> Result<FilteredNodes, Error> {
+    check_synced(cache)?;
+    let memory = pod::memory(&request.pod.decode::<Pod>()?);
     let devices = cache.read();
-    Ok(ask.filter_names(|_, node| match memory {
+    Ok(request.filter_names(|_, node| match memory {
         0 => Ok(()),
         memory => match devices.fit(node, memory) {
             Ok(_) => Ok(()),
-            Err(misfit) => Err(Rejection::unschedulable(misfit.to_string())),
+            Err(error) => Err(Rejection::unschedulable(error.to_string())),
         },
     }))
 }
 
 async fn config(kubeconfig: Option<PathBuf>) -> Result<Config> {
     let Some(path) = kubeconfig else {
-        return Config::infer().await.context("finding a cluster");
+        return Config::infer().await.context("finding the cluster configuration");
     };
     let reading = || format!("reading {}", path.display());
     let file = Kubeconfig::read_from(&path).with_context(reading)?;
@@ -105,7 +109,7 @@ async fn config(kubeconfig: Option<PathBuf>) -> Result<Config> {
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let args = Args::parse();
-    let client = Client::try_from(config(args.kubeconfig).await?).context("making a client")?;
+    let client = Client::try_from(config(args.kubeconfig).await?).context("building a client")?;
     let cache = Cache::default();
     let mut extender = extender(&cache, &client);
     if let (Some(certificate), Some(key)) = (args.tls_cert_file, args.tls_private_key_file) {
@@ -115,7 +119,7 @@ async fn main() -> Result<()> {
             None => tls,
         });
     }
-    let following = tokio::spawn(cache.follow(client));
+    let following = tokio::spawn(cache.run(client));
     let served = extender.serve(&args.listen).await;
     following.abort();
     served.with_context(|| format!("serving on {}", args.listen))

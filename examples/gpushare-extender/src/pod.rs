@@ -1,4 +1,4 @@
-//! What Kubernetes objects say of shared GPUs: requests, annotations, capacities, unhealthy devices.
+//! Reads shared GPUs from Kubernetes objects: requests, annotations, capacities, unhealthy devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,21 @@ const POD_MEMORY: &str = "ALIYUN_COM_GPU_MEM_POD";
 const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
 const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
 
-/// ConfigMaps in kube-system with this in front of a node's name list its unhealthy devices under `gpus`.
+/// Prefix of the ConfigMaps in kube-system that list a node's unhealthy devices under `gpus`; the node's name follows.
 const UNHEALTHY: &str = "unhealthy-gpu-";
 
-/// Devices of a node that are looked at: without a bound, a nonsensical count would keep us busy.
+/// Maximum number of devices per node, so that a wrong count does not cost much time.
 const DEVICES_MAX: u32 = 1024;
 
-/// The GPU memory a pod asks for: the sum over its containers' limits. Init containers do not count, as in the original.
+/// The GPU memory that a pod requests: the sum over its containers' limits. Init containers do not count, as in the original.
 pub fn memory(pod: &Pod) -> u64 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let limits = containers.filter_map(|it| it.resources.as_ref()?.limits.as_ref());
     limits.map(|limits| amount(limits, MEMORY)).fold(0, u64::saturating_add)
 }
 
-/// What a pod holds; nothing if it has no node or no device, or has ended. A pod that is being deleted still holds it: its
-/// containers run until it is gone.
+/// The memory that a pod uses; `None` if it has no node or no device, or is terminal. A terminating pod still uses it: its containers
+/// run until the pod is removed.
 pub fn claim(pod: &Pod) -> Option<Claim> {
     let node = pod.spec.as_ref()?.node_name.clone().filter(|node| !node.is_empty())?;
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -52,7 +52,7 @@ pub fn claim(pod: &Pod) -> Option<Claim> {
 /// Annotations by name.
 pub type Annotations = BTreeMap<&'static str, String>;
 
-/// The annotations by which the device plugin knows which device a pod got. It answers with `ASSIGNED` "true".
+/// The annotations that tell the device plugin which device a pod got. It then sets `ASSIGNED` to "true".
 pub fn annotations(device: u32, device_memory: u64, memory: u64, now_ns: i128) -> Annotations {
     BTreeMap::from([
         (DEVICE, device.to_string()),
@@ -63,7 +63,7 @@ pub fn annotations(device: u32, device_memory: u64, memory: u64, now_ns: i128) -
     ])
 }
 
-/// What a node's device plugin says; nothing if its devices are not shared.
+/// The capacity that a node's device plugin reports; `None` if the node does not share devices.
 pub fn capacity(node: &Node) -> Option<Capacity> {
     let given = node.status.as_ref()?.capacity.as_ref()?;
     let memory = amount(given, MEMORY);
@@ -76,14 +76,14 @@ pub fn node_of(map: &ConfigMap) -> Option<&str> {
     map.metadata.name.as_deref()?.strip_prefix(UNHEALTHY)
 }
 
-/// The devices it lists, separated by commas; what is no number is skipped.
+/// The listed devices, separated by commas; invalid numbers are skipped.
 pub fn unhealthy(map: &ConfigMap) -> BTreeSet<u32> {
     let list = map.data.as_ref().and_then(|data| data.get("gpus"));
     let list = list.map(String::as_str).unwrap_or_default();
     list.split(',').filter_map(|device| device.trim().parse().ok()).collect()
 }
 
-/// An amount as whole units; absent, wrong and negative ones are none.
+/// An amount in whole units; 0 if it is absent, invalid or negative.
 fn amount(amounts: &BTreeMap<String, Amount>, name: &str) -> u64 {
     let parsed = amounts.get(name).and_then(|it| Quantity::parse(&it.0).ok());
     parsed.map_or(0, |it| it.value().try_into().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! The extender between an API server in this process and calls as a scheduler makes them.
+//! Tests of the extender with an API server in this process, and requests as a scheduler sends them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// With nodes of 5 devices of 7 each.
+    /// Starts a cluster of nodes with 5 devices of 7 units each.
     async fn start(n_nodes: u32) -> Cluster {
         let server = ApiServer::new(Options {
             clock: Arc::new(jiff::Timestamp::now),
@@ -49,9 +49,9 @@ impl Cluster {
         cluster
     }
 
-    async fn follow(&self) {
-        tokio::spawn(self.cache.clone().follow(self.client.clone()));
-        self.until(|_| self.cache.is_synced()).await;
+    async fn start_cache(&self) {
+        tokio::spawn(self.cache.clone().run(self.client.clone()));
+        self.wait_until(|_| self.cache.is_synced()).await;
     }
 
     async fn node(&self, name: &str, amounts: Value) {
@@ -73,8 +73,8 @@ impl Cluster {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Asks the extender; the status and the answer.
-    async fn ask(&self, verb: &str, body: Value) -> (u16, Value) {
+    /// Calls the extender; returns the HTTP status and the response.
+    async fn call(&self, verb: &str, body: Value) -> (u16, Value) {
         let url = format!("http://{}", self.extender).parse().unwrap();
         let client = Client::try_from(Config::new(url)).unwrap();
         let request = http::Request::post(format!("/gpushare-scheduler/{verb}"));
@@ -86,16 +86,16 @@ impl Cluster {
     }
 
     async fn filter(&self, pod: &Pod, nodes: &[String]) -> Value {
-        let (status, answer) = self.ask("filter", json!({"Pod": pod, "NodeNames": nodes})).await;
+        let (status, answer) = self.call("filter", json!({"Pod": pod, "NodeNames": nodes})).await;
         assert_eq!((status, &answer["Error"]), (200, &json!("")));
         answer
     }
 
-    /// The error, empty when it was bound.
+    /// Binds; returns the error, empty on success.
     async fn bind(&self, name: &str, uid: &str, node: &str) -> String {
         let args = json!({
             "PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": node});
-        let (status, answer) = self.ask("bind", args).await;
+        let (status, answer) = self.call("bind", args).await;
         assert_eq!(status, 200);
         answer["Error"].as_str().unwrap().to_owned()
     }
@@ -110,13 +110,13 @@ impl Cluster {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    async fn until(&self, is_so: impl Fn(&devices::Devices) -> bool) {
+    async fn wait_until(&self, is_so: impl Fn(&devices::Devices) -> bool) {
         let waiting = async {
             while !is_so(&self.cache.read()) {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(LONG, waiting).await.expect("it came to be");
+        timeout(LONG, waiting).await.expect("the condition was met");
     }
 }
 
@@ -129,12 +129,12 @@ fn run(test: impl Future<Output = ()>) {
     runtime.worker_threads(2).enable_all().build().unwrap().block_on(test);
 }
 
-/// Each device takes two of them and keeps 1: the next one would fit on every node, and on no device.
+/// Each device has room for two pods and 1 unit is left: the next pod would fit on every node by the sum, but on no device.
 #[test]
 fn a_hundred_pods_share_fifty_devices_and_one_is_too_many() {
     run(async {
         let cluster = Cluster::start(10).await;
-        cluster.follow().await;
+        cluster.start_cache().await;
         for i in 0..100 {
             let pod = cluster.pod(&format!("p-{i}"), 3).await;
             let answer = cluster.filter(&pod, &names(10)).await;
@@ -184,14 +184,14 @@ fn a_hundred_pods_share_fifty_devices_and_one_is_too_many() {
 }
 
 #[test]
-fn a_binding_that_fails_leaves_nothing_behind() {
+fn a_failed_binding_leaves_no_claim() {
     run(async {
         let cluster = Cluster::start(1).await;
         let pod = cluster.pod("early", 7).await;
         let uid = pod.uid().unwrap();
         let error = cluster.bind("early", &uid, "node-0").await;
         assert_eq!(error, "pods, nodes and ConfigMaps are not listed yet");
-        cluster.follow().await;
+        cluster.start_cache().await;
 
         let error = cluster.bind("early", "other", "node-0").await;
         let want = format!(
@@ -203,7 +203,7 @@ fn a_binding_that_fails_leaves_nothing_behind() {
         let error = cluster.bind("early", &uid, "node-1").await;
         assert!(error.ends_with("The node node-1 is not for GPU share, need skip"), "{error}");
 
-        // Gated pods cannot be bound: the API server refuses after the device was chosen.
+        // Gated pods cannot be bound: the API server rejects the Binding after the device was selected.
         let gated = json!({"metadata": {"name": "gated"}, "spec": {
             "schedulingGates": [{"name": "example.com/gate"}], "containers": [{"name": "c", "image": "x",
                 "resources": {"limits": {"aliyun.com/gpu-mem": "7"}}}]}});
@@ -215,21 +215,21 @@ fn a_binding_that_fails_leaves_nothing_behind() {
         assert!(cluster.pods().get("gated").await.unwrap().annotations().is_empty());
 
         assert_eq!(cluster.bind("early", &uid, "node-0").await, "");
-        // A scheduler that did not hear the answer asks again.
+        // A scheduler that did not receive the response tries again.
         assert_eq!(cluster.bind("early", &uid, "node-0").await, "");
         assert_eq!(cluster.cache.read().claims("node-0").count(), 1);
     });
 }
 
-/// What others do is known too: pods that go, devices that fail, nodes that change.
+/// Watch events are applied: deleted pods, unhealthy devices, changed nodes.
 #[test]
-fn news_change_what_fits() {
+fn watch_events_change_which_pods_fit() {
     run(async {
         let cluster = Cluster::start(0).await;
         cluster
             .node("node-0", json!({"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "2"}))
             .await;
-        cluster.follow().await;
+        cluster.start_cache().await;
         let fits = |devices: &devices::Devices, memory| devices.fit("node-0", memory).is_ok();
         let pod = cluster.pod("p", 6).await;
         assert_eq!(cluster.bind("p", &pod.uid().unwrap(), "node-0").await, "");
@@ -241,31 +241,31 @@ fn news_change_what_fits() {
         let map = json!({"metadata": {"name": "unhealthy-gpu-node-0"}, "data": {"gpus": "1"}});
         let map = serde_json::from_value(map).unwrap();
         maps.create(&PostParams::default(), &map).await.unwrap();
-        cluster.until(|devices| !fits(devices, 3)).await;
+        cluster.wait_until(|devices| !fits(devices, 3)).await;
         assert!(fits(&cluster.cache.read(), 2));
         maps.delete("unhealthy-gpu-node-0", &DeleteParams::default()).await.unwrap();
-        cluster.until(|devices| fits(devices, 8)).await;
+        cluster.wait_until(|devices| fits(devices, 8)).await;
 
         let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(cluster.client.clone());
         let patch = json!({"status": {"capacity": {
             "aliyun.com/gpu-mem": "8", "aliyun.com/gpu-count": "1"}}});
         let patch = kube::api::Patch::Merge(&patch);
         nodes.patch_status("node-0", &Default::default(), &patch).await.unwrap();
-        cluster.until(|devices| !fits(devices, 3)).await;
+        cluster.wait_until(|devices| !fits(devices, 3)).await;
 
         let now = DeleteParams::default().grace_period(0);
         cluster.pods().delete("p", &now).await.unwrap();
-        cluster.until(|devices| fits(devices, 8)).await;
+        cluster.wait_until(|devices| fits(devices, 8)).await;
         nodes.delete("node-0", &DeleteParams::default()).await.unwrap();
-        cluster.until(|devices| devices.nodes().next().is_none()).await;
+        cluster.wait_until(|devices| devices.nodes().next().is_none()).await;
     });
 }
 
 #[test]
-fn pods_without_gpus_fit_anywhere() {
+fn pods_without_gpu_requests_fit_on_any_node() {
     run(async {
         let cluster = Cluster::start(1).await;
-        cluster.follow().await;
+        cluster.start_cache().await;
         let pod = cluster.pod("plain", 0).await;
         let answer = cluster.filter(&pod, &["any".to_owned(), "node-0".to_owned()]).await;
         assert_eq!(answer["NodeNames"], json!(["any", "node-0"]));

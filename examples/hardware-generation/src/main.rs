@@ -1,4 +1,4 @@
-//! Keeps pods off old machines and prefers new ones, by a node label that holds the generation.
+//! Filters out nodes with old hardware and prefers new hardware, by a node label with the hardware generation.
 
 use std::sync::Arc;
 
@@ -8,19 +8,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const NAME: &str = "HardwareGeneration";
-const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Generation>) };
+const DEF: PluginDef =
+    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Generation>) };
 
-/// Nodes below `minimum` are refused; each generation above it is worth 10 points.
+/// Nodes below `minimum` are rejected; each generation above it adds 10 to the score.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Generation {
     label: String,
     minimum: i64,
 }
-impl args::PluginArgs for Generation {}
+impl plugin_args::PluginArgs for Generation {}
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(args::read::<Generation>(NAME, args)?);
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
+    let plugin = Arc::new(plugin_args::read::<Generation>(NAME, args)?);
     points.filter = Some(plugin.clone());
     points.score = Some(plugin);
     Ok(())
@@ -50,7 +51,7 @@ fn main() -> std::process::ExitCode {
 }
 
 #[test]
-fn old_machines_are_refused_and_new_ones_preferred() -> Result<(), testkit::BenchError> {
+fn old_hardware_is_rejected_and_new_hardware_preferred() -> Result<(), testkit::BenchError> {
     let json = |text| serde_json::from_str::<Value>(text).expect("JSON");
     let mut bench = testkit::Bench::new(&DEF, json(r#"{"label": "gen", "minimum": 2}"#))?;
     bench.node(json(r#"{"metadata": {"name": "old", "labels": {"gen": "1"}}}"#))?;

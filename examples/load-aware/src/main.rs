@@ -1,8 +1,8 @@
-//! Prefers nodes with little load, as some HTTP endpoint reports it.
+//! Prefers nodes with a low load, as reported by an HTTP endpoint.
 //!
-//! A service asks the endpoint every ten seconds and publishes what it says; Score reads that. When the endpoint falls silent, the
-//! last report is forgotten after half a minute and the plugin has no opinion. A node that the report does not name is as loaded as
-//! its annotation `example.com/expected-load` says.
+//! A background service polls the endpoint every ten seconds and publishes the report; Score reads it. When the endpoint stops
+//! answering, the last report expires after 30 seconds and all nodes get the same score. For a node that is not in the report the
+//! annotation `example.com/expected-load` is used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,44 +19,48 @@ use tokio::time::{sleep, timeout};
 const NAME: &str = "LoadAware";
 const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
-const EXPECTED: &str = "example.com/expected-load";
+const EXPECTED_LOAD_ANNOTATION: &str = "example.com/expected-load";
 
-const PERIOD: Duration = Duration::from_secs(10);
-const GOOD_FOR: Duration = Duration::from_secs(30);
+const POLL_PERIOD: Duration = Duration::from_secs(10);
+const REPORT_TTL: Duration = Duration::from_secs(30);
 const REPORT_BYTES_MAX: u64 = 16 << 20;
 
 /// Load of nodes, 0 to 1, by name.
 type Report = BTreeMap<String, f64>;
 
 struct Plugin {
-    report: Published<Report>,
+    report: PublishedSlot<Report>,
 }
 
-fn build(points: &mut Points, _: &Value) -> Result<(), PluginError> {
-    points.need(Need::NodeAnnotations);
-    points.score = Some(Arc::new(Plugin { report: points.published() }));
-    points.wake_on_nothing();
+fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
+    points.request_field(ExtraField::NodeAnnotations);
+    points.score = Some(Arc::new(Plugin { report: points.published_slot() }));
+    points.register_no_events();
     Ok(())
 }
 
 impl Score for Plugin {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        // Without a report all nodes are equal; one that nobody says anything about counts as half loaded.
+        // Without a report all nodes get the same score. A node without any information counts as half loaded.
         let Some(report) = cx.published(self.report) else { return Ok(0) };
-        let expected =
-            || node.annotation(EXPECTED)?.parse().ok().filter(|load: &f64| !load.is_nan());
+        let expected = || {
+            node.annotation(EXPECTED_LOAD_ANNOTATION)?
+                .parse()
+                .ok()
+                .filter(|load: &f64| !load.is_nan())
+        };
         let load = report.get(node.name()).copied().or_else(expected).unwrap_or(0.5);
         let load = load.clamp(0.0, 1.0);
         Ok(MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64)
     }
 }
 
-/// Asks and publishes until something goes wrong; then the scheduler logs it and starts this again after a pause.
+/// Polls and publishes until an error occurs; then the scheduler logs it and restarts this service with a backoff.
 async fn poll(handle: ServiceHandle, address: String) -> ServiceResult {
     loop {
-        let report = timeout(PERIOD, fetch(&address)).await??;
-        handle.publish(NAME, &report, GOOD_FOR).await?;
-        sleep(PERIOD).await;
+        let report = timeout(POLL_PERIOD, fetch(&address)).await??;
+        handle.publish(NAME, &report, REPORT_TTL).await?;
+        sleep(POLL_PERIOD).await;
     }
 }
 
@@ -68,8 +72,7 @@ async fn fetch(address: &str) -> Result<Report, Box<dyn std::error::Error + Send
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.take(REPORT_BYTES_MAX).read_to_string(&mut answer).await?;
-    let (head, body) =
-        answer.split_once("\r\n\r\n").ok_or("an answer without an end of its head")?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the response header is incomplete")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
     if status != "200" {
         return Err(format!("{address} answered {status}").into());

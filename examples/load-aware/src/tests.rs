@@ -4,7 +4,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// A server that gives one answer, and its address.
+/// Starts a server that sends one response; returns its address.
 async fn server(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -19,14 +19,14 @@ async fn server(answer: &'static str) -> String {
 }
 
 #[tokio::test]
-async fn reports_come_over_http() {
+async fn reports_are_fetched_over_http() {
     let good = server("HTTP/1.0 200 OK\r\n\r\n{\"a\": 0.25, \"b\": 1}").await;
     let report = fetch(&good).await.unwrap();
     assert_eq!(report, Report::from([("a".to_owned(), 0.25), ("b".to_owned(), 1.0)]));
     for (answer, want) in [
         ("HTTP/1.0 503 Busy\r\n\r\n", "answered 503"),
         ("HTTP/1.0 200 OK\r\n\r\n{\"a\": \"much\"}", "invalid type"),
-        ("HTTP/1.0 200 OK\r\n", "end of its head"),
+        ("HTTP/1.0 200 OK\r\n", "header is incomplete"),
     ] {
         let error = fetch(&server(answer).await).await.unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
@@ -35,23 +35,23 @@ async fn reports_come_over_http() {
 
 #[test]
 fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), BenchError> {
-    // Nothing else has an opinion.
+    // The only Score plugin.
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
     for seed in 0..20 {
         let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
         for name in ["a", "b", "c"] {
-            cluster.node(node(name))?;
+            cluster.upsert_node(node(name))?;
         }
-        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2, "c": 7}), GOOD_FOR)?;
+        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2, "c": 7}), REPORT_TTL)?;
         cluster.settle()?;
-        cluster.pod(pod("first"))?;
+        cluster.create_pod(pod("first"))?;
         cluster.settle()?;
         assert_eq!(cluster.node_of("first"), Some("b".to_owned()), "seed {seed}");
-        cluster.publish(NAME, &json!({"b": 0.9}), GOOD_FOR)?;
+        cluster.publish(NAME, &json!({"b": 0.9}), REPORT_TTL)?;
         cluster.settle()?;
-        cluster.pod(pod("second"))?;
+        cluster.create_pod(pod("second"))?;
         cluster.settle()?;
         assert_ne!(cluster.node_of("second"), Some("b".to_owned()), "seed {seed}");
     }
@@ -59,19 +59,18 @@ fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), Bench
 }
 
 #[test]
-fn a_node_that_the_report_does_not_name_is_as_loaded_as_its_annotation_says()
--> Result<(), BenchError> {
+fn a_node_missing_from_the_report_uses_its_annotation() -> Result<(), BenchError> {
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
     let cases = [("0.1", "quiet"), ("0.7", "reported"), ("much", "reported"), ("NaN", "reported")];
     for (expected, want) in cases {
         let mut cluster = Cluster::new([DEF], profile.clone())?;
-        cluster.node(node("reported"))?;
-        cluster.node(node("quiet").annotation(EXPECTED, expected))?;
-        cluster.publish(NAME, &json!({"reported": 0.4}), GOOD_FOR)?;
+        cluster.upsert_node(node("reported"))?;
+        cluster.upsert_node(node("quiet").annotation(EXPECTED_LOAD_ANNOTATION, expected))?;
+        cluster.publish(NAME, &json!({"reported": 0.4}), REPORT_TTL)?;
         cluster.settle()?;
-        cluster.pod(pod("web"))?;
+        cluster.create_pod(pod("web"))?;
         cluster.settle()?;
         assert_eq!(cluster.node_of("web").as_deref(), Some(want), "{expected}");
     }
@@ -79,7 +78,7 @@ fn a_node_that_the_report_does_not_name_is_as_loaded_as_its_annotation_says()
 }
 
 #[test]
-fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
+fn an_expired_report_is_ignored() -> Result<(), BenchError> {
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
@@ -87,20 +86,20 @@ fn an_old_report_counts_for_nothing() -> Result<(), BenchError> {
     for seed in 0..30 {
         let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
         for name in ["a", "b"] {
-            cluster.node(node(name))?;
+            cluster.upsert_node(node(name))?;
         }
-        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2}), GOOD_FOR)?;
-        cluster.pass(GOOD_FOR)?;
-        cluster.pod(pod("late"))?;
+        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2}), REPORT_TTL)?;
+        cluster.advance(REPORT_TTL)?;
+        cluster.create_pod(pod("late"))?;
         cluster.settle()?;
         chosen.extend(cluster.node_of("late"));
     }
-    assert_eq!(chosen.len(), 2, "both nodes are as good");
+    assert_eq!(chosen.len(), 2, "both nodes have the same score");
     Ok(())
 }
 
 #[test]
-fn the_configuration_beside_it_is_right() {
+fn the_sample_configuration_is_valid() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
     let command = SchedulerCommand::new().with_plugin(DEF);
     let code = command.run_from(["load-aware", "config", "check", file]);
@@ -108,13 +107,13 @@ fn the_configuration_beside_it_is_right() {
 }
 
 #[test]
-fn an_only_node_is_taken_unscored() -> Result<(), BenchError> {
+fn a_single_feasible_node_is_not_scored() -> Result<(), BenchError> {
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
     let mut cluster = Cluster::new([DEF], profile)?;
-    cluster.node(node("a"))?;
-    cluster.publish(NAME, &json!({"a": 0.2}), GOOD_FOR)?;
+    cluster.upsert_node(node("a"))?;
+    cluster.publish(NAME, &json!({"a": 0.2}), REPORT_TTL)?;
     cluster.settle()?;
-    cluster.pod(pod("web"))?;
+    cluster.create_pod(pod("web"))?;
     cluster.settle()?;
     assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
     Ok(())

@@ -10,7 +10,10 @@ const DEF: PluginDef = PluginDef { name: "QosOrder", build, args: None };
 
 struct QosOrder;
 
-fn build(points: &mut Points, _: &loadmaster::serde_json::Value) -> Result<(), PluginError> {
+fn build(
+    points: &mut ExtensionPoints,
+    _: &loadmaster::serde_json::Value,
+) -> Result<(), PluginError> {
     points.queue_sort = Some(Arc::new(QosOrder));
     Ok(())
 }
@@ -18,14 +21,14 @@ fn build(points: &mut Points, _: &loadmaster::serde_json::Value) -> Result<(), P
 impl QueueSort for QosOrder {
     fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
         let key = |it: &QueuedPodInfo| {
-            (-i64::from(it.pod.template.priority()), class(&it.pod), it.queued)
+            (-i64::from(it.pod.template.priority()), qos_class(&it.pod), it.queued)
         };
         key(a).cmp(&key(b))
     }
 }
 
-/// 0 for Guaranteed, 1 for Burstable, 2 for BestEffort, as the kubelet sees it: an amount of nothing is none.
-fn class(pod: &PodInfo) -> u8 {
+/// 0 for Guaranteed, 1 for Burstable, 2 for BestEffort, as the kubelet computes it: a quantity of zero counts as not set.
+fn qos_class(pod: &PodInfo) -> u8 {
     let spec = &pod.template.spec;
     let containers = spec.containers.iter().chain(&spec.init_containers).map(|it| &it.resources);
     let all: Vec<_> = spec.resources.as_ref().map_or(containers.collect(), |it| vec![it]);

@@ -11,7 +11,7 @@ fn guaranteed(name: &str) -> PodBuilder {
 }
 
 #[test]
-fn classes() -> Result<(), BenchError> {
+fn qos_classes() -> Result<(), BenchError> {
     let mut bench = Bench::new(&DEF, json!({}))?;
     let limits = |it: PodBuilder| it.set("/spec/containers/0/resources/limits/cpu", "2");
     for (pod, want) in [
@@ -24,31 +24,31 @@ fn classes() -> Result<(), BenchError> {
         (pod("an amount of nothing").request("cpu", "0").request("memory", "0"), 2),
         (pod("other resources do not count").request("example.com/gpu", "1"), 2),
     ] {
-        assert_eq!(class(&bench.pod(pod)?), want);
+        assert_eq!(qos_class(&bench.pod(pod)?), want);
     }
     Ok(())
 }
 
 #[test]
-fn the_queue_is_in_this_order() -> Result<(), BenchError> {
+fn pods_are_scheduled_in_qos_order() -> Result<(), BenchError> {
     let profile = json!({"plugins": {"queueSort": {
         "enabled": [{"name": "QosOrder"}], "disabled": [{"name": "*"}],
     }}});
     let mut cluster = Cluster::new([DEF], profile)?;
-    cluster.node(node("a").allocatable("pods", "0"))?;
+    cluster.upsert_node(node("a").allocatable("pods", "0"))?;
     for pod in [pod("best-effort"), pod("burstable").request("cpu", "1"), pod("urgent").priority(1)]
     {
-        cluster.pod(pod)?;
+        cluster.create_pod(pod)?;
     }
     cluster.settle()?;
-    cluster.pass(Duration::from_secs(1))?;
-    cluster.pod(guaranteed("guaranteed"))?;
+    cluster.advance(Duration::from_secs(1))?;
+    cluster.create_pod(guaranteed("guaranteed"))?;
     cluster.settle()?;
     cluster.take_events();
-    // None of them fits until the node takes pods. Once no backoff keeps any back, the order tells.
-    cluster.pass(Duration::from_secs(15))?;
-    cluster.node(node("a"))?;
-    cluster.pass(Duration::from_secs(20))?;
+    // No pod fits until the node allows pods. When all backoffs have expired, the pods are bound in queue order.
+    cluster.advance(Duration::from_secs(15))?;
+    cluster.upsert_node(node("a"))?;
+    cluster.advance(Duration::from_secs(20))?;
     let events = cluster.take_events();
     let bound: Vec<&str> = events.iter().filter_map(|it| it.strip_prefix("Scheduled ")).collect();
     let order: Vec<&str> = bound.iter().filter_map(|it| it.split(':').next()).collect();
@@ -57,7 +57,7 @@ fn the_queue_is_in_this_order() -> Result<(), BenchError> {
 }
 
 #[test]
-fn the_configuration_beside_it_is_right() {
+fn the_sample_configuration_is_valid() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
     let command = SchedulerCommand::new().with_plugin(DEF);
     let code = command.run_from(["qos-order", "config", "check", file]);

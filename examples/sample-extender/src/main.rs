@@ -1,23 +1,25 @@
-//! Keeps pods off nodes without a tier and prefers high tiers. The tier is a node label with a number from 0 to 10.
+//! Filters out nodes without a tier and prefers high tiers. The tier is a node label with a number from 0 to 10.
 //!
 //! `sample-extender [ADDRESS]` serves `/filter` and `/prioritize`, on 127.0.0.1:8888 when no address is given.
 
 use loadmaster_extender_server::messages::HostPriorityList;
-use loadmaster_extender_server::{Ask, Error, ExtenderServer, Filtered, Rejection, ServeError};
+use loadmaster_extender_server::{
+    Error, ExtenderServer, FilteredNodes, NodesRequest, Rejection, ServeError,
+};
 
 const LABEL: &str = "example.com/tier";
 
-/// Evicting pods gives a node no tier: the scheduler need not try.
-fn filter(ask: Ask) -> Result<Filtered, Error> {
-    ask.filter_nodes(|_pod, node| match node.label(LABEL) {
+/// Unresolvable: preemption cannot help, because evicting pods does not give a node a tier.
+fn filter(request: NodesRequest) -> Result<FilteredNodes, Error> {
+    request.filter_nodes(|_pod, node| match node.label(LABEL) {
         Some(_) => Ok(()),
         None => Err(Rejection::unresolvable("node(s) had no tier")),
     })
 }
 
-/// A tier that is no number scores 0.
-fn prioritize(ask: Ask) -> Result<HostPriorityList, Error> {
-    ask.score_nodes(|_pod, node| node.label(LABEL)?.parse().ok())
+/// The score of an invalid tier is 0.
+fn prioritize(request: NodesRequest) -> Result<HostPriorityList, Error> {
+    request.score_nodes(|_pod, node| node.label(LABEL)?.parse().ok())
 }
 
 fn extender() -> ExtenderServer {

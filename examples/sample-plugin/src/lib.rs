@@ -1,30 +1,32 @@
-//! Reserves nodes for a workload: pods whose name contains it go only to nodes with a label, all other pods go where they like.
+//! Restricts a workload to certain nodes: pods whose name contains the workload's name are scheduled only to nodes with a label; other
+//! pods are not affected.
 //!
-//! The whole of kube-scheduler's command line comes with it: `sample-plugin run --config scheduler.yaml`.
+//! The binary has the full command line of Loadmaster: `sample-plugin run --config scheduler.yaml`.
 
 use std::sync::Arc;
 
 use loadmaster::api::Str;
-use loadmaster::framework::points::PreFlight;
-use loadmaster::framework::request::{Input, Step};
+use loadmaster::framework::api_calls::{PluginInput, PluginStep};
+use loadmaster::framework::extension_points::PreBindPreFlight;
 use loadmaster::framework::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const NAME: &str = "sample-plugin";
-/// What a program is given to have the plugin.
-pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(args::complete::<Args>) };
+/// The plugin's definition, to be registered with `SchedulerCommand::with_plugin`.
+pub const DEF: PluginDef =
+    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Args>) };
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// `key/value`; the key may have a prefix of its own, as in `example.com/pool/gold`.
+    /// `key/value` of the required node label; the key may have a prefix, as in `example.com/pool/gold`.
     node_label: String,
-    /// A part of the names of the pods that are meant.
+    /// Pods whose name contains this text are restricted.
     workload_name: String,
 }
 
-impl args::PluginArgs for Args {
+impl plugin_args::PluginArgs for Args {
     fn validate(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if self.node_label.rsplit_once('/').is_none() {
@@ -41,35 +43,35 @@ impl args::PluginArgs for Args {
     }
 }
 
-struct Sample {
+struct SamplePlugin {
     key: String,
     value: String,
     workload: String,
-    /// Made once, because a Filter may refuse thousands of nodes a pod.
+    /// Built once, because Filter may reject thousands of nodes per pod.
     reason: Str,
 }
 
-fn build(points: &mut Points, given: &Value) -> Result<(), PluginError> {
-    let args: Args = args::read(NAME, given)?;
-    let plugin = Arc::new(Sample::new(&args));
+fn build(points: &mut ExtensionPoints, given: &Value) -> Result<(), PluginError> {
+    let args: Args = plugin_args::read(NAME, given)?;
+    let plugin = Arc::new(SamplePlugin::new(&args));
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.pre_bind = Some(plugin);
-    for action in [Action::ADD, Action::UPDATE_NODE_LABEL] {
-        points.wake_on(ClusterEvent::new(EventResource::Node, action), None);
+    for action in [ActionType::ADD, ActionType::UPDATE_NODE_LABEL] {
+        points.register_event(ClusterEvent::new(EventResource::Node, action), None);
     }
     Ok(())
 }
 
-impl Sample {
-    fn new(args: &Args) -> Sample {
+impl SamplePlugin {
+    fn new(args: &Args) -> SamplePlugin {
         let (key, value) = args.node_label.rsplit_once('/').unwrap_or((&args.node_label, ""));
         let workload = args.workload_name.clone();
         let reason = Str::from(format!("node(s) didn't have {key}={value} for {workload}"));
-        Sample { key: key.to_owned(), value: value.to_owned(), workload, reason }
+        SamplePlugin { key: key.to_owned(), value: value.to_owned(), workload, reason }
     }
 
-    fn is_meant(&self, pod: &PodInfo) -> bool {
+    fn is_restricted(&self, pod: &PodInfo) -> bool {
         pod.name.contains(&self.workload)
     }
 
@@ -81,31 +83,37 @@ impl Sample {
     }
 }
 
-impl PreFilter for Sample {
-    fn pre_filter(&self, _: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
-        Ok(if self.is_meant(pod) { PreFiltered::All } else { PreFiltered::Skip })
+impl PreFilter for SamplePlugin {
+    fn pre_filter(&self, _: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        Ok(if self.is_restricted(pod) { PreFilterResult::All } else { PreFilterResult::Skip })
     }
 }
 
-impl Filter for Sample {
+impl Filter for SamplePlugin {
     fn filter(&self, _: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
         self.check(node)
     }
 }
 
-/// The label may have gone since the pod was decided.
-impl PreBind for Sample {
-    fn pre_flight(&self, _: Cx<'_>, pod: &PodInfo, _: &str) -> Result<PreFlight, Rejection> {
-        let work = PreFlight::Work { parallel: true };
-        Ok(if self.is_meant(pod) { work } else { PreFlight::Skip })
+/// Checks again, because the label may have been removed since the scheduling cycle.
+impl PreBind for SamplePlugin {
+    fn pre_flight(&self, _: Cx<'_>, pod: &PodInfo, _: &str) -> Result<PreBindPreFlight, Rejection> {
+        let work = PreBindPreFlight::Work { parallel: true };
+        Ok(if self.is_restricted(pod) { work } else { PreBindPreFlight::Skip })
     }
 
-    fn pre_bind(&self, cx: SerialCx<'_>, _: &Arc<PodInfo>, node: &str, _: Input<'_>) -> Step<()> {
+    fn pre_bind(
+        &self,
+        cx: SerialCx<'_>,
+        _: &Arc<PodInfo>,
+        node: &str,
+        _: PluginInput<'_>,
+    ) -> PluginStep<()> {
         let node = cx.world.nodes().row(node).and_then(|row| cx.world.node(row));
         match node.map(|node| self.check(node)) {
-            Some(Ok(())) => Step::Done(()),
-            Some(Err(rejection)) => Step::Fail(rejection),
-            None => Step::Fail(Failure::new("the node is gone").into()),
+            Some(Ok(())) => PluginStep::Done(()),
+            Some(Err(rejection)) => PluginStep::Fail(rejection),
+            None => PluginStep::Fail(Failure::new("node not found").into()),
         }
     }
 }
@@ -127,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workload_goes_to_its_nodes_and_others_where_they_like() -> Result<(), BenchError> {
+    fn only_the_workload_is_restricted_to_labeled_nodes() -> Result<(), BenchError> {
         let mut bench = bench()?;
         let refused = "UnschedulableAndUnresolvable node(s) didn't have pool=gold for train";
         assert_eq!(
@@ -142,27 +150,27 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_is_gone_stops_the_binding() -> Result<(), BenchError> {
+    fn a_removed_label_fails_pre_bind() -> Result<(), BenchError> {
         let mut bench = bench()?;
         let args = Args { node_label: "pool/gold".into(), workload_name: "train".into() };
-        let plugin = Sample::new(&args);
+        let plugin = SamplePlugin::new(&args);
         let pod = Arc::new(bench.pod(json!({"metadata": {"name": "train-7"}}))?);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
         let mut bind = |node: &str| {
             let cx = SerialCx { world: &bench.world, cycle: &mut cycle, states: &mut states };
-            match plugin.pre_bind(cx, &pod, node, Input::Start) {
-                Step::Fail(rejection) => rejection.message(),
+            match plugin.pre_bind(cx, &pod, node, PluginInput::Start) {
+                PluginStep::Fail(rejection) => rejection.message(),
                 step => format!("{step:?}"),
             }
         };
         assert_eq!(bind("gold"), "Done(())");
         assert_eq!(bind("plain"), "node(s) didn't have pool=gold for train");
-        assert_eq!(bind("lost"), "the node is gone");
+        assert_eq!(bind("lost"), "node not found");
         Ok(())
     }
 
     #[test]
-    fn bad_arguments_say_what_was_expected() {
+    fn invalid_arguments_are_rejected() {
         for (args, want) in [
             (json!({"node_label": "pool", "workload_name": "train"}), "expected key/value"),
             (json!({"node_label": "a/b", "workload_name": ""}), "expected a part of a pod's name"),
@@ -174,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_beside_it_is_right() {
+    fn the_sample_configuration_is_valid() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
         let command = SchedulerCommand::new().with_plugin(DEF);
         let code = command.run_from(["sample-plugin", "config", "check", file]);
@@ -182,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifests_carry_the_same_configuration() {
+    fn the_manifests_contain_the_sample_configuration() {
         let config =
             include_str!("../scheduler.yaml").lines().filter(|line| !line.starts_with('#'));
         let wanted: String = config.map(|line| format!("    {line}\n")).collect();

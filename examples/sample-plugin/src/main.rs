@@ -1,4 +1,4 @@
-//! kube-scheduler's command line, with the plugin of this crate.
+//! Loadmaster's command line with the plugin of this crate.
 
 use loadmaster::SchedulerCommand;
 

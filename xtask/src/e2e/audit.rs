@@ -1,4 +1,4 @@
-//! The API server's audit log: who asked for what and when, and what follows from that about binding and leading.
+//! Reads the API server's audit log, and checks bindings and leadership with it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// A policy that logs every request, without bodies.
-pub fn policy_of_everything() -> Value {
+pub fn policy_for_all_requests() -> Value {
     policy(json!([{"level": "Metadata"}]))
 }
 
 /// A policy that logs bindings with the pod's uid, and writes of leases.
-pub fn policy_of_bindings_and_leases() -> Value {
+pub fn policy_for_bindings_and_leases() -> Value {
     let resource = |group: &str, name: &str| json!([{"group": group, "resources": [name]}]);
     policy(json!([
         {"level": "Request", "verbs": ["create"], "resources": resource("", "pods/binding")},
@@ -28,45 +28,45 @@ fn policy(rules: Value) -> Value {
     json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules})
 }
 
-/// A request that was answered.
+/// A completed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct AuditEntry {
     pub user: String,
     pub verb: String,
-    /// With its subresource, as `pods/binding`; the path where it is no resource.
+    /// The resource and subresource, such as `pods/binding`; the path of a non-resource request.
     pub resource: String,
     pub namespace: String,
     pub name: String,
-    /// Of the object, where the policy asks for bodies.
+    /// The uid of the object, if the policy logs request bodies.
     pub uid: String,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub code: u16,
     pub received: Timestamp,
     pub answered: Timestamp,
 }
 
-impl Entry {
+impl AuditEntry {
     fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 }
 
-/// All answered requests of a log, in the order in which they were answered.
-pub fn read(path: &Path) -> Result<Vec<Entry>> {
+/// All completed requests of a log, in the order of their completion.
+pub fn read(path: &Path) -> Result<Vec<AuditEntry>> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut entries = Vec::new();
     for (i, line) in BufReader::new(file).lines().enumerate() {
-        let place = || format!("reading {}, line {}", path.display(), i + 1);
-        let line = line.with_context(place)?;
-        entries.extend(parse(&line).with_context(place)?);
+        let position = || format!("reading {}, line {}", path.display(), i + 1);
+        let line = line.with_context(position)?;
+        entries.extend(parse(&line).with_context(position)?);
     }
     entries.sort_by_key(|entry| entry.answered);
     Ok(entries)
 }
 
-/// `None` for a stage before the answer was complete.
-fn parse(line: &str) -> Result<Option<Entry>> {
-    let event: Value = serde_json::from_str(line).context("an entry that is no JSON")?;
+/// `None` for a stage before ResponseComplete.
+fn parse(line: &str) -> Result<Option<AuditEntry>> {
+    let event: Value = serde_json::from_str(line).context("an entry that is not JSON")?;
     if event["stage"] != "ResponseComplete" {
         return Ok(None);
     }
@@ -84,109 +84,113 @@ fn parse(line: &str) -> Result<Option<Entry>> {
         resource = format!("{resource}/{subresource}");
     }
     let code = event["responseStatus"]["code"].as_u64().context("an entry without a code")?;
-    Ok(Some(Entry {
+    Ok(Some(AuditEntry {
         user: text(&event["user"]["username"]),
         verb: text(&event["verb"]),
         resource,
         namespace: text(&object["namespace"]),
         name: text(&object["name"]),
         uid: text(&object["uid"]),
-        code: u16::try_from(code).context("an entry with an impossible code")?,
+        code: u16::try_from(code).context("an entry with an invalid code")?,
         received: time("requestReceivedTimestamp")?,
         answered: time("stageTimestamp")?,
     }))
 }
 
-/// The time in which one user, and nobody else, wrote the lease.
+/// A period in which one user was the leader, that is, the only one who wrote the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct LeaderTerm {
     pub user: String,
-    /// When its first write had succeeded.
+    /// When its first write of the lease succeeded.
     pub from: Timestamp,
 }
 
-/// Who led, one after the other, from the writes of the lease. Each process has to be a user of its own.
-pub fn terms(entries: &[Entry], lease: &str) -> Vec<Term> {
-    let mut terms: Vec<Term> = Vec::new();
+/// The sequence of leaders, from the writes of the lease. Each process must have its own user.
+pub fn leader_terms(entries: &[AuditEntry], lease: &str) -> Vec<LeaderTerm> {
+    let mut terms: Vec<LeaderTerm> = Vec::new();
     for entry in entries {
         if entry.resource != "leases" || entry.name != lease || !entry.is_success() {
             continue;
         }
         if terms.last().is_none_or(|term| term.user != entry.user) {
-            terms.push(Term { user: entry.user.clone(), from: entry.answered });
+            terms.push(LeaderTerm { user: entry.user.clone(), from: entry.answered });
         }
     }
     terms
 }
 
 /// Requests to bind pods.
-pub fn bindings(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
-    let is_binding = |entry: &&Entry| entry.verb == "create" && entry.resource == "pods/binding";
+pub fn bindings(entries: &[AuditEntry]) -> impl Iterator<Item = &AuditEntry> {
+    let is_binding =
+        |entry: &&AuditEntry| entry.verb == "create" && entry.resource == "pods/binding";
     entries.iter().filter(is_binding)
 }
 
-/// What is wrong with the bindings of these pods (uid, and whether it is bound in the end): none bound twice, none bound by no request,
-/// and nobody bound after another had the lease.
+/// Checks the bindings of these pods (uid, and whether it is bound in the end): no pod is bound twice or without a request, and no
+/// replica binds while another one leads. Returns one message per fault.
 pub fn binding_faults<'a>(
-    entries: &[Entry],
-    terms: &[Term],
+    entries: &[AuditEntry],
+    terms: &[LeaderTerm],
     pods: impl Iterator<Item = (&'a str, bool)>,
 ) -> Vec<String> {
     let pods: BTreeMap<&str, bool> = pods.collect();
-    let mut answers: BTreeMap<&str, Answers> = BTreeMap::new();
+    let mut responses: BTreeMap<&str, BindingResponses> = BTreeMap::new();
     let mut faults = Vec::new();
     for binding in bindings(entries) {
         faults.extend(led_by_another(binding, terms));
         if !binding.uid.is_empty() && !pods.contains_key(binding.uid.as_str()) {
-            faults.push(format!("{} was to be bound and is not there", binding.name));
+            faults.push(format!("{} has a binding request but does not exist", binding.name));
         }
-        let answers = answers.entry(&binding.uid).or_default();
-        answers.n_good += u32::from(binding.is_success());
-        answers.n_unknown += u32::from(binding.code >= 500);
+        let responses = responses.entry(&binding.uid).or_default();
+        responses.n_successful += u32::from(binding.is_success());
+        responses.n_unknown += u32::from(binding.code >= 500);
     }
     for (uid, is_bound) in pods {
-        let Answers { n_good, n_unknown } = answers.get(uid).copied().unwrap_or_default();
-        if n_good > 1 {
-            faults.push(format!("the pod with uid {uid} was bound {n_good} times"));
-        } else if is_bound && n_good == 0 && n_unknown == 0 {
-            faults.push(format!("the pod with uid {uid} is bound, and no request did that"));
-        } else if !is_bound && n_good > 0 {
-            faults.push(format!("the pod with uid {uid} was bound, and is not"));
+        let BindingResponses { n_successful, n_unknown } =
+            responses.get(uid).copied().unwrap_or_default();
+        if n_successful > 1 {
+            faults.push(format!("the pod with uid {uid} was bound {n_successful} times"));
+        } else if is_bound && n_successful == 0 && n_unknown == 0 {
+            faults.push(format!(
+                "the pod with uid {uid} is bound without a successful binding request"
+            ));
+        } else if !is_bound && n_successful > 0 {
+            faults.push(format!("the pod with uid {uid} was bound but is not bound now"));
         }
     }
     faults
 }
 
-/// The answers to all requests to bind one pod.
+/// The responses to all binding requests for one pod.
 #[derive(Clone, Copy, Default)]
-struct Answers {
-    n_good: u32,
-    /// A request whose sender died under it is logged as 504, also when it was carried out.
+struct BindingResponses {
+    n_successful: u32,
+    /// A request whose client died is logged with status 504, even if it was executed.
     n_unknown: u32,
 }
 
-/// Who asks while another leads has lost the lease and goes on.
-fn led_by_another(binding: &Entry, terms: &[Term]) -> Option<String> {
+/// A fault if a replica sends a binding request while another one leads.
+fn led_by_another(binding: &AuditEntry, terms: &[LeaderTerm]) -> Option<String> {
     let leader = terms.iter().rfind(|term| term.from <= binding.received)?;
     (leader.user != binding.user).then(|| {
         format!(
-            "{} asked at {} to bind {}, and {} led since {}",
+            "{} sent a request at {} to bind {} while {} led since {}",
             binding.user, binding.received, binding.name, leader.user, leader.from
         )
     })
 }
 
-/// Requests of a user that the API server refused to allow, or did not know him for, each kind with its number.
-pub fn refusals(entries: &[Entry], user: &str) -> BTreeMap<String, u32> {
-    let refused = |entry: &&Entry| matches!(entry.code, 401 | 403) && entry.user == user;
+/// Requests of a user with status 401 or 403: the count of each kind.
+pub fn denied_requests(entries: &[AuditEntry], user: &str) -> BTreeMap<String, u32> {
+    let is_denied = |entry: &&AuditEntry| matches!(entry.code, 401 | 403) && entry.user == user;
     let mut kinds = BTreeMap::new();
-    for entry in entries.iter().filter(refused) {
-        let place = if entry.namespace.is_empty() {
+    for entry in entries.iter().filter(is_denied) {
+        let namespace = if entry.namespace.is_empty() {
             String::new()
         } else {
             format!(" in {}", entry.namespace)
         };
-        let kind = format!("{} {} {}{place}", entry.code, entry.verb, entry.resource);
+        let kind = format!("{} {} {}{namespace}", entry.code, entry.verb, entry.resource);
         *kinds.entry(kind).or_default() += 1;
     }
     kinds

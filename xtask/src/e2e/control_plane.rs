@@ -1,4 +1,4 @@
-//! A real control plane on loopback: etcd and kube-apiserver, with nobody else in it.
+//! A real control plane on loopback: etcd and kube-apiserver, without other components.
 
 #![expect(clippy::disallowed_types, reason = "waiting for a process needs a clock")]
 
@@ -10,45 +10,45 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use http::Method;
 
-use super::api::Api;
-use super::credentials::{Credentials, Identity};
-use super::folder::Folder;
+use super::api_client::ApiClient;
+use super::credentials::{Credentials, UserIdentity};
 use super::process::{Process, Usage};
 use super::programs::{self, Program};
+use super::run_folder::RunFolder;
 
-/// How long etcd and the API server may take to get ready; about five seconds when the machine is idle.
-const READY: Duration = Duration::from_secs(120);
+/// The startup timeout of etcd and the API server; they take about five seconds on an idle machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a control plane is to be like.
+/// Options of a control plane.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The API server's port; a free one if there is none.
+pub struct ControlPlaneOptions {
+    /// The port of the API server; a free port if `None`.
     pub port: Option<u16>,
-    /// Where files go and stay; a temporary folder if there is none.
+    /// The folder for files, which is kept; a temporary folder if `None`.
     pub folder: Option<PathBuf>,
-    /// Who has a token, besides the admin.
-    pub identities: Vec<Identity>,
-    /// An audit policy (a JSON object) when there is to be an audit log.
+    /// The users with a token, besides the administrator.
+    pub identities: Vec<UserIdentity>,
+    /// The audit policy (a JSON object); no audit log if `None`.
     pub audit_policy: Option<serde_json::Value>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Default for ControlPlaneOptions {
+    fn default() -> ControlPlaneOptions {
         let identities = vec![
-            Identity::new("system:kube-scheduler", &[]),
-            Identity::new("system:kube-controller-manager", &[]),
+            UserIdentity::new("system:kube-scheduler", &[]),
+            UserIdentity::new("system:kube-controller-manager", &[]),
         ];
-        Options { port: None, folder: None, identities, audit_policy: None }
+        ControlPlaneOptions { port: None, folder: None, identities, audit_policy: None }
     }
 }
 
-/// A running control plane. Dropping it ends it; its logs stay unless it was [finished](ControlPlane::finish).
+/// A running control plane. Dropping it stops it; its logs are kept unless [`ControlPlane::finish`] is called.
 pub struct ControlPlane {
-    // In the order in which they end.
+    // In the order in which they are stopped.
     apiserver: Process,
     etcd: Process,
-    _etcd_data: Folder,
-    folder: Folder,
+    _etcd_data: RunFolder,
+    folder: RunFolder,
     credentials: Credentials,
     url: String,
     audit_log: PathBuf,
@@ -56,19 +56,19 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one and waits until it is ready. The programs are built first where needed.
-    pub async fn start(options: &Options) -> Result<ControlPlane> {
+    /// Starts a control plane and waits until it is ready. The programs are built first if necessary.
+    pub async fn start(options: &ControlPlaneOptions) -> Result<ControlPlane> {
         programs::build(&[Program::Etcd, Program::KubeApiserver])?;
         let folder = match &options.folder {
-            Some(path) => Folder::named(path)?,
-            None => Folder::temporary(&std::env::temp_dir())?,
+            Some(path) => RunFolder::named(path)?,
+            None => RunFolder::temporary(&std::env::temp_dir())?,
         };
-        // In memory where possible: what is measured is not a disk.
+        // In memory if possible, so that benchmarks do not measure the disk.
         let memory = Path::new("/dev/shm");
         let etcd_data = if memory.is_dir() {
-            Folder::temporary(memory)?
+            RunFolder::temporary(memory)?
         } else {
-            Folder::temporary(&std::env::temp_dir())?
+            RunFolder::temporary(&std::env::temp_dir())?
         };
         let credentials = Credentials::create(folder.path())?;
         let start = Instant::now();
@@ -78,7 +78,7 @@ impl ControlPlane {
             None => free_port()?,
         };
         let url = format!("https://127.0.0.1:{port}");
-        let mut identities = vec![Identity::admin()];
+        let mut identities = vec![UserIdentity::admin()];
         identities.extend_from_slice(&options.identities);
         credentials.issue_tokens(&identities, &url)?;
         let audit_log = folder.path().join("audit.log");
@@ -94,7 +94,7 @@ impl ControlPlane {
         let mut plane = ControlPlane {
             apiserver,
             etcd,
-            _etcd_data: etcd_data.removed(),
+            _etcd_data: etcd_data.remove_on_drop(),
             folder,
             credentials,
             url,
@@ -106,7 +106,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Where the API server listens, as `https://127.0.0.1:PORT`.
+    /// The URL of the API server: `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -117,63 +117,63 @@ impl ControlPlane {
     }
 
     /// The kubeconfig file of one of the identities.
-    pub fn kubeconfig(&self, identity: &Identity) -> PathBuf {
+    pub fn kubeconfig(&self, identity: &UserIdentity) -> PathBuf {
         self.credentials.path(&format!("{}.kubeconfig", identity.file_stem()))
     }
 
-    /// The kubeconfig file of the one who may do everything.
+    /// The kubeconfig file of the administrator.
     pub fn admin_kubeconfig(&self) -> PathBuf {
-        self.kubeconfig(&Identity::admin())
+        self.kubeconfig(&UserIdentity::admin())
     }
 
-    /// The token of the one who may do everything.
+    /// The token of the administrator.
     pub fn admin_token(&self) -> Result<String> {
-        self.credentials.token(&Identity::admin().file_stem())
+        self.credentials.token(&UserIdentity::admin().file_stem())
     }
 
-    /// Writes a kubeconfig file for a token that came from elsewhere, such as a service account's.
+    /// Writes a kubeconfig file for another token, such as a service account's.
     pub fn kubeconfig_for_token(&self, stem: &str, token: &str) -> Result<PathBuf> {
         self.credentials.write_kubeconfig(stem, &self.url, token)
     }
 
-    /// Where the audit log is when there is one.
+    /// The path of the audit log.
     pub fn audit_log(&self) -> &Path {
         &self.audit_log
     }
 
-    /// What the API server has used so far.
+    /// The resource usage of the API server so far.
     pub fn apiserver_usage(&self) -> Result<Usage> {
         self.apiserver.usage()
     }
 
-    /// What etcd has used so far.
+    /// The resource usage of etcd so far.
     pub fn etcd_usage(&self) -> Result<Usage> {
         self.etcd.usage()
     }
 
-    /// From the start of etcd until the API server was ready.
+    /// The time from the start of etcd until the API server was ready.
     pub fn started_in(&self) -> Duration {
         self.started_in
     }
 
-    /// Ends it and removes its temporary folder.
+    /// Stops it and removes its temporary folder.
     pub fn finish(self) {
         drop(self.apiserver);
-        drop(self.folder.removed());
+        drop(self.folder.remove_on_drop());
     }
 
     async fn wait_until_ready(&mut self) -> Result<()> {
-        let api = Api::new(&self.admin_kubeconfig()).await?;
+        let api = ApiClient::new(&self.admin_kubeconfig()).await?;
         let since = Instant::now();
         loop {
             self.apiserver.check_running()?;
             self.etcd.check_running()?;
-            let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
-            if ready.is_ok_and(|answer| answer.status == 200) {
+            let ready = api.request(Method::GET, "/readyz", Vec::new()).await;
+            if ready.is_ok_and(|response| response.status == 200) {
                 return Ok(());
             }
-            if since.elapsed() > READY {
-                bail!("kube-apiserver was not ready within {} s", READY.as_secs());
+            if since.elapsed() > READY_TIMEOUT {
+                bail!("kube-apiserver was not ready within {} s", READY_TIMEOUT.as_secs());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -202,9 +202,9 @@ fn apiserver_command(credentials: &Credentials, etcd_url: &str, port: u16) -> Re
     command.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"]);
     command.args(["--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16"]);
     command.args(["--authorization-mode=RBAC", "--delete-collection-workers=16"]);
-    // Nobody makes the service account that pods would get, nor takes the taint of new nodes away.
+    // No controller creates the service accounts of pods or removes the taint of new nodes.
     command.arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
-    // Whom other servers are told to trust as the API server's proxy; as kubeadm has it.
+    // The front proxy configuration for other servers, as in kubeadm.
     command.arg("--requestheader-allowed-names=front-proxy-client");
     command.arg("--requestheader-username-headers=X-Remote-User");
     command.arg("--requestheader-group-headers=X-Remote-Group");
@@ -224,7 +224,7 @@ fn apiserver_command(credentials: &Credentials, etcd_url: &str, port: u16) -> Re
     Ok(command)
 }
 
-/// A port that nobody listens on at the moment.
+/// A free port.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
     Ok(listener.local_addr().context("looking for a free port")?.port())

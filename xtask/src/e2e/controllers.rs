@@ -1,9 +1,10 @@
-//! `cargo xtask e2e controllers`: the small controllers beside kube-controller-manager.
+//! `cargo xtask e2e controllers`: compares the embedded controllers with kube-controller-manager.
 //!
-//! The same calls of kubectl are made to a cluster of fake kubelets and kube-scheduler, once with kube-controller-manager and once with the small
-//! controllers, on a real kube-apiserver and on the embedded one. After each step the objects must be the same, up to generated names, times and ids.
+//! The same kubectl commands are run on a cluster with simulated kubelets and kube-scheduler, once with kube-controller-manager and once with
+//! the embedded controllers, on a real kube-apiserver and on the embedded one. After each step the objects must be equal, except for
+//! generated names, times and ids.
 
-mod script;
+mod steps;
 mod summary;
 
 use std::collections::BTreeSet;
@@ -17,46 +18,46 @@ use loadmaster_controllers::manager;
 use loadmaster_controllers::{Controller, driver, kubelet};
 use serde_json::{Value, json};
 
-use super::api::Api;
-use super::control_plane::{ControlPlane, Options, free_port};
-use super::embedded;
-use super::folder::Folder;
+use super::api_client::ApiClient;
+use super::control_plane::{ControlPlane, ControlPlaneOptions, free_port};
+use super::embedded_apiserver;
 use super::process::Process;
 use super::programs::{self, Program};
+use super::run_folder::RunFolder;
 
 const N_NODES: usize = 3;
 
-/// The small controllers beside kube-controller-manager.
+/// Compare the embedded controllers with kube-controller-manager.
 #[derive(Parser)]
 pub struct Args {
-    /// Loadmaster's binary; that of the release profile when not given.
+    /// The loadmaster binary; by default that of the release profile.
     #[arg(long, value_name = "FILE")]
     loadmaster: Option<PathBuf>,
-    /// Print what each step came to.
+    /// Print the objects after each step.
     #[arg(long)]
     verbose: bool,
 }
 
-/// Who serves, and who controls.
+/// The API server and the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Setup<'a> {
     /// kube-apiserver, kube-controller-manager.
     Reference,
-    /// kube-apiserver, the small controllers.
+    /// kube-apiserver, the embedded controllers.
     Real,
-    /// The embedded API server, the small controllers.
+    /// The embedded API server, the embedded controllers.
     Embedded(&'a Path),
 }
 
-/// The state after each step, by the step's name.
-type Story = Vec<(&'static str, BTreeSet<String>)>;
+/// The objects after each step, by the step's name.
+type StatesAfterSteps = Vec<(&'static str, BTreeSet<String>)>;
 
-/// Answers whether all was the same.
+/// Returns whether there are no differences.
 pub async fn run(args: &Args) -> Result<bool> {
     use Program::{Etcd, KubeApiserver, KubeControllerManager, KubeScheduler, Kubectl};
     programs::build(&[Etcd, KubeApiserver, KubeControllerManager, KubeScheduler, Kubectl])?;
     let loadmaster = programs::loadmaster(args.loadmaster.as_deref())?;
-    let want = play(Setup::Reference).await.context("with kube-controller-manager")?;
+    let want = run_steps(Setup::Reference).await.context("with kube-controller-manager")?;
     if args.verbose {
         for (step, lines) in &want {
             println!("{step}:");
@@ -65,17 +66,17 @@ pub async fn run(args: &Args) -> Result<bool> {
     }
     let mut n_differences = 0;
     for setup in [Setup::Real, Setup::Embedded(&loadmaster)] {
-        let found = play(setup).await.with_context(|| format!("{setup:?}"))?;
+        let found = run_steps(setup).await.with_context(|| format!("{setup:?}"))?;
         let n_lines: usize = found.iter().map(|(_, lines)| lines.len()).sum();
         let n = differences(&want, &found);
-        println!("{setup:?}: {} steps, {n_lines} lines, {n} of them differ", found.len());
+        println!("{setup:?}: {} steps, {n_lines} lines, {n} differences", found.len());
         n_differences += n;
     }
     Ok(n_differences == 0)
 }
 
-/// Prints what differs, and counts it.
-fn differences(want: &Story, found: &Story) -> usize {
+/// Prints and counts the differences.
+fn differences(want: &StatesAfterSteps, found: &StatesAfterSteps) -> usize {
     let mut n = 0;
     for ((step, want), (_, found)) in want.iter().zip(found) {
         let (missing, more) = (want.difference(found), found.difference(want));
@@ -91,20 +92,20 @@ fn differences(want: &Story, found: &Story) -> usize {
     n + want.len().abs_diff(found.len())
 }
 
-/// An API server that runs.
+/// A running API server.
 enum Server {
     Real(Box<ControlPlane>),
-    Embedded { _process: Process, kubeconfig: PathBuf, folder: Folder },
+    Embedded { _process: Process, kubeconfig: PathBuf, folder: RunFolder },
 }
 
 impl Server {
     async fn start(setup: Setup<'_>) -> Result<Server> {
         let Setup::Embedded(program) = setup else {
-            let plane = ControlPlane::start(&Options::default()).await?;
+            let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
             return Ok(Server::Real(Box::new(plane)));
         };
-        let folder = Folder::temporary(&std::env::temp_dir())?;
-        let (process, kubeconfig) = embedded::start(program, folder.path(), &[]).await?;
+        let folder = RunFolder::temporary(&std::env::temp_dir())?;
+        let (process, kubeconfig) = embedded_apiserver::start(program, folder.path(), &[]).await?;
         Ok(Server::Embedded { _process: process, kubeconfig, folder })
     }
 
@@ -125,12 +126,12 @@ impl Server {
     fn finish(self) {
         match self {
             Server::Real(plane) => plane.finish(),
-            Server::Embedded { folder, .. } => drop(folder.removed()),
+            Server::Embedded { folder, .. } => drop(folder.remove_on_drop()),
         }
     }
 }
 
-async fn play(setup: Setup<'_>) -> Result<Story> {
+async fn run_steps(setup: Setup<'_>) -> Result<StatesAfterSteps> {
     let server = Server::start(setup).await?;
     let kubeconfig = server.kubeconfig();
     let options = ClusterOptions {
@@ -139,13 +140,13 @@ async fn play(setup: Setup<'_>) -> Result<Story> {
         master: None,
         user_agent: "loadmaster-e2e".to_owned(),
     };
-    let cluster = Cluster::find(&options).await.context("finding the cluster")?;
+    let cluster = Cluster::from_options(&options).await.context("finding the cluster")?;
     let mut controllers = kubelets()?;
     let mut manager = None;
     if setup == Setup::Reference {
         manager = Some(start_manager(&server)?);
     } else {
-        controllers.extend(manager::all(manager::Options::default()));
+        controllers.extend(manager::all_controllers(manager::Options::default()));
     }
     let scheduler = scheduler(&server)?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -153,19 +154,20 @@ async fn play(setup: Setup<'_>) -> Result<Story> {
         let stop = async { stopped.await.unwrap_or_default() };
         driver::run(&cluster, controllers, driver::Options::default(), stop).await;
     });
-    let api = Api::new(&kubeconfig).await?;
-    let story = script::play(&api, &kubeconfig, server.folder()).await;
+    let api = ApiClient::new(&kubeconfig).await?;
+    let states = steps::run_steps(&api, &kubeconfig, server.folder()).await;
     drop(stop);
-    working.await.context("ending the controllers")?;
+    working.await.context("stopping the controllers")?;
     drop((manager, scheduler));
-    let story = story?;
+    let states = states?;
     server.finish();
-    Ok(story)
+    Ok(states)
 }
 
-/// Fake kubelets with their nodes.
+/// Simulated kubelets with their nodes.
 fn kubelets() -> Result<Vec<Box<dyn Controller>>> {
-    let nodes = kubelet::template::nodes(&[], N_NODES).context("making nodes")?;
+    let nodes =
+        kubelet::node_template::nodes_from_templates(&[], N_NODES).context("making nodes")?;
     Ok(kubelet::controllers(kubelet::Options { nodes, ..kubelet::Options::default() }))
 }
 
@@ -174,7 +176,7 @@ fn start_manager(server: &Server) -> Result<Process> {
     command.arg(format!("--kubeconfig={}", server.kubeconfig().display()));
     command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
     command.arg(format!("--secure-port={}", free_port()?));
-    // As often as the small controllers look.
+    // The sync period of the embedded controllers.
     command.args(["--concurrent-gc-syncs=4", "--kube-api-qps=200", "--kube-api-burst=400"]);
     let log = server.folder().join("kube-controller-manager.log");
     Process::start("kube-controller-manager", &mut command, &log)
@@ -189,7 +191,7 @@ fn scheduler(server: &Server) -> Result<Process> {
     Process::start("kube-scheduler", &mut command, &log)
 }
 
-/// Some objects in a file for kubectl.
+/// A List of objects, for kubectl.
 fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }

@@ -1,4 +1,4 @@
-//! Who may talk to a control plane: certificates, tokens, and kubeconfig files.
+//! Credentials for a control plane: certificates, tokens and kubeconfig files.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -10,67 +10,67 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// A user as the API server's token file knows him.
+/// A user in the API server's token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct UserIdentity {
     /// For example `system:kube-scheduler`.
     pub user: String,
-    /// His groups, besides `system:authenticated`.
+    /// The user's groups, besides `system:authenticated`.
     pub groups: Vec<String>,
 }
 
-impl Identity {
+impl UserIdentity {
     /// A user of these groups.
-    pub fn new(user: &str, groups: &[&str]) -> Identity {
-        Identity {
+    pub fn new(user: &str, groups: &[&str]) -> UserIdentity {
+        UserIdentity {
             user: user.to_owned(),
             groups: groups.iter().map(|&group| group.to_owned()).collect(),
         }
     }
 
-    /// He who may do everything.
-    pub fn admin() -> Identity {
-        Identity::new("admin", &["system:masters"])
+    /// The administrator, in the group `system:masters`.
+    pub fn admin() -> UserIdentity {
+        UserIdentity::new("admin", &["system:masters"])
     }
 
-    /// A file name for him: the user with all but letters, digits and hyphens replaced.
+    /// A file name: the user name, in which all characters except letters, digits and hyphens are replaced.
     pub fn file_stem(&self) -> String {
-        let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        self.user.chars().map(kept).collect()
+        let masked = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        self.user.chars().map(masked).collect()
     }
 }
 
-/// The files of a folder that make the API server trusted and its users known.
+/// The files of certificates and tokens.
 pub struct Credentials {
     folder: PathBuf,
 }
 
 impl Credentials {
-    /// Makes a certificate authority, the server's certificate for loopback, and the key that signs service account tokens.
+    /// Creates a certificate authority, the server's certificate for loopback, and the key that signs service account tokens.
     pub fn create(folder: &Path) -> Result<Credentials> {
-        let made = Credentials { folder: folder.to_owned() };
+        let credentials = Credentials { folder: folder.to_owned() };
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "loadmaster-e2e");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca_key = KeyPair::generate().context("making the authority's key")?;
-        let ca = params.self_signed(&ca_key).context("making the authority's certificate")?;
+        let ca_key = KeyPair::generate().context("creating the authority's key")?;
+        let ca = params.self_signed(&ca_key).context("creating the authority's certificate")?;
         let issuer = Issuer::new(params, ca_key);
-        made.write("ca.crt", &ca.pem())?;
+        credentials.write("ca.crt", &ca.pem())?;
 
         let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "kubernetes"];
         let names = names.map(str::to_owned).to_vec();
         let mut params = CertificateParams::new(names).context("naming the API server")?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate().context("making the API server's key")?;
+        let key = KeyPair::generate().context("creating the API server's key")?;
         let server = params.signed_by(&key, &issuer).context("signing its certificate")?;
-        made.write("apiserver.crt", &server.pem())?;
-        made.write("apiserver.key", &key.serialize_pem())?;
+        credentials.write("apiserver.crt", &server.pem())?;
+        credentials.write("apiserver.key", &key.serialize_pem())?;
 
-        let key = KeyPair::generate().context("making the key of service accounts")?;
-        made.write("service-accounts.key", &key.serialize_pem())?;
-        made.write("service-accounts.pub", &key.public_key_pem())?;
-        Ok(made)
+        let key = KeyPair::generate().context("creating the key of service accounts")?;
+        credentials.write("service-accounts.key", &key.serialize_pem())?;
+        credentials.write("service-accounts.pub", &key.public_key_pem())?;
+        Ok(credentials)
     }
 
     /// A file of the folder.
@@ -78,8 +78,8 @@ impl Credentials {
         self.folder.join(name)
     }
 
-    /// Gives each identity a token, in a token file and in a kubeconfig file of his own.
-    pub fn issue_tokens(&self, identities: &[Identity], server: &str) -> Result<()> {
+    /// Creates a token for each user, in the token file and in a kubeconfig file per user.
+    pub fn issue_tokens(&self, identities: &[UserIdentity], server: &str) -> Result<()> {
         let mut lines = String::new();
         for identity in identities {
             let token = random_token()?;
@@ -100,7 +100,7 @@ impl Credentials {
         Ok(token.with_context(|| format!("{} has no token", path.display()))?.to_owned())
     }
 
-    /// Writes `STEM.kubeconfig`; JSON, which is YAML too.
+    /// Writes `STEM.kubeconfig` as JSON, which is valid YAML.
     pub fn write_kubeconfig(&self, stem: &str, server: &str, token: &str) -> Result<PathBuf> {
         let kubeconfig = json!({
             "apiVersion": "v1",
@@ -122,7 +122,7 @@ impl Credentials {
     }
 }
 
-/// 128 bits from the kernel, in hexadecimal: others on this machine shall not guess it.
+/// 128 random bits in hexadecimal, so that other users of this machine cannot guess the token.
 fn random_token() -> Result<String> {
     let mut bytes = [0_u8; 16];
     let source =

@@ -1,12 +1,11 @@
-//! `cargo xtask e2e extender`: kube-scheduler and Loadmaster ask one scripted extender, case by case.
+//! `cargo xtask e2e extender`: compares kube-scheduler and Loadmaster with one scripted extender, case by case.
 //!
-//! A case is a pod and what its extenders answer. Cases run one after the other, so that nothing else happens meanwhile, in rounds
-//! that share a run of each scheduler. Compared are the pod's node, condition and Event, the pods that are left, and all questions with
-//! their bodies.
+//! A case is a pod and the responses of its extenders. Cases run sequentially, in rounds that share a run of each scheduler. The pod's
+//! node, condition and Event, the remaining pods, and all requests with their bodies are compared.
 
 mod cases;
-mod script;
-mod world;
+mod cluster;
+mod scripted_extender;
 
 use std::collections::BTreeMap;
 
@@ -15,22 +14,22 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use self::cases::{Case, Round};
-use self::script::Script;
-use super::api::Api;
-use super::control_plane::{ControlPlane, Options};
-use super::credentials::Identity;
-use super::load;
-use super::scheduler::{Chosen, Kind, Setup};
+use self::scripted_extender::ScriptedExtender;
+use super::api_client::ApiClient;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::credentials::UserIdentity;
+use super::load_objects;
+use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
 
-/// kube-scheduler and Loadmaster before one extender that misbehaves.
+/// Compare kube-scheduler and Loadmaster with a scripted extender that injects faults.
 #[derive(Parser)]
 pub struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: SchedulerArgs,
     /// Only cases whose name contains this.
     #[arg(default_value = "")]
     name: String,
-    /// Print what became of each case.
+    /// Print the outcome of each case.
     #[arg(long)]
     show: bool,
 }
@@ -38,22 +37,22 @@ pub struct Args {
 /// Outcomes by the case's name.
 type Outcomes = BTreeMap<&'static str, Vec<String>>;
 
-/// Answers whether all outcomes are as they should be.
+/// Returns whether all outcomes are as expected.
 pub async fn run(args: &Args) -> Result<bool> {
     let kinds = args.chosen.kinds()?;
-    let plane = ControlPlane::start(&Options::default()).await?;
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    world::build(&api).await?;
-    let script = Script::start(&api).await?;
+    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    cluster::create_cluster(&api).await?;
+    let script = ScriptedExtender::start(&api).await?;
     for kind in &kinds {
-        load::namespace(&api, kind.name()).await?;
+        load_objects::namespace(&api, kind.name()).await?;
     }
     let (mut n_cases, mut n_wrong) = (0, 0);
     for mut round in cases::rounds() {
         round.cases.retain(|case| case.name.contains(&args.name));
         let mut outcomes = Vec::new();
         for &kind in &kinds {
-            let played = play_round(args, kind, &plane, &api, &script, &round).await;
+            let played = run_round(args, kind, &plane, &api, &script, &round).await;
             outcomes.push(played.with_context(|| format!("{}: {}", kind.name(), round.name))?);
         }
         for case in &round.cases {
@@ -72,35 +71,35 @@ pub async fn run(args: &Args) -> Result<bool> {
         }
     }
     ensure!(n_cases > 0, "there is no case {:?}", args.name);
-    println!("{n_cases} cases, {n_wrong} with an outcome that differs otherwise than expected");
+    println!("{n_cases} cases, {n_wrong} with unexpected differences");
     plane.finish();
     Ok(n_wrong == 0)
 }
 
-async fn play_round(
+async fn run_round(
     args: &Args,
-    kind: Kind,
+    kind: SchedulerKind,
     plane: &ControlPlane,
-    api: &Api,
-    script: &Script,
+    api: &ApiClient,
+    script: &ScriptedExtender,
     round: &Round,
 ) -> Result<Outcomes> {
-    let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
-    let mut setup = Setup::new(kind.name(), plane.folder(), &kubeconfig);
+    let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
+    let mut setup = SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig);
     let extenders = configurations(&script.url, round);
     setup.extenders = &extenders;
-    // Nobody is tried again while one looks.
-    setup.more.insert("podInitialBackoffSeconds".to_owned(), 60.into());
-    setup.more.insert("podMaxBackoffSeconds".to_owned(), 60.into());
-    // It has words of its own for a pod that fits nowhere, and is not built yet here.
+    // No retries during a case.
+    setup.extra_config.insert("podInitialBackoffSeconds".to_owned(), 60.into());
+    setup.extra_config.insert("podMaxBackoffSeconds".to_owned(), 60.into());
+    // It adds its own message to an unschedulable pod, and is not implemented in Loadmaster.
     let profile = json!({"schedulerName": setup.scheduler_name,
         "plugins": {"multiPoint": {"disabled": [{"name": "DynamicResources"}]}}});
-    setup.more.insert("profiles".to_owned(), json!([profile]));
+    setup.extra_config.insert("profiles".to_owned(), json!([profile]));
     let mut scheduler = args.chosen.start(kind, &setup)?;
     scheduler.wait_until_ready().await?;
     let mut outcomes = Outcomes::new();
     for case in &round.cases {
-        let played = world::play(api, kind.name(), script, case).await;
+        let played = cluster::run_case(api, kind.name(), script, case).await;
         outcomes.insert(case.name, played.with_context(|| case.name)?);
         scheduler.process.check_running()?;
     }
@@ -124,7 +123,7 @@ fn configurations(url: &str, round: &Round) -> Vec<Value> {
     all.collect()
 }
 
-/// Whether two outcomes differ in the lines in which they should, and in no others; if not, what differs is printed.
+/// Whether two outcomes differ exactly in the expected lines; prints unexpected differences.
 fn is_as_expected(case: &Case, upstream: &[String], ours: &[String]) -> bool {
     let only = |these: &[String], those: &[String]| -> Vec<String> {
         these.iter().filter(|line| !those.contains(line)).cloned().collect()
@@ -135,14 +134,15 @@ fn is_as_expected(case: &Case, upstream: &[String], ours: &[String]) -> bool {
         let each = lines.iter().zip(starts).all(|(line, start)| line.starts_with(start));
         lines.len() == starts.len() && each
     };
-    let is_expected = fits(&only_upstream, case.differs.0) && fits(&only_ours, case.differs.1);
+    let is_expected = fits(&only_upstream, case.expected_differences.0)
+        && fits(&only_ours, case.expected_differences.1);
     if is_expected && same_order {
         return true;
     }
-    println!("{}: kube-scheduler alone has\n  {}", case.name, only_upstream.join("\n  "));
-    println!("Loadmaster alone has\n  {}", only_ours.join("\n  "));
+    println!("{}: only kube-scheduler has\n  {}", case.name, only_upstream.join("\n  "));
+    println!("only Loadmaster has\n  {}", only_ours.join("\n  "));
     if !same_order {
-        println!("and what both have is in another order");
+        println!("the common lines are in another order");
     }
     false
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_every_act_has_its_extender() {
+    fn names_are_unique_and_every_behavior_has_its_extender() {
         for round in cases::rounds() {
             let names: BTreeSet<&str> = round.cases.iter().map(|case| case.name).collect();
             assert_eq!(names.len(), round.cases.len(), "{}", round.name);
@@ -162,18 +162,18 @@ mod tests {
                 let own = (0..case.extenders.len()).map(|at| case.extender_name(at));
                 let all = own.chain(round.extenders.iter().map(|(name, _)| (*name).to_owned()));
                 let all: BTreeSet<String> = all.collect();
-                assert!(case.acts.keys().all(|(name, _)| all.contains(name)), "{}", case.name);
+                assert!(case.behaviors.keys().all(|(name, _)| all.contains(name)), "{}", case.name);
             }
         }
     }
 
     #[test]
-    fn outcomes_differ_where_they_should() {
+    fn only_expected_differences_are_accepted() {
         let check = |upstream: &[&str], ours: &[&str], differs, want: bool| {
             let owned =
                 |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
             let mut case = cases::rounds().remove(0).cases.remove(0);
-            case.differs = differs;
+            case.expected_differences = differs;
             assert_eq!(
                 is_as_expected(&case, &owned(upstream), &owned(ours)),
                 want,
@@ -184,7 +184,7 @@ mod tests {
         check(&["a", "b"], &["b", "a"], (&[], &[]), false);
         check(&["a", "b"], &["a", "c"], (&[], &[]), false);
         check(&["a", "b 1"], &["a", "c 1"], (&["b"], &["c"]), true);
-        // A deviation that is none any more is found, too.
+        // An expected difference that no longer exists is also reported.
         check(&["a", "b"], &["a", "b"], (&["b"], &["c"]), false);
         check(&["a", "b"], &["a"], (&["b"], &[]), true);
     }

@@ -1,7 +1,7 @@
-//! `cargo xtask e2e gang`: the example gang, with its custom resource and the rights of its own manifest.
+//! `cargo xtask e2e gang`: tests the example gang, with its custom resource and the roles of its manifest.
 //!
-//! Without the custom resource nothing is scheduled, and `/readyz`, log, metric and an Event say what is missing; once it is there, all goes
-//! on. Pods that cannot all have a node are not bound, and give back the room that they had; once they can, they are bound.
+//! Without the custom resource no pod is scheduled, and `/readyz`, log, metric and an Event report what is missing; after it is created,
+//! scheduling starts. If the pods of a gang do not all fit, none is bound and their resources are released; when they fit, all are bound.
 
 use std::collections::BTreeSet;
 
@@ -10,30 +10,30 @@ use clap::Parser;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::api::Api;
-use super::control_plane::{ControlPlane, Options};
-use super::credentials::Identity;
-use super::scheduler::{Chosen, Kind, Scheduler, Setup};
-use super::{load, manifest, programs, special};
+use super::api_client::ApiClient;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::credentials::UserIdentity;
+use super::scheduler::{Scheduler, SchedulerArgs, SchedulerKind, SchedulerSetup};
+use super::{load_objects, manifest, programs, special_pods};
 
 const NAMESPACE: &str = "e2e";
 const PODS: &str = "/api/v1/namespaces/e2e/pods";
 const GANGS: &str = "/apis/example.com/v1/namespaces/e2e/gangs";
-/// What is said of a server without the custom resource.
+/// The message about a server without the custom resource.
 const MISSING: &str = "the server has no gangs.example.com in v1";
-/// Pods that a node has room for.
+/// The capacity of a node in pods.
 const N_PODS_PER_NODE: usize = 4;
 
-/// Pods that are bound all or none, by the example gang.
+/// Test all-or-nothing scheduling with the example gang.
 #[derive(Parser)]
 pub struct Args {}
 
-/// Answers whether all was as it should be; if not, the error says what was not.
+/// Runs the tests; a failed check is an error.
 pub async fn run(_: &Args) -> Result<bool> {
     let folder = programs::examples(&["gang"])?;
-    let plane = ControlPlane::start(&Options::default()).await?;
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    load::namespace(&api, NAMESPACE).await?;
+    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    load_objects::namespace(&api, NAMESPACE).await?;
     let objects = manifest::read("examples/gang/crd.yaml")?;
     let (definitions, rights): (Vec<Value>, Vec<Value>) =
         objects.into_iter().partition(|it| it["kind"] == "CustomResourceDefinition");
@@ -43,81 +43,98 @@ pub async fn run(_: &Args) -> Result<bool> {
     node(&api, "a").await?;
     node(&api, "b").await?;
 
-    let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
-    let mut setup = Setup::new("gang", plane.folder(), &kubeconfig);
+    let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
+    let mut setup = SchedulerSetup::new("gang", plane.folder(), &kubeconfig);
     let profile = json!({"schedulerName": setup.scheduler_name,
         "plugins": {"multiPoint": {"enabled": [{"name": "Gang"}]}}});
-    setup.more.insert("profiles".to_owned(), json!([profile]));
-    let mut scheduler = Chosen::only(folder.join("gang")).start(Kind::Loadmaster, &setup)?;
+    setup.extra_config.insert("profiles".to_owned(), json!([profile]));
+    let mut scheduler =
+        SchedulerArgs::only(folder.join("gang")).start(SchedulerKind::Loadmaster, &setup)?;
 
-    let endpoints = Api::unverified(&scheduler.url(), Some(&plane.admin_token()?))?;
+    let endpoints = ApiClient::insecure(&scheduler.url(), Some(&plane.admin_token()?))?;
     pod(&api, "early", None).await?;
-    let missing = without_the_kind(&api, &endpoints, &mut scheduler).await;
+    let missing = without_custom_resource(&api, &endpoints, &mut scheduler).await;
     missing.context("without the custom resource")?;
     for definition in &definitions {
         manifest::create(&api, definition).await?;
     }
-    special::until("gangs to be served", special::PATIENCE, async || {
-        Ok(api.ask(Method::GET, GANGS, Vec::new()).await?.status == 200)
+    special_pods::wait_until("gangs to be served", special_pods::STEP_TIMEOUT, async || {
+        Ok(api.request(Method::GET, GANGS, Vec::new()).await?.status == 200)
     })
     .await?;
-    let there = with_the_kind(&api, &endpoints, &mut scheduler).await;
-    there.context("once the custom resource is there")?;
+    let present = with_custom_resource(&api, &endpoints, &mut scheduler).await;
+    present.context("once the custom resource is there")?;
 
-    one_short(&api).await.context("a gang that one pod is missing of")?;
-    too_large(&api).await.context("a gang that there is no room for")?;
+    incomplete_gang(&api).await.context("a gang with a missing pod")?;
+    gang_larger_than_capacity(&api).await.context("a gang larger than the free capacity")?;
     scheduler.process.check_running()?;
     plane.finish();
-    println!("gangs are bound all or none, and nothing is while the server has no gangs");
+    println!("gangs are bound all or nothing, and no pod is scheduled without the custom resource");
     Ok(true)
 }
 
-/// Nothing is scheduled, and everybody is told why.
-async fn without_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler) -> Result<()> {
-    special::until("/readyz that says what is missing", special::PATIENCE, async || {
-        scheduler.process.check_running()?;
-        let Ok(readyz) = endpoints.ask(Method::GET, READYZ, Vec::new()).await else {
-            return Ok(false);
-        };
-        Ok(readyz.status == 500 && String::from_utf8_lossy(&readyz.body).contains(MISSING))
-    })
+/// No pod is scheduled, and the reason is reported.
+async fn without_custom_resource(
+    api: &ApiClient,
+    endpoints: &ApiClient,
+    scheduler: &mut Scheduler,
+) -> Result<()> {
+    special_pods::wait_until(
+        "/readyz to report the missing kind",
+        special_pods::STEP_TIMEOUT,
+        async || {
+            scheduler.process.check_running()?;
+            let Ok(readyz) = endpoints.request(Method::GET, READYZ, Vec::new()).await else {
+                return Ok(false);
+            };
+            Ok(readyz.status == 500 && String::from_utf8_lossy(&readyz.body).contains(MISSING))
+        },
+    )
     .await?;
-    ensure!(scheduler.process.log().contains(MISSING), "the log does not say {MISSING:?}");
-    ensure!(missing_kinds(endpoints).await? == Some(1.0), "the metric says something else");
-    let told = format!("{MISSING}: no pod is scheduled until it can be read");
-    special::until("an Event about the definition", special::PATIENCE, async || {
-        let events = api.list("/apis/events.k8s.io/v1/namespaces/default/events").await?;
-        Ok(events.iter().any(|event| {
-            let of = &event["regarding"];
-            event["reason"] == "MissingKind"
-                && event["type"] == "Warning"
-                && event["note"] == told
-                && (&of["kind"], &of["name"])
-                    == (&json!("CustomResourceDefinition"), &json!("gangs.example.com"))
-        }))
-    })
+    ensure!(scheduler.process.log().contains(MISSING), "the log does not contain {MISSING:?}");
+    ensure!(missing_kinds(endpoints).await? == Some(1.0), "the metric has another value");
+    let note = format!("{MISSING}: no pod is scheduled until it can be read");
+    special_pods::wait_until(
+        "an Event about the definition",
+        special_pods::STEP_TIMEOUT,
+        async || {
+            let events = api.list("/apis/events.k8s.io/v1/namespaces/default/events").await?;
+            Ok(events.iter().any(|event| {
+                let of = &event["regarding"];
+                event["reason"] == "MissingKind"
+                    && event["type"] == "Warning"
+                    && event["note"] == note
+                    && (&of["kind"], &of["name"])
+                        == (&json!("CustomResourceDefinition"), &json!("gangs.example.com"))
+            }))
+        },
+    )
     .await?;
     let early = api.get_json(&format!("{PODS}/early")).await?;
     ensure!(early["spec"]["nodeName"].is_null(), "a pod was bound: {}", early["spec"]);
     Ok(())
 }
 
-/// What waited is scheduled, and nothing is said to be missing.
-async fn with_the_kind(api: &Api, endpoints: &Api, scheduler: &mut Scheduler) -> Result<()> {
+/// Pending pods are scheduled, and no kind is reported as missing.
+async fn with_custom_resource(
+    api: &ApiClient,
+    endpoints: &ApiClient,
+    scheduler: &mut Scheduler,
+) -> Result<()> {
     scheduler.wait_until_ready().await?;
     let missing = missing_kinds(endpoints).await?;
     ensure!(missing == Some(0.0), "the metric is {missing:?}");
-    until_bound(api, "early").await?;
-    let gone = api.ask(Method::DELETE, &format!("{PODS}/early"), Vec::new()).await?;
-    ensure!(gone.status == 200, "deleting the pod: {}", gone.status);
+    wait_until_bound(api, "early").await?;
+    let deleted = api.request(Method::DELETE, &format!("{PODS}/early"), Vec::new()).await?;
+    ensure!(deleted.status == 200, "deleting the pod: {}", deleted.status);
     Ok(())
 }
 
-/// The check that knows which kinds are there, with its reason.
+/// The health check of synced kinds, with its reason.
 const READYZ: &str = "/readyz/sched-handler-sync";
 
-/// What `loadmaster_missing_kinds` says of gangs that are absent.
-async fn missing_kinds(endpoints: &Api) -> Result<Option<f64>> {
+/// The value of `loadmaster_missing_kinds` for gangs that are absent.
+async fn missing_kinds(endpoints: &ApiClient) -> Result<Option<f64>> {
     let text = endpoints.get("/metrics").await?;
     let text = String::from_utf8_lossy(&text);
     let sample = r#"loadmaster_missing_kinds{group="example.com",resource="gangs",why="absent"} "#;
@@ -125,15 +142,15 @@ async fn missing_kinds(endpoints: &Api) -> Result<Option<f64>> {
     value.map(|value| value.parse().context("reading a metric")).transpose()
 }
 
-/// Three of four have a node, and wait until the fourth has one.
-async fn one_short(api: &Api) -> Result<()> {
+/// Three of four pods are reserved, and wait at Permit for the fourth.
+async fn incomplete_gang(api: &ApiClient) -> Result<()> {
     gang(api, "short", 4, 300).await?;
     for i in 0..3 {
         pod(api, &format!("short-{i}"), Some("short")).await?;
     }
-    // It is tried after them.
+    // It is scheduled after them.
     pod(api, "after", None).await?;
-    until_bound(api, "after").await?;
+    wait_until_bound(api, "after").await?;
     ensure!(
         bound(api, "short").await?.is_empty(),
         "some are bound: {:?}",
@@ -141,19 +158,19 @@ async fn one_short(api: &Api) -> Result<()> {
     );
     pod(api, "short-3", Some("short")).await?;
     for i in 0..4 {
-        until_bound(api, &format!("short-{i}")).await?;
+        wait_until_bound(api, &format!("short-{i}")).await?;
     }
     Ok(())
 }
 
-/// There is room for three more pods on the two nodes, and the gang is of five.
-async fn too_large(api: &Api) -> Result<()> {
+/// The two nodes have capacity for three more pods, and the gang has five.
+async fn gang_larger_than_capacity(api: &ApiClient) -> Result<()> {
     gang(api, "large", 5, 3).await?;
     for i in 0..5 {
         pod(api, &format!("large-{i}"), Some("large")).await?;
     }
     for i in 0..5 {
-        special::wait_for(api, NAMESPACE, &format!("large-{i}"), "a condition", |pod| {
+        special_pods::wait_for_pod(api, NAMESPACE, &format!("large-{i}"), "a condition", |pod| {
             let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
             conditions.any(|it| it["type"] == "PodScheduled" && it["status"] == "False")
         })
@@ -164,12 +181,12 @@ async fn too_large(api: &Api) -> Result<()> {
         "some are bound: {:?}",
         bound(api, "large").await?
     );
-    // They hold no room for good: as many pods as fit get it.
+    // The gang has released its resources: other pods get them.
     for i in 0..3 {
         pod(api, &format!("instead-{i}"), None).await?;
     }
     for i in 0..3 {
-        until_bound(api, &format!("instead-{i}")).await?;
+        wait_until_bound(api, &format!("instead-{i}")).await?;
     }
     ensure!(
         bound(api, "large").await?.is_empty(),
@@ -179,19 +196,19 @@ async fn too_large(api: &Api) -> Result<()> {
     node(api, "c").await?;
     node(api, "d").await?;
     for i in 0..5 {
-        until_bound(api, &format!("large-{i}")).await?;
+        wait_until_bound(api, &format!("large-{i}")).await?;
     }
     Ok(())
 }
 
-async fn gang(api: &Api, name: &str, n_members: u32, seconds: u32) -> Result<()> {
+async fn gang(api: &ApiClient, name: &str, n_members: u32, seconds: u32) -> Result<()> {
     let gang = json!({"apiVersion": "example.com/v1", "kind": "Gang", "metadata": {"name": name},
         "spec": {"minMembers": n_members, "timeoutSeconds": seconds}});
     api.create(GANGS, &gang).await?;
     Ok(())
 }
 
-async fn node(api: &Api, name: &str) -> Result<()> {
+async fn node(api: &ApiClient, name: &str) -> Result<()> {
     let amounts = json!({"cpu": N_PODS_PER_NODE.to_string(), "memory": "64Gi", "pods": "110"});
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
         "status": {"capacity": amounts, "allocatable": amounts}});
@@ -199,8 +216,8 @@ async fn node(api: &Api, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// One CPU.
-async fn pod(api: &Api, name: &str, gang: Option<&str>) -> Result<()> {
+/// A pod that requests one CPU.
+async fn pod(api: &ApiClient, name: &str, gang: Option<&str>) -> Result<()> {
     let resources = json!({"requests": {"cpu": "1"}});
     let container =
         json!({"name": "main", "image": "registry.example/app", "resources": resources});
@@ -213,13 +230,13 @@ async fn pod(api: &Api, name: &str, gang: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-async fn until_bound(api: &Api, name: &str) -> Result<()> {
+async fn wait_until_bound(api: &ApiClient, name: &str) -> Result<()> {
     let has_node = |pod: &Value| pod["spec"]["nodeName"].is_string();
-    special::wait_for(api, NAMESPACE, name, "a node", has_node).await
+    special_pods::wait_for_pod(api, NAMESPACE, name, "a node", has_node).await
 }
 
 /// Names of the pods of a gang that have a node.
-async fn bound(api: &Api, gang: &str) -> Result<BTreeSet<String>> {
+async fn bound(api: &ApiClient, gang: &str) -> Result<BTreeSet<String>> {
     let pods = api.list(PODS).await?;
     let bound = pods.iter().filter(|pod| {
         pod["metadata"]["labels"]["example.com/gang"] == gang && pod["spec"]["nodeName"].is_string()

@@ -1,7 +1,7 @@
-//! `cargo xtask e2e gpushare`: a scheduler with the example extenders, sample-extender before gpushare-extender.
+//! `cargo xtask e2e gpushare`: tests a scheduler with the example extenders sample-extender and gpushare-extender.
 //!
-//! gpushare-extender has the rights of its own manifest and no others. 100 pods share 50 devices of 10 nodes; one pod more would fit
-//! on every node, and on no device.
+//! gpushare-extender has only the roles of its manifest. 100 pods share 50 devices of 10 nodes; an additional pod would fit on every
+//! node, but on no device.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,33 +13,33 @@ use clap::Parser;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::api::Api;
-use super::bound::BoundPods;
-use super::control_plane::{ControlPlane, Options, free_port};
-use super::credentials::Identity;
+use super::api_client::ApiClient;
+use super::bound_pods::BoundPods;
+use super::control_plane::{ControlPlane, ControlPlaneOptions, free_port};
+use super::credentials::UserIdentity;
 use super::process::Process;
-use super::scheduler::{Chosen, Kind, Setup};
-use super::{load, manifest, programs, special, workload};
+use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
+use super::{load_objects, manifest, programs, special_pods, workload};
 
 const NAMESPACE: &str = "e2e";
 const ACCOUNT: &str = "gpushare-extender";
 const N_NODES: u32 = 10;
 const N_PODS: usize = 100;
-/// Of a node. Two pods fit on each device, and 1 is left.
+/// Devices per node. Two pods fit on each device, and memory 1 is left.
 const N_DEVICES: u64 = 5;
 const DEVICE_MEMORY: u64 = 7;
 const POD_MEMORY: u64 = 3;
-/// What the pod that is one too many is told by each extender.
+/// The messages of the extenders for the additional pod.
 const REASONS: [&str; 2] = ["1 node(s) had no tier", "10 Insufficient GPU Memory in one device"];
 
-/// Pods that share GPUs, through the example extenders.
+/// Test GPU sharing with the example extenders.
 #[derive(Parser)]
 pub struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: SchedulerArgs,
 }
 
-/// Answers whether all was as it should be; if not, the error says what was not.
+/// Runs the tests; a failed check is an error.
 pub async fn run(args: &Args) -> Result<bool> {
     programs::examples(&["sample-extender", "gpushare-extender"])?;
     for kind in args.chosen.kinds()? {
@@ -49,16 +49,17 @@ pub async fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-async fn run_one(args: &Args, kind: Kind) -> Result<()> {
-    let plane = ControlPlane::start(&Options::default()).await?;
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    load::namespace(&api, NAMESPACE).await?;
+async fn run_one(args: &Args, kind: SchedulerKind) -> Result<()> {
+    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    load_objects::namespace(&api, NAMESPACE).await?;
     for i in 0..=N_NODES {
-        // One node more, on which the first extender lets nothing run.
+        // One more node, which the first extender rejects.
         let tier = (i < N_NODES).then(|| i.to_string());
         api.create("/api/v1/nodes", &gpu_node(i, tier.as_deref())).await.context("a node")?;
     }
-    let kubeconfig = rights(&api, &plane).await.context("the rights of gpushare-extender")?;
+    let kubeconfig =
+        apply_manifest(&api, &plane).await.context("the roles of gpushare-extender")?;
     let sample = Extender::start("sample-extender", plane.folder(), None).await?;
     let gpushare = Extender::start("gpushare-extender", plane.folder(), Some(&kubeconfig)).await?;
 
@@ -67,20 +68,20 @@ async fn run_one(args: &Args, kind: Kind) -> Result<()> {
         api.create(&path, &gpu_pod(&format!("gpu-{i}"))).await.context("a pod")?;
     }
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
-    let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
-    let setup = Setup {
+    let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
+    let setup = SchedulerSetup {
         extenders: &configuration(&sample, &gpushare),
-        ..Setup::new(kind.name(), plane.folder(), &kubeconfig)
+        ..SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig)
     };
     let mut scheduler = args.chosen.start(kind, &setup)?;
-    let all = bound.until(N_PODS, special::PATIENCE).await?;
+    let all = bound.wait_for(N_PODS, special_pods::STEP_TIMEOUT).await?;
     scheduler.process.check_running()?;
-    ensure!(all, "only {} of {N_PODS} pods were bound", bound.seen().len());
+    ensure!(all, "only {} of {N_PODS} pods were bound", bound.bound_at().len());
     check_devices(&api.list(&path).await?)?;
 
     api.create(&path, &gpu_pod("one-too-many")).await?;
     let what = format!("a condition with {REASONS:?}");
-    special::wait_for(&api, NAMESPACE, "one-too-many", &what, |pod| {
+    special_pods::wait_for_pod(&api, NAMESPACE, "one-too-many", &what, |pod| {
         let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
         let mut messages = conditions.filter_map(|condition| condition["message"].as_str());
         messages.any(|message| REASONS.iter().all(|reason| message.contains(reason)))
@@ -89,16 +90,16 @@ async fn run_one(args: &Args, kind: Kind) -> Result<()> {
     let pod = api.get_json(&format!("{path}/one-too-many")).await?;
     ensure!(pod["metadata"]["annotations"].is_null(), "it has annotations: {}", pod["metadata"]);
 
-    // Some bindings are refused: filter knows nothing of the pods that the scheduler is about to bind.
+    // Some bindings are rejected: filter does not see the pods that are being bound.
     let n_binds = gpushare.count(r#"extender_requests_total{code="200",verb="bind"}"#).await?;
-    ensure!(n_binds >= N_PODS as u64, "only {n_binds} bindings were asked for");
+    ensure!(n_binds >= N_PODS as u64, "only {n_binds} bind calls");
     gpushare.stop().await?;
     sample.stop().await?;
     plane.finish();
     Ok(())
 }
 
-/// An example that runs.
+/// A running extender.
 struct Extender {
     process: Process,
     url: String,
@@ -116,11 +117,11 @@ impl Extender {
         let log = folder.join(format!("{name}.log"));
         let process = Process::start(name, &mut command, &log)?;
         let mut extender = Extender { process, url: format!("http://{address}") };
-        let api = Api::unverified(&extender.url, None)?;
+        let api = ApiClient::insecure(&extender.url, None)?;
         for _ in 0..600 {
             extender.process.check_running()?;
-            let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
-            if ready.is_ok_and(|answer| answer.status == 200) {
+            let ready = api.request(Method::GET, "/readyz", Vec::new()).await;
+            if ready.is_ok_and(|response| response.status == 200) {
                 return Ok(extender);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -128,25 +129,25 @@ impl Extender {
         bail!("{name} was not ready in time")
     }
 
-    /// What its metrics say of this one.
+    /// The value of one of its metrics.
     async fn count(&self, metric: &str) -> Result<u64> {
-        let metrics = Api::unverified(&self.url, None)?.get("/metrics").await?;
+        let metrics = ApiClient::insecure(&self.url, None)?.get("/metrics").await?;
         let metrics = String::from_utf8_lossy(&metrics);
         let value = metrics.lines().find_map(|line| line.strip_prefix(metric));
         let value = value.with_context(|| format!("there is no {metric} in\n{metrics}"))?;
         value.trim().parse().with_context(|| format!("reading {metric}{value}"))
     }
 
-    /// Ends it as a kubelet does.
+    /// Stops it as a kubelet does, with SIGTERM.
     async fn stop(mut self) -> Result<()> {
         self.process.terminate()?;
-        let status = self.process.wait(special::PATIENCE).await?;
+        let status = self.process.wait(special_pods::STEP_TIMEOUT).await?;
         ensure!(status.success(), "{} ended with {status} after SIGTERM", self.url);
         Ok(())
     }
 }
 
-/// As the examples' `scheduler.yaml` have it, with our ports.
+/// The configuration of the examples' `scheduler.yaml`, with other ports.
 fn configuration(sample: &Extender, gpushare: &Extender) -> [Value; 2] {
     [
         json!({"urlPrefix": sample.url, "filterVerb": "filter", "prioritizeVerb": "prioritize",
@@ -157,10 +158,10 @@ fn configuration(sample: &Extender, gpushare: &Extender) -> [Value; 2] {
     ]
 }
 
-/// Makes the service account and its roles from the example's manifest; the kubeconfig of that account.
-async fn rights(api: &Api, plane: &ControlPlane) -> Result<PathBuf> {
+/// Creates the service account and its roles from the example's manifest; returns the kubeconfig of that account.
+async fn apply_manifest(api: &ApiClient, plane: &ControlPlane) -> Result<PathBuf> {
     for object in manifest::read("examples/gpushare-extender/deploy/gpushare-extender.yaml")? {
-        // It runs here, not in a pod.
+        // The extender runs as a process, not in a pod.
         if object["kind"] != "Deployment" && object["kind"] != "Service" {
             manifest::create(api, &object).await?;
         }
@@ -189,7 +190,7 @@ fn gpu_pod(name: &str) -> Value {
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0}})
 }
 
-/// Each pod has a device by its annotations, and no device more than its memory.
+/// Checks that each pod has a device in its annotations, and that no device exceeds its memory.
 fn check_devices(pods: &[Value]) -> Result<()> {
     let mut used: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for pod in pods {

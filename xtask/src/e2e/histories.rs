@@ -1,9 +1,8 @@
-//! Writers and watchers at work, and a record of all they asked and were told.
+//! Runs concurrent writers and watchers, and records the history of their requests and results.
 //!
-//! Each writer creates, changes and deletes ConfigMaps of a few names that it shares with the others; each watcher follows
-//! all of them, begins anew where it was cut off, and lists when its revision is gone. A server that fails, breaks
-//! connections or is killed and started again makes the history longer, not wrong: [`check`] says whether it is one an API
-//! server may have.
+//! Each writer creates, updates and deletes ConfigMaps with a few names shared by all writers; each watcher watches all of them,
+//! resumes where its connection was closed, and relists when its resource version has expired. Failures, broken connections and
+//! restarts of the server must not make the history invalid: [`check`] verifies that an API server may produce it.
 
 pub mod check;
 
@@ -20,12 +19,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::api::{Answer, Api};
+use super::api_client::{ApiClient, ApiResponse};
 use check::{Event, History, List, Outcome, Watch, Write};
 
-/// How much is to happen.
+/// The number of clients and keys.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct HistoryLoad {
     pub n_writers: u64,
     pub n_watchers: u64,
     pub n_keys: u64,
@@ -33,11 +32,11 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// Between two attempts on a server that does not answer.
-const PAUSE: Duration = Duration::from_millis(30);
+/// The delay between attempts while the server does not respond.
+const RETRY_DELAY: Duration = Duration::from_millis(30);
 
-/// Writers and watchers that run.
-pub struct Recording {
+/// Running writers and watchers, and their history.
+pub struct HistoryRecording {
     shared: Arc<Shared>,
     writers: JoinSet<()>,
     watchers: JoinSet<()>,
@@ -45,19 +44,19 @@ pub struct Recording {
 }
 
 struct Shared {
-    api: Api,
-    load: Load,
+    api: ApiClient,
+    load: HistoryLoad,
     path: String,
-    /// Orders beginnings and ends.
+    /// A logical clock that orders the beginnings and ends of requests.
     clock: AtomicU64,
     values: AtomicU64,
-    #[expect(clippy::disallowed_types, reason = "clients write it down side by side")]
+    #[expect(clippy::disallowed_types, reason = "clients append to it concurrently")]
     history: std::sync::Mutex<History>,
 }
 
-impl Recording {
-    /// Makes the namespace and starts.
-    pub async fn start(api: &Api, load: Load) -> Result<Recording> {
+impl HistoryRecording {
+    /// Creates the namespace and starts the clients.
+    pub async fn start(api: &ApiClient, load: HistoryLoad) -> Result<HistoryRecording> {
         let namespace = json!({"metadata": {"name": load.namespace}});
         api.create("/api/v1/namespaces", &namespace).await?;
         let path = format!("/api/v1/namespaces/{}/configmaps", load.namespace);
@@ -67,7 +66,7 @@ impl Recording {
             path,
             clock: AtomicU64::new(0),
             values: AtomicU64::new(0),
-            #[expect(clippy::disallowed_types, reason = "clients write it down side by side")]
+            #[expect(clippy::disallowed_types, reason = "clients append to it concurrently")]
             history: std::sync::Mutex::default(),
             load,
         });
@@ -76,21 +75,21 @@ impl Recording {
         let rng = Rng::new(shared.load.seed);
         for nth in 0..shared.load.n_writers {
             let rng = rng.split(&format!("writer {nth}"));
-            writers.spawn(Arc::clone(&shared).write_on(rng, stopped.clone()));
+            writers.spawn(Arc::clone(&shared).run_writer(rng, stopped.clone()));
         }
         for _ in 0..shared.load.n_watchers {
-            watchers.spawn(Arc::clone(&shared).watch_on(from));
+            watchers.spawn(Arc::clone(&shared).run_watcher(from));
         }
-        Ok(Recording { shared, writers, watchers, stop })
+        Ok(HistoryRecording { shared, writers, watchers, stop })
     }
 
-    /// How many writes were acknowledged so far.
-    pub fn n_done(&self) -> usize {
-        let done = |write: &&Write| matches!(write.outcome, Outcome::Done { .. });
+    /// The number of acknowledged writes so far.
+    pub fn n_acknowledged(&self) -> usize {
+        let done = |write: &&Write| matches!(write.outcome, Outcome::Acknowledged { .. });
         self.shared.history().writes.iter().filter(done).count()
     }
 
-    /// Lets writers end, waits until every watcher has seen the last change, and answers what is wrong.
+    /// Stops the writers, waits until every watcher has received the last change, and returns the history and its violations.
     pub async fn finish(mut self) -> Result<(History, Vec<String>)> {
         let _ = self.stop.send(true);
         while self.writers.join_next().await.is_some() {}
@@ -100,17 +99,17 @@ impl Recording {
             if last.is_some() {
                 break;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
-        let last = last.context("there is no list in the end")?;
-        // A last change that all can wait for.
+        let last = last.context("the final list failed")?;
+        // A last change for which all watchers wait.
         let marker = json!({"metadata": {"name": "end"}, "data": {"value": "0"}});
-        let mut told = None;
+        let mut marker_revision = None;
         for _ in 0..100 {
-            if told.is_some() {
+            if marker_revision.is_some() {
                 break;
             }
-            told = match self.shared.api.create(&self.shared.path, &marker).await {
+            marker_revision = match self.shared.api.create(&self.shared.path, &marker).await {
                 Ok(marker) => Some(number(&marker["metadata"]["resourceVersion"])?),
                 Err(_) => {
                     let path = format!("{}/end", self.shared.path);
@@ -125,11 +124,11 @@ impl Recording {
             while self.watchers.join_next().await.is_some() {}
         });
         if ended.await.is_err() {
-            bail!("a watcher does not come to the end, revision {told:?}");
+            bail!("a watcher did not receive the last change, revision {marker_revision:?}");
         }
         let mut history = self.shared.history().clone();
         history.lists.push(last);
-        let found = check::complaints(&history);
+        let found = check::violations(&history);
         Ok((history, found))
     }
 }
@@ -143,10 +142,10 @@ impl Shared {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    async fn write_on(self: Arc<Self>, mut rng: Rng, stopped: watch::Receiver<bool>) {
+    async fn run_writer(self: Arc<Self>, mut rng: Rng, stopped: watch::Receiver<bool>) {
         while !*stopped.borrow() {
             if self.write(&mut rng).await == Outcome::Unknown {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             if rng.one_in(20)
                 && let Some(list) = self.list().await
@@ -162,13 +161,13 @@ impl Shared {
         let object = json!({"metadata": {"name": key}, "data": {"value": value.to_string()}});
         let one = format!("{}/{key}", self.path);
         let began = self.tick();
-        let (value, answer) = match rng.below(4) {
-            0 => (Some(value), self.ask(Method::POST, &self.path, &object).await),
-            1 | 2 => (Some(value), self.ask(Method::PUT, &one, &object).await),
-            _ => (None, self.ask(Method::DELETE, &one, &Value::Null).await),
+        let (value, response) = match rng.below(4) {
+            0 => (Some(value), self.request(Method::POST, &self.path, &object).await),
+            1 | 2 => (Some(value), self.request(Method::PUT, &one, &object).await),
+            _ => (None, self.request(Method::DELETE, &one, &Value::Null).await),
         };
-        let outcome = match answer {
-            Ok(answer) => outcome_of(&answer, value),
+        let outcome = match response {
+            Ok(response) => outcome_of(&response, value),
             Err(_) => Outcome::Unknown,
         };
         let ended = self.tick();
@@ -176,12 +175,12 @@ impl Shared {
         outcome
     }
 
-    async fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Answer> {
+    async fn request(&self, method: Method, path: &str, body: &Value) -> Result<ApiResponse> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        self.api.ask(method, path, body).await
+        self.api.request(method, path, body).await
     }
 
-    /// All there is now; none if there is no answer.
+    /// Lists all objects; `None` without a response.
     async fn list(&self) -> Option<List> {
         let began = self.tick();
         let list = self.api.get_json(&self.path).await.ok()?;
@@ -191,8 +190,8 @@ impl Shared {
         Some(List { revision, objects: objects?, began, ended: self.tick() })
     }
 
-    /// Watches until the marker comes.
-    async fn watch_on(self: Arc<Self>, from: u64) {
+    /// Watches until the marker object is received.
+    async fn run_watcher(self: Arc<Self>, from: u64) {
         let mut after = from;
         loop {
             let mut watch = Watch { after, events: Vec::new() };
@@ -200,9 +199,9 @@ impl Shared {
             after = watch.events.iter().map(revision_of).next_back().unwrap_or(after);
             self.history().watches.push(watch);
             match end {
-                End::Marker => return,
-                End::Broken => tokio::time::sleep(PAUSE).await,
-                End::Expired => {
+                WatchEnd::Marker => return,
+                WatchEnd::Broken => tokio::time::sleep(RETRY_DELAY).await,
+                WatchEnd::Expired => {
                     if let Some(list) = self.list().await {
                         after = list.revision;
                         if list.objects.contains_key("end") {
@@ -215,7 +214,7 @@ impl Shared {
         }
     }
 
-    async fn watch(&self, watch: &mut Watch) -> End {
+    async fn watch(&self, watch: &mut Watch) -> WatchEnd {
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds=30&resourceVersion={}",
             self.path, watch.after
@@ -223,61 +222,63 @@ impl Shared {
         let response = self.api.send(&Method::GET, &path, Vec::new(), "application/json").await;
         let mut body = match response {
             Ok(response) if response.status() == 200 => response.into_body(),
-            Ok(response) if response.status() == 410 => return End::Expired,
-            _ => return End::Broken,
+            Ok(response) if response.status() == 410 => return WatchEnd::Expired,
+            _ => return WatchEnd::Broken,
         };
         let mut bytes = Vec::new();
         while let Some(Ok(frame)) = body.frame().await {
             bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
             while let Some(at) = bytes.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = bytes.drain(..=at).collect();
-                let Ok(event) = serde_json::from_slice::<Value>(&line) else { return End::Broken };
+                let Ok(event) = serde_json::from_slice::<Value>(&line) else {
+                    return WatchEnd::Broken;
+                };
                 match event_of(&event) {
-                    Some(Event::Set { key, .. }) if key == "end" => return End::Marker,
+                    Some(Event::Upsert { key, .. }) if key == "end" => return WatchEnd::Marker,
                     Some(event) => watch.events.push(event),
-                    None if event["object"]["code"] == 410 => return End::Expired,
-                    None => return End::Broken,
+                    None if event["object"]["code"] == 410 => return WatchEnd::Expired,
+                    None => return WatchEnd::Broken,
                 }
             }
         }
-        End::Broken
+        WatchEnd::Broken
     }
 }
 
-/// The revision of now, from a server that may fail.
-async fn newest(api: &Api, path: &str) -> Result<u64> {
+/// The current revision, from a server with fault injection.
+async fn newest(api: &ApiClient, path: &str) -> Result<u64> {
     let mut last = None;
     for _ in 0..50 {
         match api.get_json(path).await {
             Ok(list) => return number(&list["metadata"]["resourceVersion"]),
             Err(error) => last = Some(error),
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
-    Err(last.context("nothing was asked")?)
+    Err(last.context("no request was made")?)
 }
 
-enum End {
+enum WatchEnd {
     Marker,
     Broken,
-    /// The revision is gone.
+    /// The revision has expired.
     Expired,
 }
 
-/// 409 and 404 say that nothing was done; 429 and 5xx may hide that it was.
-fn outcome_of(answer: &Answer, value: Option<u64>) -> Outcome {
-    match answer.status {
+/// After 409 and 404 the write was not executed; after 429 and 5xx it may have been.
+fn outcome_of(response: &ApiResponse, value: Option<u64>) -> Outcome {
+    match response.status {
         200 | 201 => {
-            let object: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let object: Value = serde_json::from_slice(&response.body).unwrap_or_default();
             let revision = number(&object["metadata"]["resourceVersion"]).ok();
             match (value, revision) {
-                // An answer that was cut off is none.
+                // A truncated response does not count.
                 (Some(_), None) => Outcome::Unknown,
-                (Some(_), revision) => Outcome::Done { revision },
-                (None, _) => Outcome::Done { revision: None },
+                (Some(_), revision) => Outcome::Acknowledged { revision },
+                (None, _) => Outcome::Acknowledged { revision: None },
             }
         }
-        400..=428 | 430..=499 => Outcome::Refused,
+        400..=428 | 430..=499 => Outcome::Rejected,
         _ => Outcome::Unknown,
     }
 }
@@ -289,11 +290,11 @@ fn event_of(event: &Value) -> Option<Event> {
         "BOOKMARK" => Event::Bookmark { revision },
         kind @ ("ADDED" | "MODIFIED") => {
             let (key, (value, _)) = parts()?;
-            Event::Set { revision, key, value, is_new: kind == "ADDED" }
+            Event::Upsert { revision, key, value, is_new: kind == "ADDED" }
         }
         "DELETED" => {
             let (key, (value, _)) = parts()?;
-            Event::Gone { revision, key, value }
+            Event::Delete { revision, key, value }
         }
         _ => return None,
     })
@@ -301,8 +302,8 @@ fn event_of(event: &Value) -> Option<Event> {
 
 fn revision_of(event: &Event) -> u64 {
     match event {
-        Event::Set { revision, .. }
-        | Event::Gone { revision, .. }
+        Event::Upsert { revision, .. }
+        | Event::Delete { revision, .. }
         | Event::Bookmark { revision } => *revision,
     }
 }
@@ -315,6 +316,6 @@ fn object(object: &Value) -> Option<(String, (u64, u64))> {
 }
 
 fn number(value: &Value) -> Result<u64> {
-    let text = value.as_str().with_context(|| format!("{value} is no text"))?;
-    text.parse().with_context(|| format!("{text:?} is no number"))
+    let text = value.as_str().with_context(|| format!("{value} is not a string"))?;
+    text.parse().with_context(|| format!("{text:?} is not a number"))
 }

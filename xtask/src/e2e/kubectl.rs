@@ -1,7 +1,7 @@
-//! `cargo xtask e2e kubectl`: the same calls of kubectl to a real kube-apiserver and to the embedded one, and what they say compared.
+//! `cargo xtask e2e kubectl`: compares the output of the same kubectl commands on a real kube-apiserver and on the embedded one.
 //!
-//! Names, ages and ids that chance decides are masked. Differences that are meant stand in `conformance/kubectl/known.txt`; any other is a
-//! finding, printed as it would stand there.
+//! Generated names, ages and ids are masked. Intended differences are listed in `conformance/kubectl/known.txt`; any other difference is
+//! an error, printed in the same format.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use clap::Parser;
 use http::Method;
 use serde_json::json;
 
-use super::api::Api;
-use super::control_plane::{ControlPlane, Options};
-use super::embedded;
-use super::folder::Folder;
+use super::api_client::ApiClient;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::embedded_apiserver;
 use super::programs::{self, Program};
-use super::special;
+use super::run_folder::RunFolder;
+use super::special_pods;
 
-/// Make the same calls of kubectl to a real API server and to the embedded one, and compare what they say.
+/// Compare the output of the same kubectl commands on a real API server and on the embedded one.
 #[derive(Parser)]
 pub struct Args {
-    /// Scripts of conformance/kubectl; all of them if none is named.
+    /// Scripts of conformance/kubectl; all by default.
     #[arg(default_values = ["script", "daily", "custom"])]
     scripts: Vec<String>,
-    /// Loadmaster's binary; that of the release profile when not given.
+    /// The loadmaster binary; by default that of the release profile.
     #[arg(long, value_name = "FILE")]
     loadmaster: Option<PathBuf>,
 }
@@ -36,26 +36,26 @@ pub async fn run(args: &Args) -> Result<bool> {
     let loadmaster = programs::loadmaster(args.loadmaster.as_deref())?;
     let scripts = crate::root()?.join("conformance/kubectl");
     let text = std::fs::read_to_string(scripts.join("known.txt")).context("reading known.txt")?;
-    let known = known(&text)?;
+    let known = parse_known_differences(&text)?;
     let mut n_unknown = 0;
     for script in &args.scripts {
         let path = scripts.join(format!("{script}.sh"));
         ensure!(path.exists(), "there is no {}", path.display());
-        let (real, ours) = play(&path, &loadmaster).await?;
+        let (real, ours) = run_on_both(&path, &loadmaster).await?;
         let n_calls = real.lines().filter(|line| line.starts_with("$ ")).count();
         let found = differences(&real, &ours)?;
         let unknown: Vec<&String> =
             found.iter().filter(|it| !known.contains(it.trim_end())).collect();
-        println!("{script}: {n_calls} calls, {} lines", real.lines().count());
-        println!("  {} differences, {} of them not known", found.len(), unknown.len());
+        println!("{script}: {n_calls} commands, {} lines", real.lines().count());
+        println!("  {} differences, {} of them unknown", found.len(), unknown.len());
         unknown.iter().for_each(|it| println!("{it}\n"));
         n_unknown += unknown.len();
     }
     Ok(n_unknown == 0)
 }
 
-/// The differences that are meant; above each stands why, in lines that begin with `#`.
-fn known(text: &str) -> Result<BTreeSet<String>> {
+/// Parses the intended differences; each is preceded by its reason, in lines that begin with `#`.
+fn parse_known_differences(text: &str) -> Result<BTreeSet<String>> {
     let mut known = BTreeSet::new();
     for entry in text.split("\n\n").filter(|it| !it.trim().is_empty()) {
         let (why, lines): (Vec<&str>, Vec<&str>) =
@@ -66,16 +66,16 @@ fn known(text: &str) -> Result<BTreeSet<String>> {
     Ok(known)
 }
 
-/// What the calls of a script say on a fresh real server, and on a fresh embedded one.
-async fn play(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
-    let plane = ControlPlane::start(&Options::default()).await?;
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    refuse_repairs(&api).await.context("refusing Events of repairs")?;
-    let folder = Folder::temporary(&std::env::temp_dir())?;
-    // The administrator is the same on both, and shows himself in the same way.
+/// The output of a script on a new real server, and on a new embedded one.
+async fn run_on_both(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
+    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    deny_repair_events(&api).await.context("denying Events of repair controllers")?;
+    let folder = RunFolder::temporary(&std::env::temp_dir())?;
+    // The administrator has the same user name and credentials on both.
     let tokens = plane.folder().join("tokens.csv");
     let flags = [format!("--token-auth-file={}", tokens.display())];
-    let (server, kubeconfig) = embedded::start(loadmaster, folder.path(), &flags).await?;
+    let (server, kubeconfig) = embedded_apiserver::start(loadmaster, folder.path(), &flags).await?;
     for call in [
         format!("config set-credentials e2e --token={}", plane.admin_token()?),
         "config set-context --current --user=e2e".to_owned(),
@@ -85,18 +85,19 @@ async fn play(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
         let output = command.output().context("running kubectl")?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    // At the same time: most of it is waiting.
+    // Concurrently, because the scripts mostly wait.
     let real = plane.admin_kubeconfig();
-    let (real, ours) = tokio::try_join!(said(script, &real), said(script, &kubeconfig))?;
+    let (real, ours) =
+        tokio::try_join!(script_output(script, &real), script_output(script, &kubeconfig))?;
     drop(server);
-    drop(folder.removed());
+    drop(folder.remove_on_drop());
     plane.finish();
     Ok((real, ours))
 }
 
-/// Lets a real server refuse what its own repair of service addresses says: it looks at a service now and then before the service's
-/// address is entered, by chance, and writes an Event about that.
-async fn refuse_repairs(api: &Api) -> Result<()> {
+/// Makes a real server deny the Events of its repair controllers: the controllers sometimes observe a service before its IP is
+/// allocated, and write an Event about that.
+async fn deny_repair_events(api: &ApiClient) -> Result<()> {
     const REPAIRS: &str = "allocator-repair-controller";
     const NAME: &str = "e2e-no-repairs";
     let is_other = format!("!object.?reportingController.orValue('').endsWith('{REPAIRS}')");
@@ -117,17 +118,17 @@ async fn refuse_repairs(api: &Api) -> Result<()> {
         "reason": "Test", "action": "Test", "regarding": about,
         "reportingController": format!("x{REPAIRS}"), "reportingInstance": "x"});
     let path = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All";
-    special::until("the policy to hold", special::PATIENCE, async || {
-        let answer = api.ask(Method::POST, path, event.to_string().into_bytes()).await?;
-        Ok(answer.status == 422)
+    special_pods::wait_until("the policy to be enforced", special_pods::STEP_TIMEOUT, async || {
+        let response = api.request(Method::POST, path, event.to_string().into_bytes()).await?;
+        Ok(response.status == 422)
     })
     .await
 }
 
-/// Runs a script, and masks what it says.
-async fn said(script: &Path, kubeconfig: &Path) -> Result<String> {
-    // kubectl keeps what it has learnt about servers in the home folder.
-    let home = Folder::temporary(&std::env::temp_dir())?;
+/// Runs a script and masks its output.
+async fn script_output(script: &Path, kubeconfig: &Path) -> Result<String> {
+    // kubectl caches discovery in the home folder.
+    let home = RunFolder::temporary(&std::env::temp_dir())?;
     let mask = script.with_file_name("mask.sed");
     let mut command = Command::new("bash");
     command.args(["-c", "bash \"$1\" \"$2\" \"$3\" 2>&1 | sed -E -f \"$4\"", "bash"]);
@@ -135,22 +136,49 @@ async fn said(script: &Path, kubeconfig: &Path) -> Result<String> {
     command.env("HOME", home.path());
     let done = tokio::task::spawn_blocking(move || command.output());
     let output = done.await.context("waiting for the script")?.context("running the script")?;
-    drop(home.removed());
-    Ok(in_order(&String::from_utf8(output.stdout).context("what kubectl said")?))
+    drop(home.remove_on_drop());
+    let text = String::from_utf8(output.stdout).context("decoding the output of kubectl")?;
+    Ok(sort_unordered_output(&without_descriptions(&text)))
 }
 
-/// Sorts what upstream finds by walking through maps: complaints about one object, a list of lines that begin with `*`; why `kubectl
-/// drain` leaves pods where they are, and what is beyond a LimitRange, lists in brackets.
-fn in_order(said: &str) -> String {
-    let mut lines: Vec<String> = said.lines().map(reasons_in_order).collect();
-    for complaints in lines.chunk_by_mut(|a, b| a.starts_with("* ") && b.starts_with("* ")) {
-        complaints.sort_unstable();
+/// Leaves out the descriptions that `kubectl explain` prints, which are the embedded server's own, and keeps everything else: names and types of
+/// fields, `-required-` and enum values.
+fn without_descriptions(output: &str) -> String {
+    let (mut is_explain, mut section) = (false, "");
+    let mut structure = String::new();
+    for line in output.lines() {
+        if line.starts_with("$ ") {
+            is_explain = line.starts_with("$ kubectl explain ");
+        }
+        if !line.is_empty() && !line.starts_with(' ') {
+            section = line;
+        } else if is_explain && section == "DESCRIPTION:"
+            || is_explain && section == "FIELDS:" && !is_field_or_enum(line)
+        {
+            continue;
+        }
+        structure.extend([line, "\n"]);
+    }
+    structure
+}
+
+/// Whether a line below `FIELDS:` is a field's name and type, or its enum values.
+fn is_field_or_enum(line: &str) -> bool {
+    line.contains("\t<") || line.trim_start().starts_with("enum: ")
+}
+
+/// Sorts output that upstream prints in the random order of a map: error lists, whose lines begin with `*`, and lists in brackets:
+/// pods that `kubectl drain` cannot delete, and violations of a LimitRange.
+fn sort_unordered_output(output_text: &str) -> String {
+    let mut lines: Vec<String> = output_text.lines().map(sort_bracketed_list).collect();
+    for error_list in lines.chunk_by_mut(|a, b| a.starts_with("* ") && b.starts_with("* ")) {
+        error_list.sort_unstable();
     }
     lines.join("\n") + "\n"
 }
 
-/// Reasons have commas of their own: what stands between any two is sorted, which is the same whichever reason came first.
-fn reasons_in_order(line: &str) -> String {
+/// Reasons may contain commas: the parts between commas are sorted, which gives the same result for any order of the reasons.
+fn sort_bracketed_list(line: &str) -> String {
     const LISTS: [(&str, &str); 2] = [("", "[cannot delete "), ("is forbidden: ", "[")];
     let list = LISTS.iter().find_map(|(before, start)| {
         let from = line.find(&format!("{before}{start}"))? + before.len() + 1;
@@ -162,22 +190,22 @@ fn reasons_in_order(line: &str) -> String {
     format!("{}{}{}", &line[..list.start], parts.join(", "), &line[list.end..])
 }
 
-/// What one said and the other did not, place by place, as diff writes it but for the line numbers.
+/// The differences, one per hunk, in the format of diff without line numbers.
 fn differences(real: &str, ours: &str) -> Result<Vec<String>> {
-    let folder = Folder::temporary(&std::env::temp_dir())?;
+    let folder = RunFolder::temporary(&std::env::temp_dir())?;
     let paths = ["real", "ours"].map(|name| folder.path().join(name));
     for (path, text) in paths.iter().zip([real, ours]) {
-        std::fs::write(path, text).context("writing what was said")?;
+        std::fs::write(path, text).context("writing the output")?;
     }
     let output = Command::new("diff").args(&paths).output().context("running diff")?;
-    drop(folder.removed());
+    drop(folder.remove_on_drop());
     if output.status.code().is_none_or(|code| code > 1) {
         bail!("diff: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(places(&String::from_utf8_lossy(&output.stdout)))
+    Ok(diff_hunks(&String::from_utf8_lossy(&output.stdout)))
 }
 
-fn places(diff: &str) -> Vec<String> {
+fn diff_hunks(diff: &str) -> Vec<String> {
     let mut places: Vec<String> = Vec::new();
     for line in diff.lines() {
         match places.last_mut() {
@@ -195,16 +223,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_the_lines_of_one_place() {
+    fn differences_are_diff_hunks() {
         let diff = "3c3\n< a\n---\n> b\n7a8,9\n> c\n> \n";
-        assert_eq!(places(diff), ["< a\n---\n> b", "> c\n> "]);
-        assert_eq!(places(""), [""; 0]);
+        assert_eq!(diff_hunks(diff), ["< a\n---\n> b", "> c\n> "]);
+        assert_eq!(diff_hunks(""), [""; 0]);
     }
 
     #[test]
-    fn complaints_are_sorted() {
-        assert_eq!(in_order("b\n* d\n* c\na\n* f\n"), "b\n* c\n* d\na\n* f\n");
-        let check = |said: &str, want: &str| assert_eq!(in_order(said), format!("{want}\n"));
+    fn descriptions_are_left_out_and_structure_is_not() {
+        let output_text = "$ kubectl explain taint\nKIND:       Node\n\nFIELD: effect <string>\nENUM:\n    NoExecute\n\nDESCRIPTION:\n    A mark.\n    \n    More.\n    \nFIELDS:\n  effect\t<string> -required-\n  enum: NoExecute, NoSchedule\n    Text.\n\n  key\t<string>\n    <no description>\n\n\n= 0\n$ kubectl get x\nFIELDS:\n  a\n= 0\n";
+        let want = "$ kubectl explain taint\nKIND:       Node\n\nFIELD: effect <string>\nENUM:\n    NoExecute\n\nDESCRIPTION:\nFIELDS:\n  effect\t<string> -required-\n  enum: NoExecute, NoSchedule\n  key\t<string>\n= 0\n$ kubectl get x\nFIELDS:\n  a\n= 0\n";
+        assert_eq!(without_descriptions(output_text), want);
+    }
+
+    #[test]
+    fn unordered_output_is_sorted() {
+        assert_eq!(sort_unordered_output("b\n* d\n* c\na\n* f\n"), "b\n* c\n* d\na\n* f\n");
+        let check = |output_text: &str, want: &str| {
+            assert_eq!(sort_unordered_output(output_text), format!("{want}\n"))
+        };
         let drained = "error: [cannot delete a: z, cannot delete b: x, y], going on";
         check("error: [cannot delete b: x, y, cannot delete a: z], going on", drained);
         let limited =
@@ -223,8 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_has_its_reason() {
-        let read = |text: &str| known(text).ok().map(|all| all.into_iter().collect::<Vec<_>>());
+    fn every_known_difference_has_a_reason() {
+        let read = |text: &str| {
+            parse_known_differences(text).ok().map(|all| all.into_iter().collect::<Vec<_>>())
+        };
         let text = "# Why.\n< a\n---\n> b\n\n# Two\n# lines.\n> c\n";
         assert_eq!(read(text), Some(vec!["< a\n---\n> b".to_owned(), "> c".to_owned()]));
         assert_eq!(read(""), Some(vec![]));

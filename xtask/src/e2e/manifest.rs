@@ -1,11 +1,11 @@
-//! The objects of an example's manifest, as whoever tries the example would apply them.
+//! Applies the objects of an example's manifest.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::api::Api;
+use super::api_client::ApiClient;
 
-/// Kinds that manifests have: the plural, and whether its objects are in namespaces.
+/// The kinds in manifests: kind, resource, and whether it is namespaced.
 const KINDS: [(&str, &str, bool); 9] = [
     ("ClusterRole", "clusterroles", false),
     ("ClusterRoleBinding", "clusterrolebindings", false),
@@ -26,12 +26,12 @@ pub fn read(path: &str) -> Result<Vec<Value>> {
     objects.collect::<Result<_, _>>().with_context(|| format!("reading {path}"))
 }
 
-/// Creates an object where it belongs.
-pub async fn create(api: &Api, object: &Value) -> Result<()> {
-    api.create(&collection(object)?, object).await.map(drop)
+/// Creates an object in its collection.
+pub async fn create(api: &ApiClient, object: &Value) -> Result<()> {
+    api.create(&collection_path(object)?, object).await.map(drop)
 }
 
-fn collection(object: &Value) -> Result<String> {
+fn collection_path(object: &Value) -> Result<String> {
     let (version, kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
     let known = KINDS.iter().find(|(name, ..)| Some(*name) == kind);
     let (Some(version), Some((_, plural, is_namespaced))) = (version, known) else {
@@ -47,12 +47,12 @@ fn collection(object: &Value) -> Result<String> {
 }
 
 /// A token of a service account in kube-system.
-pub async fn account_token(api: &Api, account: &str) -> Result<String> {
+pub async fn account_token(api: &ApiClient, account: &str) -> Result<String> {
     let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{account}/token");
     let request =
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let answer = api.create(&path, &request).await?;
-    let token = answer["status"]["token"].as_str().context("a token request without a token")?;
+    let response = api.create(&path, &request).await?;
+    let token = response["status"]["token"].as_str().context("a token request without a token")?;
     Ok(token.to_owned())
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_object_of_the_examples_has_its_place() {
+    fn every_example_object_has_a_collection_path() {
         for (path, first) in [
             ("examples/gang/crd.yaml", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"),
             (
@@ -74,8 +74,8 @@ mod tests {
             ),
         ] {
             let objects = read(path).unwrap();
-            assert_eq!(collection(&objects[0]).unwrap(), first);
-            objects.iter().for_each(|object| drop(collection(object).unwrap()));
+            assert_eq!(collection_path(&objects[0]).unwrap(), first);
+            objects.iter().for_each(|object| drop(collection_path(object).unwrap()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Processes that are ours: output in a file, ended with us, and their account with the kernel.
+//! Child processes: output in a log file, killed on drop, with their resource usage.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// What a process has used since it was started.
+/// The resource usage of a process since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// User and system time of all its threads.
+    /// User and system CPU time of all threads.
     pub cpu_seconds: f64,
-    /// Its resident set.
+    /// The resident set size.
     pub rss_bytes: u64,
-    /// Its resident set when that was largest.
+    /// The peak resident set size.
     pub rss_peak_bytes: u64,
 }
 
 impl Usage {
-    /// What this process has used so far.
+    /// The usage of the current process.
     pub fn of_this_process() -> Result<Usage> {
         usage_of(Path::new("/proc/self"))
     }
@@ -46,7 +46,7 @@ impl std::ops::Add for Usage {
 }
 
 impl Process {
-    /// Starts `command` with both its outputs in `log`.
+    /// Starts `command` with stdout and stderr redirected to `log`.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Process> {
         let output = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let errors = output.try_clone().with_context(|| format!("opening {}", log.display()))?;
@@ -56,75 +56,79 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, log: log.to_owned() })
     }
 
-    /// Its id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it did.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    /// The exit status, if the process has exited.
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("waiting for {}", self.name))
     }
 
-    /// An error with the last words of its log when it is not running any more.
+    /// An error with the last lines of its log if it is not running any more.
     pub fn check_running(&mut self) -> Result<()> {
-        match self.ended()? {
+        match self.exit_status()? {
             None => Ok(()),
             Some(status) => {
-                bail!("{} ended ({status}); its last words:\n{}", self.name, self.last_words())
+                bail!(
+                    "{} exited ({status}); the end of its log:\n{}",
+                    self.name,
+                    self.last_log_lines()
+                )
             }
         }
     }
 
-    /// What it has said so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         let log = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
     /// The last lines of its log.
-    fn last_words(&self) -> String {
+    fn last_log_lines(&self) -> String {
         let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
-    /// What it has used so far. Only while it runs.
+    /// Its resource usage. Only while it is running.
     pub fn usage(&self) -> Result<Usage> {
         let folder = PathBuf::from(format!("/proc/{}", self.id()));
-        usage_of(&folder).with_context(|| format!("reading the account of {}", self.name))
+        usage_of(&folder).with_context(|| format!("reading the resource usage of {}", self.name))
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) -> Result<()> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let pid = pid.with_context(|| format!("{} has no process id", self.name))?;
         kill_process(pid, Signal::TERM).with_context(|| format!("terminating {}", self.name))
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("killing {}", self.name))?;
         self.child.wait().with_context(|| format!("waiting for {}", self.name))?;
         Ok(())
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has exited.
     pub async fn wait(&mut self, at_most: Duration) -> Result<ExitStatus> {
         const PAUSE: Duration = Duration::from_millis(20);
         for _ in 0..at_most.as_millis().div_ceil(PAUSE.as_millis()) {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.exit_status()? {
                 return Ok(status);
             }
             tokio::time::sleep(PAUSE).await;
         }
-        bail!("{} did not end within {} s", self.name, at_most.as_secs())
+        bail!("{} did not exit within {} s", self.name, at_most.as_secs())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; there is nobody left to tell.
+        // The process may have exited already; errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,7 +141,7 @@ fn usage_of(folder: &Path) -> Result<Usage> {
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     };
     parse_usage(&read("stat")?, &read("status")?, rustix::param::clock_ticks_per_second())
-        .with_context(|| format!("an account in {} that cannot be read", folder.display()))
+        .with_context(|| format!("parsing the resource usage in {}", folder.display()))
 }
 
 /// From the texts of `/proc/PID/stat` (times in ticks, after the name in parentheses) and `/proc/PID/status` (sizes in KiB).
@@ -158,7 +162,7 @@ fn parse_usage(stat: &str, status: &str, ticks_per_second: u64) -> Option<Usage>
 mod tests {
     use super::*;
 
-    /// A process may be called anything, also like the fields that follow.
+    /// The process name may contain spaces and parentheses.
     #[test]
     fn usage_is_found_after_any_name() {
         let status =

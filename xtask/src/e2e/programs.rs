@@ -1,4 +1,4 @@
-//! The programs of a real control plane, built from `conformance/` when they are missing or old.
+//! The programs of a real control plane, built from `conformance/` if they are missing or outdated.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ pub enum Program {
     KubeScheduler,
     KubeControllerManager,
     Kubectl,
-    /// Ours: client-go's informers, which tell what they believe.
+    /// Our program with client-go's informers, which reports the state of their caches.
     Informer,
-    /// Ours: kube-rs' controllers, which write what they have seen into objects, and tell what they believe.
+    /// Our program with kube-rs' controllers, which annotates objects and reports the state of its caches.
     Reconciler,
 }
 
@@ -47,7 +47,7 @@ impl Program {
         }
     }
 
-    /// Where it is once it was built.
+    /// The path of the built binary.
     pub fn path(self) -> Result<PathBuf> {
         Ok(conformance()?.join("bin").join(self.name()))
     }
@@ -77,7 +77,7 @@ impl Program {
     }
 }
 
-/// Builds examples of ours; the folder in which they are.
+/// Builds example programs; returns their folder.
 pub fn examples(names: &[&str]) -> Result<PathBuf> {
     let folder = folder()?;
     let mut cargo = crate::command("cargo");
@@ -99,7 +99,7 @@ pub fn loadmaster(given: Option<&Path>) -> Result<PathBuf> {
     let binary = given.map_or_else(|| target.join("release/loadmaster"), Path::to_owned);
     if !binary.exists() {
         bail!(
-            "{} is not there: build it with `cargo build --release`, or name another one",
+            "{} does not exist: build it with `cargo build --release`, or use --loadmaster",
             binary.display()
         );
     }
@@ -116,7 +116,7 @@ fn conformance() -> Result<PathBuf> {
     Ok(crate::root()?.join("conformance"))
 }
 
-/// Builds those that are missing or older than their sources. The first time takes some ten minutes of CPU, later the build cache serves.
+/// Builds programs that are missing or older than their sources. The first build takes about ten minutes of CPU time.
 pub fn build(programs: &[Program]) -> Result<()> {
     let mut stale = Vec::new();
     for &program in programs {
@@ -134,7 +134,7 @@ pub fn build(programs: &[Program]) -> Result<()> {
     build_together(&kubernetes)
 }
 
-/// It is a workspace of its own, since nothing else needs kube's runtime.
+/// The reconciler is a separate workspace, because nothing else needs kube's runtime.
 fn build_reconciler() -> Result<()> {
     let (folder, _) = Program::Reconciler.source()?;
     let built = folder.join("target");
@@ -164,7 +164,7 @@ fn build_together(programs: &[Program]) -> Result<()> {
     let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
     eprintln!("building {} (some minutes the first time)", names.join(", "));
     let mut go = Command::new("go");
-    // kubectl and clients that look at the server's version refuse the unset one.
+    // kubectl and clients that check the server version reject an unset version.
     let version = format!("-X k8s.io/component-base/version.gitVersion={}", process::version()?);
     go.args(["build", "-ldflags", &format!("-s -w {version}"), "-o"]);
     // A folder, or the name of the binary where the package is not called like it.
@@ -179,9 +179,9 @@ fn build_together(programs: &[Program]) -> Result<()> {
     match go.current_dir(&module).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => bail!("go build failed in {}", module.display()),
-        // Files that were just checked out all look new; programs that are there will do.
+        // Files that were just checked out look new; use existing programs.
         Err(error) if error.kind() == ErrorKind::NotFound && all_built(programs)? => {
-            eprintln!("there is no Go to build with: using the programs that are there");
+            eprintln!("Go is not installed: using the existing programs");
             Ok(())
         }
         Err(error) => Err(error).context("running go; the real control plane needs Go 1.26"),

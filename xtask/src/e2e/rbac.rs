@@ -1,46 +1,46 @@
-//! `cargo xtask e2e rbac`: a scheduler as a service account with the built-in roles of schedulers and nothing else.
+//! `cargo xtask e2e rbac`: runs a scheduler as a service account with only the built-in roles of schedulers.
 //!
-//! It does all that a scheduler does: leads, binds, says why a pod does not fit, preempts, binds a volume on demand, and asks who may
-//! read its metrics. Then the audit log must not have a refused request.
+//! It becomes leader, binds pods, reports an unschedulable pod, preempts, binds a volume with delayed binding, and authorizes readers of
+//! its metrics. No request may be denied according to the audit log.
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use http::Method;
 use serde_json::json;
 
-use super::api::Api;
-use super::bound::BoundPods;
-use super::control_plane::{ControlPlane, Options};
-use super::scheduler::{Chosen, Kind, Scheduler, Setup};
+use super::api_client::ApiClient;
+use super::bound_pods::BoundPods;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::scheduler::{Scheduler, SchedulerArgs, SchedulerKind, SchedulerSetup};
 use super::workload::Workload;
-use super::{audit, grants, load, manifest, special};
+use super::{audit, load_objects, manifest, scheduler_role_bindings, special_pods};
 
 const NAMESPACE: &str = "e2e";
 /// The service account, in kube-system.
 const ACCOUNT: &str = "e2e-scheduler";
-/// And how the API server calls it.
+/// The user name of the service account.
 const USER: &str = "system:serviceaccount:kube-system:e2e-scheduler";
 
-/// Schedule with the rights of upstream's built-in roles only, and look for refused requests.
+/// Run schedulers with only upstream's built-in roles, and check that no request is denied.
 #[derive(Parser)]
 pub struct Args {
-    /// Which pods.
+    /// The kind of pods.
     #[arg(long, default_value = "mixed")]
     workload: Workload,
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(long, default_value_t = 200)]
     nodes: u32,
-    /// How many pods.
+    /// Number of pods.
     #[arg(long, default_value_t = 500)]
     pods: u32,
-    /// Also bind a volume on demand, with upstream's controller for the rest of it.
+    /// Also test a volume with delayed binding, with upstream's volume controller.
     #[arg(long)]
     volume: bool,
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: SchedulerArgs,
 }
 
-/// Answers whether nothing was refused.
+/// Returns whether no request was denied.
 pub async fn run(args: &Args) -> Result<bool> {
     args.workload.check_size(args.nodes, args.pods)?;
     let mut good = true;
@@ -50,70 +50,84 @@ pub async fn run(args: &Args) -> Result<bool> {
     Ok(good)
 }
 
-async fn run_one(args: &Args, kind: Kind) -> Result<bool> {
-    let audit_policy = Some(audit::policy_of_everything());
-    let plane = ControlPlane::start(&Options { audit_policy, ..Options::default() }).await?;
+async fn run_one(args: &Args, kind: SchedulerKind) -> Result<bool> {
+    let audit_policy = Some(audit::policy_for_all_requests());
+    let plane = ControlPlane::start(&ControlPlaneOptions {
+        audit_policy,
+        ..ControlPlaneOptions::default()
+    })
+    .await?;
     let worked = work(args, kind, &plane).await;
-    // Above all when it did not work: this may be why.
+    // Also after a failure: denied requests may be the cause.
     let entries = audit::read(plane.audit_log())?;
     let n = entries.iter().filter(|entry| entry.user == USER).count();
     println!("{}: {n} requests as {USER}", kind.name());
-    let refusals = audit::refusals(&entries, USER);
-    for (refused, n) in &refusals {
-        println!("{}: {n} x {refused}", kind.name());
+    let denied = audit::denied_requests(&entries, USER);
+    for (request, n) in &denied {
+        println!("{}: {n} x {request}", kind.name());
     }
     worked?;
     ensure!(n > args.pods as usize, "the scheduler did not work as {USER}");
-    if refusals.is_empty() {
-        println!("{}: nothing was refused", kind.name());
+    if denied.is_empty() {
+        println!("{}: no request was denied", kind.name());
         plane.finish();
     }
-    Ok(refusals.is_empty())
+    Ok(denied.is_empty())
 }
 
-/// All that a scheduler does.
-async fn work(args: &Args, kind: Kind, plane: &ControlPlane) -> Result<()> {
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
+/// Exercises all functions of a scheduler.
+async fn work(args: &Args, kind: SchedulerKind, plane: &ControlPlane) -> Result<()> {
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     let token = account_token(&api).await?;
     let kubeconfig = plane.kubeconfig_for_token(ACCOUNT, &token)?;
-    load::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
+    load_objects::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
-    let setup =
-        Setup { leader_elect: true, ..Setup::new(kind.name(), plane.folder(), &kubeconfig) };
+    let setup = SchedulerSetup {
+        leader_elect: true,
+        ..SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig)
+    };
     let mut scheduler = args.chosen.start(kind, &setup)?;
-    let all = bound.until(args.pods as usize, special::PATIENCE).await?;
+    let all = bound.wait_for(args.pods as usize, special_pods::STEP_TIMEOUT).await?;
     scheduler.process.check_running()?;
-    ensure!(all, "only {} of {} pods were bound", bound.seen().len(), args.pods);
-    special::unschedulable(&api, NAMESPACE).await.context("a pod that fits nowhere")?;
-    special::preemption(&api, NAMESPACE).await.context("preemption")?;
+    ensure!(all, "only {} of {} pods were bound", bound.bound_at().len(), args.pods);
+    special_pods::check_unschedulable_pod(&api, NAMESPACE).await.context("an unschedulable pod")?;
+    special_pods::check_preemption(&api, NAMESPACE).await.context("preemption")?;
     if args.volume {
-        special::volume_on_demand(&api, NAMESPACE, plane).await.context("a volume on demand")?;
+        special_pods::check_volume_on_demand(&api, NAMESPACE, plane)
+            .await
+            .context("a volume on demand")?;
     }
-    metrics_are_for_those_who_may(&scheduler, plane).await?;
-    // Terminated, so that giving the lease back is in the log.
+    metrics_require_authorization(&scheduler, plane).await?;
+    // Terminate it, so that the release of the lease is in the audit log.
     scheduler.process.terminate()?;
-    let status = scheduler.process.wait(special::PATIENCE).await?;
-    ensure!(status.success(), "it ended with {status} after SIGTERM");
+    let status = scheduler.process.wait(special_pods::STEP_TIMEOUT).await?;
+    ensure!(status.success(), "the exit status after SIGTERM is {status}");
     Ok(())
 }
 
-/// Makes the service account, gives it the roles, and asks for a token.
-async fn account_token(api: &Api) -> Result<String> {
+/// Creates the service account, binds its roles, and requests a token.
+async fn account_token(api: &ApiClient) -> Result<String> {
     let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
     let account =
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}});
-    api.create(accounts, &account).await.context("making the service account")?;
-    grants::scheduler_roles(api, &grants::service_account(ACCOUNT)).await?;
+    api.create(accounts, &account).await.context("creating the service account")?;
+    scheduler_role_bindings::bind_scheduler_roles(
+        api,
+        &scheduler_role_bindings::service_account(ACCOUNT),
+    )
+    .await?;
     manifest::account_token(api, ACCOUNT).await
 }
 
-/// The scheduler asks the API server who that is and what he may.
-async fn metrics_are_for_those_who_may(scheduler: &Scheduler, plane: &ControlPlane) -> Result<()> {
+/// Checks that the scheduler uses delegated authentication and authorization.
+async fn metrics_require_authorization(scheduler: &Scheduler, plane: &ControlPlane) -> Result<()> {
     let admin = plane.admin_token()?;
-    for (who, token, want) in [("the admin", Some(admin.as_str()), 200), ("anybody", None, 403)] {
-        let api = Api::unverified(&scheduler.url(), token)?;
-        let got = api.ask(Method::GET, "/metrics", Vec::new()).await?.status;
-        ensure!(got == want, "{who} got answer {got} from /metrics, not {want}");
+    for (who, token, want) in
+        [("the administrator", Some(admin.as_str()), 200), ("an anonymous user", None, 403)]
+    {
+        let api = ApiClient::insecure(&scheduler.url(), token)?;
+        let got = api.request(Method::GET, "/metrics", Vec::new()).await?.status;
+        ensure!(got == want, "{who} got status {got} from /metrics, not {want}");
     }
     Ok(())
 }

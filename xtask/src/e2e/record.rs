@@ -1,8 +1,8 @@
-//! `cargo xtask e2e record`: a run on a real control plane, recorded, lived through again without one.
+//! `cargo xtask e2e record`: records runs on a real control plane, and replays them.
 //!
-//! Runs on fresh control planes: one that is not recorded, to compare the cost; one that is told to end; one that is killed in the
-//! middle of its work. Both recordings must replay to the same decisions, and the binds in them must be those that the cluster has in
-//! the end. Of the one that was killed the last second may be missing.
+//! There are three runs on new control planes: one without a recording, to compare the cost; one that is terminated; one that is killed
+//! under load. Both recordings must replay to the same decisions, and their bindings must match the final state of the cluster. In the
+//! recording of the killed run the last second may be missing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,104 +12,106 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use serde_json::Value;
 
-use super::api::Api;
-use super::bound::BoundPods;
-use super::control_plane::{ControlPlane, Options};
-use super::credentials::Identity;
-use super::scheduler::{Chosen, Kind, Setup};
+use super::api_client::ApiClient;
+use super::bound_pods::BoundPods;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::credentials::UserIdentity;
+use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
 use super::workload::Workload;
-use super::{load, outcome, special};
+use super::{load_objects, outcome_checks, special_pods};
 
 const NAMESPACE: &str = "e2e";
 
-/// Record runs, replay them, and compare the binds with what the cluster has in the end.
+/// Record runs, replay them, and compare the bindings with the final state of the cluster.
 #[derive(Parser)]
 pub struct Args {
-    /// Which pods.
+    /// The kind of pods.
     #[arg(default_value = "mixed")]
     workload: Workload,
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(default_value_t = 500)]
     nodes: u32,
-    /// How many pods.
+    /// Number of pods.
     #[arg(default_value_t = 1000)]
     pods: u32,
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: SchedulerArgs,
 }
 
-/// What becomes of a run.
+/// How a run ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// Told to end, and not recorded.
+enum RunEnd {
+    /// Terminated, without a recording.
     Unrecorded,
     Terminated,
     Killed,
 }
 
-/// Answers whether both runs could be replayed, and were what they seemed.
+/// Returns whether both recordings were replayed without faults.
 pub async fn run(args: &Args) -> Result<bool> {
     args.workload.check_size(args.nodes, args.pods)?;
     ensure!(
-        args.chosen.kinds()?.contains(&Kind::Loadmaster),
-        "only Loadmaster can record what it does"
+        args.chosen.kinds()?.contains(&SchedulerKind::Loadmaster),
+        "only Loadmaster can record a run"
     );
     println!("record {:?}: {} nodes, {} pods", args.workload, args.nodes, args.pods);
-    println!("| run | bytes a pod | CPU ms a pod | binds | decisions/s of the replay | faults |");
+    println!(
+        "| run | bytes per pod | CPU ms per pod | binds | decisions/s of the replay | faults |"
+    );
     println!("| --- | --- | --- | --- | --- | --- |");
     let mut good = true;
-    for end in [End::Unrecorded, End::Terminated, End::Killed] {
+    for end in [RunEnd::Unrecorded, RunEnd::Terminated, RunEnd::Killed] {
         good &= run_one(args, end).await.with_context(|| format!("the run that is {end:?}"))?;
     }
     Ok(good)
 }
 
-async fn run_one(args: &Args, end: End) -> Result<bool> {
-    let plane = ControlPlane::start(&Options::default()).await?;
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    load::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
+async fn run_one(args: &Args, end: RunEnd) -> Result<bool> {
+    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    load_objects::fill(&api, NAMESPACE, args.nodes, args.workload, args.pods).await?;
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
-    let kubeconfig = plane.kubeconfig(&Identity::new("system:kube-scheduler", &[]));
-    let name = Kind::Loadmaster.name();
-    let setup = Setup::new(name, plane.folder(), &kubeconfig);
+    let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
+    let name = SchedulerKind::Loadmaster.name();
+    let setup = SchedulerSetup::new(name, plane.folder(), &kubeconfig);
     let file = plane.folder().join("recording");
     let flags = match end {
-        End::Unrecorded => Vec::new(),
-        End::Terminated | End::Killed => vec![format!("--record={}", file.display())],
+        RunEnd::Unrecorded => Vec::new(),
+        RunEnd::Terminated | RunEnd::Killed => vec![format!("--record={}", file.display())],
     };
-    let mut scheduler = args.chosen.start_with(Kind::Loadmaster, &setup, &flags)?;
+    let mut scheduler = args.chosen.start_with(SchedulerKind::Loadmaster, &setup, &flags)?;
     let n = match end {
-        End::Killed => args.pods as usize / 2,
-        End::Unrecorded | End::Terminated => args.pods as usize,
+        RunEnd::Killed => args.pods as usize / 2,
+        RunEnd::Unrecorded | RunEnd::Terminated => args.pods as usize,
     };
-    let all = bound.until(n, special::PATIENCE).await?;
+    let all = bound.wait_for(n, special_pods::STEP_TIMEOUT).await?;
     scheduler.process.check_running()?;
-    ensure!(all, "only {} of {n} pods were bound", bound.seen().len());
+    ensure!(all, "only {} of {n} pods were bound", bound.bound_at().len());
     let usage = scheduler.process.usage()?;
-    let cpu_ms = usage.cpu_seconds * 1e3 / bound.seen().len().max(1) as f64;
-    if end == End::Killed {
+    let cpu_ms = usage.cpu_seconds * 1e3 / bound.bound_at().len().max(1) as f64;
+    if end == RunEnd::Killed {
         scheduler.process.kill()?;
     } else {
         scheduler.process.terminate()?;
-        let status = scheduler.process.wait(special::PATIENCE).await?;
-        ensure!(status.success(), "it ended with {status} after SIGTERM");
+        let status = scheduler.process.wait(special_pods::STEP_TIMEOUT).await?;
+        ensure!(status.success(), "the exit status after SIGTERM is {status}");
     }
-    if end == End::Unrecorded {
+    if end == RunEnd::Unrecorded {
         println!("| {end:?} | | {cpu_ms:.3} | | | |");
         plane.finish();
         return Ok(true);
     }
-    let report = replay(&args.chosen.binary(Kind::Loadmaster)?, &file)?;
-    let pods = outcome::pods(&api, NAMESPACE).await?;
+    let report = replay(&args.chosen.binary(SchedulerKind::Loadmaster)?, &file)?;
+    let pods = outcome_checks::pods(&api, NAMESPACE).await?;
     let nodes = pods.into_iter().filter(|pod| !pod.node.is_empty());
     let nodes: BTreeMap<String, String> = nodes.map(|pod| (pod.uid, pod.node)).collect();
     let faults = faults(end, &report, &nodes);
-    let n_bytes = std::fs::metadata(&file).context("looking at the recording")?.len();
+    let n_bytes = std::fs::metadata(&file).context("reading the size of the recording")?.len();
     println!(
         "| {end:?} | {} | {cpu_ms:.3} | {} | {:.0} | {} |",
         n_bytes / nodes.len().max(1) as u64,
         report["binds"],
-        report["podsDecided"].as_f64().unwrap_or(0.0)
+        report["schedulingAttempts"].as_f64().unwrap_or(0.0)
             / report["replaySeconds"].as_f64().unwrap_or(f64::NAN),
         faults.len(),
     );
@@ -127,41 +129,41 @@ fn replay(binary: &Path, file: &Path) -> Result<Value> {
     if !matches!(status.code(), Some(0 | 1)) {
         bail!("the replay ended with {status}: {}", String::from_utf8_lossy(&stderr));
     }
-    serde_json::from_slice(&stdout).context("reading what the replay says")
+    serde_json::from_slice(&stdout).context("reading the report of the replay")
 }
 
-/// What is wrong with a replay, given the nodes of all bound pods by uid.
-fn faults(end: End, report: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
+/// The faults of a replay, given the nodes of all bound pods by uid.
+fn faults(end: RunEnd, report: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
     let mut faults = Vec::new();
-    if report["isSame"] != true {
+    if report["isIdentical"] != true {
         faults.push(format!("the replay differs: {}", report["difference"]));
     }
-    let is_whole = report["isWhole"] == true;
-    if is_whole != (end == End::Terminated) {
-        faults.push(format!("it ends wrongly: {}", report["ending"]));
+    let is_whole = report["isComplete"] == true;
+    if is_whole != (end == RunEnd::Terminated) {
+        faults.push(format!("unexpected end of the recording: {}", report["endReason"]));
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let decisions = report["decisions"].as_array().into_iter().flatten();
-    // A bind that was refused is followed by another one.
+    // A rejected binding is followed by another one.
     let binds: BTreeMap<String, String> =
         decisions.map(|it| (text(&it["uid"]), text(&it["node"]))).collect();
     if binds.is_empty() {
-        faults.push("there is no bind in it".to_owned());
+        faults.push("the recording has no bindings".to_owned());
     }
     for (uid, node) in &binds {
         match nodes.get(uid) {
             Some(found) if found != node => {
-                faults.push(format!("{uid} was bound to {node}, and is on {found}"));
+                faults.push(format!("{uid} was bound to {node}, but is on {found}"));
             }
-            // It was killed while it asked.
-            None if end == End::Terminated => {
-                faults.push(format!("{uid} was bound to {node}, and is on no node"));
+            // The scheduler was killed during the binding request.
+            None if end == RunEnd::Terminated => {
+                faults.push(format!("{uid} was bound to {node}, but is pending"));
             }
             _ => {}
         }
     }
     for (uid, node) in nodes.iter().filter(|(uid, _)| !binds.contains_key(*uid)) {
-        if end == End::Terminated {
+        if end == RunEnd::Terminated {
             faults.push(format!("{uid} is on {node}, which is not in the recording"));
         }
     }
@@ -175,36 +177,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn replay_faults_are_reported() {
         let nodes = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
             all.iter().map(|(uid, node)| ((*uid).to_owned(), (*node).to_owned())).collect()
         };
         let report = |is_same: bool, is_whole: bool| {
-            json!({"isSame": is_same, "isWhole": is_whole, "difference": "d", "ending": "e",
+            json!({"isIdentical": is_same, "isComplete": is_whole, "difference": "d", "endReason": "e",
                 "decisions": [{"uid": "1", "node": "x"}, {"uid": "1", "node": "a"}, {"uid": "2", "node": "b"}]})
         };
         let check = |end, report: &Value, all: &[(&str, &str)], want: &[&str]| {
             assert_eq!(faults(end, report, &nodes(all)), want);
         };
         let good = report(true, true);
-        check(End::Terminated, &good, &[("1", "a"), ("2", "b")], &[]);
+        check(RunEnd::Terminated, &good, &[("1", "a"), ("2", "b")], &[]);
         check(
-            End::Terminated,
+            RunEnd::Terminated,
             &good,
             &[("1", "x"), ("3", "c")],
             &[
-                "1 was bound to a, and is on x",
-                "2 was bound to b, and is on no node",
+                "1 was bound to a, but is on x",
+                "2 was bound to b, but is pending",
                 "3 is on c, which is not in the recording",
             ],
         );
         let torn = report(true, false);
-        check(End::Killed, &torn, &[("1", "a"), ("3", "c")], &[]);
-        check(End::Killed, &good, &[("1", "a")], &["it ends wrongly: \"e\""]);
-        check(End::Killed, &torn, &[("1", "x")], &["1 was bound to a, and is on x"]);
+        check(RunEnd::Killed, &torn, &[("1", "a"), ("3", "c")], &[]);
+        check(RunEnd::Killed, &good, &[("1", "a")], &["unexpected end of the recording: \"e\""]);
+        check(RunEnd::Killed, &torn, &[("1", "x")], &["1 was bound to a, but is on x"]);
         let other = report(false, true);
-        check(End::Terminated, &other, &[("1", "a"), ("2", "b")], &["the replay differs: \"d\""]);
-        let empty = json!({"isSame": true, "isWhole": true});
-        check(End::Terminated, &empty, &[], &["there is no bind in it"]);
+        check(
+            RunEnd::Terminated,
+            &other,
+            &[("1", "a"), ("2", "b")],
+            &["the replay differs: \"d\""],
+        );
+        let empty = json!({"isIdentical": true, "isComplete": true});
+        check(RunEnd::Terminated, &empty, &[], &["the recording has no bindings"]);
     }
 }

@@ -1,50 +1,54 @@
-//! `cargo xtask e2e sample-plugin`: the example's manifest as it stands, and its scheduler with the rights and the configuration of that.
+//! `cargo xtask e2e sample-plugin`: applies the example's manifest, and runs its scheduler with the roles and configuration of the manifest.
 //!
-//! It leads, sends the workload to its nodes and other pods anywhere, says why a pod fits nowhere, and leaves other schedulers' pods
-//! alone. Then the audit log must not have a refused request.
+//! It becomes leader, schedules the workload on its nodes and other pods on any node, reports why a pod is unschedulable, and ignores pods
+//! of other schedulers. No request may be denied according to the audit log.
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 
-use super::api::Api;
-use super::control_plane::{ControlPlane, Options};
-use super::scheduler::{Chosen, Kind, Setup};
-use super::{audit, load, manifest, programs, special, workload};
+use super::api_client::ApiClient;
+use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
+use super::{audit, load_objects, manifest, programs, special_pods, workload};
 
 const MANIFEST: &str = "examples/sample-plugin/deploy/sample-plugin.yaml";
 const NAMESPACE: &str = "e2e";
 const PODS: &str = "/api/v1/namespaces/e2e/pods";
-/// In kube-system, and how the API server calls it.
+/// The service account in kube-system, and its user name.
 const ACCOUNT: &str = "sample-plugin";
 const USER: &str = "system:serviceaccount:kube-system:sample-plugin";
 
-/// The example sample-plugin with its own manifest.
+/// Run the example sample-plugin with the roles and configuration of its manifest.
 #[derive(Parser)]
 pub struct Args {}
 
-/// Answers whether nothing was refused; what else is not as it should be is an error.
+/// Returns whether no request was denied; any other failed check is an error.
 pub async fn run(_: &Args) -> Result<bool> {
     let folder = programs::examples(&["sample-plugin"])?;
-    let audit_policy = Some(audit::policy_of_everything());
-    let plane = ControlPlane::start(&Options { audit_policy, ..Options::default() }).await?;
-    let worked = work(&Chosen::only(folder.join("sample-plugin")), &plane).await;
-    // Above all when it did not work: this may be why.
-    let refusals = audit::refusals(&audit::read(plane.audit_log())?, USER);
-    for (refused, n) in &refusals {
-        println!("{n} x {refused}");
+    let audit_policy = Some(audit::policy_for_all_requests());
+    let plane = ControlPlane::start(&ControlPlaneOptions {
+        audit_policy,
+        ..ControlPlaneOptions::default()
+    })
+    .await?;
+    let worked = work(&SchedulerArgs::only(folder.join("sample-plugin")), &plane).await;
+    // Also after a failure: denied requests may be the cause.
+    let denied = audit::denied_requests(&audit::read(plane.audit_log())?, USER);
+    for (request, n) in &denied {
+        println!("{n} x {request}");
     }
     worked?;
-    if refusals.is_empty() {
-        println!("sample-plugin does its work with the rights of its manifest");
+    if denied.is_empty() {
+        println!("sample-plugin works with the roles of its manifest");
         plane.finish();
     }
-    Ok(refusals.is_empty())
+    Ok(denied.is_empty())
 }
 
-async fn work(chosen: &Chosen, plane: &ControlPlane) -> Result<()> {
-    let api = Api::new(&plane.admin_kubeconfig()).await?;
-    load::namespace(&api, NAMESPACE).await?;
+async fn work(chosen: &SchedulerArgs, plane: &ControlPlane) -> Result<()> {
+    let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
+    load_objects::namespace(&api, NAMESPACE).await?;
     let objects = manifest::read(MANIFEST)?;
     for object in &objects {
         manifest::create(&api, object).await?;
@@ -56,9 +60,9 @@ async fn work(chosen: &Chosen, plane: &ControlPlane) -> Result<()> {
     }
     let token = manifest::account_token(&api, ACCOUNT).await?;
     let kubeconfig = plane.kubeconfig_for_token(ACCOUNT, &token)?;
-    let mut setup = Setup::new(ACCOUNT, plane.folder(), &kubeconfig);
-    setup.more = configuration(&objects)?;
-    let mut scheduler = chosen.start(Kind::Loadmaster, &setup)?;
+    let mut setup = SchedulerSetup::new(ACCOUNT, plane.folder(), &kubeconfig);
+    setup.extra_config = configuration(&objects)?;
+    let mut scheduler = chosen.start(SchedulerKind::Loadmaster, &setup)?;
     scheduler.wait_until_ready().await?;
 
     let (ours, anywhere) = ("sample-scheduler", json!({}));
@@ -71,24 +75,27 @@ async fn work(chosen: &Chosen, plane: &ControlPlane) -> Result<()> {
     pod(&api, "train-of-others", "default-scheduler", &anywhere).await?;
     for (name, node) in [("train-0", "node-0"), ("train-1", "node-0"), ("web", "node-1")] {
         let is_there = |pod: &Value| pod["spec"]["nodeName"] == node;
-        special::wait_for(&api, NAMESPACE, name, node, is_there).await?;
+        special_pods::wait_for_pod(&api, NAMESPACE, name, node, is_there).await?;
     }
     let reason = "node(s) didn't have example.com/pool=gold for train";
-    special::wait_for(&api, NAMESPACE, "train-elsewhere", reason, |pod| {
+    special_pods::wait_for_pod(&api, NAMESPACE, "train-elsewhere", reason, |pod| {
         let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.any(|it| it["message"].as_str().is_some_and(|said| said.contains(reason)))
+        conditions.any(|it| it["message"].as_str().is_some_and(|message| message.contains(reason)))
     })
     .await?;
     let other = api.get_json(&format!("{PODS}/train-of-others")).await?;
-    ensure!(other["status"]["conditions"].is_null(), "another's pod was tried: {other}");
-    // Terminated, so that giving the lease back is in the log.
+    ensure!(
+        other["status"]["conditions"].is_null(),
+        "a pod of another scheduler was attempted: {other}"
+    );
+    // Terminate it, so that the release of the lease is in the audit log.
     scheduler.process.terminate()?;
-    let status = scheduler.process.wait(special::PATIENCE).await?;
-    ensure!(status.success(), "it ended with {status} after SIGTERM");
+    let status = scheduler.process.wait(special_pods::STEP_TIMEOUT).await?;
+    ensure!(status.success(), "the exit status after SIGTERM is {status}");
     Ok(())
 }
 
-/// What the ConfigMap of the manifest says.
+/// The configuration in the ConfigMap of the manifest.
 fn configuration(objects: &[Value]) -> Result<serde_json::Map<String, Value>> {
     let map = objects.iter().find(|object| object["kind"] == "ConfigMap");
     let text = map.and_then(|map| map["data"]["scheduler.yaml"].as_str());
@@ -96,7 +103,7 @@ fn configuration(objects: &[Value]) -> Result<serde_json::Map<String, Value>> {
     serde_saphyr::from_str(text).context("reading the configuration")
 }
 
-async fn pod(api: &Api, name: &str, scheduler: &str, selector: &Value) -> Result<()> {
+async fn pod(api: &ApiClient, name: &str, scheduler: &str, selector: &Value) -> Result<()> {
     let container = json!({"name": "main", "image": "registry.example/app"});
     let spec = json!({"schedulerName": scheduler, "nodeSelector": selector,
         "containers": [container], "terminationGracePeriodSeconds": 0});

@@ -1,4 +1,4 @@
-//! A scheduler as a process: kube-scheduler or Loadmaster, started with the same flags and the same configuration.
+//! Runs a scheduler process: kube-scheduler or Loadmaster, with the same flags and configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,67 +9,67 @@ use clap::Parser;
 use http::Method;
 use serde_json::json;
 
-use super::api::Api;
+use super::api_client::ApiClient;
 use super::control_plane::free_port;
 use super::process::Process;
 use super::programs::{self, Program};
 
-/// Requests a second of both: the client's limit is not what is measured.
+/// Requests per second of both schedulers, so that client-side rate limiting does not affect benchmarks.
 const QPS: u32 = 5_000;
-/// How long one may take to fill its cache.
-const READY: Duration = Duration::from_secs(60);
+/// The timeout until the cache is synced.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which scheduler.
+/// The kind of scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum SchedulerKind {
     KubeScheduler,
     Loadmaster,
 }
 
-impl Kind {
+impl SchedulerKind {
     /// Its name in reports and file names.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::KubeScheduler => "kube-scheduler",
-            Kind::Loadmaster => "loadmaster",
+            SchedulerKind::KubeScheduler => "kube-scheduler",
+            SchedulerKind::Loadmaster => "loadmaster",
         }
     }
 }
 
-/// What a run may choose.
+/// The schedulers of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Choice {
+pub enum SchedulerChoice {
     KubeScheduler,
     Loadmaster,
     Both,
 }
 
-/// Which schedulers run, and where Loadmaster is.
+/// Flags that select the schedulers of a run, and the path of the loadmaster binary.
 #[derive(Parser, Clone, Debug)]
-pub struct Chosen {
-    /// Whom to run.
+pub struct SchedulerArgs {
+    /// The schedulers to run.
     #[arg(long, default_value = "both")]
-    scheduler: Choice,
-    /// Loadmaster's binary; that of the release profile when not given.
+    scheduler: SchedulerChoice,
+    /// The loadmaster binary; by default that of the release profile.
     #[arg(long, value_name = "FILE")]
     loadmaster: Option<PathBuf>,
 }
 
-impl Chosen {
-    /// Only Loadmaster, or a scheduler made from it.
-    pub fn only(loadmaster: PathBuf) -> Chosen {
-        Chosen { scheduler: Choice::Loadmaster, loadmaster: Some(loadmaster) }
+impl SchedulerArgs {
+    /// Only Loadmaster, or a scheduler built with it.
+    pub fn only(loadmaster: PathBuf) -> SchedulerArgs {
+        SchedulerArgs { scheduler: SchedulerChoice::Loadmaster, loadmaster: Some(loadmaster) }
     }
 
-    /// The chosen ones, after a look whether they can be started.
-    pub fn kinds(&self) -> Result<Vec<Kind>> {
+    /// The selected schedulers; an error if one of them cannot be started.
+    pub fn kinds(&self) -> Result<Vec<SchedulerKind>> {
         let kinds = match self.scheduler {
-            Choice::KubeScheduler => vec![Kind::KubeScheduler],
-            Choice::Loadmaster => vec![Kind::Loadmaster],
-            Choice::Both => vec![Kind::KubeScheduler, Kind::Loadmaster],
+            SchedulerChoice::KubeScheduler => vec![SchedulerKind::KubeScheduler],
+            SchedulerChoice::Loadmaster => vec![SchedulerKind::Loadmaster],
+            SchedulerChoice::Both => vec![SchedulerKind::KubeScheduler, SchedulerKind::Loadmaster],
         };
         for &kind in &kinds {
-            if kind == Kind::KubeScheduler {
+            if kind == SchedulerKind::KubeScheduler {
                 programs::build(&[Program::KubeScheduler])?;
             }
             self.binary(kind)?;
@@ -77,28 +77,33 @@ impl Chosen {
         Ok(kinds)
     }
 
-    /// Where it is.
-    pub fn binary(&self, kind: Kind) -> Result<PathBuf> {
+    /// The path of the binary.
+    pub fn binary(&self, kind: SchedulerKind) -> Result<PathBuf> {
         match kind {
-            Kind::KubeScheduler => Program::KubeScheduler.path(),
-            Kind::Loadmaster => programs::loadmaster(self.loadmaster.as_deref()),
+            SchedulerKind::KubeScheduler => Program::KubeScheduler.path(),
+            SchedulerKind::Loadmaster => programs::loadmaster(self.loadmaster.as_deref()),
         }
     }
 
-    /// Starts one.
-    pub fn start(&self, kind: Kind, setup: &Setup<'_>) -> Result<Scheduler> {
+    /// Starts a scheduler.
+    pub fn start(&self, kind: SchedulerKind, setup: &SchedulerSetup<'_>) -> Result<Scheduler> {
         self.start_with(kind, setup, &[])
     }
 
-    /// Starts one with more flags.
-    pub fn start_with(&self, kind: Kind, setup: &Setup<'_>, flags: &[String]) -> Result<Scheduler> {
+    /// Starts a scheduler with additional flags.
+    pub fn start_with(
+        &self,
+        kind: SchedulerKind,
+        setup: &SchedulerSetup<'_>,
+        flags: &[String],
+    ) -> Result<Scheduler> {
         let stem = setup.folder.join(setup.name);
         let config = stem.with_extension("config");
         let text = format!("{:#}\n", configuration(setup));
         std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         let secure_port = free_port()?;
         let mut command = Command::new(self.binary(kind)?);
-        if kind == Kind::Loadmaster {
+        if kind == SchedulerKind::Loadmaster {
             command.arg("run");
         }
         command.arg(format!("--config={}", config.display()));
@@ -113,40 +118,40 @@ impl Chosen {
     }
 }
 
-/// How one is started.
-pub struct Setup<'a> {
-    /// For its files; unique in the folder.
+/// Options of a scheduler process.
+pub struct SchedulerSetup<'a> {
+    /// The stem of its file names; unique in the folder.
     pub name: &'a str,
-    /// Where its configuration and its log go.
+    /// The folder of its configuration and log.
     pub folder: &'a Path,
-    /// Who it is.
+    /// Its credentials.
     pub kubeconfig: &'a Path,
-    /// Whether it takes part in leader election, with upstream's default times.
+    /// Whether leader election is enabled, with upstream's default durations.
     pub leader_elect: bool,
     /// `extenders` of its configuration.
     pub extenders: &'a [serde_json::Value],
-    /// Whose pods it places.
+    /// The schedulerName of its profile.
     pub scheduler_name: &'a str,
-    /// More fields of its configuration, which go before those made here.
-    pub more: serde_json::Map<String, serde_json::Value>,
+    /// Additional fields of its configuration, which override the generated ones.
+    pub extra_config: serde_json::Map<String, serde_json::Value>,
 }
 
-impl<'a> Setup<'a> {
-    /// One that leads at once, with the default profile.
-    pub fn new(name: &'a str, folder: &'a Path, kubeconfig: &'a Path) -> Setup<'a> {
-        Setup {
+impl<'a> SchedulerSetup<'a> {
+    /// Without leader election, with the default profile.
+    pub fn new(name: &'a str, folder: &'a Path, kubeconfig: &'a Path) -> SchedulerSetup<'a> {
+        SchedulerSetup {
             name,
             folder,
             kubeconfig,
             leader_elect: false,
             extenders: &[],
             scheduler_name: "default-scheduler",
-            more: serde_json::Map::new(),
+            extra_config: serde_json::Map::new(),
         }
     }
 }
 
-fn configuration(setup: &Setup<'_>) -> serde_json::Value {
+fn configuration(setup: &SchedulerSetup<'_>) -> serde_json::Value {
     let mut configuration = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -155,7 +160,7 @@ fn configuration(setup: &Setup<'_>) -> serde_json::Value {
         "extenders": setup.extenders,
         "profiles": [{"schedulerName": setup.scheduler_name}],
     });
-    for (field, value) in &setup.more {
+    for (field, value) in &setup.extra_config {
         configuration[field] = value.clone();
     }
     configuration
@@ -168,23 +173,23 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Where it serves its health and metrics, with a certificate that nobody signed.
+    /// The URL of its health and metrics endpoints, with a self-signed certificate.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.secure_port)
     }
 
-    /// Until `/readyz` says so; a standby's is ready when its cache is filled.
+    /// Waits until `/readyz` succeeds; a standby is ready when its cache is synced.
     pub async fn wait_until_ready(&mut self) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(100);
-        let api = Api::unverified(&self.url(), None)?;
-        for _ in 0..READY.as_millis() / PAUSE.as_millis() {
+        let api = ApiClient::insecure(&self.url(), None)?;
+        for _ in 0..READY_TIMEOUT.as_millis() / PAUSE.as_millis() {
             self.process.check_running()?;
-            let ready = api.ask(Method::GET, "/readyz", Vec::new()).await;
-            if ready.is_ok_and(|answer| answer.status == 200) {
+            let ready = api.request(Method::GET, "/readyz", Vec::new()).await;
+            if ready.is_ok_and(|response| response.status == 200) {
                 return Ok(());
             }
             tokio::time::sleep(PAUSE).await;
         }
-        bail!("{} was not ready within {} s", self.url(), READY.as_secs())
+        bail!("{} was not ready within {} s", self.url(), READY_TIMEOUT.as_secs())
     }
 }

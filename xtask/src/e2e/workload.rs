@@ -1,17 +1,17 @@
-//! The nodes and pods that are loaded: plain objects, as clients write them.
+//! The nodes and pods of workloads, as JSON objects.
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// Pods that repel each other come in so many groups.
-const N_GROUPS_APART: u32 = 20;
-/// Pods that attract each other come in so many groups.
-const N_GROUPS_NEAR: u32 = 10;
-/// What a node takes.
+/// The number of groups of pods with anti-affinity.
+const N_ANTI_AFFINITY_GROUPS: u32 = 20;
+/// The number of groups of pods with affinity.
+const N_AFFINITY_GROUPS: u32 = 10;
+/// The capacity of a node in pods.
 pub const N_PODS_MAX_PER_NODE: u32 = 110;
 
-/// Which pods come.
+/// The kind of pods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Workload {
     /// Requests only.
@@ -26,21 +26,22 @@ pub enum Workload {
     Mixed,
 }
 
-/// The kind of one pod, and which of its kind it is.
+/// The kind of one pod, and its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shape {
+enum PodShape {
     Basic,
     Spread,
-    Apart(u32),
-    Near(u32),
+    AntiAffinity(u32),
+    Affinity(u32),
 }
 
 impl Workload {
-    /// Refuses what cannot be placed: then it would be no drain.
+    /// An error if the pods cannot all be scheduled.
     pub fn check_size(self, n_nodes: u32, n_pods: u32) -> Result<()> {
-        let room = u64::from(n_nodes) * u64::from(N_PODS_MAX_PER_NODE);
-        ensure!(u64::from(n_pods) <= room, "{n_nodes} nodes take {room} pods at most");
-        let n_apart = (0..n_pods).filter(|&i| matches!(self.shape(i), Shape::Apart(0))).count();
+        let capacity = u64::from(n_nodes) * u64::from(N_PODS_MAX_PER_NODE);
+        ensure!(u64::from(n_pods) <= capacity, "{n_nodes} nodes have capacity for {capacity} pods");
+        let n_apart =
+            (0..n_pods).filter(|&i| matches!(self.shape(i), PodShape::AntiAffinity(0))).count();
         ensure!(
             n_apart <= n_nodes as usize,
             "{n_apart} pods of one group may not share a node, and there are {n_nodes} nodes"
@@ -51,30 +52,30 @@ impl Workload {
     /// Pod number `i`; numbers are unique in a namespace.
     pub fn pod(self, i: u32) -> Value {
         match self.shape(i) {
-            Shape::Basic => pod(&format!("basic-{i}"), "basic", json!({})),
-            Shape::Spread => pod(&format!("spread-{i}"), "spread", spread("spread")),
-            Shape::Apart(group) => {
+            PodShape::Basic => pod(&format!("basic-{i}"), "basic", json!({})),
+            PodShape::Spread => pod(&format!("spread-{i}"), "spread", spread("spread")),
+            PodShape::AntiAffinity(group) => {
                 let app = format!("apart-{group}");
-                pod(&format!("{app}-{i}"), &app, apart(&app))
+                pod(&format!("{app}-{i}"), &app, anti_affinity(&app))
             }
-            Shape::Near(group) => {
+            PodShape::Affinity(group) => {
                 let app = format!("near-{group}");
-                pod(&format!("{app}-{i}"), &app, near(&app))
+                pod(&format!("{app}-{i}"), &app, affinity(&app))
             }
         }
     }
 
-    fn shape(self, i: u32) -> Shape {
+    fn shape(self, i: u32) -> PodShape {
         match self {
-            Workload::Basic => Shape::Basic,
-            Workload::Spread => Shape::Spread,
-            Workload::AntiAffinity => Shape::Apart(i % N_GROUPS_APART),
-            Workload::Affinity => Shape::Near(i % N_GROUPS_NEAR),
+            Workload::Basic => PodShape::Basic,
+            Workload::Spread => PodShape::Spread,
+            Workload::AntiAffinity => PodShape::AntiAffinity(i % N_ANTI_AFFINITY_GROUPS),
+            Workload::Affinity => PodShape::Affinity(i % N_AFFINITY_GROUPS),
             Workload::Mixed => match i % 10 {
-                0..=5 => Shape::Basic,
-                6..=7 => Shape::Spread,
-                8 => Shape::Apart(i / 10 % N_GROUPS_APART),
-                _ => Shape::Near(i / 10 % N_GROUPS_NEAR),
+                0..=5 => PodShape::Basic,
+                6..=7 => PodShape::Spread,
+                8 => PodShape::AntiAffinity(i / 10 % N_ANTI_AFFINITY_GROUPS),
+                _ => PodShape::Affinity(i / 10 % N_AFFINITY_GROUPS),
             },
         }
     }
@@ -104,7 +105,7 @@ pub fn node(i: u32) -> Value {
     })
 }
 
-/// 100 millicores and 500 MiB, as upstream's own benchmark has it.
+/// A pod that requests 100 millicores and 500 MiB, as in upstream's scheduler_perf.
 fn pod(name: &str, app: &str, more: Value) -> Value {
     let requests = json!({"cpu": "100m", "memory": "500Mi"});
     let container = json!({
@@ -131,12 +132,12 @@ fn term(key: &str, app: &str) -> Value {
     json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}})
 }
 
-fn apart(app: &str) -> Value {
+fn anti_affinity(app: &str) -> Value {
     let terms = json!([term("kubernetes.io/hostname", app)]);
     json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
 }
 
-fn near(app: &str) -> Value {
+fn affinity(app: &str) -> Value {
     let preferred = json!({"weight": 10, "podAffinityTerm": term("kubernetes.io/hostname", app)});
     json!({"affinity": {"podAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [term("topology.kubernetes.io/zone", app)],
@@ -153,8 +154,8 @@ mod tests {
         let mut counts = BTreeMap::new();
         for i in 0..n {
             let kind = match workload.shape(i) {
-                Shape::Apart(_) => "Apart".to_owned(),
-                Shape::Near(_) => "Near".to_owned(),
+                PodShape::AntiAffinity(_) => "Apart".to_owned(),
+                PodShape::Affinity(_) => "Near".to_owned(),
                 other => format!("{other:?}"),
             };
             *counts.entry(kind).or_default() += 1;
@@ -176,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn every_group_of_a_mixed_load_has_pods() {
+    fn every_group_of_the_mixed_workload_has_pods() {
         let groups: BTreeSet<u32> = (0..200)
             .filter_map(|i| match Workload::Mixed.shape(i) {
-                Shape::Apart(group) => Some(group),
+                PodShape::AntiAffinity(group) => Some(group),
                 _ => None,
             })
             .collect();
-        assert_eq!(groups.len(), N_GROUPS_APART as usize);
+        assert_eq!(groups.len(), N_ANTI_AFFINITY_GROUPS as usize);
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_does_not_fit_is_refused() {
+    fn a_workload_that_does_not_fit_is_rejected() {
         let check = |workload: Workload, n_nodes, n_pods, fits: bool| {
             let checked = workload.check_size(n_nodes, n_pods);
             assert_eq!(checked.is_ok(), fits, "{workload:?} {n_nodes} {n_pods}");

@@ -1,5 +1,5 @@
-//! `cargo xtask oracle --apply N`: what becomes of objects and their managed fields when random managers update them and
-//! apply to them, asked of apimachinery's field manager and of ours.
+//! `cargo xtask oracle --apply N`: compares objects and their managed fields after random updates and server-side applies between
+//! apimachinery's field manager and ours.
 
 mod cases;
 
@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use loadmaster_apiserver::managed::{
-    Failure, FieldManager, Reset, TypeRef, Types, Versions, built_in, message, set_managed_fields,
+use loadmaster_apiserver::managed_fields::{
+    ApplyError, FieldManager, ResetFields, TypeRef, Types, VersionedTypes, built_in,
+    conflict_message, set_managed_fields,
 };
 use loadmaster_apiserver::schema::{Kind, Kinds};
 use loadmaster_apiserver::store::{Limits, Store};
 use serde_json::{Value, json};
 
-/// Asks `n` cases of a seed, or one of them; answers whether there was no difference.
+/// Runs `n` cases of a seed, or one of them; returns whether there was no difference.
 pub fn run(n: u64, seed: u64, only: Option<u64>) -> Result<bool> {
     println!("oracle: --seed {seed} --apply {n}");
     let mut child = Command::new(build()?)
@@ -33,9 +34,13 @@ pub fn run(n: u64, seed: u64, only: Option<u64>) -> Result<bool> {
         let kind = kinds.iter().find(|it| it.kind == kind).context("a kind")?;
         let question = json!({"apiVersion": kind.api_version(), "kind": kind.kind,
             "operations": operations});
-        writeln!(stdin, "{question}").context("asking the oracle")?;
-        let line = lines.next().context("the oracle ended early")?.context("reading its answer")?;
-        let theirs: Vec<Value> = serde_json::from_str(&line).context("reading its answer")?;
+        writeln!(stdin, "{question}").context("sending a case to the oracle")?;
+        let line = lines
+            .next()
+            .context("the oracle ended early")?
+            .context("reading the oracle's answer")?;
+        let theirs: Vec<Value> =
+            serde_json::from_str(&line).context("reading the oracle's answer")?;
         let mine = answers(kind, &operations);
         n_operations += theirs.len();
         n_failures += theirs.iter().filter(|it| it["error"].is_string()).count();
@@ -77,8 +82,7 @@ fn build() -> Result<PathBuf> {
     Ok(module.join("bin/apply"))
 }
 
-/// An answer with its lists in an order of their own: that of entries hangs on their times, that of causes and of
-/// complaints on a map.
+/// An answer with sorted lists: the order of managed fields depends on their times, that of causes and of errors on a map.
 fn sorted(answer: &Value) -> Value {
     let mut answer = answer.clone();
     for list in ["/object/metadata/managedFields", "/causes"] {
@@ -89,16 +93,16 @@ fn sorted(answer: &Value) -> Value {
     if let Some((head, _)) =
         answer["error"].as_str().and_then(|text| text.split_once(": field not declared in schema"))
     {
-        // Upstream looks no further, wherever in the order of a map it is by then.
+        // Upstream stops at the first undeclared field, in the random order of a map.
         let field = head.rsplit(char::is_whitespace).next().unwrap_or_default();
         answer["error"] = format!("{field}: field not declared in schema").into();
     }
     if let Some(text) = answer["error"].as_str()
-        && let Some((head, complaints)) = text.split_once("errors:\n")
+        && let Some((head, errors)) = text.split_once("errors:\n")
     {
-        let mut complaints: Vec<&str> = complaints.lines().collect();
-        complaints.sort_unstable();
-        answer["error"] = format!("{head}errors:\n{}", complaints.join("\n")).into();
+        let mut errors: Vec<&str> = errors.lines().collect();
+        errors.sort_unstable();
+        answer["error"] = format!("{head}errors:\n{}", errors.join("\n")).into();
     }
     answer
 }
@@ -113,7 +117,7 @@ fn answers(kind: &Kind, operations: &[Value]) -> Vec<Value> {
                 answers.push(json!({"object": shown(&object)}));
                 live = Some(object);
             }
-            Err(Failure::Conflicts(conflicts)) => {
+            Err(ApplyError::Conflicts(conflicts)) => {
                 let causes: Vec<Value> = conflicts
                     .iter()
                     .map(|it| {
@@ -121,9 +125,9 @@ fn answers(kind: &Kind, operations: &[Value]) -> Vec<Value> {
                             "message": format!("conflict with {}", it.owner())})
                     })
                     .collect();
-                answers.push(json!({"error": message(&conflicts), "causes": causes}));
+                answers.push(json!({"error": conflict_message(&conflicts), "causes": causes}));
             }
-            Err(Failure::Invalid(why) | Failure::Other(why)) => {
+            Err(ApplyError::Invalid(why) | ApplyError::Other(why)) => {
                 answers.push(json!({"error": why}));
             }
         }
@@ -141,39 +145,39 @@ fn shown(object: &Value) -> Value {
     object
 }
 
-fn perform(kind: &Kind, live: Option<&Value>, operation: &Value) -> Result<Value, Failure> {
+fn perform(kind: &Kind, live: Option<&Value>, operation: &Value) -> Result<Value, ApplyError> {
     let text = |name: &str| operation[name].as_str().unwrap_or_default();
     let api_version = kind.api_version();
     let subresource = text("subresource");
-    let books = FieldManager {
-        versions: &Only { kind, api_version: &api_version },
+    let field_manager = FieldManager {
+        versions: &SingleVersion { kind, api_version: &api_version },
         api_version: &api_version,
         kind: kind.kind,
         subresource,
-        reset: Reset::of(kind, subresource),
+        reset: ResetFields::of(kind, subresource),
         now: "2026-01-02T03:04:05Z".to_owned(),
     };
-    let nothing = books.versions.nothing(&api_version);
+    let nothing = field_manager.versions.nothing(&api_version);
     let before = live.unwrap_or(&nothing);
     let mut object = operation["object"].clone();
     if operation["apply"] == true {
-        return books.apply(before, &object, text("manager"), operation["force"] == true);
+        return field_manager.apply(before, &object, text("manager"), operation["force"] == true);
     }
     if live.is_some() {
         object["metadata"]["uid"] = "u".into();
     }
-    let list = books.update(before, &object, text("manager"));
+    let list = field_manager.update(before, &object, text("manager"));
     set_managed_fields(&mut object, list);
     Ok(object)
 }
 
-/// One version of a kind.
-struct Only<'a> {
+/// A kind with only one version.
+struct SingleVersion<'a> {
     kind: &'a Kind,
     api_version: &'a str,
 }
 
-impl Versions for Only<'_> {
+impl VersionedTypes for SingleVersion<'_> {
     fn form(&self, api_version: &str) -> Option<(&Types, TypeRef)> {
         (api_version == self.api_version)
             .then(|| (built_in(), Types::of_built_in(self.kind.type_id)))

@@ -1,40 +1,41 @@
-//! Holding two answers against each other.
+//! Compares the answers of kube-scheduler and Loadmaster.
 
 use std::collections::BTreeMap;
 
-use loadmaster_sim::cases::{Ask, Case};
+use loadmaster_sim::cases::{Case, CaseKind};
 use serde_json::{Value, json};
 
 use super::deviations;
 
-/// Something both should have said alike.
+/// A difference between the answers.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// What is common to all differences of this kind, such as `verdict of NodePorts`.
+    /// The kind of difference, such as `filter result of NodePorts`.
     pub kind: String,
-    /// Both sides.
+    /// Both values.
     pub text: String,
 }
 
-/// The first thing in which the answers differ.
+/// The first difference between the answers.
 pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> {
     let (theirs_failed, ours_failed) = (theirs.get("error"), ours.get("error"));
-    // Hints have an error beside an answer.
-    let refused = |answer: &Value| answer.get("error").is_some() && answer.get("hint").is_none();
-    if refused(theirs) && refused(ours) {
+    // Answers about hints may have an error beside the hint.
+    let failed = |answer: &Value| answer.get("error").is_some() && answer.get("hint").is_none();
+    if failed(theirs) && failed(ours) {
         return None;
     }
-    if refused(theirs) || refused(ours) {
-        let who = if refused(theirs) { "only kube-scheduler refuses" } else { "only we refuse" };
+    if failed(theirs) || failed(ours) {
+        let who =
+            if failed(theirs) { "only kube-scheduler fails" } else { "only Loadmaster fails" };
         let error = theirs_failed.or(ours_failed).and_then(Value::as_str).unwrap_or_default();
         return Some(Difference {
-            kind: format!("{}: {who}: {}", case.ask.name(), without_names(error)),
+            kind: format!("{}: {who}: {}", case.kind.name(), without_names(error)),
             text: format!("kube-scheduler {theirs}, ours {ours}"),
         });
     }
-    match &case.ask {
-        Ask::Explain => explanations(theirs, ours),
-        Ask::Hint(event) => {
+    match &case.kind {
+        CaseKind::Explain => explanations(theirs, ours),
+        CaseKind::Hint(event) => {
             let kind = format!("hint of {} to {} {}", event.plugin, event.resource, event.action);
             let registered = |answer: &Value| answer["registered"].clone();
             differ(&kind, &theirs["hint"], &ours["hint"]).or_else(|| {
@@ -42,13 +43,13 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
                 differ(&kind, &registered(theirs), &registered(ours))
             })
         }
-        Ask::Preemption => preemptions(theirs, ours),
-        Ask::Sign => signatures(theirs, ours),
-        Ask::Config => configurations(theirs, ours),
+        CaseKind::Preemption => preemptions(theirs, ours),
+        CaseKind::Sign => signatures(theirs, ours),
+        CaseKind::Config => configurations(theirs, ours),
     }
 }
 
-/// Error texts without what differs from case to case.
+/// An error text without names and numbers, which differ from case to case.
 pub fn without_names(text: &str) -> String {
     let text = text.split('"').step_by(2).collect::<Vec<_>>().join("_");
     let text: String =
@@ -82,7 +83,8 @@ fn explanations(theirs: &Value, ours: &Value) -> Option<Difference> {
     };
     for (a, b) in nodes() {
         let (a, b) = (status(&a["filter"]), status(&b["filter"]));
-        if let Some(difference) = differ(&format!("verdict of {}", plugin_of(&a, &b)), &a, &b) {
+        if let Some(difference) = differ(&format!("filter result of {}", plugin_of(&a, &b)), &a, &b)
+        {
             return Some(difference);
         }
     }
@@ -111,7 +113,7 @@ fn scores(theirs: &Value, ours: &Value) -> Option<Difference> {
     differ("total", &theirs["total"], &ours["total"])
 }
 
-/// A status in which the order of reasons does not count: upstream lists scalar resources in random order.
+/// A status with sorted reasons: upstream lists scalar resources in random order.
 fn status(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(reasons) = status.get_mut("reasons").and_then(Value::as_array_mut) {
@@ -122,14 +124,14 @@ fn status(status: &Value) -> Value {
 
 fn plugin_of(theirs: &Value, ours: &Value) -> String {
     let name = |status: &Value| {
-        let plugin = status["plugin"].as_str().or(status["code"].as_str()).unwrap_or("nobody");
+        let plugin = status["plugin"].as_str().or(status["code"].as_str()).unwrap_or("none");
         plugin.to_owned()
     };
     let (theirs, ours) = (name(theirs), name(ours));
     if theirs == ours { theirs } else { format!("{theirs} versus {ours}") }
 }
 
-/// All parts of an answer about preemption.
+/// Compares answers about preemption.
 fn preemptions(theirs: &Value, ours: &Value) -> Option<Difference> {
     let nodes = |answer: &Value| -> Value {
         answer["candidates"]
@@ -141,22 +143,22 @@ fn preemptions(theirs: &Value, ours: &Value) -> Option<Difference> {
     };
     let each_node = || {
         let mut nodes = theirs["candidates"].as_object().into_iter().flatten();
-        nodes.find_map(|(node, gone)| {
+        nodes.find_map(|(node, theirs)| {
             let ours = &ours["candidates"][node];
-            differ("victims", &gone["victims"], &ours["victims"]).or_else(|| {
-                differ("PDB violations", &gone["pdbViolations"], &ours["pdbViolations"])
+            differ("victims", &theirs["victims"], &ours["victims"]).or_else(|| {
+                differ("PDB violations", &theirs["pdbViolations"], &ours["pdbViolations"])
             })
         })
     };
     let in_any_order = |answer: &Value| status(&answer["status"]);
-    // Of several candidates one is nominated by chance; the oracle checks that it is among its best.
+    // Of several best candidates a random one is nominated; the oracle checks that it is among its best.
     let nominated = |answer: &Value| match answer["nominated"].as_str() {
         Some(node) if !node.is_empty() => {
             json!(answer["best"].as_array().is_some_and(|best| best.contains(&json!(node))))
         }
         _ => answer["nominated"].clone(),
     };
-    differ("whether it fits", &theirs["fits"], &ours["fits"])
+    differ("whether the pod fits", &theirs["fits"], &ours["fits"])
         .or_else(|| differ("error of the cycle", &theirs["cycleError"], &ours["cycleError"]))
         .or_else(|| differ("candidates", &nodes(theirs), &nodes(ours)))
         .or_else(each_node)
@@ -187,7 +189,8 @@ fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {
         }
         (None, None) => None,
         (a, _) => {
-            let who = if a.is_some() { "only kube-scheduler signs" } else { "only we sign" };
+            let who =
+                if a.is_some() { "only kube-scheduler signs" } else { "only Loadmaster signs" };
             let kind = format!("signature: {who}, {}", theirs["refusedBy"]);
             Some(Difference { kind, text: format!("kube-scheduler {theirs}, ours {ours}") })
         }
@@ -213,7 +216,7 @@ fn each_key(object: &Value) -> Value {
     object.as_object().into_iter().flatten().map(|(key, _)| json!(key)).collect()
 }
 
-/// Per profile and point those plugins that both sides have.
+/// The plugins per profile and extension point, without those that are not compared.
 fn compared_plugins(profiles: &Value) -> Value {
     let mut profiles = profiles.clone();
     for points in profiles
@@ -222,7 +225,7 @@ fn compared_plugins(profiles: &Value) -> Value {
         .flatten()
         .filter_map(|(_, points)| points.as_object_mut())
     {
-        // Placements of pod groups are not decided here.
+        // Placements of pod groups are not implemented here.
         points.remove("placementScore");
         for plugins in points.values_mut().filter_map(Value::as_array_mut) {
             plugins
@@ -235,13 +238,14 @@ fn compared_plugins(profiles: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_sim::cases::Event;
+    use loadmaster_sim::cases::CaseEvent;
 
     use super::*;
 
     #[track_caller]
-    fn check(ask: Ask, theirs: Value, ours: Value, want: Option<&str>) {
-        let case = Case { id: 0, pod: "default/web".into(), config: None, objects: vec![], ask };
+    fn check(ask: CaseKind, theirs: Value, ours: Value, want: Option<&str>) {
+        let case =
+            Case { id: 0, pod: "default/web".into(), config: None, objects: vec![], kind: ask };
         let found = compare(&case, &theirs, &ours).map(|difference| difference.kind);
         assert_eq!(found.as_deref(), want);
     }
@@ -250,15 +254,23 @@ mod tests {
     fn explanations() {
         let answer = |node: Value| json!({"nodes": [node], "best": [], "message": ""});
         let check = |theirs: Value, ours: Value, want: Option<&str>| {
-            check(Ask::Explain, answer(theirs), answer(ours), want);
+            check(CaseKind::Explain, answer(theirs), answer(ours), want);
         };
         let rejected = |plugin: &str, code: &str, reasons: &[&str]| json!({"name": "a", "filter": {"code": code, "plugin": plugin, "reasons": reasons}});
         let fits = |scores: Value, total: i64| json!({"name": "a", "filter": {"code": "Success"}, "scores": scores, "total": total});
         check(rejected("P", "U", &["x", "y"]), rejected("P", "U", &["y", "x"]), None);
-        check(rejected("P", "U", &["x"]), rejected("P", "U", &["y"]), Some("verdict of P"));
-        check(rejected("P", "U", &["x"]), rejected("P", "UU", &["x"]), Some("verdict of P"));
-        check(rejected("P", "U", &[]), rejected("Q", "U", &[]), Some("verdict of P versus Q"));
-        check(rejected("P", "U", &[]), fits(json!({}), 0), Some("verdict of P versus Success"));
+        check(rejected("P", "U", &["x"]), rejected("P", "U", &["y"]), Some("filter result of P"));
+        check(rejected("P", "U", &["x"]), rejected("P", "UU", &["x"]), Some("filter result of P"));
+        check(
+            rejected("P", "U", &[]),
+            rejected("Q", "U", &[]),
+            Some("filter result of P versus Q"),
+        );
+        check(
+            rejected("P", "U", &[]),
+            fits(json!({}), 0),
+            Some("filter result of P versus Success"),
+        );
         check(fits(json!({"P": 1}), 1), fits(json!({"P": 1}), 1), None);
         check(fits(json!({"P": 1}), 1), fits(json!({"P": 2}), 2), Some("score of P"));
         check(fits(json!({"P": 0}), 0), fits(json!({}), 0), Some("score of P"));
@@ -277,17 +289,17 @@ mod tests {
             ("message", json!("x"), "message"),
             ("best", json!(["a"]), "best"),
             ("nodes", json!([{"name": "a"}]), "nodes"),
-            ("preFilter", status.clone(), "preFilter of P versus nobody"),
-            ("preEnqueue", status, "preEnqueue of P versus nobody"),
+            ("preFilter", status.clone(), "preFilter of P versus none"),
+            ("preEnqueue", status, "preEnqueue of P versus none"),
         ] {
             let plain = answer("message", json!(""));
-            check(Ask::Explain, answer(field, value), plain, Some(want));
+            check(CaseKind::Explain, answer(field, value), plain, Some(want));
         }
     }
 
     #[test]
     fn other_questions() {
-        let event = Event {
+        let event = CaseEvent {
             plugin: "P".into(),
             resource: "Node".into(),
             action: "Add".into(),
@@ -295,42 +307,42 @@ mod tests {
             new: Value::Null,
         };
         let hint = |hint: &str, known: &str| json!({"hint": hint, "registered": [["Node", known]]});
-        let ask = || Ask::Hint(Box::new(event.clone()));
+        let ask = || CaseKind::Hint(Box::new(event.clone()));
         check(ask(), hint("Queue", "Add"), hint("Queue", "Add"), None);
         check(ask(), hint("Queue", "Add"), hint("QueueSkip", "Add"), Some("hint of P to Node Add"));
         check(ask(), hint("Queue", "Add"), hint("Queue", "Delete"), Some("events registered by P"));
         let signed = |signature: Value| json!({"signature": signature});
-        check(Ask::Sign, signed(json!("{\"a\":1}")), signed(json!({"a": 1})), None);
+        check(CaseKind::Sign, signed(json!("{\"a\":1}")), signed(json!({"a": 1})), None);
         check(
-            Ask::Sign,
+            CaseKind::Sign,
             signed(json!("{\"a\":1}")),
             signed(json!({"a": 2})),
             Some("signature's a"),
         );
-        check(Ask::Sign, signed(json!("{}")), signed(json!({"a": 2})), Some("signature's a"));
+        check(CaseKind::Sign, signed(json!("{}")), signed(json!({"a": 2})), Some("signature's a"));
         check(
-            Ask::Sign,
+            CaseKind::Sign,
             signed(Value::Null),
             signed(json!({})),
-            Some("signature: only we sign, null"),
+            Some("signature: only Loadmaster signs, null"),
         );
         let config = |plugins: Value| json!({"plugins": {"x": {"score": plugins}}});
-        check(Ask::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
+        check(CaseKind::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
         check(
-            Ask::Config,
+            CaseKind::Config,
             config(json!([["P", 1], ["DefaultBinder", 0]])),
             config(json!([["P", 1]])),
             None,
         );
         check(
-            Ask::Config,
+            CaseKind::Config,
             config(json!([["P", 1]])),
             config(json!([["P", 2]])),
             Some("plugins at score"),
         );
         let refused = json!({"error": "x \"y\" 17"});
-        check(Ask::Sign, refused.clone(), refused.clone(), None);
-        let want = "sign: only kube-scheduler refuses: x _ 0";
-        check(Ask::Sign, refused, signed(json!({})), Some(want));
+        check(CaseKind::Sign, refused.clone(), refused.clone(), None);
+        let want = "sign: only kube-scheduler fails: x _ 0";
+        check(CaseKind::Sign, refused, signed(json!({})), Some(want));
     }
 }

@@ -1,15 +1,15 @@
-//! What a run reached, by kube-scheduler's answers.
+//! What a run has covered, by kube-scheduler's answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use loadmaster_sim::cases::{Ask, Case};
+use loadmaster_sim::cases::{Case, CaseKind};
 use loadmaster_sim::scenario::Preempt;
 use serde_json::{Value, json};
 
 use super::compare::without_names;
 
-/// How often what was said.
+/// Counters of answers.
 #[derive(Default)]
 pub struct Coverage {
     kinds: BTreeMap<&'static str, u64>,
@@ -29,21 +29,23 @@ pub struct Coverage {
 impl Coverage {
     /// Counts an answer.
     pub fn add(&mut self, case: &Case, answer: &Value) {
-        *self.kinds.entry(case.ask.name()).or_default() += 1;
+        *self.kinds.entry(case.kind.name()).or_default() += 1;
         if let Some(error) = answer["error"].as_str() {
             *self.errors.entry(without_names(error)).or_default() += 1;
         }
-        match &case.ask {
-            Ask::Explain => self.explanation(answer),
-            Ask::Preemption => self.preemption(answer),
-            Ask::Hint(event) => {
+        match &case.kind {
+            CaseKind::Explain => self.explanation(answer),
+            CaseKind::Preemption => self.preemption(answer),
+            CaseKind::Hint(event) => {
                 let hint = answer["hint"].as_str().unwrap_or("no answer").to_owned();
-                let happened = format!("{}/{}", event.resource, event.action);
-                *self.hints.entry((event.plugin.clone(), happened, hint)).or_default() += 1;
+                let event_name = format!("{}/{}", event.resource, event.action);
+                *self.hints.entry((event.plugin.clone(), event_name, hint)).or_default() += 1;
             }
-            Ask::Sign if answer["signature"].is_string() => self.signed += 1,
-            Ask::Sign => *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1,
-            Ask::Config => {}
+            CaseKind::Sign if answer["signature"].is_string() => self.signed += 1,
+            CaseKind::Sign => {
+                *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1
+            }
+            CaseKind::Config => {}
         }
     }
 
@@ -85,9 +87,9 @@ impl Coverage {
         };
         count("candidates", candidates.map_or(0, serde_json::Map::len));
         count("best", answer["best"].as_array().map_or(0, Vec::len));
-        for gone in candidates.into_iter().flatten().map(|(_, gone)| gone) {
-            count("victims", gone["victims"].as_array().map_or(0, Vec::len));
-            let n = gone["pdbViolations"].as_u64().unwrap_or_default();
+        for candidate in candidates.into_iter().flatten().map(|(_, candidate)| candidate) {
+            count("victims", candidate["victims"].as_array().map_or(0, Vec::len));
+            let n = candidate["pdbViolations"].as_u64().unwrap_or_default();
             count("violations", usize::try_from(n).unwrap_or(usize::MAX));
         }
     }
@@ -123,7 +125,7 @@ impl fmt::Display for Coverage {
             by_plugin.entry((plugin, event)).or_default().insert(hint, *n);
         }
         for ((plugin, event), answers) in by_plugin {
-            // An event nobody registered for is no news.
+            // Events that the plugin has not registered are left out.
             if answers.keys().any(|answer| *answer != "Unregistered") {
                 writeln!(f, "  {plugin} {event}: {}", counts(&answers))?;
             }

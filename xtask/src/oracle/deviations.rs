@@ -1,38 +1,39 @@
-//! Where we differ from kube-scheduler on purpose, and why: everything that the comparison passes over.
+//! Intended deviations from kube-scheduler, which the comparison ignores, and the reasons.
 
-use loadmaster_sim::cases::{self, Ask, Case};
+use loadmaster_sim::cases::{self, Case, CaseKind};
 use serde_json::Value;
 
-/// Plugins of kube-scheduler that are not built here. They decide nothing in the generated cases.
-const UNBUILT: [&str; 2] = ["DefaultBinder", "NodeDeclaredFeatures"];
+/// Plugins of kube-scheduler that are not implemented here. They do not affect the generated cases.
+const UNIMPLEMENTED: [&str; 2] = ["DefaultBinder", "NodeDeclaredFeatures"];
 
-/// Plugins of which only one refusal a pod is built: pods with claims are turned down with a reason that says so.
+/// Plugins that are not implemented: a pod with claims is rejected with one reason that says so.
 const CLAIMS: [&str; 5] =
     ["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "DynamicResources"];
 
-/// Parts of signatures that unbuilt plugins make, or in which our claims plugin leaves out volumes that decide nothing here.
-const UNBUILT_FRAGMENTS: [&str; 3] = [
+/// Parts of pod signatures from plugins that are not implemented, or from which our plugin omits volumes that do not affect
+/// scheduling.
+const UNIMPLEMENTED_FRAGMENTS: [&str; 3] = [
     "v1.Pod.Spec.RequiredFeatures()",
     "v1.Pod.Spec.Volumes.NonSyntheticSources()",
     "v1.Pod.Spec.DynamicResources",
 ];
 
-/// The name of the deviation that keeps this case from being compared at all.
+/// The deviation because of which this case is not compared.
 pub fn of(case: &Case) -> Option<&'static str> {
-    let asked = case.objects.iter().find(|object| is_pod(object, &case.pod));
-    if case.ask != Ask::Config && asked.is_some_and(has_claims) {
+    let pod = case.objects.iter().find(|object| is_pod(object, &case.pod));
+    if case.kind != CaseKind::Config && pod.is_some_and(has_claims) {
         return Some(
-            "pods with claims are turned down with a reason of our own, until the volume plugins land",
+            "pods with claims are rejected with our own reason, until the volume plugins are implemented",
         );
     }
-    if case.ask == Ask::Preemption && cases::shares_ports(case) {
+    if case.kind == CaseKind::Preemption && cases::has_host_port_conflict(case) {
         return Some(
-            "of two pods on a node with one host port, kube-scheduler's dry run frees it with the first that goes",
+            "of two pods on a node with the same host port, kube-scheduler's dry run frees the port with the first victim",
         );
     }
-    if case.ask == Ask::Preemption && cases::has_unstarted_equals(case) {
+    if case.kind == CaseKind::Preemption && cases::has_equal_unstarted_pods(case) {
         return Some(
-            "kube-scheduler ranks pods that have not started by two readings of the clock",
+            "kube-scheduler orders pods that have not started by two different readings of the clock",
         );
     }
     None
@@ -40,12 +41,12 @@ pub fn of(case: &Case) -> Option<&'static str> {
 
 /// Whether this plugin is compared in configurations and hints.
 pub fn is_compared(plugin: &str) -> bool {
-    !UNBUILT.contains(&plugin) && !CLAIMS.contains(&plugin)
+    !UNIMPLEMENTED.contains(&plugin) && !CLAIMS.contains(&plugin)
 }
 
 /// Whether this part of signatures is compared.
 pub fn is_compared_fragment(key: &str) -> bool {
-    !UNBUILT_FRAGMENTS.contains(&key)
+    !UNIMPLEMENTED_FRAGMENTS.contains(&key)
 }
 
 fn is_pod(object: &Value, full_name: &str) -> bool {

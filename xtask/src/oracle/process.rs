@@ -1,6 +1,6 @@
-//! The oracle as a process: built when it is missing or old, asked line by line.
+//! The oracle process: built when it is missing or outdated; questions and answers are lines of JSON.
 
-#![expect(clippy::disallowed_types, reason = "a chore may look at the clock")]
+#![expect(clippy::disallowed_types, reason = "development tasks may read the clock")]
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// Where the oracle's module is.
+/// The directory of the oracle's Go module.
 const MODULE: &str = "conformance";
 
-/// The binary, made by `go build` if it is missing or older than its sources.
+/// The binary, built by `go build` if it is missing or older than its sources.
 pub fn build() -> Result<PathBuf> {
     let module = crate::root()?.join(MODULE);
     let binary = module.join("bin/oracle");
@@ -34,16 +34,16 @@ pub fn build() -> Result<PathBuf> {
     match go {
         Ok(status) if status.success() => Ok(binary),
         Ok(_) => bail!("go build failed in {}", module.display()),
-        // Files that were just checked out all look new; an oracle that is there will do.
+        // After a fresh checkout all sources look new; an existing oracle is used.
         Err(error) if error.kind() == ErrorKind::NotFound && built.is_some() => {
-            eprintln!("there is no Go to build it with: using the one that is there");
+            eprintln!("Go is not installed: using the existing binary");
             Ok(binary)
         }
         Err(error) => Err(error).context("running go; the oracle needs Go 1.26 or newer"),
     }
 }
 
-/// The version of kube-scheduler that answers, as `v1.36.3`.
+/// The version of kube-scheduler in the oracle, such as `v1.36.3`.
 pub fn version() -> Result<String> {
     let path = crate::root()?.join(MODULE).join("go.mod");
     let text =
@@ -57,13 +57,13 @@ pub fn version() -> Result<String> {
     required.with_context(|| format!("{} does not require k8s.io/kubernetes", path.display()))
 }
 
-/// A running oracle with both ends of its pipe.
+/// Starts an oracle; returns its standard input and output, too.
 pub fn spawn(binary: &Path, workers: usize) -> Result<(Child, ChildStdin, ChildStdout)> {
     let mut child = Command::new(binary)
         .args(["-workers", &workers.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // It prints the stack of every panic in a plugin; the answer says enough.
+        // It prints the stack of every panic in a plugin; the answer has the error.
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| format!("starting {}", binary.display()))?;
@@ -71,7 +71,7 @@ pub fn spawn(binary: &Path, workers: usize) -> Result<(Child, ChildStdin, ChildS
     Ok((child, stdin.context("no pipe to the oracle")?, stdout.context("no pipe from the oracle")?))
 }
 
-/// An oracle that is asked one question after the other.
+/// An oracle that answers one question after the other.
 pub struct Oracle {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -79,39 +79,39 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Starts it.
+    /// Starts the oracle.
     pub fn start(binary: &Path) -> Result<Oracle> {
         let (child, stdin, stdout) = spawn(binary, 1)?;
         Ok(Oracle { child, stdin: Some(stdin), stdout: BufReader::new(stdout) })
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a question and waits for the answer.
     pub fn ask(&mut self, question: &Value) -> Result<Value> {
         let stdin = self.stdin.as_mut().context("the oracle has ended")?;
-        writeln!(stdin, "{question}").context("asking the oracle")?;
-        stdin.flush().context("asking the oracle")?;
+        writeln!(stdin, "{question}").context("sending a question to the oracle")?;
+        stdin.flush().context("sending a question to the oracle")?;
         let mut line = String::new();
-        if self.stdout.read_line(&mut line).context("reading its answer")? == 0 {
+        if self.stdout.read_line(&mut line).context("reading the oracle's answer")? == 0 {
             bail!("the oracle ended before it answered {question}");
         }
-        serde_json::from_str(&line).with_context(|| format!("reading its answer {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("reading the oracle's answer {line:?}"))
     }
 }
 
 impl Drop for Oracle {
     fn drop(&mut self) {
-        // It ends at the end of its input.
+        // The process exits at the end of its input.
         self.stdin = None;
         let _ = self.child.wait();
     }
 }
 
-/// Seconds since it was started.
-pub struct Watch(Instant);
+/// Measures elapsed time.
+pub struct Stopwatch(Instant);
 
-impl Watch {
-    pub fn start() -> Watch {
-        Watch(Instant::now())
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
+        Stopwatch(Instant::now())
     }
 
     pub fn seconds(&self) -> f64 {
@@ -119,7 +119,7 @@ impl Watch {
     }
 }
 
-/// A seed that no run had before.
+/// A seed that differs in every run.
 pub fn seed_from_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)

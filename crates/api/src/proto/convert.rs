@@ -3,6 +3,7 @@
 use super::ProtoError;
 use super::messages as wire;
 use crate::ResourceList;
+use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 use crate::node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 use crate::pod::{
@@ -13,7 +14,6 @@ use crate::pod::{
 };
 use crate::quantity::Quantity;
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Requirement};
-use crate::text::Str;
 use crate::workload::{
     MapSelectorSpec, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
     PodTemplateSpec, PriorityClass, ReplicasSpec,
@@ -309,7 +309,7 @@ pub(super) fn replicas_spec(spec: Option<wire::ReplicasSpec>) -> Result<Replicas
 
 pub(super) fn disruption_budget(budget: wire::PodDisruptionBudget) -> Result<PodDisruptionBudget> {
     let status = budget.status.unwrap_or_default();
-    let moment = |moment: wire::Moment| {
+    let moment = |moment: wire::NamedTime| {
         let text = match moment.value.and_then(|time| time.seconds) {
             None => String::new(),
             Some(seconds) => match jiff::Timestamp::from_second(seconds) {

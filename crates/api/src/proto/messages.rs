@@ -32,7 +32,7 @@ pub(super) struct Quantity {
 
 /// An entry of a map from names to times.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Moment {
+pub(super) struct NamedTime {
     #[prost(string, tag = "1")]
     pub(super) key: String,
     #[prost(message, optional, tag = "2")]
@@ -432,7 +432,7 @@ pub(super) struct Namespace {
 
 /// Service and ReplicationController.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct MapSelecting {
+pub(super) struct ObjectWithMapSelector {
     #[prost(message, optional, tag = "1")]
     pub(super) metadata: Option<ObjectMeta>,
     #[prost(message, optional, tag = "2")]
@@ -447,7 +447,7 @@ pub(super) struct MapSelectorSpec {
 
 /// ReplicaSet, StatefulSet and Deployment.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Replicated {
+pub(super) struct WorkloadWithReplicas {
     #[prost(message, optional, tag = "1")]
     pub(super) metadata: Option<ObjectMeta>,
     #[prost(message, optional, tag = "2")]
@@ -491,7 +491,7 @@ pub(super) struct PodDisruptionBudgetSpec {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PodDisruptionBudgetStatus {
     #[prost(message, repeated, tag = "2")]
-    pub(super) disrupted_pods: Vec<Moment>,
+    pub(super) disrupted_pods: Vec<NamedTime>,
     #[prost(int32, tag = "3")]
     pub(super) disruptions_allowed: i32,
 }

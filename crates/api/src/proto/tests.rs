@@ -76,7 +76,7 @@ fn check<T: Kind + DeserializeOwned + PartialEq + Debug>(message: &impl Message,
 #[test]
 fn lists_of_any_kind_are_decoded_object_by_object() {
     let bytes = bytes(NODE_LIST);
-    let items = Items::open(&bytes).unwrap();
+    let items = ListItems::open(&bytes).unwrap();
     let whole: List<Node> = decode_list(&bytes).unwrap();
     assert_eq!(items.resource_version(), whole.resource_version);
     assert_eq!(items.continue_token(), whole.continue_token);
@@ -85,11 +85,11 @@ fn lists_of_any_kind_are_decoded_object_by_object() {
         whole.items.into_iter().map(|node| Object::Node(node.into())).collect();
     assert_eq!(objects, nodes.into_iter().map(|node| (node, "")).collect::<Vec<_>>());
     assert_eq!((items.len(), items.is_empty()), (2, false));
-    assert!(Items::open(&self::bytes(NODE)).is_err());
+    assert!(ListItems::open(&self::bytes(NODE)).is_err());
 }
 
 #[test]
-fn objects_made_by_go() {
+fn objects_encoded_by_go() {
     let node: Node = serde_json::from_str(NODE_JSON).unwrap();
     assert_eq!(decode(&bytes(NODE)), Ok(Object::Node(Box::new(node))));
     let pod: Pod = serde_json::from_str(POD_JSON).unwrap();
@@ -97,7 +97,7 @@ fn objects_made_by_go() {
 }
 
 #[test]
-fn a_list_made_by_go() {
+fn a_list_encoded_by_go() {
     let list = decode_list::<Node>(&bytes(NODE_LIST)).unwrap();
     let names: Vec<&str> = list.items.iter().map(Node::name).collect();
     assert_eq!(names, ["b", "c"]);
@@ -106,9 +106,9 @@ fn a_list_made_by_go() {
 }
 
 #[test]
-fn a_watch_made_by_go() {
+fn a_watch_encoded_by_go() {
     for piece_len in [1, 7, 100, 1000] {
-        let mut frames = Frames::new(1000);
+        let mut frames = WatchFrames::new(1000);
         let mut events = Vec::new();
         for piece in bytes(FRAMES).chunks(piece_len) {
             frames.push(piece);
@@ -136,7 +136,7 @@ fn a_watch_made_by_go() {
 
 #[test]
 fn frames_are_limited() {
-    let mut frames = Frames::new(5);
+    let mut frames = WatchFrames::new(5);
     frames.push(b"\0\0\0\x05hello\0\0");
     assert_eq!(frames.next(), Ok(Some(&b"hello"[..])));
     assert_eq!(frames.next(), Ok(None));
@@ -148,7 +148,7 @@ fn frames_are_limited() {
 }
 
 #[test]
-fn absent_and_empty_differ_where_json_tells_them_apart() {
+fn absent_and_empty_differ_where_json_distinguishes_them() {
     use messages as wire;
     check::<Pod>(&wire::Pod::default(), "{}");
     let spec = wire::PodSpec {
@@ -167,13 +167,13 @@ fn absent_and_empty_differ_where_json_tells_them_apart() {
         selector: Some(wire::LabelSelector::default()),
         template: None,
     };
-    let set = wire::Replicated { metadata: None, spec: Some(spec) };
+    let set = wire::WorkloadWithReplicas { metadata: None, spec: Some(spec) };
     check::<ReplicaSet>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
     check::<StatefulSet>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
     check::<Deployment>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
     let pair = wire::Pair { key: "a".to_owned(), value: "b".to_owned() };
     let spec = wire::MapSelectorSpec { selector: vec![pair] };
-    let service = wire::MapSelecting { metadata: None, spec: Some(spec) };
+    let service = wire::ObjectWithMapSelector { metadata: None, spec: Some(spec) };
     check::<Service>(&service, r#"{"spec":{"selector":{"a":"b"}}}"#);
     check::<ReplicationController>(&service, r#"{"spec":{"selector":{"a":"b"}}}"#);
 }
@@ -190,7 +190,7 @@ fn times() {
     let json =
         r#"{"metadata":{"creationTimestamp":null,"deletionTimestamp":"1970-01-01T00:00:00Z"}}"#;
     check::<Namespace>(&wire::Namespace { metadata: Some(meta) }, json);
-    let moment = |key: &str, seconds| wire::Moment { key: key.to_owned(), value: at(seconds) };
+    let moment = |key: &str, seconds| wire::NamedTime { key: key.to_owned(), value: at(seconds) };
     let status = wire::PodDisruptionBudgetStatus {
         disrupted_pods: vec![moment("b", Some(1_767_323_045)), moment("a", None)],
         disruptions_allowed: 2,
@@ -203,7 +203,7 @@ fn times() {
 #[track_caller]
 fn check_error(bytes: &[u8], want: &Expect) {
     let error = decode(bytes).unwrap_err();
-    want.assert_eq(&loadmaster_stdx::Chain(&error).to_string());
+    want.assert_eq(&loadmaster_stdx::ErrorChain(&error).to_string());
 }
 
 #[test]
@@ -269,7 +269,7 @@ proptest! {
             let _ = decode(bytes);
             let _ = decode_list::<Node>(bytes);
             let _ = decode_event::<Pod>(bytes);
-            let mut frames = Frames::new(1 << 20);
+            let mut frames = WatchFrames::new(1 << 20);
             frames.push(bytes);
             while let Ok(Some(frame)) = frames.next() {
                 let _ = decode_event::<Node>(frame);

@@ -197,7 +197,7 @@ fn parse_wide(number: &Number<'_>, suffix: &Suffix) -> Quantity {
 /// Billionths, rounded up, of a number times a power of ten.
 fn nanos_decimal(number: &Number<'_>, exponent: i32) -> u128 {
     let n_digits = number.whole.len() + number.fraction.len();
-    // How many digits are at or above the last decimal that is kept.
+    // Number of digits at or above the last decimal that remains.
     let n_kept = number.whole.len() as i64 + i64::from(exponent) + WIDE_DECIMALS;
     let mut sum = 0u128;
     for (at, digit) in number.whole.iter().chain(number.fraction).enumerate() {

@@ -6,9 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
-    Amounts, DEVICE_CLASS, ONE, Scope, add, amounts, entries, is_extended_request, raise, text,
+    DEVICE_CLASS, ONE, ResourceAmounts, Scope, add_amounts, entries, is_extended_request,
+    max_amounts, parse_amounts, text,
 };
-use crate::names::is_extended;
+use crate::resource_names::is_extended;
 
 /// Names of a quota that are about pods, beside huge pages and extended resources.
 const NAMES: &[&str] = &[
@@ -37,9 +38,9 @@ pub(super) fn is_about(name: &str) -> bool {
     NAMES.contains(&name) || resource.starts_with(HUGE_PAGES) || is_extended_request(name)
 }
 
-/// What a pod uses. Of one that has ended, or should long have gone, only the object counts.
-pub(super) fn usage(pod: &Value, now: Timestamp) -> Amounts {
-    let mut used = Amounts::from([("count/pods".to_owned(), ONE)]);
+/// The usage of a pod. Only the object counts for a terminated pod, or one whose grace period has passed.
+pub(super) fn usage(pod: &Value, now: Timestamp) -> ResourceAmounts {
+    let mut used = ResourceAmounts::from([("count/pods".to_owned(), ONE)]);
     if has_ended(pod, now) {
         return used;
     }
@@ -76,23 +77,23 @@ fn has_ended(pod: &Value, now: Timestamp) -> bool {
 }
 
 /// Requests or limits of a pod as a whole.
-fn total(pod: &Value, field: &str) -> Amounts {
+fn total(pod: &Value, field: &str) -> ResourceAmounts {
     let spec = &pod["spec"];
-    let mut total = over_containers(pod, |container, runs_on| {
+    let mut total = sum_over_containers(pod, |container, runs_on| {
         if runs_on {
             effective(pod, container, field)
         } else {
-            amounts(&container["resources"][field])
+            parse_amounts(&container["resources"][field])
         }
     });
     total.extend(
-        amounts(&spec["resources"][field]).into_iter().filter(|(name, _)| is_pod_level(name)),
+        parse_amounts(&spec["resources"][field]).into_iter().filter(|(name, _)| is_pod_level(name)),
     );
-    let mut overhead = amounts(&spec["overhead"]);
+    let mut overhead = parse_amounts(&spec["overhead"]);
     if field == "limits" {
         overhead.retain(|name, _| total.contains_key(name));
     }
-    add(&mut total, &overhead);
+    add_amounts(&mut total, &overhead);
     total
 }
 
@@ -101,35 +102,38 @@ fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
 }
 
-/// What the containers of a pod need together: those that run at the same time, or the most that is needed to start them. `of` tells
-/// what one of them needs; it is told whether that one runs on once it has started.
-pub fn over_containers(pod: &Value, of: impl Fn(&Value, bool) -> Amounts) -> Amounts {
-    let mut total = Amounts::new();
+/// The total of a pod's containers: those that run at the same time, or the peak of the init containers. `of` returns
+/// the amounts of one container; its second argument is whether the container keeps running once it has started.
+pub fn sum_over_containers(
+    pod: &Value,
+    of: impl Fn(&Value, bool) -> ResourceAmounts,
+) -> ResourceAmounts {
+    let mut total = ResourceAmounts::new();
     for container in entries(&pod["spec"]["containers"]) {
-        add(&mut total, &of(container, true));
+        add_amounts(&mut total, &of(container, true));
     }
     // Sidecars started so far run beside every later init container.
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    let (mut sidecars, mut peak) = (ResourceAmounts::new(), ResourceAmounts::new());
     for container in entries(&pod["spec"]["initContainers"]) {
         if container["restartPolicy"] == "Always" {
             let own = of(container, true);
-            add(&mut total, &own);
-            add(&mut sidecars, &own);
-            raise(&mut peak, &sidecars);
+            add_amounts(&mut total, &own);
+            add_amounts(&mut sidecars, &own);
+            max_amounts(&mut peak, &sidecars);
         } else {
             let mut own = of(container, false);
-            add(&mut own, &sidecars);
-            raise(&mut peak, &own);
+            add_amounts(&mut own, &sidecars);
+            max_amounts(&mut peak, &own);
         }
     }
-    raise(&mut total, &peak);
+    max_amounts(&mut total, &peak);
     total
 }
 
-/// The most of what a container is to have, has, and was promised by its node while it is resized. What its node cannot give does
+/// The maximum of a container's desired, actual and allocated resources during a resize. An infeasible resize does
 /// not count.
-fn effective(pod: &Value, container: &Value, field: &str) -> Amounts {
-    let own = amounts(&container["resources"][field]);
+fn effective(pod: &Value, container: &Value, field: &str) -> ResourceAmounts {
+    let own = parse_amounts(&container["resources"][field]);
     let lists = ["initContainerStatuses", "containerStatuses"].map(|list| &pod["status"][list]);
     let mut statuses = lists.into_iter().flat_map(entries);
     let status = statuses.find(|it| it["name"] == container["name"]);
@@ -137,18 +141,18 @@ fn effective(pod: &Value, container: &Value, field: &str) -> Amounts {
     let mut conditions = entries(&pod["status"]["conditions"]).iter();
     let pending = conditions.find(|it| it["type"] == "PodResizePending");
     let is_infeasible = pending.is_some_and(|it| it["reason"] == "Infeasible");
-    let mut most = if is_infeasible { Amounts::new() } else { own };
-    raise(&mut most, &amounts(&status["resources"][field]));
+    let mut most = if is_infeasible { ResourceAmounts::new() } else { own };
+    max_amounts(&mut most, &parse_amounts(&status["resources"][field]));
     if field == "requests" {
-        raise(&mut most, &amounts(&status["allocatedResources"]));
+        max_amounts(&mut most, &parse_amounts(&status["allocatedResources"]));
     }
     most
 }
 
-/// Which of a quota's names a pod's containers would have to say something about and do not, in upstream's words.
-pub fn missing<'a>(pod: &Value, names: impl Iterator<Item = &'a str>) -> Option<String> {
+/// The resources of a quota that a pod's containers must specify and do not, in upstream's words.
+pub fn missing_resources<'a>(pod: &Value, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let own = &pod["spec"]["resources"];
-    let says = |field: &str| amounts(&own[field]).keys().any(|name| is_pod_level(name));
+    let says = |field: &str| parse_amounts(&own[field]).keys().any(|name| is_pod_level(name));
     if says("requests") || says("limits") {
         return None;
     }

@@ -6,12 +6,12 @@ fn now() -> Timestamp {
     "2026-01-01T00:01:00Z".parse().unwrap()
 }
 
-fn counted(name: &str) -> Counted<'_> {
+fn counted(name: &str) -> QuotaResource<'_> {
     let (resource, group) = name.split_once('.').unwrap_or((name, ""));
-    Counted { group, resource }
+    QuotaResource { group, resource }
 }
 
-fn shown(amounts: &Amounts) -> String {
+fn shown(amounts: &ResourceAmounts) -> String {
     let shown = amounts.iter().map(|(name, amount)| format!("{name}={amount}"));
     shown.collect::<Vec<_>>().join(",")
 }
@@ -27,7 +27,7 @@ fn check(resource: &str, object: Value, want: &str) {
 }
 
 #[test]
-fn names_that_are_about_objects() {
+fn resource_names_that_count_objects() {
     #[track_caller]
     fn check(name: &str, want: &str) {
         let all = [
@@ -99,7 +99,7 @@ fn pods() {
 }
 
 #[test]
-fn pods_that_should_have_gone() {
+fn pods_past_their_grace_period() {
     let marked = |at: &str, grace: i64| json!({"metadata": {"deletionTimestamp": at, "deletionGracePeriodSeconds": grace}});
     check("pods", marked("2026-01-01T00:00:30Z", 30), "pods=1");
     check("pods", marked("2026-01-01T00:00:29Z", 30), "");
@@ -107,7 +107,7 @@ fn pods_that_should_have_gone() {
 }
 
 #[test]
-fn pods_as_a_whole() {
+fn pod_level_resources() {
     let asks = |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}});
     let sidecar = |name: &str, cpu: &str| {
         let mut container = asks(name, cpu);
@@ -261,10 +261,10 @@ fn scopes() {
 }
 
 #[test]
-fn what_containers_must_say() {
+fn resources_that_containers_must_specify() {
     #[track_caller]
     fn check(pod: &Value, names: &[&str], want: Option<&str>) {
-        assert_eq!(missing(pod, names.iter().copied()).as_deref(), want);
+        assert_eq!(missing_resources(pod, names.iter().copied()).as_deref(), want);
     }
     let mut pod = json!({"spec": {
         "containers": [{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}],

@@ -5,9 +5,9 @@
 
 use super::validity::{invalid_values, not_supported};
 use super::{Condition, NodeSelector, NodeSelectorTerm, Requirement, Selector, SelectorError};
+use crate::interned_str::Str;
 use crate::meta::Labels;
 use crate::pod::PreferredSchedulingTerm;
-use crate::text::Str;
 
 /// The field a node selector can look at.
 const NAME_FIELD: &str = "metadata.name";

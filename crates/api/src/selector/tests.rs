@@ -255,7 +255,7 @@ fn node_selector_and_affinity_must_both_match() {
 }
 
 #[test]
-fn strict_selectors_refuse_any_faulty_term() {
+fn strict_selectors_reject_any_invalid_term() {
     let faulty = CompiledNodeSelector::strict(&node_selector("a Exists | b In"));
     expect!["nodeSelectorTerms[1].matchExpressions[0].values: Invalid value: null: for 'in', 'notin' operators, values set can't be empty"].assert_eq(&faulty.unwrap_err().to_string());
     assert!(CompiledNodeSelector::strict(&node_selector("a Exists")).is_ok());

@@ -1,7 +1,7 @@
 //! What upstream accepts as the requirement of a selector, and its words when it does not.
 
 use super::{Requirement, SelectorError};
-use crate::text::Str;
+use crate::interned_str::Str;
 
 /// Operators of a node selector's label expressions; the text upstream lists them with.
 const OPERATORS: &str = r#""In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt""#;
@@ -85,7 +85,7 @@ pub(super) fn invalid_values(path: &str, values: &[Str], detail: &str) -> String
 }
 
 fn invalid_key(key: &str, path: &str) -> Option<String> {
-    let complaints = label_key_complaints(key);
+    let complaints = label_key_errors(key);
     let field = child(path, "key");
     let report = || format!("{field}: Invalid value: {}: {}", quote(key), complaints.join("; "));
     (!complaints.is_empty()).then(report)
@@ -94,7 +94,7 @@ fn invalid_key(key: &str, path: &str) -> Option<String> {
 fn invalid_label_values(key: &str, values: &[Str], path: &str) -> Vec<String> {
     let mut messages = Vec::new();
     for (at, value) in values.iter().enumerate() {
-        let complaints = label_value_complaints(value);
+        let complaints = label_value_errors(value);
         if !complaints.is_empty() {
             let field = child(path, &format!("values[{at}][{key}]"));
             let value = quote(value);
@@ -109,7 +109,7 @@ fn child(path: &str, name: &str) -> String {
 }
 
 /// What is wrong with a text as the key of a label, in upstream's words; nothing if it can be one.
-pub fn label_key_complaints(key: &str) -> Vec<String> {
+pub fn label_key_errors(key: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     let name = match key.split_once('/') {
         None => key,
@@ -145,7 +145,7 @@ pub fn label_key_complaints(key: &str) -> Vec<String> {
 }
 
 /// What is wrong with a text as the value of a label, in upstream's words; nothing if it can be one.
-pub fn label_value_complaints(value: &str) -> Vec<String> {
+pub fn label_value_errors(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > NAME_LEN_MAX {
         complaints.push(too_long("", NAME_LEN_MAX));

@@ -1,8 +1,8 @@
-//! Which kinds a snapshot keeps, skips or refuses.
+//! Which kinds a snapshot contains, skips or rejects.
 
-/// Kinds a snapshot keeps.
+/// Kinds that a snapshot contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum SnapshotKind {
     Node,
     Pod,
     Namespace,
@@ -18,34 +18,34 @@ pub(super) enum Kept {
 
 /// What to do with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    Keep(Kept),
+pub(super) enum KindHandling {
+    Keep(SnapshotKind),
     /// A list of anything, or of the kind its name begins with.
     List,
     /// Scheduling does not read it.
     Skip {
-        /// Told by kind and group instead of kind alone.
+        /// Named by kind and group instead of kind alone.
         is_custom: bool,
     },
-    /// The kind is kept in this version of the API only.
+    /// The kind is supported in this API version only.
     WrongVersion {
         expected: &'static str,
     },
     Unknown,
 }
 
-const KEPT: [(&str, &str, Kept); 11] = [
-    ("Node", "v1", Kept::Node),
-    ("Pod", "v1", Kept::Pod),
-    ("Namespace", "v1", Kept::Namespace),
-    ("Service", "v1", Kept::Service),
-    ("ReplicationController", "v1", Kept::ReplicationController),
-    ("ReplicaSet", "apps/v1", Kept::ReplicaSet),
-    ("StatefulSet", "apps/v1", Kept::StatefulSet),
-    ("Deployment", "apps/v1", Kept::Deployment),
-    ("Job", "batch/v1", Kept::Job),
-    ("PodDisruptionBudget", "policy/v1", Kept::PodDisruptionBudget),
-    ("PriorityClass", "scheduling.k8s.io/v1", Kept::PriorityClass),
+const SNAPSHOT_KINDS: [(&str, &str, SnapshotKind); 11] = [
+    ("Node", "v1", SnapshotKind::Node),
+    ("Pod", "v1", SnapshotKind::Pod),
+    ("Namespace", "v1", SnapshotKind::Namespace),
+    ("Service", "v1", SnapshotKind::Service),
+    ("ReplicationController", "v1", SnapshotKind::ReplicationController),
+    ("ReplicaSet", "apps/v1", SnapshotKind::ReplicaSet),
+    ("StatefulSet", "apps/v1", SnapshotKind::StatefulSet),
+    ("Deployment", "apps/v1", SnapshotKind::Deployment),
+    ("Job", "batch/v1", SnapshotKind::Job),
+    ("PodDisruptionBudget", "policy/v1", SnapshotKind::PodDisruptionBudget),
+    ("PriorityClass", "scheduling.k8s.io/v1", SnapshotKind::PriorityClass),
 ];
 
 /// Kinds of the groups that Kubernetes itself serves (1.36) and scheduling does not read; what storage and
@@ -139,27 +139,27 @@ pub(super) fn is_custom(api_version: &str) -> bool {
 }
 
 /// What to do with objects of this kind.
-pub(super) fn class_of(api_version: &str, kind: &str) -> Class {
+pub(super) fn class_of(api_version: &str, kind: &str) -> KindHandling {
     // By far the most frequent ones first.
     if api_version == "v1" && kind == "Pod" {
-        return Class::Keep(Kept::Pod);
+        return KindHandling::Keep(SnapshotKind::Pod);
     }
     if is_custom(api_version) {
         let is_list = kind.len() > "List".len() && kind.ends_with("List");
-        return if is_list { Class::List } else { Class::Skip { is_custom: true } };
+        return if is_list { KindHandling::List } else { KindHandling::Skip { is_custom: true } };
     }
-    if let Some((_, expected, kept)) = KEPT.iter().find(|(name, ..)| *name == kind) {
+    if let Some((_, expected, kept)) = SNAPSHOT_KINDS.iter().find(|(name, ..)| *name == kind) {
         return match api_version == *expected {
-            true => Class::Keep(*kept),
-            false => Class::WrongVersion { expected },
+            true => KindHandling::Keep(*kept),
+            false => KindHandling::WrongVersion { expected },
         };
     }
     let group = group_of(api_version);
     match SKIPPED.iter().find(|(name, _)| *name == group) {
-        Some((_, kinds)) if kinds.contains(&kind) => Class::Skip { is_custom: false },
-        _ if kind == "List" && api_version != "v1" => Class::WrongVersion { expected: "v1" },
-        Some(_) if kind.ends_with("List") => Class::List,
-        _ => Class::Unknown,
+        Some((_, kinds)) if kinds.contains(&kind) => KindHandling::Skip { is_custom: false },
+        _ if kind == "List" && api_version != "v1" => KindHandling::WrongVersion { expected: "v1" },
+        Some(_) if kind.ends_with("List") => KindHandling::List,
+        _ => KindHandling::Unknown,
     }
 }
 

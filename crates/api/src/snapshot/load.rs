@@ -13,13 +13,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::Value;
 use serde_path_to_error::Track;
 
-use super::kinds::{self, Class, Kept};
-use super::{Origin, Snapshot, Sourced};
+use super::kinds::{self, KindHandling, SnapshotKind};
+use super::{ObjectWithOrigin, Origin, Snapshot};
 use crate::document::Path;
+use crate::interned_str::Str;
 use crate::meta::ObjectMeta;
 use crate::node::Node;
 use crate::pod::Pod;
-use crate::text::Str;
 
 /// `apiVersion` and `kind`.
 pub(super) type TypeMeta = (Str, Str);
@@ -33,7 +33,7 @@ pub(super) struct Problem {
 /// Where objects go, and what went wrong.
 pub(super) struct Loader {
     pub(super) snapshot: Snapshot,
-    /// The object at hand.
+    /// The current object.
     pub(super) origin: Origin,
     pub(super) problem: Option<Problem>,
     /// The first item worth reading, if only an error is sought that is known to be there.
@@ -97,7 +97,7 @@ enum Key {
     ApiVersion,
     Kind,
     Items,
-    /// A field that some kept kind reads.
+    /// A field of some kind that the snapshot contains.
     Field(&'static str),
     Other,
 }
@@ -161,26 +161,28 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
             }
         };
         let (wrong, text) = match kinds::class_of(&version, &kind) {
-            Class::Keep(_) | Class::Skip { .. } if head.has_items => {
+            KindHandling::Keep(_) | KindHandling::Skip { .. } if head.has_items => {
                 ("kind", format!("expected a list, since there are items, found {kind:?}"))
             }
-            Class::Keep(kept) => return keep(loader, kept, head, map),
-            Class::Skip { is_custom } => {
+            KindHandling::Keep(kept) => return keep(loader, kept, head, map),
+            KindHandling::Skip { is_custom } => {
                 loader.skip(&version, &kind, is_custom);
                 return drain(head, map);
             }
-            Class::List if is_item && kinds::is_custom(&version) => {
+            KindHandling::List if is_item && kinds::is_custom(&version) => {
                 loader.skip(&version, &kind, true);
                 return drain(head, map);
             }
-            Class::List if is_item => {
+            KindHandling::List if is_item => {
                 ("kind", format!("expected no list in a list, found {kind:?}"))
             }
-            Class::List => return read_list(loader, (version, kind), &head, map),
-            Class::WrongVersion { expected } => {
+            KindHandling::List => return read_list(loader, (version, kind), &head, map),
+            KindHandling::WrongVersion { expected } => {
                 ("apiVersion", format!("expected {expected:?} for a {kind}, found {version:?}"))
             }
-            Class::Unknown => ("kind", format!("expected a kind of {version}, found {kind:?}")),
+            KindHandling::Unknown => {
+                ("kind", format!("expected a kind of {version}, found {kind:?}"))
+            }
         };
         Err(loader.fail(Path::ROOT.field(wrong), text))
     }
@@ -327,7 +329,7 @@ fn drain<'de, A: MapAccess<'de>>(head: Head, mut map: A) -> Result<(), A::Error>
 /// Reads the rest of an object and adds it to the snapshot.
 fn keep<'de, A: MapAccess<'de>>(
     loader: &mut Loader,
-    kept: Kept,
+    kept: SnapshotKind,
     head: Head,
     map: A,
 ) -> Result<(), A::Error> {
@@ -335,14 +337,14 @@ fn keep<'de, A: MapAccess<'de>>(
     let rest =
         Rest { early: head.early.into_iter(), value: None, pending: head.pending, map, problem };
     let has_name = match kept {
-        Kept::Node => {
+        SnapshotKind::Node => {
             let mut node = Node::deserialize(MapAccessDeserializer::new(rest))?;
             if node.status.allocatable.is_empty() {
                 node.status.allocatable = node.status.capacity.clone();
             }
             add(&mut snapshot.nodes, *origin, node, |node| &mut node.metadata, false)
         }
-        Kept::Pod => {
+        SnapshotKind::Pod => {
             let pod = Pod::deserialize(MapAccessDeserializer::new(rest))?;
             if matches!(&*pod.status.phase, "Succeeded" | "Failed") {
                 snapshot.n_finished_pods += 1;
@@ -350,27 +352,29 @@ fn keep<'de, A: MapAccess<'de>>(
             }
             add(&mut snapshot.pods, *origin, pod, |pod| &mut pod.metadata, true)
         }
-        Kept::Namespace => {
+        SnapshotKind::Namespace => {
             read(&mut snapshot.namespaces, *origin, rest, |x| &mut x.metadata, false)?
         }
-        Kept::Service => read(&mut snapshot.services, *origin, rest, |x| &mut x.metadata, true)?,
-        Kept::ReplicationController => {
+        SnapshotKind::Service => {
+            read(&mut snapshot.services, *origin, rest, |x| &mut x.metadata, true)?
+        }
+        SnapshotKind::ReplicationController => {
             read(&mut snapshot.replication_controllers, *origin, rest, |x| &mut x.metadata, true)?
         }
-        Kept::ReplicaSet => {
+        SnapshotKind::ReplicaSet => {
             read(&mut snapshot.replica_sets, *origin, rest, |x| &mut x.metadata, true)?
         }
-        Kept::StatefulSet => {
+        SnapshotKind::StatefulSet => {
             read(&mut snapshot.stateful_sets, *origin, rest, |x| &mut x.metadata, true)?
         }
-        Kept::Deployment => {
+        SnapshotKind::Deployment => {
             read(&mut snapshot.deployments, *origin, rest, |x| &mut x.metadata, true)?
         }
-        Kept::Job => read(&mut snapshot.jobs, *origin, rest, |x| &mut x.metadata, true)?,
-        Kept::PodDisruptionBudget => {
+        SnapshotKind::Job => read(&mut snapshot.jobs, *origin, rest, |x| &mut x.metadata, true)?,
+        SnapshotKind::PodDisruptionBudget => {
             read(&mut snapshot.disruption_budgets, *origin, rest, |x| &mut x.metadata, true)?
         }
-        Kept::PriorityClass => {
+        SnapshotKind::PriorityClass => {
             read(&mut snapshot.priority_classes, *origin, rest, |x| &mut x.metadata, false)?
         }
     };
@@ -381,7 +385,7 @@ fn keep<'de, A: MapAccess<'de>>(
 }
 
 fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
-    all: &mut Vec<Sourced<T>>,
+    all: &mut Vec<ObjectWithOrigin<T>>,
     origin: Origin,
     rest: Rest<'_, A>,
     metadata: impl Fn(&mut T) -> &mut ObjectMeta,
@@ -393,7 +397,7 @@ fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
 
 /// Adds an object; says whether it has a name.
 fn add<T>(
-    all: &mut Vec<Sourced<T>>,
+    all: &mut Vec<ObjectWithOrigin<T>>,
     origin: Origin,
     mut object: T,
     metadata: impl Fn(&mut T) -> &mut ObjectMeta,
@@ -404,7 +408,7 @@ fn add<T>(
         metadata.namespace = Str::new("default");
     }
     let has_name = !metadata.name.is_empty();
-    all.push(Sourced { object, origin });
+    all.push(ObjectWithOrigin { object, origin });
     has_name
 }
 

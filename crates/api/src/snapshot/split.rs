@@ -12,11 +12,11 @@ use std::thread;
 
 use serde::de::{DeserializeSeed, IgnoredAny};
 
-use super::kinds::{self, Class};
+use super::kinds::{self, KindHandling};
 use super::load::{Loader, ObjectSeed, TypeMeta};
 use super::{Origin, Snapshot, Types, each_json, quick};
 use crate::document::{Cursor, Document};
-use crate::text::Str;
+use crate::interned_str::Str;
 
 /// How long a piece is, about: long enough that starting on one costs nothing, short enough that all threads
 /// end at about the same time.
@@ -94,7 +94,7 @@ impl<'t> List<'t> {
         }
         let implied = match (version, kind) {
             // Only then `items` are items.
-            (Some(version), Some(kind)) if kinds::class_of(version, kind) == Class::List => {
+            (Some(version), Some(kind)) if kinds::class_of(version, kind) == KindHandling::List => {
                 kinds::item_kind(kind).map(|item| (Str::new(version), Str::new(item)))
             }
             (Some(_), Some(_)) => return None,
@@ -208,7 +208,7 @@ fn read_pieces<'t>(
             .filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();
         let own = work();
-        // A thread that panicked counts as one that failed: the whole reading repeats what happened.
+        // A panic of a thread counts as a failure: the text is then read as a whole.
         let others = others.into_iter().map(|thread| thread.join().ok().flatten());
         [own].into_iter().chain(others).collect::<Option<Vec<_>>>()
     });

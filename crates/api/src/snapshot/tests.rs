@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 
-mod cuts;
+mod splits;
 
 /// Reads texts as files f0, f1 and so on; says what is in them, or what is wrong.
 fn read(texts: &[&str]) -> Result<Snapshot, SnapshotError> {
@@ -349,7 +349,7 @@ fn check_fault(json: &str, json_want: &Expect, yaml: &str, yaml_want: &Expect) {
 }
 
 #[test]
-fn faults_have_places() {
+fn errors_have_positions() {
     check_fault(
         r#""metadata":{"name":"b"},"spec":{"priority":"x"}"#,
         &expect![[r#"f0:4:44: items[1].spec.priority: expected i32, found string "x""#]],
@@ -407,7 +407,7 @@ fn faults_have_places() {
 }
 
 #[test]
-fn faults_before_the_kind_have_places() {
+fn errors_before_the_kind_have_positions() {
     check(
         "{\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"},\n\"spec\":{\"taints\":[{\"key\":5}]},\"kind\":\"Node\"}",
         &expect!["f0:2:26: spec.taints[0].key: expected a string, found integer `5`"],

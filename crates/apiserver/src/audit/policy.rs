@@ -1,15 +1,15 @@
-//! Which requests the audit log has (`audit.k8s.io/v1` `Policy`): the first rule that fits decides. The levels that show
-//! bodies are refused: bodies hold secrets, and `Metadata` is the most that is written.
+//! The audit policy (`audit.k8s.io/v1` `Policy`): the first matching rule decides. The levels with bodies are
+//! rejected: bodies can contain secrets.
 
 use serde::Deserialize;
 
-use crate::authorize::{Attributes, What};
+use crate::authorization::{Attributes, RequestTarget};
 
-/// When a line is written.
+/// The stage at which a line is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     RequestReceived,
-    /// The answer has begun, of a watch.
+    /// The response of a watch has started.
     ResponseStarted,
     ResponseComplete,
     Panic,
@@ -27,10 +27,10 @@ impl Stage {
     }
 }
 
-/// Which requests are written down.
+/// Which requests are logged.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Policy {
+pub struct AuditPolicy {
     api_version: String,
     kind: String,
     metadata: serde::de::IgnoredAny,
@@ -63,7 +63,7 @@ struct Resources {
     resource_names: Vec<String>,
 }
 
-/// Why a policy is refused.
+/// Why a policy is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -75,20 +75,20 @@ pub enum PolicyError {
     Level { at: usize, level: String },
 }
 
-impl Policy {
-    /// Every request, when it has been answered.
-    pub fn everything() -> Policy {
+impl AuditPolicy {
+    /// Every request, when its response is complete.
+    pub fn everything() -> AuditPolicy {
         let rule = Rule { level: "Metadata".to_owned(), ..Rule::default() };
-        Policy { rules: vec![rule], ..Policy::default() }
+        AuditPolicy { rules: vec![rule], ..AuditPolicy::default() }
     }
 
     /// Reads a policy, YAML or JSON.
     ///
     /// # Errors
     ///
-    /// When it cannot be read or asks for bodies.
-    pub fn read(text: &str) -> Result<Policy, PolicyError> {
-        let policy: Policy = serde_saphyr::from_str(text).map_err(PolicyError::Text)?;
+    /// When it cannot be parsed or has a level with bodies.
+    pub fn read(text: &str) -> Result<AuditPolicy, PolicyError> {
+        let policy: AuditPolicy = serde_saphyr::from_str(text).map_err(PolicyError::Text)?;
         for (field, found, wanted) in [
             ("apiVersion", &policy.api_version, "audit.k8s.io/v1"),
             ("kind", &policy.kind, "Policy"),
@@ -129,7 +129,7 @@ impl Rule {
         }
         let wants_resources = !self.namespaces.is_empty() || !self.resources.is_empty();
         match attributes.what {
-            What::Path(path) => {
+            RequestTarget::Path(path) => {
                 let fits = |rule: &String| {
                     rule == path
                         || rule.strip_suffix('*').is_some_and(|start| path.starts_with(start))
@@ -138,18 +138,18 @@ impl Rule {
                     && (self.non_resource_urls.is_empty()
                         || self.non_resource_urls.iter().any(fits))
             }
-            What::Resource(it) if wants_resources => {
+            RequestTarget::Resource(it) if wants_resources => {
                 (self.namespaces.is_empty() || is_in(&self.namespaces, it.namespace))
                     && (self.resources.is_empty()
                         || self.resources.iter().any(|rule| rule.fits(&it)))
             }
-            What::Resource(_) => self.non_resource_urls.is_empty(),
+            RequestTarget::Resource(_) => self.non_resource_urls.is_empty(),
         }
     }
 }
 
 impl Resources {
-    fn fits(&self, it: &crate::authorize::Resource<'_>) -> bool {
+    fn fits(&self, it: &crate::authorization::ResourceAttributes<'_>) -> bool {
         if self.group != it.group && self.group != "*" {
             return false;
         }
@@ -171,8 +171,8 @@ impl Resources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::User;
-    use crate::authorize::Resource;
+    use crate::authentication::User;
+    use crate::authorization::ResourceAttributes;
 
     const POLICY: &str = "
 apiVersion: audit.k8s.io/v1
@@ -195,17 +195,22 @@ rules:
 ";
 
     #[track_caller]
-    fn check(user: &str, verb: &str, what: What<'_>, want: Option<usize>) {
-        let policy = Policy::read(POLICY).expect("a policy");
+    fn check(user: &str, verb: &str, what: RequestTarget<'_>, want: Option<usize>) {
+        let policy = AuditPolicy::read(POLICY).expect("a policy");
         let user = User::authenticated(user, Vec::new());
         let stages = policy.wants(&Attributes { user: &user, verb, what });
         assert_eq!(stages.map(|it| it.len()), want, "{verb} {what:?}");
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let of = |resource, subresource, namespace| {
-            What::Resource(Resource { resource, subresource, namespace, ..Resource::default() })
+            RequestTarget::Resource(ResourceAttributes {
+                resource,
+                subresource,
+                namespace,
+                ..ResourceAttributes::default()
+            })
         };
         check("ann", "watch", of("nodes", "", ""), None);
         check("bob", "watch", of("nodes", "", ""), Some(2));
@@ -213,13 +218,13 @@ rules:
         check("bob", "update", of("pods", "status", "a"), Some(1));
         check("bob", "get", of("secrets", "", "a"), Some(1));
         check("bob", "get", of("pods", "", "a"), None);
-        check("bob", "get", What::Path("/healthz/ping"), None);
-        check("bob", "get", What::Path("/version"), Some(1));
+        check("bob", "get", RequestTarget::Path("/healthz/ping"), None);
+        check("bob", "get", RequestTarget::Path("/version"), Some(1));
     }
 
     #[test]
     fn refusals() {
-        let error = |text: &str| Policy::read(text).expect_err("a bad policy").to_string();
+        let error = |text: &str| AuditPolicy::read(text).expect_err("a bad policy").to_string();
         assert_eq!(error("{kind: Policy}"), r#"apiVersion is "", not "audit.k8s.io/v1""#);
         let text = "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Request}]}";
         assert!(error(text).starts_with(r#"rules[0].level "Request" is not supported"#));

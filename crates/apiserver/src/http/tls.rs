@@ -1,4 +1,4 @@
-//! Certificates: an authority made at start, a certificate for the server, and one for each user who needs one.
+//! Certificates: a CA generated at start, a certificate for the server, and client certificates.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::auth::User;
+use crate::authentication::User;
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    #[error("making a certificate")]
+    #[error("generating a certificate")]
     Certificate(#[source] rcgen::Error),
     #[error("setting up TLS")]
     Tls(#[source] rustls::Error),
-    #[error("setting up the check of client certificates")]
+    #[error("setting up the verification of client certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }
 
@@ -32,7 +32,7 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// The authority of a cluster and the server's side of TLS.
+/// The CA of a cluster and the TLS configuration of its server.
 pub struct Pki {
     authority_pem: String,
     authority_key_pem: String,
@@ -41,7 +41,7 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// A new authority and a certificate for a server with these names and addresses.
+    /// A new CA and a certificate for a server with these names and addresses.
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ impl Pki {
         Pki::with_authority(KeyPair::generate().map_err(TlsError::Certificate)?, names)
     }
 
-    /// The authority that had this key, as [`Pki::authority_key_pem`] gave it, and a new certificate for the server:
-    /// who trusted the authority, or has a certificate of it, can go on.
+    /// The CA with this key, from [`Pki::ca_key_pem`], and a new certificate for the server: clients that
+    /// trust the CA or have a certificate of it keep working.
     ///
     /// # Errors
     ///
@@ -80,17 +80,17 @@ impl Pki {
         Ok(Pki { authority_pem: authority.pem(), authority_key_pem, issuer, config })
     }
 
-    /// The authority's certificate, for clients.
-    pub fn authority_pem(&self) -> &str {
+    /// The CA certificate, for clients.
+    pub fn ca_certificate_pem(&self) -> &str {
         &self.authority_pem
     }
 
-    /// The authority's key, which makes whoever has it anybody.
-    pub fn authority_key_pem(&self) -> &str {
+    /// The CA key, with which certificates for any user can be signed.
+    pub fn ca_key_pem(&self) -> &str {
         &self.authority_key_pem
     }
 
-    /// A certificate that says its bearer is this user, in this group, if one is given.
+    /// A client certificate for a user, in a group if it is not empty.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ fn server_config(
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(authority.clone()).map_err(TlsError::Tls)?;
-    // Who brings no certificate may still bring a token.
+    // Client certificates are optional: clients may use tokens.
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .allow_unauthenticated()
@@ -167,8 +167,9 @@ mod tests {
             (user.name.as_str(), user.groups.join(",")),
             ("ann", "a,system:authenticated".to_owned())
         );
-        let alone = pki.client("bob", "").expect("a certificate");
-        let der = CertificateDer::from_pem_slice(alone.certificate_pem.as_bytes()).expect("PEM");
+        let lock_services = pki.client("bob", "").expect("a certificate");
+        let der =
+            CertificateDer::from_pem_slice(lock_services.certificate_pem.as_bytes()).expect("PEM");
         let bob = user_of(&der).expect("a user");
         assert_eq!((bob.name.as_str(), bob.groups.len()), ("bob", 1));
         let id = &user.extra["authentication.kubernetes.io/credential-id"];

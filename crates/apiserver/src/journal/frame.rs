@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_read_as_it_was_written() {
+    fn frames_round_trip() {
         let bytes = frames(&[b"hello"]);
         let head = Head::read(&bytes).expect("a head");
         assert_eq!(head.len, 5);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn sectors_that_never_came_are_torn_and_changed_bits_are_damage() {
+    fn unwritten_sectors_are_torn_and_changed_bits_are_damage() {
         let whole = frames(&[&[b'x'; 2_000]]);
         let mut lost = whole.clone();
         lost[504..1016].fill(0);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_frame_behind_it_nothing_is_torn() {
+    fn only_the_last_frame_can_be_torn() {
         let whole = frames(&[&[b'x'; 1_500], b"later"]);
         let mut lost = whole.clone();
         lost[..504].fill(0);

@@ -1,4 +1,4 @@
-//! What is in a frame: the head of a file, changes, or the end of a snapshot. As protobuf, which takes new fields kindly.
+//! The payload of a frame in protobuf: the head of a file, changes, or the end of a snapshot.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) struct FileHead {
     /// A log holds the changes after this revision, a snapshot what was there at it.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
-    /// By which rules labels and fields were taken from objects.
+    /// Identifies the rules for labels and selectable fields.
     #[prost(uint32, tag = "2")]
     pub fingerprint: u32,
 }

@@ -9,7 +9,7 @@ use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::store::{ChangeKind, Draft, Expect, Filter};
+use crate::store::{ChangeKind, Draft, Filter, Precondition};
 
 /// A folder for one test, removed at the end.
 struct Scratch(PathBuf);
@@ -33,8 +33,8 @@ impl Scratch {
         found
     }
 
-    fn open(&self) -> Result<Opened, DataError> {
-        Opened::open(&self.0, Limits::default(), 7)
+    fn open(&self) -> Result<OpenJournal, DataError> {
+        OpenJournal::open(&self.0, Limits::default(), 7)
     }
 }
 
@@ -48,25 +48,29 @@ impl Drop for Scratch {
 struct Server {
     #[expect(clippy::disallowed_types, reason = "the writer has a thread of its own")]
     store: Arc<Mutex<Store>>,
-    handle: Handle,
+    handle: JournalHandle,
     journal: Journal,
 }
 
 #[expect(clippy::disallowed_types, reason = "the writer has a thread of its own")]
 struct Shared(Arc<Mutex<Store>>);
 
-impl Source for Shared {
-    fn take(&mut self, whole: bool) -> Option<Taken> {
+impl ChangeSource for Shared {
+    fn take(&mut self, whole: bool) -> Option<PendingChanges> {
         let mut store = self.0.lock().expect("whole");
-        let names = store.tables().map(|it| store.name(it).into()).collect();
+        let names = store.tables().map(|it| store.table_name(it).into()).collect();
         let changes = store.take_outbox();
-        Some(Taken { names, changes, whole: whole.then(|| (store.revision(), store.all())) })
+        Some(PendingChanges {
+            names,
+            changes,
+            whole: whole.then(|| (store.revision(), store.all())),
+        })
     }
 
     fn publish(&self, _table: TableId, _revision: u64) {}
 }
 
-fn start(opened: Opened, log_bytes_min: u64) -> Server {
+fn start(opened: OpenJournal, log_bytes_min: u64) -> Server {
     let (store, pending) = opened.into_parts();
     #[expect(clippy::disallowed_types, reason = "the writer has a thread of its own")]
     let store = Arc::new(Mutex::new(store));
@@ -88,7 +92,9 @@ fn write(store: &mut Store, rng: &mut Rng) {
         "long": "xy ".repeat(rng.below(700) as usize)});
     let labels = [("a", "b".into())].into_iter().collect();
     let draft = Draft::new(key, labels, Box::new(["f".into()]), &value).expect("encodes");
-    store.put(table, revision.map_or(Expect::Absent, Expect::Revision), draft).expect("fits");
+    store
+        .put(table, revision.map_or(Precondition::Absent, Precondition::Revision), draft)
+        .expect("fits");
 }
 
 /// All there is, as text: objects with their labels and fields by table.
@@ -99,7 +105,7 @@ fn picture(store: &Store) -> Vec<String> {
         .map(|(table, object)| {
             let value: Value = serde_json::from_slice(&object.json()).expect("whole");
             assert_eq!(value["metadata"]["resourceVersion"], object.revision().to_string());
-            let name = store.name(*table);
+            let name = store.table_name(*table);
             format!("{name} {} {:?} {:?} {value}", object.key(), object.labels(), object.fields())
         })
         .collect();
@@ -107,12 +113,12 @@ fn picture(store: &Store) -> Vec<String> {
     lines
 }
 
-/// What a watcher of a table is told.
+/// The events that a watcher of a table gets.
 fn history(store: &mut Store, table: &str, after: u64) -> Vec<(ChangeKind, u64, String)> {
     let table = store.add_table(table);
     let cursor = store.watch(table, after, "", Filter::everything());
-    let told = cursor.expect("not compacted").read(store, u64::MAX, usize::MAX).expect("told");
-    told.iter().map(|it| (it.kind, it.revision, it.object.key().to_owned())).collect()
+    let events = cursor.expect("not compacted").read(store, u64::MAX, usize::MAX).expect("told");
+    events.iter().map(|it| (it.kind, it.revision, it.object.key().to_owned())).collect()
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -141,11 +147,11 @@ fn run(server: &Server, rng: &mut Rng, n: usize) -> Vec<(u64, Vec<String>)> {
 }
 
 #[test]
-fn what_was_written_is_there_again_with_its_history() {
+fn writes_are_restored_with_their_history() {
     let scratch = Scratch::new();
     let mut rng = Rng::new(1);
     let mut want = Vec::new();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for round in 0..5 {
         let opened = scratch.open().expect("opens");
         assert_eq!(opened.is_new, round == 0);
@@ -156,15 +162,15 @@ fn what_was_written_is_there_again_with_its_history() {
             let mut store = server.store.lock().expect("whole");
             want = picture(&store);
             let now = history(&mut store, "pods", 1);
-            assert!(now.starts_with(&told), "nothing before is told otherwise");
-            told = now;
+            assert!(now.starts_with(&events), "nothing before is told otherwise");
+            events = now;
         }
         server.journal.close().expect("all is written");
     }
 }
 
 #[test]
-fn files_stay_small_and_a_watch_from_before_the_snapshot_is_told_so() {
+fn the_log_is_compacted_and_a_watch_from_before_gets_an_error() {
     let scratch = Scratch::new();
     let mut rng = Rng::new(2);
     let mut want = Vec::new();
@@ -189,7 +195,7 @@ fn files_stay_small_and_a_watch_from_before_the_snapshot_is_told_so() {
 
 /// As a power cut leaves it: cut off anywhere, the log has some of the last writes, and those before all of them.
 #[test]
-fn a_log_that_is_cut_off_anywhere_is_a_state_there_was() {
+fn a_truncated_log_restores_an_earlier_state() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), u64::MAX);
     let pictures = run(&server, &mut Rng::new(3), 8);
@@ -206,14 +212,14 @@ fn a_log_that_is_cut_off_anywhere_is_a_state_there_was() {
         let want = pictures.iter().find(|(it, _)| *it == revision);
         let want = want.map_or_else(Vec::new, |(_, picture)| picture.clone());
         assert_eq!(picture(&opened.store), want, "{len} bytes");
-        let kept = path.metadata().expect("is there").len() as usize;
-        assert!(kept <= len.max(64), "what was cut off is gone");
+        let n_bytes = path.metadata().expect("is there").len() as usize;
+        assert!(n_bytes <= len.max(64), "what was cut off is gone");
     }
     assert_eq!(last, 1);
 }
 
 #[test]
-fn damage_is_an_error_with_its_place() {
+fn damage_is_an_error_with_its_offset() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), 5_000);
     run(&server, &mut Rng::new(4), 60);
@@ -244,7 +250,7 @@ fn damage_is_an_error_with_its_place() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_at_the_end() {
+fn write_errors_are_returned_on_close() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), 0);
     // A new log has no place to be in.
@@ -258,7 +264,7 @@ fn what_could_not_be_written_is_told_at_the_end() {
 }
 
 #[test]
-fn a_folder_has_one_server() {
+fn a_data_directory_is_locked() {
     let scratch = Scratch::new();
     let first = scratch.open().expect("opens");
     let second = scratch.open().err().map(|error| error.to_string());
@@ -268,7 +274,7 @@ fn a_folder_has_one_server() {
 }
 
 #[test]
-fn a_missing_log_is_told() {
+fn a_missing_log_is_an_error() {
     let scratch = Scratch::new();
     let server = start(scratch.open().expect("opens"), 5_000);
     run(&server, &mut Rng::new(5), 60);

@@ -1,15 +1,14 @@
-//! The thread that writes. While the disk is busy, changes gather in the store's outbox; all of them go into the next
-//! frame.
+//! The writer thread. While it syncs, changes collect in the store's outbox; all of them go into the next frame.
 
 use std::sync::{Arc, mpsc};
 
 use prost::Message as _;
 use tokio::sync::watch;
 
-use super::folder::{FRAME_BYTES, Folder, write_snapshot};
+use super::data_dir::{DataDir, FRAME_BYTES, write_snapshot};
 use super::frame;
 use super::record::{Frame, Record};
-use super::{Compaction, DataError, Source, Taken};
+use super::{ChangeSource, Compaction, DataError, PendingChanges};
 use crate::store::{Change, Object, TableId};
 
 /// Why the thread is woken.
@@ -22,7 +21,7 @@ pub(super) enum Wake {
 
 pub(super) struct Writer<S> {
     source: S,
-    folder: Folder,
+    folder: DataDir,
     fingerprint: u32,
     compaction: Compaction,
     /// Writes a snapshot.
@@ -30,12 +29,12 @@ pub(super) struct Writer<S> {
     buffer: Vec<u8>,
 }
 
-impl<S: Source> Writer<S> {
-    pub fn new(source: S, folder: Folder, fingerprint: u32, compaction: Compaction) -> Writer<S> {
+impl<S: ChangeSource> Writer<S> {
+    pub fn new(source: S, folder: DataDir, fingerprint: u32, compaction: Compaction) -> Writer<S> {
         Writer { source, folder, fingerprint, compaction, snapshot: None, buffer: Vec::new() }
     }
 
-    /// Writes until the store is gone or the journal is closed.
+    /// Writes until the store is dropped or the journal is closed.
     pub fn run(
         mut self,
         inbox: &mpsc::Receiver<Wake>,
@@ -43,7 +42,7 @@ impl<S: Source> Writer<S> {
         durable: &watch::Sender<u64>,
     ) -> Result<(), DataError> {
         let written = self.write_all(inbox, wake, durable);
-        // Whoever opens the folder next has it to himself.
+        // The next one to open the directory must find it unused.
         if let Some(snapshot) = self.snapshot.take() {
             let _ = snapshot.join();
             for wake in inbox.try_iter() {
@@ -84,7 +83,11 @@ impl<S: Source> Writer<S> {
     }
 
     /// Makes changes durable, and says so.
-    fn write(&mut self, taken: &Taken, durable: &watch::Sender<u64>) -> Result<(), DataError> {
+    fn write(
+        &mut self,
+        taken: &PendingChanges,
+        durable: &watch::Sender<u64>,
+    ) -> Result<(), DataError> {
         let mut changes = taken.changes.as_slice();
         while !changes.is_empty() {
             let n = self.encode(&taken.names, changes);
@@ -136,7 +139,7 @@ impl<S: Source> Writer<S> {
                 .into_iter()
                 .map(|(table, object)| Record::of_object(&names[table.index()], &object));
             let written = write_snapshot(&folder, revision, fingerprint, records);
-            // If nobody listens any more, the files wait for the next start.
+            // If the receiver was dropped, the files are cleaned up at the next start.
             let _ = wake.send(Wake::Snapshot(written.map(|bytes| (revision, bytes))));
         });
         self.snapshot = Some(snapshot);

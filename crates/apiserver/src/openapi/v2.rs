@@ -1,8 +1,8 @@
-//! OpenAPI v2, made from the documents of version 3: older clients and tools ask for all of it at once.
+//! OpenAPI v2 as one document, converted from those of version 3, for older clients and tools.
 
 use serde_json::{Map, Value, json};
 
-/// The document of these documents of version 3.
+/// Converts the documents of version 3 to one of version 2.
 pub fn document(parts: &[Value]) -> Value {
     let (mut paths, mut definitions) = (Map::new(), Map::new());
     for part in parts {
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_stand_alone() {
+    fn references_have_no_siblings() {
         let schema = json!({"properties": {
             "a": {"allOf": [{"$ref": "#/components/schemas/x"}], "default": {}},
             "b": {"type": "array", "items": {"$ref": "#/components/schemas/x"}},
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_more_is_not_named() {
+    fn open_schemas_have_no_properties() {
         let schema = json!({"type": "object", "required": ["a", "b"], "properties": {
             "a": {"type": "object", "nullable": true, "properties": {"x": {"type": "string"}}},
             "b": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_upstreams_names() {
+    fn operation_ids_equal_upstreams() {
         let id = |path: &str, action: &str| operation_id(path, action, "core", "v1", "Pod");
         assert_eq!(
             id("/api/v1/namespaces/{namespace}/pods/{name}", "get"),

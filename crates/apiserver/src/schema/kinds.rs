@@ -1,4 +1,4 @@
-//! The resources that are served.
+//! The served resources and their kinds.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use loadmaster_stdx::Set;
 
 use super::{TypeId, schema};
-use crate::custom::{Live, Version};
+use crate::custom_resource::{CurrentVersion, Version};
 use crate::store::{Store, TableId};
 
-/// A resource.
+/// A served resource and its kind.
 #[derive(Clone, Debug)]
 pub struct Kind {
     /// Empty for the core group.
@@ -25,18 +25,18 @@ pub struct Kind {
     pub verbs: Vec<&'static str>,
     pub short_names: Vec<&'static str>,
     pub categories: Vec<&'static str>,
-    /// What users of a deprecated resource are told.
+    /// The warning for users of a deprecated resource.
     pub warning: Option<String>,
     pub subresources: Vec<Subresource>,
     /// The type of one object.
     pub type_id: TypeId,
-    /// Where the objects are; none for those that are only answered.
+    /// The table of the objects; none for kinds that are not stored.
     pub table: Option<TableId>,
-    /// Present for what a definition defines; `type_id` is that of bare metadata then.
-    pub(crate) custom: Option<Live>,
+    /// Present for custom resources; `type_id` is that of bare metadata then.
+    pub(crate) custom: Option<CurrentVersion>,
 }
 
-/// A part of a resource with a path of its own.
+/// A subresource, such as `status` or `scale`.
 #[derive(Clone, Debug)]
 pub struct Subresource {
     pub name: &'static str,
@@ -54,7 +54,7 @@ impl Kind {
     }
 
     /// `deployments.apps`, or `pods` for the core group: as errors name it.
-    pub fn qualified(&self) -> String {
+    pub fn group_resource(&self) -> String {
         match self.group {
             "" => self.resource.to_owned(),
             group => format!("{}.{group}", self.resource),
@@ -66,9 +66,9 @@ impl Kind {
         self.group == group && self.resource == resource
     }
 
-    /// What a definition says of it; none if it is built in.
+    /// Its definition if it is a custom resource.
     pub(crate) fn custom(&self) -> Option<Arc<Version>> {
-        self.custom.as_ref().map(Live::get)
+        self.custom.as_ref().map(CurrentVersion::get)
     }
 
     /// The kind of its lists.
@@ -79,11 +79,12 @@ impl Kind {
         }
     }
 
-    /// The verbs that discovery tells of: while its definition goes, nothing is to be made or changed.
-    pub(crate) fn told_verbs(&self) -> Vec<&'static str> {
+    /// The verbs in discovery: while its definition is being deleted, objects cannot be created or changed.
+    pub(crate) fn advertised_verbs(&self) -> Vec<&'static str> {
         let is_going = self.custom().is_some_and(|it| it.is_terminating);
-        let told = |verb: &&&str| !is_going || !matches!(**verb, "create" | "patch" | "update");
-        self.verbs.iter().filter(told).copied().collect()
+        let advertised =
+            |verb: &&&str| !is_going || !matches!(**verb, "create" | "patch" | "update");
+        self.verbs.iter().filter(advertised).copied().collect()
     }
 
     /// Whether objects have a status that only the status subresource writes.
@@ -105,17 +106,16 @@ pub fn api_version(group: &str, version: &str) -> String {
 #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
 static NAMES: Mutex<Option<Set<&'static str>>> = Mutex::new(None);
 
-/// A name that lives as long as the process, each text once. Names of built-in kinds do anyway; those of custom ones are
-/// few and come again.
-pub fn interned(name: &str) -> &'static str {
+/// Interns a name for the lifetime of the process. Those of custom resources are few and recur.
+pub fn intern(name: &str) -> &'static str {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
     if let Some(known) = names.get(name) {
         return known;
     }
-    let kept: &'static str = name.to_owned().leak();
-    names.insert(kept);
-    kept
+    let interned: &'static str = name.to_owned().leak();
+    names.insert(interned);
+    interned
 }
 
 static KINDS: &str = include_str!("kinds.txt");
@@ -124,7 +124,7 @@ static KINDS: &str = include_str!("kinds.txt");
 #[derive(Clone, Debug)]
 pub struct Kinds(Vec<Kind>);
 
-/// Groups whose objects would be stored without having the effect their users rely on: they are not served.
+/// Groups that are not served, because their objects would have no effect.
 const NOT_SERVED: &[&str] = &[
     "admissionregistration.k8s.io",
     "flowcontrol.apiserver.k8s.io",
@@ -139,7 +139,8 @@ const NOT_CONVERTED: &[&str] = &["autoscaling/v1"];
 const NO_BACKEND: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 
 impl Kinds {
-    /// The stable versions, and `also` (such as `scheduling.k8s.io/v1alpha2`); each kind gets a table.
+    /// The resources of the stable versions and of `also` (such as `scheduling.k8s.io/v1alpha2`); each kind gets a
+    /// table.
     pub fn new(store: &mut Store, also: &[String]) -> Kinds {
         let mut kinds: Vec<Kind> = Vec::new();
         let mut served = false;
@@ -165,7 +166,7 @@ impl Kinds {
                 .iter()
                 .find(|it| it.resource == "events" && kinds[at].resource == "events")
                 .and_then(|it| it.table);
-            let name = kinds[at].qualified();
+            let name = kinds[at].group_resource();
             kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table(&name)));
         }
         Kinds(kinds)
@@ -191,7 +192,7 @@ impl Kinds {
             && own.all(|(_, rest)| !stable.contains(&resource(rest)))
     }
 
-    /// The built-in ones of these, with others behind them.
+    /// These resources followed by custom ones.
     pub(crate) fn with_custom(&self, custom: impl Iterator<Item = Kind>) -> Kinds {
         let built_in = self.0.iter().filter(|it| it.custom.is_none()).cloned();
         Kinds(built_in.chain(custom).collect())
@@ -202,13 +203,13 @@ impl Kinds {
         self.0.iter()
     }
 
-    /// A resource by its place in a path.
+    /// A resource by group, version and plural name.
     pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Kind> {
         self.0.iter().find(|it| it.is(group, resource) && it.version == version)
     }
 
-    /// The stable version of a resource; only for those the server itself needs.
-    pub fn named(&self, group: &str, resource: &str) -> Option<&Kind> {
+    /// The stable version of a resource.
+    pub fn find_stable(&self, group: &str, resource: &str) -> Option<&Kind> {
         self.0.iter().find(|it| it.is(group, resource))
     }
 

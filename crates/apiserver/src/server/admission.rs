@@ -1,17 +1,17 @@
-//! What upstream's default admission plugins do that needs other objects: priorities, service accounts, tolerations, classes;
-//! what services are given, and what storage is held by.
+//! Admission plugins of upstream's that need other objects: Priority, ServiceAccount, DefaultTolerationSeconds,
+//! default classes, StorageObjectInUseProtection; and the allocation of addresses to services.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{ApiServer, classes, spelled};
-use crate::admit::PHASE_SINCE;
+use super::{ApiServer, default_classes, rfc3339_seconds};
 use crate::object::{entries, meta, meta_mut, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
-use crate::store::{Filter, Span};
+use crate::store::{Filter, ListOptions};
+use crate::strategy::PHASE_SINCE;
 
-/// How long a pod stays on a node that does not answer (upstream's DefaultTolerationSeconds).
+/// How long a pod stays on a node that is not ready or unreachable, in seconds (upstream's DefaultTolerationSeconds).
 const TOLERATION_SECONDS: i64 = 300;
 
 impl ApiServer {
@@ -30,18 +30,20 @@ impl ApiServer {
                 self.set_topology_labels(value)
             }
             ("", "persistentvolumeclaims") => {
-                self.hold(value, "kubernetes.io/pvc-protection");
-                self.set_default_class(&classes::STORAGE, value)
+                self.add_protection_finalizer(value, "kubernetes.io/pvc-protection");
+                self.set_default_class(&default_classes::STORAGE, value)
             }
             ("", "persistentvolumes") => {
-                self.hold(value, "kubernetes.io/pv-protection");
+                self.add_protection_finalizer(value, "kubernetes.io/pv-protection");
                 Ok(())
             }
             ("storage.k8s.io", "volumeattributesclasses") => {
-                self.hold(value, "kubernetes.io/vac-protection");
+                self.add_protection_finalizer(value, "kubernetes.io/vac-protection");
                 Ok(())
             }
-            ("networking.k8s.io", "ingresses") => self.set_default_class(&classes::INGRESS, value),
+            ("networking.k8s.io", "ingresses") => {
+                self.set_default_class(&default_classes::INGRESS, value)
+            }
             ("", "nodes") => {
                 if self.shared.setup.admission.taint_nodes {
                     taint_new_node(value);
@@ -54,8 +56,8 @@ impl ApiServer {
         }
     }
 
-    /// What is done to an object that is changed.
-    pub(super) fn readmit(
+    /// Admission of an update.
+    pub(super) fn admit_update(
         &self,
         kind: &Kind,
         subresource: &str,
@@ -65,15 +67,17 @@ impl ApiServer {
         match (kind.group, kind.resource, subresource) {
             ("", "pods", "") => tolerate_lost_nodes(value),
             ("", "services", "") => self.allocate(kind, Some(old), value)?,
-            ("", "persistentvolumes", "status") => note_phase(old, value, self.now()),
+            ("", "persistentvolumes", "status") => {
+                set_phase_transition_time(old, value, self.now())
+            }
             _ => {}
         }
         Ok(())
     }
 
-    /// Keeps storage from going while somebody uses it: a controller takes the finalizer away (upstream's
+    /// Adds the finalizer that protects storage while it is in use; a controller removes it (upstream's
     /// StorageObjectInUseProtection).
-    fn hold(&self, value: &mut Value, finalizer: &str) {
+    fn add_protection_finalizer(&self, value: &mut Value, finalizer: &str) {
         if !self.shared.setup.admission.storage_protection {
             return;
         }
@@ -85,14 +89,14 @@ impl ApiServer {
         }
     }
 
-    /// A pod has the priority of its class; without one, that of the default class or none.
+    /// Sets a pod's priority from its PriorityClass, or from the default class.
     fn set_priority(&self, kind: &Kind, pod: &mut Value) -> Result<(), ApiError> {
         let classes = self.own_kind("scheduling.k8s.io", "priorityclasses")?;
         let name = pod["spec"]["priorityClassName"].as_str().unwrap_or_default();
         let class = if name.is_empty() {
             self.default_class()?
         } else {
-            let Ok(stored) = self.stored(classes, "", name) else {
+            let Ok(stored) = self.get_object(classes, "", name) else {
                 let why = format!("no PriorityClass with name {name} was found");
                 return Err(ApiError::forbidden(kind, meta(pod, "name"), &why));
             };
@@ -125,11 +129,11 @@ impl ApiServer {
         Ok(())
     }
 
-    /// The class of pods that name none: of several the lowest.
+    /// The global default PriorityClass; of several, the one with the lowest value.
     fn default_class(&self) -> Result<Option<Value>, ApiError> {
         let classes = self.own_kind("scheduling.k8s.io", "priorityclasses")?;
         let table = classes.table.ok_or_else(ApiError::no_such_resource)?;
-        let page = self.state().store.list(table, &Span::default(), &Filter::everything());
+        let page = self.state().store.list(table, &ListOptions::default(), &Filter::everything());
         let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
         let mut best: Option<Value> = None;
         for object in &page.objects {
@@ -159,7 +163,7 @@ impl ApiServer {
         }
     }
 
-    /// A pod that is created on a node takes over that node's topology.
+    /// Copies the topology labels of the node to a pod that is created on it.
     fn set_topology_labels(&self, pod: &mut Value) -> Result<(), ApiError> {
         let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         if node.is_empty() {
@@ -174,7 +178,7 @@ impl ApiServer {
     }
 }
 
-/// A node is not ready until a controller has seen that it is (upstream's TaintNodesByCondition).
+/// Taints a new node as not ready until a controller removes the taint (upstream's TaintNodesByCondition).
 fn taint_new_node(node: &mut Value) {
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     match node["spec"].get_mut("taints") {
@@ -184,12 +188,13 @@ fn taint_new_node(node: &mut Value) {
     }
 }
 
-/// A volume says since when it has its phase, unless whoever changed that says so.
-fn note_phase(old: &Value, volume: &mut Value, now: Timestamp) {
+/// Sets when a PersistentVolume's phase changed, unless the writer did.
+fn set_phase_transition_time(old: &Value, volume: &mut Value, now: Timestamp) {
     let (before, status) = (&old["status"], &mut volume["status"]);
-    let is_told = !status[PHASE_SINCE].is_null() && status[PHASE_SINCE] != before[PHASE_SINCE];
-    if status["phase"] != before["phase"] && !is_told {
-        status[PHASE_SINCE] = spelled(now).into();
+    let is_set_by_client =
+        !status[PHASE_SINCE].is_null() && status[PHASE_SINCE] != before[PHASE_SINCE];
+    if status["phase"] != before["phase"] && !is_set_by_client {
+        status[PHASE_SINCE] = rfc3339_seconds(now).into();
     }
 }
 
@@ -219,11 +224,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn since_when_a_volume_has_its_phase() {
+    fn volumes_have_a_phase_transition_time() {
         let check = |new: Value, want: &str| {
             let old = json!({"status": {"phase": "Available", PHASE_SINCE: "then"}});
             let mut volume = json!({"status": new});
-            note_phase(&old, &mut volume, Timestamp::UNIX_EPOCH);
+            set_phase_transition_time(&old, &mut volume, Timestamp::UNIX_EPOCH);
             assert_eq!(volume["status"][PHASE_SINCE], want, "{volume}");
         };
         let now = "1970-01-01T00:00:00Z";

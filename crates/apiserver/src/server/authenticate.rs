@@ -1,4 +1,4 @@
-//! Who sent a request: certificates, tokens, or nobody known.
+//! Authentication of requests: client certificates, bearer tokens, or anonymous.
 
 use std::sync::Arc;
 
@@ -6,19 +6,20 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use crate::auth::{Bound, Claims, ISSUER, Ref, TokenError, User};
+use crate::authentication::{BoundObjects, Claims, ISSUER, ObjectRef, TokenError, User};
 use crate::object::{meta, parsed};
 use crate::status::ApiError;
 
-/// How many checked signatures are kept, so that a client's next request need not be checked again.
+/// How many verified tokens are cached, so that the signature of a client's next request need not be verified again.
 const N_VERIFIED_MAX: usize = 4_096;
 
 impl ApiServer {
-    /// Who sends a request with these headers for a path. `certificate` is the user of a verified client certificate.
+    /// The user of a request with these headers for a path. `certificate` is the user of a verified client
+    /// certificate.
     ///
     /// # Errors
     ///
-    /// 401, when the credentials are not good or there are none where some are needed.
+    /// 401 when the credentials are invalid, or missing where they are required.
     pub fn authenticate(
         &self,
         certificate: Option<&User>,
@@ -39,7 +40,7 @@ impl ApiServer {
         }
     }
 
-    /// Whom a token stands for, and for which of the audiences it is good. No audiences stand for the server's own.
+    /// The user of a token, and the audiences it is valid for. Without audiences, the server's own is meant.
     pub(super) fn token_user(
         &self,
         token: &str,
@@ -63,15 +64,15 @@ impl ApiServer {
         let audiences = good(&claims.audiences);
         if audiences.is_empty() {
             return Err(TokenError::Audiences {
-                found: crate::authorize::quoted(&claims.audiences),
-                wanted: crate::authorize::quoted(wanted),
+                found: crate::authorization::quoted(&claims.audiences),
+                wanted: crate::authorization::quoted(wanted),
             });
         }
         self.check_bound(&claims.kubernetes)?;
         Ok((claims.user(), audiences))
     }
 
-    /// What a signed token says. A signature is checked once.
+    /// The claims of a signed token. A signature is verified once.
     fn verified(&self, token: &str) -> Result<Arc<Claims>, TokenError> {
         let lock =
             || self.shared.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -87,9 +88,9 @@ impl ApiServer {
         Ok(claims)
     }
 
-    /// A token ends with its account and with the object it was made for.
-    fn check_bound(&self, bound: &Bound) -> Result<(), TokenError> {
-        let Bound { namespace, node, pod, secret, serviceaccount } = bound;
+    /// Rejects a token whose service account or bound object is deleted.
+    fn check_bound(&self, bound: &BoundObjects) -> Result<(), TokenError> {
+        let BoundObjects { namespace, node, pod, secret, serviceaccount } = bound;
         let account = self.bound_object("serviceaccounts", namespace, &serviceaccount.name);
         let account = account.ok_or_else(|| {
             TokenError::Bound(format!("serviceaccounts {:?} not found", serviceaccount.name))
@@ -107,10 +108,10 @@ impl ApiServer {
             ("pods", namespace, "pod", pod.as_ref()),
             ("nodes", "", "node", node),
         ] {
-            let Some(Ref { name, uid }) = it else { continue };
-            let gone =
+            let Some(ObjectRef { name, uid }) = it else { continue };
+            let deleted_error =
                 || TokenError::Bound("service account token has been invalidated".to_owned());
-            let object = self.bound_object(resource, namespace, name).ok_or_else(gone)?;
+            let object = self.bound_object(resource, namespace, name).ok_or_else(deleted_error)?;
             let found = meta(&object, "uid");
             if found != uid {
                 let title = format!("{}{}", kind[..1].to_uppercase(), &kind[1..]);
@@ -119,7 +120,7 @@ impl ApiServer {
                 )));
             }
             if self.was_deleted(&object) {
-                return Err(gone());
+                return Err(deleted_error());
             }
         }
         Ok(())
@@ -127,10 +128,10 @@ impl ApiServer {
 
     fn bound_object(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let kind = self.own_kind("", resource).ok()?;
-        parsed(&*self.stored(kind, namespace, name).ok()?).ok()
+        parsed(&*self.get_object(kind, namespace, name).ok()?).ok()
     }
 
-    /// Whether the time of an object's deletion is past, by more than clocks may differ.
+    /// Whether an object's deletion timestamp has passed by more than the allowed clock skew.
     fn was_deleted(&self, object: &Value) -> bool {
         let at = object["metadata"]["deletionTimestamp"].as_str();
         let at: Option<jiff::Timestamp> = at.and_then(|it| it.parse().ok());
@@ -151,7 +152,7 @@ impl ApiServer {
             .collect();
         Ok(match self.token_user(token, &audiences) {
             Ok((user, audiences)) => {
-                json!({"authenticated": true, "user": user.info(), "audiences": audiences})
+                json!({"authenticated": true, "user": user.user_info(), "audiences": audiences})
             }
             Err(TokenError::Unknown) => json!({"user": {}, "error": "invalid bearer token"}),
             Err(error) => json!({"user": {}, "error": format!("[invalid bearer token, {error}]")}),
@@ -159,7 +160,7 @@ impl ApiServer {
     }
 }
 
-/// The token of a request; none if it has none or other credentials.
+/// The bearer token of a request, if any.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, token) = value.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Bodies of responses: whole, or made while they are read.
+//! Response bodies: complete bytes, or produced while they are read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// The next part of a body and what makes the rest.
+/// The next part of a body, and the producer of the rest.
 type Step = Pin<Box<dyn Future<Output = Option<(Bytes, Box<dyn Parts>)>> + Send>>;
 
-/// Makes a body part by part.
+/// Produces a body in parts.
 pub(crate) trait Parts: Send {
     /// The next part; none at the end.
     fn next(self: Box<Self>) -> Step;
@@ -23,7 +23,7 @@ pub struct Body {
     done: Vec<Done>,
 }
 
-/// What is to happen when a body has been sent or given up.
+/// What runs when a body has been sent or dropped.
 struct Done(Option<Box<dyn FnOnce() + Send>>);
 
 impl Drop for Done {
@@ -49,12 +49,12 @@ impl Body {
         Body { inner: Inner::Parts(Some(parts.next())), done: Vec::new() }
     }
 
-    /// Whether it is made while it is read.
+    /// Whether it is produced while it is read.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self.inner, Inner::Parts(_))
     }
 
-    /// Does something when the body has been sent or given up.
+    /// Runs a function when the body has been sent or dropped.
     pub(crate) fn when_done(&mut self, act: impl FnOnce() + Send + 'static) {
         self.done.push(Done(Some(Box::new(act))));
     }

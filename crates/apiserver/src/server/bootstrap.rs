@@ -1,23 +1,23 @@
-//! What a new cluster has: its namespaces, service accounts, system priority classes, the service of the API server, and
-//! upstream's roles.
+//! The objects of a new cluster: namespaces, service accounts, system priority classes, the service `kubernetes`, and
+//! upstream's default roles.
 
 use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::create::Expected;
-use super::managed::Write;
+use super::field_manager::Write;
 use crate::object::key_of;
 use crate::request::FieldValidation;
 use crate::status::ApiError;
 
-/// Where in-cluster clients find the API server, the first address of upstream's default service range.
+/// The cluster IP of the service `kubernetes`: the first address of upstream's default service range.
 const SERVICE_ADDRESS: &str = "10.96.0.1";
 
 const NAMESPACES: &[&str] = &["kube-system", "default", "kube-public", "kube-node-lease"];
 
 impl ApiServer {
     pub(super) fn bootstrap(&self) -> Result<(), ApiError> {
-        self.furnish()?;
+        self.ensure_system_objects()?;
         let classes = [
             (
                 "system-node-critical",
@@ -33,29 +33,34 @@ impl ApiServer {
         for (name, value, description) in classes {
             let class = json!({"metadata": {"name": name}, "value": value,
                 "description": description});
-            self.make("scheduling.k8s.io", "priorityclasses", "", class)?;
+            self.create_if_absent("scheduling.k8s.io", "priorityclasses", "", class)?;
         }
-        // Since when uses of tokens that are secrets would be noted; a controller asks. There are none here.
+        // Controllers read since when the use of legacy tokens is tracked. There are no such tokens here.
         let since = self.now().strftime("%Y-%m-%d").to_string();
         let name = "kube-apiserver-legacy-service-account-token-tracking";
         let tracking = json!({"metadata": {"name": name}, "data": {"since": since}});
-        self.make("", "configmaps", "kube-system", tracking)?;
-        for made in crate::authorize::bootstrap() {
-            self.make(crate::authorize::GROUP, made.resource, made.namespace, made.value)?;
+        self.create_if_absent("", "configmaps", "kube-system", tracking)?;
+        for made in crate::authorization::bootstrap_objects() {
+            self.create_if_absent(
+                crate::authorization::GROUP,
+                made.resource,
+                made.namespace,
+                made.value,
+            )?;
         }
         self.aggregate_roles()
     }
 
-    /// Makes what is there as long as the server is, however often it is deleted: its namespaces and its service.
-    pub(super) fn furnish(&self) -> Result<(), ApiError> {
+    /// Recreates the system namespaces and the service `kubernetes` if they are missing.
+    pub(super) fn ensure_system_objects(&self) -> Result<(), ApiError> {
         for name in NAMESPACES {
-            if !self.is_there("namespaces", "", name)? {
-                self.make("", "namespaces", "", json!({"metadata": {"name": name}}))?;
+            if !self.exists("namespaces", "", name)? {
+                self.create_if_absent("", "namespaces", "", json!({"metadata": {"name": name}}))?;
                 let account = json!({"metadata": {"name": "default"}});
-                self.make("", "serviceaccounts", name, account)?;
+                self.create_if_absent("", "serviceaccounts", name, account)?;
             }
         }
-        if self.is_there("services", "default", "kubernetes")? {
+        if self.exists("services", "default", "kubernetes")? {
             return Ok(());
         }
         let service = json!({
@@ -64,27 +69,28 @@ impl ApiServer {
             "spec": {"clusterIP": SERVICE_ADDRESS, "ipFamilyPolicy": "SingleStack",
                 "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
         });
-        self.make("", "services", "default", service)
+        self.create_if_absent("", "services", "default", service)
     }
 
-    fn is_there(&self, resource: &str, namespace: &str, name: &str) -> Result<bool, ApiError> {
+    fn exists(&self, resource: &str, namespace: &str, name: &str) -> Result<bool, ApiError> {
         let kind = self.own_kind("", resource)?;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         Ok(self.state().store.get(table, &key_of(kind, namespace, name)).is_some())
     }
 
-    /// Publishes the authority of client certificates, for schedulers and controllers that serve pages themselves.
+    /// Publishes the CA certificate of client certificates, for schedulers and controllers that serve HTTPS
+    /// endpoints.
     ///
     /// # Errors
     ///
     /// When it cannot be stored, which is a bug.
-    pub fn publish_authority(&self, pem: &str) -> Result<(), ApiError> {
+    pub fn publish_client_ca(&self, pem: &str) -> Result<(), ApiError> {
         let name = "extension-apiserver-authentication";
         let map = json!({"metadata": {"name": name}, "data": {"client-ca-file": pem}});
-        self.make("", "configmaps", "kube-system", map)?;
-        // It may have been there from an earlier life.
+        self.create_if_absent("", "configmaps", "kube-system", map)?;
+        // It may exist from an earlier run of the server.
         let kind = self.own_kind("", "configmaps")?;
-        let written = self.rewrite(kind, ("kube-system", name), false, |old| {
+        let written = self.retry_update(kind, ("kube-system", name), false, |old| {
             let mut new = old.clone();
             new["data"]["client-ca-file"] = pem.into();
             Ok(new)
@@ -92,7 +98,7 @@ impl ApiServer {
         written.map(drop)
     }
 
-    fn make(
+    fn create_if_absent(
         &self,
         group: &str,
         resource: &str,
@@ -103,7 +109,7 @@ impl ApiServer {
         let (value, _) = self.typed(value, Expected::of(kind), FieldValidation::Strict)?;
         let write = Write { kind, subresource: "", manager: Some("kube-apiserver") };
         match self.create_value(write, namespace, value, false) {
-            // A server that goes on from a folder has it already.
+            // It may exist already in a data directory.
             Err(error) if error.reason == "AlreadyExists" => Ok(()),
             made => made.map(drop),
         }

@@ -5,28 +5,30 @@ use serde_json::{Value, json};
 use serde_saphyr::{DefaultMessageFormatter, Error as YamlError, MessageFormatter as _};
 
 use super::body::Body;
-use super::certificates::prepare_request;
-use super::managed::Write;
-use super::{Answer, ApiServer, Call, spelled, uid};
-use crate::custom::{Live, definition};
-use crate::managed::is_reset;
+use super::certificate_signing_requests::prepare_request;
+use super::field_manager::Write;
+use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds, uid};
+use crate::custom_resource::{CurrentVersion, definition};
+use crate::managed_fields::is_reset;
 use crate::object::{check_depth, draft, key_of, meta, meta_mut};
 use crate::request::{FieldValidation, content_type};
-use crate::schema::{Kind, Problem, Reading, Subresource, TypeId, duplicates, read, schema};
+use crate::schema::{
+    DecodeError, Decoded, Kind, Subresource, TypeId, decode, duplicate_fields, schema,
+};
 use crate::status::{ApiError, Cause};
-use crate::store::{Expect, Refused};
-use crate::{admit, audit, defaults, event, proto, validate};
+use crate::store::{Precondition, WriteConflict};
+use crate::{audit, defaults, event_conversion, protobuf, strategy, validate};
 
-/// What bodies may be.
+/// The accepted media types of a request body.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// How many unknown and doubled fields are told, as in upstream's decoder.
+/// How many unknown and duplicate fields are reported, as in upstream's decoder.
 const N_COMPLAINTS_MAX: usize = 100;
 
 /// How many names are tried for an object, as upstream's `maxNameGenerationCreateAttempts`.
 const N_NAMES_MAX: usize = 8;
 
-/// What a body is expected to hold.
+/// The type that a body must have.
 #[derive(Clone, Copy)]
 pub(super) struct Expected<'a> {
     pub group: &'a str,
@@ -34,7 +36,7 @@ pub(super) struct Expected<'a> {
     pub kind: &'a str,
     pub type_id: TypeId,
     /// Present for custom objects.
-    pub custom: Option<&'a Live>,
+    pub custom: Option<&'a CurrentVersion>,
 }
 
 impl<'a> Expected<'a> {
@@ -49,7 +51,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// What a subresource shows, such as a scale.
+    /// The object of a subresource, such as a Scale.
     pub fn of_subresource(sub: &Subresource) -> Expected<'a> {
         let Subresource { group, version, kind, type_id, .. } = *sub;
         Expected { group, version, kind, type_id, custom: None }
@@ -64,7 +66,7 @@ impl ApiServer {
     /// Decodes a body. The texts are warnings for the client.
     pub(super) fn read_body(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         expected: Expected<'_>,
     ) -> Result<(Value, Vec<String>), ApiError> {
         let value = match content_type(call.headers) {
@@ -79,7 +81,7 @@ impl ApiServer {
                 ))
             })?,
             "application/yaml" => yaml(call.body)?,
-            proto::MEDIA_TYPE if expected.custom.is_none() => {
+            protobuf::MEDIA_TYPE if expected.custom.is_none() => {
                 let (value, kind) = from_protobuf(call.body, expected.type_id)?;
                 check_kind(&kind.0, &kind.1, expected)?;
                 value
@@ -88,18 +90,18 @@ impl ApiServer {
         };
         let validation = FieldValidation::of(call.query)?;
         let is_json = matches!(content_type(call.headers), "application/json" | "");
-        let told = match validation {
+        let warnings = match validation {
             FieldValidation::Ignore => Vec::new(),
-            _ if is_json => duplicates(call.body),
+            _ if is_json => duplicate_fields(call.body),
             _ => Vec::new(),
         };
         if expected.custom.is_some() {
             check_custom_kind(&value, call, expected)?;
         }
-        self.typed_with(value, expected, validation, told)
+        self.typed_with(value, expected, validation, warnings)
     }
 
-    /// Gives a value the form of its type.
+    /// Decodes a value as its type.
     pub(super) fn typed(
         &self,
         value: Value,
@@ -109,16 +111,16 @@ impl ApiServer {
         self.typed_with(value, expected, validation, Vec::new())
     }
 
-    /// The same, with what is to be told of the text it comes from.
+    /// The same, with the errors about the text it was parsed from.
     fn typed_with(
         &self,
         mut value: Value,
         expected: Expected<'_>,
         validation: FieldValidation,
-        mut told: Vec<String>,
+        mut warnings: Vec<String>,
     ) -> Result<(Value, Vec<String>), ApiError> {
         if is_reset(&value["metadata"]["managedFields"]) {
-            // An empty list would be left out.
+            // An empty list would be omitted.
             value["metadata"]["managedFields"] = json!([{}]);
         }
         let text = |name: &str| value[name].as_str().unwrap_or_default();
@@ -131,18 +133,18 @@ impl ApiServer {
         };
         let reading = reading(value, expected).map_err(|problem| cannot(problem.0))?;
         let value = reading.value;
-        told.extend(reading.unknown);
-        told.truncate(N_COMPLAINTS_MAX);
+        warnings.extend(reading.unknown);
+        warnings.truncate(N_COMPLAINTS_MAX);
         match validation {
-            FieldValidation::Strict if !told.is_empty() => {
-                Err(cannot(format!("strict decoding error: {}", told.join(", "))))
+            FieldValidation::Strict if !warnings.is_empty() => {
+                Err(cannot(format!("strict decoding error: {}", warnings.join(", "))))
             }
-            FieldValidation::Warn => Ok((value, told)),
+            FieldValidation::Warn => Ok((value, warnings)),
             _ => Ok((value, Vec::new())),
         }
     }
 
-    pub(super) fn create(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn create(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         if !call.target.name.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
@@ -159,29 +161,29 @@ impl ApiServer {
         Ok(self.created_answer(call, value, warnings))
     }
 
-    /// The answer to who made an object.
+    /// The response to a create.
     pub(super) fn created_answer(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         value: Value,
         warnings: Vec<String>,
     ) -> Response<Body> {
-        let shown = event::shown(call.kind, value);
-        let answer = Answer::viewed(201, call.kind, &shown, call.form, self.now());
+        let shown = event_conversion::to_request_version(call.kind, value);
+        let answer = ApiResponse::viewed(201, call.kind, &shown, call.form, self.now());
         let mut response = answer.with_warnings(warnings).into_response();
-        response.extensions_mut().insert(audit::Created(meta(&shown, "name").into()));
+        response.extensions_mut().insert(audit::CreatedName(meta(&shown, "name").into()));
         response
     }
 
-    /// Makes the object that the path of an update or apply names and that is not there.
+    /// Creates the object of an update or apply if it does not exist.
     pub(super) fn create_as_named(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         write: Write<'_>,
         mut value: Value,
         dry_run: bool,
     ) -> Result<Value, ApiError> {
-        // Who may only change makes nothing.
+        // The right to update is not enough to create.
         self.authorize(&call.attributes("create"))?;
         meta_mut(&mut value).remove("resourceVersion");
         let uid = meta(&value, "uid");
@@ -201,8 +203,8 @@ impl ApiServer {
         self.create_value(write, &call.target.namespace, value, dry_run)
     }
 
-    /// Creates an object from a typed value and returns it as stored. A name that the server makes up and that is taken
-    /// is nobody's fault: another one is tried.
+    /// Creates an object from a decoded value and returns it as stored. If a generated name is taken, another one is
+    /// tried.
     pub(super) fn create_value(
         &self,
         write: Write<'_>,
@@ -231,14 +233,14 @@ impl ApiServer {
     ) -> Result<Value, ApiError> {
         let kind = write.kind;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
-        let _alone = self.alone(kind);
-        let mut value = event::stored(kind, value);
+        let _alone = self.lock_services(kind);
+        let mut value = event_conversion::to_storage_version(kind, value);
         self.name_it(kind, namespace, &mut value)?;
         self.check_namespace(kind, namespace, meta(&value, "name"))?;
         defaults::apply(kind, &mut value);
         self.enter(write, None, &mut value);
         self.admit(kind, &mut value)?;
-        admit::prepare_create(kind, &mut value);
+        strategy::prepare_create(kind, &mut value);
         let causes = validate::create(kind, &value);
         let name = meta(&value, "name").to_owned();
         if !causes.is_empty() {
@@ -247,7 +249,7 @@ impl ApiServer {
         self.check_limits(kind, &value)?;
         check_depth(&value)?;
         loop {
-            let raised = self.raised(write, None, &value)?;
+            let quota_updates = self.quota_updates(write, None, &value)?;
             if dry_run {
                 let key = key_of(kind, namespace, &name);
                 return match self.state().store.get(table, &key) {
@@ -255,22 +257,27 @@ impl ApiServer {
                     None => Ok(value),
                 };
             }
-            match self.put_counted(table, Expect::Absent, draft(kind, &value)?, raised) {
+            match self.put_with_quota(
+                table,
+                Precondition::Absent,
+                draft(kind, &value)?,
+                quota_updates,
+            ) {
                 Ok(object) => {
                     let revision = object.revision().to_string();
                     meta_mut(&mut value).insert("resourceVersion".to_owned(), revision.into());
                     return Ok(value);
                 }
-                // A quota has changed while we looked.
-                Err(Refused::Changed) => {}
-                Err(Refused::Exists | Refused::Missing) => {
+                // A quota has changed meanwhile.
+                Err(WriteConflict::Changed) => {}
+                Err(WriteConflict::Exists | WriteConflict::Missing) => {
                     return Err(ApiError::already_exists(kind, &name));
                 }
             }
         }
     }
 
-    /// Gives a new object its name, its namespace and what the system sets.
+    /// Sets the name, the namespace and the system metadata of a new object.
     fn name_it(&self, kind: &Kind, namespace: &str, value: &mut Value) -> Result<(), ApiError> {
         let given = meta(value, "namespace").to_owned();
         if kind.is_namespaced && !given.is_empty() && given != namespace {
@@ -289,8 +296,8 @@ impl ApiServer {
         };
         if name.is_empty() && !prefix.is_empty() {
             // Names of services and the like have 63 bytes.
-            let kept: String = prefix.chars().take(58).collect();
-            name = format!("{kept}{suffix}");
+            let stem: String = prefix.chars().take(58).collect();
+            name = format!("{stem}{suffix}");
         }
         if name.is_empty() && kind.is("", "limitranges") {
             name.clone_from(&uid);
@@ -299,7 +306,7 @@ impl ApiServer {
             let cause = Cause::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(kind, "", &[cause]));
         }
-        let created = spelled(self.now());
+        let created = rfc3339_seconds(self.now());
         let metadata = meta_mut(value);
         for unset in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
             metadata.remove(unset);
@@ -315,7 +322,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Refuses what is created in a namespace that is not there or going.
+    /// Rejects an object in a namespace that does not exist or is being deleted.
     pub(super) fn check_namespace(
         &self,
         kind: &Kind,
@@ -325,7 +332,7 @@ impl ApiServer {
         if !kind.is_namespaced {
             return Ok(());
         }
-        let found = self.stored(self.own_kind("", "namespaces")?, "", namespace)?;
+        let found = self.get_object(self.own_kind("", "namespaces")?, "", namespace)?;
         if found.fields().iter().any(|field| &**field == "Terminating") {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
@@ -340,11 +347,11 @@ impl ApiServer {
     }
 }
 
-/// A value in the form of its type, with what says which that is.
-pub(super) fn reading(value: Value, expected: Expected<'_>) -> Result<Reading, Problem> {
+/// A decoded value, with its `apiVersion` and `kind`.
+pub(super) fn reading(value: Value, expected: Expected<'_>) -> Result<Decoded, DecodeError> {
     let mut reading = match expected.custom {
         Some(custom) => custom.get().decode(value)?,
-        None => read(schema(), expected.type_id, value)?,
+        None => decode(schema(), expected.type_id, value)?,
     };
     reading.value["apiVersion"] = expected.api_version().into();
     reading.value["kind"] = expected.kind.into();
@@ -353,9 +360,9 @@ pub(super) fn reading(value: Value, expected: Expected<'_>) -> Result<Reading, P
 
 /// The object in a protobuf body, with the version and kind of its envelope.
 fn from_protobuf(body: &[u8], id: TypeId) -> Result<(Value, (String, String)), ApiError> {
-    let bad = |error: proto::Error| ApiError::bad_request(error.to_string());
-    let envelope = proto::open(body).map_err(bad)?;
-    let value = proto::decode_message(schema(), id, &envelope.raw).map_err(bad)?;
+    let bad = |error: protobuf::Error| ApiError::bad_request(error.to_string());
+    let envelope = protobuf::decode_envelope(body).map_err(bad)?;
+    let value = protobuf::decode_message(schema(), id, &envelope.raw).map_err(bad)?;
     Ok((value, (envelope.api_version, envelope.kind)))
 }
 
@@ -377,10 +384,10 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Custom objects have to say what they are.
+/// A custom object must have `apiVersion` and `kind`.
 fn check_custom_kind(
     value: &Value,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     expected: Expected<'_>,
 ) -> Result<(), ApiError> {
     let text = |name: &str| value[name].as_str().unwrap_or_default();

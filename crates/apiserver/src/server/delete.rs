@@ -1,4 +1,4 @@
-//! Deleting: at once, or marked and left to those who hold the object.
+//! Deleting objects: at once, or by a deletion timestamp until finalizers and grace period are done.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::list::prefix;
-use super::{Answer, ApiServer, Call, spelled};
-use crate::admit;
-use crate::custom::definition;
+use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds};
+use crate::custom_resource::definition;
 use crate::object::{draft, entries, meta, meta_mut, parsed};
 use crate::request::content_type;
-use crate::schema::{Kind, read, schema};
-use crate::select::filter;
+use crate::schema::{Kind, decode, schema};
+use crate::selector::filter;
 use crate::status::{ApiError, Cause, deleted as deleted_status};
-use crate::store::{Expect, Object, Refused, Span};
-use crate::{event, proto};
+use crate::store::{ListOptions, Object, Precondition, WriteConflict};
+use crate::strategy;
+use crate::{event_conversion, protobuf};
 
-/// What a client wants of a deletion.
+/// The options of a deletion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deletion {
     pub grace: Option<i64>,
@@ -30,12 +30,12 @@ pub(super) struct Deletion {
 }
 
 impl Deletion {
-    fn of(call: &Call<'_>) -> Result<Deletion, ApiError> {
+    fn of(call: &ResourceRequest<'_>) -> Result<Deletion, ApiError> {
         Deletion::read(call, &read_options(call)?)
     }
 
-    /// What `DeleteOptions` ask for, and where they say nothing, the request's parameters.
-    pub fn read(call: &Call<'_>, options: &Value) -> Result<Deletion, ApiError> {
+    /// From `DeleteOptions` and, for what they leave out, the query parameters.
+    pub fn read(call: &ResourceRequest<'_>, options: &Value) -> Result<Deletion, ApiError> {
         let dry_run =
             call.query.dry_run()? || entries(&options["dryRun"]).iter().any(|it| it == "All");
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -74,25 +74,26 @@ fn check_propagation(policy: Option<&str>, orphans: Option<bool>) -> Result<(), 
 }
 
 /// The `DeleteOptions` of a body, or null.
-fn read_options(call: &Call<'_>) -> Result<Value, ApiError> {
+fn read_options(call: &ResourceRequest<'_>) -> Result<Value, ApiError> {
     if call.body.is_empty() {
         return Ok(Value::Null);
     }
     let id = schema().find("meta/v1.DeleteOptions").ok_or_else(ApiError::no_such_resource)?;
     let bad = |error: String| ApiError::bad_request(format!("decoding DeleteOptions: {error}"));
     let value = match content_type(call.headers) {
-        proto::MEDIA_TYPE => {
-            let envelope = proto::open(call.body).map_err(|error| bad(error.to_string()))?;
-            proto::decode_message(schema(), id, &envelope.raw)
+        protobuf::MEDIA_TYPE => {
+            let envelope =
+                protobuf::decode_envelope(call.body).map_err(|error| bad(error.to_string()))?;
+            protobuf::decode_message(schema(), id, &envelope.raw)
                 .map_err(|error| bad(error.to_string()))?
         }
         "application/yaml" => super::create::yaml(call.body)?,
         _ => serde_json::from_slice(call.body).map_err(|error| bad(error.to_string()))?,
     };
-    Ok(read(schema(), id, value).map_err(|problem| bad(problem.0))?.value)
+    Ok(decode(schema(), id, value).map_err(|problem| bad(problem.0))?.value)
 }
 
-/// Whether an object that is being deleted has nobody left who holds it.
+/// Whether an object is being deleted and has no finalizers left.
 pub(super) fn is_done(value: &Value) -> bool {
     let metadata = &value["metadata"];
     !metadata["deletionTimestamp"].is_null()
@@ -101,10 +102,10 @@ pub(super) fn is_done(value: &Value) -> bool {
         && (value["kind"] != "Namespace" || entries(&value["spec"]["finalizers"]).is_empty())
 }
 
-/// Namespaces that stay.
+/// Namespaces that cannot be deleted.
 const IMMORTAL: &[&str] = &["default", "kube-system", "kube-public"];
 
-/// Kinds that are answered with their last state, not with a `Status`.
+/// Kinds whose deletion returns the last state of the object, not a `Status`.
 const RETURNED: &[&str] = &[
     "pods",
     "services",
@@ -129,16 +130,16 @@ fn is_returned(kind: &Kind) -> bool {
     kind.custom.is_none() && RETURNED.contains(&kind.resource)
 }
 
-/// What came of a deletion.
+/// The outcome of a deletion.
 pub(super) enum Deleted {
-    /// It is gone.
-    Gone(Value),
-    /// It is marked, and goes when its time or its finalizers are over.
+    /// It was removed.
+    Removed(Value),
+    /// It has a deletion timestamp, and is removed after its grace period and finalizers.
     Marked(Value),
 }
 
 impl ApiServer {
-    pub(super) fn delete(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn delete(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         if !call.target.subresource.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
@@ -151,50 +152,57 @@ impl ApiServer {
         let deleted = self.delete_object(call.kind, &target.namespace, &target.name, &deletion)?;
         let now = self.now();
         let answer = match deleted {
-            Deleted::Gone(value) if !is_returned(call.kind) => {
+            Deleted::Removed(value) if !is_returned(call.kind) => {
                 let mut details = json!({"name": target.name, "kind": call.kind.resource,
                     "uid": meta(&value, "uid")});
                 if !call.kind.group.is_empty() {
                     details["group"] = call.kind.group.into();
                 }
-                Answer::status(200, &deleted_status(details), call.form)
+                ApiResponse::status(200, &deleted_status(details), call.form)
             }
-            Deleted::Gone(value) | Deleted::Marked(value) => {
-                Answer::viewed(200, call.kind, &event::shown(call.kind, value), call.form, now)
-            }
+            Deleted::Removed(value) | Deleted::Marked(value) => ApiResponse::viewed(
+                200,
+                call.kind,
+                &event_conversion::to_request_version(call.kind, value),
+                call.form,
+                now,
+            ),
         };
         Ok(answer.into_response())
     }
 
-    pub(super) fn delete_collection(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn delete_collection(
+        &self,
+        call: &ResourceRequest<'_>,
+    ) -> Result<Response<Body>, ApiError> {
         let deletion = Deletion::of(call)?;
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
         let (filter, prefix) = (filter(call.kind, call.query)?, prefix(call));
-        let span = Span { prefix: &prefix, ..Span::default() };
+        let span = ListOptions { prefix: &prefix, ..ListOptions::default() };
         let page = self.state().store.list(table, &span, &filter);
         let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
         let mut items = Vec::with_capacity(page.objects.len());
         for object in &page.objects {
             match self.delete_object(call.kind, object.namespace(), object.name(), &deletion) {
-                Ok(Deleted::Gone(value) | Deleted::Marked(value)) => {
-                    items.push(event::shown(call.kind, value));
+                Ok(Deleted::Removed(value) | Deleted::Marked(value)) => {
+                    items.push(event_conversion::to_request_version(call.kind, value));
                 }
-                // Somebody else was faster.
+                // Another request deleted it.
                 Err(error) if error.code == 404 => {}
                 Err(error) => return Err(error),
             }
         }
         let list = call.kind.list_kind();
-        // Custom lists have no type, and no other form than JSON.
+        // Lists of custom objects have no type, and are always JSON.
         let id = schema().find_kind(call.kind.group, call.kind.version, &list);
         let id = id.or(call.kind.custom.is_some().then_some(call.kind.type_id));
         let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
         let value = json!({"kind": list, "apiVersion": call.kind.api_version(),
             "metadata": {"resourceVersion": page.revision.to_string()}, "items": items});
-        Ok(Answer::value(200, id, &value, call.form).into_response())
+        Ok(ApiResponse::value(200, id, &value, call.form).into_response())
     }
 
-    /// Deletes an object, again if it changed meanwhile and nothing was said about its revision.
+    /// Deletes an object, and retries on a conflict unless the request has a precondition on the revision.
     pub(super) fn delete_object(
         &self,
         kind: &Kind,
@@ -204,19 +212,19 @@ impl ApiServer {
     ) -> Result<Deleted, ApiError> {
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         loop {
-            let stored = self.stored(kind, namespace, name)?;
+            let stored = self.get_object(kind, namespace, name)?;
             let old = parsed(&stored)?;
             check_preconditions(kind, &old, deletion)?;
             let Some(new) = self.marked(kind, &old, deletion) else {
                 if !deletion.dry_run {
-                    // What a crash broke off goes on.
+                    // Resumes what a crash interrupted.
                     self.delete_objects_of(kind, name)?;
                 }
                 return Ok(Deleted::Marked(old));
             };
             let done = is_done(&new);
             if deletion.dry_run {
-                return Ok(if done { Deleted::Gone(new) } else { Deleted::Marked(new) });
+                return Ok(if done { Deleted::Removed(new) } else { Deleted::Marked(new) });
             }
             let written = if done {
                 self.remove(kind, table, &stored, &old, deletion)?
@@ -224,18 +232,18 @@ impl ApiServer {
                 self.replace(kind, table, &stored, &new, Vec::new())?
             };
             match written {
-                Ok(object) if done => return Ok(Deleted::Gone(parsed(&object)?)),
+                Ok(object) if done => return Ok(Deleted::Removed(parsed(&object)?)),
                 Ok(object) => {
                     self.delete_objects_of(kind, name)?;
                     return Ok(Deleted::Marked(parsed(&object)?));
                 }
-                Err(Refused::Missing) => return Err(ApiError::not_found(kind, name)),
-                Err(Refused::Changed | Refused::Exists) => {}
+                Err(WriteConflict::Missing) => return Err(ApiError::not_found(kind, name)),
+                Err(WriteConflict::Changed | WriteConflict::Exists) => {}
             }
         }
     }
 
-    /// Removes an object that nobody holds. Pods are marked first, as upstream does it: watchers see both.
+    /// Removes an object without finalizers. Pods get a deletion timestamp first, as upstream: watchers see both.
     fn remove(
         &self,
         kind: &Kind,
@@ -243,13 +251,13 @@ impl ApiServer {
         stored: &Object,
         old: &Value,
         deletion: &Deletion,
-    ) -> Result<Result<Arc<Object>, Refused>, ApiError> {
+    ) -> Result<Result<Arc<Object>, WriteConflict>, ApiError> {
         let marked = self.marked(kind, old, deletion).filter(|_| kind.is("", "pods"));
         let last = marked.map(|it| draft(kind, &it)).transpose()?;
         let mut revision = stored.revision();
         let mut state = self.state();
         if let Some(draft) = last {
-            match state.store.put(table, Expect::Revision(revision), draft) {
+            match state.store.put(table, Precondition::Revision(revision), draft) {
                 Ok(object) => revision = object.revision(),
                 Err(refused) => return Ok(Err(refused)),
             }
@@ -257,19 +265,19 @@ impl ApiServer {
         let removed = state.store.remove(table, stored.key(), revision, None);
         drop(state);
         if let Ok(object) = &removed {
-            self.announce(table, object.revision());
+            self.on_write(table, object.revision());
         }
         Ok(removed)
     }
 
-    /// The state with the marks of deletion; none when it has them and this deletion changes nothing about them.
+    /// The state with a deletion timestamp and finalizers; none if this deletion changes nothing.
     fn marked(&self, kind: &Kind, old: &Value, deletion: &Deletion) -> Option<Value> {
         let metadata = &old["metadata"];
         let is_marked = !metadata["deletionTimestamp"].is_null();
         let left = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         let mut new = old.clone();
         if definition::is(kind) {
-            definition::mark_terminating(&mut new, &spelled(self.now()));
+            definition::mark_terminating(&mut new, &rfc3339_seconds(self.now()));
             return (!is_marked).then_some(new);
         }
         if is_marked && left > 0 {
@@ -279,12 +287,12 @@ impl ApiServer {
             let grace = grace_seconds(kind, old, deletion);
             let at = later(self.now(), grace);
             let metadata = meta_mut(&mut new);
-            metadata.insert("deletionTimestamp".to_owned(), spelled(at).into());
+            metadata.insert("deletionTimestamp".to_owned(), rfc3339_seconds(at).into());
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
             if kind.is("", "namespaces") {
                 new["status"]["phase"] = "Terminating".into();
             }
-            admit::bump_generation(&mut new);
+            strategy::bump_generation(&mut new);
         }
         let known = entries(&metadata["finalizers"]);
         let finalizers = finalizers_after(kind, known, deletion);
@@ -303,20 +311,20 @@ impl ApiServer {
         Some(new)
     }
 
-    /// Moves the end of an object nearer, but not before now.
+    /// Shortens the grace period, but not below now.
     fn shorten(&self, new: &mut Value, left: i64, wanted: i64) {
         let now = self.now();
         let ends = new["metadata"]["deletionTimestamp"].as_str().and_then(|it| it.parse().ok());
         let ends = later(ends.unwrap_or(now), wanted.saturating_sub(left));
-        // Who asked for grace and comes too late leaves the least there is.
+        // If the requested time has passed, the shortest grace period remains.
         let wanted = if ends < now { wanted.min(1) } else { wanted };
         let metadata = meta_mut(new);
-        metadata.insert("deletionTimestamp".to_owned(), spelled(ends.max(now)).into());
+        metadata.insert("deletionTimestamp".to_owned(), rfc3339_seconds(ends.max(now)).into());
         metadata.insert("deletionGracePeriodSeconds".to_owned(), wanted.into());
     }
 }
 
-/// A time so many seconds later, which wrap around as Go's do.
+/// Adds seconds to a time, with Go's wrapping.
 fn later(time: jiff::Timestamp, seconds: i64) -> jiff::Timestamp {
     let span = jiff::SignedDuration::from_nanos(seconds.wrapping_mul(1_000_000_000));
     time.checked_add(span).unwrap_or(time)
@@ -327,16 +335,16 @@ fn at_least_one(grace: i64) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-/// Waits for the dependents of an object, or cuts them loose.
+/// The finalizers for foreground deletion and for orphaning dependents.
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// The finalizers of an object after a deletion: of the two about dependents the one that is asked for. Who says nothing
-/// leaves the one that is there.
+/// The finalizers of an object after a deletion: of the two about dependents, the requested one, or by default the
+/// present one.
 fn finalizers_after(kind: &Kind, known: &[Value], deletion: &Deletion) -> Vec<Value> {
     let is_own = |it: &&Value| *it == FOREGROUND || *it == ORPHAN;
     let there = known.iter().find(is_own).and_then(Value::as_str);
-    // Before there was a choice, these left their pods alone, and still do unless they are told otherwise.
+    // These kinds orphan their pods by default, for compatibility.
     let leaves_pods = kind.is("", "replicationcontrollers");
     let wanted = match deletion.propagation.as_deref() {
         // Nothing depends on an event.
@@ -350,7 +358,7 @@ fn finalizers_after(kind: &Kind, known: &[Value], deletion: &Deletion) -> Vec<Va
     others.chain(wanted.map(Value::from)).collect()
 }
 
-/// How long an object may still be there: only pods on nodes have such a time.
+/// The grace period in seconds: only pods on nodes have one.
 fn grace_seconds(kind: &Kind, old: &Value, deletion: &Deletion) -> i64 {
     let phase = old["status"]["phase"].as_str().unwrap_or_default();
     let is_on_node = old["spec"]["nodeName"].as_str().is_some_and(|name| !name.is_empty());

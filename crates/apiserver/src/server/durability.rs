@@ -1,20 +1,21 @@
-//! A server over a data folder: what it had is there again, and nothing is answered that could still be lost.
+//! A server with a data directory: it restores the objects at start, and answers requests only when their changes are
+//! on disk.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use http::{Request, Response};
-use loadmaster_stdx::caught::catch;
+use loadmaster_stdx::catch_panic::catch_panic;
 
 use super::body::Body;
-use super::{Answer, ApiServer, Options, Setup, Shared};
-use crate::auth::User;
-use crate::journal::{Compaction, DataError, Journal, Opened, Source, Taken};
+use super::{ApiResponse, ApiServer, ClusterOptions, Options, Shared};
+use crate::authentication::User;
+use crate::journal::{ChangeSource, Compaction, DataError, Journal, OpenJournal, PendingChanges};
 use crate::object::{parsed, selectable_fingerprint, selectable_values};
 use crate::status::ApiError;
-use crate::store::{Filter, Span, Store, TableId};
+use crate::store::{Filter, ListOptions, Store, TableId};
 
-/// Why a server cannot go on from a folder.
+/// Why a server cannot use a data directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -25,19 +26,19 @@ pub enum OpenError {
 }
 
 impl ApiServer {
-    /// A server that keeps everything in a folder, and goes on from what is there. The journal has to be listened to: see
-    /// [`Journal::failed`].
+    /// A server that stores its objects in a data directory, with those that are there already. The caller must wait
+    /// on [`Journal::failed`].
     ///
     /// # Errors
     ///
-    /// When the folder cannot be used or its files are damaged.
+    /// When the directory cannot be used or its files are damaged.
     pub fn open(
         options: Options,
-        setup: Setup,
+        setup: ClusterOptions,
         folder: &Path,
         compaction: Compaction,
     ) -> Result<(ApiServer, Journal), OpenError> {
-        let opened = Opened::open(folder, options.limits, selectable_fingerprint())?;
+        let opened = OpenJournal::open(folder, options.limits, selectable_fingerprint())?;
         let is_outdated = opened.is_outdated;
         let (store, pending) = opened.into_parts();
         let server = ApiServer::over(store, Some(pending.handle()), options, setup);
@@ -48,25 +49,24 @@ impl ApiServer {
         let source = Changes { server: Arc::downgrade(&server.shared), names: Arc::default() };
         let journal = pending.start(source, compaction);
         server.bootstrap().map_err(OpenError::Cluster)?;
-        server.look_at_definitions();
-        server.go_on_with_deletions().map_err(OpenError::Cluster)?;
+        server.sync_definitions();
+        server.resume_deletions().map_err(OpenError::Cluster)?;
         Ok((server, journal))
     }
 
-    /// Answers a request. With a data folder the answer comes when all that it can tell of is on disk: a revision that was
-    /// shown is never used for something else after a crash. A panic costs the request that met it, and no other.
+    /// Handles a request. With a data directory, it responds when everything the response can show is on disk: a
+    /// revision that was shown is never reused after a crash. A panic fails its own request and no other.
     pub async fn respond(&self, user: &User, request: &Request<bytes::Bytes>) -> Response<Body> {
         let mut entry = None;
-        let handled = catch(|| self.handle_noting(user, request, &mut entry));
+        let handled = catch_panic(|| self.handle_with_audit(user, request, &mut entry));
         let response = handled.unwrap_or_else(|panic| self.panicked(entry, request, &panic));
         let Some(journal) = &self.shared.journal else { return response };
         let revision = self.state().store.revision();
         match journal.wait(revision).await {
             Ok(()) => response,
             Err(_) => {
-                let why =
-                    "the data folder cannot be written: whether this change is kept is not known";
-                Answer::error(&ApiError::internal(why)).into_response()
+                let why = "the data directory cannot be written: it is not known whether this change is durable";
+                ApiResponse::error(&ApiError::internal(why)).into_response()
             }
         }
     }
@@ -74,46 +74,46 @@ impl ApiServer {
     /// Up to which revision changes may be shown to watchers.
     pub(super) fn visible(&self, store: &Store) -> u64 {
         match &self.shared.journal {
-            Some(journal) => journal.durable().min(store.revision()),
+            Some(journal) => journal.durable_revision().min(store.revision()),
             None => store.revision(),
         }
     }
 
-    /// Labels and fields by today's rules; another version of this program may have had others.
+    /// Recomputes labels and selectable fields, whose rules another version of the program may have had differently.
     fn take_fields_anew(&self) -> Result<(), ApiError> {
         let mut state = self.state();
         let revision = state.store.revision();
         for kind in self.kinds().iter() {
             let Some(table) = kind.table else { continue };
-            let page = state.store.list(table, &Span::default(), &Filter::everything());
+            let page = state.store.list(table, &ListOptions::default(), &Filter::everything());
             for object in page.map_err(|error| ApiError::internal(&error.to_string()))?.objects {
                 let value = parsed(&object)?;
                 let facts = (crate::object::labels(&value), selectable_values(kind, &value));
                 state.store.restore(table, object.with_facts(facts.0, facts.1));
             }
-            // Versions that are history have the old ones.
+            // Versions in the history have the old ones.
             state.store.compact(table, revision);
         }
         Ok(())
     }
 }
 
-/// A server as its journal sees it.
+/// The source of changes for the journal.
 struct Changes {
     server: Weak<Shared>,
     names: Arc<[Box<str>]>,
 }
 
-impl Source for Changes {
-    fn take(&mut self, whole: bool) -> Option<Taken> {
+impl ChangeSource for Changes {
+    fn take(&mut self, whole: bool) -> Option<PendingChanges> {
         let server = ApiServer { shared: self.server.upgrade()? };
         let mut state = server.state();
         let changes = state.store.take_outbox();
         let whole = whole.then(|| (state.store.revision(), state.store.all()));
         if state.store.tables().len() != self.names.len() {
-            self.names = state.store.tables().map(|it| state.store.name(it).into()).collect();
+            self.names = state.store.tables().map(|it| state.store.table_name(it).into()).collect();
         }
-        Some(Taken { names: Arc::clone(&self.names), changes, whole })
+        Some(PendingChanges { names: Arc::clone(&self.names), changes, whole })
     }
 
     fn publish(&self, table: TableId, revision: u64) {

@@ -1,13 +1,14 @@
-//! Acting as somebody else: the `Impersonate-*` headers. Beside the verb `impersonate` there are upstream's constrained
-//! forms (on by default since 1.36): `impersonate:MODE` on the user, with `impersonate-on:MODE:VERB` on what is asked.
+//! Impersonation: the `Impersonate-*` headers. Beside the verb `impersonate` there are upstream's constrained forms
+//! (on by default since 1.36): `impersonate:MODE` on the user, with `impersonate-on:MODE:VERB` on the requested
+//! resource.
 
 use std::borrow::Cow;
 
 use http::HeaderMap;
 
 use super::ApiServer;
-use crate::auth::{User, service_account_groups, split_service_account};
-use crate::authorize::{Attributes, Resource, What};
+use crate::authentication::{User, service_account_groups, split_service_account};
+use crate::authorization::{Attributes, RequestTarget, ResourceAttributes};
 use crate::status::ApiError;
 
 const USER: &str = "impersonate-user";
@@ -18,35 +19,38 @@ const EXTRA: &str = "impersonate-extra-";
 /// The group of the constrained forms, of uids and of extras.
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Where a token's user says on which node its pod is.
+/// The extra field of a token's user that names the node of its pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// As whom a request is made.
-pub(super) struct Acting<'a> {
+/// The user that a request is made as.
+pub(super) struct EffectiveUser<'a> {
     pub user: Cow<'a, User>,
-    /// Whether that is another than the one who sent it.
+    /// Whether it differs from the user who sent it.
     pub is_impersonated: bool,
 }
 
 impl ApiServer {
-    /// As whom a request is made.
+    /// The user that a request is made as.
     ///
     /// # Errors
     ///
-    /// When the headers contradict each other, or the sender may not act so.
-    pub(super) fn acting<'a>(
+    /// When the headers contradict each other, or the sender may not impersonate.
+    pub(super) fn effective_user<'a>(
         &self,
         attributes: &Attributes<'a>,
         headers: &HeaderMap,
-    ) -> Result<Acting<'a>, ApiError> {
+    ) -> Result<EffectiveUser<'a>, ApiError> {
         let Some(wanted) = wanted(headers)? else {
-            return Ok(Acting { user: Cow::Borrowed(attributes.user), is_impersonated: false });
+            return Ok(EffectiveUser {
+                user: Cow::Borrowed(attributes.user),
+                is_impersonated: false,
+            });
         };
         let mut first = None;
         for mode in modes(&wanted, attributes.user) {
             match self.act(attributes, &wanted, mode) {
                 Ok(user) => {
-                    return Ok(Acting { user: Cow::Owned(user), is_impersonated: true });
+                    return Ok(EffectiveUser { user: Cow::Owned(user), is_impersonated: true });
                 }
                 Err(error) => drop(first.get_or_insert(error)),
             }
@@ -54,7 +58,7 @@ impl ApiServer {
         Err(first.unwrap_or_else(ApiError::unauthorized))
     }
 
-    /// The user to act as, if the sender may by this mode.
+    /// The impersonated user, if this mode allows it to the sender.
     fn act(
         &self,
         attributes: &Attributes<'_>,
@@ -70,8 +74,8 @@ impl ApiServer {
             }
         };
         let check = |group, resource, subresource, namespace, name| {
-            let what = Resource { group, resource, subresource, namespace, name };
-            let what = What::Resource(what);
+            let what = ResourceAttributes { group, resource, subresource, namespace, name };
+            let what = RequestTarget::Resource(what);
             self.authorize(&Attributes { user: attributes.user, verb: &verb, what })
         };
         let mut user = wanted.clone();
@@ -99,7 +103,7 @@ impl ApiServer {
                 check(AUTHENTICATION, "userextras", key, "", value)?;
             }
         }
-        user.add_group_of_all();
+        user.add_authentication_group();
         Ok(user)
     }
 }

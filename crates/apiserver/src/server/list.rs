@@ -1,4 +1,4 @@
-//! Reading: one object, or a list of them.
+//! The verbs get and list.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use http::{HeaderValue, Response, header};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, metadata_answer, partial};
 use super::body::{Body, NextPart, Parts};
-use super::{ApiServer, Call};
+use super::response::{ApiResponse, metadata_answer, partial};
+use super::{ApiServer, ResourceRequest};
 use crate::object::parsed;
-use crate::request::{Encoding, View};
+use crate::request::{Encoding, ResponseView};
 use crate::schema::{Kind, schema};
-use crate::select::filter;
+use crate::selector::filter;
 use crate::status::{ApiError, Cause};
-use crate::store::{Object, Page, Span, Unreadable};
-use crate::{event, proto, table};
+use crate::store::{ListOptions, Object, Page, RevisionError};
+use crate::{event_conversion, protobuf, table};
 
 impl ApiServer {
-    pub(super) fn get(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn get(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let target = call.target;
-        let object = self.stored(call.kind, &target.namespace, &target.name)?;
-        Ok(Answer::object(200, call.kind, &object, call.form, self.now())?.into_response())
+        let object = self.get_object(call.kind, &target.namespace, &target.name)?;
+        Ok(ApiResponse::object(200, call.kind, &object, call.form, self.now())?.into_response())
     }
 
-    pub(super) fn list(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn list(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let page = self.page(call)?;
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
         if let Some(next) = &page.next {
@@ -38,19 +38,19 @@ impl ApiServer {
             }
         }
         match (call.form.view, call.form.encoding) {
-            (View::Table, _) => {
+            (ResponseView::Table, _) => {
                 let include = table::Include::of(call.query)?;
                 let empty = table::table(call.kind, &metadata, &[], true).to_string();
                 let render = Render::Row { include, now: self.now() };
                 Ok(json_list(call.kind, &empty, render, page.objects))
             }
-            (View::Metadata, Encoding::Json) => {
+            (ResponseView::Metadata, Encoding::Json) => {
                 let empty = format!(
                     "{{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{metadata},\"items\":[]}}"
                 );
                 Ok(json_list(call.kind, &empty, Render::Metadata, page.objects))
             }
-            (View::Metadata, Encoding::Protobuf) => {
+            (ResponseView::Metadata, Encoding::Protobuf) => {
                 let items = values(call.kind, &page.objects)
                     .map(|value| value.map(|value| partial(&value)))
                     .collect::<Result<Vec<Value>, ApiError>>()?;
@@ -58,11 +58,11 @@ impl ApiServer {
                     "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items});
                 Ok(metadata_answer(200, &list, call.form).into_response())
             }
-            (View::Whole, Encoding::Protobuf) => {
+            (ResponseView::Whole, Encoding::Protobuf) => {
                 let bytes = protobuf_list(call.kind, &metadata, &page.objects)?;
-                Ok(Answer::of(200, proto::MEDIA_TYPE, bytes).into_response())
+                Ok(ApiResponse::of(200, protobuf::MEDIA_TYPE, bytes).into_response())
             }
-            (View::Whole, Encoding::Json) => {
+            (ResponseView::Whole, Encoding::Json) => {
                 let (kind, version) = (call.kind.list_kind(), call.kind.api_version());
                 let empty = format!(
                     "{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[]}}"
@@ -72,8 +72,8 @@ impl ApiServer {
         }
     }
 
-    /// The objects a request selects.
-    fn page(&self, call: &Call<'_>) -> Result<Page, ApiError> {
+    /// The objects that a request selects.
+    fn page(&self, call: &ResourceRequest<'_>) -> Result<Page, ApiError> {
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
         let filter = filter(call.kind, call.query)?;
         // A negative one is none, as upstream reads it.
@@ -95,15 +95,15 @@ impl ApiServer {
             Wanted::AtLeast(_) => None,
         };
         let prefix = prefix(call);
-        let span = Span { prefix: &prefix, after, limit, at };
+        let span = ListOptions { prefix: &prefix, after, limit, at };
         let page = self.state().store.list(table, &span, &filter);
         let page = page.map_err(|unreadable| match unreadable {
-            Unreadable::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
-            Unreadable::Compacted { .. } if token.is_some() => ApiError::expired(
+            RevisionError::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
+            RevisionError::Compacted { .. } if token.is_some() => ApiError::expired(
                 "The provided continue parameter is too old to display a consistent list result. \
                  You must start a new list without the continue parameter.",
             ),
-            Unreadable::Compacted { asked, compacted } => {
+            RevisionError::Compacted { asked, compacted } => {
                 ApiError::expired(format!("too old resource version: {asked} ({compacted})"))
             }
         })?;
@@ -116,23 +116,23 @@ impl ApiServer {
     }
 }
 
-/// The start of the keys a request is about.
-pub(super) fn prefix(call: &Call<'_>) -> String {
+/// The key prefix of the objects in a request's scope.
+pub(super) fn prefix(call: &ResourceRequest<'_>) -> String {
     match call.target.namespace.as_str() {
         "" => String::new(),
         namespace => format!("{namespace}/"),
     }
 }
 
-/// Which state a list must show.
+/// The revision that a list must show.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
-    /// The newest, which must have come to this revision.
+    /// The newest, which must be at least this revision.
     AtLeast(u64),
     Exactly(u64),
 }
 
-fn wanted_revision(call: &Call<'_>, limit: usize) -> Result<Wanted, ApiError> {
+fn wanted_revision(call: &ResourceRequest<'_>, limit: usize) -> Result<Wanted, ApiError> {
     let revision = call.query.get("resourceVersion").map(revision_of).transpose()?;
     match (call.query.get("resourceVersionMatch"), revision) {
         (Some("Exact" | "NotOlderThan"), None) => Err(forbidden_match(
@@ -187,7 +187,7 @@ fn values<'a>(
     kind: &'a Kind,
     objects: &'a [Arc<Object>],
 ) -> impl Iterator<Item = Result<Value, ApiError>> {
-    objects.iter().map(|object| Ok(event::shown(kind, parsed(object)?)))
+    objects.iter().map(|object| Ok(event_conversion::to_request_version(kind, parsed(object)?)))
 }
 
 fn protobuf_list(
@@ -199,12 +199,12 @@ fn protobuf_list(
     let id = schema().find_kind(kind.group, kind.version, &list);
     let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
     // Every list is its metadata (1) and its items (2).
-    let mut raw = proto::encode_message(schema(), id, &json!({"metadata": metadata}));
+    let mut raw = protobuf::encode_message(schema(), id, &json!({"metadata": metadata}));
     for value in values(kind, objects) {
-        let item = proto::encode_message(schema(), kind.type_id, &value?);
-        proto::append_item(&item, &mut raw);
+        let item = protobuf::encode_message(schema(), kind.type_id, &value?);
+        protobuf::append_item(&item, &mut raw);
     }
-    Ok(proto::close(&kind.api_version(), &list, &raw))
+    Ok(protobuf::encode_envelope(&kind.api_version(), &list, &raw))
 }
 
 /// What a list shows of an object.
@@ -217,11 +217,11 @@ enum Render {
 
 impl Render {
     fn render(self, kind: &Kind, object: &Object) -> Bytes {
-        if matches!(self, Render::Whole) && !event::is_other(kind) {
+        if matches!(self, Render::Whole) && !event_conversion::is_other(kind) {
             return within_list(kind, object.json());
         }
         let Ok(value) = parsed(object) else { return object.json() };
-        let value = event::shown(kind, value);
+        let value = event_conversion::to_request_version(kind, value);
         let shown = match self {
             Render::Whole => value,
             Render::Metadata => partial(&value),
@@ -263,7 +263,7 @@ fn json_list(
     response
 }
 
-/// A list that is written while it is sent, so that a large one is never in memory twice.
+/// A list that is encoded while it is sent, so that a large one is never in memory twice.
 struct JsonList {
     /// What comes before the entries, until it is sent.
     head: Option<String>,

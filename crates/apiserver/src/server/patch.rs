@@ -1,22 +1,22 @@
-//! Changing objects by patches: JSON patch, merge patch, strategic merge patch, and what is applied.
+//! The verb patch: JSON patch, merge patch, strategic merge patch and server-side apply.
 
 mod operations;
 
 use http::Response;
 use serde_json::Value;
 
-use super::apply::{self, Apply};
 use super::body::Body;
 use super::create::Expected;
-use super::managed::Write;
-use super::{ApiServer, Call};
+use super::field_manager::Write;
+use super::server_side_apply::{self, Apply};
+use super::{ApiServer, ResourceRequest};
 use crate::object::meta;
 use crate::request::{FieldValidation, content_type};
 use crate::schema::{Kind, schema};
 use crate::status::{ApiError, Cause};
-use crate::{event, strategic};
+use crate::{event_conversion, strategic_merge_patch};
 
-/// How to merge custom objects strategically is not known.
+/// Custom objects have no strategic merge patch.
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, \
     application/apply-patch+yaml";
 
@@ -32,9 +32,9 @@ pub(super) enum Patch {
 }
 
 impl Patch {
-    pub fn read(call: &Call<'_>) -> Result<Patch, ApiError> {
+    pub fn read(call: &ResourceRequest<'_>) -> Result<Patch, ApiError> {
         let media_type = content_type(call.headers);
-        if media_type != apply::MEDIA_TYPE && call.query.get("force").is_some() {
+        if media_type != server_side_apply::MEDIA_TYPE && call.query.get("force").is_some() {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
             return Err(ApiError::invalid_write_options("PatchOptions", &[cause]));
         }
@@ -42,7 +42,7 @@ impl Patch {
             ApiError::bad_request(format!("error decoding patch: {error}"))
         };
         match media_type {
-            apply::MEDIA_TYPE => Apply::read(call).map(Patch::Apply),
+            server_side_apply::MEDIA_TYPE => Apply::read(call).map(Patch::Apply),
             "application/json-patch+json" => {
                 let patch: json_patch::Patch = serde_json::from_slice(call.body).map_err(bad)?;
                 if patch.0.len() > N_OPERATIONS_MAX {
@@ -66,7 +66,7 @@ impl Patch {
     /// The state after a patch that is not applied.
     pub fn change(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         expected: Expected<'_>,
         old: &Value,
     ) -> Result<Value, ApiError> {
@@ -77,7 +77,7 @@ impl Patch {
                     "the server rejected our request due to an error in our request",
                 )
             })?,
-            // What is applied has a way of its own.
+            // Apply is handled elsewhere.
             Patch::Apply(_) => return Err(ApiError::unrouted_media_type()),
             Patch::Merge(patch) => {
                 if !patch.is_object() {
@@ -86,7 +86,7 @@ impl Patch {
                 json_patch::merge(&mut value, patch);
             }
             Patch::Strategic(patch) => {
-                value = strategic::apply(schema(), expected.type_id, value, patch)
+                value = strategic_merge_patch::apply(schema(), expected.type_id, value, patch)
                     .map_err(|problem| ApiError::invalid_patch(&problem.to_string()))?;
             }
         }
@@ -95,7 +95,7 @@ impl Patch {
     }
 }
 
-impl Call<'_> {
+impl ResourceRequest<'_> {
     /// Refuses an object with another name or namespace than the request's.
     pub(super) fn check_identity(&self, value: &Value) -> Result<(), ApiError> {
         let (name, namespace) = (meta(value, "name"), meta(value, "namespace"));
@@ -128,7 +128,7 @@ pub(super) fn check_uid(kind: &Kind, old: &Value, new: &Value) -> Result<(), Api
     Err(ApiError::invalid(kind, meta(old, "name"), &[cause(), cause()]))
 }
 
-/// What a patch leads to is refused as the patch.
+/// Reports an invalid result of a patch as an invalid patch.
 fn after_patch(error: ApiError) -> ApiError {
     match error.code {
         400 => ApiError::invalid_patch(&error.message),
@@ -137,7 +137,7 @@ fn after_patch(error: ApiError) -> ApiError {
 }
 
 impl ApiServer {
-    pub(super) fn patch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn patch(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let patch = match Patch::read(call)? {
             Patch::Apply(apply) => return self.apply(call, &apply),
             patch => patch,
@@ -152,17 +152,23 @@ impl ApiServer {
         };
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let mut warnings = Vec::new();
-        let rewritten = self.rewrite_counted(call.kind, key, call.query.dry_run()?, |old| {
-            let shown = event::shown(call.kind, old.clone());
-            let value = patch.change(call, expected, &shown)?;
-            let (value, told) = self.typed(value, expected, validation).map_err(after_patch)?;
-            warnings = told;
-            check_uid(call.kind, &shown, &value)?;
-            let new = self.updated(write, old, event::stored(call.kind, value))?;
-            self.check_escalation(call, Some(old), &new)?;
-            self.check_signer(call, old, &new)?;
-            self.counted(write, old, new)
-        })?;
+        let rewritten =
+            self.retry_update_with_quota(call.kind, key, call.query.dry_run()?, |old| {
+                let shown = event_conversion::to_request_version(call.kind, old.clone());
+                let value = patch.change(call, expected, &shown)?;
+                let (value, described) =
+                    self.typed(value, expected, validation).map_err(after_patch)?;
+                warnings = described;
+                check_uid(call.kind, &shown, &value)?;
+                let new = self.updated(
+                    write,
+                    old,
+                    event_conversion::to_storage_version(call.kind, value),
+                )?;
+                self.check_escalation(call, Some(old), &new)?;
+                self.check_signer(call, old, &new)?;
+                self.counted(write, old, new)
+            })?;
         self.rewritten_answer(call, rewritten, warnings)
     }
 }

@@ -1,4 +1,4 @@
-//! What is special to pods: binding, eviction; and the tokens of service accounts.
+//! Subresources of pods: binding and eviction.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -6,27 +6,27 @@ use serde_json::{Value, json};
 use super::body::Body;
 use super::create::Expected;
 use super::delete::Deletion;
-use super::{Answer, ApiServer, Call, spelled};
+use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds};
 use crate::object::{entries, members_mut, meta, meta_mut, parsed};
 use crate::schema::schema;
 use crate::status::{ApiError, created};
-use crate::store::{Filter, Span};
+use crate::store::{Filter, ListOptions};
 
 /// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
 const TOPOLOGY_LABELS: &[&str] = &["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-/// How long to wait for a budget that its controller has not seen.
+/// After how many seconds to retry if the controller has not processed the PodDisruptionBudget yet.
 const UNPROCESSED_SECONDS: u64 = 10;
 
-/// More evictions than these are not noted: the controller confirms none.
+/// The most disrupted pods in a PodDisruptionBudget's status, as upstream's `MaxDisruptedPodSize`.
 const N_DISRUPTED_MAX: usize = 2000;
 
-/// What an eviction that a budget forbids is told.
+/// The message for an eviction that a PodDisruptionBudget forbids.
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 impl ApiServer {
     /// `POST pods/NAME/binding`, and `POST bindings`, which names the pod in its body.
-    pub(super) fn bind(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn bind(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let pods = self.own_kind("", "pods")?;
         let id = schema().find("core/v1.Binding").ok_or_else(ApiError::no_such_resource)?;
         let expected =
@@ -54,10 +54,10 @@ impl ApiServer {
             return Err(ApiError::unclassified("target.name: Required value"));
         }
         let labels = self.topology_labels(node)?;
-        let now = spelled(self.now());
+        let now = rfc3339_seconds(self.now());
         let key = (call.target.namespace.as_str(), name);
         let dry_run = call.query.dry_run()?;
-        self.rewrite(pods, key, dry_run, |old| {
+        self.retry_update(pods, key, dry_run, |old| {
             let conflict = |why: &str| ApiError::conflict(pods, "binding", name, why);
             check_identity(old, &binding).map_err(|why| conflict(&why))?;
             if let Some(why) = cannot_bind(old) {
@@ -65,13 +65,13 @@ impl ApiServer {
             }
             Ok(bound(old, node, &binding, &labels, &now))
         })?;
-        Ok(Answer::status(201, &created(), call.form).with_warnings(warnings).into_response())
+        Ok(ApiResponse::status(201, &created(), call.form).with_warnings(warnings).into_response())
     }
 
     pub(super) fn topology_labels(&self, node: &str) -> Result<Vec<(String, Value)>, ApiError> {
         let nodes = self.own_kind("", "nodes")?;
         // A pod may be bound to a node that is not there.
-        let Ok(node) = self.stored(nodes, "", node) else { return Ok(Vec::new()) };
+        let Ok(node) = self.get_object(nodes, "", node) else { return Ok(Vec::new()) };
         let label = |name: &&str| {
             let value = node.labels().get(name)?;
             Some(((*name).to_owned(), Value::from(value.as_str())))
@@ -80,7 +80,7 @@ impl ApiServer {
     }
 
     /// `POST pods/NAME/eviction`: a deletion that disruption budgets may forbid.
-    pub(super) fn evict(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn evict(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let id = schema().find("policy/v1.Eviction").ok_or_else(ApiError::no_such_resource)?;
         let expected = Expected {
             group: "policy",
@@ -97,28 +97,28 @@ impl ApiServer {
                 "name in URL does not match name in Eviction object",
             ));
         }
-        let pod = parsed(&*self.stored(call.kind, namespace, name)?)?;
+        let pod = parsed(&*self.get_object(call.kind, namespace, name)?)?;
         let deletion = Deletion::read(call, &eviction["deleteOptions"])?;
         if !needs_no_budget(&pod) {
             self.spend_budget(namespace, &pod, deletion.dry_run)?;
         }
         self.delete_object(call.kind, namespace, name, &deletion)?;
-        Ok(Answer::status(201, &created(), call.form).into_response())
+        Ok(ApiResponse::status(201, &created(), call.form).into_response())
     }
 
-    /// Takes one disruption from the budget over a pod.
+    /// Uses one allowed disruption of the pod's PodDisruptionBudget.
     fn spend_budget(&self, namespace: &str, pod: &Value, dry_run: bool) -> Result<(), ApiError> {
         let budgets = self.own_kind("policy", "poddisruptionbudgets")?;
         let table = budgets.table.ok_or_else(ApiError::no_such_resource)?;
         let prefix = format!("{namespace}/");
-        let span = Span { prefix: &prefix, ..Span::default() };
+        let span = ListOptions { prefix: &prefix, ..ListOptions::default() };
         let page = self.state().store.list(table, &span, &Filter::everything());
         let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
         let labels = crate::object::labels(pod);
         let mut over = Vec::new();
         for object in &page.objects {
             let budget = parsed(object)?;
-            if crate::select::selects(&budget["spec"]["selector"], &labels) {
+            if crate::selector::selects(&budget["spec"]["selector"], &labels) {
                 over.push(budget);
             }
         }
@@ -137,15 +137,15 @@ impl ApiServer {
             return Ok(());
         }
         let name = meta(budget, "name");
-        let at = spelled(self.now());
-        self.rewrite(budgets, (namespace, name), dry_run, |old| {
-            take_disruption(old, name, meta(pod, "name"), &at)
+        let at = rfc3339_seconds(self.now());
+        self.retry_update(budgets, (namespace, name), dry_run, |old| {
+            record_disruption(old, name, meta(pod, "name"), &at)
         })?;
         Ok(())
     }
 }
 
-/// Why a pod is not the one a binding means.
+/// Checks the uid and resourceVersion of a binding against the pod.
 fn check_identity(pod: &Value, binding: &Value) -> Result<(), String> {
     for (label, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
         let (wanted, found) = (meta(binding, field), meta(pod, field));
@@ -208,14 +208,14 @@ fn set_condition(conditions: &mut Value, mut condition: Value, now: &str) {
     }
 }
 
-/// Pods that are over, or are going already, or do not run yet.
+/// Whether a pod can be evicted without a PodDisruptionBudget: it is terminated, being deleted, or not running yet.
 fn needs_no_budget(pod: &Value) -> bool {
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     matches!(phase, "Succeeded" | "Failed" | "Pending")
         || !pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-fn take_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Value, ApiError> {
+fn record_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Value, ApiError> {
     let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
     let too_many =
         |detail: String| ApiError::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", detail);
@@ -235,7 +235,7 @@ fn take_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Va
         );
     }
     if allowed == 0 {
-        return Err(too_many(why_none(&budget["status"], name)));
+        return Err(too_many(disruption_block_reason(&budget["status"], name)));
     }
     let mut new = budget.clone();
     new["status"]["disruptionsAllowed"] = (allowed - 1).into();
@@ -251,7 +251,7 @@ fn take_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<Va
 }
 
 /// Why a budget allows no disruption.
-fn why_none(status: &Value, name: &str) -> String {
+fn disruption_block_reason(status: &Value, name: &str) -> String {
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     let text = |it: &Value, field: &str| it[field].as_str().unwrap_or_default().to_owned();
     let refused = entries(&status["conditions"])
@@ -275,7 +275,7 @@ fn why_none(status: &Value, name: &str) -> String {
     }
 }
 
-/// Notes that the last disruption was taken.
+/// Records in the conditions that no disruption is left.
 fn none_allowed(conditions: &mut Value, generation: i64, at: &str) {
     let Value::Array(list) = conditions else { return };
     let known = list.iter().position(|it| it["type"] == "DisruptionAllowed");
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_says_why_it_refuses() {
+    fn a_budget_says_why_it_allows_no_eviction() {
         let condition = |reason: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "m"}]);
         for (status, want) in [
             (
@@ -318,15 +318,18 @@ mod tests {
                 "does not allow evicting pods currently",
             ),
         ] {
-            assert_eq!(why_none(&status, "b"), format!("The disruption budget b {want}"));
+            assert_eq!(
+                disruption_block_reason(&status, "b"),
+                format!("The disruption budget b {want}")
+            );
         }
     }
 
     #[test]
-    fn the_last_disruption_is_told() {
+    fn the_last_disruption_sets_the_condition() {
         let take = |status: Value| {
             let budget = json!({"metadata": {"generation": 2}, "status": status});
-            take_disruption(&budget, "b", "p", "now")
+            record_disruption(&budget, "b", "p", "now")
         };
         let status = |allowed: i64| json!({"observedGeneration": 2, "disruptionsAllowed": allowed});
         let two = take(status(2)).unwrap();

@@ -1,22 +1,22 @@
-//! The scale of a workload: one number and a selector, whatever the kind.
+//! The subresource `scale` of workloads.
 
 use http::Response;
 use serde_json::{Value, json};
 
-use super::apply::Apply;
 use super::body::Body;
 use super::create::Expected;
-use super::managed::{Forms, Write};
+use super::field_manager::{Forms, Write};
 use super::patch::Patch;
-use super::{Answer, ApiServer, Call, Rewritten, spelled};
-use crate::managed::{FieldManager, Reset, ScaleFields, set_managed_fields};
+use super::server_side_apply::Apply;
+use super::{ApiResponse, ApiServer, ResourceRequest, UpdateOutcome, rfc3339_seconds};
+use crate::managed_fields::{FieldManager, ResetFields, ScaleFields, set_managed_fields};
 use crate::object::{meta, parsed};
 use crate::request::FieldValidation;
 use crate::schema::{Kind, Subresource};
-use crate::select::selector_text;
+use crate::selector::selector_text;
 use crate::status::{ApiError, Cause};
 
-/// What is to become of a scale.
+/// A change of a Scale.
 enum Change {
     To { scale: Value, manager: String },
     By { patch: Patch, manager: String },
@@ -26,7 +26,7 @@ enum Change {
 impl Change {
     fn read(
         server: &ApiServer,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         verb: &str,
         expected: Expected<'_>,
     ) -> Result<Change, ApiError> {
@@ -44,29 +44,33 @@ impl Change {
 }
 
 impl ApiServer {
-    pub(super) fn scale(&self, call: &Call<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
+    pub(super) fn scale(
+        &self,
+        call: &ResourceRequest<'_>,
+        verb: &str,
+    ) -> Result<Response<Body>, ApiError> {
         let sub = call.kind.subresource("scale").ok_or_else(ApiError::no_such_resource)?;
         let expected = Expected::of_subresource(sub);
         let key = (call.target.namespace.as_str(), call.target.name.as_str());
         let scale = if verb == "get" {
-            scale_of(call.kind, &parsed(&*self.stored(call.kind, key.0, key.1)?)?)
+            scale_of(call.kind, &parsed(&*self.get_object(call.kind, key.0, key.1)?)?)
         } else {
             let change = Change::read(self, call, verb, expected)?;
-            let rewritten = self.rewrite(call.kind, key, call.query.dry_run()?, |old| {
+            let rewritten = self.retry_update(call.kind, key, call.query.dry_run()?, |old| {
                 self.scaled(call, sub, &change, old)
             })?;
             match rewritten {
-                Rewritten::Stored(object) => scale_of(call.kind, &parsed(&object)?),
-                Rewritten::Dry(value) => scale_of(call.kind, &value),
+                UpdateOutcome::Stored(object) => scale_of(call.kind, &parsed(&object)?),
+                UpdateOutcome::Dry(value) => scale_of(call.kind, &value),
             }
         };
-        Ok(Answer::value(200, sub.type_id, &scale, call.form).into_response())
+        Ok(ApiResponse::value(200, sub.type_id, &scale, call.form).into_response())
     }
 
     /// A workload with its scale changed.
     fn scaled(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         sub: &Subresource,
         change: &Change,
         old: &Value,
@@ -87,8 +91,8 @@ impl ApiServer {
             api_version: &scale_version,
             kind: sub.kind,
             subresource: sub.name,
-            reset: Reset::Nothing,
-            now: spelled(self.now()),
+            reset: ResetFields::Nothing,
+            now: rfc3339_seconds(self.now()),
         };
         let typed = |value| self.typed(value, expected, FieldValidation::of(call.query)?);
         let (wanted, manager) = match change {
@@ -122,7 +126,7 @@ impl ApiServer {
     }
 }
 
-/// Refuses the scale of another object, and less than nothing.
+/// Rejects a Scale with another object's name, or with negative replicas.
 fn check_scale(kind: &Kind, workload: &Value, scale: &Value) -> Result<(), ApiError> {
     let (name, uid, found) = (meta(workload, "name"), meta(scale, "uid"), meta(workload, "uid"));
     if !uid.is_empty() && uid != found {

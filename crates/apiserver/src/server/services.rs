@@ -1,15 +1,15 @@
-//! Addresses and node ports of services: given, checked, and free again once no service has them. What is taken is read off
-//! the services themselves, so that nothing can be lost or forgotten; who writes one waits for who writes another.
+//! Allocation of cluster IPs and node ports to services. What is allocated is derived from the services themselves,
+//! so that nothing can leak; writes of services are serialized.
 
-mod families;
-mod taken;
+mod allocator;
+mod ip_families;
 
 use std::net::Ipv4Addr;
 use std::sync::MutexGuard;
 
 use serde_json::{Value, json};
 
-pub(super) use self::taken::Taken;
+pub(super) use self::allocator::ServiceAllocator;
 use super::{ApiServer, State};
 use crate::object::{entries, members_mut, meta};
 use crate::schema::Kind;
@@ -17,13 +17,14 @@ use crate::status::{ApiError, Cause};
 use crate::validate::service::needs_health_check;
 
 impl ApiServer {
-    /// Keeps others from writing services: between what is asked for and what is stored nobody else may take it.
-    pub(super) fn alone(&self, kind: &Kind) -> Option<MutexGuard<'_, ()>> {
+    /// Serializes writes of services: between allocation and write, no other request may take the same address or
+    /// port.
+    pub(super) fn lock_services(&self, kind: &Kind) -> Option<MutexGuard<'_, ()>> {
         let lock = kind.is("", "services").then(|| self.shared.services.lock());
         lock.map(|it| it.unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// Gives a service what it needs; `old` is what it was.
+    /// Allocates what a service needs; `old` is the service before.
     pub(super) fn allocate(
         &self,
         kind: &Kind,
@@ -37,11 +38,11 @@ impl ApiServer {
         }
         normalize(old.map(|it| &it["spec"]), spec);
         let invalid = |causes: Vec<Cause>| ApiError::invalid(kind, &name, &causes);
-        families::settle(old.map(|it| &it["spec"]), spec).map_err(invalid)?;
+        ip_families::settle(old.map(|it| &it["spec"]), spec).map_err(invalid)?;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         let mut state = self.state();
         let State { store, taken, .. } = &mut *state;
-        taken.catch_up(store, table);
+        taken.update(store, table);
         let mut claim = Claim { taken, ports: Vec::new() };
         let old = old.map_or(&Value::Null, |it| &it["spec"]);
         claim.address(old, spec, &name).map_err(|it| it.of(kind, &name))?;
@@ -54,7 +55,7 @@ impl ApiServer {
     }
 }
 
-/// Why something cannot be had.
+/// Why an address or port cannot be allocated.
 enum Problem {
     Invalid(Cause),
     Internal(String),
@@ -71,9 +72,9 @@ impl Problem {
     }
 }
 
-/// What one service asks for, beside what all have.
+/// The addresses and ports of one service, over those of all services.
 struct Claim<'a> {
-    taken: &'a Taken,
+    taken: &'a ServiceAllocator,
     ports: Vec<u16>,
 }
 
@@ -166,7 +167,7 @@ impl Claim<'_> {
         Ok(())
     }
 
-    /// Where balancers ask whether a node has pods of the service.
+    /// The health check node port of a service with `externalTrafficPolicy: Local`.
     fn health_check_port(&mut self, old: &Value, spec: &mut Value) -> Result<(), Problem> {
         if !needs_health_check(spec) || needs_health_check(old) {
             return Ok(());
@@ -174,8 +175,9 @@ impl Claim<'_> {
         let cannot = |text: String| Problem::Internal(format!("failed to allocate {text}"));
         let number = match spec["healthCheckNodePort"].as_i64().filter(|it| *it != 0) {
             Some(number) => {
-                let told = |why| cannot(format!("requested HealthCheck NodePort {number}: {why}"));
-                self.port(number).map_err(told)?;
+                let describe =
+                    |why| cannot(format!("requested HealthCheck NodePort {number}: {why}"));
+                self.port(number).map_err(describe)?;
                 number
             }
             None => self
@@ -215,7 +217,7 @@ fn is_unset(value: &Value) -> bool {
     value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// What was given stays where an update does not mention it (upstream's `patchAllocatedValues`).
+/// Keeps allocated values that an update leaves out (upstream's `patchAllocatedValues`).
 fn keep_allocated(old: &Value, spec: &mut Value) {
     if old["type"] != "ExternalName" && spec["type"] != "ExternalName" {
         for field in ["clusterIP", "clusterIPs"] {
@@ -269,28 +271,29 @@ fn normalize(old: Option<&Value>, spec: &mut Value) {
     }
 }
 
-/// What a service of another type no longer has, unless somebody said something else at the same time, which is for the
-/// validation to refuse (`dropTypeDependentFields`).
+/// Drops fields that the service's new type does not have, unless the update changes them, too, which validation
+/// rejects (`dropTypeDependentFields`).
 fn drop_what_is_no_use(old: &Value, spec: &mut Value) {
     let is_same = |spec: &Value, field: &str| spec[field] == old[field];
-    let mut gone: Vec<&str> = Vec::new();
+    let mut dropped_fields: Vec<&str> = Vec::new();
     if old["type"] != "ExternalName" && spec["type"] == "ExternalName" {
-        gone.extend(["ipFamilies", "ipFamilyPolicy"].iter().filter(|it| is_same(spec, it)));
+        dropped_fields
+            .extend(["ipFamilies", "ipFamilyPolicy"].iter().filter(|it| is_same(spec, it)));
         if ["clusterIP", "clusterIPs"].iter().all(|it| is_same(spec, it)) {
-            gone.extend(["clusterIP", "clusterIPs"]);
+            dropped_fields.extend(["clusterIP", "clusterIPs"]);
         }
     }
     if needs_health_check(old) && !needs_health_check(spec) && is_same(spec, "healthCheckNodePort")
     {
-        gone.push("healthCheckNodePort");
+        dropped_fields.push("healthCheckNodePort");
     }
     if old["type"] == "LoadBalancer" && spec["type"] != "LoadBalancer" {
         let fields = ["allocateLoadBalancerNodePorts", "loadBalancerClass"];
-        gone.extend(fields.iter().filter(|it| is_same(spec, it)));
+        dropped_fields.extend(fields.iter().filter(|it| is_same(spec, it)));
     }
     let is_external = crate::validate::service::is_external;
     if is_external(old) && !is_external(spec) && is_same(spec, "externalTrafficPolicy") {
-        gone.push("externalTrafficPolicy");
+        dropped_fields.push("externalTrafficPolicy");
     }
     if has_node_ports(old) && !has_node_ports(spec) {
         let before: Vec<i64> = entries(&old["ports"]).iter().filter_map(node_port).collect();
@@ -301,7 +304,7 @@ fn drop_what_is_no_use(old: &Value, spec: &mut Value) {
             }
         }
     }
-    for field in gone {
+    for field in dropped_fields {
         members_mut(spec).remove(field);
     }
 }

@@ -1,18 +1,18 @@
-//! Replacing objects whole.
+//! The verb update.
 
 use http::Response;
 use serde_json::Value;
 
 use super::body::Body;
 use super::create::Expected;
-use super::managed::{Write, keep_times};
-use super::{Answer, ApiServer, Call, Rewritten};
-use crate::authorize::GROUP;
-use crate::custom::definition;
+use super::field_manager::{Write, keep_times};
+use super::{ApiResponse, ApiServer, ResourceRequest, UpdateOutcome};
+use crate::authorization::GROUP;
+use crate::custom_resource::definition;
 use crate::object::{check_depth, meta, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
-use crate::{admit, defaults, event, validate};
+use crate::{defaults, event_conversion, strategy, validate};
 
 /// Kinds that an update makes when they are not there (`AllowCreateOnUpdate` of upstream's strategies).
 const MADE_BY_UPDATE: &[(&str, &[&str])] = &[
@@ -39,26 +39,26 @@ fn is_among(kinds: &[(&str, &[&str])], kind: &Kind) -> bool {
 }
 
 impl ApiServer {
-    pub(super) fn update(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn update(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let (kind, target) = (call.kind, call.target);
         let manager = call.manager("UpdateOptions")?;
         let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
-        let value = event::stored(kind, value);
+        let value = event_conversion::to_storage_version(kind, value);
         call.check_identity(&value)?;
         let needs_revision =
             kind.custom.is_some() || definition::is(kind) || is_among(NEED_REVISION, kind);
         let lacks_revision = needs_revision && meta(&value, "resourceVersion").is_empty();
         let key = (target.namespace.as_str(), target.name.as_str());
-        let mut told = Vec::new();
+        let mut new_warnings = Vec::new();
         let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
         let dry_run = call.query.dry_run()?;
         loop {
-            let rewritten = self.rewrite_counted(kind, key, dry_run, |old| {
+            let rewritten = self.retry_update_with_quota(kind, key, dry_run, |old| {
                 if lacks_revision {
                     return Err(ApiError::no_revision(kind, &target.name));
                 }
                 if definition::is(kind) {
-                    told = definition::format_warnings(Some(old), &value);
+                    new_warnings = definition::format_warnings(Some(old), &value);
                 }
                 let new = self.updated(write, old, value.clone())?;
                 self.check_escalation(call, Some(old), &new)?;
@@ -66,13 +66,13 @@ impl ApiServer {
                 self.counted(write, old, new)
             });
             let is_missing = matches!(&rewritten, Err(error) if error.code == 404)
-                && self.stored(kind, key.0, key.1).is_err();
+                && self.get_object(kind, key.0, key.1).is_err();
             if !is_missing || !is_among(MADE_BY_UPDATE, kind) || !target.subresource.is_empty() {
-                warnings.extend(told);
+                warnings.extend(new_warnings);
                 return self.rewritten_answer(call, rewritten?, warnings);
             }
             match self.create_as_named(call, write, value.clone(), dry_run) {
-                // It came while we looked.
+                // It was created meanwhile.
                 Err(error) if error.reason == "AlreadyExists" => {}
                 made => return Ok(self.created_answer(call, made?, warnings)),
             }
@@ -106,8 +106,8 @@ impl ApiServer {
         }
         defaults::apply(kind, &mut new);
         self.enter(write, Some(old), &mut new);
-        self.readmit(kind, subresource, old, &mut new)?;
-        admit::prepare_update(kind, subresource, old, &mut new);
+        self.admit_update(kind, subresource, old, &mut new)?;
+        strategy::prepare_update(kind, subresource, old, &mut new);
         let causes = validate::update(kind, subresource, old, &new);
         if !causes.is_empty() {
             return Err(ApiError::invalid(kind, name, &causes));
@@ -124,18 +124,18 @@ impl ApiServer {
 
     pub(super) fn rewritten_answer(
         &self,
-        call: &Call<'_>,
-        rewritten: Rewritten,
+        call: &ResourceRequest<'_>,
+        rewritten: UpdateOutcome,
         warnings: Vec<String>,
     ) -> Result<Response<Body>, ApiError> {
         let answer = match rewritten {
-            Rewritten::Stored(object) => {
-                let shown = event::shown(call.kind, parsed(&object)?);
-                Answer::viewed(200, call.kind, &shown, call.form, self.now())
+            UpdateOutcome::Stored(object) => {
+                let shown = event_conversion::to_request_version(call.kind, parsed(&object)?);
+                ApiResponse::viewed(200, call.kind, &shown, call.form, self.now())
             }
-            Rewritten::Dry(value) => {
-                let shown = event::shown(call.kind, value);
-                Answer::viewed(200, call.kind, &shown, call.form, self.now())
+            UpdateOutcome::Dry(value) => {
+                let shown = event_conversion::to_request_version(call.kind, value);
+                ApiResponse::viewed(200, call.kind, &shown, call.form, self.now())
             }
         };
         Ok(answer.with_warnings(warnings).into_response())

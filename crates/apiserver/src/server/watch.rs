@@ -1,4 +1,5 @@
-//! Watching: the changes of a resource as a stream that ends when its client goes, its time is over, or it is too slow.
+//! The verb watch: a stream of changes that ends when the client disconnects, the timeout is over, or the client is
+//! too slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +10,35 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
-use super::answer::partial;
 use super::body::{Body, NextPart, Parts};
-use super::frames::FrameKey;
 use super::list::{prefix, revision_of};
-use super::{ApiServer, Call};
-use crate::request::{Encoding, Form, View};
+use super::response::partial;
+use super::watch_frame_cache::FrameKey;
+use super::{ApiServer, ResourceRequest};
+use crate::request::{Encoding, ResponseFormat, ResponseView};
 use crate::schema::Kind;
-use crate::select::filter;
+use crate::selector::filter;
 use crate::status::{ApiError, Cause};
-use crate::store::{ChangeKind, Cursor, Delivery, Filter, Object, Span, Unreadable};
-use crate::{event, proto, table};
+use crate::store::{ChangeKind, Cursor, Filter, ListOptions, Object, RevisionError, WatchEvent};
+use crate::{event_conversion, protobuf, table};
 
-/// How often a quiet watch that asked for bookmarks gets one, as in upstream's watch cache.
+/// How often an idle watch with bookmarks gets one, as in upstream's watch cache.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a watch lasts that did not say: upstream's minimum is half an hour, up to twice that at random.
+/// The default timeout of a watch: half an hour up to an hour at random, as upstream.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
-/// More than any server lives.
+/// Longer than any server runs.
 const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Changes looked at, at a time.
+/// How many changes are read at a time.
 const N_CHANGES: usize = 500;
 
 /// Marks the bookmark that ends the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 impl ApiServer {
-    pub(super) fn watch(&self, call: &Call<'_>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn watch(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
         let mut filter = filter(call.kind, call.query)?;
         if !call.target.name.is_empty() {
@@ -53,7 +54,7 @@ impl ApiServer {
         let lasts = call.query.number::<i64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
         let lasts =
             lasts.map(|seconds| Duration::from_secs(seconds.cast_unsigned()).min(LASTS_MAX));
-        let receiver = self.shared.news.subscribe(table);
+        let receiver = self.shared.change_notifier.subscribe(table);
         let (cursor, initial) = self.start_watch(call, table, filter, start)?;
         let now = Instant::now();
         let watching = Watching {
@@ -68,7 +69,7 @@ impl ApiServer {
             sent_columns: false,
             bookmark_at: bookmarks.then_some(now + BOOKMARK_EVERY),
             ends_at: now + lasts.unwrap_or(LASTS),
-            news: receiver,
+            change_receiver: receiver,
         };
         let content_type = match call.form.encoding {
             Encoding::Json => "application/json",
@@ -84,7 +85,7 @@ impl ApiServer {
     /// A cursor, and the objects to show before its changes.
     fn start_watch(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         table: crate::store::TableId,
         filter: Filter,
         start: Start,
@@ -99,7 +100,7 @@ impl ApiServer {
                     let newest = state.store.revision();
                     return Err(ApiError::too_large_revision(at_least, newest));
                 }
-                let span = Span { prefix: &prefix, ..Span::default() };
+                let span = ListOptions { prefix: &prefix, ..ListOptions::default() };
                 let page = state.store.list(table, &span, &filter);
                 let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
                 (page.revision, page.objects)
@@ -107,8 +108,8 @@ impl ApiServer {
         };
         let cursor = state.store.watch(table, after, &prefix, filter);
         let cursor = cursor.map_err(|unreadable| match unreadable {
-            Unreadable::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
-            Unreadable::Compacted { asked, compacted } => too_old(asked, compacted),
+            RevisionError::Future { asked, newest } => ApiError::too_large_revision(asked, newest),
+            RevisionError::Compacted { asked, compacted } => too_old(asked, compacted),
         })?;
         Ok((cursor, initial))
     }
@@ -132,9 +133,9 @@ enum Start {
 }
 
 impl Start {
-    fn of(call: &Call<'_>) -> Result<Start, ApiError> {
+    fn of(call: &ResourceRequest<'_>) -> Result<Start, ApiError> {
         let revision = call.query.get("resourceVersion").map(revision_of).transpose();
-        // Upstream's watch cache reads it, whose errors nobody classifies.
+        // Upstream's watch cache parses it, and its errors are not classified.
         let unclassified = |error: ApiError| {
             ApiError::unclassified(error.message.trim_start_matches("invalid resource version: "))
         };
@@ -168,7 +169,7 @@ impl Start {
 struct Watching {
     server: ApiServer,
     kind: Kind,
-    form: Form,
+    form: ResponseFormat,
     include: table::Include,
     cursor: Cursor,
     initial: std::vec::IntoIter<Arc<Object>>,
@@ -178,7 +179,7 @@ struct Watching {
     sent_columns: bool,
     bookmark_at: Option<Instant>,
     ends_at: Instant,
-    news: Receiver<u64>,
+    change_receiver: Receiver<u64>,
 }
 
 const PART_BYTES: usize = 64 * 1024;
@@ -202,7 +203,7 @@ impl Watching {
             if let Some(bytes) = self.initial_part() {
                 return Some(bytes);
             }
-            self.news.mark_unchanged();
+            self.change_receiver.mark_unchanged();
             let (deliveries, is_behind) = {
                 let state = self.server.state();
                 let visible = self.server.visible(&state.store);
@@ -210,21 +211,21 @@ impl Watching {
                 (deliveries, self.cursor.revision() < visible)
             };
             match deliveries {
-                // No news may come of what is there already and was not looked at yet.
+                // There may be no notification of changes that exist already and were not read yet.
                 Ok(deliveries) if deliveries.is_empty() && is_behind => {
                     tokio::task::yield_now().await;
                     continue;
                 }
                 Ok(deliveries) if deliveries.is_empty() => {}
                 Ok(deliveries) => return Some(self.frames(&deliveries)),
-                Err(Unreadable::Compacted { asked, compacted }) => {
+                Err(RevisionError::Compacted { asked, compacted }) => {
                     self.is_over = true;
                     return Some(self.error(&too_old(asked, compacted)));
                 }
-                Err(Unreadable::Future { .. }) => return None,
+                Err(RevisionError::Future { .. }) => return None,
             }
             let wake_at = self.bookmark_at.map_or(self.ends_at, |at| at.min(self.ends_at));
-            match tokio::time::timeout_at(wake_at, self.news.changed()).await {
+            match tokio::time::timeout_at(wake_at, self.change_receiver.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
                 Err(_) if wake_at >= self.ends_at => return None,
@@ -242,7 +243,7 @@ impl Watching {
         while part.len() < PART_BYTES {
             let Some(object) = self.initial.next() else { break };
             let revision = object.revision();
-            let delivery = Delivery { kind: ChangeKind::Added, object, revision };
+            let delivery = WatchEvent { kind: ChangeKind::Added, object, revision };
             self.frame(&delivery, &mut part);
         }
         if self.initial.len() == 0 && self.ends_initial {
@@ -252,7 +253,7 @@ impl Watching {
         (!part.is_empty()).then(|| part.into())
     }
 
-    fn frames(&mut self, deliveries: &[Delivery]) -> Bytes {
+    fn frames(&mut self, deliveries: &[WatchEvent]) -> Bytes {
         let mut part = Vec::new();
         for delivery in deliveries {
             self.frame(delivery, &mut part);
@@ -260,11 +261,11 @@ impl Watching {
         part.into()
     }
 
-    fn frame(&mut self, delivery: &Delivery, part: &mut Vec<u8>) {
+    fn frame(&mut self, delivery: &WatchEvent, part: &mut Vec<u8>) {
         let kind = event_type(delivery.kind);
         let json = || delivery.object.json_at(delivery.revision);
         let value = || serde_json::from_slice(&json()).unwrap_or(Value::Null);
-        if self.form.view == View::Whole && !event::is_other(&self.kind) {
+        if self.form.view == ResponseView::Whole && !event_conversion::is_other(&self.kind) {
             let make = || match self.form.encoding {
                 Encoding::Json => {
                     let start = format!("{{\"type\":\"{kind}\",\"object\":");
@@ -277,11 +278,11 @@ impl Watching {
             return;
         }
         let value = value();
-        let value = event::shown(&self.kind, value);
+        let value = event_conversion::to_request_version(&self.kind, value);
         let value = match self.form.view {
-            View::Whole => value,
-            View::Metadata => partial(&value),
-            View::Table => {
+            ResponseView::Whole => value,
+            ResponseView::Metadata => partial(&value),
+            ResponseView::Table => {
                 let row = table::row(&self.kind, &value, self.server.now(), self.include);
                 let list = json!({"resourceVersion": delivery.revision.to_string()});
                 let with_columns = !std::mem::replace(&mut self.sent_columns, true);
@@ -295,12 +296,14 @@ impl Watching {
     fn encoded(&self, kind: &str, value: &Value) -> Vec<u8> {
         let id = match (self.form.view, value["kind"].as_str()) {
             (_, Some("Status")) => crate::schema::schema().find("meta/v1.Status"),
-            (View::Metadata, _) => crate::schema::schema().find("meta/v1.PartialObjectMetadata"),
+            (ResponseView::Metadata, _) => {
+                crate::schema::schema().find("meta/v1.PartialObjectMetadata")
+            }
             _ => Some(self.kind.type_id),
         };
         match (self.form.encoding, id) {
             (Encoding::Protobuf, Some(id)) => {
-                proto::watch_frame(kind, &proto::encode_object(id, value))
+                protobuf::watch_frame(kind, &protobuf::encode_object(id, value))
             }
             _ => format!("{{\"type\":\"{kind}\",\"object\":{value}}}\n").into_bytes(),
         }
@@ -312,10 +315,12 @@ impl Watching {
             metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
         }
         let value = match self.form.view {
-            View::Whole => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(),
-                "metadata": metadata}),
-            View::Metadata => partial(&json!({"metadata": metadata})),
-            View::Table => table::table(&self.kind, &metadata, &[], false),
+            ResponseView::Whole => {
+                json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(),
+                "metadata": metadata})
+            }
+            ResponseView::Metadata => partial(&json!({"metadata": metadata})),
+            ResponseView::Table => table::table(&self.kind, &metadata, &[], false),
         };
         self.encoded("BOOKMARK", &value).into()
     }
@@ -325,14 +330,16 @@ impl Watching {
     }
 }
 
-/// The last frame of a watch whose revision is gone, for a watch with this content type.
-pub(crate) fn gone_frame(content_type: Option<&HeaderValue>) -> Bytes {
+/// The last event of a watch whose revision is too old (410), for this content type.
+pub(crate) fn expired_frame(content_type: Option<&HeaderValue>) -> Bytes {
     let status = too_old(1, 1).to_status();
     let is_protobuf = content_type
         .and_then(|it| it.to_str().ok())
-        .is_some_and(|it| it.starts_with(proto::MEDIA_TYPE));
+        .is_some_and(|it| it.starts_with(protobuf::MEDIA_TYPE));
     match (is_protobuf, crate::schema::schema().find("meta/v1.Status")) {
-        (true, Some(id)) => proto::watch_frame("ERROR", &proto::encode_object(id, &status)).into(),
+        (true, Some(id)) => {
+            protobuf::watch_frame("ERROR", &protobuf::encode_object(id, &status)).into()
+        }
         _ => format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n").into(),
     }
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use super::filter::Filter;
 use super::object::Object;
-use super::{Store, TableId, Unreadable};
+use super::{RevisionError, Store, TableId};
 
-/// What happened to an object.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new (to a watcher: it began to match).
+    /// It was created (to a watcher: it began to match).
     Added,
     /// It has a new version.
     Modified,
-    /// It is gone (to a watcher: or it no longer matches).
+    /// It was deleted (to a watcher: or it no longer matches).
     Deleted,
 }
 
 /// An entry of a table's log.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What happened.
+    /// The kind of the change.
     pub kind: ChangeKind,
     /// The new version; of a deletion, the last state with the revision of the deletion.
     pub object: Arc<Object>,
@@ -34,7 +34,7 @@ impl Change {
         self.object.revision()
     }
 
-    /// Bytes that are held because of this entry alone.
+    /// Bytes that only this entry keeps in memory.
     pub(super) fn superseded_bytes(&self) -> usize {
         let previous = self.previous.as_ref().map_or(0, |object| object.size());
         let removed = if self.kind == ChangeKind::Deleted { self.object.size() } else { 0 };
@@ -42,10 +42,10 @@ impl Change {
     }
 }
 
-/// A change as a watcher sees it.
+/// A change as an event for a watcher.
 #[derive(Clone, Debug)]
-pub struct Delivery {
-    /// What happened, from the watcher's view.
+pub struct WatchEvent {
+    /// The event's type for the watcher.
     pub kind: ChangeKind,
     /// The state to show. Of an object that stopped matching it is the last one that matched.
     pub object: Arc<Object>,
@@ -53,7 +53,7 @@ pub struct Delivery {
     pub revision: u64,
 }
 
-/// A place in a table's log, and what its reader wants to see.
+/// A watcher's position in a table's log, and its filter.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     table: TableId,
@@ -83,11 +83,11 @@ impl Cursor {
         store: &Store,
         up_to: u64,
         n_max: usize,
-    ) -> Result<Vec<Delivery>, Unreadable> {
+    ) -> Result<Vec<WatchEvent>, RevisionError> {
         let table = &store.tables[self.table.0];
         if self.after < table.compacted {
             let (asked, compacted) = (self.after, table.compacted);
-            return Err(Unreadable::Compacted { asked, compacted });
+            return Err(RevisionError::Compacted { asked, compacted });
         }
         let mut changes = table.since(self.after).take_while(|change| change.revision() <= up_to);
         let mut deliveries = Vec::new();
@@ -96,13 +96,13 @@ impl Cursor {
             self.after = change.revision();
         }
         if changes.next().is_none() {
-            // Whatever came later happened in other tables.
+            // Later revisions are those of other tables.
             self.after = self.after.max(up_to.min(store.revision));
         }
         Ok(deliveries)
     }
 
-    fn view(&self, change: &Change) -> Option<Delivery> {
+    fn view(&self, change: &Change) -> Option<WatchEvent> {
         let wanted = |object: &Object| {
             object.key().starts_with(&*self.prefix) && self.filter.matches(object)
         };
@@ -117,6 +117,6 @@ impl Cursor {
             }
             (true, false) => (ChangeKind::Deleted, change.previous.as_ref()?),
         };
-        Some(Delivery { kind, object: Arc::clone(object), revision: change.revision() })
+        Some(WatchEvent { kind, object: Arc::clone(object), revision: change.revision() })
     }
 }

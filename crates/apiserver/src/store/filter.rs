@@ -1,4 +1,4 @@
-//! What a reader wants to see: a label selector and field tests.
+//! Filters of lists and watches: a label selector and field tests.
 
 use loadmaster_api::Selector;
 
@@ -26,7 +26,7 @@ pub struct FieldTest {
     pub value: Box<str>,
 }
 
-/// All tests an object must pass to be seen.
+/// The label selector and field tests that an object must pass.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// Over `metadata.labels`.
@@ -36,7 +36,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Everything is seen.
+    /// A filter that selects everything.
     pub fn everything() -> Filter {
         Filter { labels: Selector::everything(), fields: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Filter {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether an object is seen.
+    /// Whether the filter selects an object.
     pub fn matches(&self, object: &Object) -> bool {
         self.labels.matches(object.labels()) && self.fields.iter().all(|test| test.matches(object))
     }

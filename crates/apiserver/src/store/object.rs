@@ -1,4 +1,4 @@
-//! One version of an object: its bytes, and what selectors read.
+//! One version of an object: its JSON, labels and selectable fields.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use loadmaster_api::Labels;
 use serde_json::Value;
 
-use super::text::{Packer, Text};
+use super::packed_json::{PackedJson, Packer};
 
 /// One version of an object, never changed.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Object {
     labels: Labels,
     fields: Box<[Box<str>]>,
     /// The JSON without the digits of `metadata.resourceVersion`.
-    text: Text,
+    text: PackedJson,
     /// Where those digits are in the JSON.
     revision_at: u32,
 }
@@ -52,7 +52,7 @@ impl Object {
         &self.labels
     }
 
-    /// The values field selectors may ask for, in the order of the resource's table.
+    /// The values of the selectable fields, in the order of the resource's table.
     pub fn fields(&self) -> &[Box<str>] {
         &self.fields
     }
@@ -78,7 +78,7 @@ impl Object {
         self.revision_at
     }
 
-    /// A version that was kept, from its JSON; none if that does not show the revision where it should.
+    /// A version restored from its JSON; none if that does not have the revision where it should.
     pub fn restored(
         key: &str,
         revision: u64,
@@ -94,7 +94,7 @@ impl Object {
             revision,
             labels,
             fields,
-            text: Text::Plain([head, tail].concat().into()),
+            text: PackedJson::Plain([head, tail].concat().into()),
             revision_at,
         })
     }
@@ -163,7 +163,7 @@ impl Draft {
             revision,
             labels: self.labels,
             fields: self.fields,
-            text: Text::Plain(self.text),
+            text: PackedJson::Plain(self.text),
             revision_at: self.revision_at,
         }
     }

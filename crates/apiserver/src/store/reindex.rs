@@ -1,4 +1,4 @@
-//! Selecting by other fields than before.
+//! Recomputes the selectable fields of a table.
 
 use std::sync::Arc;
 

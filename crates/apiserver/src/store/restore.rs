@@ -1,18 +1,19 @@
-//! What durability needs of the store: the changes in order, all objects at a revision, and both put back.
+//! Operations of the store for the journal: taking changes in order and all objects at a revision, and restoring
+//! both.
 
 use std::sync::Arc;
 
 use super::{Change, ChangeKind, Object, Store, Table, TableId};
 
-/// A kept change that does not follow from what the store has.
+/// A change in the log that does not follow from the store's state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum ReplayError {
     /// Changes between the two are missing, or it came twice.
     #[error("revision {found} follows revision {newest}")]
     Gap { found: u64, newest: u64 },
     /// The removal of what is not there.
-    #[error("{key} is removed and was not there")]
+    #[error("{key} is removed, but does not exist")]
     Missing { key: String },
 }
 
@@ -23,7 +24,7 @@ impl Store {
         objects.insert(object.shared_key(), Arc::new(object.packed(packer)));
     }
 
-    /// Makes a change once more. `is_removed` says that `object` is a last state.
+    /// Applies a change from the log. With `is_removed`, `object` is the last state of a deleted object.
     ///
     /// # Errors
     ///
@@ -33,15 +34,15 @@ impl Store {
         table: TableId,
         object: Object,
         is_removed: bool,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), ReplayError> {
         if object.revision() != self.revision + 1 {
-            return Err(Unfit::Gap { found: object.revision(), newest: self.revision });
+            return Err(ReplayError::Gap { found: object.revision(), newest: self.revision });
         }
         let Table { objects, packer, .. } = &mut self.tables[table.0];
         let object = Arc::new(object.packed(packer));
         let previous = if is_removed {
             let Some(previous) = objects.remove(object.key()) else {
-                return Err(Unfit::Missing { key: object.key().to_owned() });
+                return Err(ReplayError::Missing { key: object.key().to_owned() });
             };
             Some(previous)
         } else {
@@ -62,7 +63,7 @@ impl Store {
         self.outbox = Some(Vec::new());
     }
 
-    /// The changes since this was asked last, in order. Whoever opened the outbox has to empty it.
+    /// The changes since the last call, in order. Who opened the outbox must keep taking them.
     pub fn take_outbox(&mut self) -> Vec<(TableId, Change)> {
         self.outbox.as_mut().map(std::mem::take).unwrap_or_default()
     }

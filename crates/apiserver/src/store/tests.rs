@@ -1,4 +1,4 @@
-//! The store against a model that keeps every state there ever was.
+//! The store compared with a model that has every past state.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Model {
     }
 }
 
-/// A watcher, and what it believes the world to be from what it was told.
+/// A watcher, and its view of the state from the events it got.
 struct Watcher {
     cursor: Cursor,
     colour: Option<&'static str>,
@@ -70,11 +70,11 @@ const KEYS: &[&str] = &["a/x", "a/y", "a-b/x", "b/x", "b/y", "b/z"];
 const COLOURS: &[&str] = &["red", "blue"];
 const PREFIXES: &[&str] = &["", "a/", "b/"];
 
-/// One random write; the model is told the outcome.
+/// One random write, applied to the model with the same outcome.
 fn write(store: &mut Store, table: TableId, other: TableId, model: &mut Model, rng: &mut Rng) {
     if rng.one_in(5) {
         let revision = store.get(other, "o").map(|object| object.revision());
-        let expect = revision.map_or(Expect::Absent, Expect::Revision);
+        let expect = revision.map_or(Precondition::Absent, Precondition::Revision);
         store.put(other, expect, draft("o", "red", 0)).expect("nothing is in the way");
         return;
     }
@@ -93,10 +93,10 @@ fn write(store: &mut Store, table: TableId, other: TableId, model: &mut Model, r
             let colour: &str = rng.pick::<&str>(COLOURS);
             let fresh = draft(key, colour, rng.below(9));
             let expect = match stored {
-                None if stale => Expect::Revision(before),
-                None => Expect::Absent,
-                Some(_) if stale => Expect::Absent,
-                Some(revision) => Expect::Revision(revision),
+                None if stale => Precondition::Revision(before),
+                None => Precondition::Absent,
+                Some(_) if stale => Precondition::Absent,
+                Some(revision) => Precondition::Revision(revision),
             };
             store.put(table, expect, fresh).map(|object| {
                 drop(state.insert(key.to_owned(), parsed(&object.json())));
@@ -131,18 +131,18 @@ fn read(store: &Store, model: &Model, watcher: &mut Watcher, rng: &mut Rng) {
                 }
             }
         }
-        Err(Unreadable::Compacted { .. }) => *watcher = start(store, model, watcher, rng),
+        Err(RevisionError::Compacted { .. }) => *watcher = start(store, model, watcher, rng),
         Err(other) => panic!("{other}"),
     }
-    let truth = selected(model.at(watcher.cursor.revision()), watcher.prefix, watcher.colour);
-    assert_eq!(watcher.believed, truth);
+    let model_state = selected(model.at(watcher.cursor.revision()), watcher.prefix, watcher.colour);
+    assert_eq!(watcher.believed, model_state);
 }
 
 /// Lists and watches from there, as an informer does.
 fn start(store: &Store, model: &Model, old: &Watcher, rng: &mut Rng) -> Watcher {
     let table = TableId(0);
     let filter = filter(old.colour, rng.one_in(2));
-    let span = Span { prefix: old.prefix, ..Span::default() };
+    let span = ListOptions { prefix: old.prefix, ..ListOptions::default() };
     let page = store.list(table, &span, &filter).expect("now can be read");
     let believed = as_state(&page.objects);
     assert_eq!(believed, selected(model.at(page.revision), old.prefix, old.colour));
@@ -158,11 +158,11 @@ fn page_through(store: &Store, model: &Model, rng: &mut Rng) {
     let limit = 1 + rng.below(3) as usize;
     let (mut all, mut after) = (Vec::new(), None::<Arc<str>>);
     loop {
-        let span = Span { prefix, after: after.as_deref(), limit, at: Some(at) };
+        let span = ListOptions { prefix, after: after.as_deref(), limit, at: Some(at) };
         let page = match store.list(TableId(0), &span, &filter) {
             Ok(page) => page,
-            Err(Unreadable::Future { .. }) => return assert!(at > store.revision()),
-            Err(Unreadable::Compacted { compacted, .. }) => return assert!(at < compacted),
+            Err(RevisionError::Future { .. }) => return assert!(at > store.revision()),
+            Err(RevisionError::Compacted { compacted, .. }) => return assert!(at < compacted),
         };
         all.extend(page.objects);
         if page.next.is_none() {
@@ -212,31 +212,32 @@ fn the_log_is_bounded() {
     let table = store.add_table("t");
     let mut revision = None;
     for n in 0..100 {
-        let expect = revision.map_or(Expect::Absent, Expect::Revision);
+        let expect = revision.map_or(Precondition::Absent, Precondition::Revision);
         let object = store.put(table, expect, draft("a/x", "red", n)).expect("free");
         revision = Some(object.revision());
     }
     assert_eq!(store.tables[0].log.len(), 10);
-    let span = Span { at: Some(50), ..Span::default() };
+    let span = ListOptions { at: Some(50), ..ListOptions::default() };
     let unreadable = store.list(table, &span, &Filter::everything()).expect_err("long ago");
-    assert_eq!(unreadable, Unreadable::Compacted { asked: 50, compacted: 91 });
+    assert_eq!(unreadable, RevisionError::Compacted { asked: 50, compacted: 91 });
     let unreadable = store.watch(table, 200, "", Filter::everything()).expect_err("to come");
-    assert_eq!(unreadable, Unreadable::Future { asked: 200, newest: 101 });
+    assert_eq!(unreadable, RevisionError::Future { asked: 200, newest: 101 });
 }
 
 #[test]
-fn what_older_states_were_is_kept_in_mind() {
+fn older_revisions_are_cached() {
     let mut store = Store::new(Limits { n_changes_max: 30, ..Limits::default() });
     let table = store.add_table("t");
     let put = |store: &mut Store, key: &str| {
-        let expect =
-            store.get(table, key).map_or(Expect::Absent, |it| Expect::Revision(it.revision()));
+        let expect = store
+            .get(table, key)
+            .map_or(Precondition::Absent, |it| Precondition::Revision(it.revision()));
         store
             .put(table, expect, draft(key, "red", store.revision()))
             .expect("nothing is in the way")
     };
     let list = |store: &Store, at: u64| {
-        let span = Span { at: Some(at), ..Span::default() };
+        let span = ListOptions { at: Some(at), ..ListOptions::default() };
         let page = store.list(table, &span, &Filter::everything()).expect("is readable");
         page.objects.iter().map(|it| it.revision()).collect::<Vec<_>>()
     };

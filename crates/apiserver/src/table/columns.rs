@@ -1,12 +1,12 @@
-//! Which columns a kind has. A kind without a row here has its name and its age.
+//! The printer columns of each kind. A kind without an entry here has name and age.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Column, human, more, pod, since};
+use super::{Column, human_duration, other_kinds, pod, since};
 use crate::object::{entries, meta};
 use crate::schema::Kind;
-use crate::select::selector_text;
+use crate::selector::selector_text;
 
 type Cell = fn(&Value, Timestamp) -> Value;
 
@@ -31,7 +31,10 @@ const SELECTOR: Column = wide("Selector", |it, _| selector(it));
 
 /// The columns of a kind.
 pub(super) fn of(kind: &Kind) -> &'static [Column] {
-    let row = TABLE.iter().chain(more::TABLE).find(|(group, resource, _)| kind.is(group, resource));
+    let row = TABLE
+        .iter()
+        .chain(other_kinds::TABLE)
+        .find(|(group, resource, _)| kind.is(group, resource));
     row.map_or(&[NAME, AGE], |(_, _, columns)| columns)
 }
 
@@ -526,7 +529,7 @@ fn job_duration(job: &Value, now: Timestamp) -> String {
         |field: &str| job["status"][field].as_str().and_then(|it| it.parse::<Timestamp>().ok());
     match (time("startTime"), time("completionTime")) {
         (None, _) => String::new(),
-        (Some(start), end) => human(end.unwrap_or(now).as_second() - start.as_second()),
+        (Some(start), end) => human_duration(end.unwrap_or(now).as_second() - start.as_second()),
     }
 }
 
@@ -547,7 +550,7 @@ fn event_source(event: &Value) -> String {
     if instance.is_empty() { component } else { format!("{component}, {instance}") }
 }
 
-/// When it was first and last seen.
+/// When an Event was first and last seen.
 fn event_times(event: &Value, now: Timestamp) -> (String, String) {
     let first = match &event["firstTimestamp"] {
         Value::Null => since(&event["eventTime"], now),
@@ -567,9 +570,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_never_panic_on_empty_objects() {
+    fn cells_of_empty_objects_do_not_panic() {
         let now = Timestamp::UNIX_EPOCH;
-        for (_, _, columns) in TABLE.iter().chain(more::TABLE) {
+        for (_, _, columns) in TABLE.iter().chain(other_kinds::TABLE) {
             for column in *columns {
                 let cell = (column.cell)(&json!({}), now);
                 assert!(!cell.is_array() && !cell.is_object(), "{}", column.name);

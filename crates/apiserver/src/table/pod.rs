@@ -1,4 +1,4 @@
-//! The cells of a pod: what its containers do decides the status that is shown.
+//! The cells of a pod: the shown status is derived from the states of its containers.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::since;
 use crate::object::entries;
 
-/// What the cells Ready, Status and Restarts say.
+/// The contents of the cells Ready, Status and Restarts.
 pub(super) struct Summary {
     pub ready: String,
     pub status: String,
@@ -71,7 +71,7 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
     Summary { ready: format!("{}/{n_containers}", all.n_ready), status: reason, restarts }
 }
 
-/// What the init containers wait for; none when they are through.
+/// Why the init containers are not done; none when they are.
 fn init_reason(pod: &Value, all: &mut Count, sidecars: &mut Count) -> Option<String> {
     let inits = entries(&pod["spec"]["initContainers"]);
     for (at, status) in entries(&pod["status"]["initContainerStatuses"]).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is wrong with a pod's affinities (upstream's `validateAffinity`).
+//! Validates a pod's affinity (upstream's `validateAffinity`).
 
 use serde_json::Value;
 
@@ -86,13 +86,13 @@ fn pod_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
     if topology_key.is_empty() {
         causes.push(Cause::required(format!("{path}.topologyKey"), "can not be empty"));
     }
-    for complaint in loadmaster_api::selector::label_key_complaints(topology_key) {
+    for complaint in loadmaster_api::selector::label_key_errors(topology_key) {
         let path = format!("{path}.topologyKey");
         causes.push(Cause::invalid(path, &topology_key.into(), &complaint));
     }
 }
 
-/// What is wrong with a label selector (upstream's `ValidateLabelSelector`).
+/// Validates a label selector (upstream's `ValidateLabelSelector`).
 pub(super) fn selector(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
     labels(&selector["matchLabels"], &format!("{path}.matchLabels"), causes);
     for (at, it) in entries(&selector["matchExpressions"]).iter().enumerate() {
@@ -126,12 +126,12 @@ fn unknown(operator: &str, path: &str, causes: &mut Vec<Cause>) {
 
 fn key_and_values(it: &Value, path: &str, causes: &mut Vec<Cause>) {
     let key = it["key"].as_str().unwrap_or_default();
-    for complaint in loadmaster_api::selector::label_key_complaints(key) {
+    for complaint in loadmaster_api::selector::label_key_errors(key) {
         causes.push(Cause::invalid(format!("{path}.key"), &key.into(), &complaint));
     }
     for (at, value) in entries(&it["values"]).iter().enumerate() {
         let text = value.as_str().unwrap_or_default();
-        for complaint in loadmaster_api::selector::label_value_complaints(text) {
+        for complaint in loadmaster_api::selector::label_value_errors(text) {
             causes.push(Cause::invalid(format!("{path}.values[{at}]"), value, &complaint));
         }
     }

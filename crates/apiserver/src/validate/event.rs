@@ -1,11 +1,11 @@
-//! What makes an event invalid. One with an `eventTime` is of the newer sort and says more; written as `events.k8s.io/v1` it says nothing in
-//! the older fields.
+//! Validates Events. One with an `eventTime` follows the rules of `events.k8s.io/v1`: more required fields, and the
+//! deprecated ones unset.
 
 use jiff::Timestamp;
-use loadmaster_api::selector::label_key_complaints;
+use loadmaster_api::selector::label_key_errors;
 use serde_json::Value;
 
-use crate::event::stored;
+use crate::event_conversion::to_storage_version;
 use crate::object::meta;
 use crate::schema::Kind;
 use crate::status::Cause;
@@ -14,9 +14,9 @@ use crate::status::Cause;
 const LEN_MAX: usize = 128;
 const NOTE_LEN_MAX: usize = 1024;
 
-/// Complaints about a new event.
+/// Validates a new Event.
 pub(super) fn create(kind: &Kind, value: &Value, causes: &mut Vec<Cause>) {
-    let event = stored(kind, value.clone());
+    let event = to_storage_version(kind, value.clone());
     either(kind, &event, causes);
     if kind.group.is_empty() {
         return;
@@ -42,7 +42,7 @@ pub(super) fn create(kind: &Kind, value: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Complaints about a change.
+/// Validates an update.
 pub(super) fn update(kind: &Kind, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     const FIXED: &[&str] = &[
         "involvedObject",
@@ -60,7 +60,7 @@ pub(super) fn update(kind: &Kind, old: &Value, new: &Value, causes: &mut Vec<Cau
         "reportingController",
         "reportingInstance",
     ];
-    let (old, new) = (stored(kind, old.clone()), stored(kind, new.clone()));
+    let (old, new) = (to_storage_version(kind, old.clone()), to_storage_version(kind, new.clone()));
     either(kind, &new, causes);
     if kind.group.is_empty() {
         return;
@@ -76,7 +76,7 @@ pub(super) fn update(kind: &Kind, old: &Value, new: &Value, causes: &mut Vec<Cau
     }
 }
 
-/// Upstream does not say what the value was.
+/// Upstream's message does not show the value.
 fn unnamed(field: &str, why: &str) -> Cause {
     Cause::invalid(field, &"".into(), why)
 }
@@ -93,7 +93,7 @@ fn series(series: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What holds for both versions.
+/// Validates what both versions have in common.
 fn either(kind: &Kind, event: &Value, causes: &mut Vec<Cause>) {
     let (own, about) = (meta(event, "namespace"), &event["involvedObject"]);
     let involved = text(about, "namespace");
@@ -118,7 +118,7 @@ fn either(kind: &Kind, event: &Value, causes: &mut Vec<Cause>) {
     if reporter.is_empty() {
         causes.push(Cause::required(controller, ""));
     }
-    for why in label_key_complaints(reporter) {
+    for why in label_key_errors(reporter) {
         causes.push(Cause::invalid(controller, &reporter.into(), &why));
     }
     for field in ["reportingInstance", "action", "reason"] {
@@ -157,7 +157,7 @@ mod tests {
     #[track_caller]
     fn check(group: &str, more: Value, want: &[&str]) {
         let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
-        let kind = kinds.named(group, "events").expect("a kind");
+        let kind = kinds.find_stable(group, "events").expect("a kind");
         let mut event = json!({"metadata": {"name": "e", "namespace": "a"}, "type": "Normal",
             "reason": "R", "action": "A", "reportingInstance": "i"});
         for (field, value) in more.as_object().expect("members") {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn older_events_are_where_their_object_is() {
+    fn core_events_have_the_namespace_of_their_object() {
         let wrong =
             r#"involvedObject.namespace: Invalid value: "b": does not match event.namespace"#;
         check("", json!({"involvedObject": {"namespace": "a"}}), &[]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_events_say_more() {
+    fn new_events_require_more_fields() {
         let new = json!({"regarding": {"namespace": "b"}, "reportingController": "c",
             "eventTime": "2026-01-01T00:00:00.000000Z"});
         let group = "events.k8s.io";

@@ -1,20 +1,20 @@
-//! What makes a pod invalid.
+//! Validates pods and pod templates.
 
 use loadmaster_api::Quantity;
 use loadmaster_stdx::Set;
 use serde_json::{Map, Value};
 
-use super::{NOT_NEGATIVE, labels, not_negative, text};
+use super::{NOT_NEGATIVE, labels, names, not_negative};
 use crate::object::entries;
 use crate::status::Cause;
 
-/// What an update may change beside metadata.
+/// The mutable fields of a pod's spec.
 const MAY_CHANGE: &str = "pod updates may not change fields other than \
     `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
     `spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Complaints about the spec of a pod or of a template.
+/// Validates the spec of a pod or of a template.
 pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let volumes = volumes(spec, path, causes);
     let mut names: Set<&str> = Set::default();
@@ -65,7 +65,7 @@ fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Set<&'a 
         } else if names.contains(name) {
             causes.push(Cause::duplicate(path, &name.into()));
         } else {
-            for complaint in text::label_name(name) {
+            for complaint in names::label_name(name) {
                 causes.push(Cause::invalid(path.clone(), &name.into(), &complaint));
             }
         }
@@ -79,7 +79,7 @@ fn container(it: &Value, path: &str, volumes: &Set<&str>, causes: &mut Vec<Cause
     if name.is_empty() {
         causes.push(Cause::required(format!("{path}.name"), ""));
     } else {
-        for complaint in text::label_name(name) {
+        for complaint in names::label_name(name) {
             causes.push(Cause::invalid(format!("{path}.name"), &name.into(), &complaint));
         }
     }
@@ -160,7 +160,7 @@ fn toleration(it: &Value, path: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::invalid(format!("{path}.operator"), &operator.into(), detail));
     }
     if !key.is_empty() {
-        for complaint in loadmaster_api::selector::label_key_complaints(key) {
+        for complaint in loadmaster_api::selector::label_key_errors(key) {
             causes.push(Cause::invalid(format!("{path}.key"), &key.into(), &complaint));
         }
     }
@@ -205,7 +205,7 @@ fn spread(it: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Complaints about a change of a pod.
+/// Validates an update of a pod.
 pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (old, new) = (&old["spec"], &new["spec"]);
     let gates = |spec: &Value| entries(&spec["schedulingGates"]).to_vec();
@@ -224,7 +224,7 @@ pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A spec without what may change.
+/// A spec without its mutable fields.
 fn fixed_part(spec: &Value, is_gated: bool) -> Value {
     let mut fixed = spec.clone();
     for list in ["containers", "initContainers"] {
@@ -240,7 +240,7 @@ fn fixed_part(spec: &Value, is_gated: bool) -> Value {
         members.remove("terminationGracePeriodSeconds");
     }
     if is_gated {
-        // A gated pod may still be told where not to go.
+        // The node selector and affinity of a gated pod may become stricter.
         members.remove("nodeSelector");
         members.remove("affinity");
     }

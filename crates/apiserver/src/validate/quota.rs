@@ -1,8 +1,8 @@
-//! What makes a ResourceQuota invalid.
+//! Validates ResourceQuotas.
 
 use loadmaster_api::Quantity;
-use loadmaster_api::names::is_extended;
-use loadmaster_api::selector::label_key_complaints;
+use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::selector::label_key_errors;
 use serde_json::Value;
 
 use super::NOT_NEGATIVE;
@@ -49,7 +49,7 @@ const WHOLE: &[&str] = &[
 const OF_PODS: &[&str] =
     &["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
 
-/// Scopes that are there or not, without values.
+/// Scopes that take no values.
 const FLAGS: &[&str] =
     &["BestEffort", "NotBestEffort", "Terminating", "NotTerminating", "CrossNamespacePodAffinity"];
 
@@ -95,7 +95,7 @@ fn amounts(list: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 fn name_of(name: &str, path: &str, causes: &mut Vec<Cause>) {
     let mut complain = |why: &str| causes.push(Cause::invalid(path, &name.into(), why));
-    let complaints = label_key_complaints(name);
+    let complaints = label_key_errors(name);
     complaints.iter().for_each(|why| complain(why));
     if name.contains('/') || is_standard(name) {
         return;
@@ -128,14 +128,14 @@ fn can_limit(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// Once for each resource that a scope does not go with.
-fn n_unfit(scope: &str, spec: &Value) -> usize {
+/// One error for each resource that does not match a scope.
+fn n_mismatched(scope: &str, spec: &Value) -> usize {
     let hard = spec["hard"].as_object().into_iter().flatten().map(|(name, _)| name.as_str());
     hard.filter(|name| is_standard(name) && !can_limit(scope, name)).count()
 }
 
 const UNSUPPORTED: &str = "unsupported scope";
-const UNFIT: &str = "unsupported scope applied to resource";
+const MISMATCHED: &str = "unsupported scope applied to resource";
 const CONFLICTING: &str = "conflicting scopes";
 const FLAG: &str = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, \
     ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort \
@@ -153,7 +153,7 @@ fn scopes(spec: &Value, causes: &mut Vec<Cause>) {
         if !is_scope(scope) {
             complain(UNSUPPORTED);
         }
-        (0..n_unfit(scope, spec)).for_each(|_| complain(UNFIT));
+        (0..n_mismatched(scope, spec)).for_each(|_| complain(MISMATCHED));
     }
     (0..conflicts(&named)).for_each(|_| complain(CONFLICTING));
 }
@@ -171,9 +171,9 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
         if !is_scope(name) {
             causes.push(invalid("scopeName", scope, UNSUPPORTED));
         }
-        for _ in 0..n_unfit(name, spec) {
-            let mut cause = Cause::invalid(PATH, &Value::Null, UNFIT);
-            cause.message = format!("Invalid value: {}: {UNFIT}", internal(expressions));
+        for _ in 0..n_mismatched(name, spec) {
+            let mut cause = Cause::invalid(PATH, &Value::Null, MISMATCHED);
+            cause.message = format!("Invalid value: {}: {MISMATCHED}", internal(expressions));
             causes.push(cause);
         }
         if FLAGS.contains(&name) && operator != "Exists" {

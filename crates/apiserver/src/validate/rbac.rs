@@ -1,9 +1,9 @@
-//! What makes a role or binding invalid.
+//! Validates roles and bindings.
 
 use serde_json::{Value, json};
 
-use super::text;
-use crate::authorize::GROUP;
+use super::names;
+use crate::authorization::GROUP;
 use crate::object::entries;
 use crate::status::Cause;
 
@@ -65,7 +65,7 @@ pub fn binding(binding: &Value, is_namespaced: bool, causes: &mut Vec<Cause>) {
     if name.is_empty() {
         causes.push(Cause::required("roleRef.name", ""));
     } else {
-        for complaint in text::path_segment(&name) {
+        for complaint in names::path_segment(&name) {
             causes.push(Cause::invalid("roleRef.name", &role["name"], &complaint));
         }
     }
@@ -83,7 +83,7 @@ fn subject(subject: &Value, is_namespaced: bool, path: &str, causes: &mut Vec<Ca
     match word("kind") {
         "ServiceAccount" => {
             if !name.is_empty() {
-                for complaint in text::subdomain(name) {
+                for complaint in names::subdomain(name) {
                     causes.push(Cause::invalid(format!("{path}.name"), &name.into(), &complaint));
                 }
             }
@@ -109,7 +109,7 @@ fn subject(subject: &Value, is_namespaced: bool, path: &str, causes: &mut Vec<Ca
     }
 }
 
-/// The role that a binding names is for ever.
+/// The role of a binding is immutable.
 pub fn binding_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if old["roleRef"] != new["roleRef"] {
         // Upstream shows its internal form.

@@ -1,11 +1,11 @@
-//! What makes a service invalid.
+//! Validates services.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use loadmaster_stdx::Set;
 use serde_json::Value;
 
-use super::text;
+use super::names;
 use crate::object::entries;
 use crate::status::Cause;
 
@@ -18,7 +18,7 @@ const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"
 /// As upstream's `MaxClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
-/// Complaints about the spec of a service; `old` is null for a new one.
+/// Validates the spec of a service; `old` is null for a new one.
 pub(super) fn spec(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let kind = spec["type"].as_str().unwrap_or_default();
     if entries(&spec["ports"]).is_empty() && !is_headless(spec) && kind != "ExternalName" {
@@ -51,7 +51,7 @@ pub(super) fn spec(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Complaints about what may not change.
+/// Validates the immutable fields.
 pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let is_either = |name: &str| old["type"] == name || new["type"] == name;
     if !is_either("ExternalName") {
@@ -86,12 +86,12 @@ pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Whether a service has no address on purpose.
+/// Whether a service is headless (`clusterIP: None`).
 pub(crate) fn is_headless(spec: &Value) -> bool {
     spec["clusterIPs"][0] == "None" && entries(&spec["clusterIPs"]).len() == 1
 }
 
-/// Whether balancers ask nodes for their health.
+/// Whether the service has a health check node port.
 pub(crate) fn needs_health_check(spec: &Value) -> bool {
     spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
 }
@@ -105,7 +105,7 @@ pub(crate) fn is_external(spec: &Value) -> bool {
     }
 }
 
-/// Complaints about addresses, families and their policy, which hang together.
+/// Validates cluster IPs, IP families and the family policy together.
 pub(crate) fn cluster_ips(spec: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     if spec["type"] == "ExternalName" {
@@ -211,7 +211,7 @@ fn external_name(spec: &Value, causes: &mut Vec<Cause>) {
         causes.push(Cause::required("spec.externalName", ""));
         return;
     }
-    for complaint in text::subdomain(name) {
+    for complaint in names::subdomain(name) {
         causes.push(Cause::invalid("spec.externalName", &name.into(), &complaint));
     }
 }
@@ -227,7 +227,7 @@ fn ports(spec: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::required(format!("{path}.name"), ""));
             }
         } else {
-            for complaint in text::label_name(name) {
+            for complaint in names::label_name(name) {
                 causes.push(Cause::invalid(format!("{path}.name"), &name.into(), &complaint));
             }
             if !names.insert(name) {

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use expect_test::{Expect, expect};
 use http::{HeaderMap, Method, header};
-use loadmaster_apiserver::auth::User;
-use loadmaster_apiserver::authorize::Mode;
+use loadmaster_apiserver::authentication::User;
+use loadmaster_apiserver::authorization::Mode;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{Admission, Setup};
+use loadmaster_apiserver::{AdmissionPlugins, ClusterOptions};
 use serde_json::{Value, json};
 
-use super::bench::{Bench, JSON, bytes, said, send_as, text};
+use super::testkit::{Bench, JSON, bytes, said, send_as, text};
 
 mod admission;
 mod audit;
@@ -20,10 +20,10 @@ mod tokens;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 fn cluster() -> Bench {
-    with(Setup { mode: Mode::Rbac, ..Setup::default() })
+    with(ClusterOptions { mode: Mode::Rbac, ..ClusterOptions::default() })
 }
 
-fn with(setup: Setup) -> Bench {
+fn with(setup: ClusterOptions) -> Bench {
     Bench::new(Limits::default(), setup)
 }
 
@@ -105,7 +105,7 @@ fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {
 }
 
 #[test]
-fn nothing_is_allowed_that_no_role_allows() {
+fn requests_without_a_matching_role_are_forbidden() {
     let cluster = cluster();
     let check = |method, path: &str, want: Expect| {
         cluster.check(&ann(), method, path, Value::Null, &want);
@@ -145,7 +145,7 @@ fn nothing_is_allowed_that_no_role_allows() {
     );
     let (code, status) = cluster.get_as(&ann(), "/api/v1/nodes/n");
     assert_eq!((code, &status["details"]), (403, &json!({"name": "n", "kind": "nodes"})));
-    // All known users may look around, and all unknown ones ask for health.
+    // All authenticated users may read discovery, and anonymous ones health.
     for path in ["/api", "/apis/apps/v1", "/openapi/v3", "/version"] {
         assert_eq!(cluster.get_as(&ann(), path).0, 200, "{path}");
     }
@@ -154,7 +154,7 @@ fn nothing_is_allowed_that_no_role_allows() {
 }
 
 #[test]
-fn roles_are_obeyed_as_soon_as_they_are_written() {
+fn roles_take_effect_at_once() {
     let cluster = cluster();
     let list = "/api/v1/namespaces/default/pods";
     cluster.bind("rolebindings", "ClusterRole", "view", "ann");
@@ -175,7 +175,7 @@ fn roles_are_obeyed_as_soon_as_they_are_written() {
 }
 
 #[test]
-fn roles_that_gather_follow_those_they_gather() {
+fn aggregated_roles_follow_the_selected_roles() {
     let cluster = cluster();
     let role =
         |name: &str| cluster.get_as(&User::admin(), &format!("{RBAC}/clusterroles/{name}")).1;
@@ -199,7 +199,7 @@ fn roles_that_gather_follow_those_they_gather() {
 }
 
 #[test]
-fn nobody_gives_away_what_they_do_not_have() {
+fn privilege_escalation_is_rejected() {
     let cluster = cluster();
     let own = rule(
         &["get", "create", "update"],
@@ -272,7 +272,7 @@ fn nobody_gives_away_what_they_do_not_have() {
 }
 
 #[test]
-fn reviews_answer_as_the_server_decides() {
+fn access_reviews_agree_with_authorization() {
     let cluster = cluster();
     cluster.bind("rolebindings", "ClusterRole", "view", "ann");
     let ask = |path: &str, spec: Value| -> Value {
@@ -314,7 +314,7 @@ fn reviews_answer_as_the_server_decides() {
 }
 
 #[test]
-fn acting_as_somebody_else() {
+fn impersonation() {
     let cluster = cluster();
     let review = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let act = |user: &User, headers: &[(&str, &str)]| {
@@ -342,7 +342,7 @@ fn acting_as_somebody_else() {
     );
     // Nobody known may not even ask who they are.
     assert_eq!(act(&User::admin(), &[("Impersonate-User", "system:anonymous")]).0, 403);
-    // He who acts as somebody has their rights and no others.
+    // An impersonated request has the rights of the impersonated user only.
     let pods = "/api/v1/pods";
     cluster.check_with(&User::admin(), Method::GET, pods, &[("Impersonate-User", "bob")], Value::Null, &expect![[r#"403 Forbidden: pods is forbidden: User "bob" cannot list resource "pods" in API group "" at the cluster scope"#]]);
     cluster.check_with(&ann(), Method::GET, pods, &[("Impersonate-User", "bob")], Value::Null, &expect![[r#"403 Forbidden: pods is forbidden: User "ann" cannot impersonate-on:user-info:list resource "pods" in API group "" at the cluster scope"#]]);
@@ -375,7 +375,7 @@ fn pod(name: &str, resources: Value) -> Value {
 }
 
 #[test]
-fn events_are_forgotten() {
+fn events_expire() {
     let cluster = cluster();
     let events = "/api/v1/namespaces/default/events";
     let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}});

@@ -4,18 +4,18 @@ use std::sync::atomic::Ordering;
 
 use expect_test::{Expect, expect};
 use http::Method;
-use loadmaster_apiserver::Setup;
+use loadmaster_apiserver::ClusterOptions;
 use loadmaster_apiserver::store::Limits;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, JSON, MERGE, bytes, said, send, text};
+use super::testkit::{Bench, JSON, MERGE, bytes, said, send, text};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const APPLY: &str = "application/apply-patch+yaml";
 
 fn bench() -> Bench {
-    Bench::new(Limits::default(), Setup::default())
+    Bench::new(Limits::default(), ClusterOptions::default())
 }
 
 impl Bench {
@@ -70,7 +70,7 @@ fn deployment(replicas: Option<u64>) -> Value {
     value
 }
 
-/// The books, a line an entry.
+/// The managed fields, one line per entry.
 fn books(object: &Value) -> String {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     let text = |it: &Value, name: &str| it[name].as_str().unwrap_or("-").to_owned();
@@ -91,7 +91,7 @@ fn check(got: &str, want: &Expect) {
 }
 
 #[test]
-fn every_write_is_in_the_books() {
+fn every_write_updates_managed_fields() {
     let bench = bench();
     bench.post(MAPS, map(json!({"x": "1"})));
     bench.seconds.store(10, Ordering::Relaxed);
@@ -118,7 +118,7 @@ fn every_write_is_in_the_books() {
 }
 
 #[test]
-fn books_can_be_closed() {
+fn managed_fields_can_be_reset() {
     let bench = bench();
     let path = format!("{MAPS}/a");
     for list in [json!([]), json!([{}])] {
@@ -126,7 +126,7 @@ fn books_can_be_closed() {
         bench.post(MAPS, map(json!({"x": "1"})));
         let closed = bench.patched(&path, json!({"metadata": {"managedFields": list}}));
         assert_eq!(closed["metadata"]["managedFields"], Value::Null);
-        // They stay closed until somebody applies.
+        // They stay empty until the next apply.
         let closed = bench.patched(&path, json!({"data": {"y": "2"}}));
         assert_eq!(closed["metadata"]["managedFields"], Value::Null);
     }
@@ -182,7 +182,7 @@ fn appliers_share_and_give_up_fields() {
 }
 
 #[test]
-fn what_is_applied_takes_defaults_that_nobody_owns() {
+fn applied_objects_get_defaults_without_owner() {
     let bench = bench();
     let path = format!("{DEPLOYMENTS}/d");
     let made = bench.applied(&path, "m", deployment(Some(2)));
@@ -213,7 +213,7 @@ fn what_is_applied_takes_defaults_that_nobody_owns() {
 }
 
 #[test]
-fn a_scale_takes_the_replicas() {
+fn a_scale_becomes_owner_of_replicas() {
     let bench = bench();
     let path = format!("{DEPLOYMENTS}/d");
     bench.applied(&path, "m", deployment(Some(2)));
@@ -252,7 +252,7 @@ fn a_scale_takes_the_replicas() {
 }
 
 #[test]
-fn kubectl_is_helped_over_from_client_side_apply() {
+fn kubectl_is_migrated_from_client_side_apply() {
     let bench = bench();
     let path = format!("{MAPS}/a");
     let last = "kubectl.kubernetes.io/last-applied-configuration";
@@ -318,7 +318,7 @@ fn refusals() {
 }
 
 #[test]
-fn many_managers_become_one() {
+fn many_managers_are_merged() {
     let bench = bench();
     let path = format!("{MAPS}/a");
     bench.post(MAPS, map(json!({"x": "1"})));
@@ -338,7 +338,7 @@ fn many_managers_become_one() {
 }
 
 #[test]
-fn events_are_owned_in_the_form_they_are_written_in() {
+fn managed_fields_of_events_use_the_written_version() {
     let bench = bench();
     let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "a"},
         "note": "text", "reportingController": "c", "reportingInstance": "c-1", "action": "Testing",

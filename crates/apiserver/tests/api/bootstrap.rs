@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use http::Method;
-use loadmaster_apiserver::Setup;
+use loadmaster_apiserver::ClusterOptions;
 use loadmaster_apiserver::store::Limits;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, PODS, call, create, get, patch, server};
+use crate::testkit::{Bench, PODS, call, create, get, patch, server};
 
 #[test]
-fn what_the_server_needs_comes_back() {
-    let Bench { server, seconds } = Bench::new(Limits::default(), Setup::default());
+fn deleted_system_objects_are_recreated() {
+    let Bench { server, seconds } = Bench::new(Limits::default(), ClusterOptions::default());
     let (service, namespace) =
         ("/api/v1/namespaces/default/services/kubernetes", "/api/v1/namespaces/kube-node-lease");
     let before = get(&server, service);
@@ -24,7 +24,7 @@ fn what_the_server_needs_comes_back() {
         || [service, namespace].map(|path| call(&server, Method::GET, path, Value::Null).0 == 200);
     assert_eq!(are_there(), [false, false]);
     seconds.fetch_add(10, Ordering::Relaxed);
-    server.tend();
+    server.run_maintenance();
     assert_eq!(are_there(), [true, true]);
     let after = get(&server, service);
     assert_eq!(after["spec"], before["spec"]);
@@ -32,7 +32,7 @@ fn what_the_server_needs_comes_back() {
 }
 
 #[test]
-fn what_is_told_twice_is_told_alike() {
+fn duplicated_service_fields_stay_equal() {
     let server = server();
     let node = |name: &str, spec: Value| {
         let node = json!({"metadata": {"name": name}, "spec": spec});

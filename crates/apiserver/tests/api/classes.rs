@@ -4,7 +4,7 @@ use expect_test::expect;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::bench::{PODS, create, refused, server};
+use super::testkit::{PODS, create, refused, server};
 
 fn pod(name: &str, spec: &Value) -> Value {
     let mut whole =

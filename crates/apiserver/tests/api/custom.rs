@@ -5,7 +5,7 @@ use http::{Method, header};
 use loadmaster_apiserver::ApiServer;
 use serde_json::{Value, json};
 
-use super::bench::{
+use super::testkit::{
     MERGE, bytes, call, call_with, create, get, patch, refused, said, send, server,
 };
 
@@ -72,7 +72,7 @@ fn a_definition_is_served_at_once() {
 }
 
 #[test]
-fn the_document_of_a_definition_may_be_kept_until_it_changes() {
+fn openapi_documents_of_definitions_can_be_cached() {
     let server = with_gangs();
     let place = || {
         let index = get(&server, "/openapi/v3");
@@ -136,7 +136,7 @@ fn objects_are_defaulted_pruned_and_validated() {
 }
 
 #[test]
-fn status_and_scale_have_paths_of_their_own() {
+fn status_and_scale_are_subresources() {
     let server = with_gangs();
     create(&server, GANGS, gang("a", 2));
     let path = format!("{GANGS}/a");
@@ -163,7 +163,7 @@ fn status_and_scale_have_paths_of_their_own() {
 }
 
 #[test]
-fn versions_are_converted_by_name() {
+fn api_versions_are_converted() {
     let server = with_gangs();
     create(&server, GANGS, gang("a", 2));
     let old = "/apis/e.io/v1beta1/namespaces/default/gangs/a";
@@ -221,7 +221,7 @@ fn selectors_and_tables() {
 }
 
 #[test]
-fn a_definition_takes_its_objects_along() {
+fn deleting_a_definition_deletes_its_objects() {
     let server = with_gangs();
     create(&server, GANGS, gang("a", 1));
     let mut held = gang("held", 1);
@@ -272,16 +272,19 @@ fn watches_outlive_a_schema_and_end_with_the_definition() {
         .filter(|it| !it.is_empty())
         .map(|it| serde_json::from_slice(it).expect("JSON"))
         .collect();
-    let told: Vec<String> = events
+    let messages: Vec<String> = events
         .iter()
         .map(|it| format!("{} {}", it["type"], it["object"]["metadata"]["name"]))
         .collect();
-    assert_eq!(told, [r#""ADDED" "a""#, r#""ADDED" "b""#, r#""DELETED" "a""#, r#""DELETED" "b""#]);
+    assert_eq!(
+        messages,
+        [r#""ADDED" "a""#, r#""ADDED" "b""#, r#""DELETED" "a""#, r#""DELETED" "b""#]
+    );
     assert_eq!(events[1]["object"]["spec"]["more"], "x");
 }
 
 #[test]
-fn names_that_are_taken_are_not_accepted() {
+fn names_in_use_are_not_accepted() {
     let server = with_gangs();
     let mut second = definition();
     second["metadata"]["name"] = "bands.e.io".into();
@@ -304,7 +307,7 @@ fn names_that_are_taken_are_not_accepted() {
 }
 
 #[test]
-fn forms_that_custom_objects_do_not_have() {
+fn unsupported_representations_of_custom_objects() {
     let server = with_gangs();
     create(&server, GANGS, gang("a", 1));
     let (code, _) = call_with(
@@ -323,7 +326,7 @@ fn forms_that_custom_objects_do_not_have() {
 }
 
 #[test]
-fn the_example_gang_runs_on_it() {
+fn the_gang_example_works() {
     let server = server();
     // Its definition stands before its rights.
     let definition = include_str!("../../../../examples/gang/crd.yaml").split("\n---").next();
@@ -351,7 +354,7 @@ fn the_example_gang_runs_on_it() {
 }
 
 #[test]
-fn nobody_takes_hold_of_what_is_going() {
+fn no_finalizers_are_added_during_deletion() {
     let server = with_gangs();
     let mut held = gang("a", 3);
     held["metadata"]["finalizers"] = json!(["x.io/y"]);

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use http::Method;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Setup};
+use loadmaster_apiserver::{ApiServer, ClusterOptions};
 use serde_json::{Value, json};
 
-use super::bench::{Bench, PODS, call, create, patch, server};
+use super::testkit::{Bench, PODS, call, create, patch, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -17,7 +17,7 @@ fn placed(name: &str, grace: i64) -> Value {
         "terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "i"}]}})
 }
 
-/// Deletes, and says by when the object goes, with how much grace; nothing if it is gone.
+/// Deletes, and returns deletion timestamp and grace period; nothing if the object was removed.
 fn delete(server: &ApiServer, path: &str, options: Value) -> Option<(String, i64)> {
     let (code, _) = call(server, Method::DELETE, path, options);
     assert_eq!(code, 200);
@@ -28,7 +28,7 @@ fn delete(server: &ApiServer, path: &str, options: Value) -> Option<(String, i64
 }
 
 #[test]
-fn grace_may_be_any_number() {
+fn grace_periods_can_be_any_number() {
     let server = server();
     for (name, grace) in [("a", i64::MAX), ("b", i64::MIN + 1), ("c", i64::MAX / 1_000_000_000)] {
         create(&server, PODS, placed(name, 10));
@@ -39,8 +39,8 @@ fn grace_may_be_any_number() {
 }
 
 #[test]
-fn a_deletion_under_way_is_only_shortened_and_only_on_request() {
-    let Bench { server, seconds } = Bench::new(Limits::default(), Setup::default());
+fn a_grace_period_is_only_shortened_and_only_on_request() {
+    let Bench { server, seconds } = Bench::new(Limits::default(), ClusterOptions::default());
     create(&server, PODS, placed("a", 10));
     let path = format!("{PODS}/a");
     let check = |now: i64, options: Value, at: &str, grace: i64| {
@@ -50,11 +50,11 @@ fn a_deletion_under_way_is_only_shortened_and_only_on_request() {
     };
     let grace = |seconds: i64| json!({"gracePeriodSeconds": seconds});
     check(0, grace(30), "35", 30);
-    // The pod's own ten seconds are no wish of this client.
+    // The pod's own grace period of ten seconds was not requested by this client.
     check(2, Value::Null, "35", 30);
     check(2, grace(40), "35", 30);
     check(2, grace(5), "10", 5);
-    // It may not have been over before it was asked for.
+    // It cannot have been over before the request.
     check(9, grace(4), "14", 1);
     patch(&server, &format!("{path}/status"), json!({"status": {"phase": "Succeeded"}}));
     check(9, Value::Null, "14", 1);
@@ -62,15 +62,15 @@ fn a_deletion_under_way_is_only_shortened_and_only_on_request() {
 }
 
 #[test]
-fn the_last_word_on_dependents_counts() {
+fn the_last_propagation_policy_counts() {
     let server = server();
-    let check = |name: &str, finalizers: &[&str], wishes: &[&str], want: Option<&[&str]>| {
+    let check = |name: &str, finalizers: &[&str], policies: &[&str], want: Option<&[&str]>| {
         create(&server, MAPS, json!({"metadata": {"name": name, "finalizers": finalizers}}));
         let path = format!("{MAPS}/{name}");
-        for wish in wishes {
-            let options = match *wish {
+        for policy in policies {
+            let options = match *policy {
                 "" => Value::Null,
-                wish => json!({"propagationPolicy": wish}),
+                policy => json!({"propagationPolicy": policy}),
             };
             assert_eq!(call(&server, Method::DELETE, &path, options).0, 200);
         }

@@ -4,14 +4,14 @@
 
 mod access;
 mod apply;
-mod bench;
 mod bootstrap;
-mod bounds;
 mod classes;
 mod custom;
 mod deletion;
+mod http;
+mod limits;
 mod quotas;
 mod resources;
 mod services;
-mod sockets;
-mod watching;
+mod testkit;
+mod watches;

@@ -3,10 +3,10 @@
 use expect_test::expect;
 use http::Method;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{Admission, ApiServer, Setup};
+use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 use serde_json::{Value, json};
 
-use super::bench::{
+use super::testkit::{
     Bench, MERGE, PODS, call, call_with, create, get, patch, refused, said, server,
 };
 
@@ -39,7 +39,7 @@ fn claim(name: &str, size: &str) -> Value {
 }
 
 #[test]
-fn pods_use_what_there_is() {
+fn pods_are_limited_by_quota() {
     let server = server();
     quota(&server, "q", json!({"hard": {"pods": "2", "requests.cpu": "1"}}));
     let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
@@ -89,7 +89,7 @@ fn pods_use_what_there_is() {
 }
 
 #[test]
-fn a_quota_counts_once_its_status_says_what_there_is() {
+fn a_quota_is_enforced_once_its_status_has_limits() {
     let server = server();
     create(&server, QUOTAS, json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}));
     create(&server, PODS, pod("a", json!({})));
@@ -114,15 +114,15 @@ fn a_quota_counts_once_its_status_says_what_there_is() {
         said(call_with(&server, Method::PATCH, &format!("{QUOTAS}/q"), MERGE, other)),
         r#"422 Invalid: ResourceQuota "q" is invalid: spec.scopes: Invalid value: ["BestEffort"]: field is immutable"#
     );
-    let admission = Admission { resource_quota: false, ..Admission::default() };
-    let setup = Setup { admission, ..Setup::default() };
+    let admission = AdmissionPlugins { resource_quota: false, ..AdmissionPlugins::default() };
+    let setup = ClusterOptions { admission, ..ClusterOptions::default() };
     let off = Bench::new(Limits::default(), setup).server;
     quota(&off, "q", json!({"hard": {"pods": "0"}}));
     create(&off, PODS, pod("a", json!({})));
 }
 
 #[test]
-fn of_many_at_once_only_so_many_get_in() {
+fn concurrent_creates_do_not_exceed_a_quota() {
     const N_THREADS: usize = 8;
     const N_EACH: usize = 8;
     let server = server();
@@ -150,7 +150,7 @@ fn of_many_at_once_only_so_many_get_in() {
 }
 
 #[test]
-fn what_grows_is_counted() {
+fn updates_that_increase_usage_are_counted() {
     let server = server();
     let hard = json!({"requests.storage": "5Gi", "persistentvolumeclaims": "1",
         "gold.storageclass.storage.k8s.io/requests.storage": "0"});
@@ -197,7 +197,7 @@ fn what_grows_is_counted() {
 }
 
 #[test]
-fn pods_come_into_a_scope_and_grow() {
+fn pods_that_enter_a_scope_are_counted() {
     let server = server();
     quota(&server, "short", json!({"hard": {"pods": "0"}, "scopes": ["Terminating"]}));
     quota(&server, "all", json!({"hard": {"cpu": "2"}}));

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use expect_test::{Expect, expect};
 use http::{Method, header};
-use loadmaster_apiserver::proto;
+use loadmaster_apiserver::protobuf;
 use loadmaster_apiserver::schema::schema;
 use serde_json::{Value, json};
 
-use super::bench::{
+use super::testkit::{
     JSON, MERGE, PODS, bytes, call, call_with, create, get, refused, said, send, server,
 };
 
@@ -31,7 +31,7 @@ fn a_new_cluster_has_its_namespaces_and_classes() {
 }
 
 #[test]
-fn writes_need_the_newest_version() {
+fn writes_with_an_old_resource_version_conflict() {
     let server = server();
     let first = create(&server, PODS, pod("a"));
     assert_eq!(first["metadata"]["generation"], 1);
@@ -110,7 +110,7 @@ fn refusals() {
 }
 
 #[test]
-fn lists_come_in_pages_of_one_state() {
+fn paged_lists_are_consistent() {
     let server = server();
     for name in ["a", "b", "c", "d", "e"] {
         create(&server, PODS, pod(name));
@@ -161,7 +161,7 @@ fn a_pod_is_bound_once() {
 }
 
 #[test]
-fn a_pod_on_a_node_goes_when_its_kubelet_says_so() {
+fn a_pod_on_a_node_is_removed_by_its_kubelet() {
     let server = server();
     let mut placed = pod("a");
     placed["spec"]["nodeName"] = "n".into();
@@ -182,7 +182,7 @@ fn a_pod_on_a_node_goes_when_its_kubelet_says_so() {
 }
 
 #[test]
-fn finalizers_hold_an_object() {
+fn finalizers_delay_the_deletion() {
     let server = server();
     let path = "/api/v1/namespaces/default/configmaps";
     create(&server, path, json!({"metadata": {"name": "a", "finalizers": ["x.io/y"]}}));
@@ -230,7 +230,7 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn unknown_fields_are_told_or_refused() {
+fn unknown_fields_are_warned_about_or_rejected() {
     let server = server();
     let mut odd = pod("a");
     odd["spec"]["odd"] = 1.into();
@@ -272,18 +272,18 @@ fn protobuf_both_ways() {
     let mut value = pod("a");
     value["apiVersion"] = "v1".into();
     value["kind"] = "Pod".into();
-    let headers = [("content-type", proto::MEDIA_TYPE), ("accept", proto::MEDIA_TYPE)];
-    let body = proto::encode_object(id, &value);
+    let headers = [("content-type", protobuf::MEDIA_TYPE), ("accept", protobuf::MEDIA_TYPE)];
+    let body = protobuf::encode_object(id, &value);
     let response = send(&server, Method::POST, PODS, &headers, body);
     assert_eq!(response.status(), 201);
-    let envelope = proto::open(&bytes(response)).expect("an envelope");
+    let envelope = protobuf::decode_envelope(&bytes(response)).expect("an envelope");
     assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("v1", "Pod"));
-    let pod = proto::decode_message(schema(), id, &envelope.raw).expect("a pod");
+    let pod = protobuf::decode_message(schema(), id, &envelope.raw).expect("a pod");
     assert_eq!(pod["spec"]["containers"][0]["image"], "i:1");
     let list = send(&server, Method::GET, PODS, &headers, Bytes::new());
-    let envelope = proto::open(&bytes(list)).expect("an envelope");
+    let envelope = protobuf::decode_envelope(&bytes(list)).expect("an envelope");
     let id = schema().find("core/v1.PodList").expect("a type");
-    let list = proto::decode_message(schema(), id, &envelope.raw).expect("a list");
+    let list = protobuf::decode_message(schema(), id, &envelope.raw).expect("a list");
     assert_eq!(names(&list), ["a"]);
 }
 
@@ -300,7 +300,7 @@ fn tables_have_the_columns_of_kubectl() {
 }
 
 #[test]
-fn an_eviction_asks_the_budget() {
+fn an_eviction_respects_the_disruption_budget() {
     let server = server();
     let mut placed = pod("a");
     placed["spec"]["nodeName"] = "n".into();
@@ -329,7 +329,7 @@ fn an_eviction_asks_the_budget() {
 }
 
 #[test]
-fn a_binding_is_of_the_requests_namespace() {
+fn a_binding_must_have_the_namespace_of_its_request() {
     let server = server();
     create(&server, PODS, pod("a"));
     refused(
@@ -344,7 +344,7 @@ fn a_binding_is_of_the_requests_namespace() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_made_up_again() {
+fn a_generated_name_in_use_is_generated_again() {
     let generated = json!({"metadata": {"generateName": "a-"}});
     let maps = "/api/v1/namespaces/default/configmaps";
     let first = server();
@@ -357,7 +357,7 @@ fn a_name_that_is_taken_is_made_up_again() {
 }
 
 #[test]
-fn some_kinds_are_made_by_an_update() {
+fn some_kinds_are_created_by_an_update() {
     let server = server();
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease = |metadata: Value| json!({"metadata": metadata, "spec": {"holderIdentity": "h"}});
@@ -383,7 +383,7 @@ fn some_kinds_are_made_by_an_update() {
 }
 
 #[test]
-fn a_scale_is_of_one_object() {
+fn a_scale_must_name_its_object() {
     let server = server();
     let path = "/apis/apps/v1/namespaces/default/deployments";
     create(
@@ -428,7 +428,7 @@ fn a_scale_is_of_one_object() {
 }
 
 #[test]
-fn nothing_is_made_where_no_namespace_is() {
+fn nothing_is_created_in_a_missing_namespace() {
     let server = server();
     let check = |path: &str, body: Value, want: &Expect| {
         refused(&server, Method::POST, path, body, want);
@@ -467,14 +467,14 @@ fn users_of_deprecated_resources_are_warned() {
 }
 
 #[test]
-fn health_is_told_in_more_words_on_request() {
+fn health_checks_have_a_verbose_form() {
     let server = server();
-    let told = |path: &str| {
+    let messages = |path: &str| {
         String::from_utf8(bytes(send(&server, Method::GET, path, &[], "")).to_vec()).unwrap()
     };
-    assert_eq!(told("/livez"), "ok");
-    assert_eq!(told("/readyz?verbose"), "[+]ping ok\nreadyz check passed\n");
-    assert_eq!(told("/healthz?verbose=true&x=y"), "[+]ping ok\nhealthz check passed\n");
+    assert_eq!(messages("/livez"), "ok");
+    assert_eq!(messages("/readyz?verbose"), "[+]ping ok\nreadyz check passed\n");
+    assert_eq!(messages("/healthz?verbose=true&x=y"), "[+]ping ok\nhealthz check passed\n");
 }
 
 #[test]

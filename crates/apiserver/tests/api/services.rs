@@ -5,7 +5,7 @@ use http::Method;
 use loadmaster_apiserver::ApiServer;
 use serde_json::{Value, json};
 
-use super::bench::{MERGE, call, call_with, create, patch, said, server};
+use super::testkit::{MERGE, call, call_with, create, patch, said, server};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -34,7 +34,7 @@ fn changed(server: &ApiServer, spec: Value, want: &Expect) {
 }
 
 #[test]
-fn addresses_are_in_range_and_of_one_service() {
+fn cluster_ips_are_in_range_and_unique() {
     let server = server();
     assert_eq!(make(&server, "a", json!({"clusterIP": "10.96.0.9"}))["clusterIP"], "10.96.0.9");
     let given = make(&server, "b", json!({}));
@@ -110,7 +110,7 @@ fn families() {
 }
 
 #[test]
-fn node_ports_are_in_range_and_of_one_service() {
+fn node_ports_are_in_range_and_unique() {
     let server = server();
     let on = |port: i64| json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
     make(&server, "a", on(30_001));
@@ -164,9 +164,9 @@ fn types_change() {
         (&made["clusterIP"], &json!(30_086))
     );
     // An update that does not mention them keeps them.
-    let kept = call(&server, Method::PUT, &path, service("s", &json!({"type": "NodePort"}))).1;
+    let retained = call(&server, Method::PUT, &path, service("s", &json!({"type": "NodePort"}))).1;
     assert_eq!(
-        (&kept["spec"]["clusterIP"], &kept["spec"]["ports"]),
+        (&retained["spec"]["clusterIP"], &retained["spec"]["ports"]),
         (&open["clusterIP"], &open["ports"])
     );
     changed(

@@ -1,17 +1,17 @@
-//! What says who somebody is.
+//! Parsers of credentials.
 
 use std::sync::LazyLock;
 
 use http::{HeaderMap, HeaderValue, header};
-use loadmaster_apiserver::audit::Policy;
-use loadmaster_apiserver::auth::{SigningKey, read_token_file};
+use loadmaster_apiserver::audit::AuditPolicy;
+use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
 
 use super::{SERVER, choose};
 
 static KEY: LazyLock<SigningKey> =
     LazyLock::new(|| SigningKey::generate().unwrap_or_else(|error| panic!("{error}")));
 
-/// Bearer tokens, which nobody can guess; files of tokens, audit policies and keys.
+/// Forged bearer tokens; token files, audit policies and keys.
 pub fn accounts(bytes: &[u8]) {
     let Some((what, rest)) = choose(bytes, &["token", "file", "policy", "key"]) else { return };
     let text = String::from_utf8_lossy(rest);
@@ -25,7 +25,7 @@ pub fn accounts(bytes: &[u8]) {
             assert!(user.is_err(), "{text:?}: {user:?}");
         }
         "file" => drop(read_token_file(&text).map_err(|error| error.to_string())),
-        "policy" => drop(Policy::read(&text).map_err(|error| error.to_string())),
+        "policy" => drop(AuditPolicy::read(&text).map_err(|error| error.to_string())),
         _ => drop(SigningKey::from_pem(&text).map_err(|error| error.to_string())),
     }
 }

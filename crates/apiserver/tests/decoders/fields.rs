@@ -1,7 +1,8 @@
 //! Field paths, and who owns them.
 
-use loadmaster_apiserver::managed::{
-    FieldManager, PathElement, Reset, Set, TypeRef, Types, Versions, built_in, set_managed_fields,
+use loadmaster_apiserver::managed_fields::{
+    FieldManager, FieldSet, PathElement, ResetFields, TypeRef, Types, VersionedTypes, built_in,
+    set_managed_fields,
 };
 use loadmaster_apiserver::schema::schema;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ const VERSION: &str = "apps/v1";
 /// Deployments.
 struct Deployments;
 
-impl Versions for Deployments {
+impl VersionedTypes for Deployments {
     fn form(&self, api_version: &str) -> Option<(&Types, TypeRef)> {
         let id = schema().find("apps/v1.Deployment").filter(|_| api_version == VERSION)?;
         Some((built_in(), Types::of_built_in(id)))
@@ -44,13 +45,13 @@ pub fn fields(bytes: &[u8]) {
 /// What is read is written so that it reads the same again, and keeps to what sets are.
 fn set_of_fields(text: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(text) else { return };
-    let Ok(set) = Set::from_json(&value) else { return };
+    let Ok(set) = FieldSet::from_json(&value) else { return };
     let written = set.to_json();
     let text = written.to_string();
-    assert_eq!(Set::from_json(&written).as_ref(), Ok(&set), "{text}");
-    let mut again = Set::default();
+    assert_eq!(FieldSet::from_json(&written).as_ref(), Ok(&set), "{text}");
+    let mut again = FieldSet::default();
     for path in set.paths() {
-        assert!(set.has(&path), "{path:?} of {text}");
+        assert!(set.contains(&path), "{path:?} of {text}");
         for element in &path {
             let key = element.to_key();
             assert_eq!(PathElement::parse(&key), Ok(Some(element.clone())), "{key}");
@@ -89,7 +90,7 @@ fn manager_at(nth: usize) -> FieldManager<'static> {
         api_version: VERSION,
         kind: "Deployment",
         subresource: "",
-        reset: Reset::default(),
+        reset: ResetFields::default(),
         now: format!("2026-01-02T03:04:0{nth}Z"),
     }
 }

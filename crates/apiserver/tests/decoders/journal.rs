@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::Selector;
-use loadmaster_apiserver::journal::Opened;
+use loadmaster_apiserver::journal::OpenJournal;
 use loadmaster_apiserver::store::{Filter, Limits, Store};
 
 const FINGERPRINT: u32 = 7;
@@ -56,7 +56,7 @@ fn open(folder: &Path, log: &[u8]) -> Option<Contents> {
 }
 
 fn reopen(folder: &Path) -> Option<Contents> {
-    let opened = Opened::open(folder, Limits::default(), FINGERPRINT);
+    let opened = OpenJournal::open(folder, Limits::default(), FINGERPRINT);
     Some(contents(&opened.map_err(|error| error.to_string()).ok()?.store))
 }
 
@@ -68,7 +68,7 @@ fn contents(store: &Store) -> Contents {
         let mut cursor = cursor.unwrap_or_else(|error| panic!("{error}"));
         let changes = cursor.read(store, u64::MAX, usize::MAX);
         for change in changes.unwrap_or_else(|error| panic!("{error}")) {
-            let text = format!("{:?} {} {change:?}", change.revision, store.name(table));
+            let text = format!("{:?} {} {change:?}", change.revision, store.table_name(table));
             found.push((change.revision, text));
         }
     }

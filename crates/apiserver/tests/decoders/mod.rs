@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body::Body as _;
-use loadmaster_apiserver::auth::User;
+use loadmaster_apiserver::authentication::User;
 use loadmaster_apiserver::schema::Kind;
 use loadmaster_apiserver::store::Limits;
-use loadmaster_apiserver::{ApiServer, Body, Options, proto};
+use loadmaster_apiserver::{ApiServer, Body, Options, protobuf};
 use serde_json::{Value, json};
 
 pub use accounts::accounts;
@@ -144,7 +144,7 @@ fn ask_for(
     let answer = Answer { code, body: collected(response.into_body()) };
     // 500 without a reason is upstream's, too, and 504 says that a revision has not come yet.
     let is_own =
-        code == 500 && wanted != proto::MEDIA_TYPE && answer.json()["reason"] == "InternalError";
+        code == 500 && wanted != protobuf::MEDIA_TYPE && answer.json()["reason"] == "InternalError";
     assert!(code <= 500 && !is_own || code == 504, "{path}: {code} {:?}", answer.body);
     Some(answer)
 }

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use loadmaster_apiserver::proto;
-use loadmaster_apiserver::schema::{Kind, read, schema};
+use loadmaster_apiserver::protobuf;
+use loadmaster_apiserver::schema::{Kind, decode, schema};
 use serde_json::Value;
 
 use super::{
@@ -72,12 +72,12 @@ fn survives(kind: &Kind, made: &Value) {
     if collection(kind).starts_with("/apis/example.com") || is_lost_in_protobuf(made) {
         return;
     }
-    let bytes = proto::encode_object(kind.type_id, made);
-    assert_eq!(remade(proto::MEDIA_TYPE, bytes.clone().into()), want, "protobuf");
-    let envelope = proto::open(&bytes).unwrap_or_else(|error| panic!("{error}"));
-    let value = proto::decode_message(schema(), kind.type_id, &envelope.raw);
+    let bytes = protobuf::encode_object(kind.type_id, made);
+    assert_eq!(remade(protobuf::MEDIA_TYPE, bytes.clone().into()), want, "protobuf");
+    let envelope = protobuf::decode_envelope(&bytes).unwrap_or_else(|error| panic!("{error}"));
+    let value = protobuf::decode_message(schema(), kind.type_id, &envelope.raw);
     let value = value.unwrap_or_else(|error| panic!("{error}"));
-    let mut value = read(schema(), kind.type_id, value).unwrap_or_else(|it| panic!("{it}")).value;
+    let mut value = decode(schema(), kind.type_id, value).unwrap_or_else(|it| panic!("{it}")).value;
     value["apiVersion"] = envelope.api_version.into();
     value["kind"] = envelope.kind.into();
     assert_eq!(value, *made, "protobuf and JSON say the same");
@@ -87,21 +87,21 @@ fn survives(kind: &Kind, made: &Value) {
 /// through JSON.
 pub fn protobuf(bytes: &[u8]) {
     let Some((kind, raw)) = choose(bytes, &KINDS) else { return };
-    try_out(kind, proto::MEDIA_TYPE, raw.to_vec());
-    let enclosed = proto::close(&kind.api_version(), kind.kind, raw);
-    let made = outcome(try_out(kind, proto::MEDIA_TYPE, enclosed));
+    try_out(kind, protobuf::MEDIA_TYPE, raw.to_vec());
+    let enclosed = protobuf::encode_envelope(&kind.api_version(), kind.kind, raw);
+    let made = outcome(try_out(kind, protobuf::MEDIA_TYPE, enclosed));
     if let Some((201, Some(made))) = &made {
         survives(kind, made);
     }
-    let Ok(value) = proto::decode_message(schema(), kind.type_id, raw) else { return };
-    let again = proto::encode_message(schema(), kind.type_id, &value);
-    let once_more = proto::decode_message(schema(), kind.type_id, &again);
+    let Ok(value) = protobuf::decode_message(schema(), kind.type_id, raw) else { return };
+    let again = protobuf::encode_message(schema(), kind.type_id, &value);
+    let once_more = protobuf::decode_message(schema(), kind.type_id, &again);
     assert_eq!(once_more.as_ref(), Ok(&value), "{}", kind.kind);
-    let Ok(reading) = read(schema(), kind.type_id, value) else { return };
-    let reread = |value: Value| read(schema(), kind.type_id, value).map(|it| it.value);
+    let Ok(reading) = decode(schema(), kind.type_id, value) else { return };
+    let reread = |value: Value| decode(schema(), kind.type_id, value).map(|it| it.value);
     assert_eq!(reread(reading.value.clone()).as_ref(), Ok(&reading.value), "{}", kind.kind);
-    let again = proto::encode_message(schema(), kind.type_id, &reading.value);
-    let once_more = proto::decode_message(schema(), kind.type_id, &again);
+    let again = protobuf::encode_message(schema(), kind.type_id, &reading.value);
+    let once_more = protobuf::decode_message(schema(), kind.type_id, &again);
     let once_more = once_more.map(reread).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(once_more.as_ref(), Ok(&reading.value), "{}", kind.kind);
 }

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use http::Method;
-use loadmaster_apiserver::schema::{read, schema};
-use loadmaster_apiserver::{ApiServer, proto};
+use loadmaster_apiserver::schema::{decode, schema};
+use loadmaster_apiserver::{ApiServer, protobuf};
 use serde_json::Value;
 
 use super::{JSON, OBJECTS, ask, ask_for, choose, is_lost_in_protobuf, put_object, server, with};
@@ -19,7 +19,8 @@ thread_local! {
     static PATCHED: RefCell<ApiServer> = RefCell::new(server());
 }
 
-/// Patches of all kinds on all objects: what a dry run shows is what comes to be, it can be read in both forms, and the same
+/// Patches of all kinds on all objects: a dry run shows what the patch does, the result can be decoded in both
+/// encodings, and the same
 /// patch again changes nothing more, unless its operations are to be done one by one.
 pub fn patch(bytes: &[u8]) {
     let Some((media_type, rest)) = choose(bytes, TYPES) else { return };
@@ -59,10 +60,10 @@ fn check_stored(server: &ApiServer, collection: &str, want: &Value) {
     let text = |name: &str| want[name].as_str().unwrap_or_default();
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
     let Some(id) = schema().find_kind(group, version, text("kind")) else { return };
-    let got = ask_for(server, Method::GET, &path, (JSON, proto::MEDIA_TYPE), "");
-    let envelope = got.and_then(|it| proto::open(&it.body).ok()).map(|it| it.raw);
-    let value = envelope.and_then(|it| proto::decode_message(schema(), id, &it).ok());
-    let value = value.and_then(|it| read(schema(), id, it).ok()).map(|it| it.value);
+    let got = ask_for(server, Method::GET, &path, (JSON, protobuf::MEDIA_TYPE), "");
+    let envelope = got.and_then(|it| protobuf::decode_envelope(&it.body).ok()).map(|it| it.raw);
+    let value = envelope.and_then(|it| protobuf::decode_message(schema(), id, &it).ok());
+    let value = value.and_then(|it| decode(schema(), id, it).ok()).map(|it| it.value);
     let mut want = want.clone();
     want.as_object_mut().map(|it| (it.remove("apiVersion"), it.remove("kind")));
     assert_eq!(value, Some(want), "{path} in protobuf");
@@ -75,7 +76,7 @@ fn put_back(server: &mut ApiServer, collection: &str) {
     ask(server, Method::PATCH, &path, MERGE, free);
     ask(server, Method::DELETE, &with(&path, "gracePeriodSeconds=0"), JSON, "");
     match ask(server, Method::GET, &path, JSON, "") {
-        Some(gone) if gone.code == 404 => put_object(server, collection),
+        Some(removed) if removed.code == 404 => put_object(server, collection),
         _ => *server = self::server(),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use http::Method;
 use loadmaster_api::{LabelSelector, Selector};
-use loadmaster_apiserver::select::{labels, selector_text};
+use loadmaster_apiserver::selector::{labels, selector_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

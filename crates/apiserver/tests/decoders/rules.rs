@@ -60,8 +60,8 @@ fn check_thing(server: &ApiServer, spec: &Value) {
     assert_eq!(got.as_ref(), Some(&made), "as in a dry run");
     let merged = json!({"spec": spec}).to_string();
     ask(server, Method::PATCH, &path, "application/merge-patch+json", merged);
-    let gone = ask(server, Method::DELETE, &path, JSON, "");
-    assert!(gone.is_some_and(|it| it.is_good()), "{path} goes");
+    let removed = ask(server, Method::DELETE, &path, JSON, "");
+    assert!(removed.is_some_and(|it| it.is_good()), "{path} goes");
 }
 
 /// A rule, what it says when it fails, the path of a column, and an object: a line each.

@@ -1,4 +1,4 @@
-//! A server of a few lines: HTTP/1.1 on loopback, or HTTP/2 over TLS, that answers by a script.
+//! A server for tests: HTTP/1.1 on loopback, or HTTP/2 over TLS, with scripted replies.
 
 use std::future::Future;
 use std::io::{Error, Write};
@@ -23,27 +23,27 @@ use tokio::sync::mpsc;
 /// Longer than any test takes.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// What was asked.
+/// A request as received.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub method: String,
     pub path: String,
     pub body: String,
     pub headers: http::HeaderMap,
 }
 
-/// What is answered.
-pub enum Say {
+/// A scripted reply.
+pub enum ServerReply {
     Reply(u16, String),
     RetryAfter(u16, u64, String),
-    /// Pieces as they come; the answer ends with the channel.
+    /// A response in chunks; it ends when the channel is closed.
     Stream(mpsc::Receiver<String>),
-    /// The connection is cut.
-    Cut,
+    /// The connection is closed.
+    Disconnect,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Say> + Send>>;
-type Script = Arc<dyn Fn(Asked) -> Answering + Send + Sync>;
+type ReplyFuture = Pin<Box<dyn Future<Output = ServerReply> + Send>>;
+type Script = Arc<dyn Fn(ReceivedRequest) -> ReplyFuture + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, Error>;
 
 pub struct Server {
@@ -57,11 +57,11 @@ impl Drop for Server {
     }
 }
 
-pub fn script<F>(answer: impl Fn(Asked) -> F + Send + Sync + 'static) -> Script
+pub fn script<F>(reply: impl Fn(ReceivedRequest) -> F + Send + Sync + 'static) -> Script
 where
-    F: Future<Output = Say> + Send + 'static,
+    F: Future<Output = ServerReply> + Send + 'static,
 {
-    Arc::new(move |asked| Box::pin(answer(asked)))
+    Arc::new(move |received| Box::pin(reply(received)))
 }
 
 /// Serves plain HTTP/1.1 until the runtime ends.
@@ -75,7 +75,7 @@ pub async fn serve(script: Script) -> Server {
             count.fetch_add(1, Ordering::SeqCst);
             let script = script.clone();
             tokio::spawn(async move {
-                let service = service_fn(move |request| answer(script.clone(), request));
+                let service = service_fn(move |request| reply_to(script.clone(), request));
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -84,7 +84,7 @@ pub async fn serve(script: Script) -> Server {
     Server { kubeconfig, n_connections }
 }
 
-/// Serves HTTP/2 over TLS, so many requests at a time on a connection.
+/// Serves HTTP/2 over TLS, with at most `n_streams_max` concurrent requests per connection.
 pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -105,7 +105,7 @@ pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
             let (script, acceptor) = (script.clone(), acceptor.clone());
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                let service = service_fn(move |request| answer(script.clone(), request));
+                let service = service_fn(move |request| reply_to(script.clone(), request));
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 builder.max_concurrent_streams(n_streams_max);
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
@@ -119,11 +119,11 @@ pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
     Server { kubeconfig, n_connections }
 }
 
-async fn answer(script: Script, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+async fn reply_to(script: Script, request: Request<Incoming>) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(Error::other)?.to_bytes();
     let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let asked = Asked {
+    let received = ReceivedRequest {
         method: head.method.to_string(),
         path,
         body: String::from_utf8_lossy(&body).into_owned(),
@@ -136,41 +136,41 @@ async fn answer(script: Script, request: Request<Incoming>) -> Result<Response<B
             .body(http_body_util::Full::from(text).map_err(|never| match never {}).boxed_unsync())
             .map_err(Error::other)
     };
-    match script(asked).await {
-        Say::Reply(status, text) => whole(status, text),
-        Say::RetryAfter(status, seconds, text) => {
+    match script(received).await {
+        ServerReply::Reply(status, text) => whole(status, text),
+        ServerReply::RetryAfter(status, seconds, text) => {
             let mut response = whole(status, text)?;
             response.headers_mut().insert("retry-after", seconds.into());
             Ok(response)
         }
-        Say::Stream(pieces) => {
-            let frames = Pieces(pieces);
+        ServerReply::Stream(chunks) => {
+            let frames = Chunks(chunks);
             Response::builder()
                 .header("content-type", "application/json")
                 .body(StreamBody::new(frames).boxed_unsync())
                 .map_err(Error::other)
         }
-        Say::Cut => Err(Error::other("cut")),
+        ServerReply::Disconnect => Err(Error::other("disconnected by the script")),
     }
 }
 
-struct Pieces(mpsc::Receiver<String>);
+struct Chunks(mpsc::Receiver<String>);
 
-impl futures_core::Stream for Pieces {
+impl futures_core::Stream for Chunks {
     type Item = Result<Frame<Bytes>, Error>;
 
     fn poll_next(
         mut self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece.into()))))
+        self.0.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk.into()))))
     }
 }
 
 fn write_file(extension: &str, text: &str) -> PathBuf {
     static NTH: AtomicU32 = AtomicU32::new(0);
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
-    let name = format!("loadmaster-client-lane-{}-{nth}.{extension}", std::process::id());
+    let name = format!("loadmaster-client-{}-{nth}.{extension}", std::process::id());
     let path = std::env::temp_dir().join(name);
     std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
     path
@@ -199,11 +199,11 @@ impl Server {
             master: None,
             user_agent: "tester".to_owned(),
         };
-        Cluster::find(&options).await.unwrap()
+        Cluster::from_options(&options).await.unwrap()
     }
 }
 
-/// Does not wait for ever.
+/// Waits, but not forever.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, what).await.expect("it takes too long")
+    tokio::time::timeout(LONG, what).await.expect("timed out")
 }

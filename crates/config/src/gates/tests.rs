@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 
 use super::*;
 
-/// What a flag says: the gates it changes and the notes, or the errors.
+/// Checks the result of a flag: the gates that it changes and the notes, or the errors.
 #[track_caller]
 fn check(flags: &[&str], want: &Expect) {
     let got = match Gates::parse(flags.iter().copied()) {
@@ -13,23 +13,28 @@ fn check(flags: &[&str], want: &Expect) {
 }
 
 #[test]
-fn names_are_sorted_and_known() {
+fn gate_names_are_sorted_and_known() {
     assert!(table::GATES.windows(2).all(|pair| pair[0].name < pair[1].name));
     let known = |name: &&'static str| table::GATES.iter().any(|gate| gate.name == *name);
-    let used =
-        [LOCKED_ON, not_yet::GATES, not_yet::DAEMON_GATES, not_yet::IDLE_GATES, defaults::GATES]
-            .concat();
-    assert!(table::GATES.iter().flat_map(|gate| gate.needs).chain(&used).all(known));
+    let used = [
+        LOCKED_ON,
+        unsupported::GATES,
+        unsupported::DAEMON_GATES,
+        unsupported::NO_EFFECT_GATES,
+        defaults::GATES,
+    ]
+    .concat();
+    assert!(table::GATES.iter().flat_map(|gate| gate.depends_on).chain(&used).all(known));
 }
 
 #[test]
-fn defaults_agree_with_what_plugins_assume() {
+fn defaults_equal_those_of_the_framework() {
     assert_eq!(Gates::default().framework(), FeatureGates::default());
     assert_eq!(Gates::default().dependencies(), []);
 }
 
 #[test]
-fn changes() {
+fn flags_change_gates() {
     check(&[], &expect!["{}"]);
     check(
         &["TaintTolerationComparisonOperators=true,OpportunisticBatching=F"],
@@ -44,23 +49,23 @@ fn changes() {
     check(&["NodeDeclaredFeatures=true,DynamicResourceAllocation=true"], &expect!["{}"]);
     let gates = Gates::parse(["SchedulerPopFromBackoffQ=false"]).unwrap();
     assert!(!gates.framework().pop_from_backoff_q);
-    assert!(!gates.enabled("SchedulerPopFromBackoffQ") && !gates.enabled("Nobody"));
+    assert!(!gates.enabled("SchedulerPopFromBackoffQ") && !gates.enabled("Unknown"));
     assert!(gates.enabled("PodLevelResources"));
 }
 
 #[test]
-fn gates_of_others_are_noted() {
+fn gates_without_effect_are_noted() {
     check(
         &["KubeletPSI=true,MemoryQoS=true,ContextualLogging=false,NativeHistograms=true"],
         &expect![[r#"
             {"ContextualLogging": false, "MemoryQoS": true, "NativeHistograms": true}
-            feature gates that mean nothing to this scheduler: ContextualLogging, KubeletPSI, MemoryQoS
-            feature gates that have no effect here: NativeHistograms"#]],
+            feature gates that the scheduler does not read: ContextualLogging, KubeletPSI, MemoryQoS
+            feature gates that have no effect in Loadmaster: NativeHistograms"#]],
     );
 }
 
 #[test]
-fn malformed() {
+fn malformed_flags_are_rejected() {
     check(&["PodLevelResources"], &expect!["missing bool value for PodLevelResources"]);
     check(
         &["PodLevelResources=maybe"],
@@ -78,7 +83,7 @@ fn malformed() {
 }
 
 #[test]
-fn refused() {
+fn invalid_gates_are_rejected() {
     check(&["Foo=true"], &expect!["unrecognized feature gate: Foo"]);
     check(
         &["SchedulerQueueingHints=false,NodeSwap=false"],
@@ -95,8 +100,8 @@ fn refused() {
     check(
         &["GangScheduling=true,GenericWorkload=true,StorageCapacityScoring=false"],
         &expect![[r#"
-        cannot set feature gate GangScheduling to true: this version of Loadmaster does not have it yet
-        cannot set feature gate GenericWorkload to true: this version of Loadmaster does not have it yet"#]],
+        cannot set feature gate GangScheduling to true: this version of Loadmaster does not implement it
+        cannot set feature gate GenericWorkload to true: this version of Loadmaster does not implement it"#]],
     );
     check(
         &["WorkloadWithJob=true"],
@@ -107,24 +112,24 @@ fn refused() {
 }
 
 #[test]
-fn all_of_a_stage() {
+fn toggles_of_a_stage() {
     check(
         &["AllAlpha=true"],
         &expect![
-            "cannot set AllAlpha to true: this version of Loadmaster does not have these yet: DRAListTypeAttributes, DRANodeAllocatableResources, DRAWorkloadResourceClaims, GangScheduling, GenericWorkload, StorageCapacityScoring, TopologyAwareWorkloadScheduling, VolumeLimitScaling, WorkloadAwarePreemption"
+            "cannot set AllAlpha to true: this version of Loadmaster does not implement DRAListTypeAttributes, DRANodeAllocatableResources, DRAWorkloadResourceClaims, GangScheduling, GenericWorkload, StorageCapacityScoring, TopologyAwareWorkloadScheduling, VolumeLimitScaling, WorkloadAwarePreemption"
         ],
     );
     check(
         &["AllBeta=false"],
         &expect![
-            "cannot set AllBeta to false: this version of Loadmaster does not have these yet: DRAConsumableCapacity, DRADeviceBindingConditions, DRADeviceTaints, DRAExtendedResource, DRAPartitionableDevices, DRAResourceClaimDeviceStatus, DRASchedulerFilterTimeout"
+            "cannot set AllBeta to false: this version of Loadmaster does not implement DRAConsumableCapacity, DRADeviceBindingConditions, DRADeviceTaints, DRAExtendedResource, DRAPartitionableDevices, DRAResourceClaimDeviceStatus, DRASchedulerFilterTimeout"
         ],
     );
     check(&["AllAlpha=false"], &expect!["{}"]);
     check(
         &["AllBeta=true"],
         &expect![
-            "cannot set AllBeta to true: this version of Loadmaster does not have these yet: DRADeviceTaintRules, SchedulerAsyncAPICalls"
+            "cannot set AllBeta to true: this version of Loadmaster does not implement DRADeviceTaintRules, SchedulerAsyncAPICalls"
         ],
     );
 }

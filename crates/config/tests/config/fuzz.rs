@@ -1,4 +1,4 @@
-//! Nothing that is read makes the crate panic.
+//! Fuzzing: no input makes the crate panic.
 
 use loadmaster_api::document::Document;
 use loadmaster_config::{Duration, Gates, check};
@@ -7,7 +7,7 @@ use proptest::sample::{Index, select};
 
 use crate::testkit::{HEADER, registry};
 
-/// Says something about nearly everything.
+/// A configuration with nearly every kind of field.
 const BODY: &str = "\
 parallelism: 4
 leaderElection: {leaderElect: true, leaseDuration: 15s, resourceLock: leases}
@@ -27,7 +27,7 @@ extenders:
 - {urlPrefix: 'http://x', weight: 1, httpTimeout: 1s, managedResources: [{name: a/b}], tlsConfig: {certData: YQ==}}
 ";
 
-/// What a configuration is made of.
+/// Characters of the syntax of a configuration.
 const CHARACTERS: &str = "[\\[\\]{}:, \\-'\"a0*\n]{0,3}";
 const WORDS: &[&str] = &[
     "null",
@@ -44,7 +44,7 @@ const WORDS: &[&str] = &[
     "~",
 ];
 
-fn survives(text: String) {
+fn check_does_not_panic(text: String) {
     let document = Document::new("config.yaml", text);
     if let Ok(checked) = check(&document, &registry(), &Gates::default()) {
         assert!(checked.config.to_v1_yaml().is_ok());
@@ -53,36 +53,36 @@ fn survives(text: String) {
 
 proptest! {
     #[test]
-    fn any_text(text in "\\PC*") {
-        survives(text);
+    fn any_text_does_not_panic(text in "\\PC*") {
+        check_does_not_panic(text);
     }
 
     #[test]
-    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        survives(format!("{HEADER}{}", String::from_utf8_lossy(&bytes)));
+    fn any_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        check_does_not_panic(format!("{HEADER}{}", String::from_utf8_lossy(&bytes)));
     }
 
     #[test]
-    fn a_few_characters_changed(edits in prop::collection::vec((any::<Index>(), CHARACTERS), 1..4)) {
+    fn a_configuration_with_random_edits_does_not_panic(edits in prop::collection::vec((any::<Index>(), CHARACTERS), 1..4)) {
         let mut text: Vec<char> = format!("{HEADER}{BODY}").chars().collect();
         for (at, with) in edits {
             let at = at.index(text.len());
             text.splice(at..=at, with.chars());
         }
-        survives(text.into_iter().collect());
+        check_does_not_panic(text.into_iter().collect());
     }
 
     #[test]
-    fn a_word_changed(at in any::<Index>(), word in select(WORDS)) {
+    fn a_configuration_with_a_replaced_word_does_not_panic(at in any::<Index>(), word in select(WORDS)) {
         let text = format!("{HEADER}{BODY}");
         let mut words: Vec<&str> = text.split(' ').collect();
         let at = at.index(words.len());
         words[at] = word;
-        survives(words.join(" "));
+        check_does_not_panic(words.join(" "));
     }
 
     #[test]
-    fn durations_read_back(nanos in any::<i64>()) {
+    fn durations_round_trip(nanos in any::<i64>()) {
         let text = format!("{nanos}ns");
         let duration: Duration = text.parse().unwrap();
         prop_assert_eq!(duration.as_nanos(), nanos);
@@ -90,12 +90,12 @@ proptest! {
     }
 
     #[test]
-    fn any_duration(text in "[-+0-9.hmsnu\u{b5} ]*") {
+    fn any_duration_does_not_panic(text in "[-+0-9.hmsnu\u{b5} ]*") {
         drop(text.parse::<Duration>());
     }
 
     #[test]
-    fn any_gates(flag in "(kube:)?[A-Za-z]{0,8}=?(true|false|,)*") {
+    fn any_gates_do_not_panic(flag in "(kube:)?[A-Za-z]{0,8}=?(true|false|,)*") {
         drop(Gates::parse([flag.as_str()]));
     }
 }

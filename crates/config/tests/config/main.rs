@@ -1,12 +1,12 @@
-//! The crate as its users see it: text in, text out.
+//! Tests of the crate's public interface.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
+mod decoding;
 mod fuzz;
 mod multi_point;
-mod not_yet;
 mod oracle;
 mod print;
-mod strict;
 mod testkit;
+mod unsupported;
 mod validation;

@@ -1,28 +1,28 @@
-//! Merging with the default plugins, and expansion.
+//! Merging of plugin sets with the default plugins, and expansion of `multiPoint`.
 
 use expect_test::{Expect, expect};
-use loadmaster_config::Expanded;
+use loadmaster_config::ExpandedPlugins;
 
 use crate::testkit::{check_errors, plugins_of, try_check};
 
-/// The points that the plugins of a profile change, against the default profile.
+/// The extension points whose plugins differ from those of the default profile.
 #[track_caller]
 fn check_plugins(plugins: &str, want: &Expect) {
-    let points = |plugins: &str| -> Expanded {
+    let points = |plugins: &str| -> ExpandedPlugins {
         let checked = try_check(&format!("profiles:\n- plugins: {plugins}\n"));
-        checked.unwrap().profiles.remove(0).points
+        checked.unwrap().profiles.remove(0).extension_points
     };
     let (default, got) = (plugins_of(&points("{}")), plugins_of(&points(plugins)));
     let changed: Vec<&str> =
         got.lines().filter(|line| !default.lines().any(|other| other == *line)).collect();
     let field = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
     let fields: Vec<String> = got.lines().map(field).collect();
-    let gone = default
+    let removed = default
         .lines()
         .map(field)
         .filter(|point| !fields.contains(point))
         .map(|point| format!("{point}: none"));
-    let lines: Vec<String> = changed.iter().map(|line| (*line).to_owned()).chain(gone).collect();
+    let lines: Vec<String> = changed.iter().map(|line| (*line).to_owned()).chain(removed).collect();
     want.assert_eq(&lines.join("\n"));
 }
 
@@ -39,7 +39,7 @@ fn default_profile() {
         score: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 VolumeBinding=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1
         reserve: VolumeBinding DynamicResources
         preBind: VolumeBinding DynamicResources
-    "#]].assert_eq(&plugins_of(&checked.profiles[0].points));
+    "#]].assert_eq(&plugins_of(&checked.profiles[0].extension_points));
     expect!["SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality"].assert_eq(&checked.profiles[0].plugins.join(" "));
 }
 
@@ -64,7 +64,7 @@ fn a_weight_left_out_is_one() {
 }
 
 #[test]
-fn the_specific_weight_wins() {
+fn the_weight_of_the_extension_point_wins() {
     check_plugins(
         "{multiPoint: {enabled: [{name: ImageLocality, weight: 7}]}, score: {enabled: [{name: ImageLocality, weight: 9}]}}",
         &expect![
@@ -74,7 +74,7 @@ fn the_specific_weight_wins() {
 }
 
 #[test]
-fn specific_ones_come_first() {
+fn plugins_of_the_extension_point_come_first() {
     check_plugins(
         "{filter: {enabled: [{name: NodePorts}, {name: Mine}, {name: NodeName}]}}",
         &expect![
@@ -84,7 +84,7 @@ fn specific_ones_come_first() {
 }
 
 #[test]
-fn new_ones_are_appended() {
+fn new_plugins_are_appended() {
     check_plugins(
         "{multiPoint: {enabled: [{name: Mine, weight: 2}]}}",
         &expect![[r#"
@@ -94,7 +94,7 @@ fn new_ones_are_appended() {
 }
 
 #[test]
-fn disabled_at_a_point() {
+fn disabled_at_an_extension_point() {
     check_plugins(
         "{score: {disabled: [{name: NodeAffinity}]}}",
         &expect![
@@ -104,7 +104,7 @@ fn disabled_at_a_point() {
 }
 
 #[test]
-fn star_at_a_point() {
+fn disabling_all_at_an_extension_point() {
     check_plugins(
         "{score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality, weight: 9}]}, reserve: {disabled: [{name: '*'}]}}",
         &expect![[r#"
@@ -114,7 +114,7 @@ fn star_at_a_point() {
 }
 
 #[test]
-fn star_at_multi_point() {
+fn disabling_all_in_multi_point() {
     check_plugins(
         "{multiPoint: {disabled: [{name: '*'}], enabled: [{name: DefaultBinder}, {name: NodeName}, {name: PrioritySort}]}}",
         &expect![[r#"
@@ -130,7 +130,7 @@ fn star_at_multi_point() {
 }
 
 #[test]
-fn disabled_in_multi_point_and_enabled_at_a_point() {
+fn disabled_in_multi_point_and_enabled_at_an_extension_point() {
     check_plugins(
         "{multiPoint: {disabled: [{name: NodeName}]}, filter: {enabled: [{name: NodeName}]}}",
         &expect![
@@ -140,7 +140,7 @@ fn disabled_in_multi_point_and_enabled_at_a_point() {
 }
 
 #[test]
-fn disabled_and_enabled_at_the_same_point() {
+fn disabled_and_enabled_at_the_same_extension_point() {
     check_plugins(
         "{filter: {disabled: [{name: NodeName}], enabled: [{name: NodeName}]}}",
         &expect![
@@ -150,7 +150,7 @@ fn disabled_and_enabled_at_the_same_point() {
 }
 
 #[test]
-fn another_queue_sort() {
+fn another_queue_sort_plugin() {
     check_plugins(
         "{queueSort: {disabled: [{name: PrioritySort}], enabled: [{name: MySort}]}}",
         &expect!["queueSort: MySort"],
@@ -158,7 +158,7 @@ fn another_queue_sort() {
 }
 
 #[test]
-fn refused() {
+fn invalid_plugin_sets_are_rejected() {
     #[track_caller]
     fn check(plugins: &str, want: &Expect) {
         check_errors(&format!("profiles:\n- plugins: {plugins}\n"), want);

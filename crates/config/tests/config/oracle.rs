@@ -1,19 +1,21 @@
-//! The same configurations to kube-scheduler 1.36 and to us: same verdict, same plugins at every point,
-//! same configuration printed. Names that only one side has a plugin of are not in them.
+//! kube-scheduler 1.36 and Loadmaster get the same configurations: both accept or reject, both have the
+//! same plugins at every extension point and print the same configuration.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
 use loadmaster_api::document::Document;
-use loadmaster_config::{Checked, Gates, Point, check_value, in_tree_points};
+use loadmaster_config::{
+    CheckedConfiguration, ExtensionPoint, Gates, check_value, in_tree_extension_points,
+};
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use crate::testkit::registry;
 
-/// One configuration a line.
+/// One configuration per line.
 const CONFIGURATIONS: &str = r#"
 {}
 {parallelism: 0}
@@ -63,7 +65,7 @@ const CONFIGURATIONS: &str = r#"
 {profiles: [{schedulerName: a}, {schedulerName: b, pluginConfig: [{name: PrioritySort, args: {a: 2}}]}]}
 "#;
 
-/// One `pluginConfig` a line.
+/// One `pluginConfig` per line.
 const ARGUMENTS: &str = r#"
 [{name: NodeAffinity}]
 [{name: Foo, args: null}]
@@ -83,7 +85,7 @@ const ARGUMENTS: &str = r#"
 [{name: EBSLimits}]
 "#;
 
-/// One `plugins` a line.
+/// One `plugins` per line.
 const PLUGINS: &str = r#"
 {filter: {enabled: [{name: Foo}]}}
 {multiPoint: {enabled: [{name: Foo}]}}
@@ -124,7 +126,7 @@ const PLUGINS: &str = r#"
 {multiPoint: {disabled: [{name: NodeName}]}, filter: {enabled: [{name: NodeName}]}}
 "#;
 
-/// How many profiles are drawn at random.
+/// The number of random profiles.
 const N_RANDOM: usize = 150;
 
 fn lines(text: &str) -> impl Iterator<Item = Value> {
@@ -147,7 +149,7 @@ fn configurations() -> Vec<Value> {
     all
 }
 
-/// A few plugins switched on and off at a few points, so that most of it is accepted.
+/// A few plugins enabled and disabled at a few extension points, so that most configurations are valid.
 fn random_plugins(rng: &mut Rng) -> Value {
     const NAMES: &[&str] = &[
         "NodeName",
@@ -162,9 +164,11 @@ fn random_plugins(rng: &mut Rng) -> Value {
     ];
     let mut plugins = json!({});
     for _ in 0..=rng.below(3) {
-        let point = (!rng.one_in(3)).then(|| *rng.pick(&Point::ALL));
+        let point = (!rng.one_in(3)).then(|| *rng.pick(&ExtensionPoint::ALL));
         let extends = |name: &str| match point {
-            Some(point) => in_tree_points(name).is_some_and(|points| points.contains(point)),
+            Some(point) => {
+                in_tree_extension_points(name).is_some_and(|points| points.contains(point))
+            }
             None => true,
         };
         let mut names: Vec<&str> =
@@ -183,41 +187,43 @@ fn random_plugins(rng: &mut Rng) -> Value {
         };
         let (enabled, mut disabled) = (draw(3), draw(2));
         if rng.one_in(8)
-            && point.is_some_and(|point| !matches!(point, Point::Bind | Point::QueueSort))
+            && point.is_some_and(|point| {
+                !matches!(point, ExtensionPoint::Bind | ExtensionPoint::QueueSort)
+            })
         {
             disabled.push(json!({"name": "*"}));
         }
-        plugins[point.map_or("multiPoint", Point::field)] =
+        plugins[point.map_or("multiPoint", ExtensionPoint::field)] =
             json!({"enabled": enabled, "disabled": disabled});
     }
     plugins
 }
 
-/// Asks kube-scheduler; `None` when it is not there.
-fn ask(configurations: &[Value]) -> Option<Vec<Value>> {
+/// Runs the oracle (kube-scheduler) on the configurations; `None` when it is not built.
+fn run_oracle(configurations: &[Value]) -> Option<Vec<Value>> {
     let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/bin/oracle");
     if !oracle.exists() {
         println!("skipped: {} is not built", oracle.display());
         return None;
     }
-    let questions: String = configurations
+    let requests: String = configurations
         .iter()
         .map(|config| json!({"id": 1, "ask": "config", "config": config}).to_string() + "\n")
         .collect();
-    // A file, since answers may fill their pipe before the last question is written to one.
+    // Uses a file, because a full pipe of answers would block before the last question is written.
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("questions.jsonl");
-    fs::write(&path, questions).unwrap();
+    fs::write(&path, requests).unwrap();
     let output = Command::new(oracle).stdin(File::open(&path).unwrap()).output().unwrap();
     let answers = String::from_utf8(output.stdout).unwrap();
     Some(answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// The plugins of each profile in the oracle's form.
-fn plugins_of(checked: &Checked) -> Value {
+/// The plugins of each profile, in the format of the oracle.
+fn plugins_of(checked: &CheckedConfiguration) -> Value {
     let mut profiles = json!({});
     for profile in &checked.profiles {
         let mut points = json!({});
-        for (point, plugins) in profile.points.iter() {
+        for (point, plugins) in profile.extension_points.iter() {
             points[point.field()] =
                 plugins.iter().map(|plugin| json!([plugin.name, plugin.weight])).collect();
         }
@@ -226,11 +232,11 @@ fn plugins_of(checked: &Checked) -> Value {
     profiles
 }
 
-/// Takes out of an answer what is not built here.
-fn keep_built(plugins: &mut Value, registry: &Registry) {
+/// Removes from an answer the plugins that are not in the registry.
+fn retain_implemented(plugins: &mut Value, registry: &Registry) {
     for profile in plugins.as_object_mut().unwrap().values_mut() {
         let points = profile.as_object_mut().unwrap();
-        points.remove(Point::PlacementScore.field());
+        points.remove(ExtensionPoint::PlacementScore.field());
         for plugins in points.values_mut() {
             let plugins = plugins.as_array_mut().unwrap();
             plugins.retain(|plugin| registry.get(plugin[0].as_str().unwrap()).is_some());
@@ -239,8 +245,8 @@ fn keep_built(plugins: &mut Value, registry: &Registry) {
     }
 }
 
-/// Takes the arguments of plugins out that have none in the test's registry.
-fn keep_known_args(config: &mut Value) {
+/// Removes the arguments of plugins that have none in the registry of the test.
+fn retain_known_args(config: &mut Value) {
     const KNOWN: &[&str] = &["DefaultPreemption", "InterPodAffinity", "NodeName", "PrioritySort"];
     for profile in config["profiles"].as_array_mut().unwrap() {
         let profile = profile.as_object_mut().unwrap();
@@ -256,7 +262,7 @@ fn keep_known_args(config: &mut Value) {
 #[test]
 fn agrees_with_kube_scheduler() {
     let configurations = configurations();
-    let Some(answers) = ask(&configurations) else { return };
+    let Some(answers) = run_oracle(&configurations) else { return };
     assert_eq!(answers.len(), configurations.len());
     let registry = registry();
     let mut n_accepted = 0;
@@ -269,12 +275,12 @@ fn agrees_with_kube_scheduler() {
             }
         };
         assert!(answer.get("error").is_none(), "{config}\nours: ok\ntheirs: {}", answer["error"]);
-        keep_built(&mut answer["plugins"], &registry);
+        retain_implemented(&mut answer["plugins"], &registry);
         assert_eq!(plugins_of(&checked), answer["plugins"], "{config}");
         let mut printed: Value =
             serde_json::from_str(&checked.config.to_v1_json().unwrap()).unwrap();
-        keep_known_args(&mut printed);
-        keep_known_args(&mut answer["config"]);
+        retain_known_args(&mut printed);
+        retain_known_args(&mut answer["config"]);
         assert_eq!(printed, answer["config"], "{config}");
         n_accepted += 1;
     }

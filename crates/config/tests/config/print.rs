@@ -89,7 +89,7 @@ profiles:
 }
 
 #[test]
-fn what_is_printed_reads_back() {
+fn printed_configurations_can_be_checked_again() {
     let checked = try_check(
         "\
 parallelism: 3

@@ -1,37 +1,41 @@
-//! A registry of plugins that do nothing at the points at which kube-scheduler's run, and `check`
-//! in two forms.
+//! A registry of plugins without behavior, with the extension points of kube-scheduler's plugins, and
+//! two helpers around `check`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use expect_test::Expect;
 use loadmaster_api::document::Document;
-use loadmaster_config::{Checked, Expanded, Gates, Point, PointSet, check, in_tree_points};
-use loadmaster_framework::args::{FieldError, decode};
-use loadmaster_framework::points::{Bound, PostFiltered, PreFlight};
-use loadmaster_framework::request::{Input, Step};
+use loadmaster_config::{
+    CheckedConfiguration, ExpandedPlugins, ExtensionPoint, ExtensionPointSet, Gates, check,
+    in_tree_extension_points,
+};
+use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::extension_points::{BindResult, PostFilterResult, PreBindPreFlight};
+use loadmaster_framework::plugin_args::{FieldError, decode};
 use loadmaster_framework::{
-    Bind, Cx, Failure, FeatureGates, Filter, NodeInfo, Permit, Permitted, PluginDef, PluginError,
-    PodInfo, Points, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore,
-    PreScored, QueueSort, QueuedPodInfo, Registry, Rejection, Reserve, Score, SerialCx, Unfit,
+    Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, NodeInfo, Permit,
+    PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PreBind, PreEnqueue,
+    PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo, Registry,
+    Rejection, Reserve, Score, SerialCx,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Writes of no consequence stand before every configuration of a test.
+/// `apiVersion` and `kind`, for every configuration of a test.
 pub const HEADER: &str =
     "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 
 /// Checks a configuration without its header.
-pub fn try_check(yaml: &str) -> Result<Checked, String> {
+pub fn try_check(yaml: &str) -> Result<CheckedConfiguration, String> {
     let document = Document::new("config.yaml", format!("{HEADER}{yaml}"));
     check(&document, &registry(), &Gates::default()).map_err(|errors| {
         errors.into_iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n")
     })
 }
 
-/// The errors of a configuration without its header, one a line.
+/// The errors of a configuration without its header, one per line.
 #[track_caller]
 pub fn check_errors(yaml: &str, want: &Expect) {
     match try_check(yaml) {
@@ -40,8 +44,8 @@ pub fn check_errors(yaml: &str, want: &Expect) {
     }
 }
 
-/// The plugins of each profile's points, one point a line.
-pub fn plugins_of(points: &Expanded) -> String {
+/// The plugins of every extension point, one line per extension point.
+pub fn plugins_of(points: &ExpandedPlugins) -> String {
     let mut lines = String::new();
     for (point, plugins) in points.iter() {
         lines += point.field();
@@ -57,12 +61,12 @@ pub fn plugins_of(points: &Expanded) -> String {
     lines
 }
 
-/// kube-scheduler's plugins of 1.36 but those that are built last, and two that it does not have.
+/// kube-scheduler's plugins of 1.36 except two, and three that it does not have.
 pub fn registry() -> Registry {
     registry_of(|name| !matches!(name, "DefaultBinder" | "NodeDeclaredFeatures"))
 }
 
-/// Those of kube-scheduler's plugins, and two that it does not have.
+/// The plugins of kube-scheduler for which `keep` returns true, and three that it does not have.
 pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
     let in_tree = [
         plugin::<0x001>("SchedulingGates"),
@@ -87,12 +91,15 @@ pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
         plugin::<0x00c>("NodeDeclaredFeatures"),
     ];
     for plugin in &in_tree {
-        let mut points = Points::default();
+        let mut points = ExtensionPoints::default();
         assert!((plugin.build)(&mut points, &Value::Null).is_ok());
-        let placement = PointSet::of(&[Point::PlacementScore, Point::PlacementGenerate]);
-        let entered = PointSet::entered(&points);
-        let known = in_tree_points(plugin.name).unwrap_or_default();
-        for point in Point::ALL.into_iter().filter(|point| !placement.contains(*point)) {
+        let placement = ExtensionPointSet::of(&[
+            ExtensionPoint::PlacementScore,
+            ExtensionPoint::PlacementGenerate,
+        ]);
+        let entered = ExtensionPointSet::implemented_by(&points);
+        let known = in_tree_extension_points(plugin.name).unwrap_or_default();
+        for point in ExtensionPoint::ALL.into_iter().filter(|point| !placement.contains(*point)) {
             assert_eq!(
                 entered.contains(point),
                 known.contains(point),
@@ -101,7 +108,7 @@ pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
             );
         }
     }
-    let own = [plugin::<0x048>("Mine"), plugin::<0x002>("MySort"), failing()];
+    let own = [plugin::<0x048>("Mine"), plugin::<0x002>("MySort"), failing_plugin()];
     Registry::new(in_tree.into_iter().filter(|plugin| keep(plugin.name)).chain(own))
 }
 
@@ -110,8 +117,8 @@ fn plugin<const AT: u16>(name: &'static str) -> PluginDef {
 }
 
 /// A plugin that cannot be built.
-fn failing() -> PluginDef {
-    fn build(_: &mut Points, args: &Value) -> Result<(), PluginError> {
+fn failing_plugin() -> PluginDef {
+    fn build(_: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
         Err(PluginError::Args {
             plugin: "Failing",
             error: FieldError::invalid("size", args, "too small"),
@@ -164,84 +171,84 @@ fn preemption_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<Fi
     Ok(serde_json::to_value(args).unwrap())
 }
 
-/// Enters itself at the points whose bits are set, the first point of a configuration file being
-/// bit 0.
-fn build<const AT: u16>(points: &mut Points, _args: &Value) -> Result<(), PluginError> {
-    let it = Arc::new(Idle);
-    let at = |point: Point| AT & 1 << point as u16 != 0;
-    points.pre_enqueue = at(Point::PreEnqueue).then(|| it.clone() as _);
-    points.queue_sort = at(Point::QueueSort).then(|| it.clone() as _);
-    points.pre_filter = at(Point::PreFilter).then(|| it.clone() as _);
-    points.filter = at(Point::Filter).then(|| it.clone() as _);
-    points.post_filter = at(Point::PostFilter).then(|| it.clone() as _);
-    points.pre_score = at(Point::PreScore).then(|| it.clone() as _);
-    points.score = at(Point::Score).then(|| it.clone() as _);
-    points.reserve = at(Point::Reserve).then(|| it.clone() as _);
-    points.permit = at(Point::Permit).then(|| it.clone() as _);
-    points.pre_bind = at(Point::PreBind).then(|| it.clone() as _);
-    points.bind = at(Point::Bind).then(|| it.clone() as _);
-    points.post_bind = at(Point::PostBind).then(|| it.clone() as _);
+/// Registers for the extension points whose bits are set; bit 0 is the first extension point of a
+/// configuration file.
+fn build<const AT: u16>(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    let it = Arc::new(NoOpPlugin);
+    let at = |point: ExtensionPoint| AT & 1 << point as u16 != 0;
+    points.pre_enqueue = at(ExtensionPoint::PreEnqueue).then(|| it.clone() as _);
+    points.queue_sort = at(ExtensionPoint::QueueSort).then(|| it.clone() as _);
+    points.pre_filter = at(ExtensionPoint::PreFilter).then(|| it.clone() as _);
+    points.filter = at(ExtensionPoint::Filter).then(|| it.clone() as _);
+    points.post_filter = at(ExtensionPoint::PostFilter).then(|| it.clone() as _);
+    points.pre_score = at(ExtensionPoint::PreScore).then(|| it.clone() as _);
+    points.score = at(ExtensionPoint::Score).then(|| it.clone() as _);
+    points.reserve = at(ExtensionPoint::Reserve).then(|| it.clone() as _);
+    points.permit = at(ExtensionPoint::Permit).then(|| it.clone() as _);
+    points.pre_bind = at(ExtensionPoint::PreBind).then(|| it.clone() as _);
+    points.bind = at(ExtensionPoint::Bind).then(|| it.clone() as _);
+    points.post_bind = at(ExtensionPoint::PostBind).then(|| it.clone() as _);
     Ok(())
 }
 
-/// A plugin that does nothing, everywhere.
-struct Idle;
+/// A plugin without behavior that implements every extension point.
+struct NoOpPlugin;
 
-impl PreEnqueue for Idle {
+impl PreEnqueue for NoOpPlugin {
     fn pre_enqueue(&self, _: Cx<'_>, _: &PodInfo) -> Result<(), Rejection> {
         Ok(())
     }
 }
 
-impl QueueSort for Idle {
+impl QueueSort for NoOpPlugin {
     fn compare(&self, _: &QueuedPodInfo, _: &QueuedPodInfo) -> Ordering {
         Ordering::Equal
     }
 }
 
-impl PreFilter for Idle {
-    fn pre_filter(&self, _: SerialCx<'_>, _: &PodInfo) -> Result<PreFiltered, Rejection> {
+impl PreFilter for NoOpPlugin {
+    fn pre_filter(&self, _: SerialCx<'_>, _: &PodInfo) -> Result<PreFilterResult, Rejection> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl Filter for Idle {
+impl Filter for NoOpPlugin {
     fn filter(&self, _: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<(), Rejection> {
         Ok(())
     }
 }
 
-impl PostFilter for Idle {
+impl PostFilter for NoOpPlugin {
     fn post_filter(
         &self,
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
-        _: Unfit<'_>,
+        _: FitError<'_>,
         _: &mut Rng,
-        _: Input<'_>,
-    ) -> Step<PostFiltered> {
+        _: PluginInput<'_>,
+    ) -> PluginStep<PostFilterResult> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl PreScore for Idle {
+impl PreScore for NoOpPlugin {
     fn pre_score(
         &self,
         _: SerialCx<'_>,
         _: &PodInfo,
         _: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
+    ) -> Result<PreScoreResult, Failure> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl Score for Idle {
+impl Score for NoOpPlugin {
     fn score(&self, _: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<i64, Failure> {
         Ok(0)
     }
 }
 
-impl Reserve for Idle {
+impl Reserve for NoOpPlugin {
     fn reserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: NodeInfo<'_>) -> Result<(), Rejection> {
         Ok(())
     }
@@ -249,33 +256,45 @@ impl Reserve for Idle {
     fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
 }
 
-impl Permit for Idle {
+impl Permit for NoOpPlugin {
     fn permit(
         &self,
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
         _: NodeInfo<'_>,
-    ) -> Result<Permitted, Rejection> {
+    ) -> Result<PermitResult, Rejection> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl PreBind for Idle {
-    fn pre_flight(&self, _: Cx<'_>, _: &PodInfo, _: &str) -> Result<PreFlight, Rejection> {
-        Ok(PreFlight::Skip)
+impl PreBind for NoOpPlugin {
+    fn pre_flight(&self, _: Cx<'_>, _: &PodInfo, _: &str) -> Result<PreBindPreFlight, Rejection> {
+        Ok(PreBindPreFlight::Skip)
     }
 
-    fn pre_bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str, _: Input<'_>) -> Step<()> {
+    fn pre_bind(
+        &self,
+        _: SerialCx<'_>,
+        _: &Arc<PodInfo>,
+        _: &str,
+        _: PluginInput<'_>,
+    ) -> PluginStep<()> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl Bind for Idle {
-    fn bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str, _: Input<'_>) -> Step<Bound> {
+impl Bind for NoOpPlugin {
+    fn bind(
+        &self,
+        _: SerialCx<'_>,
+        _: &Arc<PodInfo>,
+        _: &str,
+        _: PluginInput<'_>,
+    ) -> PluginStep<BindResult> {
         unreachable!("no test runs a plugin")
     }
 }
 
-impl PostBind for Idle {
+impl PostBind for NoOpPlugin {
     fn post_bind(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
 }

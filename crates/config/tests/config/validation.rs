@@ -1,4 +1,4 @@
-//! One row a rule.
+//! Validation of a configuration, one check per rule.
 
 use expect_test::expect;
 
@@ -181,7 +181,7 @@ profiles:
             r#"config.yaml:9:45: profiles[1].pluginConfig[0].args: Invalid value: {"a":2}: queueSort must be the same for all profiles"#
         ]],
     );
-    // The sets are equal, what they expand to is not.
+    // The plugin sets are equal, but they expand to different plugins.
     check_errors(
         "\
 profiles:
@@ -240,7 +240,7 @@ extenders:
 }
 
 #[test]
-fn all_at_once() {
+fn all_errors_are_reported_at_once() {
     check_errors(
         "\
 parallelism: 0

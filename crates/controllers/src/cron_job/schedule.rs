@@ -1,15 +1,15 @@
-//! When a CronJob is due: five fields, or a word such as `@daily`, read as Kubernetes reads them.
+//! Cron schedules: five fields, or a descriptor such as `@daily`, parsed as by Kubernetes.
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
-/// When to start.
+/// A parsed cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
     /// At these minutes.
     Fields(Fields),
-    /// Every so many seconds.
+    /// Every number of seconds.
     Every(i64),
 }
 
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_never_comes() {
+    fn a_schedule_that_is_never_due() {
         let schedule = Schedule::parse("59 23 31 2 *").unwrap();
         assert_eq!(schedule.next(Timestamp::UNIX_EPOCH, &TimeZone::UTC), None);
     }
 
     #[test]
-    fn another_zone() {
+    fn another_time_zone() {
         let zone = TimeZone::fixed(jiff::tz::offset(5));
         let schedule = Schedule::parse("0 0 * * *").unwrap();
         let next = schedule.next("2026-01-01T00:00:00Z".parse().unwrap(), &zone);

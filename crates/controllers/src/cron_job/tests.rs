@@ -2,15 +2,16 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::CronJobs;
-use crate::job::Jobs;
+use super::CronJobController;
+use crate::job::JobController;
 use crate::kind::Kind;
-use crate::player::bench;
-use crate::testkit::Bench;
+use crate::test_kubelet::bench;
+use crate::testkit::ControllerBench;
 
 /// From 2026-01-01T00:00:00Z on.
-fn start(schedule: &str, more: Value) -> Bench {
-    let mut bench = bench(vec![Box::<CronJobs>::default(), Box::<Jobs>::default()]);
+fn start(schedule: &str, more: Value) -> ControllerBench {
+    let mut bench =
+        bench(vec![Box::<CronJobController>::default(), Box::<JobController>::default()]);
     let mut manifest = json!({"apiVersion": "batch/v1", "kind": "CronJob",
         "metadata": {"name": "tick", "namespace": "default"},
         "spec": {"schedule": schedule, "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {"spec":
@@ -23,12 +24,12 @@ fn start(schedule: &str, more: Value) -> Bench {
     bench
 }
 
-fn status(bench: &Bench) -> Value {
+fn status(bench: &ControllerBench) -> Value {
     let cron: CronJob = bench.get("default", "tick").unwrap();
     serde_json::to_value(cron.status.unwrap_or_default()).unwrap()
 }
 
-fn end_all(bench: &mut Bench, phase: &str) {
+fn end_all(bench: &mut ControllerBench, phase: &str) {
     for pod in bench.list::<Pod>() {
         if crate::workload::phase(&pod) == "Running" {
             bench.set_phase(pod.metadata.name.as_deref().unwrap(), phase);
@@ -44,7 +45,7 @@ fn name(minute: i64) -> String {
 }
 
 #[test]
-fn a_job_comes_at_each_time() {
+fn a_job_is_created_at_each_scheduled_time() {
     let mut bench = start("*/2 * * * *", json!({}));
     bench.wait(119);
     assert_eq!(bench.list::<Job>().len(), 0);
@@ -84,7 +85,7 @@ fn jobs_that_overlap() {
 }
 
 #[test]
-fn old_jobs_go() {
+fn old_jobs_above_the_history_limit_are_deleted() {
     let mut bench =
         start("* * * * *", json!({"successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0}));
     for phase in ["Succeeded", "Succeeded", "Succeeded"] {
@@ -95,7 +96,7 @@ fn old_jobs_go() {
 }
 
 #[test]
-fn a_suspended_one_starts_nothing_and_misses_times() {
+fn a_suspended_cron_job_creates_no_jobs_and_misses_start_times() {
     let mut bench = start("* * * * *", json!({"suspend": true, "startingDeadlineSeconds": 200}));
     bench.wait(36_000);
     assert_eq!(bench.list::<Job>().len(), 0);
@@ -112,7 +113,7 @@ fn a_suspended_one_starts_nothing_and_misses_times() {
 }
 
 #[test]
-fn a_late_start_is_none() {
+fn a_start_after_the_starting_deadline_is_skipped() {
     let mut bench = start("0 * * * *", json!({"suspend": true, "startingDeadlineSeconds": 60}));
     bench.wait(3_700);
     bench.merge(Kind::CronJob, "tick", json!({"spec": {"suspend": false}}));

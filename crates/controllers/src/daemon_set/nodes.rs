@@ -1,12 +1,12 @@
-//! On which nodes a DaemonSet's pods run, and how a pod is tied to its node.
+//! Which nodes a DaemonSet's pods run on, and the node affinity of each pod.
 
 use k8s_openapi::api::core::v1::{
     Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
     PodSpec, Taint, Toleration,
 };
 
-use crate::placement::contains;
-use crate::placement::{selects_node, tolerates};
+use crate::node_matching::contains;
+use crate::node_matching::{selects_node, tolerates};
 
 const NAME: &str = "metadata.name";
 
@@ -22,7 +22,7 @@ const TOLERATED: [(&str, &str); 7] = [
 ];
 
 /// Adds the tolerations of all DaemonSets to a pod's.
-pub(super) fn tolerate(spec: &mut PodSpec) {
+pub(super) fn add_daemon_tolerations(spec: &mut PodSpec) {
     let has_network = spec.host_network == Some(true);
     let all = spec.tolerations.get_or_insert_default();
     for (key, effect) in TOLERATED.into_iter().take(if has_network { 7 } else { 6 }) {
@@ -38,8 +38,8 @@ pub(super) fn tolerate(spec: &mut PodSpec) {
     }
 }
 
-/// Ties a pod to a node: the scheduler is to put it there or nowhere.
-pub(super) fn tie(spec: &mut PodSpec, node: &str) {
+/// Sets the node affinity of a pod to exactly this node.
+pub(super) fn set_node_affinity(spec: &mut PodSpec, node: &str) {
     let term = NodeSelectorTerm {
         match_fields: Some(vec![NodeSelectorRequirement {
             key: NAME.to_owned(),
@@ -61,8 +61,8 @@ fn required(spec: &PodSpec) -> Option<&NodeSelector> {
     required.as_ref()
 }
 
-/// The node that a pod is on, or tied to.
-pub(super) fn target(pod: &Pod) -> Option<&str> {
+/// The node that a pod is on, or that its node affinity names.
+pub(super) fn target_node_name(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
     if let Some(name) = spec.node_name.as_deref().filter(|name| !name.is_empty()) {
         return Some(name);
@@ -76,34 +76,34 @@ pub(super) fn target(pod: &Pod) -> Option<&str> {
     }
 }
 
-/// What a node is to a DaemonSet.
+/// Whether pods of a DaemonSet should run on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// A pod is to run there.
+pub(super) enum NodeEligibility {
+    /// A pod should run there.
     Run,
     /// A pod that is there may stay.
     Stay,
-    /// No pod is to be there.
+    /// No pod may be there.
     Leave,
 }
 
-/// What a node is to pods with this spec, which has the tolerations of all DaemonSets.
-pub(super) fn fit(spec: &PodSpec, node: &Node) -> Fit {
+/// Whether pods with this spec, which includes the tolerations of all DaemonSets, should run on a node.
+pub(super) fn node_eligibility(spec: &PodSpec, node: &Node) -> NodeEligibility {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let is_named = spec.node_name.as_deref().is_none_or(|one| one.is_empty() || one == name);
     let is_selected = contains(node.metadata.labels.as_ref(), spec.node_selector.as_ref())
         && required(spec).is_none_or(|required| selects_node(required, node));
     if !is_named || !is_selected {
-        return Fit::Leave;
+        return NodeEligibility::Leave;
     }
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let is_hard = |taint: &&Taint| {
         !spec.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint))
     };
     let mut hard = taints.iter().filter(is_hard).map(|taint| taint.effect.as_str());
-    hard.try_fold(Fit::Run, |fit, effect| match effect {
-        "NoExecute" => Err(Fit::Leave),
-        "NoSchedule" => Ok(Fit::Stay),
+    hard.try_fold(NodeEligibility::Run, |fit, effect| match effect {
+        "NoExecute" => Err(NodeEligibility::Leave),
+        "NoSchedule" => Ok(NodeEligibility::Stay),
         _ => Ok(fit),
     })
     .unwrap_or_else(|leave| leave)
@@ -115,10 +115,10 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     #[track_caller]
-    fn check(spec: Value, node: Value, want: Fit) {
+    fn check(spec: Value, node: Value, want: NodeEligibility) {
         let mut spec: PodSpec = from_value(spec).unwrap();
-        tolerate(&mut spec);
-        assert_eq!(fit(&spec, &from_value(node).unwrap()), want);
+        add_daemon_tolerations(&mut spec);
+        assert_eq!(node_eligibility(&spec, &from_value(node).unwrap()), want);
     }
 
     #[test]
@@ -127,11 +127,15 @@ mod tests {
         let taint = |key: &str, effect: &str| json!([{"key": key, "effect": effect}]);
         let any = json!({"containers": []});
         let wants = |name: &str, value: Value| json!({"containers": [], name: value});
-        check(any.clone(), node(json!([])), Fit::Run);
-        check(wants("nodeName", json!("n")), node(json!([])), Fit::Run);
-        check(wants("nodeName", json!("m")), node(json!([])), Fit::Leave);
-        check(wants("nodeSelector", json!({"disk": "ssd"})), node(json!([])), Fit::Run);
-        check(wants("nodeSelector", json!({"disk": "hdd"})), node(json!([])), Fit::Leave);
+        check(any.clone(), node(json!([])), NodeEligibility::Run);
+        check(wants("nodeName", json!("n")), node(json!([])), NodeEligibility::Run);
+        check(wants("nodeName", json!("m")), node(json!([])), NodeEligibility::Leave);
+        check(wants("nodeSelector", json!({"disk": "ssd"})), node(json!([])), NodeEligibility::Run);
+        check(
+            wants("nodeSelector", json!({"disk": "hdd"})),
+            node(json!([])),
+            NodeEligibility::Leave,
+        );
         let affinity = |disk: &str| {
             wants(
                 "affinity",
@@ -139,44 +143,56 @@ mod tests {
                 {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": [disk]}]}]}}}),
             )
         };
-        check(affinity("ssd"), node(json!([])), Fit::Run);
-        check(affinity("hdd"), node(json!([])), Fit::Leave);
-        check(any.clone(), node(taint("a", "NoSchedule")), Fit::Stay);
-        check(any.clone(), node(taint("a", "NoExecute")), Fit::Leave);
-        check(any.clone(), node(taint("a", "PreferNoSchedule")), Fit::Run);
-        check(any.clone(), node(taint("node.kubernetes.io/unschedulable", "NoSchedule")), Fit::Run);
-        check(any.clone(), node(taint("node.kubernetes.io/not-ready", "NoExecute")), Fit::Run);
-        check(any.clone(), node(taint("node.kubernetes.io/not-ready", "NoSchedule")), Fit::Stay);
+        check(affinity("ssd"), node(json!([])), NodeEligibility::Run);
+        check(affinity("hdd"), node(json!([])), NodeEligibility::Leave);
+        check(any.clone(), node(taint("a", "NoSchedule")), NodeEligibility::Stay);
+        check(any.clone(), node(taint("a", "NoExecute")), NodeEligibility::Leave);
+        check(any.clone(), node(taint("a", "PreferNoSchedule")), NodeEligibility::Run);
+        check(
+            any.clone(),
+            node(taint("node.kubernetes.io/unschedulable", "NoSchedule")),
+            NodeEligibility::Run,
+        );
+        check(
+            any.clone(),
+            node(taint("node.kubernetes.io/not-ready", "NoExecute")),
+            NodeEligibility::Run,
+        );
+        check(
+            any.clone(),
+            node(taint("node.kubernetes.io/not-ready", "NoSchedule")),
+            NodeEligibility::Stay,
+        );
         let network = node(taint("node.kubernetes.io/network-unavailable", "NoSchedule"));
-        check(any.clone(), network.clone(), Fit::Stay);
-        check(wants("hostNetwork", json!(true)), network, Fit::Run);
+        check(any.clone(), network.clone(), NodeEligibility::Stay);
+        check(wants("hostNetwork", json!(true)), network, NodeEligibility::Run);
         let both =
             json!([{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]);
-        check(any, node(both.clone()), Fit::Leave);
+        check(any, node(both.clone()), NodeEligibility::Leave);
         check(
             wants("tolerations", json!([{"key": "b", "operator": "Exists"}])),
             node(both),
-            Fit::Stay,
+            NodeEligibility::Stay,
         );
     }
 
     #[test]
-    fn a_pod_is_tied_to_one_node() {
+    fn node_affinity_names_one_node() {
         let mut pod: Pod = from_value(json!({"metadata": {}, "spec": {"containers": []}})).unwrap();
-        assert_eq!(target(&pod), None);
-        tie(pod.spec.as_mut().unwrap(), "n");
-        assert_eq!(target(&pod), Some("n"));
-        tie(pod.spec.as_mut().unwrap(), "m");
-        assert_eq!(target(&pod), Some("m"));
+        assert_eq!(target_node_name(&pod), None);
+        set_node_affinity(pod.spec.as_mut().unwrap(), "n");
+        assert_eq!(target_node_name(&pod), Some("n"));
+        set_node_affinity(pod.spec.as_mut().unwrap(), "m");
+        assert_eq!(target_node_name(&pod), Some("m"));
         pod.spec.as_mut().unwrap().node_name = Some("x".into());
-        assert_eq!(target(&pod), Some("x"));
+        assert_eq!(target_node_name(&pod), Some("x"));
     }
 
     #[test]
     fn tolerations_are_added_once() {
         let mut spec = PodSpec::default();
-        tolerate(&mut spec);
-        tolerate(&mut spec);
+        add_daemon_tolerations(&mut spec);
+        add_daemon_tolerations(&mut spec);
         assert_eq!(spec.tolerations.map(|all| all.len()), Some(6));
     }
 }

@@ -2,14 +2,14 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
-use super::{DaemonSets, nodes};
+use super::{DaemonSetController, nodes};
 use crate::kind::{Key, Kind};
-use crate::player::{bench, set};
 use crate::request::{Patch, Request};
-use crate::testkit::Bench;
+use crate::test_kubelet::{bench, set};
+use crate::testkit::ControllerBench;
 
-fn start(n_nodes: usize, more: Value) -> Bench {
-    let mut bench = bench(vec![Box::<DaemonSets>::default()]);
+fn start(n_nodes: usize, more: Value) -> ControllerBench {
+    let mut bench = bench(vec![Box::<DaemonSetController>::default()]);
     for number in 0..n_nodes {
         node(&mut bench, &format!("n{number}"));
     }
@@ -18,16 +18,16 @@ fn start(n_nodes: usize, more: Value) -> Bench {
     bench
 }
 
-fn node(bench: &mut Bench, name: &str) {
+fn node(bench: &mut ControllerBench, name: &str) {
     bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}));
 }
 
-fn change_node(bench: &mut Bench, name: &str, patch: Value) {
+fn change_node(bench: &mut ControllerBench, name: &str, patch: Value) {
     bench.apply(&Request::patch(Key::new(Kind::Node, "", name), Patch::Merge(patch)));
     bench.settle();
 }
 
-fn change(bench: &mut Bench, spec: Value) {
+fn change(bench: &mut ControllerBench, spec: Value) {
     bench.merge(Kind::DaemonSet, "log", json!({"spec": spec}));
     bench.settle();
 }
@@ -42,17 +42,17 @@ fn wait_from(image: &str) -> Value {
 }
 
 /// Node and image of each pod.
-fn pods(bench: &Bench) -> Vec<String> {
+fn pods(bench: &ControllerBench) -> Vec<String> {
     let line = |pod: &Pod| {
         let image = pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
-        format!("{} {image}", nodes::target(pod).unwrap())
+        format!("{} {image}", nodes::target_node_name(pod).unwrap())
     };
     let mut all: Vec<String> = bench.list::<Pod>().iter().map(line).collect();
     all.sort();
     all
 }
 
-fn status(bench: &Bench) -> Value {
+fn status(bench: &ControllerBench) -> Value {
     let set: DaemonSet = bench.get("default", "log").unwrap();
     serde_json::to_value(set.status.unwrap()).unwrap()
 }
@@ -87,7 +87,7 @@ fn every_node_gets_a_pod() {
     assert!(
         tolerated.iter().any(|one| one.key.as_deref() == Some("node.kubernetes.io/unschedulable"))
     );
-    // A pod whose node went before it got there goes, too.
+    // A pod whose node was deleted before it was bound is deleted, too.
     let gone = Key::new(Kind::Node, "", "n2");
     bench.apply(&Request::Delete { key: gone, options: Default::default() });
     bench.settle();
@@ -98,7 +98,7 @@ fn every_node_gets_a_pod() {
 }
 
 #[test]
-fn nodes_come_and_go_by_labels_and_taints() {
+fn pods_follow_node_labels_and_taints() {
     let template = json!({"metadata": {"labels": {"app": "log"}},
         "spec": {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "c", "image": "v1"}]}});
     let mut bench = start(2, json!({"template": template}));
@@ -120,7 +120,7 @@ fn nodes_come_and_go_by_labels_and_taints() {
 }
 
 #[test]
-fn an_update_goes_one_after_the_other() {
+fn a_rolling_update_replaces_one_pod_at_a_time() {
     let mut bench = start(3, json!({}));
     change(&mut bench, wait_from("bad"));
     assert_eq!(pods(&bench), ["n0 bad", "n1 v1", "n2 v1"]);
@@ -140,7 +140,7 @@ fn an_update_goes_one_after_the_other() {
 }
 
 #[test]
-fn with_surge_the_new_pod_comes_first() {
+fn with_surge_the_new_pod_is_created_first() {
     let surge = json!({"updateStrategy": {"type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}});
     let mut bench = start(3, surge);
@@ -156,7 +156,7 @@ fn with_surge_the_new_pod_comes_first() {
 }
 
 #[test]
-fn on_delete_waits_for_somebody_to_delete() {
+fn on_delete_replaces_only_deleted_pods() {
     let mut bench = start(2, json!({"updateStrategy": {"type": "OnDelete"}}));
     change(&mut bench, image("v2"));
     assert_eq!(pods(&bench), ["n0 v1", "n1 v1"]);
@@ -167,9 +167,9 @@ fn on_delete_waits_for_somebody_to_delete() {
 }
 
 #[test]
-fn a_failed_pod_is_replaced_later_each_time() {
+fn a_failed_pod_is_replaced_with_backoff() {
     let mut bench = start(1, json!({}));
-    let fail = |bench: &mut Bench| {
+    let fail = |bench: &mut ControllerBench| {
         let name = bench.names::<Pod>().remove(0);
         bench.set_phase(&name, "Failed");
         bench.settle();

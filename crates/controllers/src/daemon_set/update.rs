@@ -1,15 +1,15 @@
-//! Rolling updates of DaemonSets: old pods go a few at a time, or new ones come before old ones go.
+//! Rolling updates of DaemonSets, by `maxUnavailable` or `maxSurge`.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::nodes::{self, Fit};
-use super::{Look, Plan};
+use super::nodes::{self, NodeEligibility};
+use super::{DaemonSetSync, Plan};
 use crate::meta::is_terminating;
-use crate::workload::scaled;
+use crate::workload::scaled_value;
 
-/// The pods of a node that are there to stay: at most one of each sort.
+/// The pods of a node that should stay: at most one new and one old.
 enum Pair<'p> {
     /// The new one and the old one.
     Of(Option<&'p Pod>, Option<&'p Pod>),
@@ -17,7 +17,7 @@ enum Pair<'p> {
     Crowd,
 }
 
-impl<'a> Look<'a> {
+impl<'a> DaemonSetSync<'a> {
     pub(super) fn is_rolling(&self) -> bool {
         let strategy = self.spec.update_strategy.as_ref();
         strategy.and_then(|one| one.type_.as_deref()) != Some("OnDelete")
@@ -27,13 +27,13 @@ impl<'a> Look<'a> {
     pub(super) fn surge(&self, wanted: i32) -> i32 {
         let strategy = self.spec.update_strategy.as_ref().filter(|_| self.is_rolling());
         let rolling = strategy.and_then(|one| one.rolling_update.as_ref());
-        scaled(rolling.and_then(|one| one.max_surge.as_ref()), wanted, true)
+        scaled_value(rolling.and_then(|one| one.max_surge.as_ref()), wanted, true)
     }
 
     fn unavailable(&self, wanted: i32) -> i32 {
         let strategy = self.spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|one| one.rolling_update.as_ref());
-        scaled(rolling.and_then(|one| one.max_unavailable.as_ref()), wanted, true)
+        scaled_value(rolling.and_then(|one| one.max_unavailable.as_ref()), wanted, true)
     }
 
     fn pair<'p>(&self, pods: &[&'p Pod]) -> Pair<'p> {
@@ -49,13 +49,14 @@ impl<'a> Look<'a> {
     }
 
     /// One step of a rolling update.
-    pub(super) fn roll<'p>(&self, on: &BTreeMap<&'p str, Vec<&'p Pod>>) -> Plan<'p>
+    pub(super) fn rolling_update<'p>(&self, on: &BTreeMap<&'p str, Vec<&'p Pod>>) -> Plan<'p>
     where
         'a: 'p,
     {
         let mut all: BTreeMap<&'p str, &[&'p Pod]> =
             on.iter().map(|(name, pods)| (*name, pods.as_slice())).collect();
-        let runs = |node: &&&'a Node| nodes::fit(&self.needs, node) == Fit::Run;
+        let runs =
+            |node: &&&'a Node| nodes::node_eligibility(&self.needs, node) == NodeEligibility::Run;
         let mut wanted = 0;
         for node in self.nodes.iter().filter(runs) {
             wanted += 1;
@@ -118,7 +119,7 @@ impl<'a> Look<'a> {
                 (Some(_), Some(_)) => surging += 1,
             }
         }
-        // A pod on a node that is no longer wanted goes when there are enough elsewhere.
+        // A pod on a node that should not run one is deleted when enough others are available.
         let excess = usize::try_from(available - wanted).unwrap_or(0);
         plan.delete.extend(unwanted.into_iter().take(excess));
         let left = usize::try_from(surge - surging).unwrap_or(0);
@@ -128,6 +129,6 @@ impl<'a> Look<'a> {
 
     fn runs_on(&self, name: &str) -> bool {
         let node = self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
-        node.is_some_and(|node| nodes::fit(&self.needs, node) == Fit::Run)
+        node.is_some_and(|node| nodes::node_eligibility(&self.needs, node) == NodeEligibility::Run)
     }
 }

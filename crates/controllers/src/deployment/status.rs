@@ -1,4 +1,4 @@
-//! What a Deployment says about itself: counts, conditions, progress.
+//! The status of Deployments: counts, conditions, progress.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use k8s_openapi::api::apps::v1::{
 };
 
 use super::{Rollout, Set};
+use crate::result_builder::{omit_empty, omit_zero};
 use crate::workload::stamp;
-use crate::writes::{count, some};
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";
@@ -18,12 +18,12 @@ const PAUSED: &str = "DeploymentPaused";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const COMPLETE: &str = "NewReplicaSetAvailable";
 
-/// The condition that tells of progress.
+/// The condition `Progressing`.
 pub(super) fn progressing(status: &DeploymentStatus) -> Option<&DeploymentCondition> {
     status.conditions.iter().flatten().find(|one| one.type_ == PROGRESSING)
 }
 
-/// Whether a status says that all replicas are new and available.
+/// Whether all replicas are updated and available according to a status.
 pub(super) fn is_complete(
     deployment: &Deployment,
     spec: &DeploymentSpec,
@@ -35,7 +35,7 @@ pub(super) fn is_complete(
         && status.observed_generation.unwrap_or(0) >= deployment.metadata.generation.unwrap_or(0)
 }
 
-/// Whether anything got better from one status to the next.
+/// Whether the rollout progressed from one status to the next.
 fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old = |status: &DeploymentStatus| {
         status.replicas.unwrap_or(0) - status.updated_replicas.unwrap_or(0)
@@ -46,7 +46,7 @@ fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || after.available_replicas > before.available_replicas
 }
 
-/// Sets a condition; one that says the same already stays as it is.
+/// Sets a condition; an equal one stays unchanged.
 fn set(status: &mut DeploymentStatus, mut condition: DeploymentCondition) {
     let all = status.conditions.get_or_insert_default();
     if let Some(before) = all.iter().find(|one| one.type_ == condition.type_) {
@@ -87,14 +87,14 @@ impl Rollout<'_> {
         DeploymentCondition {
             type_: kind.to_owned(),
             status: value.to_owned(),
-            reason: some(reason),
+            reason: omit_empty(reason),
             message: Some(message),
             last_update_time: Some(stamp(self.now)),
             last_transition_time: Some(stamp(self.now)),
         }
     }
 
-    /// Says that the Deployment was paused or resumed, so that the time between counts against no deadline.
+    /// Records that the Deployment was paused or resumed, so that the time between does not count against the progress deadline.
     pub(super) fn mark_pause(&mut self) {
         let reason = progressing(&self.status).and_then(|one| one.reason.as_deref());
         if !self.has_deadline() || reason == Some(TIMED_OUT) {
@@ -125,16 +125,16 @@ impl Rollout<'_> {
         let updated = self.new.map_or(0, |idx| self.sets[idx].replicas());
         let mut status = DeploymentStatus {
             observed_generation: self.meta.generation,
-            replicas: count(sum(&|status| status.replicas)),
-            updated_replicas: count(updated),
-            ready_replicas: count(sum(&|status| status.ready_replicas.unwrap_or(0))),
-            available_replicas: count(available),
-            unavailable_replicas: count((self.total() - available).max(0)),
+            replicas: omit_zero(sum(&|status| status.replicas)),
+            updated_replicas: omit_zero(updated),
+            ready_replicas: omit_zero(sum(&|status| status.ready_replicas.unwrap_or(0))),
+            available_replicas: omit_zero(available),
+            unavailable_replicas: omit_zero((self.total() - available).max(0)),
             terminating_replicas: self.terminating(),
             collision_count: self.status.collision_count,
             conditions: self.status.conditions.clone(),
         };
-        let (value, reason, text) = if available >= self.room.fewest() {
+        let (value, reason, text) = if available >= self.rollout_limits.min_available() {
             ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
         } else {
             (
@@ -147,7 +147,7 @@ impl Rollout<'_> {
         status
     }
 
-    /// Pods that are going; none while a set has not said how many of its are.
+    /// Terminating pods; None while a ReplicaSet does not report their number.
     fn terminating(&self) -> Option<i32> {
         let mut sum = 0;
         for set in &self.sets {
@@ -187,7 +187,7 @@ impl Rollout<'_> {
                 if let Some(current) = current.filter(|one| one.status == "True") {
                     next.last_transition_time = current.last_transition_time;
                 }
-                // The time of the last progress is news even if the reason is the same.
+                // The time of the last progress is updated even if the reason is the same.
                 remove(&mut status, PROGRESSING);
                 set(&mut status, next);
             } else if self.has_timed_out(&status) {
@@ -216,7 +216,7 @@ impl Rollout<'_> {
         condition.last_update_time.as_ref()?.0.checked_add(seconds).ok()
     }
 
-    /// How long until a rollout that does not get on is to be looked at again.
+    /// How long until the progress deadline of a rollout must be checked again.
     pub(super) fn until_deadline(&self) -> Option<Duration> {
         let condition = progressing(&self.status)?;
         let is_over = condition.reason.as_deref() == Some(TIMED_OUT)
@@ -228,7 +228,7 @@ impl Rollout<'_> {
         Some(left.unsigned_abs() + Duration::from_secs(1))
     }
 
-    /// What keeps a set from making or deleting pods, the new set's trouble first.
+    /// The reason why a ReplicaSet cannot create or delete pods, that of the new ReplicaSet first.
     fn failure(&self) -> Option<DeploymentCondition> {
         let new = self.new.map(|idx| &self.sets[idx]);
         let sets = new.into_iter().chain(&self.sets);

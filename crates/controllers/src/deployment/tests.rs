@@ -2,15 +2,16 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{Deployments, MOST, REVISION, REVISION_HISTORY};
+use super::{DeploymentController, MOST, REVISION, REVISION_HISTORY};
 use crate::kind::Kind;
 use crate::meta::annotation;
-use crate::player::{bench, set};
-use crate::replica_set::ReplicaSets;
-use crate::testkit::Bench;
+use crate::replica_set::ReplicaSetController;
+use crate::test_kubelet::{bench, set};
+use crate::testkit::ControllerBench;
 
-fn start(replicas: i32, more: Value) -> Bench {
-    let mut bench = bench(vec![Box::<Deployments>::default(), Box::<ReplicaSets>::default()]);
+fn start(replicas: i32, more: Value) -> ControllerBench {
+    let mut bench =
+        bench(vec![Box::<DeploymentController>::default(), Box::<ReplicaSetController>::default()]);
     let mut manifest = set("Deployment", "web", &more);
     manifest["metadata"]["annotations"] = json!({"team": "a"});
     manifest["spec"]["replicas"] = replicas.into();
@@ -19,24 +20,24 @@ fn start(replicas: i32, more: Value) -> Bench {
     bench
 }
 
-fn image(bench: &mut Bench, image: &str) {
+fn image(bench: &mut ControllerBench, image: &str) {
     let template =
         json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}});
     bench.merge(Kind::Deployment, "web", template);
     bench.settle();
 }
 
-fn scale(bench: &mut Bench, replicas: i32) {
+fn scale(bench: &mut ControllerBench, replicas: i32) {
     bench.merge(Kind::Deployment, "web", json!({"spec": {"replicas": replicas}}));
     bench.settle();
 }
 
-fn deployment(bench: &Bench) -> Deployment {
+fn deployment(bench: &ControllerBench) -> Deployment {
     bench.get("default", "web").unwrap()
 }
 
 /// Image, size, revision and former revisions of each set, by revision.
-fn sets(bench: &Bench) -> Vec<String> {
+fn sets(bench: &ControllerBench) -> Vec<String> {
     let mut all = bench.list::<ReplicaSet>();
     all.sort_by_key(|set| {
         annotation(&set.metadata, REVISION).unwrap_or("0").parse::<i64>().unwrap()
@@ -52,7 +53,7 @@ fn sets(bench: &Bench) -> Vec<String> {
 }
 
 /// Type, status and reason of each condition.
-fn conditions(bench: &Bench) -> Vec<String> {
+fn conditions(bench: &ControllerBench) -> Vec<String> {
     let status = deployment(bench).status.unwrap();
     let line = |one: &DeploymentCondition| {
         format!("{} {} {}", one.type_, one.status, one.reason.as_deref().unwrap())
@@ -61,7 +62,7 @@ fn conditions(bench: &Bench) -> Vec<String> {
 }
 
 #[test]
-fn a_deployment_makes_a_set_that_makes_pods() {
+fn a_deployment_creates_a_replica_set_that_creates_pods() {
     let mut bench = start(3, json!({}));
     let set = bench.list::<ReplicaSet>().remove(0);
     let name = set.metadata.name.clone().unwrap();
@@ -107,7 +108,7 @@ fn a_deployment_makes_a_set_that_makes_pods() {
 }
 
 #[test]
-fn a_new_template_moves_pods_and_an_old_one_is_gone_back_to() {
+fn a_new_template_rolls_out_and_an_old_one_rolls_back() {
     let mut bench = start(4, json!({}));
     image(&mut bench, "v2");
     assert_eq!(sets(&bench), ["v1 0 r1 -", "v2 4 r2 -"]);
@@ -122,7 +123,7 @@ fn a_new_template_moves_pods_and_an_old_one_is_gone_back_to() {
 }
 
 #[test]
-fn a_rollout_keeps_to_its_limits() {
+fn a_rollout_respects_max_surge_and_max_unavailable() {
     let wait = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"play": "wait"}}});
     let rolling =
         json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 2}});
@@ -143,7 +144,7 @@ fn a_rollout_keeps_to_its_limits() {
 }
 
 #[test]
-fn a_bad_rollout_is_undone() {
+fn a_failing_rollout_is_rolled_back() {
     let mut bench = start(10, json!({}));
     let wait = json!({"metadata": {"annotations": {"play": "wait"}}});
     bench.merge(Kind::Deployment, "web", json!({"spec": {"template": wait}}));
@@ -159,7 +160,7 @@ fn a_bad_rollout_is_undone() {
 }
 
 #[test]
-fn a_paused_deployment_scales_but_does_not_roll() {
+fn a_paused_deployment_scales_but_does_not_roll_out() {
     let mut bench = start(4, json!({}));
     bench.merge(Kind::Deployment, "web", json!({"spec": {"paused": true}}));
     image(&mut bench, "v2");
@@ -191,7 +192,7 @@ fn recreate_waits_for_the_last_pod() {
 }
 
 #[test]
-fn old_sets_go_when_there_are_too_many() {
+fn old_replica_sets_above_the_history_limit_are_deleted() {
     let mut bench = start(1, json!({"revisionHistoryLimit": 2}));
     for version in ["v2", "v3", "v4", "v5"] {
         image(&mut bench, version);
@@ -200,7 +201,7 @@ fn old_sets_go_when_there_are_too_many() {
 }
 
 #[test]
-fn sets_are_adopted_and_released() {
+fn replica_sets_are_adopted_and_released() {
     let mut bench = start(1, json!({}));
     let name = bench.names::<ReplicaSet>().remove(0);
     bench.merge(Kind::ReplicaSet, &name, json!({"metadata": {"labels": {"app": "other"}}}));
@@ -217,10 +218,10 @@ fn sets_are_adopted_and_released() {
 }
 
 #[test]
-fn what_keeps_pods_from_being_made_is_told() {
-    use crate::request::{Answer, Request};
+fn failures_to_create_pods_are_reported() {
+    use crate::request::{Request, Response};
     let mut bench = start(0, json!({})).with_faults(|request| match request {
-        Request::Create(object) if object.kind() == Kind::Pod => Some(Answer::Refused {
+        Request::Create(object) if object.kind() == Kind::Pod => Some(Response::Rejected {
             status: 403,
             reason: "Forbidden".into(),
             message: "pods \"web-\" is forbidden: exceeded quota".into(),

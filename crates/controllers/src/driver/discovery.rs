@@ -1,29 +1,33 @@
-//! Keeps track of what an API server serves.
+//! Polls API discovery for the kinds that an API server serves.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_client::answer::status_of;
-use loadmaster_client::{Lane, Request};
+use loadmaster_client::status::decode_status;
+use loadmaster_client::{ApiClient, Request};
 use tokio::sync::{Notify, mpsc};
 
-use crate::served::Served;
+use crate::served_kinds::ServedKinds;
 
-/// What is served is asked for so often, as kube-controller-manager does.
+/// Discovery is polled at this interval, as by kube-controller-manager.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// After a change of definitions it is asked for so soon, then later each time: a server needs a moment until it serves what is defined.
+/// Delay of the first poll after a CustomResourceDefinition or APIService changed, then doubled: a server needs some time to serve a new kind.
 const SOON: Duration = Duration::from_millis(200);
 
-/// With many groups the answer is large.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// With many groups the response is large.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// Tells what is served at first and whenever it has changed, until nobody listens. `definitions` tells that it may have changed.
-pub(super) async fn follow(lane: Lane, definitions: Arc<Notify>, out: mpsc::Sender<Served>) {
-    let mut known = Served::default();
+/// Sends the served kinds at first and whenever they have changed, until the receiver is closed. `definitions` triggers a poll.
+pub(super) async fn poll_served_kinds(
+    client: ApiClient,
+    definitions: Arc<Notify>,
+    out: mpsc::Sender<ServedKinds>,
+) {
+    let mut known = ServedKinds::default();
     let mut pause = PERIOD;
     loop {
-        match ask(&lane, &known).await {
+        match read_served_kinds(&client, &known).await {
             Ok(served) if served == known => {}
             Ok(served) => {
                 known = served.clone();
@@ -32,7 +36,7 @@ pub(super) async fn follow(lane: Lane, definitions: Arc<Notify>, out: mpsc::Send
                 }
             }
             Err(error) => {
-                tracing::warn!(error, "it is not known what the server serves");
+                tracing::warn!(error, "API discovery failed");
                 pause = pause.min(SOON * 5);
             }
         }
@@ -46,20 +50,20 @@ pub(super) async fn follow(lane: Lane, definitions: Arc<Notify>, out: mpsc::Send
     }
 }
 
-async fn ask(lane: &Lane, known: &Served) -> Result<Served, String> {
+async fn read_served_kinds(client: &ApiClient, known: &ServedKinds) -> Result<ServedKinds, String> {
     let mut documents = Vec::new();
-    for path in Served::PATHS {
+    for path in ServedKinds::DISCOVERY_PATHS {
         let request = Request {
-            accept: Served::ACCEPT,
-            answer_bytes_max: ANSWER_BYTES_MAX,
+            accept: ServedKinds::ACCEPT,
+            response_bytes_max: RESPONSE_BYTES_MAX,
             ..Request::get(path)
         };
-        let reply = lane.call(&request).await.map_err(|error| error.to_string())?;
+        let reply = client.call(&request).await.map_err(|error| error.to_string())?;
         if !reply.is_success() {
-            let status = status_of(reply.status, &reply.body);
+            let status = decode_status(reply.status, &reply.body);
             return Err(format!("{path}: {} {}", reply.status, status.message));
         }
         documents.push(reply.body);
     }
-    known.read(&documents).map_err(|error| format!("discovery: {error}"))
+    known.read_discovery(&documents).map_err(|error| format!("discovery: {error}"))
 }

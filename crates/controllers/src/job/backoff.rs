@@ -11,7 +11,7 @@ use crate::workload::{condition, phase};
 const FIRST: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(10 * 60);
 
-/// Failures since the last success, as far as they have been seen.
+/// Failures since the last success.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backoff {
     n_failures: u32,
@@ -21,8 +21,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Takes in pods that have finished, of which some were taken in before.
-    pub(super) fn take<'a>(&mut self, finished: impl IntoIterator<Item = &'a Pod>) {
+    /// Records finished pods; pods that were recorded before are ignored.
+    pub(super) fn record_finished<'a>(&mut self, finished: impl IntoIterator<Item = &'a Pod>) {
         let uid = |pod: &Pod| pod.metadata.uid.clone().unwrap_or_default();
         let mut pods: Vec<&Pod> = finished.into_iter().collect();
         let all: BTreeSet<String> = pods.iter().map(|pod| uid(pod)).collect();
@@ -40,13 +40,13 @@ impl Backoff {
         self.seen = all;
     }
 
-    /// How long to wait still.
+    /// The remaining backoff.
     pub(super) fn left(&self, now: Timestamp) -> Option<Duration> {
         left(self.n_failures, self.last, now)
     }
 }
 
-/// How long to wait after so many failures, of which the last was then; none when it is time.
+/// The remaining backoff after `n_failures`, the last one at `last`; None when it has passed.
 pub(super) fn left(n_failures: u32, last: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     let pause = FIRST.saturating_mul(1 << n_failures.checked_sub(1)?.min(10)).min(LAST);
     let passed = now.duration_since(last?);
@@ -54,7 +54,7 @@ pub(super) fn left(n_failures: u32, last: Option<Timestamp>, now: Timestamp) -> 
     (left.is_positive()).then(|| left.unsigned_abs())
 }
 
-/// When a pod finished, as well as that can be said.
+/// When a pod finished, as far as its status shows.
 pub(super) fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let meta = &pod.metadata;
     let ended = |one: &ContainerStatus| {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double() {
+    fn backoff_doubles() {
         let seconds = |n| left(n, Some(at(0)), at(0)).map(|left| left.as_secs());
         let all: Vec<_> = (0..9).map(seconds).collect();
         let want = [10, 20, 40, 80, 160, 320, 600, 600].map(Some);
@@ -101,19 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn a_success_ends_the_pause() {
+    fn a_success_resets_the_backoff() {
         let mut backoff = Backoff::default();
         let (one, two) = (pod("1", "Failed", 0), pod("2", "Failed", 5));
-        backoff.take([&one, &two]);
-        backoff.take([&one, &two]);
+        backoff.record_finished([&one, &two]);
+        backoff.record_finished([&one, &two]);
         assert_eq!(backoff.left(at(5)), Some(Duration::from_secs(20)));
         let good = pod("3", "Succeeded", 6);
-        backoff.take([&good, &two]);
+        backoff.record_finished([&good, &two]);
         assert_eq!(backoff.left(at(6)), None);
         let (same, later) = (pod("4", "Failed", 9), pod("5", "Succeeded", 9));
-        backoff.take([&later, &same]);
+        backoff.record_finished([&later, &same]);
         assert_eq!(backoff.left(at(9)), None);
-        backoff.take([&pod("6", "Failed", 10)]);
+        backoff.record_finished([&pod("6", "Failed", 10)]);
         assert_eq!(backoff.left(at(10)), Some(Duration::from_secs(10)));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Reads the short form; numbers from `completions` on and what is no number are passed over.
+/// Parses the short form; numbers from `completions` on and invalid parts are ignored.
 pub(super) fn parse(text: &str, completions: i32) -> BTreeSet<i32> {
     let mut all = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {

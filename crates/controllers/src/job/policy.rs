@@ -1,4 +1,4 @@
-//! What a Job's policies say about pods that failed and indexes that succeeded.
+//! Pod failure policy and success policy of Jobs.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::indexes;
 
-/// What follows from a failed pod.
+/// The action for a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FailureAction {
     /// It counts against the limit of failures.
     Count,
     /// It does not count.
@@ -22,22 +22,24 @@ pub(super) enum Verdict {
     FailJob(String),
 }
 
-/// What the first rule that fits says about a failed pod; where none fits, it counts.
-pub(super) fn on_failure(spec: &JobSpec, pod: &Pod) -> Verdict {
+/// The action of the first rule that matches a failed pod; without a match it counts.
+pub(super) fn match_pod_failure_policy(spec: &JobSpec, pod: &Pod) -> FailureAction {
     let rules = spec.pod_failure_policy.as_ref().map(|policy| policy.rules.as_slice());
     for (index, rule) in rules.unwrap_or_default().iter().enumerate() {
         let Some(why) = fits(rule, pod) else { continue };
         return match rule.action.as_str() {
-            "Ignore" => Verdict::Ignore,
-            "FailIndex" => Verdict::FailIndex,
-            "FailJob" => Verdict::FailJob(format!("{why} matching FailJob rule at index {index}")),
-            _ => Verdict::Count,
+            "Ignore" => FailureAction::Ignore,
+            "FailIndex" => FailureAction::FailIndex,
+            "FailJob" => {
+                FailureAction::FailJob(format!("{why} matching FailJob rule at index {index}"))
+            }
+            _ => FailureAction::Count,
         };
     }
-    Verdict::Count
+    FailureAction::Count
 }
 
-/// Why a rule fits a pod.
+/// Why a rule matches a pod.
 fn fits(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -74,8 +76,8 @@ fn exit_code(
     (is_named && fits && code != 0).then_some(code)
 }
 
-/// Why the indexes that succeeded are enough, if they are.
-pub(super) fn on_success(spec: &JobSpec, succeeded: &BTreeSet<i32>) -> Option<String> {
+/// Why the succeeded indexes satisfy the success policy, if they do.
+pub(super) fn match_success_policy(spec: &JobSpec, succeeded: &BTreeSet<i32>) -> Option<String> {
     let rules = &spec.success_policy.as_ref()?.rules;
     let completions = spec.completions.unwrap_or(0);
     let is_met = |rule: &k8s_openapi::api::batch::v1::SuccessPolicyRule| {
@@ -116,9 +118,9 @@ mod tests {
                 {"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0,
                     "state": {"terminated": {"exitCode": 42}}}]}}))
         .unwrap();
-        let check = |rules: Value, want: Verdict| {
+        let check = |rules: Value, want: FailureAction| {
             let spec = spec(json!({"podFailurePolicy": {"rules": rules}}));
-            assert_eq!(on_failure(&spec, &pod), want);
+            assert_eq!(match_pod_failure_policy(&spec, &pod), want);
         };
         let exit = |action: &str, more: Value| {
             let mut on = json!({"operator": "In", "values": [42]});
@@ -126,36 +128,39 @@ mod tests {
             json!({"action": action, "onExitCodes": on})
         };
         let condition = |action: &str, kind: &str| json!({"action": action, "onPodConditions": [{"type": kind, "status": "True"}]});
-        check(json!([]), Verdict::Count);
-        check(json!([exit("Ignore", json!({}))]), Verdict::Ignore);
-        check(json!([exit("FailIndex", json!({}))]), Verdict::FailIndex);
-        check(json!([exit("Ignore", json!({"containerName": "side"}))]), Verdict::Count);
+        check(json!([]), FailureAction::Count);
+        check(json!([exit("Ignore", json!({}))]), FailureAction::Ignore);
+        check(json!([exit("FailIndex", json!({}))]), FailureAction::FailIndex);
+        check(json!([exit("Ignore", json!({"containerName": "side"}))]), FailureAction::Count);
         check(
             json!([exit("Ignore", json!({"operator": "NotIn", "values": [42]}))]),
-            Verdict::Count,
+            FailureAction::Count,
         );
         check(
             json!([exit("Ignore", json!({"operator": "NotIn", "values": [1]}))]),
-            Verdict::Ignore,
+            FailureAction::Ignore,
         );
-        check(json!([condition("Ignore", "DisruptionTarget")]), Verdict::Ignore);
+        check(json!([condition("Ignore", "DisruptionTarget")]), FailureAction::Ignore);
         check(
             json!([condition("Ignore", "ConfigIssue"), exit("Count", json!({}))]),
-            Verdict::Count,
+            FailureAction::Count,
         );
         let text =
             "Container main for pod x/p failed with exit code 42 matching FailJob rule at index 1";
         let rules = json!([condition("Ignore", "ConfigIssue"), exit("FailJob", json!({}))]);
-        check(rules, Verdict::FailJob(text.to_owned()));
+        check(rules, FailureAction::FailJob(text.to_owned()));
         let text = "Pod x/p has condition DisruptionTarget matching FailJob rule at index 0";
-        check(json!([condition("FailJob", "DisruptionTarget")]), Verdict::FailJob(text.to_owned()));
+        check(
+            json!([condition("FailJob", "DisruptionTarget")]),
+            FailureAction::FailJob(text.to_owned()),
+        );
     }
 
     #[test]
     fn successes() {
         let check = |rules: Value, succeeded: &[i32], want: Option<&str>| {
             let spec = spec(json!({"successPolicy": {"rules": rules}}));
-            let found = on_success(&spec, &succeeded.iter().copied().collect());
+            let found = match_success_policy(&spec, &succeeded.iter().copied().collect());
             assert_eq!(found.as_deref(), want);
         };
         let first = Some("Matched rules at index 0");
@@ -170,6 +175,6 @@ mod tests {
             Some("Matched rules at index 1"),
         );
         check(json!([{"succeededCount": 0}]), &[], None);
-        assert_eq!(on_success(&spec(json!({})), &BTreeSet::from([1])), None);
+        assert_eq!(match_success_policy(&spec(json!({})), &BTreeSet::from([1])), None);
     }
 }

@@ -2,15 +2,15 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::Jobs;
+use super::JobController;
 use crate::kind::Kind;
 use crate::meta::annotation;
-use crate::player::bench;
-use crate::testkit::Bench;
+use crate::test_kubelet::bench;
+use crate::testkit::ControllerBench;
 use crate::workload::phase;
 
-fn start(more: Value) -> Bench {
-    let mut bench = bench(vec![Box::<Jobs>::default()]);
+fn start(more: Value) -> ControllerBench {
+    let mut bench = bench(vec![Box::<JobController>::default()]);
     let mut manifest = json!({"apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": "sum", "namespace": "default"},
         "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "v1"}]}}}});
@@ -23,7 +23,7 @@ fn start(more: Value) -> Bench {
 }
 
 /// Names of pods that run.
-fn running(bench: &Bench) -> Vec<String> {
+fn running(bench: &ControllerBench) -> Vec<String> {
     let all = bench.list::<Pod>();
     let running = all
         .iter()
@@ -32,25 +32,25 @@ fn running(bench: &Bench) -> Vec<String> {
 }
 
 #[track_caller]
-fn end(bench: &mut Bench, phase: &str) {
+fn end(bench: &mut ControllerBench, phase: &str) {
     let name = running(bench).remove(0);
     bench.set_phase(&name, phase);
     bench.settle();
 }
 
-fn status(bench: &Bench) -> Value {
+fn status(bench: &ControllerBench) -> Value {
     let job: Job = bench.get("default", "sum").unwrap();
     serde_json::to_value(job.status.unwrap_or_default()).unwrap()
 }
 
 /// Active, succeeded and failed pods.
-fn counts(bench: &Bench) -> [i64; 3] {
+fn counts(bench: &ControllerBench) -> [i64; 3] {
     let status = status(bench);
     ["active", "succeeded", "failed"].map(|name| status[name].as_i64().unwrap_or(0))
 }
 
 /// Type and reason of the conditions that are true.
-fn conditions(bench: &Bench) -> Vec<String> {
+fn conditions(bench: &ControllerBench) -> Vec<String> {
     let status = status(bench);
     let all = status["conditions"].as_array().cloned().unwrap_or_default();
     let is_true = |one: &&Value| one["status"] == "True";
@@ -107,7 +107,7 @@ fn without_completions_one_success_is_enough() {
 }
 
 #[test]
-fn failures_are_repeated_later_each_time_up_to_a_limit() {
+fn failures_are_retried_with_backoff_up_to_the_limit() {
     let mut bench = start(json!({"backoffLimit": 2}));
     end(&mut bench, "Failed");
     assert_eq!(counts(&bench), [0, 0, 1]);
@@ -141,7 +141,7 @@ fn a_deleted_pod_counts_as_failed_and_is_replaced() {
 }
 
 #[test]
-fn a_deadline_ends_a_job() {
+fn active_deadline_fails_a_job() {
     let mut bench = start(json!({"activeDeadlineSeconds": 30, "parallelism": 2, "completions": 2}));
     end(&mut bench, "Succeeded");
     bench.wait(29);
@@ -155,7 +155,7 @@ fn a_deadline_ends_a_job() {
 }
 
 #[test]
-fn indexes_are_each_done_once() {
+fn each_index_succeeds_once() {
     let mut bench = start(json!({"completions": 3, "parallelism": 2, "completionMode": "Indexed"}));
     let index = |pod: &Pod| annotation(&pod.metadata, super::INDEX).unwrap().to_owned();
     let mut indexes: Vec<String> = bench.list::<Pod>().iter().map(index).collect();
@@ -178,11 +178,11 @@ fn indexes_are_each_done_once() {
 }
 
 #[test]
-fn indexes_have_limits_of_their_own() {
+fn backoff_limit_per_index() {
     let mut bench = start(
         json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1}),
     );
-    let bad = |bench: &Bench| {
+    let bad = |bench: &ControllerBench| {
         let all = bench.list::<Pod>();
         let index = |pod: &&Pod| {
             annotation(&pod.metadata, super::INDEX) == Some("0") && phase(pod) == "Running"
@@ -195,7 +195,7 @@ fn indexes_have_limits_of_their_own() {
     bench.wait(10);
     let name = bad(&bench).unwrap();
     let pod: Pod = bench.get("default", &name).unwrap();
-    assert_eq!(annotation(&pod.metadata, super::track::FAILURES), Some("1"));
+    assert_eq!(annotation(&pod.metadata, super::pod_tracking::FAILURES), Some("1"));
     bench.set_phase(&name, "Failed");
     bench.settle();
     bench.wait(60);
@@ -205,7 +205,7 @@ fn indexes_have_limits_of_their_own() {
 }
 
 #[test]
-fn policies_decide_about_pods() {
+fn pod_failure_and_success_policies() {
     let rules =
         json!([{"action": "Ignore", "onPodConditions": [{"type": "Ready", "status": "False"}]}]);
     let mut bench = start(json!({"backoffLimit": 0, "podFailurePolicy": {"rules": rules}}));
@@ -241,7 +241,7 @@ fn a_suspended_job_has_no_pods() {
         ([0, 0, 0], vec!["Suspended JobSuspended".to_owned()])
     );
     assert!(status(&bench)["startTime"].is_null());
-    let suspend = |bench: &mut Bench, suspend: bool| {
+    let suspend = |bench: &mut ControllerBench, suspend: bool| {
         bench.merge(Kind::Job, "sum", json!({"spec": {"suspend": suspend}}));
         bench.settle();
     };
@@ -259,7 +259,7 @@ fn a_suspended_job_has_no_pods() {
 }
 
 #[test]
-fn more_or_less_parallelism() {
+fn parallelism_can_be_changed() {
     let mut bench = start(json!({"completions": 10, "parallelism": 4}));
     bench.merge(Kind::Job, "sum", json!({"spec": {"parallelism": 1}}));
     bench.settle();
@@ -270,19 +270,19 @@ fn more_or_less_parallelism() {
 }
 
 #[test]
-fn a_job_goes_some_time_after_its_end() {
+fn a_finished_job_is_deleted_after_its_ttl() {
     let mut bench = start(json!({"ttlSecondsAfterFinished": 20}));
     end(&mut bench, "Succeeded");
     bench.wait(19);
     assert_eq!(bench.list::<Job>().len(), 1);
     bench.wait(1);
-    // Foreground: it goes when its pods have gone, which is the garbage collector's.
+    // Foreground: the garbage collector deletes it after its pods.
     let job: Job = bench.get("default", "sum").unwrap();
     assert!(job.metadata.deletion_timestamp.is_some());
 }
 
 #[test]
-fn pods_of_a_job_that_is_gone_are_set_free() {
+fn pods_of_a_deleted_job_lose_their_finalizers() {
     let mut bench = start(json!({"parallelism": 2}));
     bench.delete(Kind::Job, "sum");
     bench.settle();
@@ -291,7 +291,7 @@ fn pods_of_a_job_that_is_gone_are_set_free() {
 }
 
 #[test]
-fn another_controllers_job_is_left_alone() {
+fn a_job_with_another_managed_by_is_ignored() {
     let bench = start(json!({"managedBy": "example.com/jobs"}));
     assert_eq!(bench.list::<Pod>().len(), 0);
     assert_eq!(status(&bench), json!({}));

@@ -1,24 +1,24 @@
 //! Go templates, as far as KWOK's stages use them. Pure.
 //!
 //! Actions: values, pipelines, variables, `if`, `range`, `with`, `else`, `break`, `continue`, `define`, `template`, comments, trimmed blanks.
-//! Functions: those that Go and KWOK have and [`FUNCTIONS`] lists, and what the caller adds ([`Functions`]). Anything else is refused
+//! Functions: those that Go and KWOK have and [`FUNCTIONS`] lists, and what the caller adds ([`TemplateFunctions`]). Anything else is rejected
 //! when the template is read, not when it is used.
 
 mod functions;
-mod lex;
-mod parse;
-mod run;
+mod lexer;
+mod parser;
+mod renderer;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 pub use functions::FUNCTIONS;
-use parse::Node;
+use parser::Node;
 
 /// A template that was read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Template {
+pub struct GoTemplate {
     root: Vec<Node>,
     defined: BTreeMap<String, Vec<Node>>,
 }
@@ -26,7 +26,7 @@ pub struct Template {
 /// What is wrong with a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
-pub struct TemplateError {
+pub struct GoTemplateError {
     /// From 1, within the template.
     pub line: usize,
     /// What is wrong.
@@ -34,7 +34,7 @@ pub struct TemplateError {
 }
 
 /// Functions of the caller.
-pub trait Functions {
+pub trait TemplateFunctions {
     /// Calls one by its name.
     ///
     /// # Errors
@@ -43,14 +43,14 @@ pub trait Functions {
     fn call(&self, name: &str, arguments: &[Value]) -> Result<Value, String>;
 }
 
-impl Template {
+impl GoTemplate {
     /// Reads a template, in which these functions may be called beside [`FUNCTIONS`].
     ///
     /// # Errors
     ///
     /// When it is no template, or calls others.
-    pub fn parse(text: &str, more: &[&str]) -> Result<Template, TemplateError> {
-        parse::parse(text, more)
+    pub fn parse(text: &str, more: &[&str]) -> Result<GoTemplate, GoTemplateError> {
+        parser::parse(text, more)
     }
 
     /// What becomes of it.
@@ -58,8 +58,12 @@ impl Template {
     /// # Errors
     ///
     /// When a function cannot work with its arguments.
-    pub fn render(&self, root: &Value, functions: &dyn Functions) -> Result<String, String> {
-        run::render(self, root, functions)
+    pub fn render(
+        &self,
+        root: &Value,
+        functions: &dyn TemplateFunctions,
+    ) -> Result<String, String> {
+        renderer::render(self, root, functions)
     }
 }
 

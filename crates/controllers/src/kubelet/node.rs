@@ -1,4 +1,4 @@
-//! Nodes: made when they are not there, and told to be Ready.
+//! Creates nodes and keeps them Ready.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -9,17 +9,17 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
-use super::address::{Addresses, Range};
-use super::{Managed, template};
+use super::ip_pool::{IpPool, IpRange};
+use super::{ManagedNodes, node_template};
 use crate::cache::Cache;
-use crate::controller::{Change, Controller, Outcome};
+use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta;
-use crate::queue::after;
-use crate::request::{Answer, Patch, Request};
+use crate::request::{Patch, Request, Response};
+use crate::work_queue::saturating_add;
 
-/// What a kubelet says when all is well: type, status, reason, message; as upstream's `pkg/kubelet/nodestatus`, but for the network,
-/// which a cloud's route controller tells about.
+/// The conditions of a healthy node: type, status, reason, message; as in upstream's `pkg/kubelet/nodestatus`, except for the network,
+/// whose condition a cloud's route controller sets.
 const CONDITIONS: [(&str, &str, &str, &str); 5] = [
     ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
     (
@@ -33,34 +33,44 @@ const CONDITIONS: [(&str, &str, &str, &str); 5] = [
     ("NetworkUnavailable", "False", "RouteCreated", "there is no network to be unavailable"),
 ];
 
-/// With leases a status without news is told this often, as by kubelets (`nodeStatusReportFrequency`); without them before the
-/// node lifecycle controller loses its patience, which is after 50 s.
+/// With leases, an unchanged status is reported at this interval, as by kubelets (`nodeStatusReportFrequency`); without them, before the
+/// grace period of the node lifecycle controller ends, which is 50 s.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(300);
 pub(super) const HEARTBEAT_WITHOUT_LEASES: Duration = Duration::from_secs(20);
 
 /// Addresses of nodes.
-pub(super) const RANGE: &str = "10.64.0.0/10";
+pub(super) const NODE_IP_RANGE: &str = "10.64.0.0/10";
 
-/// Makes nodes and tells their statuses.
-pub struct Nodes {
-    /// To be made, unless they are there.
+/// Creates nodes and reports their statuses.
+pub struct NodeController {
+    /// Nodes to create unless they exist.
     absent: BTreeMap<String, Node>,
-    managed: Managed,
-    /// None: somebody else tells the statuses.
+    managed: ManagedNodes,
+    /// None: another controller reports the statuses.
     heartbeat: Option<Duration>,
-    addresses: Addresses,
+    addresses: IpPool,
     has_looked: bool,
 }
 
-impl Nodes {
-    /// Makes these nodes once, and tells the statuses of all that are managed, when there is no news so often.
-    pub fn new(nodes: Vec<Node>, managed: Managed, heartbeat: Option<Duration>) -> Nodes {
+impl NodeController {
+    /// Creates these nodes once, and reports the statuses of all managed nodes at this interval.
+    pub fn new(
+        nodes: Vec<Node>,
+        managed: ManagedNodes,
+        heartbeat: Option<Duration>,
+    ) -> NodeController {
         let named = |node: Node| (node.metadata.name.clone().unwrap_or_default(), node);
         let absent = nodes.into_iter().map(named).collect();
-        Nodes { absent, managed, heartbeat, addresses: Addresses::default(), has_looked: false }
+        NodeController {
+            absent,
+            managed,
+            heartbeat,
+            addresses: IpPool::default(),
+            has_looked: false,
+        }
     }
 
-    /// When a node's status is told again without news: not all at the same time.
+    /// When an unchanged status is reported again: spread over time.
     fn due(
         heartbeat: Duration,
         name: &str,
@@ -70,20 +80,20 @@ impl Nodes {
         let Some(last) = ready.and_then(|it| it.last_heartbeat_time.as_ref()) else { return now };
         let spread = heartbeat.as_millis() as u64 / 5;
         let earlier = Rng::new(last.0.as_second() as u64).split(name).below(spread.max(1));
-        after(last.0, heartbeat - Duration::from_millis(earlier))
+        saturating_add(last.0, heartbeat - Duration::from_millis(earlier))
     }
 
-    /// Addresses that nodes have already are theirs.
-    fn look_around(&mut self, cache: &Cache) {
-        for node in cache.of::<Node>().iter() {
+    /// Reserves the addresses that nodes already have.
+    fn reserve_used_addresses(&mut self, cache: &Cache) {
+        for node in cache.store::<Node>().iter() {
             if let Some(address) = address_of(node).and_then(|address| address.parse().ok()) {
-                self.addresses.note(&Key::of(&**node), uid(node), address);
+                self.addresses.reserve(&Key::from_object(&**node), uid(node), address);
             }
         }
     }
 }
 
-impl Controller for Nodes {
+impl Controller for NodeController {
     fn name(&self) -> &'static str {
         "kubelet-nodes"
     }
@@ -92,54 +102,56 @@ impl Controller for Nodes {
         &[Kind::Node]
     }
 
-    fn concerns(&self, change: &Change<'_>, _: &Cache) -> Vec<Key> {
-        change.of::<Node>().map(Key::of).into_iter().collect()
+    fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
+        change.typed::<Node>().map(Key::from_object).into_iter().collect()
     }
 
-    fn at_start(&self) -> Vec<Key> {
+    fn initial_keys(&self) -> Vec<Key> {
         self.absent.keys().map(|name| Key::new(Kind::Node, "", &**name)).collect()
     }
 
-    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> Outcome {
+    fn reconcile(&mut self, key: &Key, cache: &Cache, now: Timestamp) -> ReconcileResult {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.look_around(cache);
+            self.reserve_used_addresses(cache);
         }
         let Some(node) = cache.get::<Node>("", &key.name) else {
-            self.addresses.forget(key);
+            self.addresses.release(key);
             let wanted = self.absent.get(&*key.name).cloned();
-            return wanted.map_or_else(Outcome::none, |node| Outcome::one(Request::create(node)));
+            return wanted.map_or_else(ReconcileResult::none, |node| {
+                ReconcileResult::request(Request::create(node))
+            });
         };
-        // One that is deleted later stays deleted, as the kubelet of a machine that was taken away does not come back.
+        // A node that is deleted later is not created again, as with a machine that was removed.
         self.absent.remove(&*key.name);
-        let Some(heartbeat) = self.heartbeat else { return Outcome::none() };
-        if !self.managed.has(node) || meta::is_terminating(&node.metadata) {
-            return Outcome::none();
+        let Some(heartbeat) = self.heartbeat else { return ReconcileResult::none() };
+        if !self.managed.contains(node) || meta::is_terminating(&node.metadata) {
+            return ReconcileResult::none();
         }
         let ready = condition(node, "Ready");
         let is_ready = ready.is_some_and(|it| it.status == "True") && address_of(node).is_some();
-        let due = Nodes::due(heartbeat, &key.name, ready, now);
+        let due = NodeController::due(heartbeat, &key.name, ready, now);
         if is_ready && due > now {
-            return Outcome::later(now.duration_until(due).unsigned_abs());
+            return ReconcileResult::requeue_after(now.duration_until(due).unsigned_abs());
         }
-        let range = Range::parse(RANGE);
+        let range = IpRange::parse(NODE_IP_RANGE);
         let address = match address_of(node) {
             Some(_) => None,
-            None => range.and_then(|range| self.addresses.give(key, uid(node), range)),
+            None => range.and_then(|range| self.addresses.allocate(key, uid(node), range)),
         };
         let patch = Patch::Strategic(json!({"status": status(node, address, now)}));
-        Outcome {
+        ReconcileResult {
             requests: vec![Request::patch_status(key.clone(), patch)],
-            again: Some(heartbeat),
+            requeue_after: Some(heartbeat),
         }
     }
 
-    fn answered(&mut self, key: &Key, request: &Request, answer: &Answer, _: Timestamp) {
-        match (request, answer) {
-            (Request::Create(_), Answer::Done(_)) => {
+    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _: Timestamp) {
+        match (request, response) {
+            (Request::Create(_), Response::Success(_)) => {
                 self.absent.remove(&*key.name);
             }
-            (Request::Create(_), Answer::Refused { status, message, .. }) if *status != 409 => {
-                tracing::warn!(node = %key.name, status, message, "the node cannot be made");
+            (Request::Create(_), Response::Rejected { status, message, .. }) if *status != 409 => {
+                tracing::warn!(node = %key.name, status, message, "failed to create the node");
             }
             _ => {}
         }
@@ -160,13 +172,13 @@ pub(super) fn address_of(node: &Node) -> Option<&str> {
     addresses.filter(|it| it.type_ == "InternalIP").map(|it| &*it.address).next()
 }
 
-/// What a kubelet says when all is well, without times.
+/// The conditions of a healthy node, without times.
 pub(super) fn conditions() -> Vec<Value> {
     let one = |(kind, status, reason, message)| json!({"type": kind, "status": status, "reason": reason, "message": message});
     CONDITIONS.into_iter().map(one).collect()
 }
 
-/// What is told of a node; an address if it has none yet.
+/// The status of a node; with an address if it has none yet.
 fn status(node: &Node, address: Option<Ipv4Addr>, now: Timestamp) -> Value {
     let now = seconds(now);
     let conditions = CONDITIONS.map(|(kind, status, reason, message)| {
@@ -184,8 +196,8 @@ fn status(node: &Node, address: Option<Ipv4Addr>, now: Timestamp) -> Value {
     }
     let old = node.status.as_ref();
     let info = old.and_then(|status| serde_json::to_value(status.node_info.as_ref()?).ok());
-    all["nodeInfo"] = template::node_info(&info.unwrap_or_default());
-    // As KWOK: a node of which nobody said how large it is has room for all.
+    all["nodeInfo"] = node_template::node_info(&info.unwrap_or_default());
+    // As KWOK: a node without capacity gets a very large one.
     let huge = || json!({"cpu": "1k", "memory": "1Ti", "pods": "1M"});
     let capacity = old.and_then(|status| status.capacity.as_ref()).filter(|it| !it.is_empty());
     if capacity.is_none() {

@@ -1,20 +1,20 @@
-//! KWOK's stages (`kwok.x-k8s.io/v1alpha1` `Stage`), decoded strictly from files: what happens to which objects after how long. Pure.
+//! KWOK stages (`kwok.x-k8s.io/v1alpha1` `Stage`), decoded strictly from files: which objects change how, and after which delay. No I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use loadmaster_api::document::{Document, Located, Path};
+use loadmaster_api::document::{Document, LocatedError, Path};
 use loadmaster_stdx::Rng;
 use loadmaster_stdx::duration::parse_nanos;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::gotemplate::Template;
-use super::query::Query;
+use super::gotemplate::GoTemplate;
+use super::jq_query::JqQuery;
 use crate::kind::Kind;
 
-/// A stage that was read.
+/// A KWOK stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// Its name.
@@ -24,17 +24,17 @@ pub struct Stage {
     /// None selects nothing.
     selector: Option<Vec<Requirement>>,
     weight: i64,
-    weight_from: Option<Query>,
+    weight_from: Option<JqQuery>,
     delay: Span,
     jitter: Span,
-    /// What happens, one after the other.
-    pub steps: Vec<Step>,
+    /// The steps, in order.
+    pub steps: Vec<StageNext>,
 }
 
 /// A condition on an object.
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
-    query: Query,
+    query: JqQuery,
     operator: Operator,
     values: Vec<String>,
 }
@@ -47,56 +47,56 @@ enum Operator {
     DoesNotExist,
 }
 
-/// A length of time; what the object says of it counts first.
+/// A duration; a value in the object takes precedence.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Span {
     milliseconds: Option<i64>,
-    from: Option<Query>,
+    from: Option<JqQuery>,
 }
 
-/// What happens in one go.
+/// One step of a stage (KWOK's `next`).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct StageNext {
     /// An Event: type, reason, message.
-    pub event: Option<(String, String, Template)>,
+    pub event: Option<(String, String, GoTemplate)>,
     /// Finalizers to be added, to be removed, and whether all are.
-    pub finalizers: Option<Finalizers>,
+    pub finalizers: Option<StageFinalizers>,
     /// Changes.
     pub patches: Vec<StagePatch>,
     /// The object is deleted, with no grace.
     pub delete: bool,
 }
 
-/// A change of an object.
+/// A patch of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagePatch {
     /// Empty for the object itself.
     pub subresource: &'static str,
-    /// The field that the template's result is put under; empty for none.
+    /// The field that the result of the template is placed under (KWOK's `root`); empty for none.
     pub root: String,
-    /// In which form.
-    pub form: PatchForm,
-    /// Renders the change, in YAML.
-    pub template: Template,
+    /// The type of the patch.
+    pub form: PatchType,
+    /// Renders the patch, in YAML.
+    pub template: GoTemplate,
 }
 
-/// How a change is applied.
+/// The type of a patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PatchForm {
-    /// RFC 6902.
+pub enum PatchType {
+    /// JSON patch, RFC 6902.
     Json,
-    /// RFC 7386.
+    /// JSON merge patch, RFC 7386.
     Merge,
     /// Kubernetes'.
     #[default]
     Strategic,
 }
 
-/// Changes of finalizers.
+/// Finalizers to add and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an object")]
-pub struct Finalizers {
+pub struct StageFinalizers {
     add: Vec<Item>,
     remove: Vec<Item>,
     empty: bool,
@@ -108,7 +108,7 @@ struct Item {
     value: String,
 }
 
-/// The functions of a stage's templates, beside those of all templates.
+/// Functions for stage templates, in addition to those of all templates.
 pub const FUNCTIONS: &[&str] = &[
     "Now",
     "StartTime",
@@ -125,12 +125,12 @@ pub const FUNCTIONS: &[&str] = &[
 ];
 
 impl Stage {
-    /// Reads the stages of a file.
+    /// Decodes the stages of a file.
     ///
     /// # Errors
     ///
-    /// What is wrong, and where.
-    pub fn read(document: &Document) -> Result<Vec<Stage>, Located> {
+    /// When a stage is invalid, with the position.
+    pub fn from_document(document: &Document) -> Result<Vec<Stage>, LocatedError> {
         let stages: Vec<Wire> = document.decode_all()?;
         if stages.is_empty() {
             return Err(document.error_at(Path::ROOT, "expected a Stage, found nothing"));
@@ -192,19 +192,20 @@ impl Stage {
         })
     }
 
-    /// Whether an object is in this stage.
+    /// Whether the stage selects an object.
     pub fn selects(&self, object: &Value) -> bool {
         self.selector.as_ref().is_some_and(|all| all.iter().all(|it| it.is_met(object)))
     }
 
-    /// How likely it is among several.
+    /// Its weight among several matching stages.
     pub fn weight(&self, object: &Value) -> u64 {
-        let said = self.weight_from.as_ref().and_then(|query| query.find(object).first().copied());
+        let said =
+            self.weight_from.as_ref().and_then(|query| query.evaluate(object).first().copied());
         let said = said.and_then(|it| it.as_i64().or_else(|| it.as_str()?.parse().ok()));
         u64::try_from(said.unwrap_or(self.weight)).unwrap_or(0)
     }
 
-    /// How long it takes: at random between the delay and the jitter, if that is longer; else the jitter, if there is one.
+    /// Its delay: random between the delay and the jitter duration if that is longer; else the jitter duration, if there is one.
     pub fn delay(&self, object: &Value, rng: &mut Rng, now: Timestamp) -> Duration {
         let delay = self.delay.of(object, now).unwrap_or(0);
         let milliseconds = match self.jitter.of(object, now) {
@@ -218,7 +219,7 @@ impl Stage {
 
 impl Requirement {
     fn is_met(&self, object: &Value) -> bool {
-        let found = self.query.find(object);
+        let found = self.query.evaluate(object);
         let is_listed = |value: &&Value| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             self.values.contains(&text)
@@ -236,7 +237,7 @@ impl Span {
     /// In milliseconds; a moment that the object names counts from now.
     fn of(&self, object: &Value, now: Timestamp) -> Option<u64> {
         let said =
-            self.from.as_ref().and_then(|query| query.find(object).first().copied()?.as_str());
+            self.from.as_ref().and_then(|query| query.evaluate(object).first().copied()?.as_str());
         let said = said.and_then(|text| match text.parse::<Timestamp>() {
             Ok(moment) => i64::try_from(now.duration_until(moment).as_millis()).ok(),
             Err(_) => parse_nanos(text).ok().map(|nanos| nanos / 1_000_000),
@@ -245,9 +246,9 @@ impl Span {
     }
 }
 
-impl Finalizers {
-    /// What they are afterwards; None if that is what they are.
-    pub fn applied(&self, old: &[String]) -> Option<Vec<String>> {
+impl StageFinalizers {
+    /// The new finalizers; None if nothing changes.
+    pub fn apply(&self, old: &[String]) -> Option<Vec<String>> {
         let is_removed =
             |it: &&String| self.empty || self.remove.iter().any(|item| item.value == **it);
         let mut all: Vec<String> = old.iter().filter(|it| !is_removed(it)).cloned().collect();
@@ -271,7 +272,7 @@ struct Wire {
     spec: Spec,
 }
 
-/// Labels and the like are of no consequence here.
+/// Labels and other metadata are ignored.
 #[derive(Deserialize)]
 struct Metadata {
     name: String,
@@ -288,7 +289,7 @@ struct Spec {
     delay: Option<Delay>,
     next: Option<Next>,
     steps: Option<Vec<Next>>,
-    /// Whether KWOK looks at once at what became of the object, without waiting for news of it. Here there is no difference.
+    /// Whether KWOK continues immediately without waiting for the watch event. It makes no difference here.
     #[serde(default, rename = "immediateNextStage")]
     _immediate_next_stage: bool,
 }
@@ -363,7 +364,7 @@ struct Delay {
 #[derive(Default)]
 struct Next {
     event: Option<EventWire>,
-    finalizers: Option<Finalizers>,
+    finalizers: Option<StageFinalizers>,
     delete: bool,
     status_template: String,
     patch: Option<PatchWire>,
@@ -387,7 +388,7 @@ struct PatchWire {
     #[serde(default)]
     root: String,
     #[serde(default)]
-    r#type: PatchForm,
+    r#type: PatchType,
     template: String,
 }
 
@@ -406,7 +407,7 @@ impl Selector {
     fn requirements(self, at: &Path) -> Placed<Vec<Requirement>> {
         let exact = |of: &str, name: &str, value: String| {
             let name = Value::from(name).to_string();
-            let query = Query::parse(&format!(".metadata.{of}[{name}]"));
+            let query = JqQuery::parse(&format!(".metadata.{of}[{name}]"));
             let query = query.map_err(|text| (at.clone(), text))?;
             Ok(Requirement { query, operator: Operator::In, values: vec![value] })
         };
@@ -433,7 +434,7 @@ impl Selector {
                 let text = if needs_values { "expected values" } else { "expected no values" };
                 return Err((at.field("values"), format!("{text} for {operator:?}")));
             }
-            let query = Query::parse(&key).map_err(|text| (at.field("key"), text))?;
+            let query = JqQuery::parse(&key).map_err(|text| (at.field("key"), text))?;
             all.push(Requirement { query, operator, values });
         }
         Ok(all)
@@ -441,13 +442,13 @@ impl Selector {
 }
 
 impl From {
-    fn query(&self, at: &Path) -> Placed<Query> {
+    fn query(&self, at: &Path) -> Placed<JqQuery> {
         let (at, text) = match (&self.expression_from, &self.jq) {
             (Some(text), None) => (at.clone().field("expressionFrom"), text),
             (None, Some(jq)) => (at.clone().field("jq").field("expression"), &jq.expression),
             _ => return Err((at.clone(), "expected expressionFrom or jq".to_owned())),
         };
-        Query::parse(text).map_err(|text| (at, text))
+        JqQuery::parse(text).map_err(|text| (at, text))
     }
 }
 
@@ -466,14 +467,14 @@ impl Delay {
 }
 
 impl Next {
-    fn step(self, at: &Path) -> Placed<Step> {
+    fn step(self, at: &Path) -> Placed<StageNext> {
         let template = |text: &str, at: Path| {
-            Template::parse(text, FUNCTIONS).map_err(|error| (at, error.to_string()))
+            GoTemplate::parse(text, FUNCTIONS).map_err(|error| (at, error.to_string()))
         };
         let mut patches = Vec::new();
         if !self.status_template.trim().is_empty() {
             let template = template(&self.status_template, at.clone().field("statusTemplate"))?;
-            let form = PatchForm::Strategic;
+            let form = PatchType::Strategic;
             patches.push(StagePatch {
                 subresource: "status",
                 root: "status".to_owned(),
@@ -495,6 +496,6 @@ impl Next {
             Ok((it.r#type, it.reason, message))
         });
         let (finalizers, delete) = (self.finalizers, self.delete);
-        Ok(Step { event: event.transpose()?, finalizers, patches, delete })
+        Ok(StageNext { event: event.transpose()?, finalizers, patches, delete })
     }
 }

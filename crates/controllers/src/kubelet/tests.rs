@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kind::{Key, Kind};
-use crate::request::{Answer, DeleteOptions, Patch, Request};
-use crate::testkit::Bench;
+use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::testkit::ControllerBench;
 
-fn bench(n_nodes: usize) -> Bench {
-    let nodes = template::nodes(&[], n_nodes).unwrap();
-    let mut bench = Bench::new(controllers(Options { nodes, ..Options::default() }));
+fn bench(n_nodes: usize) -> ControllerBench {
+    let nodes = node_template::nodes_from_templates(&[], n_nodes).unwrap();
+    let mut bench = ControllerBench::new(controllers(Options { nodes, ..Options::default() }));
     bench.settle();
     bench
 }
@@ -24,7 +24,7 @@ fn seconds(n: u64) -> Duration {
 }
 
 /// A pod on a node, with annotations and more of its spec.
-fn pod(bench: &mut Bench, name: &str, annotations: Value, more: Value) {
+fn pod(bench: &mut ControllerBench, name: &str, annotations: Value, more: Value) {
     let mut manifest = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "default", "name": name, "annotations": annotations},
         "spec": {"nodeName": "node-0", "containers": [{"name": "c", "image": "i"}]}});
@@ -38,8 +38,8 @@ fn pod(bench: &mut Bench, name: &str, annotations: Value, more: Value) {
 }
 
 /// Phase, conditions that are true, and the states of all containers.
-fn shown(bench: &Bench, name: &str) -> String {
-    let Some(pod) = bench.get::<Pod>("default", name) else { return "gone".to_owned() };
+fn shown(bench: &ControllerBench, name: &str) -> String {
+    let Some(pod) = bench.get::<Pod>("default", name) else { return "deleted".to_owned() };
     let status = serde_json::to_value(pod.status).unwrap();
     let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     let is_true =
@@ -64,7 +64,7 @@ fn shown(bench: &Bench, name: &str) -> String {
 const READY: &str = "Running PodReadyToStartContainers,Initialized,Ready,ContainersReady runn";
 
 #[test]
-fn nodes_are_made_once_and_stay_ready() {
+fn nodes_are_created_once_and_stay_ready() {
     let mut bench = bench(3);
     let nodes = bench.list::<Node>();
     let names: Vec<_> = nodes.iter().filter_map(|node| node.metadata.name.as_deref()).collect();
@@ -89,16 +89,16 @@ fn nodes_are_made_once_and_stay_ready() {
 
     let node = bench.get::<Node>("", "node-2").unwrap();
     bench.apply(&Request::delete(&node));
-    bench.pass(seconds(30));
+    bench.advance(seconds(30));
     assert!(bench.get::<Node>("", "node-2").is_none(), "it stays away");
 }
 
 #[test]
-fn leases_are_renewed_and_statuses_told() {
+fn leases_are_renewed_and_statuses_reported() {
     let mut bench = bench(5);
     let start = bench.now();
     bench.sent.clear();
-    bench.pass(seconds(600));
+    bench.advance(seconds(600));
     let n = |want: fn(&Request) -> bool| bench.sent.iter().filter(|it| want(it)).count();
     let n_leases = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Lease));
     let n_statuses = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Node));
@@ -116,13 +116,13 @@ fn leases_are_renewed_and_statuses_told() {
 }
 
 #[test]
-fn a_pod_runs_and_goes() {
+fn a_pod_runs_and_is_deleted() {
     let mut bench = bench(1);
     pod(&mut bench, "a", json!({}), json!({}));
     pod(&mut bench, "b", json!({}), json!({"spec": {"hostNetwork": true}}));
     bench.settle();
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     assert_eq!(shown(&bench, "a"), READY);
     let status = |name: &str| bench.get::<Pod>("default", name).unwrap().status.unwrap();
     let (a, b, node) = (status("a"), status("b"), bench.get::<Node>("", "node-0").unwrap());
@@ -145,11 +145,11 @@ fn a_pod_runs_and_goes() {
 
     bench.apply(&Request::delete(&bench.get::<Pod>("default", "a").unwrap()));
     bench.settle();
-    assert_eq!(shown(&bench, "a"), "gone");
+    assert_eq!(shown(&bench, "a"), "deleted");
 }
 
 #[test]
-fn pods_end_as_they_are_told() {
+fn pods_terminate_according_to_their_annotations() {
     let mut bench = bench(1);
     let never = json!({"spec": {"restartPolicy": "Never"}});
     let on_failure = json!({"spec": {"restartPolicy": "OnFailure"}});
@@ -162,21 +162,21 @@ fn pods_end_as_they_are_told() {
     pod(&mut bench, "loop", bad, on_failure);
     pod(&mut bench, "job", json!({}), job);
     pod(&mut bench, "late", json!({}), deadline);
-    bench.pass(seconds(2));
+    bench.advance(seconds(2));
     assert_eq!(shown(&bench, "good"), READY);
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     assert_eq!(shown(&bench, "good"), "Succeeded Initialized term0");
     assert_eq!(shown(&bench, "bad"), "Failed Initialized term3");
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized wait");
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     assert_eq!(shown(&bench, "late"), "Failed Initialized term143");
-    bench.pass(seconds(9));
+    bench.advance(seconds(9));
     assert_eq!(shown(&bench, "loop"), format!("{READY}x1"));
-    bench.pass(seconds(2));
+    bench.advance(seconds(2));
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
-    bench.pass(seconds(19));
+    bench.advance(seconds(19));
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     assert_eq!(shown(&bench, "loop"), format!("{READY}x2"));
     assert_eq!(
         shown(&bench, "job"),
@@ -198,15 +198,15 @@ fn init_containers_run_one_after_another() {
     );
     bench.settle();
     assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers runn,wait,wait,wait");
-    bench.pass(seconds(2));
+    bench.advance(seconds(2));
     assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers term0,runn,runn,wait");
-    bench.pass(seconds(2));
+    bench.advance(seconds(2));
     let running = READY.replace(" runn", " term0,runn,term0,runn");
     assert_eq!(shown(&bench, "a"), running);
 }
 
 #[test]
-fn deletion_takes_as_long_as_it_takes() {
+fn deletion_respects_stop_seconds_and_grace_period() {
     let mut bench = bench(1);
     pod(&mut bench, "slow", json!({"loadmaster.io/stop-seconds": "7"}), json!({}));
     pod(&mut bench, "stuck", json!({"loadmaster.io/stop-seconds": "99"}), json!({}));
@@ -216,12 +216,12 @@ fn deletion_takes_as_long_as_it_takes() {
         json!({}),
         json!({"metadata": {"finalizers": ["a.b/c"]}, "spec": {"restartPolicy": "Never"}}),
     );
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     for name in ["slow", "stuck", "held"] {
         let pod = bench.get::<Pod>("default", name).unwrap();
         bench.apply(&Request::delete(&pod));
     }
-    bench.pass(seconds(6));
+    bench.advance(seconds(6));
     assert_eq!(
         (shown(&bench, "slow"), shown(&bench, "stuck")),
         (READY.to_owned(), READY.to_owned())
@@ -229,34 +229,34 @@ fn deletion_takes_as_long_as_it_takes() {
     assert_eq!(
         shown(&bench, "held"),
         "Failed Initialized term143",
-        "whoever holds it learns how it ended"
+        "the owner of the finalizer sees its final status"
     );
-    bench.pass(seconds(1));
-    assert_eq!(shown(&bench, "slow"), "gone");
-    bench.pass(seconds(23));
-    assert_eq!(shown(&bench, "stuck"), "gone", "its grace is over");
+    bench.advance(seconds(1));
+    assert_eq!(shown(&bench, "slow"), "deleted");
+    bench.advance(seconds(23));
+    assert_eq!(shown(&bench, "stuck"), "deleted", "its grace period is over");
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     bench.apply(&Request::patch(Key::new(Kind::Pod, "default", "held"), patch));
     bench.settle();
-    assert_eq!(shown(&bench, "held"), "gone");
+    assert_eq!(shown(&bench, "held"), "deleted");
 }
 
 #[test]
-fn only_managed_nodes_are_served() {
-    let managed = Managed { selector: Some(parse_selector("fake=yes").unwrap()) };
-    let mut bench = Bench::new(controllers(Options { managed, ..Options::default() }));
+fn only_managed_nodes_are_simulated() {
+    let managed = ManagedNodes { selector: Some(parse_selector("fake=yes").unwrap()) };
+    let mut bench = ControllerBench::new(controllers(Options { managed, ..Options::default() }));
     let node = |name: &str, labels: Value, annotations: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations}});
     bench.create(node("real", json!({}), json!({})));
     bench.create(node("labelled", json!({"fake": "yes"}), json!({})));
     bench.create(node("annotated", json!({}), json!({"kwok.x-k8s.io/node": "fake"})));
     bench.settle();
-    let address = |bench: &Bench, name: &str| {
+    let address = |bench: &ControllerBench, name: &str| {
         bench.get::<Node>("", name).as_ref().and_then(node::address_of).map(str::to_owned)
     };
     assert!(address(&bench, "labelled").is_some() && address(&bench, "annotated").is_some());
     assert_eq!(address(&bench, "real"), None);
     pod(&mut bench, "a", json!({}), json!({"spec": {"nodeName": "real"}}));
-    bench.pass(seconds(5));
+    bench.advance(seconds(5));
     assert_eq!(shown(&bench, "a"), "Pending  ");
     // Whoever adopts the node adopts its pods.
     let label = Patch::Merge(json!({"metadata": {"labels": {"fake": "yes"}}}));
@@ -271,13 +271,13 @@ fn a_restart_changes_nothing() {
     for n in 0..20 {
         pod(&mut bench, &format!("p{n}"), json!({}), json!({}));
     }
-    bench.pass(seconds(2));
-    let ips = |bench: &Bench| -> Vec<_> {
+    bench.advance(seconds(2));
+    let ips = |bench: &ControllerBench| -> Vec<_> {
         bench.list::<Pod>().into_iter().map(|pod| pod.status.unwrap().pod_ip.unwrap()).collect()
     };
     let before = ips(&bench);
     assert_eq!(before.iter().collect::<std::collections::BTreeSet<_>>().len(), 20);
-    let nodes = template::nodes(&[], 2).unwrap();
+    let nodes = node_template::nodes_from_templates(&[], 2).unwrap();
     bench.restart(controllers(Options { nodes, ..Options::default() }));
     bench.sent.clear();
     bench.settle();
@@ -289,11 +289,11 @@ fn a_restart_changes_nothing() {
 fn a_forced_deletion_needs_no_kubelet() {
     let mut bench = bench(1);
     pod(&mut bench, "a", json!({}), json!({}));
-    bench.pass(seconds(1));
+    bench.advance(seconds(1));
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
     bench.apply(&Request::Delete { key: Key::new(Kind::Pod, "default", "a"), options });
     bench.settle();
-    assert_eq!(shown(&bench, "a"), "gone");
+    assert_eq!(shown(&bench, "a"), "deleted");
 }
 
 #[test]
@@ -325,10 +325,11 @@ fn selectors() {
     assert_eq!(Document::new("x", "").decode_all::<Value>().unwrap(), Vec::<Value>::new());
 }
 
-fn staged(stages: &str) -> Bench {
-    let stages = stage::Stage::read(&Document::new("stages", stages)).unwrap();
-    let nodes = template::nodes(&[], 1).unwrap();
-    let mut bench = Bench::new(controllers(Options { nodes, stages, ..Options::default() }));
+fn staged(stages: &str) -> ControllerBench {
+    let stages = stage::Stage::from_document(&Document::new("stages", stages)).unwrap();
+    let nodes = node_template::nodes_from_templates(&[], 1).unwrap();
+    let mut bench =
+        ControllerBench::new(controllers(Options { nodes, stages, ..Options::default() }));
     bench.settle();
     bench
 }
@@ -387,15 +388,15 @@ spec:
 "#;
 
 #[test]
-fn stages_take_their_time() {
+fn stages_respect_their_delays() {
     let mut bench = staged(STAGES);
     let yes = json!({"metadata": {"labels": {"staged": "yes"}}});
     pod(&mut bench, "a", json!({}), yes.clone());
     pod(&mut bench, "b", json!({"pod-ready.stage.kwok.x-k8s.io/delay": "2s"}), yes);
     pod(&mut bench, "c", json!({}), json!({}));
-    bench.pass(Duration::from_millis(499));
+    bench.advance(Duration::from_millis(499));
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.pass(Duration::from_millis(1));
+    bench.advance(Duration::from_millis(1));
     assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
     let a = bench.get::<Pod>("default", "a").unwrap();
     assert_eq!(a.metadata.finalizers, Some(vec!["kwok.x-k8s.io/fake".to_owned()]));
@@ -408,27 +409,27 @@ fn stages_take_their_time() {
         events.iter().filter_map(|it| it.message.as_deref()).collect::<Vec<_>>(),
         ["Created a"]
     );
-    bench.pass(seconds(2));
+    bench.advance(seconds(2));
     assert_eq!(
         (shown(&bench, "b").as_str(), shown(&bench, "c").as_str()),
         ("Running Initialized,Ready runn", "Pending  ")
     );
 
     bench.apply(&Request::delete(&a));
-    bench.pass(Duration::from_millis(999));
+    bench.advance(Duration::from_millis(999));
     assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
-    bench.pass(Duration::from_millis(1));
-    assert_eq!(shown(&bench, "a"), "gone");
+    bench.advance(Duration::from_millis(1));
+    assert_eq!(shown(&bench, "a"), "deleted");
 }
 
 #[test]
-fn a_step_that_fails_is_taken_again() {
+fn a_failed_step_is_retried() {
     let mut n = 0;
     let refuse = move |request: &Request| {
         n += usize::from(
             matches!(request, Request::Patch { subresource: "status", key, .. } if key.kind == Kind::Pod),
         );
-        let busy = Answer::Refused {
+        let busy = Response::Rejected {
             status: 500,
             reason: String::new(),
             message: String::new(),
@@ -438,9 +439,9 @@ fn a_step_that_fails_is_taken_again() {
     };
     let mut bench = staged(STAGES).with_faults(refuse);
     pod(&mut bench, "a", json!({}), json!({"metadata": {"labels": {"staged": "yes"}}}));
-    bench.pass(Duration::from_millis(500));
+    bench.advance(Duration::from_millis(500));
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.pass(Duration::from_millis(50));
+    bench.advance(Duration::from_millis(50));
     assert_eq!(
         shown(&bench, "a"),
         "Running Initialized,Ready runn",
@@ -503,7 +504,7 @@ fn bad_stages() {
     #[track_caller]
     fn check(edit: (&str, &str), want: &str) {
         let text = STAGES.trim_start().replacen(edit.0, edit.1, 1);
-        let error = stage::Stage::read(&Document::new("s", text)).unwrap_err().to_string();
+        let error = stage::Stage::from_document(&Document::new("s", text)).unwrap_err().to_string();
         assert_eq!(error, want);
     }
     check(("kind: Stage", "kind: Stages"), r#"s:2:7: kind: expected Stage, found "Stages""#);

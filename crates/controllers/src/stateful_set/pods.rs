@@ -1,4 +1,4 @@
-//! The pods of a StatefulSet: names, labels, claims.
+//! The pods of a StatefulSet: names, identity labels, claims.
 
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{
@@ -9,19 +9,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::history::REVISION_HASH;
 use crate::kind::Typed;
 use crate::meta::controller_reference;
-use crate::workload::pod_from;
+use crate::workload::pod_from_template;
 
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// The name of the set that a pod belongs to by its name, and its number there.
+/// The name of the StatefulSet and the ordinal, from the name of a pod.
 pub(super) fn identity(name: &str) -> Option<(&str, i32)> {
     let (set, digits) = name.rsplit_once('-')?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     Some((set, digits.parse().ok().filter(|_| is_number)?))
 }
 
-/// A pod's number; none if it is not one of the set's.
+/// The ordinal of a pod; None if it does not belong to the set.
 pub(super) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let (parent, ordinal) = identity(pod.metadata.name.as_deref()?)?;
     (Some(parent) == set.metadata.name.as_deref()).then_some(ordinal)
@@ -36,7 +36,7 @@ fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32)
     format!("{claim}-{}-{ordinal}", name_of(set))
 }
 
-/// The claims of the pod with a number.
+/// The claims of the pod with an ordinal.
 pub(super) fn claims(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
@@ -56,15 +56,15 @@ pub(super) fn claims(
     spec.volume_claim_templates.iter().flatten().map(make).collect()
 }
 
-/// The pod with a number, made from a template.
-pub(super) fn make(
+/// Creates the pod with an ordinal from the template.
+pub(super) fn new_pod(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
     template: &PodTemplateSpec,
     revision: &str,
     ordinal: i32,
 ) -> Pod {
-    let mut pod = pod_from(template, set);
+    let mut pod = pod_from_template(template, set);
     let name = format!("{}-{ordinal}", name_of(set));
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(REVISION_HASH.to_owned(), revision.to_owned());
@@ -73,12 +73,17 @@ pub(super) fn make(
         inner.subdomain = spec.service_name.clone().filter(|name| !name.is_empty());
     }
     pod.metadata.name = Some(name);
-    restore(set, spec, ordinal, &mut pod);
+    update_identity(set, spec, ordinal, &mut pod);
     pod
 }
 
-/// Gives a pod the labels and volumes that its number asks for.
-pub(super) fn restore(set: &StatefulSet, spec: &StatefulSetSpec, ordinal: i32, pod: &mut Pod) {
+/// Sets the identity labels and volumes of a pod.
+pub(super) fn update_identity(
+    set: &StatefulSet,
+    spec: &StatefulSetSpec,
+    ordinal: i32,
+    pod: &mut Pod,
+) {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(POD_NAME.to_owned(), name);
@@ -101,8 +106,8 @@ pub(super) fn restore(set: &StatefulSet, spec: &StatefulSetSpec, ordinal: i32, p
     inner.volumes = Some(volumes);
 }
 
-/// Whether a pod has the labels and volumes that its number asks for.
-pub(super) fn is_itself(
+/// Whether a pod has its identity labels and volumes.
+pub(super) fn identity_matches(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
     ordinal: i32,
@@ -125,8 +130,8 @@ pub(super) fn revision(pod: &Pod) -> &str {
     labels.and_then(|labels| labels.get(REVISION_HASH)).map_or("", String::as_str)
 }
 
-/// Whether claims go when their set goes, and when it shrinks.
-pub(super) fn policy(spec: &StatefulSetSpec) -> (bool, bool) {
+/// Whether claims are deleted when the set is deleted, and when it is scaled down.
+pub(super) fn claim_retention_policy(spec: &StatefulSetSpec) -> (bool, bool) {
     let policy = spec.persistent_volume_claim_retention_policy.as_ref();
     let is_delete = |value: Option<&String>| value.is_some_and(|value| value == "Delete");
     (
@@ -141,13 +146,13 @@ fn names<K: Typed>(reference: &OwnerReference, object: &K) -> bool {
         && Some(&reference.name) == object.metadata().name.as_ref()
 }
 
-/// Whether a claim waits for an earlier pod of the name to go.
-pub(super) fn is_stale(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+/// Whether a claim belongs to an earlier pod of the same name.
+pub(super) fn is_claim_stale(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
     let owners = claim.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|one| names(one, pod) && Some(&one.uid) != pod.metadata.uid.as_ref())
 }
 
-/// The owners a claim should have so that it goes when the policy says so; none if they are right, or not to be touched.
+/// The owner references that a claim should have by the retention policy; None if they are right, or must not be changed.
 pub(super) fn owners(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
@@ -163,7 +168,7 @@ pub(super) fn owners(
     if all.iter().any(is_former) {
         return None;
     }
-    let (with_set, with_scale) = policy(spec);
+    let (with_set, with_scale) = claim_retention_policy(spec);
     let is_ours = |one: &OwnerReference| names(one, set) || names(one, pod);
     let is_others = |one: &OwnerReference| one.controller == Some(true) && !is_ours(one);
     let mut wanted: Vec<OwnerReference> = all.iter().filter(|one| !is_ours(one)).cloned().collect();

@@ -2,14 +2,14 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
-use super::StatefulSets;
+use super::StatefulSetController;
 use super::pods::identity;
 use crate::kind::Kind;
-use crate::player::{bench, set};
-use crate::testkit::Bench;
+use crate::test_kubelet::{bench, set};
+use crate::testkit::ControllerBench;
 
-fn start(replicas: i32, more: Value) -> Bench {
-    let mut bench = bench(vec![Box::<StatefulSets>::default()]);
+fn start(replicas: i32, more: Value) -> ControllerBench {
+    let mut bench = bench(vec![Box::<StatefulSetController>::default()]);
     let mut manifest = set("StatefulSet", "db", &more);
     manifest["spec"]["replicas"] = replicas.into();
     manifest["spec"]["serviceName"] = "db".into();
@@ -18,7 +18,7 @@ fn start(replicas: i32, more: Value) -> Bench {
     bench
 }
 
-fn change(bench: &mut Bench, spec: Value) {
+fn change(bench: &mut ControllerBench, spec: Value) {
     bench.merge(Kind::StatefulSet, "db", json!({"spec": spec}));
     bench.settle();
 }
@@ -28,7 +28,7 @@ fn image(image: &str) -> Value {
 }
 
 /// Name and image of each pod.
-fn pods(bench: &Bench) -> Vec<String> {
+fn pods(bench: &ControllerBench) -> Vec<String> {
     let line = |pod: &Pod| {
         let image = pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
         format!("{} {image}", pod.metadata.name.as_deref().unwrap())
@@ -36,7 +36,7 @@ fn pods(bench: &Bench) -> Vec<String> {
     bench.list::<Pod>().iter().map(line).collect()
 }
 
-fn status(bench: &Bench) -> Value {
+fn status(bench: &ControllerBench) -> Value {
     let set: StatefulSet = bench.get("default", "db").unwrap();
     serde_json::to_value(set.status.unwrap()).unwrap()
 }
@@ -52,7 +52,7 @@ fn wait_from(image: &str) -> Value {
 }
 
 #[test]
-fn names_have_numbers() {
+fn pod_names_contain_ordinals() {
     assert_eq!(identity("db-0"), Some(("db", 0)));
     assert_eq!(identity("a-b-12"), Some(("a-b", 12)));
     for name in ["db", "db-", "db-x", "db-+1", "db-99999999999"] {
@@ -61,7 +61,7 @@ fn names_have_numbers() {
 }
 
 #[test]
-fn pods_come_in_order_with_claims() {
+fn pods_are_created_in_order_with_claims() {
     let mut bench = start(3, json!({"volumeClaimTemplates": claims()}));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1", "db-2 v1"]);
     assert_eq!(bench.names::<PersistentVolumeClaim>(), ["data-db-0", "data-db-1", "data-db-2"]);
@@ -101,7 +101,7 @@ fn pods_come_in_order_with_claims() {
 }
 
 #[test]
-fn one_that_is_not_ready_holds_up_the_next() {
+fn a_pod_that_is_not_ready_delays_the_next() {
     let wait = json!({"metadata": {"labels": {"app": "db"}, "annotations": {"play": "wait"}},
         "spec": {"containers": [{"name": "c", "image": "v1"}]}});
     let bench = start(3, json!({"template": wait}));
@@ -113,7 +113,7 @@ fn one_that_is_not_ready_holds_up_the_next() {
 }
 
 #[test]
-fn pods_go_from_the_highest_and_are_replaced() {
+fn pods_are_deleted_from_the_highest_ordinal_and_replaced() {
     let mut bench = start(4, json!({}));
     change(&mut bench, json!({"replicas": 2}));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1"]);
@@ -129,7 +129,7 @@ fn pods_go_from_the_highest_and_are_replaced() {
 }
 
 #[test]
-fn a_start_number_shifts_the_pods() {
+fn start_ordinal_shifts_the_pods() {
     let mut bench = start(2, json!({"ordinals": {"start": 5}}));
     assert_eq!(pods(&bench), ["db-5 v1", "db-6 v1"]);
     change(&mut bench, json!({"ordinals": {"start": 4}}));
@@ -137,7 +137,7 @@ fn a_start_number_shifts_the_pods() {
 }
 
 #[test]
-fn an_update_goes_from_the_highest_down_to_the_partition() {
+fn a_rolling_update_runs_from_the_highest_ordinal_to_the_partition() {
     let partition = |number: i32| json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": number}}});
     let mut bench = start(3, partition(2));
     change(&mut bench, image("v2"));
@@ -160,7 +160,7 @@ fn a_bad_update_stops_at_the_first_pod() {
     let mut bench = start(3, json!({}));
     change(&mut bench, wait_from("bad"));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1", "db-2 bad"]);
-    // As upstream: the way back waits until somebody deletes the pod that never gets ready.
+    // As upstream: the rollback waits until the pod that never becomes ready is deleted.
     change(
         &mut bench,
         json!({"template": {"metadata": {"annotations": null}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}}),
@@ -175,7 +175,7 @@ fn a_bad_update_stops_at_the_first_pod() {
 }
 
 #[test]
-fn on_delete_waits_for_somebody_to_delete() {
+fn on_delete_replaces_only_deleted_pods() {
     let mut bench = start(2, json!({"updateStrategy": {"type": "OnDelete"}}));
     change(&mut bench, image("v2"));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1"]);
@@ -185,7 +185,7 @@ fn on_delete_waits_for_somebody_to_delete() {
 }
 
 #[test]
-fn old_revisions_go() {
+fn old_revisions_above_the_history_limit_are_deleted() {
     let mut bench = start(1, json!({"revisionHistoryLimit": 1}));
     for version in ["v2", "v3", "v4"] {
         change(&mut bench, image(version));
@@ -194,13 +194,13 @@ fn old_revisions_go() {
 }
 
 #[test]
-fn claims_go_with_whom_the_policy_says() {
+fn claims_are_deleted_by_the_retention_policy() {
     let policy = |deleted: &str, scaled: &str| {
         json!({"volumeClaimTemplates": claims(), "persistentVolumeClaimRetentionPolicy":
             {"whenDeleted": deleted, "whenScaled": scaled}})
     };
     #[track_caller]
-    fn check(bench: &Bench, name: &str, want: Option<&str>) {
+    fn check(bench: &ControllerBench, name: &str, want: Option<&str>) {
         let claim: PersistentVolumeClaim = bench.get("default", name).unwrap();
         let owner =
             claim.metadata.owner_references.and_then(|all| all.first().map(|one| one.kind.clone()));
@@ -228,7 +228,7 @@ fn claims_go_with_whom_the_policy_says() {
 }
 
 #[test]
-fn minimum_ready_time_counts() {
+fn min_ready_seconds_counts() {
     let mut bench = start(2, json!({"minReadySeconds": 30}));
     assert_eq!(pods(&bench), ["db-0 v1"]);
     bench.wait(29);

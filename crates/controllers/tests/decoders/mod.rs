@@ -1,22 +1,22 @@
-//! What the kubelets read of users' files, for any bytes: used by the tests beside this and by a fuzz target. Nothing may panic,
-//! and what is played is the same each time.
+//! Parses stage files from any bytes: used by the tests and by a fuzz target. Nothing may panic,
+//! and playing the stages is deterministic.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use loadmaster_api::document::Document;
 use loadmaster_controllers::kubelet::stage::Stage;
-use loadmaster_controllers::kubelet::{FAKE, Managed, Staged};
-use loadmaster_controllers::{Answer, Cache, Controller, Kind, Object, Patch, Request};
+use loadmaster_controllers::kubelet::{FAKE_NODE_ANNOTATION, ManagedNodes, StageController};
+use loadmaster_controllers::{Cache, Controller, Kind, Object, Patch, Request, Response};
 use serde_json::{Value, json};
 
-/// So often an object is looked at.
+/// Number of reconciliations per object.
 const N_LOOKS: usize = 6;
 
 /// A file of stages, played with a node and a pod of it.
 pub fn stages(bytes: &[u8]) {
     let document = Document::new("fuzz", String::from_utf8_lossy(bytes));
-    match Stage::read(&document) {
+    match Stage::from_document(&document) {
         Ok(stages) => {
             for kind in [Kind::Node, Kind::Pod] {
                 let played = play(kind, &stages);
@@ -31,11 +31,11 @@ pub fn stages(bytes: &[u8]) {
 fn play(kind: Kind, stages: &[Stage]) -> Vec<Request> {
     let mut cache = Cache::default();
     let [node, pod] = objects();
-    cache.put(&node);
-    cache.put(&pod);
+    cache.upsert(&node);
+    cache.upsert(&pod);
     let mut object = if kind == Kind::Node { node } else { pod };
     let key = object.key();
-    let mut staged = Staged::new(kind, stages, Managed::default(), 7);
+    let mut staged = StageController::new(kind, stages, ManagedNodes::default(), 7);
     let mut now = Timestamp::constant(1_767_323_045, 0);
     let mut asked = Vec::new();
     for _ in 0..N_LOOKS {
@@ -44,15 +44,15 @@ fn play(kind: Kind, stages: &[Stage]) -> Vec<Request> {
             let answer = match changed(&object, request) {
                 Some(changed) => {
                     object = changed;
-                    cache.put(&object);
-                    Answer::Done(Some(object.clone()))
+                    cache.upsert(&object);
+                    Response::Success(Some(object.clone()))
                 }
-                None => Answer::Lost { message: String::new() },
+                None => Response::NoResponse { message: String::new() },
             };
-            staged.answered(&key, request, &answer, now);
+            staged.on_response(&key, request, &answer, now);
         }
         asked.extend(outcome.requests);
-        let Some(again) = outcome.again else { break };
+        let Some(again) = outcome.requeue_after else { break };
         now = now.checked_add(again.min(Duration::from_secs(1 << 40))).unwrap_or(Timestamp::MAX);
     }
     asked
@@ -60,7 +60,7 @@ fn play(kind: Kind, stages: &[Stage]) -> Vec<Request> {
 
 fn objects() -> [Object; 2] {
     let node = json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "n", "uid": "1", "annotations": {FAKE.0: FAKE.1}, "labels": {"a": "b"}},
+        "metadata": {"name": "n", "uid": "1", "annotations": {FAKE_NODE_ANNOTATION.0: FAKE_NODE_ANNOTATION.1}, "labels": {"a": "b"}},
         "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "default", "uid": "2", "labels": {"a": "b"}, "finalizers": ["x/y"],

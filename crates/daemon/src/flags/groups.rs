@@ -1,198 +1,198 @@
-//! The flags of kube-scheduler 1.36, one struct a group of its help. In strings, empty means not
-//! given. Names, types and defaults are upstream's; the value names are upstream's type names, by
-//! which [`super::listing`] knows how to print a value.
+//! The flags of kube-scheduler 1.36, one struct per group of its help. An empty string means that the
+//! flag is not set. Names, types and defaults are upstream's; the value names are upstream's type
+//! names, which [`super::flagz`] uses to format values.
 
 use std::net::IpAddr;
 
 use clap::{ArgAction, Args};
 use loadmaster_config::Duration;
 
-use super::go::{self, NamedCertKey};
+use super::pflag::{self, NamedCertKey};
 
-/// What to run.
+/// Configuration file and API server address.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Misc flags")]
-pub struct Misc {
-    /// Read the scheduler's configuration from this file.
+pub struct MiscFlags {
+    /// The path to the configuration file.
     #[arg(long, value_name = "string", default_value = "")]
     pub config: String,
-    /// Talk to the API server at this address, whatever the kubeconfig says.
+    /// The address of the Kubernetes API server (overrides any value in kubeconfig).
     #[arg(long, value_name = "string", default_value = "")]
     pub master: String,
-    /// Write the configuration with all its defaults to this file, and exit.
+    /// If set, write the configuration values to this file and exit.
     #[arg(long, value_name = "string", default_value = "")]
     pub write_config_to: String,
 }
 
-/// What kube-scheduler does not have.
+/// Flags that kube-scheduler does not have.
 #[derive(Args, Clone, Debug, PartialEq)]
-#[command(next_help_heading = OWN)]
-pub struct Own {
-    /// Decide nothing and write nothing: judge every decision of the scheduler that is there.
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+#[command(next_help_heading = LOADMASTER_FLAGS)]
+pub struct LoadmasterFlags {
+    /// Shadow mode: write nothing to the cluster, and compare each decision with that of the active scheduler.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub shadow: bool,
-    /// Record all that is seen and decided to this file, which must not exist, for `loadmaster replay`. It holds the cluster's
-    /// pods, nodes and so on as the API server sends them.
+    /// Record all events and decisions to this file, which must not exist, for `loadmaster replay`. The file contains the pods,
+    /// nodes and other objects of the cluster as received from the API server.
     #[arg(long, value_name = "string", default_value = "")]
     pub record: String,
-    /// End the recording before the file is larger than this; 0: never.
-    #[arg(long, value_name = "quantity", default_value = "0", value_parser = go::bytes)]
+    /// Maximum size of the recording, after which it ends; 0 means no limit.
+    #[arg(long, value_name = "quantity", default_value = "0", value_parser = pflag::bytes)]
     pub record_max_size: u64,
-    /// Hold one decision in so many against asking every plugin about every node; 0: none. A difference is a bug, and is logged
-    /// and counted as one.
-    #[arg(long, value_name = "int", default_value = "0", value_parser = go::integer::<u64>)]
+    /// Verify one in this many decisions against a full scan of all plugins and nodes; 0 disables it. A difference is a bug; it is
+    /// logged and counted in loadmaster_decision_mismatches_total.
+    #[arg(long, value_name = "int", default_value = "0", value_parser = pflag::integer::<u64>)]
     pub check_every: u64,
 }
 
-/// The heading of [`Own`].
-pub(super) const OWN: &str = "Loadmaster flags";
+/// The help heading of [`LoadmasterFlags`].
+pub(super) const LOADMASTER_FLAGS: &str = "Loadmaster flags";
 
-/// How the endpoints are served.
+/// Secure serving of the endpoints.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Secure serving flags")]
-pub struct SecureServing {
-    /// Listen on this address; all interfaces and both address families if it is 0.0.0.0 or ::.
-    #[arg(long, value_name = "ip", default_value = "0.0.0.0", value_parser = go::address)]
+pub struct SecureServingFlags {
+    /// The IP address on which to listen; all interfaces and IP address families if it is unspecified (0.0.0.0 or ::).
+    #[arg(long, value_name = "ip", default_value = "0.0.0.0", value_parser = pflag::address)]
     pub bind_address: IpAddr,
-    /// Serve HTTPS on this port, with authentication and authorization; 0 serves nothing.
-    #[arg(long, value_name = "int", default_value = "10259", value_parser = go::integer::<i64>)]
+    /// The port on which to serve HTTPS with authentication and authorization. If 0, do not serve HTTPS at all.
+    #[arg(long, value_name = "int", default_value = "10259", value_parser = pflag::integer::<i64>)]
     pub secure_port: i64,
-    /// Keep a self-signed certificate in this directory; without it, in memory. Not used with --tls-cert-file.
+    /// The directory of the self-signed TLS certificate; if empty, it is kept in memory. Ignored if --tls-cert-file is set.
     #[arg(long, value_name = "string", default_value = "")]
     pub cert_dir: String,
-    /// Certificate for HTTPS, followed by its chain, in PEM. It is read again when it changes.
+    /// File with the x509 certificate for HTTPS (CA certificates, if any, follow the server certificate). Reloaded when it changes.
     #[arg(long, value_name = "string", default_value = "")]
     pub tls_cert_file: String,
-    /// Private key of --tls-cert-file, in PEM.
+    /// File with the x509 private key that matches --tls-cert-file.
     #[arg(long, value_name = "string", default_value = "")]
     pub tls_private_key_file: String,
-    /// Allow these cipher suites for TLS 1.2 only, by Go's names. Suites without forward secrecy, with CBC, RC4 or 3DES are never served.
+    /// Cipher suites for TLS 1.2, by Go's names; the default is all supported ones. Suites without forward secrecy or with CBC, RC4 or 3DES are not supported.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub tls_cipher_suites: Vec<String>,
-    /// Allow these key exchanges only, by Go's numbers: 23 (P-256), 24 (P-384), 29 (X25519).
-    #[arg(long, value_name = "int32s", value_delimiter = ',', value_parser = go::integer::<i32>)]
+    /// Key exchange curves, by Go's numbers: 23 (P-256), 24 (P-384), 29 (X25519).
+    #[arg(long, value_name = "int32s", value_delimiter = ',', value_parser = pflag::integer::<i32>)]
     pub tls_curve_preferences: Vec<i32>,
-    /// Oldest TLS version: VersionTLS12 (the default) or VersionTLS13; older ones are taken for VersionTLS12.
+    /// Minimum TLS version: VersionTLS12 (the default) or VersionTLS13; older versions are treated as VersionTLS12.
     #[arg(long, value_name = "string", default_value = "")]
     pub tls_min_version: String,
-    /// Certificate and key for some names: cert,key or cert,key:name,name. May be repeated.
-    #[arg(long, value_name = "named-cert-key", value_parser = go::named_cert_key, action = ArgAction::Append)]
+    /// Certificate and private key files, optionally with domain patterns: cert,key or cert,key:name,name. May be repeated.
+    #[arg(long, value_name = "named-cert-key", value_parser = pflag::named_cert_key, action = ArgAction::Append)]
     pub tls_sni_cert_key: Vec<NamedCertKey>,
-    /// Most streams at a time in an HTTP/2 connection; 0 means 250.
-    #[arg(long, value_name = "int", default_value = "0", value_parser = go::integer::<u32>)]
+    /// Maximum number of concurrent streams in an HTTP/2 connection; 0 means 250.
+    #[arg(long, value_name = "int", default_value = "0", value_parser = pflag::integer::<u32>)]
     pub http2_max_streams_per_connection: u32,
-    /// Serve HTTP/1.1 only.
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// Disable HTTP/2 serving.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub disable_http2_serving: bool,
-    /// Listen with SO_REUSEADDR. Loadmaster, as every Go program, always does.
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// Listen with SO_REUSEADDR. Loadmaster always does, like every Go program.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub permit_address_sharing: bool,
-    /// Listen with SO_REUSEPORT, so that several processes may listen on one port.
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// Listen with SO_REUSEPORT, so that several processes can listen on the same address and port.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub permit_port_sharing: bool,
 }
 
-/// Who asks.
+/// Authentication at the endpoints.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Authentication flags")]
-pub struct Authentication {
-    /// Kubeconfig of the API server that reviews tokens and knows the client CAs. Without it and outside of a cluster, nobody is known.
+pub struct AuthenticationFlags {
+    /// Kubeconfig with permission to create tokenreviews.authentication.k8s.io. If empty, the scheduler's own credentials are used.
     #[arg(long, value_name = "string", default_value = "")]
     pub authentication_kubeconfig: String,
-    /// Do not look for missing settings in the cluster, ConfigMap kube-system/extension-apiserver-authentication.
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// Do not look up missing authentication configuration in the cluster (ConfigMap kube-system/extension-apiserver-authentication).
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub authentication_skip_lookup: bool,
-    /// How long an answer about a token holds.
+    /// How long to cache responses of token reviews.
     #[arg(long, value_name = "duration", default_value = "10s")]
     pub authentication_token_webhook_cache_ttl: Duration,
     /// Start even if that ConfigMap cannot be read. All requests may then count as anonymous.
-    #[arg(long, value_name = "bool", default_value = "true", value_parser = go::boolean, action = ArgAction::Set)]
+    #[arg(long, value_name = "bool", default_value = "true", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub authentication_tolerate_lookup_failure: bool,
-    /// Take the common name of a client certificate for the user, if one of these CAs signed it.
+    /// CA bundle for client certificates: the common name of a client certificate signed by one of these CAs is the user name.
     #[arg(long, value_name = "string", default_value = "")]
     pub client_ca_file: String,
-    /// Common names of the proxies that may name users in headers; empty: all that --requestheader-client-ca-file signed.
+    /// Common names of client certificates that may set user names in request headers; if empty, any certificate signed by --requestheader-client-ca-file.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub requestheader_allowed_names: Vec<String>,
-    /// CAs of the proxies that may name users in headers.
+    /// CA bundle for client certificates of proxies that set user names in request headers.
     #[arg(long, value_name = "string", default_value = "")]
     pub requestheader_client_ca_file: String,
-    /// Prefixes of headers with more about the user.
+    /// Prefixes of request headers with extra fields of the user.
     #[arg(long, value_name = "strings", value_delimiter = ',', default_values_t = ["x-remote-extra-".to_owned()])]
     pub requestheader_extra_headers_prefix: Vec<String>,
-    /// Headers with the user's groups.
+    /// Request headers with the groups of the user.
     #[arg(long, value_name = "strings", value_delimiter = ',', default_values_t = ["x-remote-group".to_owned()])]
     pub requestheader_group_headers: Vec<String>,
-    /// Headers with the user's UID; X-Remote-Uid must be among them.
+    /// Request headers with the UID of the user; must include X-Remote-Uid if set.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub requestheader_uid_headers: Vec<String>,
-    /// Headers with the user's name.
+    /// Request headers with the user name.
     #[arg(long, value_name = "strings", value_delimiter = ',', default_values_t = ["x-remote-user".to_owned()])]
     pub requestheader_username_headers: Vec<String>,
 }
 
-/// Who may.
+/// Authorization at the endpoints.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Authorization flags")]
-pub struct Authorization {
-    /// Paths anybody may get; a trailing * stands for any rest.
+pub struct AuthorizationFlags {
+    /// HTTP paths that are allowed without authorization; a trailing * matches any suffix.
     #[arg(long, value_name = "strings", value_delimiter = ',', default_values_t = ["/healthz", "/readyz", "/livez"].map(str::to_owned))]
     pub authorization_always_allow_paths: Vec<String>,
-    /// Kubeconfig of the API server that decides who may. Without it and outside of a cluster, only those paths are served.
+    /// Kubeconfig with permission to create subjectaccessreviews.authorization.k8s.io. If empty, the scheduler's own credentials are used.
     #[arg(long, value_name = "string", default_value = "")]
     pub authorization_kubeconfig: String,
-    /// How long a yes holds.
+    /// How long to cache 'authorized' responses.
     #[arg(long, value_name = "duration", default_value = "10s")]
     pub authorization_webhook_cache_authorized_ttl: Duration,
-    /// How long a no holds.
+    /// How long to cache 'unauthorized' responses.
     #[arg(long, value_name = "duration", default_value = "10s")]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }
 
-/// What a configuration file says in other words; ignored with `--config`, but for the last one.
+/// Deprecated flags, replaced by fields of the configuration file; all but the last one are ignored with `--config`.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Deprecated flags")]
-pub struct Deprecated {
-    /// Serve /debug/. Ignored with --config.
-    #[arg(long, value_name = "bool", default_value = "true", value_parser = go::boolean, action = ArgAction::Set)]
+pub struct DeprecatedFlags {
+    /// Serve the endpoints below /debug/. Ignored with --config.
+    #[arg(long, value_name = "bool", default_value = "true", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub profiling: bool,
-    /// Means something to Go programs only. Ignored with --config.
-    #[arg(long, value_name = "bool", default_value = "true", value_parser = go::boolean, action = ArgAction::Set)]
+    /// Has no effect in Loadmaster: contention profiling is a feature of the Go runtime. Ignored with --config.
+    #[arg(long, value_name = "bool", default_value = "true", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub contention_profiling: bool,
-    /// Kubeconfig of the API server to schedule for. Ignored with --config.
+    /// Path to the kubeconfig file. Ignored with --config.
     #[arg(long, value_name = "string", default_value = "")]
     pub kubeconfig: String,
-    /// How requests to the API server are encoded. Ignored with --config.
+    /// Content type of requests to the API server. Ignored with --config.
     #[arg(long, value_name = "string", default_value = "application/vnd.kubernetes.protobuf")]
     pub kube_api_content_type: String,
-    /// Requests a second to the API server. Ignored with --config.
-    #[arg(long, value_name = "float32", default_value = "50", value_parser = go::float)]
+    /// Requests per second to the API server. Ignored with --config.
+    #[arg(long, value_name = "float32", default_value = "50", value_parser = pflag::float)]
     pub kube_api_qps: f32,
-    /// Requests at once to the API server. Ignored with --config.
-    #[arg(long, value_name = "int32", default_value = "100", value_parser = go::integer::<i32>)]
+    /// Burst of requests to the API server. Ignored with --config.
+    #[arg(long, value_name = "int32", default_value = "100", value_parser = pflag::integer::<i32>)]
     pub kube_api_burst: i32,
-    /// Longest stay of a pod among the unschedulable ones before it is tried again.
+    /// Maximum time that a pod stays in unschedulablePods before it is moved to activeQ or backoffQ.
     #[arg(long, value_name = "duration", default_value = "5m0s")]
     pub pod_max_in_unschedulable_pods_duration: Duration,
 }
 
-/// Which of several schedulers works. What is given here is stronger than the file.
+/// Leader election. These flags override the configuration file.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Leader election flags")]
-pub struct LeaderElection {
-    /// Schedule only while holding a Lease.
-    #[arg(long, value_name = "bool", default_value = "true", value_parser = go::boolean, action = ArgAction::Set)]
+pub struct LeaderElectionFlags {
+    /// Start leader election and schedule only while holding the Lease.
+    #[arg(long, value_name = "bool", default_value = "true", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub leader_elect: bool,
-    /// How long others wait after the last renewal before they take the Lease.
+    /// How long non-leaders wait after the last observed renewal before they try to acquire the Lease.
     #[arg(long, value_name = "duration", default_value = "15s")]
     pub leader_elect_lease_duration: Duration,
-    /// How long the leader tries to renew before it stops.
+    /// How long the leader retries to renew the Lease before it gives up leadership.
     #[arg(long, value_name = "duration", default_value = "10s")]
     pub leader_elect_renew_deadline: Duration,
-    /// Time between tries.
+    /// Time between attempts to acquire or renew the Lease.
     #[arg(long, value_name = "duration", default_value = "2s")]
     pub leader_elect_retry_period: Duration,
-    /// Kind of the lock; only leases.
+    /// Kind of the lock object; only 'leases' is supported.
     #[arg(long, value_name = "string", default_value = "leases")]
     pub leader_elect_resource_lock: String,
     /// Name of the Lease.
@@ -203,65 +203,65 @@ pub struct LeaderElection {
     pub leader_elect_resource_namespace: String,
 }
 
-/// What is on.
+/// Feature gates and emulated versions.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Feature gate flags")]
-pub struct Features {
-    /// Gates to switch: Name=true,Name=false, each perhaps with the prefix kube:. May be repeated.
+pub struct FeatureGateFlags {
+    /// Feature gates to enable or disable: Name=true,Name=false, optionally with the prefix kube:. May be repeated.
     #[arg(long, value_name = "gates", action = ArgAction::Append)]
     pub feature_gates: Vec<String>,
-    /// Version to stand in for: 1.33 to 1.36, perhaps with the prefix kube=. Gates keep the defaults of 1.36.
+    /// Version to emulate: 1.33 to 1.36, optionally with the prefix kube=. Feature gates keep the defaults of 1.36.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub emulated_version: Vec<String>,
-    /// Oldest version of other components to work with: 1.33 to the emulated one, perhaps with the prefix kube=.
+    /// Minimum version of control plane components to be compatible with: 1.33 up to the emulated version, optionally with the prefix kube=.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub min_compatibility_version: Vec<String>,
 }
 
-/// What `/metrics` shows.
+/// Metrics.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Metrics flags")]
 pub struct MetricsFlags {
-    /// Values a label may have: metric,label=value,value. Others are counted as "unexpected".
-    #[arg(long, value_name = "map", value_parser = go::pairs, action = ArgAction::Append)]
+    /// Allowed values of a metric label: metric,label=value,value. Other values become "unexpected".
+    #[arg(long, value_name = "map", value_parser = pflag::pairs, action = ArgAction::Append)]
     pub allow_metric_labels: Vec<Vec<(String, String)>>,
-    /// YAML file with the same under allowListMapping; the flag is stronger.
+    /// YAML manifest with the same under allowListMapping; --allow-metric-labels takes precedence.
     #[arg(long, value_name = "string", default_value = "")]
     pub allow_metric_labels_manifest: String,
-    /// Metrics not to show, by full name.
+    /// Fully qualified names of metrics to disable.
     #[arg(long, value_name = "strings", value_delimiter = ',')]
     pub disabled_metrics: Vec<String>,
-    /// Show metrics that were hidden in this version; only 1.35. There are none.
+    /// Previous version whose hidden metrics to show; only 1.35 is accepted, and no metrics are hidden.
     #[arg(long, value_name = "string", default_value = "")]
     pub show_hidden_metrics_for_version: String,
 }
 
-/// What is logged, and how.
+/// Logging.
 #[derive(Args, Clone, Debug, PartialEq)]
 #[command(next_help_heading = "Logs flags")]
 pub struct LogFlags {
-    /// Longest time that a buffered line waits.
+    /// Maximum time between log flushes.
     #[arg(long, value_name = "duration", default_value = "5s")]
     pub log_flush_frequency: Duration,
-    /// Bytes of information that --log-json-split-stream holds back before writing (with gate LoggingAlphaOptions).
-    #[arg(long, value_name = "quantity", default_value = "0", value_parser = go::bytes)]
+    /// Size of the buffer for info messages with --log-json-split-stream; 0 disables buffering (requires the LoggingAlphaOptions feature gate).
+    #[arg(long, value_name = "quantity", default_value = "0", value_parser = pflag::bytes)]
     pub log_json_info_buffer_size: u64,
-    /// In JSON format, information goes to standard output, only errors to standard error (with gate LoggingAlphaOptions).
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// In JSON format, write error messages to stderr and info messages to stdout (requires the LoggingAlphaOptions feature gate).
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub log_json_split_stream: bool,
-    /// Bytes of information that --log-text-split-stream holds back before writing (with gate LoggingAlphaOptions).
-    #[arg(long, value_name = "quantity", default_value = "0", value_parser = go::bytes)]
+    /// Size of the buffer for info messages with --log-text-split-stream; 0 disables buffering (requires the LoggingAlphaOptions feature gate).
+    #[arg(long, value_name = "quantity", default_value = "0", value_parser = pflag::bytes)]
     pub log_text_info_buffer_size: u64,
-    /// In text format, information goes to standard output, only errors to standard error (with gate LoggingAlphaOptions).
-    #[arg(long, value_name = "bool", default_value = "false", value_parser = go::boolean, action = ArgAction::Set)]
+    /// In text format, write error messages to stderr and info messages to stdout (requires the LoggingAlphaOptions feature gate).
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub log_text_split_stream: bool,
-    /// text or json.
+    /// Log format: text or json.
     #[arg(long, value_name = "string", default_value = "text")]
     pub logging_format: String,
-    /// How much is logged.
-    #[arg(short, long = "v", value_name = "Level", default_value = "0", value_parser = go::level)]
+    /// Log level verbosity.
+    #[arg(short, long = "v", value_name = "Level", default_value = "0", value_parser = pflag::level)]
     pub verbosity: u32,
-    /// Levels of single source files: pattern=N,pattern=N; text format only.
-    #[arg(long, value_name = "pattern=N", value_delimiter = ',', value_parser = go::file_level)]
+    /// Verbosity of single source files: pattern=N,pattern=N (only for text log format).
+    #[arg(long, value_name = "pattern=N", value_delimiter = ',', value_parser = pflag::file_level)]
     pub vmodule: Vec<(String, u32)>,
 }

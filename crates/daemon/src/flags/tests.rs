@@ -1,12 +1,12 @@
-//! Tables of command lines.
+//! Tests of command lines.
 
 use super::*;
 
 fn run(line: &str) -> Result<Options, String> {
     let args = std::iter::once(NAME).chain(line.split_whitespace());
     match parse(args) {
-        Ok(Parsed::Run(options)) => Ok(*options),
-        Ok(Parsed::Print(text)) => Err(format!("printed: {text}")),
+        Ok(ParsedCommandLine::Run(options)) => Ok(*options),
+        Ok(ParsedCommandLine::Print(text)) => Err(format!("printed: {text}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -40,7 +40,7 @@ fn all_flags_of_1_36_and_their_defaults() {
 }
 
 #[test]
-fn values_in_gos_ways() {
+fn values_are_parsed_like_pflag() {
     for (line, flag, want) in [
         ("", "leader-elect", "true"),
         ("--leader-elect=false", "leader-elect", "false"),
@@ -74,7 +74,7 @@ fn values_in_gos_ways() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_flags_are_rejected() {
     for (line, want) in [
         ("--nope", "unexpected argument '--nope'"),
         ("-x", "unexpected argument '-x'"),
@@ -106,7 +106,7 @@ fn versions_and_help_are_printed() {
 }
 
 #[test]
-fn combinations() {
+fn invalid_combinations_are_rejected() {
     #[track_caller]
     fn check(line: &str, want: &[&str]) {
         assert_eq!(run(line).unwrap().validate(), want, "{line}");
@@ -150,7 +150,7 @@ fn combinations() {
 }
 
 #[test]
-fn flags_of_older_versions() {
+fn flags_of_older_versions_are_accepted_or_rejected() {
     #[track_caller]
     fn accepted(line: &str, warnings: &[&str]) {
         assert_eq!(run(line).unwrap().warnings, warnings, "{line}");
@@ -159,7 +159,7 @@ fn flags_of_older_versions() {
         "--config=F --port=0 --logtostderr=true --v=9",
         &[
             "--logtostderr has no effect at this value; otherwise: logs go to standard error; redirect it",
-            "--port has no effect at this value; otherwise: there is no serving without TLS any more; use --bind-address and --secure-port",
+            "--port has no effect at this value; otherwise: insecure serving was removed; use --bind-address and --secure-port",
         ],
     );
     accepted("--authentication-kubeconfig=F --authorization-kubeconfig=F --config=F -v=9", &[]);
@@ -174,7 +174,7 @@ fn flags_of_older_versions() {
     accepted(
         "--address=127.0.0.1",
         &[
-            "--address has no effect: there is no serving without TLS any more; use --bind-address and --secure-port",
+            "--address has no effect: insecure serving was removed; use --bind-address and --secure-port",
         ],
     );
     accepted(
@@ -182,11 +182,11 @@ fn flags_of_older_versions() {
         &["--scheduler-name is deprecated; use profiles[0].schedulerName in a file for --config"],
     );
     for (line, want) in [
-        ("--port=10251", "error: --port=10251: there is no serving without TLS any more"),
+        ("--port=10251", "error: --port=10251: insecure serving was removed"),
         ("--logtostderr=false", "error: --logtostderr=false: logs go to standard error"),
         ("--log-file=/x", "error: --log-file=/x: logs go to standard error"),
-        ("--policy-config-file=/x", "a Policy is not read since 1.23"),
-        ("--use-legacy-policy-config", "a Policy is not read since 1.23"),
+        ("--policy-config-file=/x", "scheduler policies were removed in 1.23"),
+        ("--use-legacy-policy-config", "scheduler policies were removed in 1.23"),
         ("--algorithm-provider=ClusterAutoscalerProvider", "MostAllocated"),
         ("--hard-pod-affinity-symmetric-weight=x", "strconv.ParseInt"),
         ("--skip-headers", "use --logging-format=json"),
@@ -201,8 +201,8 @@ fn flags_of_older_versions() {
 }
 
 #[test]
-fn flags_that_upstream_does_not_have() {
-    let Ok(Parsed::Run(options)) = parse([
+fn loadmaster_flags() {
+    let Ok(ParsedCommandLine::Run(options)) = parse([
         "kube-scheduler",
         "--shadow",
         "--record=f",
@@ -211,15 +211,17 @@ fn flags_that_upstream_does_not_have() {
     ]) else {
         panic!()
     };
-    let own = &options.own;
-    assert!(own.shadow && own.record == "f" && own.record_max_size == 5 << 20);
-    assert_eq!(own.check_every, 9);
+    let flags = &options.loadmaster;
+    assert!(flags.shadow && flags.record == "f" && flags.record_max_size == 5 << 20);
+    assert_eq!(flags.check_every, 9);
     assert!(options.validate().is_empty());
     assert!(!options.listing().iter().any(|(name, _)| name == "record"));
-    let Ok(Parsed::Run(options)) = parse(["kube-scheduler", "--record-max-size=5Mi"]) else {
+    let Ok(ParsedCommandLine::Run(options)) = parse(["kube-scheduler", "--record-max-size=5Mi"])
+    else {
         panic!()
     };
-    assert_eq!(options.validate(), ["--record-max-size says nothing without --record"]);
-    let Ok(Parsed::Print(help)) = parse(["kube-scheduler", "--help"]) else { panic!() };
+    assert_eq!(options.validate(), ["--record-max-size requires --record"]);
+    let Ok(ParsedCommandLine::Print(help)) = parse(["kube-scheduler", "--help"]) else { panic!() };
+    assert!(help.starts_with("Runs the scheduler, which assigns pods to nodes"), "{help}");
     assert!(help.contains("Loadmaster flags:") && help.contains("--record <string>"), "{help}");
 }

@@ -1,4 +1,4 @@
-//! What the flags must not say, alone or together; the messages are upstream's.
+//! Validation of flags and their combinations, with upstream's error messages.
 
 use super::{MetricsFlags, Options, Versions};
 
@@ -17,8 +17,8 @@ pub(super) fn validate(options: &Options) -> Vec<String> {
     request_headers(options, &mut errors);
     always_allow_paths(options, &mut errors);
     metrics(&options.metrics, &mut errors);
-    if options.own.record.is_empty() && options.own.record_max_size > 0 {
-        errors.push("--record-max-size says nothing without --record".to_owned());
+    if options.loadmaster.record.is_empty() && options.loadmaster.record_max_size > 0 {
+        errors.push("--record-max-size requires --record".to_owned());
     }
     errors
 }

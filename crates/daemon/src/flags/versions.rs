@@ -1,10 +1,10 @@
-//! Which version is reported, and which one is stood in for.
+//! The reported version and the emulated version.
 
 use std::fmt;
 
-/// The kube-scheduler that this scheduler equals, with our own version as build metadata.
+/// The kube-scheduler version that Loadmaster is compatible with, with Loadmaster's version as build metadata.
 pub const KUBERNETES_VERSION: &str = concat!("v1.36.3+loadmaster.", env!("CARGO_PKG_VERSION"));
-/// What every reported version starts with.
+/// The prefix of every reported version.
 const KUBERNETES_RELEASE: &str = "v1.36.3";
 
 /// A version of Kubernetes without its patch release.
@@ -28,18 +28,18 @@ const fn v1(minor: u32) -> Version {
 
 /// The version of this binary.
 const BINARY: Version = v1(36);
-/// The oldest that can be emulated: three before.
+/// The oldest version that can be emulated: three before the binary version.
 const OLDEST: Version = v1(33);
 const COMPONENT: &str = "kube";
 
-/// What this scheduler says it is.
+/// Binary, emulation and minimum compatibility version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// What was built.
+    /// The binary version.
     pub binary: Version,
-    /// What it stands in for.
+    /// The emulation version.
     pub emulated: Version,
-    /// The oldest it works with.
+    /// The minimum compatibility version.
     pub min_compatibility: Version,
 }
 
@@ -49,32 +49,32 @@ impl Default for Versions {
     }
 }
 
-/// A version flag that cannot be taken.
+/// An invalid version flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VersionsError {
-    /// Not `1.36`.
+    /// Not of the form `1.36`.
     #[error("illegal version string {0:?}: only major.minor is accepted")]
     Syntax(String),
-    /// Not `kube=`.
+    /// The component is not `kube`.
     #[error("component not registered: {0}")]
     Component(String),
-    /// Too old or too new to stand in for.
+    /// The emulation version is out of range.
     #[error("emulation version {0} is not between [{OLDEST}, {BINARY}.0]")]
     Emulated(Version),
-    /// Too old or too new to work with.
+    /// The minimum compatibility version is out of range.
     #[error("minCompatibilityVersion version {got} is not between [{OLDEST}, {emulated}]")]
     MinCompatibility {
-        /// What was asked for.
+        /// The requested version.
         got: Version,
-        /// The upper bound.
+        /// The emulation version, which is the upper bound.
         emulated: Version,
     },
 }
 
 impl Versions {
-    /// From `--emulated-version` and `--min-compatibility-version`. The oldest version to work with is
-    /// by default the one before the emulated one.
+    /// Parses `--emulated-version` and `--min-compatibility-version`. The minimum compatibility version
+    /// defaults to the version before the emulated one.
     pub fn parse(emulated: &[String], min: &[String]) -> Result<Versions, VersionsError> {
         let emulated = last(emulated)?.unwrap_or(BINARY);
         if !(OLDEST..=BINARY).contains(&emulated) {
@@ -105,23 +105,23 @@ fn last(values: &[String]) -> Result<Option<Version>, VersionsError> {
     Ok(version)
 }
 
-/// What `--version` asks for.
-pub(super) enum Asked {
-    /// Run, reporting this version.
+/// The meaning of the value of `--version`.
+pub(super) enum VersionFlag {
+    /// Run and report this version.
     Report(String),
     /// Print this and exit.
     Print(String),
 }
 
-/// Reads the value of `--version`.
-pub(super) fn asked(value: &str) -> Result<Asked, String> {
+/// Parses the value of `--version`.
+pub(super) fn parse_version_flag(value: &str) -> Result<VersionFlag, String> {
     if value == "raw" {
         let text = format!(
             "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{KUBERNETES_VERSION:?}, GoVersion:\"\", \
              Compiler:\"rustc\", Platform:\"{}\"}}\n",
             platform()
         );
-        return Ok(Asked::Print(text));
+        return Ok(VersionFlag::Print(text));
     }
     if value.starts_with('v') {
         let release = |version: &str| version.split(['-', '+']).next().map(str::to_owned);
@@ -131,18 +131,18 @@ pub(super) fn asked(value: &str) -> Result<Asked, String> {
                  major/minor/patch of default version {KUBERNETES_RELEASE:?}"
             ));
         }
-        return Ok(Asked::Report(value.to_owned()));
+        return Ok(VersionFlag::Report(value.to_owned()));
     }
-    match super::go::boolean(value) {
-        Ok(true) => Ok(Asked::Print(format!("Kubernetes {KUBERNETES_VERSION}\n"))),
-        Ok(false) => Ok(Asked::Report(KUBERNETES_VERSION.to_owned())),
+    match super::pflag::boolean(value) {
+        Ok(true) => Ok(VersionFlag::Print(format!("Kubernetes {KUBERNETES_VERSION}\n"))),
+        Ok(false) => Ok(VersionFlag::Report(KUBERNETES_VERSION.to_owned())),
         Err(error) => {
             Err(format!("error: invalid argument {value:?} for \"--version\" flag: {error}"))
         }
     }
 }
 
-/// Operating system and processor by Go's names: `linux/amd64`.
+/// Operating system and architecture, by Go's names: `linux/amd64`.
 pub(crate) fn platform() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,10 +1,10 @@
-//! Which events are written.
+//! Verbosity: which events are logged.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tracing::{Level, Metadata};
 
-/// The verbosity, and that of single files.
+/// The verbosity of the process and of single files.
 #[derive(Debug)]
 pub(super) struct Levels {
     verbosity: AtomicU32,
@@ -20,8 +20,8 @@ impl Levels {
         self.verbosity.store(verbosity, Ordering::Relaxed);
     }
 
-    /// The verbosity where an event comes from: the first pattern that matches its file decides.
-    pub fn at(&self, metadata: &Metadata<'_>) -> u32 {
+    /// The verbosity at the source of an event: the first pattern that matches its file decides.
+    pub fn verbosity_at(&self, metadata: &Metadata<'_>) -> u32 {
         let everywhere = self.verbosity.load(Ordering::Relaxed);
         if self.files.is_empty() {
             return everywhere;
@@ -34,15 +34,15 @@ impl Levels {
     }
 }
 
-/// Libraries below us, whose every frame is an event.
-const WIRE: [&str; 8] =
+/// Network libraries that log every frame.
+const WIRE_CRATES: [&str; 8] =
     ["h2", "hyper", "hyper_util", "kube_client", "mio", "rustls", "tokio_rustls", "tower"];
 
-/// The verbosity of an event that does not say its own. Libraries that see what goes over the wire
-/// are hardly ever heard, and never in full: it may be secret.
-pub(super) fn default_of(metadata: &Metadata<'_>) -> u32 {
+/// The verbosity of an event without a field `v`. Network libraries need a high verbosity, and their trace
+/// events are never logged, because they may contain secrets.
+pub(super) fn default_verbosity(metadata: &Metadata<'_>) -> u32 {
     let of_library = metadata.target().split("::").next().unwrap_or_default();
-    let is_wire = WIRE.contains(&of_library);
+    let is_wire = WIRE_CRATES.contains(&of_library);
     match *metadata.level() {
         Level::ERROR | Level::WARN => 0,
         Level::INFO => 4 * u32::from(is_wire),
@@ -53,15 +53,15 @@ pub(super) fn default_of(metadata: &Metadata<'_>) -> u32 {
     }
 }
 
-/// Whether an event is written at any verbosity.
-pub(super) fn is_problem(metadata: &Metadata<'_>) -> bool {
+/// Whether an event is logged at any verbosity.
+pub(super) fn is_warning_or_error(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= Level::WARN
 }
 
-/// Whether a name matches a pattern in which `*` stands for anything and `?` for one character.
+/// Whether a name matches a pattern: `*` matches any text, `?` one character.
 fn matches(pattern: &str, name: &str) -> bool {
     let (mut rest, mut name) = (pattern.chars(), name.chars());
-    // What follows the last star, and from where in the name it was tried.
+    // The pattern after the last star, and the position in the name where it was last tried.
     let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
     loop {
         let here = name.clone();

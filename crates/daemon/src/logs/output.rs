@@ -1,8 +1,5 @@
-//! Where lines go.
-#![expect(
-    clippy::disallowed_types,
-    reason = "lines of several threads must not mix: a shell may lock"
-)]
+//! The output streams of the log.
+#![expect(clippy::disallowed_types, reason = "lines of several threads must not be mixed")]
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -13,10 +10,10 @@ use super::LogSettings;
 
 type Sink = Box<dyn Write + Send>;
 
-/// One stream for all, or one for information and one for problems.
+/// One stream for all messages, or one for info messages and one for warnings and errors.
 pub(super) struct Output {
-    information: Mutex<Sink>,
-    problems: Option<Mutex<Sink>>,
+    info: Mutex<Sink>,
+    errors: Option<Mutex<Sink>>,
 }
 
 impl fmt::Debug for Output {
@@ -26,7 +23,7 @@ impl fmt::Debug for Output {
 }
 
 impl Output {
-    /// Standard error; with split streams, standard output for information.
+    /// Standard error; with split streams, standard output for info messages.
     pub fn standard(settings: &LogSettings) -> Output {
         if settings.has_split_stream {
             let buffered = BufWriter::with_capacity(settings.info_buffer_bytes, io::stdout());
@@ -36,31 +33,31 @@ impl Output {
         }
     }
 
-    pub fn new(information: Sink, problems: Option<Sink>) -> Output {
-        Output { information: Mutex::new(information), problems: problems.map(Mutex::new) }
+    pub fn new(info: Sink, errors: Option<Sink>) -> Output {
+        Output { info: Mutex::new(info), errors: errors.map(Mutex::new) }
     }
 
-    /// Writes a line. If nobody takes it, nobody needs to know.
-    pub fn write(&self, is_problem: bool, line: &str) {
-        let sink = match &self.problems {
-            Some(problems) if is_problem => problems,
-            _ => &self.information,
+    /// Writes a line. Errors are ignored.
+    pub fn write(&self, is_warning_or_error: bool, line: &str) {
+        let sink = match &self.errors {
+            Some(errors) if is_warning_or_error => errors,
+            _ => &self.info,
         };
         let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = sink.write_all(line.as_bytes());
     }
 
     pub fn flush(&self) {
-        for sink in [Some(&self.information), self.problems.as_ref()].into_iter().flatten() {
+        for sink in [Some(&self.info), self.errors.as_ref()].into_iter().flatten() {
             let _ = sink.lock().unwrap_or_else(PoisonError::into_inner).flush();
         }
     }
 }
 
-/// Flushes from time to time, as long as the output is there.
+/// Flushes periodically, until the output is dropped.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own: what is held back must come out when all else hangs"
+    reason = "a separate thread, so that buffered messages are written even if everything else is blocked"
 )]
 pub(super) fn flush_every(period: Duration, output: &Arc<Output>) {
     let output = Arc::downgrade(output);

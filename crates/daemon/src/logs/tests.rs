@@ -1,16 +1,16 @@
-//! Lines.
-#![expect(clippy::disallowed_types, reason = "a test's notebook, shared with the output")]
+//! Tests of log lines.
+#![expect(clippy::disallowed_types, reason = "a buffer shared with the output")]
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::flags::{Parsed, parse};
+use crate::flags::{ParsedCommandLine, parse};
 
 #[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -21,8 +21,8 @@ impl Write for Paper {
     }
 }
 
-impl Paper {
-    /// What was written, without what differs from run to run: time, process, line of this file.
+impl SharedBuffer {
+    /// The output without time, process id and line number.
     fn text(&self) -> String {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| tidy(line) + "\n").collect()
@@ -42,14 +42,16 @@ fn tidy(line: &str) -> String {
 }
 
 fn settings(args: &[&str]) -> Result<LogSettings, Vec<String>> {
-    let Parsed::Run(options) = parse(["x"].iter().chain(args)).unwrap() else { panic!("not run") };
+    let ParsedCommandLine::Run(options) = parse(["x"].iter().chain(args)).unwrap() else {
+        panic!("not parsed")
+    };
     let gates = options.features.feature_gates.iter().map(String::as_str);
     LogSettings::from_flags(&options.logs, &Gates::parse(gates).unwrap())
 }
 
-/// What is written of these events to each stream.
+/// The output of these events on each stream.
 fn written(args: &[&str], log: impl FnOnce(&Logs)) -> (String, String) {
-    let (information, problems) = (Paper::default(), Paper::default());
+    let (information, problems) = (SharedBuffer::default(), SharedBuffer::default());
     let settings = settings(args).unwrap();
     let error: Option<Box<dyn Write + Send>> =
         if settings.has_split_stream { Some(Box::new(problems.clone())) } else { None };
@@ -100,8 +102,8 @@ fn json() {
 }
 
 #[test]
-fn the_head_of_a_line() {
-    let paper = Paper::default();
+fn klog_header() {
+    let paper = SharedBuffer::default();
     let settings = settings(&[]).unwrap();
     let (layer, _logs) =
         layer(&settings, Output::new(Box::new(paper.clone()), None), TimeZone::UTC);
@@ -136,7 +138,7 @@ fn verbosity_changes_while_running() {
 }
 
 #[test]
-fn what_goes_over_the_wire_is_hardly_ever_written() {
+fn events_of_wire_crates_need_verbosity_8() {
     let frames = |args: &[&str]| {
         let (got, _) = written(args, |_| {
             tracing::debug!(target: "h2::codec", "frame");
@@ -156,7 +158,7 @@ fn split_streams() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_log_flags_are_rejected() {
     #[track_caller]
     fn check(args: &[&str], want: &str) {
         assert_eq!(settings(args).unwrap_err(), [want]);

@@ -1,5 +1,5 @@
-//! Metrics with what Kubernetes adds to Prometheus: a stability level in the help, names that are
-//! switched off, labels whose values are limited, vectors that can be reset.
+//! Metrics with what Kubernetes adds to Prometheus: a stability level in the help text, disabled
+//! metrics, allow lists for label values, and resettable vectors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use prometheus::{
     Opts, Registry,
 };
 
-use super::Settings;
+use super::MetricsSettings;
 
-/// How much a metric may be relied on.
+/// The stability level of a metric.
 #[derive(Clone, Copy)]
 pub(super) struct Stability(&'static str);
 
@@ -21,8 +21,8 @@ pub(super) const STABLE: Stability = Stability("STABLE");
 pub(super) const BETA: Stability = Stability("BETA");
 pub(super) const ALPHA: Stability = Stability("ALPHA");
 
-/// A metric before it is made.
-pub(super) struct Def<const N: usize> {
+/// The definition of a metric.
+pub(super) struct MetricDef<const N: usize> {
     name: &'static str,
     help: &'static str,
     stability: Stability,
@@ -34,11 +34,11 @@ pub(super) const fn def<const N: usize>(
     help: &'static str,
     stability: Stability,
     labels: [&'static str; N],
-) -> Def<N> {
-    Def { name, help, stability, labels }
+) -> MetricDef<N> {
+    MetricDef { name, help, stability, labels }
 }
 
-impl<const N: usize> Def<N> {
+impl<const N: usize> MetricDef<N> {
     fn help(&self) -> String {
         format!("[{}] {}", self.stability.0, self.help)
     }
@@ -51,7 +51,7 @@ struct Allowed<const N: usize> {
 }
 
 impl<const N: usize> Allowed<N> {
-    fn of<'a>(&self, mut labels: [&'a str; N]) -> [&'a str; N] {
+    fn checked<'a>(&self, mut labels: [&'a str; N]) -> [&'a str; N] {
         let Some(values) = &self.values else { return labels };
         for (label, allowed) in labels.iter_mut().zip(values.iter()) {
             if allowed.as_ref().is_some_and(|allowed| !allowed.contains(*label)) {
@@ -70,14 +70,14 @@ pub struct Counters<const N: usize> {
 }
 
 impl<const N: usize> Counters<N> {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self, labels: [&str; N]) {
         self.add(labels, 1);
     }
 
-    /// `n` more; with 0, the series is shown.
+    /// Adds `n`; with 0, the series is shown.
     pub fn add(&self, labels: [&str; N], n: u64) {
-        if let Ok(counter) = self.vec.get_metric_with_label_values(&self.allowed.of(labels)) {
+        if let Ok(counter) = self.vec.get_metric_with_label_values(&self.allowed.checked(labels)) {
             counter.inc_by(n);
         }
     }
@@ -90,16 +90,16 @@ pub struct Gauges<const N: usize> {
 }
 
 impl<const N: usize> Gauges<N> {
-    /// Becomes `value`.
+    /// Sets the value.
     pub fn set(&self, labels: [&str; N], value: f64) {
-        if let Ok(gauge) = self.vec.get_metric_with_label_values(&self.allowed.of(labels)) {
+        if let Ok(gauge) = self.vec.get_metric_with_label_values(&self.allowed.checked(labels)) {
             gauge.set(value);
         }
     }
 
-    /// Changes by `difference`.
+    /// Adds `difference`.
     pub fn add(&self, labels: [&str; N], difference: f64) {
-        if let Ok(gauge) = self.vec.get_metric_with_label_values(&self.allowed.of(labels)) {
+        if let Ok(gauge) = self.vec.get_metric_with_label_values(&self.allowed.checked(labels)) {
             gauge.add(difference);
         }
     }
@@ -114,34 +114,34 @@ pub struct Histograms<const N: usize> {
 impl<const N: usize> Histograms<N> {
     /// Records a value.
     pub fn observe(&self, labels: [&str; N], value: f64) {
-        if let Some(histogram) = self.at(labels) {
+        if let Some(histogram) = self.with_labels(labels) {
             histogram.observe(value);
         }
     }
 
-    /// The series of these labels, to be kept where each nanosecond counts.
-    pub fn at(&self, labels: [&str; N]) -> Option<Histogram> {
-        self.vec.get_metric_with_label_values(&self.allowed.of(labels)).ok()
+    /// The series of these labels, to be cached by callers on hot paths.
+    pub fn with_labels(&self, labels: [&str; N]) -> Option<Histogram> {
+        self.vec.get_metric_with_label_values(&self.allowed.checked(labels)).ok()
     }
 }
 
 /// A counter without labels.
 #[derive(Clone)]
-pub struct Total(IntCounter);
+pub struct UnlabeledCounter(IntCounter);
 
-impl Total {
-    /// One more.
+impl UnlabeledCounter {
+    /// Adds one.
     pub fn inc(&self) {
         self.0.inc();
     }
 
-    /// `n` more.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.inc_by(n);
     }
 }
 
-/// Makes and registers metrics.
+/// Creates and registers metrics.
 pub(super) struct Families {
     registry: Registry,
     disabled: Arc<BTreeSet<String>>,
@@ -153,7 +153,7 @@ pub(super) struct Families {
 }
 
 impl Families {
-    pub fn new(settings: &Settings) -> Result<Families, Error> {
+    pub fn new(settings: &MetricsSettings) -> Result<Families, Error> {
         let mut allowed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         for (key, values) in &settings.allowed_labels {
             let (metric, label) = key.split_once(',').unwrap_or((key, ""));
@@ -195,7 +195,7 @@ impl Families {
         Ok(families)
     }
 
-    /// Metrics of another page, under the same flags.
+    /// A registry for another endpoint, with the same flags.
     pub fn sibling(&self) -> Families {
         Families {
             registry: Registry::new(),
@@ -207,7 +207,7 @@ impl Families {
         }
     }
 
-    pub fn counters<const N: usize>(&mut self, def: Def<N>) -> Result<Counters<N>, Error> {
+    pub fn counters<const N: usize>(&mut self, def: MetricDef<N>) -> Result<Counters<N>, Error> {
         let vec = IntCounterVec::new(Opts::new(def.name, def.help()), &def.labels)?;
         self.register(&def, vec.clone())?;
         let resettable = vec.clone();
@@ -215,7 +215,7 @@ impl Families {
         Ok(Counters { vec, allowed: self.allowed_of(&def) })
     }
 
-    pub fn gauges<const N: usize>(&mut self, def: Def<N>) -> Result<Gauges<N>, Error> {
+    pub fn gauges<const N: usize>(&mut self, def: MetricDef<N>) -> Result<Gauges<N>, Error> {
         let vec = GaugeVec::new(Opts::new(def.name, def.help()), &def.labels)?;
         self.register(&def, vec.clone())?;
         let resettable = vec.clone();
@@ -225,7 +225,7 @@ impl Families {
 
     pub fn histograms<const N: usize>(
         &mut self,
-        def: Def<N>,
+        def: MetricDef<N>,
         buckets: Vec<f64>,
     ) -> Result<Histograms<N>, Error> {
         let opts = HistogramOpts::new(def.name, def.help()).buckets(buckets);
@@ -236,19 +236,19 @@ impl Families {
         Ok(Histograms { vec, allowed: self.allowed_of(&def) })
     }
 
-    pub fn total(&mut self, def: Def<0>) -> Result<Total, Error> {
+    pub fn total(&mut self, def: MetricDef<0>) -> Result<UnlabeledCounter, Error> {
         let counter = IntCounter::with_opts(Opts::new(def.name, def.help()))?;
         self.register(&def, counter.clone())?;
-        Ok(Total(counter))
+        Ok(UnlabeledCounter(counter))
     }
 
-    pub fn gauge(&mut self, def: Def<0>) -> Result<Gauge, Error> {
+    pub fn gauge(&mut self, def: MetricDef<0>) -> Result<Gauge, Error> {
         let gauge = Gauge::with_opts(Opts::new(def.name, def.help()))?;
         self.register(&def, gauge.clone())?;
         Ok(gauge)
     }
 
-    pub fn histogram(&mut self, def: Def<0>, buckets: Vec<f64>) -> Result<Histogram, Error> {
+    pub fn histogram(&mut self, def: MetricDef<0>, buckets: Vec<f64>) -> Result<Histogram, Error> {
         let opts = HistogramOpts::new(def.name, def.help()).buckets(buckets);
         let histogram = Histogram::with_opts(opts)?;
         self.register(&def, histogram.clone())?;
@@ -269,7 +269,7 @@ impl Families {
 
     fn register<const N: usize>(
         &self,
-        def: &Def<N>,
+        def: &MetricDef<N>,
         collector: impl Collector + 'static,
     ) -> Result<(), Error> {
         if self.disabled.contains(def.name) {
@@ -279,7 +279,7 @@ impl Families {
         self.registry.register(Box::new(collector))
     }
 
-    fn allowed_of<const N: usize>(&self, def: &Def<N>) -> Allowed<N> {
+    fn allowed_of<const N: usize>(&self, def: &MetricDef<N>) -> Allowed<N> {
         let values = self
             .allowed
             .get(def.name)

@@ -1,15 +1,15 @@
-//! Values of labels, as kube-scheduler spells them.
+//! Label values, equal to kube-scheduler's.
 
-/// How an attempt ended.
+/// The result of a scheduling attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
     /// Bound.
     Scheduled,
-    /// No node.
+    /// No feasible node.
     Unschedulable,
-    /// Something failed.
+    /// An internal error.
     Error,
-    /// A group waits for its victims; of groups only.
+    /// A pod group waits for the eviction of its victims; only for pod groups.
     WaitingOnPreemption,
 }
 
@@ -24,34 +24,34 @@ impl AttemptResult {
     }
 }
 
-/// Where a pending pod is.
+/// The queue of a pending pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum QueueLabel {
     /// activeQ.
     Active,
     /// backoffQ.
     Backoff,
-    /// unschedulablePods, tried.
+    /// unschedulablePods, attempted before.
     Unschedulable,
-    /// Held by PreEnqueue.
+    /// Gated by a PreEnqueue plugin.
     Gated,
 }
 
-impl Queue {
-    pub(super) const ALL: [Queue; 4] =
-        [Queue::Active, Queue::Backoff, Queue::Unschedulable, Queue::Gated];
+impl QueueLabel {
+    pub(super) const ALL: [QueueLabel; 4] =
+        [QueueLabel::Active, QueueLabel::Backoff, QueueLabel::Unschedulable, QueueLabel::Gated];
 
     pub(super) fn label(self) -> &'static str {
         match self {
-            Queue::Active => "active",
-            Queue::Backoff => "backoff",
-            Queue::Unschedulable => "unschedulable",
-            Queue::Gated => "gated",
+            QueueLabel::Active => "active",
+            QueueLabel::Backoff => "backoff",
+            QueueLabel::Unschedulable => "unschedulable",
+            QueueLabel::Gated => "gated",
         }
     }
 }
 
-/// What the cache holds.
+/// The kinds of cached items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheKind {
     /// Nodes.
@@ -77,7 +77,7 @@ impl CacheKind {
 
 /// The extension points at which evaluations of single plugins are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PluginPoint {
+pub enum EvaluatedExtensionPoint {
     /// PreFilter.
     PreFilter,
     /// Filter.
@@ -88,23 +88,23 @@ pub enum PluginPoint {
     Score,
 }
 
-impl PluginPoint {
+impl EvaluatedExtensionPoint {
     pub(super) fn label(self) -> &'static str {
         match self {
-            PluginPoint::PreFilter => "PreFilter",
-            PluginPoint::Filter => "Filter",
-            PluginPoint::PreScore => "PreScore",
-            PluginPoint::Score => "Score",
+            EvaluatedExtensionPoint::PreFilter => "PreFilter",
+            EvaluatedExtensionPoint::Filter => "Filter",
+            EvaluatedExtensionPoint::PreScore => "PreScore",
+            EvaluatedExtensionPoint::Score => "Score",
         }
     }
 }
 
-/// How a call to the API server ended.
+/// The result of a call to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiCallResult {
-    /// It was done.
+    /// It succeeded.
     Success,
-    /// It was not.
+    /// It failed.
     Error,
 }
 

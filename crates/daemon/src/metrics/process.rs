@@ -1,11 +1,11 @@
-//! What the operating system counts of this process, read from `/proc`; elsewhere nothing is shown.
+//! Metrics of this process, read from `/proc`; on other systems there are none.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::text::{Number, head};
+use super::text_format::{Number, head};
 
-/// The lines of `process_*`, but for those switched off.
+/// The lines of `process_*`, except disabled metrics.
 pub(super) fn text(disabled: &BTreeSet<String>) -> String {
     let mut out = String::new();
     for (name, help, kind, value) in read().into_iter().flatten() {
@@ -99,7 +99,7 @@ fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
 
-/// When the process began: the boot of the system plus ticks since then.
+/// The start time of the process: boot time plus ticks.
 pub(super) fn start_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let system = fs::read_to_string("/proc/stat").ok()?;
@@ -107,7 +107,7 @@ pub(super) fn start_seconds() -> Option<f64> {
     Some(boot.trim().parse::<f64>().ok()? + Stat::parse(&stat)?.start_ticks / ticks_per_second())
 }
 
-/// The fields of `/proc/self/stat` that are shown; proc(5).
+/// The fields of `/proc/self/stat` that are used; see proc(5).
 struct Stat {
     cpu_ticks: f64,
     start_ticks: f64,

@@ -1,9 +1,9 @@
-//! `/metrics/resources`: what the pods of the cluster ask for, a series each. From upstream's
+//! `/metrics/resources`: requests and limits of all pods, one series per pod and resource. From upstream's
 //! `pkg/scheduler/metrics/resources`, 1.36.
 
-use super::text::{Number, escape, head};
+use super::text_format::{Number, escape, head};
 
-/// What one pod asks for. Pods that ended are left out by whoever makes these.
+/// Requests and limits of one pod. The caller omits terminated pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodResources {
     /// Its namespace.
@@ -22,7 +22,7 @@ pub struct PodResources {
     pub limits: Vec<(String, f64)>,
 }
 
-/// The page; nothing is shown of amounts that are zero.
+/// The text of the endpoint; amounts of zero are omitted.
 pub fn resources_text(pods: &[PodResources]) -> String {
     let mut out = String::new();
     family(
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page() {
+    fn text_of_one_pod() {
         let pod = PodResources {
             namespace: "ns".into(),
             pod: "web".into(),

@@ -1,13 +1,13 @@
-//! What the scheduler counts. From upstream's `pkg/scheduler/metrics`, 1.36.
+//! Metrics of the scheduler. From upstream's `pkg/scheduler/metrics`, 1.36.
 
-mod table;
+mod definitions;
 
 use prometheus::{Error, Histogram};
 
-use super::family::{Counters, Families, Gauges, Histograms, Total, exponential};
-use super::labels::{ApiCallResult, AttemptResult, CacheKind, PluginPoint, Queue};
+use super::family::{Counters, Families, Gauges, Histograms, UnlabeledCounter, exponential};
+use super::labels::{ApiCallResult, AttemptResult, CacheKind, EvaluatedExtensionPoint, QueueLabel};
 
-/// Attempts above this are counted together.
+/// Attempts from this number on have the same label value.
 const ATTEMPTS_MAX: u32 = 15;
 
 /// The metrics of the scheduler. Durations are in seconds.
@@ -17,7 +17,7 @@ pub struct SchedulerMetrics {
     algorithm_duration: Histogram,
     sli_duration: Histograms<1>,
     scheduling_attempts: Histogram,
-    scheduled_after_flush: Total,
+    scheduled_after_flush: UnlabeledCounter,
     extension_point_duration: Histograms<3>,
     plugin_duration: Histograms<3>,
     plugin_evaluations: Counters<3>,
@@ -30,7 +30,7 @@ pub struct SchedulerMetrics {
     permit_wait: Histograms<1>,
     goroutines: Gauges<1>,
     cache_size: Gauges<1>,
-    preemption_attempts: Total,
+    preemption_attempts: UnlabeledCounter,
     preemption_victims: Histogram,
     preemption_duration: Histograms<1>,
     preemption_executions: Counters<1>,
@@ -51,14 +51,14 @@ pub struct SchedulerMetrics {
     volume_stage_errors: Counters<1>,
 }
 
-/// Where metrics are made: those of gates that are off are not shown.
-struct Gated<'a, F> {
+/// Creates metrics; those of disabled feature gates are not shown.
+struct GatedFamilies<'a, F> {
     shown: &'a mut Families,
     hidden: Families,
     is_on: F,
 }
 
-impl<F: Fn(&str) -> bool> Gated<'_, F> {
+impl<F: Fn(&str) -> bool> GatedFamilies<'_, F> {
     fn gate(&mut self, gate: &str) -> &mut Families {
         if (self.is_on)(gate) { self.shown } else { &mut self.hidden }
     }
@@ -69,7 +69,7 @@ impl SchedulerMetrics {
         families: &mut Families,
         is_on: impl Fn(&str) -> bool,
     ) -> Result<Self, Error> {
-        let mut to = Gated { hidden: families.sibling(), shown: families, is_on };
+        let mut to = GatedFamilies { hidden: families.sibling(), shown: families, is_on };
         let long = || exponential(0.001, 2.0, 15);
         let short = || exponential(0.0001, 2.0, 12);
         let fine = || exponential(0.00001, 1.5, 20);
@@ -77,67 +77,69 @@ impl SchedulerMetrics {
         let wide = || exponential(0.01, 2.0, 20);
         let counts = |n| exponential(1.0, 2.0, n);
         Ok(SchedulerMetrics {
-            schedule_attempts: to.shown.counters(table::SCHEDULE_ATTEMPTS)?,
-            attempt_duration: to.shown.histograms(table::ATTEMPT_DURATION, long())?,
-            algorithm_duration: to.shown.histogram(table::ALGORITHM_DURATION, long())?,
-            sli_duration: to.shown.histograms(table::SLI_DURATION, wide())?,
-            scheduling_attempts: to.shown.histogram(table::SCHEDULING_ATTEMPTS, counts(5))?,
-            scheduled_after_flush: to.shown.total(table::SCHEDULED_AFTER_FLUSH)?,
+            schedule_attempts: to.shown.counters(definitions::SCHEDULE_ATTEMPTS)?,
+            attempt_duration: to.shown.histograms(definitions::ATTEMPT_DURATION, long())?,
+            algorithm_duration: to.shown.histogram(definitions::ALGORITHM_DURATION, long())?,
+            sli_duration: to.shown.histograms(definitions::SLI_DURATION, wide())?,
+            scheduling_attempts: to.shown.histogram(definitions::SCHEDULING_ATTEMPTS, counts(5))?,
+            scheduled_after_flush: to.shown.total(definitions::SCHEDULED_AFTER_FLUSH)?,
             extension_point_duration: to
                 .shown
-                .histograms(table::EXTENSION_POINT_DURATION, short())?,
-            plugin_duration: to.shown.histograms(table::PLUGIN_DURATION, fine())?,
-            plugin_evaluations: to.shown.counters(table::PLUGIN_EVALUATIONS)?,
-            queue_incoming: to.shown.counters(table::QUEUE_INCOMING)?,
-            pending: to.shown.gauges(table::PENDING)?,
-            unschedulable: to.shown.gauges(table::UNSCHEDULABLE)?,
-            event_duration: to.shown.histograms(table::EVENT_DURATION, short())?,
-            hint_duration: to.shown.histograms(table::HINT_DURATION, fine())?,
-            inflight: to.shown.gauges(table::INFLIGHT)?,
-            permit_wait: to.shown.histograms(table::PERMIT_WAIT, long())?,
-            goroutines: to.shown.gauges(table::GOROUTINES)?,
-            cache_size: to.shown.gauges(table::CACHE_SIZE)?,
-            preemption_attempts: to.shown.total(table::PREEMPTION_ATTEMPTS)?,
-            preemption_victims: to.shown.histogram(table::PREEMPTION_VICTIMS, counts(7))?,
+                .histograms(definitions::EXTENSION_POINT_DURATION, short())?,
+            plugin_duration: to.shown.histograms(definitions::PLUGIN_DURATION, fine())?,
+            plugin_evaluations: to.shown.counters(definitions::PLUGIN_EVALUATIONS)?,
+            queue_incoming: to.shown.counters(definitions::QUEUE_INCOMING)?,
+            pending: to.shown.gauges(definitions::PENDING)?,
+            unschedulable: to.shown.gauges(definitions::UNSCHEDULABLE)?,
+            event_duration: to.shown.histograms(definitions::EVENT_DURATION, short())?,
+            hint_duration: to.shown.histograms(definitions::HINT_DURATION, fine())?,
+            inflight: to.shown.gauges(definitions::INFLIGHT)?,
+            permit_wait: to.shown.histograms(definitions::PERMIT_WAIT, long())?,
+            goroutines: to.shown.gauges(definitions::GOROUTINES)?,
+            cache_size: to.shown.gauges(definitions::CACHE_SIZE)?,
+            preemption_attempts: to.shown.total(definitions::PREEMPTION_ATTEMPTS)?,
+            preemption_victims: to.shown.histogram(definitions::PREEMPTION_VICTIMS, counts(7))?,
             preemption_duration: to
                 .gate("SchedulerAsyncPreemption")
-                .histograms(table::PREEMPTION_DURATION, wide())?,
+                .histograms(definitions::PREEMPTION_DURATION, wide())?,
             preemption_executions: to
                 .gate("SchedulerAsyncPreemption")
-                .counters(table::PREEMPTION_EXECUTIONS)?,
-            batch_attempts: to.shown.counters(table::BATCH_ATTEMPTS)?,
-            batch_flushes: to.shown.counters(table::BATCH_FLUSHES)?,
-            node_hint_duration: to.shown.histograms(table::NODE_HINT_DURATION, tiny())?,
-            store_results_duration: to.shown.histograms(table::STORE_RESULTS_DURATION, tiny())?,
-            api_calls: to.gate("SchedulerAsyncAPICalls").counters(table::API_CALLS)?,
+                .counters(definitions::PREEMPTION_EXECUTIONS)?,
+            batch_attempts: to.shown.counters(definitions::BATCH_ATTEMPTS)?,
+            batch_flushes: to.shown.counters(definitions::BATCH_FLUSHES)?,
+            node_hint_duration: to.shown.histograms(definitions::NODE_HINT_DURATION, tiny())?,
+            store_results_duration: to
+                .shown
+                .histograms(definitions::STORE_RESULTS_DURATION, tiny())?,
+            api_calls: to.gate("SchedulerAsyncAPICalls").counters(definitions::API_CALLS)?,
             api_call_duration: to
                 .gate("SchedulerAsyncAPICalls")
-                .histograms(table::API_CALL_DURATION, long())?,
+                .histograms(definitions::API_CALL_DURATION, long())?,
             api_calls_pending: to
                 .gate("SchedulerAsyncAPICalls")
-                .gauges(table::API_CALLS_PENDING)?,
-            claim_creates: to.gate("DRAExtendedResource").counters(table::CLAIM_CREATES)?,
+                .gauges(definitions::API_CALLS_PENDING)?,
+            claim_creates: to.gate("DRAExtendedResource").counters(definitions::CLAIM_CREATES)?,
             binding_condition_allocations: to
                 .gate("DRADeviceBindingConditions")
-                .counters(table::BINDING_CONDITION_ALLOCATIONS)?,
+                .counters(definitions::BINDING_CONDITION_ALLOCATIONS)?,
             binding_condition_wait: to
                 .gate("DRADeviceBindingConditions")
-                .histograms(table::BINDING_CONDITION_WAIT, exponential(0.1, 2.0, 14))?,
-            group_attempts: to.gate("GenericWorkload").counters(table::GROUP_ATTEMPTS)?,
+                .histograms(definitions::BINDING_CONDITION_WAIT, exponential(0.1, 2.0, 14))?,
+            group_attempts: to.gate("GenericWorkload").counters(definitions::GROUP_ATTEMPTS)?,
             group_attempt_duration: to
                 .gate("GenericWorkload")
-                .histograms(table::GROUP_ATTEMPT_DURATION, long())?,
+                .histograms(definitions::GROUP_ATTEMPT_DURATION, long())?,
             group_algorithm_duration: to
                 .gate("GenericWorkload")
-                .histogram(table::GROUP_ALGORITHM_DURATION, long())?,
-            binder_cache_requests: to.shown.counters(table::BINDER_CACHE_REQUESTS)?,
-            volume_stage_errors: to.shown.counters(table::VOLUME_STAGE_ERRORS)?,
+                .histogram(definitions::GROUP_ALGORITHM_DURATION, long())?,
+            binder_cache_requests: to.shown.counters(definitions::BINDER_CACHE_REQUESTS)?,
+            volume_stage_errors: to.shown.counters(definitions::VOLUME_STAGE_ERRORS)?,
         })
     }
 
-    /// Gauges that upstream shows from the start, at zero.
-    pub(super) fn before_showing(&self) {
-        Queue::ALL.iter().for_each(|queue| self.pending.add([queue.label()], 0.0));
+    /// Initializes gauges that upstream shows from the start, with zero.
+    pub(super) fn init_gauges(&self) {
+        QueueLabel::ALL.iter().for_each(|queue| self.pending.add([queue.label()], 0.0));
         CacheKind::ALL.iter().for_each(|kind| self.cache_size.add([kind.label()], 0.0));
     }
 
@@ -147,25 +149,25 @@ impl SchedulerMetrics {
         self.attempt_duration.observe([result.label(), profile], seconds);
     }
 
-    /// The part of a scheduling cycle that looks for a node took `seconds`.
+    /// The scheduling algorithm of one scheduling cycle took `seconds`.
     pub fn algorithm(&self, seconds: f64) {
         self.algorithm_duration.observe(seconds);
     }
 
-    /// How many decisions there were, and how many seconds they took in all.
+    /// The number of decisions, and their total duration in seconds.
     pub fn decisions(&self) -> (u64, f64) {
         let duration = &self.algorithm_duration;
         (duration.get_sample_count(), duration.get_sample_sum())
     }
 
-    /// A pod was bound at its attempt number `attempts`, `seconds` after it first was in the queue.
+    /// A pod was bound after this number of attempts, `seconds` after it was first added to the queue.
     pub fn scheduled(&self, attempts: u32, seconds: f64) {
         let label = if attempts >= ATTEMPTS_MAX { "15+".to_owned() } else { attempts.to_string() };
         self.sli_duration.observe([&label], seconds);
         self.scheduling_attempts.observe(f64::from(attempts));
     }
 
-    /// A pod was bound that only the flush of unschedulablePods had brought back.
+    /// A pod was bound after it was moved by the flush of unschedulablePods.
     pub fn scheduled_after_flush(&self) {
         self.scheduled_after_flush.inc();
     }
@@ -180,22 +182,28 @@ impl SchedulerMetrics {
         self.plugin_duration.observe([plugin, point, status], seconds);
     }
 
-    /// A plugin took part in `n` attempts; with 0 it is shown from the start, as upstream does.
-    pub fn plugin_evaluations(&self, plugin: &str, point: PluginPoint, profile: &str, n: u64) {
+    /// A plugin was evaluated in `n` attempts; with 0 the series is shown from the start, as upstream.
+    pub fn plugin_evaluations(
+        &self,
+        plugin: &str,
+        point: EvaluatedExtensionPoint,
+        profile: &str,
+        n: u64,
+    ) {
         self.plugin_evaluations.add([plugin, point.label(), profile], n);
     }
 
-    /// `n` pods came into a queue because of an event.
-    pub fn queue_incoming(&self, queue: Queue, event: &str, n: u64) {
+    /// `n` pods were added to a queue because of an event.
+    pub fn queue_incoming(&self, queue: QueueLabel, event: &str, n: u64) {
         self.queue_incoming.add([queue.label(), event], n);
     }
 
-    /// So many pods are in a queue.
-    pub fn set_pending(&self, queue: Queue, n_pods: usize) {
+    /// The number of pods in a queue.
+    pub fn set_pending(&self, queue: QueueLabel, n_pods: usize) {
         self.pending.set([queue.label()], n_pods as f64);
     }
 
-    /// Because of a plugin, so many more (or fewer) pods are unschedulable.
+    /// Changes the number of pods that are unschedulable because of a plugin.
     pub fn add_unschedulable(&self, plugin: &str, profile: &str, difference: i64) {
         self.unschedulable.add([plugin, profile], difference as f64);
     }
@@ -205,12 +213,12 @@ impl SchedulerMetrics {
         self.event_duration.observe([event], seconds);
     }
 
-    /// A plugin's hint took `seconds` and said `Queue`, `QueueSkip` or `Error`.
+    /// A plugin's QueueingHint took `seconds` and returned `Queue`, `QueueSkip` or `Error`.
     pub fn hint(&self, plugin: &str, event: &str, hint: &str, seconds: f64) {
         self.hint_duration.observe([plugin, event, hint], seconds);
     }
 
-    /// So many events of a kind are kept for pods in flight; `PodPopped` counts those pods.
+    /// The number of in-flight events of a kind; `PodPopped` counts the in-flight pods.
     pub fn set_inflight_events(&self, event: &str, n: usize) {
         self.inflight.set([event], n as f64);
     }
@@ -220,23 +228,23 @@ impl SchedulerMetrics {
         self.permit_wait.observe([result], seconds);
     }
 
-    /// So much more (or less) of a kind of work is under way: `binding` counts binding cycles. There
-    /// are no goroutines here; the metric keeps its name and its meaning.
+    /// Changes the amount of concurrent work of a kind: `binding` counts binding cycles. There are no
+    /// goroutines in Loadmaster; the metric keeps upstream's name and meaning.
     pub fn add_work(&self, operation: &str, difference: i64) {
         self.goroutines.add([operation], difference as f64);
     }
 
-    /// So much is in the cache.
+    /// The number of cached items.
     pub fn set_cache_size(&self, kind: CacheKind, n: usize) {
         self.cache_size.set([kind.label()], n as f64);
     }
 
-    /// A preemption was tried.
+    /// Preemption was attempted.
     pub fn preemption_attempt(&self) {
         self.preemption_attempts.inc();
     }
 
-    /// A preemption chose so many victims.
+    /// A preemption selected this number of victims.
     pub fn preemption_victims(&self, n_victims: usize) {
         self.preemption_victims.observe(n_victims as f64);
     }
@@ -247,23 +255,23 @@ impl SchedulerMetrics {
         self.preemption_duration.observe([result.label()], seconds);
     }
 
-    /// A decision did or did not use the one before: `no_hint`, `hint_used`, `hint_not_used`.
+    /// Whether a decision used the results of the one before: `no_hint`, `hint_used`, `hint_not_used`.
     pub fn batch_attempt(&self, profile: &str, result: &str) {
         self.batch_attempts.inc([profile, result]);
     }
 
-    /// What was kept for pods alike was dropped.
+    /// The cached results for equal pods were dropped.
     pub fn batch_flushed(&self, profile: &str, reason: &str) {
         self.batch_flushes.inc([profile, reason]);
     }
 
-    /// Looking for the kept node took `seconds`.
+    /// Getting the node hint took `seconds`.
     pub fn node_hint(&self, was_found: bool, profile: &str, seconds: f64) {
         let hinted = if was_found { "hint" } else { "no_hint" };
         self.node_hint_duration.observe([hinted, profile], seconds);
     }
 
-    /// Keeping the nodes for pods alike took `seconds`.
+    /// Storing the results for equal pods took `seconds`.
     pub fn results_stored(&self, profile: &str, seconds: f64) {
         self.store_results_duration.observe([profile], seconds);
     }
@@ -274,12 +282,12 @@ impl SchedulerMetrics {
         self.api_call_duration.observe([call, result.label()], seconds);
     }
 
-    /// So many calls wait.
+    /// The number of pending calls.
     pub fn set_pending_api_calls(&self, call: &str, n: usize) {
         self.api_calls_pending.set([call], n as f64);
     }
 
-    /// A ResourceClaim was created, or not.
+    /// Creating a ResourceClaim succeeded or failed.
     pub fn claim_created(&self, result: ApiCallResult) {
         let status = match result {
             ApiCallResult::Success => "success",
@@ -288,7 +296,7 @@ impl SchedulerMetrics {
         self.claim_creates.inc([status]);
     }
 
-    /// Binding conditions of a driver's devices were waited for; `status` is `success`, `failure`,
+    /// Waiting for the BindingConditions of a driver's devices ended; `status` is `success`, `failure`,
     /// `timeout` or `error`.
     pub fn binding_conditions(&self, profile: &str, driver: &str, status: &str, seconds: f64) {
         self.binding_condition_allocations.inc([profile, driver, status]);
@@ -301,12 +309,12 @@ impl SchedulerMetrics {
         self.group_attempt_duration.observe([result.label(), profile], seconds);
     }
 
-    /// Looking for the nodes of a pod group took `seconds`.
+    /// The scheduling algorithm of a pod group took `seconds`.
     pub fn group_algorithm(&self, seconds: f64) {
         self.group_algorithm_duration.observe(seconds);
     }
 
-    /// The cache of volume bindings was asked or changed.
+    /// The cache of volume bindings was read or changed.
     pub fn volume_binder_request(&self, operation: &str) {
         self.binder_cache_requests.inc([operation]);
     }

@@ -1,9 +1,9 @@
-//! Names, labels, what flags do.
+//! Tests of names, labels and flags.
 
 use super::*;
 
-fn with(change: impl FnOnce(&mut Settings)) -> Metrics {
-    let mut settings = Settings::default();
+fn with(change: impl FnOnce(&mut MetricsSettings)) -> Metrics {
+    let mut settings = MetricsSettings::default();
     change(&mut settings);
     Metrics::new(&settings).unwrap()
 }
@@ -66,14 +66,14 @@ fn disabled_metrics_are_not_shown() {
 }
 
 #[test]
-fn values_that_are_not_allowed_are_unexpected() {
+fn label_values_that_are_not_allowed_become_unexpected() {
     let metrics = with(|it| {
         let key = "scheduler_queue_incoming_pods_total,event".to_owned();
         it.allowed_labels.insert(key, "PodAdd,NodeAdd".to_owned());
     });
-    metrics.scheduler.queue_incoming(Queue::Active, "PodAdd", 2);
-    metrics.scheduler.queue_incoming(Queue::Active, "Strange", 1);
-    metrics.scheduler.queue_incoming(Queue::Active, "Other", 1);
+    metrics.scheduler.queue_incoming(QueueLabel::Active, "PodAdd", 2);
+    metrics.scheduler.queue_incoming(QueueLabel::Active, "Strange", 1);
+    metrics.scheduler.queue_incoming(QueueLabel::Active, "Other", 1);
     let text = metrics.text();
     assert_eq!(
         series(&text, "scheduler_queue_incoming_pods_total"),
@@ -87,7 +87,7 @@ fn values_that_are_not_allowed_are_unexpected() {
 }
 
 #[test]
-fn reset_forgets_series_and_keeps_totals() {
+fn reset_drops_labeled_series_and_keeps_unlabeled_counters() {
     let metrics = with(|_| ());
     metrics.scheduler.attempt(AttemptResult::Scheduled, "p", 0.1);
     metrics.scheduler.preemption_attempt();
@@ -109,7 +109,7 @@ fn reset_forgets_series_and_keeps_totals() {
 }
 
 #[test]
-fn gates_decide_which_metrics_there_are() {
+fn feature_gates_decide_which_metrics_are_registered() {
     let metrics = with(|_| ());
     metrics.scheduler.preemption_executed(ApiCallResult::Success, 0.1);
     metrics.scheduler.api_call("pod_binding", ApiCallResult::Error, 0.1);
@@ -131,8 +131,8 @@ fn a_manifest_of_allowed_labels() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// What the real kube-scheduler has for the Go runtime's way of talking, which is not ours.
-const OF_GO: [&str; 6] = [
+/// Metrics of kube-scheduler about Go's HTTP client, which Loadmaster does not have.
+const GO_RUNTIME_METRICS: [&str; 6] = [
     "rest_client_exec_plugin_certificate_rotation_age",
     "rest_client_exec_plugin_ttl_seconds",
     "rest_client_transport_cache_entries",
@@ -141,8 +141,12 @@ const OF_GO: [&str; 6] = [
     "rest_client_transport_create_calls_total",
 ];
 
-/// Everything that is counted once.
-fn touch_all(it: &SchedulerMetrics, requests: &RequestMetrics, queues: &WorkqueueMetrics) {
+/// Updates every metric once.
+fn update_all_metrics(
+    it: &SchedulerMetrics,
+    requests: &RestClientMetrics,
+    queues: &WorkqueueMetrics,
+) {
     const PROFILE: &str = "default-scheduler";
     const OK: ApiCallResult = ApiCallResult::Success;
     it.attempt(AttemptResult::Scheduled, PROFILE, 0.0);
@@ -153,9 +157,9 @@ fn touch_all(it: &SchedulerMetrics, requests: &RequestMetrics, queues: &Workqueu
     it.scheduled_after_flush();
     it.extension_point("Filter", "Success", PROFILE, 0.0);
     it.plugin("NodeName", "Filter", "Success", 0.0);
-    it.plugin_evaluations("NodeName", PluginPoint::Filter, PROFILE, 1);
-    it.queue_incoming(Queue::Active, "PodAdd", 1);
-    it.set_pending(Queue::Active, 1);
+    it.plugin_evaluations("NodeName", EvaluatedExtensionPoint::Filter, PROFILE, 1);
+    it.queue_incoming(QueueLabel::Active, "PodAdd", 1);
+    it.set_pending(QueueLabel::Active, 1);
     it.add_unschedulable("NodeName", PROFILE, 1);
     it.event_handled("PodAdd", 0.0);
     it.hint("NodeName", "PodAdd", "Queue", 0.0);
@@ -176,13 +180,13 @@ fn touch_all(it: &SchedulerMetrics, requests: &RequestMetrics, queues: &Workqueu
     it.binding_conditions(PROFILE, "driver", "success", 0.0);
     it.volume_binder_request("add");
     it.volume_stage_error("bind");
-    requests.answered("GET", "host", Some(200), 0.0);
+    requests.record_response("GET", "host", Some(200), 0.0);
     requests.retried("GET", "host", Some(500));
     requests.transferred("GET", "host", 0, 0);
     requests.rate_limited("GET", "host", 0.0);
     queues.added("queue", 1);
     queues.taken("queue", 0.0, 0);
-    queues.worked("queue", 0.0);
+    queues.processed("queue", 0.0);
 }
 
 /// Names, help, types, labels and buckets, without values.
@@ -194,15 +198,15 @@ fn without_values(text: &str) -> std::collections::BTreeSet<String> {
     text.lines().map(cut).collect()
 }
 
-/// `conformance/cmd/metrics` recorded what kube-scheduler 1.36.3 shows when everything happened once.
+/// Compares with the metrics of kube-scheduler 1.36.3, recorded by `conformance/cmd/metrics`.
 #[test]
-fn every_metric_is_as_kube_scheduler_has_it() {
-    let mut families = Families::new(&Settings::default()).unwrap();
+fn every_metric_equals_the_one_of_kube_scheduler() {
+    let mut families = Families::new(&MetricsSettings::default()).unwrap();
     let scheduler = SchedulerMetrics::new(&mut families, |_| true).unwrap();
-    let requests = RequestMetrics::new(&mut families).unwrap();
+    let requests = RestClientMetrics::new(&mut families).unwrap();
     let queues = WorkqueueMetrics::new(&mut families).unwrap();
-    touch_all(&scheduler, &requests, &queues);
-    let ours = without_values(&text::print(&families.gather()));
+    update_all_metrics(&scheduler, &requests, &queues);
+    let ours = without_values(&text_format::print(&families.gather()));
     let ours: Vec<&String> = ours
         .iter()
         .filter(|line| {
@@ -212,10 +216,12 @@ fn every_metric_is_as_kube_scheduler_has_it() {
         })
         .collect();
     let recorded = include_str!("../../tests/metrics.txt");
-    let mut recorded: Vec<&str> =
-        recorded.lines().filter(|line| !OF_GO.iter().any(|name| line.contains(name))).collect();
+    let mut recorded: Vec<&str> = recorded
+        .lines()
+        .filter(|line| !GO_RUNTIME_METRICS.iter().any(|name| line.contains(name)))
+        .collect();
     recorded.sort_unstable();
-    assert!(recorded.len() > 450, "the record is there");
+    assert!(recorded.len() > 450, "the recorded metrics are complete");
     expect_test::expect![[""]].assert_eq(
         &ours
             .iter()

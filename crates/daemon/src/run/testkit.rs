@@ -1,17 +1,17 @@
-//! An engine with the default profile, and the thread it answers on.
+//! Test helpers: an engine with the default profile, and a thread that runs queries on it.
 
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Timestamp};
 use loadmaster_config::{Gates, check_default};
 use loadmaster_engine::engine::{Engine, Event, Object, Options};
-use loadmaster_engine::{Effects, Mono, Now, Profile};
+use loadmaster_engine::{Effects, MonoTime, Now, Profile};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::shell::Command;
+use super::engine_loop::Command;
 
-/// An engine that knows these nodes, of two CPUs each, and pods that want one.
+/// An engine with these nodes of two CPUs each, and pods that request one CPU.
 pub(super) fn engine(nodes: &[&str], pods: &[(&str, Value)]) -> Engine {
     let registry = loadmaster_plugins::in_tree();
     let gates = Gates::default();
@@ -34,7 +34,7 @@ pub(super) fn engine(nodes: &[&str], pods: &[(&str, Value)]) -> Engine {
     engine
 }
 
-/// A pod that wants one CPU.
+/// A pod that requests one CPU.
 fn pod(name: &str, spec: &Value) -> Pod {
     let mut object = json!({
         "metadata": {"name": name, "namespace": "shop", "uid": format!("uid-{name}")},
@@ -47,27 +47,27 @@ fn pod(name: &str, spec: &Value) -> Pod {
 }
 
 fn now() -> Now {
-    Now { mono: Mono(10_000_000_000), wall: Timestamp(1_700_000_000_000_000_000) }
+    Now { mono: MonoTime(10_000_000_000), wall: Timestamp(1_700_000_000_000_000_000) }
 }
 
 pub(super) fn apply(engine: &mut Engine, object: Object) {
-    engine.apply(now(), Event::Set(object), &mut Effects::new());
+    engine.apply(now(), Event::Upsert(object), &mut Effects::new());
 }
 
-/// Tries the pods that are ready.
-pub(super) fn try_pods(engine: &mut Engine) {
-    while engine.cycle(now(), &mut Effects::new()) == loadmaster_engine::engine::Cycled::Ran {}
+/// Runs scheduling cycles until activeQ is empty.
+pub(super) fn schedule_pods(engine: &mut Engine) {
+    while engine.cycle(now(), &mut Effects::new()) == loadmaster_engine::engine::CycleResult::Ran {}
 }
 
-/// A thread that answers questions and does nothing else.
+/// A thread that only runs queries.
 #[expect(clippy::disallowed_methods, reason = "as the daemon's")]
-pub(super) fn on_thread(engine: Engine) -> UnboundedSender<Command> {
-    let (commands, mut questions) = unbounded_channel();
+pub(super) fn spawn_engine_thread(engine: Engine) -> UnboundedSender<Command> {
+    let (commands, mut receiver) = unbounded_channel();
     std::thread::spawn(move || {
-        while let Some(command) = questions.blocking_recv() {
+        while let Some(command) = receiver.blocking_recv() {
             match command {
-                Command::Ask(question) => question(&engine),
-                Command::Lead(_) | Command::Wish(_) => {}
+                Command::Query(query) => query(&engine),
+                Command::SetLeading(_) | Command::ServiceRequest(_) => {}
                 Command::Stop => return,
             }
         }

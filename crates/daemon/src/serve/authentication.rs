@@ -1,4 +1,4 @@
-//! Who asks: front proxies, client certificates, bearer tokens; in upstream's order.
+//! Authentication: front proxies, client certificates, bearer tokens; in upstream's order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,21 +11,21 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use super::ServeError;
-use super::api::{Api, ApiCall, refusal, review};
-use super::cache::Cache;
-use super::user::{Subject, Trust, User};
+use super::expiring_cache::ExpiringCache;
+use super::review_client::{ReviewClient, ReviewRequest, error_message, review};
+use super::user::{CaBundle, Subject, User};
 use crate::flags;
-use crate::metrics::{AuthResult, ReviewMetrics};
+use crate::metrics::{AuthMetrics, AuthenticationResult};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// Where a cluster says which CAs and headers to trust.
+/// The ConfigMap with the CAs and headers that the cluster trusts.
 const CONFIG_MAP: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// A proxy that names users in headers.
+/// The configuration of the front proxy, which sets user names in request headers.
 #[derive(Clone)]
 struct FrontProxy {
-    trust: Trust,
+    trust: CaBundle,
     allowed_names: Vec<String>,
     username_headers: Vec<String>,
     uid_headers: Vec<String>,
@@ -33,37 +33,37 @@ struct FrontProxy {
     extra_prefixes: Vec<String>,
 }
 
-/// Whom to believe; replaced as a whole when files or the ConfigMap change.
+/// The trusted CAs; replaced as a whole when files or the ConfigMap change.
 #[derive(Clone, Default)]
-struct Believed {
-    client_ca: Option<Trust>,
+struct TrustedCas {
+    client_ca: Option<CaBundle>,
     front_proxy: Option<FrontProxy>,
 }
 
-/// Finds out who asks.
+/// Authenticates requests.
 pub(super) struct Authenticator {
-    flags: flags::Authentication,
-    api: Option<Arc<dyn Api>>,
-    believed: RwLock<Arc<Believed>>,
-    tokens: Cache<Option<User>>,
+    flags: flags::AuthenticationFlags,
+    api: Option<Arc<dyn ReviewClient>>,
+    trusted: RwLock<Arc<TrustedCas>>,
+    tokens: ExpiringCache<Option<User>>,
     token_ttl: Duration,
     metrics: Arc<crate::metrics::Metrics>,
 }
 
 impl Authenticator {
-    /// Reads the CA files and, where they leave a gap, the cluster's ConfigMap.
+    /// Reads the CA files and, if a flag is not set, the cluster's ConfigMap.
     pub async fn new(
-        flags: &flags::Authentication,
-        api: Option<Arc<dyn Api>>,
+        flags: &flags::AuthenticationFlags,
+        api: Option<Arc<dyn ReviewClient>>,
         metrics: Arc<crate::metrics::Metrics>,
     ) -> Result<Authenticator, ServeError> {
-        let tokens = Cache::new().map_err(|_| ServeError::Random)?;
+        let tokens = ExpiringCache::new().map_err(|_| ServeError::Random)?;
         let token_ttl = flags.authentication_token_webhook_cache_ttl.to_std().unwrap_or_default();
         let flags = flags.clone();
-        let believed = RwLock::default();
-        let it = Authenticator { flags, api, believed, tokens, token_ttl, metrics };
+        let trusted = RwLock::default();
+        let it = Authenticator { flags, api, trusted, tokens, token_ttl, metrics };
         it.read_files()?;
-        it.warn_of_gaps();
+        it.warn_of_missing_cas();
         if let Err(reason) = it.look_up().await {
             if !it.flags.authentication_tolerate_lookup_failure {
                 return Err(ServeError::Lookup(reason));
@@ -80,38 +80,39 @@ impl Authenticator {
         Ok(it)
     }
 
-    fn believed(&self) -> Arc<Believed> {
-        self.believed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn trusted(&self) -> Arc<TrustedCas> {
+        self.trusted.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Believed)) {
-        let mut believed = self.believed.write().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut believed));
+    fn update(&self, change: impl FnOnce(&mut TrustedCas)) {
+        let mut trusted = self.trusted.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut trusted));
     }
 
-    /// Whether clients are worth being asked for a certificate.
-    pub fn wants_certificates(&self) -> bool {
-        let believed = self.believed();
-        believed.client_ca.is_some() || believed.front_proxy.is_some()
+    /// Whether to request client certificates.
+    pub fn requests_client_certificates(&self) -> bool {
+        let trusted = self.trusted();
+        trusted.client_ca.is_some() || trusted.front_proxy.is_some()
     }
 
-    /// Reads the CA files, again if they were read before and changed.
+    /// Reads the CA files; files that have not changed are skipped.
     pub fn read_files(&self) -> Result<(), ServeError> {
-        let before = self.believed();
-        let read = |file: &str, before: Option<&Trust>| -> Result<Option<Trust>, ServeError> {
-            if file.is_empty() {
-                return Ok(None);
-            }
-            let fail = |reason| ServeError::ClientCa { file: file.to_owned(), reason };
-            let pem = fs::read(file).map_err(|error| fail(error.to_string()))?;
-            match before {
-                Some(trust) if trust.is_of(&pem) => Ok(Some(trust.clone())),
-                _ => Trust::from_pem(&pem).map(Some).map_err(fail),
-            }
-        };
+        let before = self.trusted();
+        let read =
+            |file: &str, before: Option<&CaBundle>| -> Result<Option<CaBundle>, ServeError> {
+                if file.is_empty() {
+                    return Ok(None);
+                }
+                let fail = |reason| ServeError::ClientCa { file: file.to_owned(), reason };
+                let pem = fs::read(file).map_err(|error| fail(error.to_string()))?;
+                match before {
+                    Some(trust) if trust.is_made_from(&pem) => Ok(Some(trust.clone())),
+                    _ => CaBundle::from_pem(&pem).map(Some).map_err(fail),
+                }
+            };
         let flags = &self.flags;
         if let Some(trust) = read(&flags.client_ca_file, before.client_ca.as_ref())? {
-            self.change(|believed| believed.client_ca = Some(trust));
+            self.update(|trusted| trusted.client_ca = Some(trust));
         }
         let proxy = before.front_proxy.as_ref().map(|proxy| &proxy.trust);
         if let Some(trust) = read(&flags.requestheader_client_ca_file, proxy)? {
@@ -123,19 +124,19 @@ impl Authenticator {
                 group_headers: flags.requestheader_group_headers.clone(),
                 extra_prefixes: flags.requestheader_extra_headers_prefix.clone(),
             };
-            self.change(|believed| believed.front_proxy = Some(proxy));
+            self.update(|trusted| trusted.front_proxy = Some(proxy));
         }
         Ok(())
     }
 
-    fn has_gaps(&self) -> bool {
+    fn needs_lookup(&self) -> bool {
         let flags = &self.flags;
         !flags.authentication_skip_lookup
             && (flags.client_ca_file.is_empty() || flags.requestheader_client_ca_file.is_empty())
     }
 
-    fn warn_of_gaps(&self) {
-        if self.api.is_none() && self.has_gaps() {
+    fn warn_of_missing_cas(&self) {
+        if self.api.is_none() && self.needs_lookup() {
             tracing::warn!(
                 "No authentication-kubeconfig provided in order to look up client CAs in configmap \
                  kube-system/extension-apiserver-authentication, so client certificates won't work"
@@ -143,32 +144,34 @@ impl Authenticator {
         }
     }
 
-    /// Fills what no file says from the ConfigMap.
+    /// Reads CAs that no flag sets from the ConfigMap.
     pub async fn look_up(&self) -> Result<(), String> {
-        let Some(api) = self.api.as_ref().filter(|_| self.has_gaps()) else { return Ok(()) };
-        let call = ApiCall { method: "GET", path: CONFIG_MAP.to_owned(), body: None };
+        let Some(api) = self.api.as_ref().filter(|_| self.needs_lookup()) else { return Ok(()) };
+        let call = ReviewRequest { method: "GET", path: CONFIG_MAP.to_owned(), body: None };
         let reply = api.call(call).await?;
         if reply.status == 403 {
             return Err(format!(
-                "{}; it takes the Role extension-apiserver-authentication-reader in namespace kube-system",
-                refusal(CONFIG_MAP, &reply)
+                "{}; grant the Role extension-apiserver-authentication-reader in namespace kube-system",
+                error_message(CONFIG_MAP, &reply)
             ));
         }
         if reply.status != 200 {
-            return Err(refusal(CONFIG_MAP, &reply));
+            return Err(error_message(CONFIG_MAP, &reply));
         }
         let data = &reply.body["data"];
-        let before = self.believed();
-        let trust = |key: &str, before: Option<&Trust>| match data[key].as_str() {
+        let before = self.trusted();
+        let trust = |key: &str, before: Option<&CaBundle>| match data[key].as_str() {
             None | Some("") => Ok(None),
-            Some(pem) if before.is_some_and(|it| it.is_of(pem.as_bytes())) => Ok(before.cloned()),
-            Some(pem) => {
-                Trust::from_pem(pem.as_bytes()).map(Some).map_err(|error| format!("{key}: {error}"))
+            Some(pem) if before.is_some_and(|it| it.is_made_from(pem.as_bytes())) => {
+                Ok(before.cloned())
             }
+            Some(pem) => CaBundle::from_pem(pem.as_bytes())
+                .map(Some)
+                .map_err(|error| format!("{key}: {error}")),
         };
         if self.flags.client_ca_file.is_empty() {
             let client_ca = trust("client-ca-file", before.client_ca.as_ref())?;
-            self.change(|believed| believed.client_ca = client_ca);
+            self.update(|trusted| trusted.client_ca = client_ca);
         }
         if self.flags.requestheader_client_ca_file.is_empty() {
             let proxy = before.front_proxy.as_ref().map(|proxy| &proxy.trust);
@@ -183,52 +186,54 @@ impl Authenticator {
                     extra_prefixes: list(data, "requestheader-extra-headers-prefix")?,
                 }),
             };
-            self.change(|believed| believed.front_proxy = front_proxy);
+            self.update(|trusted| trusted.front_proxy = front_proxy);
         }
         Ok(())
     }
 
-    /// Who asks; an error is a reason to answer 401.
+    /// The user of a request; an error means status 401.
     pub async fn authenticate(
         &self,
         headers: &HeaderMap,
         chain: &[CertificateDer<'static>],
     ) -> Result<User, String> {
         let started = tokio::time::Instant::now();
-        let result = self.try_all(headers, chain).await;
+        let result = self.try_authenticators(headers, chain).await;
         let seconds = started.elapsed().as_secs_f64();
-        let metrics: &ReviewMetrics = &self.metrics.reviews;
+        let metrics: &AuthMetrics = &self.metrics.reviews;
         match &result {
-            Ok(user) => metrics.authenticated(AuthResult::Success, Some(&user.name), seconds),
-            Err(_) => metrics.authenticated(AuthResult::Error, None, seconds),
+            Ok(user) => {
+                metrics.authenticated(AuthenticationResult::Success, Some(&user.name), seconds)
+            }
+            Err(_) => metrics.authenticated(AuthenticationResult::Error, None, seconds),
         }
         result
     }
 
-    /// One who is known, if any way leads there; else why a way failed; else anonymous.
-    async fn try_all(
+    /// The first user found by an authenticator; else the errors of the authenticators; else anonymous.
+    async fn try_authenticators(
         &self,
         headers: &HeaderMap,
         chain: &[CertificateDer<'static>],
     ) -> Result<User, String> {
-        let believed = self.believed();
+        let trusted = self.trusted();
         let mut errors = Vec::new();
-        if let Some(proxy) = &believed.front_proxy {
+        if let Some(proxy) = &trusted.front_proxy {
             match proxy.user(headers, chain) {
                 Ok(Some(user)) => return Ok(user.authenticated()),
                 Ok(None) => {}
                 Err(error) => errors.push(error),
             }
         }
-        if let (Some(trust), [client, ..]) = (&believed.client_ca, chain) {
-            match trust.verify(chain).and_then(|()| User::of_certificate(client)) {
+        if let (Some(trust), [client, ..]) = (&trusted.client_ca, chain) {
+            match trust.verify(chain).and_then(|()| User::from_certificate(client)) {
                 Ok(Some(user)) => return Ok(user.authenticated()),
                 Ok(None) => {}
                 Err(error) => errors.push(error),
             }
         }
         if let (Some(api), Some(token)) = (&self.api, bearer(headers)) {
-            match self.token(api.as_ref(), token).await {
+            match self.review_token(api.as_ref(), token).await {
                 Ok(Some(user)) => return Ok(user.authenticated()),
                 Ok(None) => errors.push("invalid bearer token".to_owned()),
                 Err(error) => errors.push(error),
@@ -237,8 +242,12 @@ impl Authenticator {
         if errors.is_empty() { Ok(User::anonymous()) } else { Err(errors.join(", ")) }
     }
 
-    /// Asks the API server whose token this is.
-    async fn token(&self, api: &dyn Api, token: &str) -> Result<Option<User>, String> {
+    /// Sends a TokenReview for this token.
+    async fn review_token(
+        &self,
+        api: &dyn ReviewClient,
+        token: &str,
+    ) -> Result<Option<User>, String> {
         if let Some(user) = self.tokens.get(token.as_bytes()) {
             return Ok(user);
         }
@@ -254,12 +263,12 @@ impl Authenticator {
             (_, Some(error)) if !error.is_empty() => return Err(error.to_owned()),
             _ => None,
         };
-        self.tokens.put(token.as_bytes(), user.clone(), self.token_ttl);
+        self.tokens.insert(token.as_bytes(), user.clone(), self.token_ttl);
         Ok(user)
     }
 }
 
-/// A list that the ConfigMap holds as JSON.
+/// A list in the ConfigMap, encoded as JSON.
 fn list(data: &Value, key: &str) -> Result<Vec<String>, String> {
     match data[key].as_str() {
         None | Some("") => Ok(Vec::new()),
@@ -288,7 +297,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 impl FrontProxy {
-    /// The user a proxy names, if the one who asks is such a proxy.
+    /// The user named in the headers, if the client is a trusted front proxy.
     fn user(
         &self,
         headers: &HeaderMap,
@@ -329,7 +338,7 @@ impl FrontProxy {
     }
 }
 
-/// A key with `%2f` for `/`; as it stands if that is not well-formed.
+/// Unescapes `%2f` and so on; unchanged if an escape is malformed.
 fn unescaped(key: &str) -> String {
     let is_escape = |after: &str| {
         after.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))

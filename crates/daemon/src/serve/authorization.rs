@@ -1,4 +1,4 @@
-//! Who may: the privileged group, paths that are open to all, SubjectAccessReviews.
+//! Authorization: the privileged group, always-allowed paths, SubjectAccessReviews.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ServeError;
-use super::api::{Api, review};
-use super::cache::Cache;
+use super::expiring_cache::ExpiringCache;
+use super::review_client::{ReviewClient, review};
 use super::user::User;
 use crate::flags;
 use crate::metrics::{AuthorizationResult, Metrics};
 
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-/// This group may do anything.
+/// The group that is always authorized.
 const MASTERS: &str = "system:masters";
-/// Questions longer than this are not kept.
-const QUESTION_BYTES_MAX: usize = 10_000;
+/// Reviews with a spec longer than this are not cached.
+const CACHED_SPEC_BYTES_MAX: usize = 10_000;
 
-/// What was decided, with a reason perhaps.
+/// The decision; a denial may have a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Allowed,
     Denied(String),
 }
 
-/// Decides who may.
+/// Authorizes requests.
 pub(super) struct Authorizer {
-    api: Option<Arc<dyn Api>>,
-    open_paths: Vec<String>,
+    api: Option<Arc<dyn ReviewClient>>,
+    always_allowed_paths: Vec<String>,
     allowed_ttl: Duration,
     denied_ttl: Duration,
-    answers: Cache<Decision>,
+    decisions: ExpiringCache<Decision>,
     metrics: Arc<Metrics>,
 }
 
 impl Authorizer {
     pub fn new(
-        flags: &flags::Authorization,
-        api: Option<Arc<dyn Api>>,
+        flags: &flags::AuthorizationFlags,
+        api: Option<Arc<dyn ReviewClient>>,
         metrics: Arc<Metrics>,
     ) -> Result<Authorizer, ServeError> {
         if api.is_none() {
@@ -49,7 +49,9 @@ impl Authorizer {
         let paths = flags.authorization_always_allow_paths.iter();
         Ok(Authorizer {
             api,
-            open_paths: paths.map(|path| path.trim_start_matches('/').to_owned()).collect(),
+            always_allowed_paths: paths
+                .map(|path| path.trim_start_matches('/').to_owned())
+                .collect(),
             allowed_ttl: flags
                 .authorization_webhook_cache_authorized_ttl
                 .to_std()
@@ -58,12 +60,12 @@ impl Authorizer {
                 .authorization_webhook_cache_unauthorized_ttl
                 .to_std()
                 .unwrap_or_default(),
-            answers: Cache::new().map_err(|_| ServeError::Random)?,
+            decisions: ExpiringCache::new().map_err(|_| ServeError::Random)?,
             metrics,
         })
     }
 
-    /// Whether a user may; an error is a reason to answer 500.
+    /// Whether the user is authorized; an error means status 500.
     pub async fn authorize(&self, user: &User, verb: &str, path: &str) -> Result<Decision, String> {
         let started = tokio::time::Instant::now();
         let result = self.decide(user, verb, path).await;
@@ -78,7 +80,7 @@ impl Authorizer {
     }
 
     async fn decide(&self, user: &User, verb: &str, path: &str) -> Result<Decision, String> {
-        if user.groups.iter().any(|group| group == MASTERS) || self.is_open(path) {
+        if user.groups.iter().any(|group| group == MASTERS) || self.is_always_allowed(path) {
             return Ok(Decision::Allowed);
         }
         let Some(api) = &self.api else { return Ok(Decision::Denied(String::new())) };
@@ -93,8 +95,8 @@ impl Authorizer {
         if !user.extra.is_empty() {
             spec["extra"] = json!(user.extra);
         }
-        let question = spec.to_string();
-        if let Some(decision) = self.answers.get(question.as_bytes()) {
+        let spec_text = spec.to_string();
+        if let Some(decision) = self.decisions.get(spec_text.as_bytes()) {
             return Ok(decision);
         }
         let body = json!({
@@ -109,23 +111,23 @@ impl Authorizer {
             let reason = status["reason"].as_str().unwrap_or_default();
             (Decision::Denied(reason.to_owned()), self.denied_ttl)
         };
-        if question.len() < QUESTION_BYTES_MAX {
-            self.answers.put(question.as_bytes(), decision.clone(), ttl);
+        if spec_text.len() < CACHED_SPEC_BYTES_MAX {
+            self.decisions.insert(spec_text.as_bytes(), decision.clone(), ttl);
         }
         Ok(decision)
     }
 
-    fn is_open(&self, path: &str) -> bool {
+    fn is_always_allowed(&self, path: &str) -> bool {
         let path = path.trim_start_matches('/');
-        self.open_paths.iter().any(|open| match open.strip_suffix('*') {
+        self.always_allowed_paths.iter().any(|allowed| match allowed.strip_suffix('*') {
             Some(prefix) => path.starts_with(prefix),
-            None => path == open,
+            None => path == allowed,
         })
     }
 }
 
-/// What is said to one who may not.
-pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> String {
+/// The message of status 403.
+pub(super) fn forbidden_message(user: &User, verb: &str, path: &str, reason: &str) -> String {
     let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let name = Value::from(escape(&user.name));
     let path = Value::from(escape(path));

@@ -1,4 +1,4 @@
-//! The certificates that are shown to clients: from files, read again when they change; or made here.
+//! Serving certificates: from files, which are reloaded when they change, or self-signed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,41 +16,41 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::ServeError;
 use super::tls::provider;
-use crate::flags::{NAME, SecureServing};
+use crate::flags::{NAME, SecureServingFlags};
 
-/// PEM of a certificate with its chain, and of its key.
+/// The PEM of a certificate chain and of its key.
 #[derive(Clone, PartialEq)]
 struct Pem {
     chain: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// Where a pair comes from.
+/// The source of a certificate and key.
 #[derive(Clone)]
-enum Source {
+enum PairSource {
     Files { chain: PathBuf, key: PathBuf },
     Memory(Pem),
 }
 
-/// A pair with the names it was given for.
+/// A certificate and key, with the domain patterns of the flag.
 #[derive(Clone)]
-struct Pair {
-    source: Source,
+struct CertKeyPair {
+    source: PairSource,
     names: Vec<String>,
     pem: Pem,
 }
 
-/// What clients get.
+/// The certificates that are served, by server name.
 #[derive(Debug)]
-struct Shown {
+struct ServedCertificates {
     default: Arc<CertifiedKey>,
     by_name: BTreeMap<String, Arc<CertifiedKey>>,
 }
 
-/// All certificates of the server.
+/// All serving certificates.
 pub(super) struct Certificates {
-    pairs: RwLock<Vec<Pair>>,
-    shown: RwLock<Arc<Shown>>,
+    pairs: RwLock<Vec<CertKeyPair>>,
+    served: RwLock<Arc<ServedCertificates>>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -60,15 +60,16 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// As the flags say: files, or files in `--cert-dir`, made if they are absent, or memory.
-    pub fn new(flags: &SecureServing) -> Result<Certificates, ServeError> {
-        let files = |chain: &str, key: &str| Source::Files { chain: chain.into(), key: key.into() };
+    /// From the flags: files, or files in `--cert-dir` that are created if missing, or a self-signed certificate in memory.
+    pub fn new(flags: &SecureServingFlags) -> Result<Certificates, ServeError> {
+        let files =
+            |chain: &str, key: &str| PairSource::Files { chain: chain.into(), key: key.into() };
         let default = if !flags.tls_cert_file.is_empty() {
             files(&flags.tls_cert_file, &flags.tls_private_key_file)
         } else if !flags.cert_dir.is_empty() {
             in_directory(Path::new(&flags.cert_dir), flags.bind_address)?
         } else {
-            Source::Memory(self_signed(flags.bind_address)?)
+            PairSource::Memory(self_signed(flags.bind_address)?)
         };
         let mut sources = vec![(default, Vec::new())];
         for named in &flags.tls_sni_cert_key {
@@ -76,14 +77,14 @@ impl Certificates {
         }
         let pairs = sources.into_iter().map(|(source, names)| {
             let pem = source.read()?;
-            Ok(Pair { source, names, pem })
+            Ok(CertKeyPair { source, names, pem })
         });
-        let pairs = pairs.collect::<Result<Vec<Pair>, ServeError>>()?;
-        let shown = Shown::of(&pairs)?;
-        Ok(Certificates { pairs: RwLock::new(pairs), shown: RwLock::new(Arc::new(shown)) })
+        let pairs = pairs.collect::<Result<Vec<CertKeyPair>, ServeError>>()?;
+        let shown = ServedCertificates::from_pairs(&pairs)?;
+        Ok(Certificates { pairs: RwLock::new(pairs), served: RwLock::new(Arc::new(shown)) })
     }
 
-    /// Reads the files again; whether something changed. What cannot be used leaves all as it was.
+    /// Reloads the files; returns whether a certificate changed. On an error the current certificates are kept.
     pub fn reload(&self) -> Result<bool, ServeError> {
         let mut pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut changed = false;
@@ -93,36 +94,36 @@ impl Certificates {
             pair.pem = pem;
         }
         if changed {
-            let shown = Shown::of(&pairs)?;
-            *self.shown.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shown);
+            let shown = ServedCertificates::from_pairs(&pairs)?;
+            *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shown);
             *self.pairs.write().unwrap_or_else(PoisonError::into_inner) = pairs;
         }
         Ok(changed)
     }
 }
 
-impl Source {
+impl PairSource {
     fn read(&self) -> Result<Pem, ServeError> {
         let read = |path: &Path| {
             fs::read(path)
                 .map_err(|source| ServeError::File { path: path.display().to_string(), source })
         };
         match self {
-            Source::Memory(pem) => Ok(pem.clone()),
-            Source::Files { chain, key } => Ok(Pem { chain: read(chain)?, key: read(key)? }),
+            PairSource::Memory(pem) => Ok(pem.clone()),
+            PairSource::Files { chain, key } => Ok(Pem { chain: read(chain)?, key: read(key)? }),
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Source::Memory(_) => "the certificate made at start".to_owned(),
-            Source::Files { chain, .. } => chain.display().to_string(),
+            PairSource::Memory(_) => "the self-signed certificate".to_owned(),
+            PairSource::Files { chain, .. } => chain.display().to_string(),
         }
     }
 }
 
-impl Shown {
-    fn of(pairs: &[Pair]) -> Result<Shown, ServeError> {
+impl ServedCertificates {
+    fn from_pairs(pairs: &[CertKeyPair]) -> Result<ServedCertificates, ServeError> {
         let keys = pairs.iter().map(|pair| {
             pair.pem
                 .certified()
@@ -130,7 +131,7 @@ impl Shown {
         });
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let mut by_name = BTreeMap::new();
-        // Names that were given are stronger than names that certificates hold; of equals the first.
+        // Names of flags take precedence over names in certificates; the first one wins.
         for (pair, key) in pairs.iter().zip(&keys).skip(1) {
             for name in &pair.names {
                 by_name.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
@@ -144,11 +145,11 @@ impl Shown {
             let _ = pair;
         }
         let default = keys.into_iter().next().ok_or(ServeError::Random)?;
-        Ok(Shown { default, by_name })
+        Ok(ServedCertificates { default, by_name })
     }
 
-    /// The certificate for a name: its own, that of `*.` its domain, or the default one.
-    fn of_name(&self, name: &str) -> Arc<CertifiedKey> {
+    /// The certificate for a server name: an exact match, a wildcard match, or the default.
+    fn for_server_name(&self, name: &str) -> Arc<CertifiedKey> {
         let name = name.to_ascii_lowercase();
         let wildcard = || {
             let (_, domain) = name.split_once('.')?;
@@ -160,9 +161,9 @@ impl Shown {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let shown = self.shown.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let shown = self.served.read().unwrap_or_else(PoisonError::into_inner).clone();
         Some(match hello.server_name() {
-            Some(name) => shown.of_name(name),
+            Some(name) => shown.for_server_name(name),
             None => shown.default.clone(),
         })
     }
@@ -189,7 +190,7 @@ impl Pem {
     }
 }
 
-/// The host names that a certificate is for.
+/// The DNS names of a certificate.
 fn names_in(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
@@ -200,8 +201,8 @@ fn names_in(certificate: &CertificateDer<'_>) -> Vec<String> {
     names.collect()
 }
 
-/// `kube-scheduler.crt` and `.key` in a directory; made if one of them is not there.
-fn in_directory(directory: &Path, bind_address: IpAddr) -> Result<Source, ServeError> {
+/// `kube-scheduler.crt` and `.key` in a directory; created if one of them is missing.
+fn in_directory(directory: &Path, bind_address: IpAddr) -> Result<PairSource, ServeError> {
     let chain = directory.join(format!("{NAME}.crt"));
     let key = directory.join(format!("{NAME}.key"));
     if !chain.exists() || !key.exists() {
@@ -213,10 +214,10 @@ fn in_directory(directory: &Path, bind_address: IpAddr) -> Result<Source, ServeE
         write_secret(&key, &pem.key).map_err(|error| fail(&key, error))?;
         tracing::info!(cert = %chain.display(), key = %key.display(), "Generated self-signed cert");
     }
-    Ok(Source::Files { chain, key })
+    Ok(PairSource::Files { chain, key })
 }
 
-/// Writes a file that only its owner can read.
+/// Writes a file that only its owner can read (mode 0600).
 fn write_secret(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -225,7 +226,7 @@ fn write_secret(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     options.open(path)?.write_all(bytes)
 }
 
-/// A certificate for localhost, 127.0.0.1 and the address that is listened on, for a year.
+/// A self-signed certificate for localhost, 127.0.0.1 and the bind address, valid for a year.
 fn self_signed(bind_address: IpAddr) -> Result<Pem, ServeError> {
     let fail = |error: rcgen::Error| ServeError::SelfSigned(error.to_string());
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -235,7 +236,7 @@ fn self_signed(bind_address: IpAddr) -> Result<Pem, ServeError> {
     let mut params = CertificateParams::new(names).map_err(fail)?;
     params.distinguished_name.push(DnType::CommonName, "localhost");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // An hour back, for clocks that differ.
+    // Valid since an hour ago, to allow for clock skew.
     let date = |timestamp: jiff::Timestamp| {
         let date = timestamp.to_zoned(jiff::tz::TimeZone::UTC).date();
         let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());

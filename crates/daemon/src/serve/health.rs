@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz`: named checks, and upstream's text about them.
+//! `/healthz`, `/livez`, `/readyz`: named checks, with upstream's response texts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -6,25 +6,25 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use http::StatusCode;
 
-use super::reply::{Reply, plain};
+use super::reply::{HttpReply, text_line};
 use crate::metrics::Metrics;
 
 type Run = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Something that is well, or not for a reason in words.
+/// A named health check, which passes or fails with a reason.
 #[derive(Clone)]
-pub struct Check {
+pub struct HealthCheck {
     name: String,
     run: Run,
 }
 
-impl Check {
-    /// A check that is asked each time.
+impl HealthCheck {
+    /// A check that runs `run` at each request.
     pub fn new(
         name: impl Into<String>,
         run: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-    ) -> Check {
-        Check { name: name.into(), run: Arc::new(run) }
+    ) -> HealthCheck {
+        HealthCheck { name: name.into(), run: Arc::new(run) }
     }
 
     /// Its name, as in `/readyz/<name>`.
@@ -33,36 +33,36 @@ impl Check {
     }
 }
 
-/// A state that others set and a check reads.
+/// A state that the scheduler sets and a health check reads.
 ///
 /// ```
-/// use loadmaster_daemon::serve::Condition;
-/// let synced = Condition::failing("handlers are not fully synchronized");
+/// use loadmaster_daemon::serve::HealthState;
+/// let synced = HealthState::failing("handlers are not fully synchronized");
 /// let check = synced.check("sched-handler-sync");
 /// synced.fail("listing pods is forbidden: grant verbs list and watch on pods");
 /// synced.succeed();
 /// # let _ = check;
 /// ```
 #[derive(Clone, Debug)]
-pub struct Condition(Arc<RwLock<Result<(), String>>>);
+pub struct HealthState(Arc<RwLock<Result<(), String>>>);
 
-impl Condition {
-    /// Well from the start.
-    pub fn well() -> Condition {
-        Condition(Arc::new(RwLock::new(Ok(()))))
+impl HealthState {
+    /// Initially passing.
+    pub fn passing() -> HealthState {
+        HealthState(Arc::new(RwLock::new(Ok(()))))
     }
 
-    /// Not well from the start, for this reason.
-    pub fn failing(reason: impl Into<String>) -> Condition {
-        Condition(Arc::new(RwLock::new(Err(reason.into()))))
+    /// Initially failing for this reason.
+    pub fn failing(reason: impl Into<String>) -> HealthState {
+        HealthState(Arc::new(RwLock::new(Err(reason.into()))))
     }
 
-    /// It is well now.
+    /// The check passes from now on.
     pub fn succeed(&self) {
         self.set(Ok(()));
     }
 
-    /// It is not, for this reason.
+    /// The check fails from now on, for this reason.
     pub fn fail(&self, reason: impl Into<String>) {
         self.set(Err(reason.into()));
     }
@@ -71,45 +71,45 @@ impl Condition {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// How it is.
+    /// The current state.
     pub fn state(&self) -> Result<(), String> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A check of this state.
-    pub fn check(&self, name: impl Into<String>) -> Check {
-        let condition = self.clone();
-        Check::new(name, move || condition.state())
+    pub fn check(&self, name: impl Into<String>) -> HealthCheck {
+        let state = self.clone();
+        HealthCheck::new(name, move || state.state())
     }
 }
 
-/// The checks of the three endpoints; one without checks answers for `ping`.
+/// The checks of the three endpoints; an endpoint without checks has the check `ping`.
 #[derive(Clone, Default)]
 pub struct Health {
-    /// `/healthz`: kube-scheduler has `leaderElection` here, if there is leader election.
-    pub healthz: Vec<Check>,
-    /// `/livez`: nothing.
-    pub livez: Vec<Check>,
-    /// `/readyz`: `leaderElection`, `shutdown`, `sched-handler-sync`.
-    pub readyz: Vec<Check>,
+    /// `/healthz`: in kube-scheduler `leaderElection`, if leader election is enabled.
+    pub healthz: Vec<HealthCheck>,
+    /// `/livez`: in kube-scheduler none.
+    pub livez: Vec<HealthCheck>,
+    /// `/readyz`: in kube-scheduler `leaderElection`, `shutdown`, `sched-handler-sync`.
+    pub readyz: Vec<HealthCheck>,
 }
 
-/// What the condition `shutdown` fails with when the process is about to end.
+/// The reason with which the check `shutdown` fails while the process is shutting down.
 pub const SHUTTING_DOWN: &str = "process is shutting down";
 
 /// One of the endpoints: `healthz` and so on.
-pub(super) struct Endpoint {
+pub(super) struct HealthEndpoint {
     name: &'static str,
-    checks: Vec<Check>,
+    checks: Vec<HealthCheck>,
 }
 
 impl Health {
-    pub(super) fn endpoints(self) -> Vec<Endpoint> {
-        let endpoint = |name, mut checks: Vec<Check>| {
+    pub(super) fn endpoints(self) -> Vec<HealthEndpoint> {
+        let endpoint = |name, mut checks: Vec<HealthCheck>| {
             if checks.is_empty() {
-                checks.push(Check::new("ping", || Ok(())));
+                checks.push(HealthCheck::new("ping", || Ok(())));
             }
-            Endpoint { name, checks }
+            HealthEndpoint { name, checks }
         };
         vec![
             endpoint("healthz", self.healthz),
@@ -119,9 +119,9 @@ impl Health {
     }
 }
 
-impl Endpoint {
-    /// The answer for a path, if it is this endpoint or one of its checks.
-    pub fn answer(&self, path: &str, query: &str, metrics: &Metrics) -> Option<Reply> {
+impl HealthEndpoint {
+    /// The response for a path, if it is this endpoint or one of its checks.
+    pub fn handle(&self, path: &str, query: &str, metrics: &Metrics) -> Option<HttpReply> {
         let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
         if rest.is_empty() {
             return Some(self.all(query, metrics));
@@ -129,17 +129,17 @@ impl Endpoint {
         let name = rest.strip_prefix('/')?;
         let check = self.checks.iter().find(|check| check.name == name)?;
         Some(match (check.run)() {
-            Ok(()) => Reply::text(StatusCode::OK, "ok").sniffed(),
+            Ok(()) => HttpReply::text(StatusCode::OK, "ok").without_nosniff(),
             Err(reason) => {
                 let status = StatusCode::INTERNAL_SERVER_ERROR;
-                plain(status, format!("internal server error: {reason}"))
+                text_line(status, format!("internal server error: {reason}"))
             }
         })
     }
 
-    /// All checks together. Why one fails is told in the log and at its own path, which takes a
-    /// permission, but not here.
-    fn all(&self, query: &str, metrics: &Metrics) -> Reply {
+    /// Runs all checks. The reasons of failures are in the log and at the path of the single check, which
+    /// requires authorization, but not here.
+    fn all(&self, query: &str, metrics: &Metrics) -> HttpReply {
         let mut excluded = BTreeSet::new();
         let mut verbose = false;
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -151,7 +151,7 @@ impl Endpoint {
         }
         let mut text = String::new();
         let mut failed = Vec::new();
-        for Check { name, run } in &self.checks {
+        for HealthCheck { name, run } in &self.checks {
             // Writing to a string cannot fail.
             let _ = if excluded.remove(name) {
                 writeln!(text, "[+]{name} excluded: ok")
@@ -176,12 +176,15 @@ impl Endpoint {
         let name = self.name;
         if !failed.is_empty() {
             tracing::info!(v = 2, endpoint = name, failed = failed.join("; "), "Check failed");
-            return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{text}{name} check failed"));
+            return text_line(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("{text}{name} check failed"),
+            );
         }
         if verbose {
-            Reply::text(StatusCode::OK, format!("{text}{name} check passed\n"))
+            HttpReply::text(StatusCode::OK, format!("{text}{name} check passed\n"))
         } else {
-            Reply::text(StatusCode::OK, "ok")
+            HttpReply::text(StatusCode::OK, "ok")
         }
     }
 }
@@ -191,21 +194,21 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
-    use crate::metrics::Settings;
+    use crate::metrics::MetricsSettings;
 
     #[track_caller]
     fn check(path: &str, want: &Expect) {
-        let synced = Condition::failing("handlers are not fully synchronized");
+        let synced = HealthState::failing("handlers are not fully synchronized");
         let ready = vec![
-            Check::new("leaderElection", || Ok(())),
-            Condition::well().check("shutdown"),
+            HealthCheck::new("leaderElection", || Ok(())),
+            HealthState::passing().check("shutdown"),
             synced.check("sched-handler-sync"),
         ];
         let health = Health { readyz: ready.clone(), healthz: ready[..1].to_vec(), livez: vec![] };
-        let metrics = Metrics::new(&Settings::default()).unwrap();
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let mut replies =
-            health.endpoints().into_iter().filter_map(|it| it.answer(path, query, &metrics));
+            health.endpoints().into_iter().filter_map(|it| it.handle(path, query, &metrics));
         let got = match replies.next() {
             Some(reply) => format!("{} {}", reply.status.as_u16(), reply.body_text()),
             None => "none".to_owned(),

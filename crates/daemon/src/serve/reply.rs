@@ -1,4 +1,4 @@
-//! Answers before they are sent.
+//! HTTP responses before they are sent.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -6,9 +6,9 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
-/// An answer.
+/// An HTTP response.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct HttpReply {
     /// Its status.
     pub status: StatusCode,
     /// Its headers, `content-type` included.
@@ -19,41 +19,45 @@ pub struct Reply {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-impl Reply {
-    /// With a body of this type.
-    pub fn new(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+impl HttpReply {
+    /// With a body of this content type.
+    pub fn new(
+        status: StatusCode,
+        content_type: &'static str,
+        body: impl Into<Bytes>,
+    ) -> HttpReply {
         let content_type = HeaderValue::from_static(content_type);
-        Reply { status, headers: vec![(CONTENT_TYPE, content_type)], body: body.into() }
+        HttpReply { status, headers: vec![(CONTENT_TYPE, content_type)], body: body.into() }
     }
 
     /// Without a body.
-    pub fn empty(status: StatusCode) -> Reply {
-        Reply { status, headers: Vec::new(), body: Bytes::new() }
+    pub fn empty(status: StatusCode) -> HttpReply {
+        HttpReply { status, headers: Vec::new(), body: Bytes::new() }
     }
 
-    /// With this type instead of its own.
+    /// Replaces the content type.
     #[must_use]
-    pub fn with_type(mut self, content_type: &'static str) -> Reply {
+    pub fn with_content_type(mut self, content_type: &'static str) -> HttpReply {
         self.headers.retain(|(name, _)| name != CONTENT_TYPE);
-        self.with(CONTENT_TYPE, HeaderValue::from_static(content_type))
+        self.with_header(CONTENT_TYPE, HeaderValue::from_static(content_type))
     }
 
-    /// Plain text that browsers must not take for anything else.
-    pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
-        let reply = Reply::new(status, TEXT, body);
-        reply.with(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+    /// Plain text with `X-Content-Type-Options: nosniff`.
+    pub fn text(status: StatusCode, body: impl Into<Bytes>) -> HttpReply {
+        let reply = HttpReply::new(status, TEXT, body);
+        reply.with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
-    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Reply {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> HttpReply {
         self.headers.push((name, value));
         self
     }
 
-    /// As upstream answers for a single health check: without the header against sniffing.
+    /// Without `X-Content-Type-Options`, as upstream for a single health check.
     #[must_use]
-    pub(super) fn sniffed(mut self) -> Reply {
+    pub(super) fn without_nosniff(mut self) -> HttpReply {
         self.headers.retain(|(name, _)| name != X_CONTENT_TYPE_OPTIONS);
         self
     }
@@ -71,18 +75,18 @@ impl Reply {
     }
 }
 
-/// One line of text about a failure.
-pub(super) fn plain(status: StatusCode, line: String) -> Reply {
-    Reply::text(status, line + "\n")
+/// A line of text that describes an error.
+pub(super) fn text_line(status: StatusCode, line: String) -> HttpReply {
+    HttpReply::text(status, line + "\n")
 }
 
-/// Nothing is served here.
-pub(super) fn not_found() -> Reply {
-    plain(StatusCode::NOT_FOUND, "404 page not found".to_owned())
+/// Status 404.
+pub(super) fn not_found() -> HttpReply {
+    text_line(StatusCode::NOT_FOUND, "404 page not found".to_owned())
 }
 
-/// A `Status` object, as the API server words failures.
-pub(super) fn status(status: StatusCode, reason: &str, message: &str) -> Reply {
+/// A `Status` object, as in error responses of the API server.
+pub(super) fn status(status: StatusCode, reason: &str, message: &str) -> HttpReply {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Status<'a> {
@@ -107,5 +111,5 @@ pub(super) fn status(status: StatusCode, reason: &str, message: &str) -> Reply {
         code: status.as_u16(),
     };
     let body = serde_json::to_vec_pretty(&body).unwrap_or_default();
-    Reply::new(status, "application/json", body)
+    HttpReply::new(status, "application/json", body)
 }

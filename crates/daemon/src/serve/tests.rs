@@ -1,4 +1,4 @@
-//! A server on loopback and a client without a library: what goes over the wire.
+//! Tests of the server over loopback, with a minimal HTTP client.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -12,74 +12,77 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::flags::{Parsed, parse};
-use crate::metrics::Settings;
-use certificates::Directory;
+use crate::flags::{ParsedCommandLine, parse};
+use crate::metrics::MetricsSettings;
+use certificates::TempDirectory;
 
 mod certificates;
 
-/// No test waits longer than this for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test waits for a response.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A scripted API server: answers by path, and what it was asked.
+/// A scripted API server: responses by path, and the requests it received.
 #[derive(Clone, Default)]
-struct Script {
-    asked: Arc<RwLock<Vec<ApiCall>>>,
+struct ScriptedApi {
+    received: Arc<RwLock<Vec<ReviewRequest>>>,
     replies: Arc<Vec<(&'static str, u16, Value)>>,
 }
 
-impl Script {
-    fn new(replies: &[(&'static str, u16, Value)]) -> Script {
-        Script { asked: Arc::default(), replies: Arc::new(replies.to_vec()) }
+impl ScriptedApi {
+    fn new(replies: &[(&'static str, u16, Value)]) -> ScriptedApi {
+        ScriptedApi { received: Arc::default(), replies: Arc::new(replies.to_vec()) }
     }
 
-    fn api(&self) -> Option<Arc<dyn Api>> {
+    fn api(&self) -> Option<Arc<dyn ReviewClient>> {
         let script = self.clone();
-        Some(Arc::new(move |call: ApiCall| {
+        Some(Arc::new(move |call: ReviewRequest| {
             let reply = script.replies.iter().find(|(path, ..)| call.path.ends_with(path));
-            let reply =
-                reply.map(|(_, status, body)| ApiReply { status: *status, body: body.clone() });
-            script.asked.write().unwrap_or_else(PoisonError::into_inner).push(call);
+            let reply = reply
+                .map(|(_, status, body)| ReviewResponse { status: *status, body: body.clone() });
+            script.received.write().unwrap_or_else(PoisonError::into_inner).push(call);
             async move { reply.ok_or_else(|| "connection refused".to_owned()) }
         }))
     }
 
-    fn asked(&self) -> Vec<ApiCall> {
-        self.asked.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn requests(&self) -> Vec<ReviewRequest> {
+        self.received.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 fn options(args: &[&str]) -> Options {
     match parse(["kube-scheduler"].iter().chain(args)).unwrap() {
-        Parsed::Run(options) => *options,
-        Parsed::Print(text) => panic!("printed {text}"),
+        ParsedCommandLine::Run(options) => *options,
+        ParsedCommandLine::Print(text) => panic!("printed {text}"),
     }
 }
 
-async fn try_serve(args: &[&str], change: impl FnOnce(&mut Parts)) -> Result<Server, ServeError> {
+async fn try_serve(
+    args: &[&str],
+    change: impl FnOnce(&mut EndpointsConfig),
+) -> Result<Server, ServeError> {
     let mut args = args.to_vec();
     args.push("--bind-address=127.0.0.1");
     let options = options(&args);
     let loaded = options.load(&loadmaster_plugins::in_tree()).unwrap();
-    let metrics = Arc::new(Metrics::new(&Settings::default()).unwrap());
-    let mut parts = Parts::new(&options, &loaded, metrics);
+    let metrics = Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
+    let mut parts = EndpointsConfig::new(&options, &loaded, metrics);
     change(&mut parts);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     start_on(listener, &options, parts).await
 }
 
-async fn serve(args: &[&str], change: impl FnOnce(&mut Parts)) -> Server {
+async fn serve(args: &[&str], change: impl FnOnce(&mut EndpointsConfig)) -> Server {
     try_serve(args, change).await.unwrap()
 }
 
-/// All paths are open.
+/// All paths are always allowed.
 const OPEN: &str = "--authorization-always-allow-paths=/*";
 
-/// Believes any server; remembers nothing.
+/// Accepts any server certificate.
 #[derive(Debug)]
-struct Gullible;
+struct SkipTlsVerification;
 
-impl ServerCertVerifier for Gullible {
+impl ServerCertVerifier for SkipTlsVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -127,7 +130,7 @@ async fn connect(
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible));
+        .with_custom_certificate_verifier(Arc::new(SkipTlsVerification));
     let mut config = match identity {
         Some((cert, key)) => {
             builder.with_client_auth_cert(vec![cert.clone()], key.clone_key()).unwrap()
@@ -138,10 +141,10 @@ async fn connect(
     let stream = TcpStream::connect(server.address()).await.unwrap();
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
-    timeout(PATIENCE, connecting).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap()
 }
 
-/// One request on a connection of its own; the answer's head and body.
+/// Sends one request on a new connection; returns head and body of the response.
 async fn request(
     server: &Server,
     line: &str,
@@ -155,11 +158,11 @@ async fn request(
         body.len()
     );
     stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    // A connection that ends without saying so has told all the same.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut response = Vec::new();
+    // Ignore a missing TLS close_notify.
+    let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await.unwrap();
+    let response = String::from_utf8(response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
 }
 
@@ -180,7 +183,7 @@ async fn endpoints_over_tls() {
         parts.set_verbosity =
             Arc::new(move |to| set.store(to, std::sync::atomic::Ordering::Relaxed));
         parts.routes.push(Route::new("/explain", |it: RouteRequest| async move {
-            Reply::text(http::StatusCode::OK, format!("{} {}", it.path, it.query))
+            HttpReply::text(http::StatusCode::OK, format!("{} {}", it.path, it.query))
         }));
     })
     .await;
@@ -229,13 +232,13 @@ async fn without_profiling_there_is_no_debug() {
 }
 
 #[tokio::test]
-async fn strangers_may_look_at_health_only() {
+async fn anonymous_users_are_authorized_for_health_only() {
     let server = serve(&[], |_| ()).await;
     assert_eq!(get(&server, "/healthz").await.0, 200);
     let (status, body) = get(&server, "/metrics").await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(status, 403);
-    // The words of kube-scheduler 1.36.3.
+    // The message of kube-scheduler 1.36.3.
     let message = "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"";
     assert_eq!(
         body,
@@ -246,27 +249,27 @@ async fn strangers_may_look_at_health_only() {
 }
 
 #[tokio::test]
-async fn what_is_explained_is_not_for_everybody() {
+async fn explain_requires_authorization() {
     let no = [("subjectaccessreviews", 201, json!({"status": {"allowed": false}}))];
-    let script = Script::new(&no);
+    let script = ScriptedApi::new(&no);
     let server = serve(&[], |parts| {
         parts.authorization = script.api();
         parts.routes.push(Route::new("/explain", |_| async {
-            Reply::text(http::StatusCode::OK, "secret")
+            HttpReply::text(http::StatusCode::OK, "secret")
         }));
     })
     .await;
     let (status, body) = get(&server, "/explain/ns/pod?last").await;
     assert_eq!((status, body.contains("secret")), (403, false));
-    let asked = &script.asked()[0].body.clone().unwrap()["spec"];
-    assert_eq!(asked["user"], "system:anonymous");
+    let review = &script.requests()[0].body.clone().unwrap()["spec"];
+    assert_eq!(review["user"], "system:anonymous");
     let wanted = json!({"path": "/explain/ns/pod", "verb": "get"});
-    assert_eq!(asked["nonResourceAttributes"], wanted);
+    assert_eq!(review["nonResourceAttributes"], wanted);
     server.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_panic_costs_one_answer() {
+async fn a_panic_fails_one_request() {
     let server = serve(&[OPEN], |parts| {
         parts.routes.push(Route::new("/panic", |_| async { panic!("on purpose") }));
     })
@@ -277,7 +280,7 @@ async fn a_panic_costs_one_answer() {
 }
 
 #[tokio::test]
-async fn http2_answers_a_stranger_once() {
+async fn http2_closes_an_anonymous_connection_after_one_response() {
     let server = serve(&[], |_| ()).await;
     let stream = connect(&server, "localhost", b"h2", None).await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -287,12 +290,16 @@ async fn http2_answers_a_stranger_once() {
             .unwrap();
     let connection = tokio::spawn(connection);
     let request = Request::head("https://localhost/livez").body(Full::<Bytes>::default()).unwrap();
-    let response = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+    let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-length"], "2");
     assert!(hyper::body::Body::is_end_stream(response.body()), "no body for HEAD");
     drop(response);
-    timeout(PATIENCE, connection).await.expect("the server ends the connection").unwrap().unwrap();
+    timeout(TEST_TIMEOUT, connection)
+        .await
+        .expect("the server ends the connection")
+        .unwrap()
+        .unwrap();
     server.shutdown().await;
 
     let server = serve(&["--disable-http2-serving"], |_| ()).await;
@@ -301,7 +308,7 @@ async fn http2_answers_a_stranger_once() {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible))
+        .with_custom_certificate_verifier(Arc::new(SkipTlsVerification))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("localhost").unwrap();
@@ -310,9 +317,9 @@ async fn http2_answers_a_stranger_once() {
 }
 
 #[tokio::test]
-async fn tokens_and_permissions_are_reviewed_once() {
+async fn token_and_access_reviews_are_cached() {
     let user = json!({"username": "prometheus", "uid": "7", "groups": ["monitoring"], "extra": {"k": ["v"]}});
-    let script = Script::new(&[
+    let script = ScriptedApi::new(&[
         ("tokenreviews", 201, json!({"status": {"authenticated": true, "user": user}})),
         ("subjectaccessreviews", 201, json!({"status": {"allowed": true}})),
     ]);
@@ -326,11 +333,11 @@ async fn tokens_and_permissions_are_reviewed_once() {
             request(&server, "GET /configz", "Authorization: Bearer secret\r\n", None).await;
         assert_eq!(status_of(&head), 200);
     }
-    let asked = script.asked();
-    assert_eq!(asked.len(), 2, "{asked:?}");
-    assert_eq!(asked[0].body.as_ref().unwrap()["spec"], json!({"token": "secret"}));
+    let requests = script.requests();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert_eq!(requests[0].body.as_ref().unwrap()["spec"], json!({"token": "secret"}));
     assert_eq!(
-        asked[1].body.as_ref().unwrap()["spec"],
+        requests[1].body.as_ref().unwrap()["spec"],
         json!({"user": "prometheus", "uid": "7", "groups": ["monitoring", "system:authenticated"],
             "extra": {"k": ["v"]}, "nonResourceAttributes": {"path": "/configz", "verb": "get"}})
     );
@@ -340,7 +347,7 @@ async fn tokens_and_permissions_are_reviewed_once() {
 #[tokio::test]
 async fn bad_tokens_denials_and_outages() {
     let denied = json!({"status": {"allowed": false, "reason": "no RBAC policy matched"}});
-    let script = Script::new(&[
+    let script = ScriptedApi::new(&[
         ("tokenreviews", 201, json!({"status": {"authenticated": false}})),
         ("subjectaccessreviews", 201, denied),
     ]);
@@ -358,7 +365,7 @@ async fn bad_tokens_denials_and_outages() {
     assert!(body.contains("cannot get path \\\"/metrics\\\": no RBAC policy matched"), "{body}");
     server.shutdown().await;
 
-    let broken = Script::new(&[("subjectaccessreviews", 400, json!({"message": "no"}))]);
+    let broken = ScriptedApi::new(&[("subjectaccessreviews", 400, json!({"message": "no"}))]);
     let server = serve(&["--authentication-skip-lookup"], |parts| {
         parts.authorization = broken.api();
     })
@@ -370,22 +377,23 @@ async fn bad_tokens_denials_and_outages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reviews_are_tried_again() {
-    let script = Script::new(&[("reviews", 429, json!({"message": "later"}))]);
+async fn reviews_are_retried() {
+    let script = ScriptedApi::new(&[("reviews", 429, json!({"message": "later"}))]);
     let api = script.api().unwrap();
-    let answers = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let attempts = Arc::new(std::sync::atomic::AtomicU32::new(0));
     let record = |code: Option<u16>, _: f64| {
         assert_eq!(code, Some(429));
-        answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        attempts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     };
-    let error = api::review(api.as_ref(), "/reviews", json!({}), record).await.unwrap_err();
+    let error =
+        review_client::review(api.as_ref(), "/reviews", json!({}), record).await.unwrap_err();
     assert_eq!(error, "/reviews: status 429: later");
-    assert_eq!(answers.load(std::sync::atomic::Ordering::Relaxed), 5);
+    assert_eq!(attempts.load(std::sync::atomic::Ordering::Relaxed), 5);
 }
 
 #[tokio::test]
-async fn what_cannot_be_served() {
-    let directory = Directory::new("bad");
+async fn invalid_tls_files_and_flags_are_rejected() {
+    let directory = TempDirectory::new("bad");
     let bad = directory.write("bad.pem", "nothing");
     for (args, want) in [
         (vec!["--tls-cipher-suites=FOO".to_owned()], "Cipher suite FOO not supported"),
@@ -400,7 +408,7 @@ async fn what_cannot_be_served() {
         ),
     ] {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let error = try_serve(&args, |_| ()).await.err().expect("refused").to_string();
+        let error = try_serve(&args, |_| ()).await.err().expect("an error").to_string();
         assert!(error.contains(want), "{error}");
     }
 }
@@ -409,11 +417,11 @@ async fn what_cannot_be_served() {
 async fn port_0_is_off_and_a_taken_port_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = format!("--secure-port={}", taken.local_addr().unwrap().port());
-    let metrics = || Arc::new(Metrics::new(&Settings::default()).unwrap());
+    let metrics = || Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
     let at = |args: &[&str]| {
         let options = options(args);
         let loaded = options.load(&loadmaster_plugins::in_tree()).unwrap();
-        let parts = Parts::new(&options, &loaded, metrics());
+        let parts = EndpointsConfig::new(&options, &loaded, metrics());
         (options, parts)
     };
     let (off, parts) = at(&["--secure-port=0"]);
@@ -433,18 +441,18 @@ async fn a_request_in_flight_is_answered_while_shutting_down() {
             async move {
                 entered.notify_one();
                 waiting.notified().await;
-                Reply::text(http::StatusCode::OK, "done")
+                HttpReply::text(http::StatusCode::OK, "done")
             }
         }));
     })
     .await;
     let mut stream = connect(&server, "localhost", b"http/1.1", None).await;
     stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    timeout(PATIENCE, gate.notified()).await.unwrap();
+    timeout(TEST_TIMEOUT, gate.notified()).await.unwrap();
     let shutdown = tokio::spawn(server.shutdown());
     go.notify_one();
-    let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
-    assert!(String::from_utf8_lossy(&answer).ends_with("done"));
-    timeout(PATIENCE, shutdown).await.unwrap().unwrap();
+    let mut response = Vec::new();
+    let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await.unwrap();
+    assert!(String::from_utf8_lossy(&response).ends_with("done"));
+    timeout(TEST_TIMEOUT, shutdown).await.unwrap().unwrap();
 }

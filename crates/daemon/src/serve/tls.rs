@@ -1,4 +1,4 @@
-//! TLS as the flags say, with what rustls has.
+//! TLS settings from flags, as far as rustls supports them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use rustls::{
 
 use super::ServeError;
 use super::authentication::Authenticator;
-use crate::flags::SecureServing;
+use crate::flags::SecureServingFlags;
 
-/// The algorithms.
+/// The crypto provider.
 pub(super) fn provider() -> CryptoProvider {
     ring::default_provider()
 }
 
-/// Go's names of suites. Those of TLS 1.3 cannot be chosen, in Go neither.
+/// Go's names of cipher suites. Those of TLS 1.3 are not configurable, as in Go.
 const SUITES: &[(&str, CipherSuite)] = &[
     ("TLS_AES_128_GCM_SHA256", CipherSuite::TLS13_AES_128_GCM_SHA256),
     ("TLS_AES_256_GCM_SHA384", CipherSuite::TLS13_AES_256_GCM_SHA384),
@@ -56,7 +56,7 @@ const SUITES: &[(&str, CipherSuite)] = &[
     ),
 ];
 
-/// Suites that Go has and rustls leaves out: no forward secrecy, CBC, RC4 or 3DES.
+/// Cipher suites that Go has and rustls does not support: no forward secrecy, CBC, RC4 or 3DES.
 const UNSAFE_SUITES: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -76,21 +76,21 @@ const UNSAFE_SUITES: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// What the flags leave of TLS, and what of them cannot be served.
-struct Chosen {
+/// The TLS settings of the flags, and warnings about values that are not supported.
+struct TlsSettings {
     provider: CryptoProvider,
     allows_12: bool,
     warnings: Vec<String>,
 }
 
-fn choose(flags: &SecureServing) -> Result<Chosen, ServeError> {
+fn tls_settings(flags: &SecureServingFlags) -> Result<TlsSettings, ServeError> {
     let fail = |reason: String| Err(ServeError::Tls(reason));
     let mut warnings = Vec::new();
     let allows_12 = match flags.tls_min_version.as_str() {
         "" | "VersionTLS12" => true,
         old @ ("VersionTLS10" | "VersionTLS11") => {
             warnings.push(format!(
-                "--tls-min-version={old}: the oldest version served is VersionTLS12"
+                "--tls-min-version={old}: the minimum supported version is VersionTLS12"
             ));
             true
         }
@@ -104,13 +104,13 @@ fn choose(flags: &SecureServing) -> Result<Chosen, ServeError> {
             if let Some((_, suite)) = SUITES.iter().find(|(known, _)| known == name) {
                 wanted.push(*suite);
             } else if UNSAFE_SUITES.contains(&name.as_str()) {
-                warnings.push(format!("--tls-cipher-suites: {name} is not safe and not served"));
+                warnings.push(format!("--tls-cipher-suites: {name} is insecure and not supported"));
             } else {
                 return fail(format!("Cipher suite {name} not supported or doesn't exist"));
             }
         }
         if wanted.is_empty() {
-            return fail("--tls-cipher-suites: none of these can be served: they lack forward secrecy or use CBC, RC4 or 3DES".to_owned());
+            return fail("--tls-cipher-suites: none of these is supported: they lack forward secrecy or use CBC, RC4 or 3DES".to_owned());
         }
         provider
             .cipher_suites
@@ -126,28 +126,29 @@ fn choose(flags: &SecureServing) -> Result<Chosen, ServeError> {
             if provider.kx_groups.iter().any(|known| known.name() == group) {
                 wanted.push(group);
             } else {
-                warnings.push(format!("--tls-curve-preferences: {id} ({group:?}) is not served"));
+                warnings
+                    .push(format!("--tls-curve-preferences: {id} ({group:?}) is not supported"));
             }
         }
         if wanted.is_empty() {
-            return fail("--tls-curve-preferences: none of these can be served; there are 23 (P-256), 24 (P-384) and 29 (X25519)".to_owned());
+            return fail("--tls-curve-preferences: none of these is supported; supported are 23 (P-256), 24 (P-384) and 29 (X25519)".to_owned());
         }
         provider.kx_groups.retain(|group| wanted.contains(&group.name()));
     }
     let has_12 = provider.cipher_suites.iter().any(|suite| suite.version() == &TLS12);
-    Ok(Chosen { provider, allows_12: allows_12 && has_12, warnings })
+    Ok(TlsSettings { provider, allows_12: allows_12 && has_12, warnings })
 }
 
-/// The server's side of TLS.
-pub(super) fn config(
-    flags: &SecureServing,
+/// The TLS configuration of the server.
+pub(super) fn server_config(
+    flags: &SecureServingFlags,
     certificates: Arc<dyn ResolvesServerCert>,
     authenticator: Arc<Authenticator>,
 ) -> Result<ServerConfig, ServeError> {
-    let Chosen { provider, allows_12, warnings } = choose(flags)?;
+    let TlsSettings { provider, allows_12, warnings } = tls_settings(flags)?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let versions: &[_] = if allows_12 { &[&TLS13, &TLS12] } else { &[&TLS13] };
-    let verifier = AskForCertificate { authenticator, provider: provider.clone() };
+    let verifier = RequestClientCertificate { authenticator, provider: provider.clone() };
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(versions)
         .map_err(|error| ServeError::Tls(error.to_string()))?
@@ -160,23 +161,23 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// Takes any certificate that a client owns the key of. Whether it means something is decided when
-/// a request comes, so that a client with a useless one is anonymous to open paths only by its own
-/// choice, gets 401 elsewhere, and CAs can change without new connections.
-struct AskForCertificate {
+/// Requests a client certificate and accepts any whose key the client has (Go's `tls.RequestClientCert`). The
+/// certificate is verified per request, so that an invalid one results in status 401, not in a TLS error, and
+/// CAs can change without new connections.
+struct RequestClientCertificate {
     authenticator: Arc<Authenticator>,
     provider: CryptoProvider,
 }
 
-impl fmt::Debug for AskForCertificate {
+impl fmt::Debug for RequestClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AskForCertificate").finish_non_exhaustive()
     }
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for RequestClientCertificate {
     fn offer_client_auth(&self) -> bool {
-        self.authenticator.wants_certificates()
+        self.authenticator.requests_client_certificates()
     }
 
     fn client_auth_mandatory(&self) -> bool {
@@ -222,14 +223,14 @@ impl ClientCertVerifier for AskForCertificate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::{Parsed, parse};
+    use crate::flags::{ParsedCommandLine, parse};
 
     #[track_caller]
     fn check(args: &[&str], want: &str) {
-        let Parsed::Run(options) = parse(["x"].iter().chain(args)).unwrap() else {
-            panic!("not run")
+        let ParsedCommandLine::Run(options) = parse(["x"].iter().chain(args)).unwrap() else {
+            panic!("not parsed")
         };
-        let got = match choose(&options.serving) {
+        let got = match tls_settings(&options.serving) {
             Ok(it) => {
                 let n_12 = it.provider.cipher_suites.iter().filter(|it| it.version() == &TLS12);
                 let groups: Vec<_> = it.provider.kx_groups.iter().map(|it| it.name()).collect();
@@ -265,7 +266,7 @@ mod tests {
         check(&["--tls-cipher-suites=FOO"], "Cipher suite FOO not supported or doesn't exist");
         check(
             &["--tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA"],
-            "--tls-cipher-suites: none of these can be served: they lack forward secrecy or use CBC, RC4 or 3DES",
+            "--tls-cipher-suites: none of these is supported: they lack forward secrecy or use CBC, RC4 or 3DES",
         );
         check(&["--tls-curve-preferences=29,25"], "1.2: true (6), [X25519], 1 warnings");
         check(
@@ -274,7 +275,7 @@ mod tests {
         );
         check(
             &["--tls-curve-preferences=4588"],
-            "--tls-curve-preferences: none of these can be served; there are 23 (P-256), 24 (P-384) and 29 (X25519)",
+            "--tls-curve-preferences: none of these is supported; supported are 23 (P-256), 24 (P-384) and 29 (X25519)",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks: users, and the certificates that name them.
+//! Users, and the client certificates that identify them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::tls::provider;
 
-/// Nobody in particular.
+/// The user of unauthenticated requests.
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
@@ -23,7 +23,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The attribute of a subject that holds a user's UID.
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
-/// Who asks.
+/// The user of a request (upstream's `user.Info`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Name.
@@ -32,7 +32,7 @@ pub struct User {
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// Whatever else is known.
+    /// Extra fields.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -49,18 +49,19 @@ impl User {
         self.name == ANONYMOUS || self.groups.iter().any(|group| group == UNAUTHENTICATED)
     }
 
-    /// As a user who is known.
+    /// With the group of authenticated users.
     pub(super) fn authenticated(mut self) -> User {
-        let is_said = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-        if self.name != ANONYMOUS && !self.groups.iter().any(is_said) {
+        let is_known_group = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
+        if self.name != ANONYMOUS && !self.groups.iter().any(is_known_group) {
             self.groups.push(AUTHENTICATED.to_owned());
         }
         self
     }
 
-    /// From a client certificate that was verified: the common name is the user, organizations are
-    /// groups.
-    pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Option<User>, String> {
+    /// From a verified client certificate: the common name is the user name, organizations are groups.
+    pub(super) fn from_certificate(
+        certificate: &CertificateDer<'_>,
+    ) -> Result<Option<User>, String> {
         let subject = Subject::read(certificate)?;
         if subject.common_name.is_empty() {
             return Ok(None);
@@ -80,7 +81,7 @@ impl User {
     }
 }
 
-/// What a certificate says of its owner.
+/// The subject of a certificate.
 pub(super) struct Subject {
     pub common_name: String,
     organizations: Vec<String>,
@@ -103,16 +104,16 @@ impl Subject {
     }
 }
 
-/// CAs whose word about a client is taken.
+/// A CA bundle that verifies client certificates.
 #[derive(Clone)]
-pub(super) struct Trust {
+pub(super) struct CaBundle {
     verifier: Arc<dyn ClientCertVerifier>,
     pem: Arc<[u8]>,
 }
 
-impl Trust {
+impl CaBundle {
     /// From a bundle in PEM.
-    pub fn from_pem(pem: &[u8]) -> Result<Trust, String> {
+    pub fn from_pem(pem: &[u8]) -> Result<CaBundle, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
             let certificate = certificate.map_err(|error| error.to_string())?;
@@ -124,15 +125,15 @@ impl Trust {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()));
         let verifier = verifier.build().map_err(|error| error.to_string())?;
-        Ok(Trust { verifier, pem: pem.into() })
+        Ok(CaBundle { verifier, pem: pem.into() })
     }
 
-    /// Whether this is made of that bundle.
-    pub fn is_of(&self, pem: &[u8]) -> bool {
+    /// Whether it was made from this PEM.
+    pub fn is_made_from(&self, pem: &[u8]) -> bool {
         *self.pem == *pem
     }
 
-    /// Whether one of the CAs signed for a client.
+    /// Verifies a client's certificate chain.
     pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
         let [client, intermediates @ ..] = chain else { return Err("no certificate".to_owned()) };
         self.verifier

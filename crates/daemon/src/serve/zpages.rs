@@ -1,4 +1,4 @@
-//! `/statusz` and `/flagz`: for people as text, for programs as objects of `config.k8s.io`.
+//! `/statusz` and `/flagz`: as text for people, as `config.k8s.io` objects for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::reply::{Reply, status};
+use super::reply::{HttpReply, status};
 use crate::flags::{NAME, Versions};
 
-/// The form that is asked for.
+/// The requested format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ZpageFormat {
     Text,
     Object { version: &'static str, is_yaml: bool },
 }
@@ -22,23 +22,25 @@ enum Form {
 const CURRENT: &str = "v1beta1";
 const DEPRECATED: &str = "v1alpha1";
 
-/// The first acceptable form of an Accept header; none given means text.
-fn form(headers: &HeaderMap, kind: &str) -> Option<Form> {
+/// The first supported format of the Accept header; text if there is none.
+fn accepted_format(headers: &HeaderMap, kind: &str) -> Option<ZpageFormat> {
     let accept = headers.get_all(http::header::ACCEPT).iter();
     let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
     let accept = accept.join(",");
     if accept.trim().is_empty() {
-        return Some(Form::Text);
+        return Some(ZpageFormat::Text);
     }
-    accept.split(',').find_map(|range| form_of(range, kind))
+    accept.split(',').find_map(|range| format_of_media_range(range, kind))
 }
 
-fn form_of(range: &str, kind: &str) -> Option<Form> {
+fn format_of_media_range(range: &str, kind: &str) -> Option<ZpageFormat> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
     let params: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
     let is_yaml = match media.as_str() {
-        "*/*" | "text/*" | "text/plain" if !params.contains_key("as") => return Some(Form::Text),
+        "*/*" | "text/*" | "text/plain" if !params.contains_key("as") => {
+            return Some(ZpageFormat::Text);
+        }
         "application/json" => false,
         "application/yaml" => true,
         _ => return None,
@@ -46,10 +48,10 @@ fn form_of(range: &str, kind: &str) -> Option<Form> {
     let param = |name: &str| params.get(name).copied();
     let version = [CURRENT, DEPRECATED].into_iter().find(|version| param("v") == Some(version))?;
     let is_ours = param("g") == Some("config.k8s.io") && param("as") == Some(kind);
-    is_ours.then_some(Form::Object { version, is_yaml })
+    is_ours.then_some(ZpageFormat::Object { version, is_yaml })
 }
 
-fn not_acceptable() -> Reply {
+fn not_acceptable() -> HttpReply {
     status(
         StatusCode::NOT_ACCEPTABLE,
         "NotAcceptable",
@@ -72,7 +74,7 @@ struct Metadata {
     name: &'static str,
 }
 
-fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, content: T) -> Reply {
+fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, content: T) -> HttpReply {
     let api_version = format!("config.k8s.io/{version}");
     let object = Object { kind, api_version, metadata: Metadata { name: NAME }, content };
     let body = if is_yaml {
@@ -83,7 +85,7 @@ fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, conten
     };
     let subtype = if is_yaml { "yaml" } else { "json" };
     let content_type = format!("application/{subtype};g=config.k8s.io;v={version};as={kind}");
-    let mut reply = Reply::new(StatusCode::OK, "application/json", body.unwrap_or_default());
+    let mut reply = HttpReply::new(StatusCode::OK, "application/json", body.unwrap_or_default());
     if let Ok(value) = HeaderValue::from_str(&content_type) {
         reply.headers = vec![(http::header::CONTENT_TYPE, value)];
     }
@@ -95,19 +97,19 @@ fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, conten
         "299 - \"This version of the {page} endpoint is deprecated. Please use a newer version.\""
     );
     match HeaderValue::from_str(&warning) {
-        Ok(warning) => reply.with(HeaderName::from_static("warning"), warning),
+        Ok(warning) => reply.with_header(HeaderName::from_static("warning"), warning),
         Err(_) => reply,
     }
 }
 
-fn head(page: &str) -> String {
+fn header_text(page: &str) -> String {
     format!(
         "\n{NAME} {page}\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
          compatibility guarantees and is for debugging purposes only.\n"
     )
 }
 
-/// What does not change of `/statusz`.
+/// The constant part of `/statusz`.
 #[derive(Clone, Debug)]
 pub(super) struct Statusz {
     pub started: Timestamp,
@@ -115,19 +117,19 @@ pub(super) struct Statusz {
     pub versions: Versions,
 }
 
-/// The pages that `/statusz` tells of, as upstream's does.
+/// The paths that `/statusz` lists, as upstream.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
-/// What stands where upstream names its Go version.
+/// Shown in place of upstream's Go version.
 const TOOLCHAIN: &str = concat!("rust", env!("CARGO_PKG_RUST_VERSION"));
 
 impl Statusz {
-    pub fn answer(&self, headers: &HeaderMap, now: Timestamp) -> Reply {
+    pub fn handle(&self, headers: &HeaderMap, now: Timestamp) -> HttpReply {
         let up = now.duration_since(self.started).as_secs().max(0);
-        match form(headers, "Statusz") {
+        match accepted_format(headers, "Statusz") {
             None => not_acceptable(),
-            Some(Form::Text) => {
+            Some(ZpageFormat::Text) => {
                 let started = self.started.to_zoned(TimeZone::UTC);
-                let mut text = head("statusz");
+                let mut text = header_text("statusz");
                 // Writing to a string cannot fail.
                 let _ = write!(
                     text,
@@ -141,9 +143,9 @@ impl Statusz {
                     self.versions.emulated,
                     PATHS.join(" "),
                 );
-                Reply::text(StatusCode::OK, text).sniffed()
+                HttpReply::text(StatusCode::OK, text).without_nosniff()
             }
-            Some(Form::Object { version, is_yaml }) => {
+            Some(ZpageFormat::Object { version, is_yaml }) => {
                 #[derive(Serialize)]
                 #[serde(rename_all = "camelCase")]
                 struct Content<'a> {
@@ -168,19 +170,19 @@ impl Statusz {
     }
 }
 
-/// `/flagz` of these flags.
-pub(super) fn flagz(flags: &[(String, String)], headers: &HeaderMap) -> Reply {
-    match form(headers, "Flagz") {
+/// The response of `/flagz`.
+pub(super) fn flagz(flags: &[(String, String)], headers: &HeaderMap) -> HttpReply {
+    match accepted_format(headers, "Flagz") {
         None => not_acceptable(),
-        Some(Form::Text) => {
-            let mut text = head("flagz");
+        Some(ZpageFormat::Text) => {
+            let mut text = header_text("flagz");
             for (name, value) in flags {
                 // Writing to a string cannot fail.
                 let _ = writeln!(text, "{name}={value}");
             }
-            Reply::text(StatusCode::OK, text).sniffed()
+            HttpReply::text(StatusCode::OK, text).without_nosniff()
         }
-        Some(Form::Object { version, is_yaml }) => {
+        Some(ZpageFormat::Object { version, is_yaml }) => {
             #[derive(Serialize)]
             struct Content<'a> {
                 flags: BTreeMap<&'a str, &'a str>,
@@ -208,7 +210,7 @@ mod tests {
         let statusz =
             Statusz { started, binary_version: "1.36.3".to_owned(), versions: Versions::default() };
         let now = started + jiff::SignedDuration::from_secs(2 * 3600 + 65);
-        let reply = statusz.answer(&accept(value), now);
+        let reply = statusz.handle(&accept(value), now);
         let body = reply.body_text().replace(TOOLCHAIN, "TOOLCHAIN");
         want.assert_eq(&format!("{} {:?}\n{body}", reply.status, reply.headers[0].1));
     }

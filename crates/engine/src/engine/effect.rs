@@ -1,51 +1,51 @@
-//! What an engine wants done. Effects are values; whoever owns the engine carries them out, binds before other calls.
+//! Effects: the output of an engine. They are values; the owner of the engine executes them, binds before other calls.
 
 use loadmaster_api::Str;
-use loadmaster_extender::Ask;
+use loadmaster_extender::ExtenderRequest;
 use loadmaster_framework::PodInfo;
-use loadmaster_framework::request::ApiRequest;
+use loadmaster_framework::api_calls::ApiRequest;
 
-use super::overdue::Overdue;
-use super::races::LostRace;
-use super::shadow::Judgement;
-use crate::guard::{Panic, Timed};
-use crate::queue::{Cause, SeatIdx};
+use super::conflicts::Conflict;
+use super::shadow::ShadowComparison;
+use super::stuck::StuckPlugin;
+use crate::guard::{PluginExecution, PluginPanic};
+use crate::queue::{Cause, ProfileIdx};
 
-/// Effects in the order in which they came up.
+/// Effects in the order in which they were produced.
 pub type Effects = Vec<Effect>;
 
-/// Something to do outside.
+/// Something that the owner of the engine must do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Ask the API server, and come back with [`Event::Replied`](super::Event::Replied).
+    /// Call the API server; its reply is [`Event::Replied`](super::Event::Replied).
     Call(Call),
-    /// Ask an extender, and come back with [`Event::Extended`](super::Event::Extended).
-    Extend(Extend),
-    /// Tell people what happened: an Event object.
-    Tell(Tell),
+    /// Call an extender; its reply is [`Event::ExtenderReplied`](super::Event::ExtenderReplied).
+    CallExtender(ExtenderCall),
+    /// Create an Event object.
+    RecordEvent(EventRecord),
     /// For metrics.
     Observe(Observation),
 }
 
-/// A call's number, never used twice.
+/// The id of a call, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// A call on the API server.
+/// A call to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub id: CallId,
     pub request: ApiRequest,
 }
 
-/// A call on an extender.
+/// A call to an extender.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Extend {
+pub struct ExtenderCall {
     pub id: CallId,
-    pub ask: Ask,
+    pub request: ExtenderRequest,
 }
 
-/// Names an object in an Event.
+/// The object that an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectName {
     pub namespace: Str,
@@ -63,9 +63,9 @@ impl From<&PodInfo> for ObjectName {
     }
 }
 
-/// An Event about a pod, with upstream's words.
+/// An Event about a pod, with upstream's reason and action where upstream has such an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tell {
+pub struct EventRecord {
     /// `Warning` instead of `Normal`.
     pub is_warning: bool,
     pub reason: &'static str,
@@ -73,39 +73,39 @@ pub struct Tell {
     pub note: String,
     pub regarding: ObjectName,
     pub related: Option<ObjectName>,
-    /// The schedulerName of the profile that says it.
+    /// The schedulerName of the profile, used as `reportingController`.
     pub controller: Str,
 }
 
-/// Something that metrics count. Durations are in nanoseconds: those within one call to the engine by
-/// [`Options::ticks`](super::Options::ticks), longer ones by the time the engine was told.
+/// Input for metrics and logs. Durations are in nanoseconds: those within one call to the engine are measured with
+/// [`Options::stopwatch`](super::Options::stopwatch), longer ones with the time that is passed to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// An attempt ended.
-    Attempt { seat: SeatIdx, outcome: Outcome, nanos: u64 },
+    Attempt { profile_idx: ProfileIdx, outcome: Outcome, nanos: u64 },
     /// Filtering and scoring of an attempt, with PostFilter.
     Algorithm { nanos: u64 },
-    /// A pod was bound: after so many attempts, and so long after the first one began.
+    /// A pod was bound: the number of attempts, and the time since the first attempt began.
     Bound { attempts: u32, nanos: u64, after_flush: bool },
-    /// Permit held a pod for so long; whether it was allowed.
+    /// How long a pod waited on Permit, and whether it was allowed.
     PermitWait { allowed: bool, nanos: u64 },
-    /// A PostFilter plugin answered: whether that counts as an attempt to preempt, and how many victims it chose (`None`: it made
-    /// no room).
+    /// A PostFilter plugin finished: whether that counts as a preemption attempt, and how many victims it chose (`None`: preemption does not
+    /// help).
     Preemption { counts: bool, victims: Option<usize> },
-    /// News was handled: upstream's `event_handling_duration_seconds`.
-    Handled { event: Cause, nanos: u64 },
-    /// Another scheduler placed a pod of ours ([`Options::shadow`](super::Options::shadow)).
-    Judged(Box<Judgement>),
-    /// A plugin has been at work for one pod for a long time.
-    Overdue(Box<Overdue>),
-    /// Another scheduler got a pod, or room on a node, that we wanted.
-    LostRace(Box<LostRace>),
-    /// Some calls of plugins, timed.
-    Timed(Vec<Timed>),
-    /// A plugin panicked, and was made anew.
-    Panicked(Box<Panic>),
-    /// Something went wrong inside that no pod is told about.
-    Trouble { what: String },
+    /// An event was handled: upstream's `event_handling_duration_seconds`.
+    EventHandled { event: Cause, nanos: u64 },
+    /// Another scheduler bound a pod of our profiles ([`Options::shadow`](super::Options::shadow)).
+    ShadowCompared(Box<ShadowComparison>),
+    /// A plugin has been running for one pod for a long time.
+    PluginStuck(Box<StuckPlugin>),
+    /// Another scheduler bound a pod, or took resources of a node, that we had chosen.
+    Conflict(Box<Conflict>),
+    /// Durations of plugin calls.
+    PluginExecutions(Vec<PluginExecution>),
+    /// A plugin panicked, and its state was reset.
+    PluginPanicked(Box<PluginPanic>),
+    /// An error that no pod's Event or condition reports.
+    InternalError { message: String },
 }
 
 /// How an attempt ended, as upstream's metrics name it.

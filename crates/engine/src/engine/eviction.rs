@@ -1,33 +1,33 @@
-//! Evicting pods for another one (upstream's preemption executor). All victims but the last at once, and the last when these are gone
-//! from the API server's point of view: its disappearance is what lets the preemptor in.
+//! Evicts the victims of preemption (upstream's preemption `Executor`). All victims but the last are deleted at once, and the last one when
+//! the API server has deleted the others: its deletion event is what requeues the preemptor.
 
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::preemption::evict;
-use loadmaster_framework::{PodInfo, PostFiltered};
+use loadmaster_framework::preemption::eviction;
+use loadmaster_framework::{PodInfo, PostFilterResult};
 
-use super::binding::{Owner, Stage};
-use super::effect::{Call, Effect, Effects, Observation, Tell};
-use super::failure::Failed;
-use super::news::Reply;
-use super::{Asking, Engine};
-use crate::queue::{Place, QueuedPod, SeatIdx};
+use super::binding_cycle::{CallOwner, Stage};
+use super::effect::{Call, Effect, Effects, EventRecord, Observation};
+use super::event::Reply;
+use super::scheduling_failure::AttemptFailure;
+use super::{Engine, PluginHandle};
+use crate::queue::{ProfileIdx, QueuedPod, SubQueue};
 use crate::time::Now;
 
 /// The evictions for one preemptor.
 pub(super) struct Eviction {
     preemptor: Arc<PodInfo>,
-    seat: SeatIdx,
+    profile_idx: ProfileIdx,
     node: Str,
-    /// Victims with a call under way.
+    /// Victims with a call in flight.
     running: Vec<Arc<PodInfo>>,
-    /// The one that goes when all others are gone.
+    /// The victim that is deleted after all others.
     last: Option<Arc<PodInfo>>,
     has_failed: bool,
 }
 
-/// How far the eviction of one victim is.
+/// The step of the eviction of one victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictionStep {
     Condition,
@@ -35,27 +35,27 @@ pub(super) enum EvictionStep {
 }
 
 impl Engine {
-    /// Begins what PostFilter decided.
+    /// Starts the evictions that PostFilter chose.
     pub(super) fn evict(
         &mut self,
         now: Now,
         queued: &QueuedPod,
-        filtered: &PostFiltered,
+        filtered: &PostFilterResult,
         effects: &mut Effects,
     ) {
-        let mut victims: Vec<Arc<PodInfo>> = filtered.to_evict().cloned().collect();
+        let mut victims: Vec<Arc<PodInfo>> = filtered.victims_to_evict().cloned().collect();
         let Some(last) = victims.pop() else { return };
         let preemptor = queued.info.pod.clone();
-        // They look for another place sooner than by waiting until they see that they do not fit here.
-        for pod in &filtered.denominated {
+        // Pods of lower priority that were nominated to the node look for another one right away (upstream's `clearNominatedNodeName`).
+        for pod in &filtered.cleared_nominations {
             self.patch_status(now, &pod.uid, None, Some(Str::default()), effects);
         }
-        self.world.preemptions_mut().start(&preemptor.uid);
+        self.world.ongoing_preemptions_mut().start(&preemptor.uid);
         let uid = preemptor.uid.clone();
         let node = filtered.nominated_node.clone().unwrap_or_default();
         let eviction = Eviction {
             preemptor,
-            seat: queued.seat,
+            profile_idx: queued.profile_idx,
             node,
             running: victims.clone(),
             last: Some(last),
@@ -63,13 +63,13 @@ impl Engine {
         };
         self.evictions.insert(uid.clone(), eviction);
         for victim in victims {
-            self.evict_one(now, &uid, &victim, effects);
+            self.evict_victim(now, &uid, &victim, effects);
         }
-        self.go_on_evicting(now, &uid, effects);
+        self.continue_eviction(now, &uid, effects);
     }
 
-    /// A victim that is not bound yet loses its place in our books, and is tried again; of others the API server is told.
-    fn evict_one(
+    /// Evicts one victim. One that is not bound yet is rejected and requeued; others are deleted through the API server.
+    fn evict_victim(
         &mut self,
         now: Now,
         preemptor: &str,
@@ -81,19 +81,19 @@ impl Engine {
         let failed = match stage.map(|binding| &binding.stage) {
             Some(Stage::Permit { .. }) => Some("waiting on permit for pod: preempted"),
             Some(Stage::PreBind { .. }) => Some("preempted"),
-            // Its Binding may be written already.
+            // Its Binding may already be written.
             Some(Stage::Bind { .. }) | None => None,
         };
         if let Some(text) = failed {
-            let note = evict::note_in_memory(&eviction.preemptor, &eviction.node);
-            effects.push(self.preempted(eviction, victim, note));
+            let note = eviction::preempted_in_memory_note(&eviction.preemptor, &eviction.node);
+            effects.push(self.preempted_event(eviction, victim, note));
             self.cancel_pre_bind(&victim.uid);
-            self.binding_failed(now, &victim.uid, Failed::error(text), effects);
-            self.evicted(preemptor, &victim.uid, true);
+            self.handle_binding_error(now, &victim.uid, AttemptFailure::error(text), effects);
+            self.finish_victim(preemptor, &victim.uid, true);
             return;
         }
-        let request = evict::condition(&eviction.preemptor, victim, now.wall);
-        let owner = Owner::Evict {
+        let request = eviction::disruption_condition_patch(&eviction.preemptor, victim, now.wall);
+        let owner = CallOwner::Evict {
             preemptor: preemptor.into(),
             victim: victim.uid.clone(),
             step: EvictionStep::Condition,
@@ -102,8 +102,8 @@ impl Engine {
         effects.push(Effect::Call(Call { id, request }));
     }
 
-    /// The API server answered about a victim. One that it does not find has gone by itself.
-    pub(super) fn eviction_replied(
+    /// Handles a reply of the API server about a victim. One that is not found is already deleted.
+    pub(super) fn handle_eviction_reply(
         &mut self,
         now: Now,
         (preemptor, victim, step): (&str, &str, EvictionStep),
@@ -116,8 +116,8 @@ impl Engine {
         };
         match (reply, step) {
             (Ok(_), EvictionStep::Condition) => {
-                let request = evict::deletion(&pod);
-                let owner = Owner::Evict {
+                let request = eviction::delete_victim_request(&pod);
+                let owner = CallOwner::Evict {
                     preemptor: preemptor.into(),
                     victim: victim.into(),
                     step: EvictionStep::Deletion,
@@ -127,38 +127,39 @@ impl Engine {
                 return;
             }
             (Ok(_), EvictionStep::Deletion) => {
-                let note = evict::note(&eviction.preemptor, &eviction.node);
-                effects.push(self.preempted(eviction, &pod, note));
-                self.evicted(preemptor, victim, true);
+                let note = eviction::preempted_note(&eviction.preemptor, &eviction.node);
+                effects.push(self.preempted_event(eviction, &pod, note));
+                self.finish_victim(preemptor, victim, true);
             }
             (Err(error), _) if error.code == 404 => {
-                self.evicted(preemptor, victim, true);
+                self.finish_victim(preemptor, victim, true);
             }
             (Err(error), _) => {
-                let what = format!(
+                let message = format!(
                     "pod {}: evicting {}: {}",
                     eviction.preemptor.full_name(),
                     pod.full_name(),
                     error.message
                 );
-                effects.push(Effect::Observe(Observation::Trouble { what }));
-                self.evicted(preemptor, victim, false);
+                effects.push(Effect::Observe(Observation::InternalError { message }));
+                self.finish_victim(preemptor, victim, false);
             }
         }
-        self.go_on_evicting(now, preemptor, effects);
+        self.continue_eviction(now, preemptor, effects);
     }
 
-    fn evicted(&mut self, preemptor: &str, victim: &str, is_done: bool) {
+    fn finish_victim(&mut self, preemptor: &str, victim: &str, is_done: bool) {
         if let Some(eviction) = self.evictions.get_mut(preemptor) {
             eviction.running.retain(|pod| &*pod.uid != victim);
             eviction.has_failed |= !is_done;
         }
     }
 
-    /// When all calls are answered: the last victim, or the end. After a failure the preemptor is tried again at once, because no
-    /// event may come that wakes it. So it is when it was woken meanwhile and held back: what woke it (a victim's end, say) will
-    /// not happen again, and the end of the last victim may be nothing to whoever turned it down.
-    fn go_on_evicting(&mut self, now: Now, preemptor: &str, effects: &mut Effects) {
+    /// Continues when all calls have replies: evicts the last victim, or ends. After a failure the preemptor is activated at once, because
+    /// no event may follow that requeues it. The same applies when it was requeued meanwhile and PreEnqueue gated it: the event that requeued
+    /// it (such as the deletion of a victim) will not occur again, and the plugins that rejected it may ignore the deletion of the last
+    /// victim.
+    fn continue_eviction(&mut self, now: Now, preemptor: &str, effects: &mut Effects) {
         loop {
             let Some(eviction) = self.evictions.get_mut(preemptor) else { return };
             if !eviction.running.is_empty() {
@@ -167,27 +168,28 @@ impl Engine {
             let last = eviction.last.take().filter(|_| !eviction.has_failed);
             let Some(last) = last else { break };
             eviction.running.push(last.clone());
-            self.world.preemptions_mut().last_victim(preemptor, &last.uid);
-            self.evict_one(now, preemptor, &last, effects);
+            self.world.ongoing_preemptions_mut().set_last_victim(preemptor, &last.uid);
+            self.evict_victim(now, preemptor, &last, effects);
         }
         let Some(eviction) = self.evictions.remove(preemptor) else { return };
-        self.world.preemptions_mut().end(preemptor);
-        let is_held = self.queue.get(preemptor).is_some_and(|(_, place)| place == Place::Gated);
-        if eviction.has_failed || is_held {
-            let asking = Asking::new(&self.seats, &self.interests, &self.world);
-            self.queue.activate(now, &asking, &[preemptor]);
+        self.world.ongoing_preemptions_mut().end(preemptor);
+        let is_gated =
+            self.queue.get(preemptor).is_some_and(|(_, sub_queue)| sub_queue == SubQueue::Gated);
+        if eviction.has_failed || is_gated {
+            let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+            self.queue.activate(now, &handle, &[preemptor]);
         }
     }
 
-    fn preempted(&self, eviction: &Eviction, victim: &PodInfo, note: String) -> Effect {
-        Effect::Tell(Tell {
+    fn preempted_event(&self, eviction: &Eviction, victim: &PodInfo, note: String) -> Effect {
+        Effect::RecordEvent(EventRecord {
             is_warning: false,
             reason: "Preempted",
             action: "Preempting",
             note,
             regarding: victim.into(),
             related: Some((&*eviction.preemptor).into()),
-            controller: self.scheduler_name(eviction.seat),
+            controller: self.scheduler_name(eviction.profile_idx),
         })
     }
 }

@@ -1,59 +1,59 @@
-//! PostFilter: making room for a pod that fits nowhere. A plugin that must ask the API server first goes on when the answer is there;
-//! other pods are tried meanwhile, and this one stays in flight.
+//! PostFilter: tries to make an unschedulable pod schedulable, usually by preemption. A plugin that calls the API server resumes with the
+//! reply; other pods are scheduled meanwhile, and this one stays in flight.
 
 use std::sync::Arc;
 
 use loadmaster_extender::Verb;
-use loadmaster_framework::points::SerialCx;
-use loadmaster_framework::request::{Input, Step};
-use loadmaster_framework::{CycleState, PodInfo, PostFiltered, Rejection, Unfit};
+use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::extension_points::SerialCx;
+use loadmaster_framework::{CycleState, FitError, PodInfo, PostFilterResult, Rejection};
 
 use super::Engine;
-use super::binding::{Awaited, Owner};
+use super::binding_cycle::{CallOwner, PluginWait};
 use super::effect::{Call, Effect, Effects, Observation};
-use super::failure::{Failed, Unplaced};
-use super::nominations::Nomination;
-use crate::evaluate::filters::Filters;
+use super::nominator::Nomination;
+use super::scheduling_failure::{AttemptFailure, UnschedulableAttempt};
+use crate::evaluate::filter_runner::ProfileFilters;
 use crate::queue::QueuedPod;
-use crate::time::{Mono, Now};
+use crate::time::{MonoTime, Now};
 
-/// An attempt whose pod fits nowhere, while PostFilter plugins are asked.
-pub(super) struct PostFiltering {
-    /// Tells answers to this attempt from late ones to an earlier attempt of the pod.
+/// An attempt without a feasible node, while PostFilter plugins run.
+pub(super) struct PostFilterRun {
+    /// Distinguishes replies to this attempt from late replies to an earlier attempt of the pod.
     pub serial: u64,
     pub queued: QueuedPod,
-    pub unplaced: Arc<Unplaced>,
+    pub unschedulable: Arc<UnschedulableAttempt>,
     pub cycle: CycleState,
-    /// What the attempt showed on the stopwatch when it began.
+    /// When the attempt began, by the stopwatch.
     pub began: u64,
-    /// When the first plugin was asked.
-    pub asked: Mono,
-    /// A plugin has been named for taking long.
-    pub is_overdue: bool,
-    /// The plugin whose turn it is.
+    /// When the first plugin was started.
+    pub started: MonoTime,
+    /// A plugin has been reported as stuck.
+    pub is_stuck: bool,
+    /// The running plugin.
     pub member: usize,
-    /// What the plugins before it said.
+    /// The reasons of the plugins before it.
     reasons: Vec<String>,
     nomination: Nomination,
-    /// The pods that go for this one.
+    /// The victims of preemption.
     victims: Vec<Arc<PodInfo>>,
 }
 
-impl PostFiltering {
+impl PostFilterRun {
     pub fn new(
         serial: u64,
         queued: QueuedPod,
-        unplaced: Arc<Unplaced>,
+        unschedulable: Arc<UnschedulableAttempt>,
         began: u64,
-        asked: Mono,
+        started: MonoTime,
     ) -> Self {
-        PostFiltering {
-            asked,
-            is_overdue: false,
+        PostFilterRun {
+            started,
+            is_stuck: false,
             serial,
             queued,
-            cycle: unplaced.attempted.cycle.clone(),
-            unplaced,
+            cycle: unschedulable.attempted.cycle.clone(),
+            unschedulable,
             began,
             member: 0,
             reasons: Vec::new(),
@@ -64,138 +64,145 @@ impl PostFiltering {
 }
 
 impl Engine {
-    /// Asks the plugin whose turn it is, and those after it, until one answers or all have said that they cannot help.
+    /// Runs the current plugin and those after it, until one succeeds or all have rejected the pod.
     pub(super) fn post_filter(
         &mut self,
         now: Now,
-        mut asked: PostFiltering,
-        mut input: Input<'_>,
+        mut run: PostFilterRun,
+        mut input: PluginInput<'_>,
         effects: &mut Effects,
     ) {
-        let profile = self.seat(asked.queued.seat).profile.clone();
+        let profile = self.profile_scheduler(run.queued.profile_idx).profile.clone();
         if profile.post_filter.is_empty() {
-            return self.unplaced(now, asked, Nomination::clear(), effects);
+            return self.finish_post_filter(now, run, Nomination::clear(), effects);
         }
-        let preempters =
-            profile.extenders.asked(Verb::Preempt, &asked.queued.info.pod.template.spec);
-        while let Some(member) = profile.post_filter.get(asked.member) {
-            let seat = &mut self.seats[asked.queued.seat.0 as usize];
-            let filters = Filters { profile: &profile, skipped: &asked.unplaced.attempted.skipped };
-            let unfit = Unfit {
-                verdicts: &asked.unplaced.diagnosis.verdicts,
-                feasibility: &filters,
-                extenders: !preempters.is_empty(),
+        let preempt_extenders =
+            profile.extenders.interested_in(Verb::Preempt, &run.queued.info.pod.template.spec);
+        while let Some(member) = profile.post_filter.get(run.member) {
+            let profile_scheduler = &mut self.profiles[run.queued.profile_idx.0 as usize];
+            let filters =
+                ProfileFilters { profile: &profile, skipped: &run.unschedulable.attempted.skipped };
+            let fit_error = FitError {
+                node_codes: &run.unschedulable.diagnosis.node_codes,
+                filter_runner: &filters,
+                has_preempting_extenders: !preempt_extenders.is_empty(),
             };
-            let states = seat.scheduler.states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut asked.cycle, states };
-            let pod = &asked.queued.info.pod;
-            let taken = std::mem::replace(&mut input, Input::Start);
-            let step = member.point.post_filter(cx, pod, unfit, &mut self.chance, taken);
+            let states = profile_scheduler.scheduler.states_mut();
+            let cx = SerialCx { world: &self.world, cycle: &mut run.cycle, states };
+            let pod = &run.queued.info.pod;
+            let step_input = std::mem::replace(&mut input, PluginInput::Start);
+            let step = member.point.post_filter(cx, pod, fit_error, &mut self.rng, step_input);
             let filtered = match step {
-                Step::Done(filtered) => filtered,
-                Step::Fail(rejection) => {
-                    PostFiltered { rejection: Some(rejection), ..PostFiltered::default() }
+                PluginStep::Done(filtered) => filtered,
+                PluginStep::Fail(rejection) => {
+                    PostFilterResult { rejection: Some(rejection), ..PostFilterResult::default() }
                 }
-                Step::AskExtenders(candidates) => {
-                    return self.ask_preempters(now, asked, &candidates, preempters, effects);
+                PluginStep::CallExtenders(candidates) => {
+                    return self.call_preempt_extenders(
+                        now,
+                        run,
+                        &candidates,
+                        preempt_extenders,
+                        effects,
+                    );
                 }
-                Step::Call(request) => {
-                    let id = self.next_call(owner(&asked));
+                PluginStep::Call(request) => {
+                    let id = self.next_call(owner(&run));
                     effects.push(Effect::Call(Call { id, request }));
-                    self.post_filtering.insert(pod.uid.clone(), asked);
+                    self.post_filter_runs.insert(pod.uid.clone(), run);
                     return;
                 }
-                Step::Wait { on, timeout } => {
+                PluginStep::Wait { on, timeout } => {
                     let until = now.mono.after(timeout);
-                    self.awaited.push(Awaited { owner: owner(&asked), on, until });
-                    self.post_filtering.insert(pod.uid.clone(), asked);
+                    self.plugin_waits.push(PluginWait { owner: owner(&run), on, until });
+                    self.post_filter_runs.insert(pod.uid.clone(), run);
                     return;
                 }
             };
             let counts = member.point.counts_as_preemption();
             let victims = filtered.rejection.is_none().then_some(filtered.victims.len());
             effects.push(Effect::Observe(Observation::Preemption { counts, victims }));
-            if self.is_settled(now, &mut asked, filtered, effects) {
+            if self.handle_post_filter_result(now, &mut run, filtered, effects) {
                 break;
             }
-            asked.member += 1;
+            run.member += 1;
         }
-        let nomination = asked.nomination.clone();
-        self.unplaced(now, asked, nomination, effects);
+        let nomination = run.nomination.clone();
+        self.finish_post_filter(now, run, nomination, effects);
     }
 
-    /// Takes one plugin's answer; whether no other plugin is asked (upstream's `RunPostFilterPlugins`).
-    fn is_settled(
+    /// Handles the result of one plugin. Returns whether the remaining plugins are not run (upstream's `RunPostFilterPlugins`).
+    fn handle_post_filter_result(
         &mut self,
         now: Now,
-        asked: &mut PostFiltering,
-        filtered: PostFiltered,
+        run: &mut PostFilterRun,
+        filtered: PostFilterResult,
         effects: &mut Effects,
     ) -> bool {
         let nominated = filtered.nominated_node.clone().map(Nomination::Set);
         match &filtered.rejection {
             None => {
-                asked.reasons.clear();
-                asked.nomination = nominated.unwrap_or(Nomination::Keep);
-                self.evict(now, &asked.queued, &filtered, effects);
-                asked.victims = filtered.victims;
+                run.reasons.clear();
+                run.nomination = nominated.unwrap_or(Nomination::Keep);
+                self.evict(now, &run.queued, &filtered, effects);
+                run.victims = filtered.victims;
                 true
             }
             Some(Rejection::Unresolvable(_)) => {
-                asked.reasons = filtered.rejection.iter().flat_map(Rejection::reasons).collect();
-                asked.nomination = nominated.unwrap_or(Nomination::Keep);
+                run.reasons = filtered.rejection.iter().flat_map(Rejection::reasons).collect();
+                run.nomination = nominated.unwrap_or(Nomination::Keep);
                 true
             }
             Some(Rejection::Failed(failure)) => {
-                asked.reasons = vec![failure.to_string()];
-                asked.nomination = Nomination::Keep;
+                run.reasons = vec![failure.to_string()];
+                run.nomination = Nomination::Keep;
                 true
             }
             Some(rejection) => {
-                asked.reasons.extend(rejection.reasons());
+                run.reasons.extend(rejection.reasons());
                 if let Some(nomination) = nominated {
-                    asked.nomination = nomination;
+                    run.nomination = nomination;
                 }
                 false
             }
         }
     }
 
-    fn unplaced(
+    fn finish_post_filter(
         &mut self,
         now: Now,
-        asked: PostFiltering,
+        run: PostFilterRun,
         nomination: Nomination,
         effects: &mut Effects,
     ) {
-        let mut failed = Failed::unfit(&asked.unplaced);
-        failed.evidence.set_victims(&asked.victims);
-        let said = asked.reasons.join(", ");
-        if !said.is_empty() {
-            failed.message = format!("{} {said}", failed.message);
+        let mut failed = AttemptFailure::fit_error(&run.unschedulable);
+        failed.details.set_victims(&run.victims);
+        let reasons = run.reasons.join(", ");
+        if !reasons.is_empty() {
+            failed.message = format!("{} {reasons}", failed.message);
         }
-        self.observe_algorithm(asked.began, effects);
-        self.fail(now, asked.queued, failed, &nomination, asked.began, effects);
+        self.observe_algorithm(run.began, effects);
+        self.handle_scheduling_failure(now, run.queued, failed, &nomination, run.began, effects);
     }
 
-    /// Goes on where an answer, an object or a deadline was waited for.
+    /// Resumes a plugin that waited for a reply, an object or a deadline.
     pub(super) fn resume_post_filter(
         &mut self,
         now: Now,
         uid: &str,
         serial: u64,
-        input: Input<'_>,
+        input: PluginInput<'_>,
         effects: &mut Effects,
     ) {
-        if self.post_filtering.get(uid).is_none_or(|asked| asked.serial != serial) {
+        if self.post_filter_runs.get(uid).is_none_or(|run| run.serial != serial) {
             return;
         }
-        if let Some(asked) = self.post_filtering.remove(uid) {
-            self.post_filter(now, asked, input, effects);
+        if let Some(run) = self.post_filter_runs.remove(uid) {
+            self.post_filter(now, run, input, effects);
         }
     }
 }
 
-fn owner(asked: &PostFiltering) -> Owner {
-    Owner::PostFilter { uid: asked.queued.info.pod.uid.clone(), serial: asked.serial }
+fn owner(run: &PostFilterRun) -> CallOwner {
+    CallOwner::PostFilter { uid: run.queued.info.pod.uid.clone(), serial: run.serial }
 }

@@ -1,4 +1,4 @@
-//! Where a pod is on its way to a node, and why its last attempt failed: `loadmaster explain --last`.
+//! The scheduling state of a pod, and why its last attempt failed: `loadmaster explain --last`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,72 +8,72 @@ use loadmaster_api::Timestamp;
 use loadmaster_framework::PodInfo;
 use serde::{Deserialize, Serialize};
 
-use super::binding::Stage;
-use super::extending::Suspended;
-use super::{Asking, Engine, Pending};
-use crate::explain::{Name, Status};
-use crate::queue::{Cause, Place, PluginIdx, Plugins, QueuedPod};
-use crate::time::{Mono, Now};
+use super::binding_cycle::Stage;
+use super::extender_cycle::SuspendedAttempt;
+use super::{Engine, PendingPod, PluginHandle};
+use crate::explain::{CowName, Status};
+use crate::queue::{Cause, PluginIdx, QueuePlugins, QueuedPod, SubQueue};
+use crate::time::{MonoTime, Now};
 
-/// How far a pod is. Written and read as JSON with these fields in this order: a contract.
+/// The scheduling state of a pod. Serialized as JSON with these fields in this order; the format is stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Progress {
+pub struct PodProgress {
     /// `namespace/name`.
     pub pod: String,
     /// The schedulerName of its profile.
     pub profile: String,
-    pub state: State,
-    /// Where it is, or is about to be; empty while that is open.
+    pub state: PodState,
+    /// The node on which it is assigned or assumed; empty if none has been chosen.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// How often it was tried, a running attempt included.
+    /// Number of attempts, including a running one.
     pub attempts: u32,
-    /// Since when it has been in its queue.
+    /// When it was added to its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Until then it is not tried unless nobody else is ready.
+    /// When its backoff ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_until: Option<String>,
-    /// Who keeps it out of the queue.
+    /// Which PreEnqueue plugin gates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gated: Option<Status>,
-    /// Who turned it down last, and what would make them look again; of a pod that has a node, or whose attempt is not over, who
-    /// holds it up.
+    /// The plugins that rejected it, with the events that may requeue it; for an assumed pod, or during an attempt, the plugins or extenders that
+    /// it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waits_for: Vec<Wait>,
+    pub waits_for: Vec<AwaitedPlugin>,
     /// The last attempt that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastAttempt>,
 }
 
-/// Where a pod is.
+/// The state of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
-    /// Ready, in activeQ.
+pub enum PodState {
+    /// In activeQ.
     Active,
     /// In backoffQ.
     Backoff,
-    /// In unschedulablePods, until an event wakes it.
+    /// In unschedulablePods.
     Unschedulable,
-    /// Held by PreEnqueue.
+    /// Gated by PreEnqueue.
     Gated,
     /// Its attempt waits for a PostFilter plugin or for extenders.
     InFlight,
-    /// It has a node; Permit holds it.
+    /// It is assumed on a node and waits on Permit.
     Permit,
-    /// It has a node, and is being bound.
+    /// It is assumed on a node and is being bound.
     Binding,
-    /// It is on its node.
+    /// It is bound to its node.
     Assigned,
 }
 
-/// A plugin, or an extender, for which the pod waits.
+/// A plugin or an extender that the pod waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wait {
-    pub plugin: Name,
-    /// Events after which the plugin is asked, such as `NodeAdd`; none: all.
+pub struct AwaitedPlugin {
+    pub plugin: CowName,
+    /// Events that the plugin registered, such as `NodeAdd`; empty means all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<String>,
 }
@@ -87,32 +87,32 @@ pub struct LastAttempt {
     /// 1 for the first one.
     pub attempt: u32,
     /// `unschedulable` or `error`.
-    pub result: Name,
-    /// What the FailedScheduling event said, at most 4 KiB of it.
+    pub result: CowName,
+    /// The message of the FailedScheduling event, truncated to 4 KiB.
     pub message: String,
     /// Nodes by reason, most nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turned_down: Vec<TurnedDown>,
-    /// Nodes with other reasons, when there were more than are kept.
+    pub rejected_nodes: Vec<RejectedNodes>,
+    /// Number of nodes with further reasons that are not listed.
     #[serde(default, rename = "otherNodes", skip_serializing_if = "is_zero")]
     pub n_other_nodes: usize,
-    /// The node that preemption promised it; empty if none.
+    /// The node that preemption nominated; empty if none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nominated_node: String,
-    /// Pods that are evicted for it, the first few.
+    /// Victims of preemption, the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<String>,
-    /// How many there are.
+    /// Number of victims.
     #[serde(default, rename = "allVictims", skip_serializing_if = "is_zero")]
     pub n_victims: usize,
 }
 
-/// Nodes that were turned down for one reason.
+/// Nodes that were rejected for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TurnedDown {
+pub struct RejectedNodes {
     #[serde(flatten)]
-    pub why: Status,
-    /// How many.
+    pub status: Status,
+    /// Number of nodes.
     #[serde(rename = "nodes")]
     pub n_nodes: usize,
     /// Names of a few of them.
@@ -123,41 +123,41 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// A pod without a node that is sure, in short.
+/// Summary of a pod that is not bound.
 #[derive(Clone, Debug)]
-pub struct Waiting<'a> {
-    /// Which.
+pub struct PendingPodSummary<'a> {
+    /// The pod.
     pub pod: &'a Arc<PodInfo>,
-    /// Where it is.
-    pub state: State,
-    /// Why PreEnqueue holds it, or why its last attempt failed; empty before the first.
-    pub why: Cow<'a, str>,
+    /// Its state.
+    pub state: PodState,
+    /// Why PreEnqueue gates it, or why its last attempt failed; empty before the first attempt.
+    pub reason: Cow<'a, str>,
 }
 
 impl Engine {
-    /// All pods that no node is known to have, in no order.
-    pub fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
-        #[expect(clippy::disallowed_methods, reason = "said to be in no order")]
+    /// All pods that are not known to be bound, in arbitrary order.
+    pub fn pending_pod_summaries(&self) -> impl Iterator<Item = PendingPodSummary<'_>> {
+        #[expect(clippy::disallowed_methods, reason = "documented as unordered")]
         let all = self.pending.values();
         all.map(|pending| {
             let uid = &*pending.pod.uid;
             let queued = self.queue.get(uid);
             let state = match (self.assumed.contains_key(uid), queued) {
-                (true, _) => State::Binding,
-                (false, None) => State::InFlight,
-                (false, Some((_, place))) => state_of(place),
+                (true, _) => PodState::Binding,
+                (false, None) => PodState::InFlight,
+                (false, Some((_, sub_queue))) => state_of(sub_queue),
             };
-            let held = queued.and_then(|(queued, _)| queued.gating.as_ref());
-            let last = pending.last.as_ref().map_or("", |last| last.message());
-            let why = held.map_or(Cow::Borrowed(last), |held| {
-                Cow::Owned(held.rejection.reasons().join(", "))
+            let gating = queued.and_then(|(queued, _)| queued.gating.as_ref());
+            let last = pending.last_attempt.as_ref().map_or("", |last| last.message());
+            let reason = gating.map_or(Cow::Borrowed(last), |gating| {
+                Cow::Owned(gating.rejection.reasons().join(", "))
             });
-            Waiting { pod: &pending.pod, state, why }
+            PendingPodSummary { pod: &pending.pod, state, reason }
         })
     }
 
-    /// How far a pod is; `None` when it is not known: it does not exist, has ended, or has no node and another scheduler's name.
-    pub fn progress(&self, now: Now, namespace: &str, name: &str) -> Option<Progress> {
+    /// The scheduling state of a pod; `None` if it is unknown: it does not exist, has terminated, or is pending with another schedulerName.
+    pub fn progress(&self, now: Now, namespace: &str, name: &str) -> Option<PodProgress> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod));
@@ -166,26 +166,27 @@ impl Engine {
         }
         let mut assigned = self.world.node_infos().flat_map(|node| node.pods());
         let found = assigned.find(|pod| is_it(pod));
-        let pod = found.or_else(|| self.orphans.values().flatten().find(|pod| is_it(pod)))?;
-        let mut progress = Progress::new(pod, pod.template.scheduler_name(), State::Assigned);
+        let pod = found.or_else(|| self.orphaned_pods.values().flatten().find(|pod| is_it(pod)))?;
+        let mut progress = PodProgress::new(pod, pod.template.scheduler_name(), PodState::Assigned);
         progress.node = pod.node_name.to_string();
         Some(progress)
     }
 
-    fn progress_of(&self, now: Now, pending: &Pending) -> Progress {
+    fn progress_of(&self, now: Now, pending: &PendingPod) -> PodProgress {
         let (pod, uid) = (&pending.pod, &*pending.pod.uid);
-        let mut progress = Progress::new(pod, self.profile_name(pending.seat), State::InFlight);
-        progress.last = pending.last.as_ref().map(|last| last.shown());
+        let mut progress =
+            PodProgress::new(pod, self.profile_name(pending.profile_idx), PodState::InFlight);
+        progress.last = pending.last_attempt.as_ref().map(|last| last.to_last_attempt());
         if let Some(assumed) = self.assumed.get(uid) {
             progress.node = assumed.pod.node_name.to_string();
-            progress.state = State::Binding;
+            progress.state = PodState::Binding;
             if let Some(binding) = &assumed.binding {
                 progress.attempts = binding.queued.info.attempts;
-                let holds = |name| Wait::on(Name::Borrowed(name));
-                let pre_bind = &self.seat(pending.seat).profile.pre_bind;
+                let holds = |name| AwaitedPlugin::on(CowName::Borrowed(name));
+                let pre_bind = &self.profile_scheduler(pending.profile_idx).profile.pre_bind;
                 match &binding.stage {
                     Stage::Permit { waits, .. } if !waits.is_empty() => {
-                        progress.state = State::Permit;
+                        progress.state = PodState::Permit;
                         progress.waits_for = waits.iter().map(|wait| holds(wait.name)).collect();
                     }
                     Stage::PreBind { running, .. } => {
@@ -195,69 +196,76 @@ impl Engine {
                     _ => {}
                 }
             }
-        } else if let Some((queued, place)) = self.queue.get(uid) {
-            self.describe_wait(now, queued, place, &mut progress);
-        } else if let Some(asked) = self.post_filtering.get(uid) {
-            progress.attempts = asked.queued.info.attempts;
-            let plugins = &self.seat(pending.seat).profile.post_filter;
-            let plugin = plugins.get(asked.member).map(|member| Name::Borrowed(member.name));
-            progress.waits_for = plugin.into_iter().map(Wait::on).collect();
+        } else if let Some((queued, sub_queue)) = self.queue.get(uid) {
+            self.describe_wait(now, queued, sub_queue, &mut progress);
+        } else if let Some(run) = self.post_filter_runs.get(uid) {
+            progress.attempts = run.queued.info.attempts;
+            let plugins = &self.profile_scheduler(pending.profile_idx).profile.post_filter;
+            let plugin = plugins.get(run.member).map(|member| CowName::Borrowed(member.name));
+            progress.waits_for = plugin.into_iter().map(AwaitedPlugin::on).collect();
         } else if let Some(suspended) = self.suspended_attempt(uid) {
             progress.attempts = suspended.queued().info.attempts;
-            let all = &self.seat(pending.seat).profile.extenders;
-            let asked = suspended.extenders().filter_map(|at| all.get(at));
-            progress.waits_for = asked.map(|it| Wait::on(Name::Owned(it.name.clone()))).collect();
+            let all = &self.profile_scheduler(pending.profile_idx).profile.extenders;
+            let run = suspended.extenders().filter_map(|at| all.get(at));
+            progress.waits_for =
+                run.map(|it| AwaitedPlugin::on(CowName::Owned(it.name.clone()))).collect();
         }
         progress
     }
 
-    fn suspended_attempt(&self, uid: &str) -> Option<&Suspended> {
+    fn suspended_attempt(&self, uid: &str) -> Option<&SuspendedAttempt> {
         self.suspended.as_deref().filter(|suspended| &*suspended.queued().info.pod.uid == uid)
     }
 
-    fn describe_wait(&self, now: Now, queued: &QueuedPod, place: Place, progress: &mut Progress) {
-        progress.state = state_of(place);
+    fn describe_wait(
+        &self,
+        now: Now,
+        queued: &QueuedPod,
+        sub_queue: SubQueue,
+        progress: &mut PodProgress,
+    ) {
+        progress.state = state_of(sub_queue);
         progress.attempts = queued.info.attempts;
         progress.since = Some(wall(now, queued.queued_at()));
         let backoff = queued.backoff_until().filter(|until| *until > now.mono);
         progress.backoff_until = backoff.map(|until| wall(now, until));
-        let plugins = &self.seat(queued.seat).profile.plugins;
+        let plugins = &self.profile_scheduler(queued.profile_idx).profile.plugins;
         let name = |at: PluginIdx| plugins.get(at.0 as usize).map(|plugin| plugin.name);
-        progress.gated = queued.gating.as_ref().map(|held| Status {
-            code: held.rejection.code().name().into(),
-            plugin: name(held.plugin).map(Name::Borrowed),
-            reasons: held.rejection.reasons(),
+        progress.gated = queued.gating.as_ref().map(|gating| Status {
+            code: gating.rejection.code().name().into(),
+            plugin: name(gating.plugin).map(CowName::Borrowed),
+            reasons: gating.rejection.reasons(),
         });
-        let asking = Asking::new(&self.seats, &self.interests, &self.world);
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
         let all = queued.unschedulable_plugins.iter().chain(queued.pending_plugins.iter());
         let waits = all.filter_map(|at| {
-            let events = asking.events(queued.seat, at).unwrap_or_default();
+            let events = handle.events(queued.profile_idx, at).unwrap_or_default();
             let events = events.iter().map(|known| Cause::Event(known.event.clone()).to_string());
-            Some(Wait { plugin: Name::Borrowed(name(at)?), events: events.collect() })
+            Some(AwaitedPlugin { plugin: CowName::Borrowed(name(at)?), events: events.collect() })
         });
         progress.waits_for = waits.collect();
     }
 }
 
-impl Wait {
-    /// Until it answers.
-    fn on(plugin: Name) -> Wait {
-        Wait { plugin, events: Vec::new() }
+impl AwaitedPlugin {
+    /// Waits for a reply of this plugin or extender.
+    fn on(plugin: CowName) -> AwaitedPlugin {
+        AwaitedPlugin { plugin, events: Vec::new() }
     }
 }
 
-fn state_of(place: Place) -> State {
-    match place {
-        Place::Active => State::Active,
-        Place::Backoff => State::Backoff,
-        Place::Unschedulable => State::Unschedulable,
-        Place::Gated => State::Gated,
+fn state_of(sub_queue: SubQueue) -> PodState {
+    match sub_queue {
+        SubQueue::Active => PodState::Active,
+        SubQueue::Backoff => PodState::Backoff,
+        SubQueue::Unschedulable => PodState::Unschedulable,
+        SubQueue::Gated => PodState::Gated,
     }
 }
 
-impl Progress {
-    fn new(pod: &PodInfo, profile: &str, state: State) -> Progress {
-        Progress {
+impl PodProgress {
+    fn new(pod: &PodInfo, profile: &str, state: PodState) -> PodProgress {
+        PodProgress {
             pod: pod.full_name(),
             profile: profile.to_owned(),
             state,
@@ -272,8 +280,8 @@ impl Progress {
     }
 }
 
-/// A moment of the engine's time as the API server would write it.
-fn wall(now: Now, moment: Mono) -> String {
+/// A time of the engine's monotonic clock as an RFC 3339 timestamp.
+fn wall(now: Now, moment: MonoTime) -> String {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     let (ahead, behind) = (nanos(moment.since(now.mono)), nanos(now.mono.since(moment)));
     Timestamp(now.wall.0.saturating_add(ahead).saturating_sub(behind)).to_string()

@@ -1,128 +1,134 @@
-//! Judging what another scheduler did: was the node it chose among those that we would have chosen from?
+//! Shadow mode: compares the decisions of another scheduler with our own. Is the node it chose one of our best nodes?
 //!
-//! The judgement is made on the world as it is known when the news of the binding comes, before the pod is put on its node. The other
-//! scheduler may have known more or less; it draws by chance among equals, and may look at a sample of the nodes only.
+//! The comparison uses the state of the world when the bound pod arrives through the watch, before it is added to its node. The other
+//! scheduler may have had newer or older state; it selects at random among the best nodes, and may score only a part of the nodes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::{PodInfo, Row};
+use loadmaster_framework::{NodeRow, PodInfo};
 
 use super::Engine;
 use super::effect::{Effect, Effects, Observation};
-use crate::evaluate::{Evaluation, NodeVerdict, Verdict};
-use crate::queue::SeatIdx;
+use crate::evaluate::{Evaluation, FilterResult, NodeEvaluation};
+use crate::queue::ProfileIdx;
 
-/// What we say about a pod that another scheduler placed.
+/// Our evaluation of a pod that another scheduler bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct ShadowComparison {
     /// `namespace/name`.
     pub pod: String,
-    /// The schedulerName of the profile that judges.
+    /// The schedulerName of the profile that evaluated it.
     pub profile: Str,
     pub node: Str,
-    pub opinion: Opinion,
+    pub result: ShadowResult,
 }
 
-/// Whether we would have done the same.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opinion {
-    /// The node is one of so many that are best.
+pub enum ShadowResult {
+    /// The node is one of `n_best` nodes with the highest total.
     Agreed { n_best: usize },
-    /// It is feasible, and others have a higher total.
-    Worse { total: i64, best: i64, best_node: Str, by: Vec<Difference> },
-    /// We would have turned it down.
+    /// The node is feasible, but another one has a higher total.
+    Worse { total: i64, best: i64, best_node: Str, by: Vec<ScoreDifference> },
+    /// A plugin rejects the node.
     Infeasible { plugin: &'static str, reasons: Vec<String> },
-    /// We would have turned the pod down everywhere, or could not decide it.
+    /// No node is feasible, or a plugin failed.
     Undecided { message: String },
 }
 
-/// A plugin that likes the two nodes differently; weighted scores.
+/// A plugin whose weighted scores of the two nodes differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct ScoreDifference {
     pub plugin: &'static str,
     pub chosen: i64,
     pub best: i64,
 }
 
-impl Opinion {
-    /// A word for metrics.
+impl ShadowResult {
+    /// The value of the metric label `result`.
     pub fn name(&self) -> &'static str {
         match self {
-            Opinion::Agreed { .. } => "agreed",
-            Opinion::Worse { .. } => "worse",
-            Opinion::Infeasible { .. } => "infeasible",
-            Opinion::Undecided { .. } => "undecided",
+            ShadowResult::Agreed { .. } => "agreed",
+            ShadowResult::Worse { .. } => "worse",
+            ShadowResult::Infeasible { .. } => "infeasible",
+            ShadowResult::Undecided { .. } => "undecided",
         }
     }
 }
 
-impl fmt::Display for Judgement {
+impl fmt::Display for ShadowComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}: ", self.pod, self.node)?;
-        match &self.opinion {
-            Opinion::Agreed { n_best } => write!(f, "agreed, one of {n_best} best nodes"),
-            Opinion::Worse { total, best, best_node, by } => {
+        match &self.result {
+            ShadowResult::Agreed { n_best } => write!(f, "agreed, one of {n_best} best nodes"),
+            ShadowResult::Worse { total, best, best_node, by } => {
                 write!(f, "its total is {total}, {best_node} has {best}")?;
-                for Difference { plugin, chosen, best } in by {
+                for ScoreDifference { plugin, chosen, best } in by {
                     write!(f, "; {plugin} {chosen} against {best}")?;
                 }
                 Ok(())
             }
-            Opinion::Infeasible { plugin, reasons } => {
-                write!(f, "{plugin} turns it down: {}", reasons.join(", "))
+            ShadowResult::Infeasible { plugin, reasons } => {
+                write!(f, "{plugin} rejects it: {}", reasons.join(", "))
             }
-            Opinion::Undecided { message } => f.write_str(message),
+            ShadowResult::Undecided { message } => f.write_str(message),
         }
     }
 }
 
 impl Engine {
-    /// A pod that waited here is on a node now, and we did not put it there.
-    pub(super) fn judge(
+    /// Compares the placement of a pod that was pending here and that another scheduler has bound.
+    pub(super) fn compare_placement(
         &mut self,
-        seat: SeatIdx,
+        profile_idx: ProfileIdx,
         pod: &Arc<PodInfo>,
         node: &Str,
         effects: &mut Effects,
     ) {
         let Some(row) = self.world.nodes().row(node) else { return };
-        let opinion = self.opinion(seat, pod, row);
-        let profile = self.scheduler_name(seat);
-        let judgement = Judgement { pod: pod.full_name(), profile, node: node.clone(), opinion };
-        effects.push(Effect::Observe(Observation::Judged(Box::new(judgement))));
+        let result = self.shadow_result(profile_idx, pod, row);
+        let profile = self.scheduler_name(profile_idx);
+        let comparison =
+            ShadowComparison { pod: pod.full_name(), profile, node: node.clone(), result };
+        effects.push(Effect::Observe(Observation::ShadowCompared(Box::new(comparison))));
     }
 
-    fn opinion(&mut self, seat: SeatIdx, pod: &Arc<PodInfo>, row: Row) -> Opinion {
-        let scheduler = &mut self.seats[seat.0 as usize].scheduler;
-        let totals = scheduler.totals(&mut self.world, pod);
+    fn shadow_result(
+        &mut self,
+        profile_idx: ProfileIdx,
+        pod: &Arc<PodInfo>,
+        row: NodeRow,
+    ) -> ShadowResult {
+        let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
+        let totals = scheduler.feasible_totals(&mut self.world, pod);
         let best = totals.iter().map(|(_, total)| *total).max();
-        let is_best = |entry: &&(Row, i64)| Some(entry.1) == best;
+        let is_best = |entry: &&(NodeRow, i64)| Some(entry.1) == best;
         if totals.iter().any(|entry| entry.0 == row && is_best(&entry)) {
-            return Opinion::Agreed { n_best: totals.iter().filter(is_best).count() };
+            return ShadowResult::Agreed { n_best: totals.iter().filter(is_best).count() };
         }
         let evaluation = scheduler.evaluate(&self.world, pod);
-        // Nominated pods and wishes of the pod itself are looked at only here.
+        // Only the full evaluation considers nominated pods and the pod's own nomination.
         if evaluation.best().contains(&row) || evaluation.only_feasible() == Some(row) {
-            return Opinion::Agreed { n_best: evaluation.best().len().max(1) };
+            return ShadowResult::Agreed { n_best: evaluation.best().len().max(1) };
         }
-        self.disagree(&evaluation, row)
+        self.explain_mismatch(&evaluation, row)
     }
 
-    fn disagree(&self, evaluation: &Evaluation, row: Row) -> Opinion {
-        let find = |row: Row| evaluation.nodes.iter().find(|node| node.row == row);
-        let undecided = || Opinion::Undecided {
-            message: crate::diagnosis::message(evaluation, self.world.nodes().len()),
+    fn explain_mismatch(&self, evaluation: &Evaluation, row: NodeRow) -> ShadowResult {
+        let find = |row: NodeRow| evaluation.nodes.iter().find(|node| node.row == row);
+        let undecided = || ShadowResult::Undecided {
+            message: crate::diagnosis::fit_error_message(evaluation, self.world.nodes().len()),
         };
         let Some(chosen) = find(row) else { return undecided() };
-        if let Verdict::Rejected(rejected) = &chosen.verdict {
+        if let FilterResult::Rejected(rejected) = &chosen.filter_result {
             let plugin = rejected.plugin.unwrap_or_default();
-            return Opinion::Infeasible { plugin, reasons: rejected.rejection.reasons() };
+            return ShadowResult::Infeasible { plugin, reasons: rejected.rejection.reasons() };
         }
         let best = evaluation.best().first().copied().and_then(find);
         match (chosen.total, best.and_then(|best| Some((best, best.total?)))) {
-            (Some(total), Some((best, most))) => Opinion::Worse {
+            (Some(total), Some((best, most))) => ShadowResult::Worse {
                 total,
                 best: most,
                 best_node: self
@@ -139,13 +145,13 @@ impl Engine {
 
 fn differences(
     evaluation: &Evaluation,
-    chosen: &NodeVerdict,
-    best: &NodeVerdict,
-) -> Vec<Difference> {
+    chosen: &NodeEvaluation,
+    best: &NodeEvaluation,
+) -> Vec<ScoreDifference> {
     let scores = chosen.scores.iter().zip(&best.scores);
     let scores = evaluation.score_plugins.iter().zip(scores);
     let differing = scores.filter(|(_, (chosen, best))| chosen != best);
     differing
-        .map(|(plugin, (chosen, best))| Difference { plugin, chosen: *chosen, best: *best })
+        .map(|(plugin, (chosen, best))| ScoreDifference { plugin, chosen: *chosen, best: *best })
         .collect()
 }

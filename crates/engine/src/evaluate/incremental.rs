@@ -1,181 +1,193 @@
-//! One question for all pods of a template: the plugins' runs put together.
+//! The incremental evaluation of all pods of one template: the evaluators of all plugins of a profile, combined.
 //!
-//! A row's total is a row-local score plus an offset that its class has in this decision. Everything that is normalised over
-//! feasible nodes or hangs on sums over the cluster is in the class, so a placement touches one row and a small table.
+//! A row's total is its row-local score plus the offset of its class in this decision. Everything that is normalized over the
+//! feasible nodes or depends on sums over the cluster is part of the class, so that an assumed pod changes one row and a small
+//! table.
 
 use std::sync::Arc;
 
-use loadmaster_framework::prepare::{
-    Classes, OutOfRange, Prepared, Reads, RowPart, Run, Words, in_range,
+use loadmaster_framework::incremental::{
+    ClassKey, Dependencies, NodeClasses, PluginEvaluator, Prepared, RowDependency, ScoreOutOfRange,
+    check_score_range,
 };
-use loadmaster_framework::table::NodeTable;
-use loadmaster_framework::{Failure, PodInfo, PodTemplate, Rejection, Row, World};
+use loadmaster_framework::node_table::NodeTable;
+use loadmaster_framework::{Failure, NodeRow, PodInfo, PodTemplate, Rejection, World};
 use loadmaster_stdx::Map;
 
-use super::Rejected;
-use crate::guard::{self, Site};
+use super::PluginRejection;
+use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 
-/// A plugin's run, and what the profile uses of it.
-pub(crate) struct Part {
+/// The evaluator of one plugin, and what the profile uses of it.
+pub(crate) struct EvaluatorPart {
     /// Index in the profile.
     plugin: usize,
-    run: Box<dyn Run>,
-    reads: Reads,
+    evaluator: Box<dyn PluginEvaluator>,
+    dependencies: Dependencies,
     filters: bool,
     /// 0 when the plugin does not score in this profile.
     weight: i64,
-    /// Where its words begin in a class.
+    /// Where its part of a class key begins.
     offset: usize,
-    n_words: usize,
+    key_len: usize,
 }
 
-impl Part {
-    /// The run, whose turn it is now.
+impl EvaluatorPart {
+    /// The plugin's evaluator; marks the plugin as the current one at this extension point.
     #[inline]
-    fn ask(&self, site: Site) -> &dyn Run {
-        guard::turn(self.plugin, site);
-        &*self.run
+    fn enter(&self, site: ExtensionPoint) -> &dyn PluginEvaluator {
+        guard::set_current_plugin(self.plugin, site);
+        &*self.evaluator
     }
 }
 
-/// The answers of a profile's plugins for one template.
-pub(crate) struct Question {
+/// The evaluators of a profile's plugins for one template.
+pub(crate) struct Evaluator {
     pub template: Arc<PodTemplate>,
-    parts: Vec<Part>,
-    /// Words a class.
+    parts: Vec<EvaluatorPart>,
+    /// Length of a class key.
     stride: usize,
-    /// Plugins (by index in the profile) that must be asked node by node.
-    pub one_by_one: Vec<usize>,
-    /// Set when a plugin turns these pods down everywhere.
-    pub rejected: Option<Rejected>,
-    /// What every feasible node has: upstream gives 1 where no plugin scores.
+    /// Plugins (by index in the profile) without an incremental form for these pods.
+    pub per_node_plugins: Vec<usize>,
+    /// Set when a plugin rejects these pods on all nodes.
+    pub rejected: Option<PluginRejection>,
+    /// The total of a node without scores: as upstream, 1 if no plugin scores.
     base: i64,
 }
 
-/// Which classes there are in one decision, and what each adds.
+/// The node classes of one decision, and the score offset of each.
 #[derive(Default)]
 pub(crate) struct ClassTable {
-    words: Vec<i64>,
-    /// Rows of each class that passed every row-local filter.
+    keys: Vec<i64>,
+    /// Number of rows per class that passed every row-local filter.
     pub rows: Vec<u32>,
-    ids: Map<Words, u32>,
+    ids: Map<ClassKey, u32>,
     free: Vec<u32>,
-    /// Result of the last [`Question::decide_classes`].
+    /// By class: result of the last [`Evaluator::filter_classes`].
     pub feasible: Vec<bool>,
+    /// By class: result of the last [`Evaluator::score_classes`].
     pub offsets: Vec<i64>,
     scratch: Vec<i64>,
 }
 
 impl ClassTable {
     pub fn clear(&mut self) {
-        self.words.clear();
+        self.keys.clear();
         self.rows.clear();
         self.ids.clear();
         self.free.clear();
     }
 
-    /// The class with these words, now with one more row.
-    pub fn enter(&mut self, words: &Words) -> u32 {
-        if let Some(id) = self.ids.get(words) {
+    /// Adds a row to the class with this key; returns the class.
+    pub fn insert_row(&mut self, key: &ClassKey) -> u32 {
+        if let Some(id) = self.ids.get(key) {
             self.rows[*id as usize] += 1;
             return *id;
         }
-        let stride = words.len();
+        let stride = key.len();
         let id = match self.free.pop() {
             Some(id) => {
                 let start = id as usize * stride;
-                self.words[start..start + stride].copy_from_slice(words);
+                self.keys[start..start + stride].copy_from_slice(key);
                 self.rows[id as usize] = 1;
                 id
             }
             None => {
-                self.words.extend_from_slice(words);
+                self.keys.extend_from_slice(key);
                 self.rows.push(1);
                 self.rows.len() as u32 - 1
             }
         };
-        self.ids.insert(words.clone(), id);
+        self.ids.insert(key.clone(), id);
         id
     }
 
-    /// A row leaves its class; an empty class is recycled.
-    pub fn leave(&mut self, id: u32, stride: usize) {
+    /// Removes a row from its class; the id of an empty class is reused.
+    pub fn remove_row(&mut self, id: u32, stride: usize) {
         let rows = &mut self.rows[id as usize];
         *rows -= 1;
         if *rows == 0 {
             let start = id as usize * stride;
-            self.ids.remove(&self.words[start..start + stride]);
+            self.ids.remove(&self.keys[start..start + stride]);
             self.free.push(id);
         }
     }
 
-    /// Number of classes, recycled ones included.
+    /// Number of class ids, unused ones included.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub fn words(&self, id: u32, stride: usize) -> &[i64] {
+    pub fn key(&self, id: u32, stride: usize) -> &[i64] {
         let start = id as usize * stride;
-        &self.words[start..start + stride]
+        &self.keys[start..start + stride]
     }
 }
 
-impl Question {
-    /// Asks every plugin that filters or scores to prepare.
-    pub fn new(profile: &Profile, world: &mut World, pod: &PodInfo) -> Result<Question, Failure> {
-        let mut question = Question {
+impl Evaluator {
+    /// Prepares every plugin that filters or scores in this profile.
+    pub fn new(profile: &Profile, world: &mut World, pod: &PodInfo) -> Result<Evaluator, Failure> {
+        let mut evaluator = Evaluator {
             template: pod.template.clone(),
             parts: Vec::new(),
             stride: 0,
-            one_by_one: Vec::new(),
+            per_node_plugins: Vec::new(),
             rejected: None,
             base: i64::from(profile.score.is_empty()),
         };
         for (index, plugin) in profile.plugins.iter().enumerate() {
-            let used = Used::by(profile, index);
+            let used = PluginUsage::new(profile, index);
             if !used.filters && used.weight == 0 {
                 continue;
             }
-            let prepared = match &plugin.prepare {
+            let prepared = match &plugin.incremental {
                 Some(prepare) if used.whole => {
-                    let prepared = guard::section(|| {
-                        guard::turn(index, Site::Prepare);
+                    let prepared = guard::catch_plugin_panic(|| {
+                        guard::set_current_plugin(index, ExtensionPoint::Prepare);
                         prepare.prepare(world, pod)
                     });
-                    prepared.map_err(|caught| caught.note(profile).1)
+                    prepared.map_err(|caught| caught.record(profile).1)
                 }
-                _ => Ok(Prepared::OneByOne),
+                _ => Ok(Prepared::PerNode),
             };
             match prepared {
                 Ok(Prepared::Skip) => {}
-                Ok(Prepared::OneByOne) => question.one_by_one.push(index),
+                Ok(Prepared::PerNode) => evaluator.per_node_plugins.push(index),
                 Ok(Prepared::Rejected(rejection)) if used.filters => {
-                    question.remember(Rejected { plugin: Some(plugin.name), rejection });
+                    evaluator
+                        .set_rejected(PluginRejection { plugin: Some(plugin.name), rejection });
                 }
                 Ok(Prepared::Rejected(_)) => {}
-                Ok(Prepared::Run(run)) => question.add(index, run, used),
+                Ok(Prepared::Evaluator(run)) => evaluator.add(index, run, used),
                 Err(failure) => {
-                    question.release(profile, world);
+                    evaluator.release(profile, world);
                     return Err(failure);
                 }
             }
         }
-        Ok(question)
+        Ok(evaluator)
     }
 
-    fn add(&mut self, plugin: usize, run: Box<dyn Run>, used: Used) {
-        guard::turn(plugin, Site::Prepare);
-        let reads = run.reads();
-        let n_words = if reads.class.is_some() { run.n_words() } else { 0 };
+    fn add(&mut self, plugin: usize, run: Box<dyn PluginEvaluator>, used: PluginUsage) {
+        guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
+        let reads = run.dependencies();
+        let key_len = if reads.class.is_some() { run.class_key_len() } else { 0 };
         let offset = self.stride;
-        self.stride += n_words;
-        let Used { filters, weight, .. } = used;
-        self.parts.push(Part { plugin, run, reads, filters, weight, offset, n_words });
+        self.stride += key_len;
+        let PluginUsage { filters, weight, .. } = used;
+        self.parts.push(EvaluatorPart {
+            plugin,
+            evaluator: run,
+            dependencies: reads,
+            filters,
+            weight,
+            offset,
+            key_len,
+        });
     }
 
-    /// As PreFilter does: an unresolvable rejection ends it, of the others the last one counts.
-    fn remember(&mut self, rejected: Rejected) {
+    /// As in PreFilter: the first unresolvable rejection counts, otherwise the last rejection.
+    fn set_rejected(&mut self, rejected: PluginRejection) {
         let ended = self
             .rejected
             .as_ref()
@@ -185,142 +197,172 @@ impl Question {
         }
     }
 
-    /// Gives back what the runs took from the world. What one that panics took stays.
+    /// Releases the counters of all evaluators. Those of an evaluator that panics are not released.
     pub fn release(mut self, profile: &Profile, world: &mut World) {
         for part in &mut self.parts {
-            let released = guard::section(|| {
-                guard::turn(part.plugin, Site::Prepare);
-                part.run.release(world);
+            let released = guard::catch_plugin_panic(|| {
+                guard::set_current_plugin(part.plugin, ExtensionPoint::Prepare);
+                part.evaluator.release(world);
             });
             if let Err(caught) = released {
-                caught.note(profile);
+                caught.record(profile);
             }
         }
     }
 
-    /// Whether PreFilter would narrow the nodes.
-    pub fn narrows(&self) -> bool {
-        self.parts.iter().any(|part| part.filters && part.ask(Site::Prepare).narrows())
+    /// Whether PreFilter excludes nodes for these pods.
+    pub fn narrows_nodes(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|part| part.filters && part.enter(ExtensionPoint::Prepare).narrows_nodes())
     }
 
-    /// Words a class.
+    /// Length of a class key.
     pub fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Whether the meaning of what was prepared changed.
+    /// Whether the meaning of the class keys changed, so that the evaluator must be built again.
     pub fn is_stale(&self, world: &World) -> bool {
-        self.parts.iter().any(|part| part.ask(Site::Prepare).is_stale(world))
+        self.parts.iter().any(|part| part.enter(ExtensionPoint::Prepare).is_stale(world))
     }
 
-    /// Whether row-local answers hang on the set of nodes.
-    pub fn reads_node_set(&self) -> bool {
-        self.parts.iter().any(|part| part.reads.node_set)
+    /// Whether row-local results depend on the set of nodes.
+    pub fn depends_on_node_set(&self) -> bool {
+        self.parts.iter().any(|part| part.dependencies.node_set)
     }
 
-    /// Takes the rows out of `set` that fail a row-local filter.
-    pub fn filter_all(&self, nodes: &NodeTable, set: &mut [u8]) {
-        for part in self.parts.iter().filter(|part| part.filters && part.reads.filter.is_some()) {
-            part.ask(Site::Filter).filter_all(nodes, set);
+    /// Removes the rows from `set` that do not pass a row-local filter.
+    pub fn filter_rows(&self, nodes: &NodeTable, set: &mut [u8]) {
+        for part in
+            self.parts.iter().filter(|part| part.filters && part.dependencies.filter.is_some())
+        {
+            part.enter(ExtensionPoint::Filter).filter_rows(nodes, set);
         }
     }
 
     /// Adds the row-local scores of the members of `set`.
-    pub fn score_all(
+    pub fn score_rows(
         &self,
         nodes: &NodeTable,
         set: &[u8],
         out: &mut [i64],
-    ) -> Result<(), OutOfRange> {
-        for part in self.parts.iter().filter(|part| part.weight != 0 && part.reads.score.is_some())
+    ) -> Result<(), ScoreOutOfRange> {
+        for part in
+            self.parts.iter().filter(|part| part.weight != 0 && part.dependencies.score.is_some())
         {
-            part.ask(Site::Score).score_all(nodes, set, part.weight, out)?;
+            part.enter(ExtensionPoint::Score).score_rows(nodes, set, part.weight, out)?;
         }
         Ok(())
     }
 
-    /// The row-local verdict as far as it hangs on `which`.
-    pub fn filter_row(&self, nodes: &NodeTable, row: Row, which: RowPart) -> bool {
-        let mut parts =
-            self.parts.iter().filter(|part| part.filters && part.reads.filter == Some(which));
-        parts.all(|part| part.ask(Site::Filter).filter_row(nodes, row))
+    /// Whether a row passes the row-local filters with this dependency.
+    pub fn passes_row_filters(
+        &self,
+        nodes: &NodeTable,
+        row: NodeRow,
+        which: RowDependency,
+    ) -> bool {
+        let mut parts = self
+            .parts
+            .iter()
+            .filter(|part| part.filters && part.dependencies.filter == Some(which));
+        parts.all(|part| part.enter(ExtensionPoint::Filter).filter_row(nodes, row))
     }
 
-    /// The row-local score as far as it hangs on `which`.
+    /// The weighted sum of the row-local scores with this dependency.
     pub fn score_row(
         &self,
         nodes: &NodeTable,
-        row: Row,
-        which: RowPart,
-    ) -> Result<i64, OutOfRange> {
-        let parts =
-            self.parts.iter().filter(|part| part.weight != 0 && part.reads.score == Some(which));
+        row: NodeRow,
+        which: RowDependency,
+    ) -> Result<i64, ScoreOutOfRange> {
+        let parts = self
+            .parts
+            .iter()
+            .filter(|part| part.weight != 0 && part.dependencies.score == Some(which));
         parts
-            .map(|part| Ok(part.weight * in_range(part.ask(Site::Score).score_row(nodes, row))?))
+            .map(|part| {
+                Ok(part.weight
+                    * check_score_range(part.enter(ExtensionPoint::Score).score_row(nodes, row))?)
+            })
             .sum()
     }
 
-    /// Whether any words hang on the pods of a row.
-    pub fn words_follow_pods(&self) -> bool {
-        self.parts.iter().any(|part| part.reads.class == Some(RowPart::Pods))
+    /// Whether class keys depend on the pods of a row.
+    pub fn class_key_depends_on_pods(&self) -> bool {
+        self.parts.iter().any(|part| part.dependencies.class == Some(RowDependency::Pods))
     }
 
-    /// The words of a row.
-    pub fn words(&self, world: &World, row: Row, out: &mut Words) {
+    /// Computes the class key of a row.
+    pub fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
         out.clear();
-        for part in self.parts.iter().filter(|part| part.n_words > 0) {
-            part.ask(Site::Prepare).class_row(world, row, out);
+        for part in self.parts.iter().filter(|part| part.key_len > 0) {
+            part.enter(ExtensionPoint::Prepare).class_key(world, row, out);
         }
     }
 
-    /// The words of a row whose pods changed, given those it had.
-    pub fn update_words(&self, world: &World, row: Row, before: &[i64], out: &mut Words) {
+    /// Computes the class key of a row whose pods changed, given its previous key.
+    pub fn update_class_key(
+        &self,
+        world: &World,
+        row: NodeRow,
+        before: &[i64],
+        out: &mut ClassKey,
+    ) {
         out.clear();
-        for part in self.parts.iter().filter(|part| part.n_words > 0) {
-            if part.reads.class == Some(RowPart::Pods) {
-                part.ask(Site::Prepare).class_row(world, row, out);
+        for part in self.parts.iter().filter(|part| part.key_len > 0) {
+            if part.dependencies.class == Some(RowDependency::Pods) {
+                part.enter(ExtensionPoint::Prepare).class_key(world, row, out);
             } else {
-                out.extend_from_slice(&before[part.offset..part.offset + part.n_words]);
+                out.extend_from_slice(&before[part.offset..part.offset + part.key_len]);
             }
         }
     }
 
-    /// Works out which classes are feasible.
+    /// Computes which classes are feasible.
     pub fn filter_classes(&self, world: &World, table: &mut ClassTable) {
         let n = table.len();
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
-        for part in self.parts.iter().filter(|part| part.filters && part.n_words > 0) {
+        for part in self.parts.iter().filter(|part| part.filters && part.key_len > 0) {
             for class in 0..n {
                 if table.feasible[class] {
                     let start = class * self.stride + part.offset;
-                    let words = &table.words[start..start + part.n_words];
-                    table.feasible[class] = part.ask(Site::Filter).class_filter(world, words);
+                    let key = &table.keys[start..start + part.key_len];
+                    table.feasible[class] =
+                        part.enter(ExtensionPoint::Filter).filter_class(world, key);
                 }
             }
         }
     }
 
-    /// Works out what each feasible class adds to the scores of its rows.
-    pub fn score_classes(&self, world: &World, table: &mut ClassTable) -> Result<(), OutOfRange> {
+    /// Computes the score offset of each feasible class.
+    pub fn score_classes(
+        &self,
+        world: &World,
+        table: &mut ClassTable,
+    ) -> Result<(), ScoreOutOfRange> {
         let n = table.len();
         table.offsets.clear();
         table.offsets.resize(n, self.base);
         table.scratch.clear();
         table.scratch.resize(n, 0);
-        for part in self.parts.iter().filter(|part| part.weight != 0 && part.run.scores_classes()) {
-            let classes = Classes {
-                words: &table.words,
+        for part in
+            self.parts.iter().filter(|part| part.weight != 0 && part.evaluator.has_class_scores())
+        {
+            let classes = NodeClasses {
+                keys: &table.keys,
                 stride: self.stride,
                 offset: part.offset,
-                n_words: part.n_words,
+                key_len: part.key_len,
                 rows: &table.rows,
                 feasible: &table.feasible,
             };
-            part.ask(Site::Score).class_score(world, &classes, &mut table.scratch);
+            part.enter(ExtensionPoint::Score).score_classes(world, &classes, &mut table.scratch);
             for class in 0..n {
                 if table.feasible[class] {
-                    table.offsets[class] += part.weight * in_range(table.scratch[class])?;
+                    table.offsets[class] += part.weight * check_score_range(table.scratch[class])?;
                 }
             }
         }
@@ -330,16 +372,16 @@ impl Question {
 
 /// What a profile uses of a plugin.
 #[derive(Clone, Copy)]
-struct Used {
+struct PluginUsage {
     filters: bool,
     weight: i64,
-    /// The plugin takes part in its Pre points exactly where it takes part in the points they prepare; otherwise its
-    /// incremental form would say something else.
+    /// Whether PreFilter and PreScore are enabled exactly where the plugin implements them and Filter or Score are enabled;
+    /// otherwise the incremental form would give different results.
     whole: bool,
 }
 
-impl Used {
-    fn by(profile: &Profile, index: usize) -> Used {
+impl PluginUsage {
+    fn new(profile: &Profile, index: usize) -> PluginUsage {
         let pre_filters = profile.pre_filter.iter().any(|member| member.plugin == index);
         let filters = profile.filter.iter().any(|member| member.plugin == index);
         let pre_scores = profile.pre_score.iter().any(|member| member.plugin == index);
@@ -349,6 +391,6 @@ impl Used {
         let whole = (pre_filters == plugin.has_pre_filter)
             && (filters == plugin.has_filter)
             && (pre_scores == plugin.has_pre_score || weight == 0 && !pre_scores);
-        Used { filters: filters || pre_filters, weight, whole }
+        PluginUsage { filters: filters || pre_filters, weight, whole }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::pod::QueuedPod;
-use crate::time::Mono;
+use super::queued_pod::QueuedPod;
+use crate::time::MonoTime;
 
-/// Backoffs that end within the same window end together, so that the more urgent pod goes first.
+/// Backoffs that end within the same window end together, so that the pod with the higher priority goes first (upstream's
+/// `backoffQOrderingWindowDuration`).
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
 /// Settings of the queue, with upstream's defaults.
@@ -13,11 +14,11 @@ pub(super) const WINDOW: Duration = Duration::from_secs(1);
 pub struct Options {
     /// `podInitialBackoffSeconds`.
     pub initial_backoff: Duration,
-    /// `podMaxBackoffSeconds`; zero: nobody waits.
+    /// `podMaxBackoffSeconds`; zero disables backoff.
     pub max_backoff: Duration,
-    /// `--pod-max-in-unschedulable-pods-duration`: a pod that waited longer for an event is tried again without one.
+    /// `--pod-max-in-unschedulable-pods-duration`: a pod that stays longer in unschedulablePods is requeued without an event.
     pub max_in_unschedulable: Duration,
-    /// The gate SchedulerPopFromBackoffQ: with nothing else to do, pods are tried before their backoff is over.
+    /// The feature gate SchedulerPopFromBackoffQ: if activeQ is empty, pods are popped before their backoff is completed.
     pub pop_from_backoff: bool,
 }
 
@@ -34,7 +35,7 @@ impl Default for Options {
 
 impl Options {
     /// When the backoff of a pod that was just requeued ends; `None` if it has none.
-    pub(super) fn backoff_until(&self, pod: &QueuedPod) -> Option<Mono> {
+    pub(super) fn backoff_until(&self, pod: &QueuedPod) -> Option<MonoTime> {
         let n_failures = match pod.consecutive_errors {
             0 => pod.unschedulable_count,
             n_errors => n_errors,
@@ -48,12 +49,12 @@ impl Options {
         Some(self.to_window(pod.queued_at.after(backoff)))
     }
 
-    /// Whether it is too early for another attempt. A backoff that ends in the present window has not ended.
-    pub(super) fn is_backing_off(&self, pod: &QueuedPod, now: Mono) -> bool {
+    /// Whether the backoff is not completed. A backoff that ends in the current window is not completed.
+    pub(super) fn is_backing_off(&self, pod: &QueuedPod, now: MonoTime) -> bool {
         pod.backoff_until.is_some_and(|until| until >= self.to_window(now))
     }
 
-    fn to_window(&self, moment: Mono) -> Mono {
+    fn to_window(&self, moment: MonoTime) -> MonoTime {
         if self.pop_from_backoff { moment.floor(WINDOW) } else { moment }
     }
 }

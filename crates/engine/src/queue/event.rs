@@ -1,11 +1,13 @@
-//! What happened in the cluster, with its objects; and how the update of an object is split into events.
+//! Cluster events with their objects, and the split of an object's update into events.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node};
-use loadmaster_framework::{Action, ClusterEvent, EventObject, EventResource, ObjectInfo, PodInfo};
+use loadmaster_framework::{
+    ActionType, ClusterEvent, EventObject, EventResource, ObjectInfo, PodInfo,
+};
 use smallvec::SmallVec;
 
 /// An object before or after an event.
@@ -14,7 +16,7 @@ pub enum Object {
     Pod(Arc<PodInfo>),
     Node(Arc<Node>),
     Namespace(Arc<Namespace>),
-    /// Of a kind that only plugins know.
+    /// Of a kind that only plugins use.
     Other(Arc<ObjectInfo>),
 }
 
@@ -30,53 +32,57 @@ impl Object {
     }
 }
 
-/// Something happened that may make waiting pods schedulable.
+/// An event that may make unschedulable pods schedulable, with its objects.
 #[derive(Clone, Debug)]
-pub struct Happened {
+pub struct ClusterEventOccurrence {
     pub event: ClusterEvent,
-    /// Absent when the object is new.
+    /// `None` if the object was added.
     pub old: Option<Object>,
-    /// Absent when the object is gone.
+    /// `None` if the object was deleted.
     pub new: Option<Object>,
-    /// Only pods of at most this priority are woken: room that a nominated pod leaves is no news to more urgent ones. Pods in
-    /// flight learn of it whatever their priority, as upstream does it.
+    /// Only pods of at most this priority are requeued: resources that a nominated pod releases were already available to pods of higher
+    /// priority. For pods in flight the event is recorded whatever their priority, as upstream does.
     pub max_priority: Option<i32>,
-    /// A pod that is not woken: the one whose own failure this is.
+    /// A pod that is not requeued: the one whose own failure caused the event.
     pub except: Option<Box<str>>,
 }
 
-impl Happened {
+impl ClusterEventOccurrence {
     /// An event that concerns pods of every priority.
-    pub fn new(event: ClusterEvent, old: Option<Object>, new: Option<Object>) -> Happened {
-        Happened { event, old, new, max_priority: None, except: None }
+    pub fn new(
+        event: ClusterEvent,
+        old: Option<Object>,
+        new: Option<Object>,
+    ) -> ClusterEventOccurrence {
+        ClusterEventOccurrence { event, old, new, max_priority: None, except: None }
     }
 
-    /// A pod came to a node, or the engine assumes so.
-    pub fn assigned_pod_added(pod: Arc<PodInfo>) -> Happened {
-        let event = ClusterEvent::new(EventResource::AssignedPod, Action::ADD);
-        Happened::new(event, None, Some(Object::Pod(pod)))
+    /// A pod was assigned or assumed.
+    pub fn assigned_pod_added(pod: Arc<PodInfo>) -> ClusterEventOccurrence {
+        let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::ADD);
+        ClusterEventOccurrence::new(event, None, Some(Object::Pod(pod)))
     }
 
-    /// A pod left its node, was forgotten, or gave up its nomination.
-    pub fn assigned_pod_deleted(pod: Arc<PodInfo>) -> Happened {
-        let event = ClusterEvent::new(EventResource::AssignedPod, Action::DELETE);
-        Happened::new(event, Some(Object::Pod(pod)), None)
+    /// An assigned pod was deleted, an assumed pod was forgotten, or a pod lost its nomination.
+    pub fn assigned_pod_deleted(pod: Arc<PodInfo>) -> ClusterEventOccurrence {
+        let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE);
+        ClusterEventOccurrence::new(event, Some(Object::Pod(pod)), None)
     }
 
-    /// The same, for pods of at most this priority only.
+    /// The same event, only for pods of at most this priority.
     #[must_use]
-    pub fn up_to_priority(self, priority: i32) -> Happened {
-        Happened { max_priority: Some(priority), ..self }
+    pub fn up_to_priority(self, priority: i32) -> ClusterEventOccurrence {
+        ClusterEventOccurrence { max_priority: Some(priority), ..self }
     }
 
-    /// The same, for all pods but this one.
+    /// The same event, for all pods but this one.
     #[must_use]
-    pub fn to_others_than(self, uid: &str) -> Happened {
-        Happened { except: Some(uid.into()), ..self }
+    pub fn except_pod(self, uid: &str) -> ClusterEventOccurrence {
+        ClusterEventOccurrence { except: Some(uid.into()), ..self }
     }
 }
 
-/// Why a pod came into a queue.
+/// Why a pod was added to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     Event(ClusterEvent),
@@ -84,9 +90,9 @@ pub enum Cause {
     ScheduleAttemptFailure,
     BackoffComplete,
     PopFromBackoffQ,
-    /// A plugin asked for it.
+    /// A plugin activated it.
     ForceActivate,
-    /// It waited too long.
+    /// It stayed too long in unschedulablePods.
     UnschedulableTimeout,
 }
 
@@ -107,8 +113,8 @@ impl fmt::Display for Cause {
 /// Events of one update.
 pub type Events = SmallVec<[ClusterEvent; 2]>;
 
-/// What changed about a pod as far as it can matter for scheduling (upstream's `PodSchedulingPropertiesChange`): about itself
-/// while it waits, about others once it is assigned. Never empty: an update that is none of the specific ones is a general one.
+/// The events of a pod's update (upstream's `PodSchedulingPropertiesChange`): `UnschedulablePod` events while it is pending, `AssignedPod`
+/// events once it is assigned. Never empty: an update that is none of the specific ones is a general one.
 pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> Events {
     let resource = if new.node_name.is_empty() {
         EventResource::UnschedulablePod
@@ -119,20 +125,20 @@ pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> Events {
     let gates = |spec: &loadmaster_api::PodSpec| spec.scheduling_gates.len();
     let tolerations = |spec: &loadmaster_api::PodSpec| spec.tolerations.len();
     let changes = [
-        (before.labels != after.labels, Action::UPDATE_POD_LABEL),
-        (is_scaled_down(old, new), Action::UPDATE_POD_SCALE_DOWN),
+        (before.labels != after.labels, ActionType::UPDATE_POD_LABEL),
+        (is_scaled_down(old, new), ActionType::UPDATE_POD_SCALE_DOWN),
         (
             gates(&before.spec) > 0 && gates(&after.spec) == 0,
-            Action::UPDATE_POD_SCHEDULING_GATES_ELIMINATED,
+            ActionType::UPDATE_POD_SCHEDULING_GATES_ELIMINATED,
         ),
-        // The API server lets users add tolerations, not change them: their number tells.
-        (tolerations(&before.spec) != tolerations(&after.spec), Action::UPDATE_POD_TOLERATION),
+        // The API server lets users add tolerations but not change them, so comparing their number is enough.
+        (tolerations(&before.spec) != tolerations(&after.spec), ActionType::UPDATE_POD_TOLERATION),
     ];
     let changed = changes.into_iter().filter(|(changed, _)| *changed);
     let mut events: Events =
         changed.map(|(_, action)| ClusterEvent::new(resource.clone(), action)).collect();
     if events.is_empty() {
-        events.push(ClusterEvent::new(resource, Action::UPDATE));
+        events.push(ClusterEvent::new(resource, ActionType::UPDATE));
     }
     events
 }
@@ -146,21 +152,21 @@ fn is_scaled_down(old: &PodInfo, new: &PodInfo) -> bool {
         || old.scalars.iter().any(|(name, amount)| now(name).is_none_or(|(_, now)| amount > now))
 }
 
-/// Only where a plugin needs them.
+/// The annotations, if a plugin needs them.
 fn annotations(node: &Node) -> Option<&BTreeMap<Box<str>, Box<str>>> {
     node.extra.as_ref().map(|extra| &extra.annotations)
 }
 
-/// What changed about a node as far as it can matter for scheduling (upstream's `NodeSchedulingPropertiesChange`); often
-/// nothing. Cordoning is no event: it makes no pod schedulable.
+/// The events of a node's update (upstream's `NodeSchedulingPropertiesChange`); often none. Cordoning is no event: it makes no pod
+/// schedulable.
 pub fn node_update_events(old: &Node, new: &Node) -> Events {
     let uncordoned = old.spec.unschedulable && !new.spec.unschedulable;
     let changes = [
-        (uncordoned, Action::UPDATE_NODE_TAINT),
-        (old.status.allocatable != new.status.allocatable, Action::UPDATE_NODE_ALLOCATABLE),
-        (old.metadata.labels != new.metadata.labels, Action::UPDATE_NODE_LABEL),
-        (annotations(old) != annotations(new), Action::UPDATE_NODE_ANNOTATION),
-        (!uncordoned && old.spec.taints != new.spec.taints, Action::UPDATE_NODE_TAINT),
+        (uncordoned, ActionType::UPDATE_NODE_TAINT),
+        (old.status.allocatable != new.status.allocatable, ActionType::UPDATE_NODE_ALLOCATABLE),
+        (old.metadata.labels != new.metadata.labels, ActionType::UPDATE_NODE_LABEL),
+        (annotations(old) != annotations(new), ActionType::UPDATE_NODE_ANNOTATION),
+        (!uncordoned && old.spec.taints != new.spec.taints, ActionType::UPDATE_NODE_TAINT),
     ];
     let changed = changes.into_iter().filter(|(changed, _)| *changed);
     changed.map(|(_, action)| ClusterEvent::new(EventResource::Node, action)).collect()

@@ -1,15 +1,15 @@
-//! A binary heap of slots from which any slot can be taken.
+//! A binary heap of slots with removal of any slot.
 //!
-//! Whoever owns the pods says which of two slots comes first, so that the heap holds no pods and no comparator. No library fits:
-//! those with removal order by `Ord` of what they hold, and QueueSort is a plugin.
+//! The caller passes the comparison of two slots, so that the heap contains no pods and no comparator. No library fits: those with
+//! removal order by `Ord` of their elements, and QueueSort is a plugin.
 
-/// Where a pod's data is.
+/// Index of a pod's data.
 pub(super) type Slot = usize;
 
 /// Marks slots that are not in the heap.
 const ABSENT: usize = usize::MAX;
 
-/// Slots, the first in order on top.
+/// A heap of slots, the first in order on top.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     order: Vec<Slot>,
@@ -38,7 +38,7 @@ impl Heap {
         self.rise(self.order.len() - 1, first);
     }
 
-    /// Takes a slot out; says whether it was there.
+    /// Removes a slot. Returns whether it was in the heap.
     pub fn remove(&mut self, slot: Slot, first: impl Fn(Slot, Slot) -> bool) -> bool {
         let Some(at) = self.position(slot) else { return false };
         self.order.swap_remove(at);
@@ -50,7 +50,7 @@ impl Heap {
         true
     }
 
-    /// Brings a slot whose pod changed to its place.
+    /// Restores the order after the pod of a slot has changed.
     pub fn update(&mut self, slot: Slot, first: impl Fn(Slot, Slot) -> bool) {
         if let Some(at) = self.position(slot) {
             self.settle(at, first);
@@ -112,9 +112,9 @@ mod tests {
     fn agrees_with_a_list(steps: &[(u8, usize, u32)]) {
         let mut keys: Vec<(u32, usize)> = (0..8).map(|slot| (0, slot)).collect();
         let (mut heap, mut list) = (Heap::default(), Vec::<usize>::new());
-        for (what, slot, key) in steps {
+        for (operation, slot, key) in steps {
             let present = list.contains(slot);
-            match what {
+            match operation {
                 0 if !present => {
                     keys[*slot].0 = *key;
                     heap.push(*slot, |a, b| keys[a] < keys[b]);
@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn gives_slots_in_order(steps in prop::collection::vec((0u8..3, 0usize..8, 0u32..5), 0..60)) {
+        fn agrees_with_a_sorted_list(steps in prop::collection::vec((0u8..3, 0usize..8, 0u32..5), 0..60)) {
             agrees_with_a_list(&steps);
         }
     }

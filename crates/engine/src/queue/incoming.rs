@@ -1,8 +1,8 @@
-//! How many pods came into which queue, and why: what `scheduler_queue_incoming_pods_total` counts.
+//! How many pods were added to which queue, and why: the source of `scheduler_queue_incoming_pods_total`.
 
 use super::event::Cause;
 
-/// The queues as that metric names them; gated pods come into the unschedulable one.
+/// The queues as that metric names them; gated pods are added to the unschedulable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IncomingQueue {
     Active,
@@ -11,7 +11,7 @@ pub enum IncomingQueue {
 }
 
 impl IncomingQueue {
-    /// The metric's label.
+    /// The value of the metric's label `queue`.
     pub fn name(self) -> &'static str {
         match self {
             IncomingQueue::Active => "active",
@@ -21,7 +21,7 @@ impl IncomingQueue {
     }
 }
 
-/// So many pods came into this queue for this cause.
+/// The number of pods that were added to a queue for one cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingPods {
     pub queue: IncomingQueue,
@@ -29,7 +29,7 @@ pub struct IncomingPods {
     pub n: u64,
 }
 
-/// Counts since they were last taken. There are few kinds at a time, so a list is searched.
+/// Counts since the last call of `take`. There are few different entries at a time, so a list is searched.
 #[derive(Debug, Default)]
 pub(super) struct Incoming(Vec<IncomingPods>);
 

@@ -1,20 +1,20 @@
-//! One table or story a rule of the reference, in virtual time.
+//! Rules of upstream's queue, one test per rule, in virtual time.
 
 use std::time::Duration;
 
 use loadmaster_api::Node;
-use loadmaster_framework::{Action, ClusterEvent, EventResource};
+use loadmaster_framework::{ActionType, ClusterEvent, EventResource};
 use serde_json::{Value, json};
 
 use super::testkit::*;
 use super::*;
 
-fn kit() -> Kit {
-    Kit::new(Options::default())
+fn kit() -> QueueBench {
+    QueueBench::new(Options::default())
 }
 
-fn without_pop_from_backoff() -> Kit {
-    Kit::new(Options { pop_from_backoff: false, ..Options::default() })
+fn without_pop_from_backoff() -> QueueBench {
+    QueueBench::new(Options { pop_from_backoff: false, ..Options::default() })
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn pops_by_priority_then_time_then_arrival() {
     kit.wait_until(6);
     kit.add("f", json!({}), json!({"priority": 7}));
     assert_eq!(kit.pop_all(), "b d f a c e");
-    assert_eq!(kit.queue.counts(), Counts::default());
+    assert_eq!(kit.queue.counts(), PendingCounts::default());
     assert!(!kit.queue.is_ready());
 }
 
@@ -38,9 +38,9 @@ fn backoff_doubles_up_to_its_maximum() {
         let [initial_backoff, max_backoff] = [initial_s, max_s].map(Duration::from_secs);
         let options = Options { initial_backoff, max_backoff, ..Options::default() };
         let pod = FakePlugins::default().pod("a", json!({}), json!({}));
-        let mut pod = QueuedPod::new(at(1_700), SEATS[0], pod, 1);
+        let mut pod = QueuedPod::new(at(1_700), PROFILES[0], pod, 1);
         (pod.unschedulable_count, pod.consecutive_errors) = (rejections, errors);
-        let want = want_s.map(|seconds| Mono(Duration::from_secs(seconds).as_nanos() as u64));
+        let want = want_s.map(|seconds| MonoTime(Duration::from_secs(seconds).as_nanos() as u64));
         assert_eq!(options.backoff_until(&pod), want);
     }
     // Queued at 1.7 s; the end is cut to whole seconds.
@@ -63,23 +63,23 @@ fn a_backoff_ends_after_its_window() {
     for mut kit in [kit(), without_pop_from_backoff()] {
         kit.wait_until(500);
         kit.add_rejected("a", json!({}), &[], &[]);
-        assert_eq!(kit.place("a"), "Backoff");
+        assert_eq!(kit.sub_queue("a"), "Backoff");
         // 0.5 s + 1 s lies in the second window.
         assert_eq!(kit.queue.deadline(), Some(at(2_000).mono));
         kit.wait_until(1_999);
-        assert_eq!(kit.place("a"), "Backoff");
+        assert_eq!(kit.sub_queue("a"), "Backoff");
         kit.wait_until(2_000);
-        assert_eq!(kit.place("a"), "Active");
+        assert_eq!(kit.sub_queue("a"), "Active");
         assert_eq!(kit.queue.deadline(), None);
         assert!(kit.incoming().contains(&"active BackoffComplete 1".to_string()));
     }
 }
 
 #[test]
-fn errors_and_rejections_are_counted_apart() {
+fn errors_and_rejections_are_counted_separately() {
     let mut kit = kit();
     kit.add("a", json!({}), json!({}));
-    /// Who rejects it, as Unschedulable and as Pending; rejections and errors then.
+    /// The plugins that reject it, with Unschedulable and with Pending; the expected numbers of rejections and errors.
     type Attempt = (&'static [u32], &'static [u32], (u32, u32));
     let attempts: [Attempt; 6] = [
         (&[], &[], (0, 1)),
@@ -100,15 +100,15 @@ fn errors_and_rejections_are_counted_apart() {
 }
 
 #[test]
-fn pops_rejected_pods_before_their_backoff_ends_but_not_failed_ones() {
-    let story = |mut kit: Kit| {
+fn pops_early_from_backoff_after_a_rejection_but_not_after_an_error() {
+    let story = |mut kit: QueueBench| {
         kit.add("failed", json!({}), json!({}));
         let failed = kit.pop().unwrap();
         for (name, priority) in [("low", 0), ("high", 5), ("late", 9)] {
             kit.add(name, json!({"likes": "x"}), json!({"priority": priority}));
         }
         let [late, high, low] = [(); 3].map(|()| kit.pop().unwrap());
-        kit.happened(node_added("x"));
+        kit.on_cluster_event(node_added("x"));
         kit.requeue(failed, &[], &[]);
         kit.requeue(low, &[0], &[]);
         kit.wait_until(400);
@@ -118,9 +118,9 @@ fn pops_rejected_pods_before_their_backoff_ends_but_not_failed_ones() {
         kit
     };
     let mut kit = story(kit());
-    // The first two end in the same window, so the more urgent goes first; the last ends later.
+    // The first two end in the same window, so the higher priority goes first; the last one ends later.
     assert_eq!(kit.pop_all(), "high low late");
-    assert_eq!(kit.place("failed"), "Backoff");
+    assert_eq!(kit.sub_queue("failed"), "Backoff");
     assert!(kit.incoming().contains(&"active PopFromBackoffQ 3".to_string()));
 
     let mut kit = story(without_pop_from_backoff());
@@ -130,95 +130,116 @@ fn pops_rejected_pods_before_their_backoff_ends_but_not_failed_ones() {
 }
 
 #[test]
-fn pre_enqueue_is_asked_once_on_the_way_to_another_attempt() {
-    let asked = |mut kit: Kit| {
+fn pre_enqueue_runs_once_per_requeue() {
+    let calls = |mut kit: QueueBench| {
         kit.add_rejected("a", json!({}), &[], &[]);
-        let at_backoff = kit.plugins.asked.borrow().len();
+        let at_backoff = kit.plugins.pre_enqueue_calls.borrow().len();
         kit.wait_until(10_000);
-        assert_eq!(kit.place("a"), "Active");
-        (at_backoff, kit.plugins.asked.borrow().len())
+        assert_eq!(kit.sub_queue("a"), "Active");
+        (at_backoff, kit.plugins.pre_enqueue_calls.borrow().len())
     };
-    assert_eq!(asked(kit()), (2, 2));
-    assert_eq!(asked(without_pop_from_backoff()), (1, 2));
+    assert_eq!(calls(kit()), (2, 2));
+    assert_eq!(calls(without_pop_from_backoff()), (1, 2));
 }
 
 #[test]
-fn pre_enqueue_can_hold_a_pod_before_its_backoff() {
+fn pre_enqueue_can_gate_a_pod_before_its_backoff() {
     let mut kit = kit();
     kit.add("a", json!({}), json!({}));
     let pod = kit.pop().unwrap();
-    kit.update("a", json!({"held": "4"}));
+    kit.update("a", json!({"gated-by": "4"}));
     kit.requeue(pod, &[], &[]);
-    assert_eq!(kit.place("a"), "Gated");
+    assert_eq!(kit.sub_queue("a"), "Gated");
     assert_eq!(
         kit.incoming(),
         ["active UnschedulablePodAdd 1", "unschedulable ScheduleAttemptFailure 1"]
     );
 }
 
-/// An event happens while the pod waits; where does it go?
+/// The sub-queue of a pod after an event, both when the pod is unschedulable and when it is in flight at that time.
 #[track_caller]
-fn check_hint(unschedulable: &[u32], pending: &[u32], happened: Happened, want: &str) {
+fn check_hint(
+    unschedulable: &[u32],
+    pending: &[u32],
+    occurrence: ClusterEventOccurrence,
+    want: &str,
+) {
     let mut waits = kit();
     waits.add_rejected("a", json!({"likes": "x"}), unschedulable, pending);
-    assert_eq!(waits.place("a"), "Unschedulable");
-    waits.happened(happened.clone());
-    assert_eq!(waits.place("a"), want, "while it waits");
+    assert_eq!(waits.sub_queue("a"), "Unschedulable");
+    waits.on_cluster_event(occurrence.clone());
+    assert_eq!(waits.sub_queue("a"), want, "while it waits");
 
     let mut flies = kit();
     flies.add("a", json!({"likes": "x"}), json!({}));
     let pod = flies.pop().unwrap();
-    flies.happened(happened);
+    flies.on_cluster_event(occurrence);
     flies.requeue(pod, unschedulable, pending);
-    assert_eq!(flies.place("a"), want, "while it is in flight");
+    assert_eq!(flies.sub_queue("a"), want, "while it is in flight");
 }
 
 #[test]
-fn hints_of_rejecters_decide() {
+fn hints_of_rejecters_decide_whether_a_pod_is_requeued() {
     let node_event = |action, wakes| {
         let event = ClusterEvent::new(EventResource::Node, action);
-        Happened::new(event, Some(node("")), Some(node(wakes)))
+        ClusterEventOccurrence::new(event, Some(node("")), Some(node(wakes)))
     };
-    // The hint says yes, no, or fails.
+    // The hint returns Queue, Skip, or fails.
     check_hint(&[0], &[], node_added("x"), "Backoff");
     check_hint(&[0], &[], node_added("y"), "Unschedulable");
     check_hint(&[0], &[], node_added("broken"), "Backoff");
-    // Pending skips the backoff; so it does if both kinds say yes.
+    // Pending skips the backoff, even if plugins of both kinds return Queue.
     check_hint(&[], &[0], node_added("x"), "Active");
     check_hint(&[2], &[0], node_added("x"), "Active");
     check_hint(&[2], &[0], node_added("y"), "Backoff");
     check_hint(&[0], &[0], node_added("x"), "Active");
     check_hint(&[0], &[2], node_added("y"), "Active");
-    // Without a hint every such event will do.
-    check_hint(&[0], &[], node_event(Action::UPDATE_NODE_TAINT, "y"), "Backoff");
-    check_hint(&[], &[0], node_event(Action::UPDATE_NODE_TAINT, "y"), "Active");
-    // Nobody registered it.
-    check_hint(&[0], &[], node_event(Action::DELETE, "x"), "Unschedulable");
+    // Without a hint every such event requeues the pod.
+    check_hint(&[0], &[], node_event(ActionType::UPDATE_NODE_TAINT, "y"), "Backoff");
+    check_hint(&[], &[0], node_event(ActionType::UPDATE_NODE_TAINT, "y"), "Active");
+    // No rejecter registered the event.
+    check_hint(&[0], &[], node_event(ActionType::DELETE, "x"), "Unschedulable");
     check_hint(&[1, 3], &[], node_added("x"), "Unschedulable");
-    // Registered for everything.
-    check_hint(&[3, 2], &[], node_event(Action::DELETE, "y"), "Backoff");
-    check_hint(&[2], &[], Happened::new(boring(), None, None), "Unschedulable");
-    // The wildcard asks nobody, and is about all pods or one.
-    check_hint(&[3], &[], Happened::new(ClusterEvent::wildcard(), None, None), "Backoff");
-    check_hint(&[3], &[3], Happened::new(ClusterEvent::wildcard(), None, None), "Backoff");
+    // The rejecter registered all events.
+    check_hint(&[3, 2], &[], node_event(ActionType::DELETE, "y"), "Backoff");
     check_hint(
         &[2],
         &[],
-        Happened::new(ClusterEvent::wildcard(), None, Some(node("x"))),
+        ClusterEventOccurrence::new(unregistered_event(), None, None),
+        "Unschedulable",
+    );
+    // The wildcard calls no hints, and concerns all pods or one.
+    check_hint(
+        &[3],
+        &[],
+        ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, None),
+        "Backoff",
+    );
+    check_hint(
+        &[3],
+        &[3],
+        ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, None),
+        "Backoff",
+    );
+    check_hint(
+        &[2],
+        &[],
+        ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, Some(node("x"))),
         "Unschedulable",
     );
     let other = FakePlugins::default().pod("b", json!({}), json!({}));
-    let about_b = Happened::new(ClusterEvent::wildcard(), None, Some(Object::Pod(other)));
+    let about_b =
+        ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, Some(Object::Pod(other)));
     check_hint(&[2], &[], about_b, "Unschedulable");
 }
 
 #[test]
-fn pods_woken_after_their_backoff_go_to_active() {
+fn pods_requeued_after_their_backoff_go_to_active_q() {
     let mut kit = kit();
     kit.add_rejected("a", json!({"likes": "x"}), &[0], &[]);
     kit.wait_until(2_000);
-    kit.happened(node_added("x"));
-    assert_eq!(kit.place("a"), "Active");
+    kit.on_cluster_event(node_added("x"));
+    assert_eq!(kit.sub_queue("a"), "Active");
     assert_eq!(
         kit.incoming(),
         [
@@ -230,17 +251,17 @@ fn pods_woken_after_their_backoff_go_to_active() {
 }
 
 #[test]
-fn only_pods_of_at_most_that_priority_are_woken() {
+fn only_pods_of_at_most_that_priority_are_requeued() {
     let mut kit = kit();
     for (name, priority) in [("low", 1), ("same", 5), ("high", 6)] {
         kit.add(name, json!({"likes": "x"}), json!({"priority": priority}));
         let pod = kit.pop().unwrap();
         kit.requeue(pod, &[1], &[]);
     }
-    let gone = kit.plugins.pod("gone", json!({"wakes": "x"}), json!({"priority": 5}));
-    kit.happened(Happened::assigned_pod_deleted(gone).up_to_priority(5));
+    let deleted = kit.plugins.pod("deleted", json!({"wakes": "x"}), json!({"priority": 5}));
+    kit.on_cluster_event(ClusterEventOccurrence::assigned_pod_deleted(deleted).up_to_priority(5));
     assert_eq!(
-        ["low", "same", "high"].map(|name| kit.place(name)),
+        ["low", "same", "high"].map(|name| kit.sub_queue(name)),
         ["Backoff", "Backoff", "Unschedulable"]
     );
 }
@@ -251,42 +272,42 @@ fn only_events_after_its_pop_count_for_a_pod_in_flight() {
     kit.add("first", json!({"likes": "x"}), json!({"priority": 1}));
     kit.add("second", json!({"likes": "x"}), json!({}));
     let first = kit.pop().unwrap();
-    kit.happened(node_added("x"));
+    kit.on_cluster_event(node_added("x"));
     let second = kit.pop().unwrap();
-    kit.happened(node_added("y"));
-    kit.happened(Happened::new(boring(), None, None));
+    kit.on_cluster_event(node_added("y"));
+    kit.on_cluster_event(ClusterEventOccurrence::new(unregistered_event(), None, None));
     assert_eq!(kit.queue.in_flight_events().count(), 2);
-    // Events before the second pod's pop go with the first pod.
+    // Events before the second pod's pop are dropped with the first pod.
     kit.requeue(first, &[0], &[]);
     assert_eq!(kit.queue.in_flight_events().count(), 1);
     kit.requeue(second, &[0], &[]);
     assert_eq!(kit.queue.in_flight_events().count(), 0);
-    assert_eq!(["first", "second"].map(|pod| kit.place(pod)), ["Backoff", "Unschedulable"]);
-    kit.happened(node_added("y"));
+    assert_eq!(["first", "second"].map(|pod| kit.sub_queue(pod)), ["Backoff", "Unschedulable"]);
+    kit.on_cluster_event(node_added("y"));
     assert_eq!(kit.queue.in_flight_events().count(), 0);
 }
 
 #[test]
-fn a_pod_that_changes_in_flight_comes_back_changed_and_its_rejecters_hear_of_it() {
+fn an_update_of_a_pod_in_flight_is_preserved_and_checked_by_hints() {
     let mut kit = kit();
     kit.add("a", json!({"likes": "x"}), json!({}));
     let pod = kit.pop().unwrap();
     kit.update("a", json!({"likes": "x", "wakes": "x"}));
-    assert_eq!(kit.place("a"), "InFlight");
+    assert_eq!(kit.sub_queue("a"), "InFlight");
     kit.requeue(pod, &[1], &[]);
-    let (pod, place) = kit.queue.get("a").unwrap();
-    assert_eq!((pod.info.pod.template.labels.len(), place), (2, Place::Backoff));
+    let (pod, sub_queue) = kit.queue.get("a").unwrap();
+    assert_eq!((pod.info.pod.template.labels.len(), sub_queue), (2, SubQueue::Backoff));
 }
 
 #[test]
-fn what_fails_after_done_goes_through_backoff() {
+fn a_pod_requeued_after_done_goes_to_backoff() {
     let mut kit = kit();
     kit.add("a", json!({"likes": "x"}), json!({}));
     let pod = kit.pop().unwrap();
     kit.queue.done("a");
-    assert_eq!(kit.place("a"), "-");
+    assert_eq!(kit.sub_queue("a"), "-");
     kit.requeue(pod, &[0], &[]);
-    assert_eq!(kit.place("a"), "Backoff");
+    assert_eq!(kit.sub_queue("a"), "Backoff");
 }
 
 #[test]
@@ -297,33 +318,33 @@ fn a_pod_that_is_queued_again_already_is_not_queued_twice() {
     kit.queue.done("a");
     kit.update("a", json!({"new": ""}));
     kit.requeue(pod, &[0], &[]);
-    assert_eq!(kit.place("a"), "Active");
+    assert_eq!(kit.sub_queue("a"), "Active");
     assert_eq!(kit.queue.iter().count(), 1);
     assert_eq!(kit.queue.get("a").unwrap().0.info.attempts, 0);
 }
 
 #[test]
-fn without_a_maximum_nobody_backs_off() {
-    let mut kit = Kit::new(Options { max_backoff: Duration::ZERO, ..Options::default() });
+fn zero_max_backoff_disables_backoff() {
+    let mut kit = QueueBench::new(Options { max_backoff: Duration::ZERO, ..Options::default() });
     kit.add_rejected("a", json!({}), &[], &[]);
-    assert_eq!(kit.place("a"), "Active");
+    assert_eq!(kit.sub_queue("a"), "Active");
 }
 
 #[test]
-fn a_gated_pod_is_looked_at_for_events_of_its_gating_plugin_only() {
+fn only_events_of_the_gating_plugin_ungate_a_pod() {
     let mut kit = kit();
-    kit.add("a", json!({"held": "4"}), json!({}));
-    assert_eq!(kit.place("a"), "Gated");
-    assert_eq!(kit.queue.counts(), Counts { gated: 1, ..Counts::default() });
-    kit.plugins.opened.insert(4);
-    kit.plugins.asked.borrow_mut().clear();
-    kit.happened(node_added("x"));
-    kit.happened(Happened::new(ClusterEvent::wildcard(), None, None));
-    assert_eq!(kit.plugins.asked.borrow().len(), 0);
-    // Its own update asks its rejecters, of which the gating plugin is one.
-    kit.update("a", json!({"held": "4", "likes": "x", "wakes": "x"}));
-    assert_eq!(*kit.plugins.asked.borrow(), [("a".to_string(), Some(4))]);
-    assert_eq!(kit.place("a"), "Active");
+    kit.add("a", json!({"gated-by": "4"}), json!({}));
+    assert_eq!(kit.sub_queue("a"), "Gated");
+    assert_eq!(kit.queue.counts(), PendingCounts { gated: 1, ..PendingCounts::default() });
+    kit.plugins.ungated.insert(4);
+    kit.plugins.pre_enqueue_calls.borrow_mut().clear();
+    kit.on_cluster_event(node_added("x"));
+    kit.on_cluster_event(ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, None));
+    assert_eq!(kit.plugins.pre_enqueue_calls.borrow().len(), 0);
+    // Its own update calls the hints of its rejecters, which include the gating plugin.
+    kit.update("a", json!({"gated-by": "4", "likes": "x", "wakes": "x"}));
+    assert_eq!(*kit.plugins.pre_enqueue_calls.borrow(), [("a".to_string(), Some(4))]);
+    assert_eq!(kit.sub_queue("a"), "Active");
     let (pod, _) = kit.queue.get("a").unwrap();
     assert_eq!((pod.gating.is_none(), &pod.unschedulable_plugins), (true, &set(&[4])));
     assert_eq!(
@@ -333,89 +354,90 @@ fn a_gated_pod_is_looked_at_for_events_of_its_gating_plugin_only() {
 }
 
 #[test]
-fn the_plugin_that_held_a_pod_last_is_asked_first() {
+fn the_plugin_that_gated_a_pod_last_runs_first() {
     let mut kit = kit();
-    kit.add("a", json!({"held": "45"}), json!({}));
-    kit.plugins.opened.insert(4);
+    kit.add("a", json!({"gated-by": "45"}), json!({}));
+    kit.plugins.ungated.insert(4);
     kit.activate(&["a"]);
-    let (pod, place) = kit.queue.get("a").unwrap();
-    assert_eq!((pod.gating_plugin(), place), (Some(PluginIdx(5)), Place::Gated));
+    let (pod, sub_queue) = kit.queue.get("a").unwrap();
+    assert_eq!((pod.gating_plugin(), sub_queue), (Some(PluginIdx(5)), SubQueue::Gated));
     assert_eq!(pod.unschedulable_plugins, set(&[4, 5]));
-    // It did not come in anew.
+    // This does not count as incoming.
     assert_eq!(kit.incoming(), ["unschedulable UnschedulablePodAdd 1"]);
-    // It listens to everything, and holds the pod again: it comes in anew.
-    kit.happened(node_added("y"));
-    assert_eq!(kit.place("a"), "Gated");
+    // The plugin registered all events and gates the pod again: this counts as incoming.
+    kit.on_cluster_event(node_added("y"));
+    assert_eq!(kit.sub_queue("a"), "Gated");
     assert_eq!(kit.incoming(), ["unschedulable NodeAdd 1"]);
-    kit.plugins.opened.insert(5);
-    kit.happened(node_added("y"));
-    assert_eq!(kit.place("a"), "Active");
-    let first = kit.plugins.asked.borrow().iter().map(|(_, first)| *first).collect::<Vec<_>>();
+    kit.plugins.ungated.insert(5);
+    kit.on_cluster_event(node_added("y"));
+    assert_eq!(kit.sub_queue("a"), "Active");
+    let first =
+        kit.plugins.pre_enqueue_calls.borrow().iter().map(|(_, first)| *first).collect::<Vec<_>>();
     assert_eq!(first, [None, Some(4), Some(5), Some(5)]);
 }
 
 #[test]
-fn updates_leave_pods_where_they_are_but_in_order() {
+fn updates_reorder_pods_within_their_sub_queue() {
     let mut kit = kit();
     kit.add_rejected("backs-off", json!({}), &[], &[]);
     kit.add_rejected("waits", json!({"likes": "x"}), &[1], &[]);
     kit.add("one", json!({}), json!({"priority": 1}));
     kit.add("two", json!({}), json!({"priority": 2}));
     let pod = kit.plugins.pod("one", json!({}), json!({"priority": 3}));
-    kit.queue.update(kit.now, &kit.plugins, SEATS[0], pod);
+    kit.queue.update(kit.now, &kit.plugins, PROFILES[0], pod);
     kit.update("backs-off", json!({"likes": "x"}));
     kit.update("waits", json!({"likes": "x", "wakes": "y"}));
-    assert_eq!(["backs-off", "waits"].map(|pod| kit.place(pod)), ["Backoff", "Unschedulable"]);
+    assert_eq!(["backs-off", "waits"].map(|pod| kit.sub_queue(pod)), ["Backoff", "Unschedulable"]);
     assert_eq!(kit.queue.get("backs-off").unwrap().0.info.pod.template.labels.len(), 1);
     kit.update("waits", json!({"likes": "x", "wakes": "x"}));
     kit.update("unknown", json!({}));
-    assert_eq!(["waits", "unknown"].map(|pod| kit.place(pod)), ["Backoff", "Active"]);
+    assert_eq!(["waits", "unknown"].map(|pod| kit.sub_queue(pod)), ["Backoff", "Active"]);
     assert_eq!(kit.pop_all(), "one two unknown waits");
     assert!(kit.incoming().contains(&"active UnschedulablePodUpdate 1".to_string()));
 }
 
 #[test]
-fn a_pod_added_twice_starts_anew() {
+fn a_pod_added_twice_starts_from_the_beginning() {
     let mut kit = kit();
     kit.add_rejected("a", json!({}), &[0], &[]);
     kit.add("a", json!({}), json!({}));
-    let (pod, place) = kit.queue.get("a").unwrap();
-    assert_eq!((pod.info.attempts, place), (0, Place::Active));
+    let (pod, sub_queue) = kit.queue.get("a").unwrap();
+    assert_eq!((pod.info.attempts, sub_queue), (0, SubQueue::Active));
     assert_eq!(kit.pop_all(), "a");
     // In flight it is an update.
     kit.add("a", json!({}), json!({}));
-    assert_eq!(kit.place("a"), "InFlight");
+    assert_eq!(kit.sub_queue("a"), "InFlight");
     assert_eq!(kit.queue.in_flight_events().count(), 1);
 }
 
 #[test]
-fn deletes_from_everywhere_but_flight() {
+fn delete_removes_pods_except_those_in_flight() {
     let mut kit = kit();
     kit.add_rejected("backs-off", json!({}), &[], &[]);
     kit.add_rejected("waits", json!({}), &[0], &[]);
-    kit.add("gated", json!({"held": "4"}), json!({}));
+    kit.add("gated", json!({"gated-by": "4"}), json!({}));
     kit.add("flies", json!({}), json!({}));
     let flies = kit.pop().unwrap();
     kit.add("active", json!({}), json!({}));
     for uid in ["backs-off", "waits", "gated", "active"] {
         assert!(kit.queue.delete(uid).is_some());
-        assert_eq!(kit.place(uid), "-");
+        assert_eq!(kit.sub_queue(uid), "-");
         assert!(kit.queue.delete(uid).is_none());
     }
     assert!(kit.queue.delete("flies").is_none());
-    assert_eq!(kit.place("flies"), "InFlight");
-    assert_eq!(kit.queue.counts(), Counts::default());
+    assert_eq!(kit.sub_queue("flies"), "InFlight");
+    assert_eq!(kit.queue.counts(), PendingCounts::default());
     assert_eq!(kit.queue.deadline(), None);
     kit.requeue(flies, &[], &[]);
-    assert_eq!(kit.place("flies"), "Backoff");
+    assert_eq!(kit.sub_queue("flies"), "Backoff");
 }
 
 #[test]
-fn activation_moves_pods_at_once() {
+fn activation_moves_pods_to_active_q_at_once() {
     let mut kit = kit();
     kit.add_rejected("backs-off", json!({}), &[], &[]);
     kit.add_rejected("waits", json!({}), &[3], &[]);
-    kit.add("gated", json!({"held": "4"}), json!({}));
+    kit.add("gated", json!({"gated-by": "4"}), json!({}));
     for name in ["flies", "other"] {
         kit.add(name, json!({}), json!({}));
     }
@@ -423,59 +445,59 @@ fn activation_moves_pods_at_once() {
     kit.incoming();
     kit.activate(&["waits", "backs-off", "gated", "flies", "unknown", "waits"]);
     assert_eq!(
-        ["backs-off", "waits", "gated", "flies", "unknown"].map(|pod| kit.place(pod)),
+        ["backs-off", "waits", "gated", "flies", "unknown"].map(|pod| kit.sub_queue(pod)),
         ["Active", "Active", "Gated", "InFlight", "-"]
     );
     assert_eq!(kit.incoming(), ["active ForceActivate 2"]);
-    // After its backoff, whoever rejected it; others in flight are not meant.
+    // The activated pod is retried after its backoff, whichever plugin rejected it; other pods in flight are not affected.
     kit.requeue(flies, &[3], &[]);
     kit.requeue(other, &[3], &[]);
-    assert_eq!(["flies", "other"].map(|pod| kit.place(pod)), ["Backoff", "Unschedulable"]);
+    assert_eq!(["flies", "other"].map(|pod| kit.sub_queue(pod)), ["Backoff", "Unschedulable"]);
 }
 
 #[test]
-fn pods_that_wait_too_long_are_tried_again() {
+fn pods_too_long_in_unschedulable_pods_are_requeued() {
     let mut kit = kit();
     kit.wait_until(1_000);
     kit.add_rejected("waits", json!({}), &[3], &[]);
-    kit.add("gated", json!({"held": "4"}), json!({}));
+    kit.add("gated", json!({"gated-by": "4"}), json!({}));
     kit.add("flies", json!({}), json!({}));
     let flies = kit.pop().unwrap();
     kit.incoming();
     // Five minutes after 1 s have passed at 301 s; the tick after that is at 330 s.
     assert_eq!(kit.queue.deadline(), Some(at(330_000).mono));
     kit.wait_until(329_999);
-    assert_eq!(kit.place("waits"), "Unschedulable");
+    assert_eq!(kit.sub_queue("waits"), "Unschedulable");
     assert_eq!(kit.queue.in_flight_events().count(), 0);
     kit.wait_until(330_000);
-    assert_eq!(["waits", "gated"].map(|pod| kit.place(pod)), ["Active", "Gated"]);
+    assert_eq!(["waits", "gated"].map(|pod| kit.sub_queue(pod)), ["Active", "Gated"]);
     assert_eq!(kit.incoming(), ["active UnschedulableTimeout 1"]);
     assert_eq!(kit.queue.deadline(), Some(at(360_000).mono));
     let flushed = kit.pop().unwrap();
     assert!(flushed.flushed_by_timeout);
-    // What is in flight meanwhile is tried again too.
+    // A pod that is in flight at the flush is requeued too.
     kit.requeue(flies, &[3], &[]);
-    assert_eq!(kit.place("flies"), "Backoff");
+    assert_eq!(kit.sub_queue("flies"), "Backoff");
     kit.requeue(flushed, &[3], &[]);
     assert!(!kit.queue.get("waits").unwrap().0.flushed_by_timeout);
 }
 
 #[test]
-fn exactly_the_maximum_is_not_too_long() {
+fn a_pod_at_exactly_the_maximum_is_not_flushed() {
     let mut kit = kit();
     kit.add_rejected("waits", json!({}), &[3], &[]);
     kit.wait_until(300_000);
-    assert_eq!(kit.place("waits"), "Unschedulable");
+    assert_eq!(kit.sub_queue("waits"), "Unschedulable");
     assert_eq!(kit.queue.deadline(), Some(at(330_000).mono));
 }
 
 #[test]
-fn the_first_attempt_is_when_the_pod_was_first_ready() {
+fn initial_attempt_is_when_the_pod_first_entered_active_q() {
     let mut kit = kit();
-    kit.add("a", json!({"held": "4"}), json!({}));
+    kit.add("a", json!({"gated-by": "4"}), json!({}));
     assert_eq!(kit.queue.get("a").unwrap().0.initial_attempt, None);
     kit.wait_until(3_000);
-    kit.plugins.opened.insert(4);
+    kit.plugins.ungated.insert(4);
     kit.activate(&["a"]);
     let pod = kit.pop().unwrap();
     kit.requeue(pod, &[], &[]);
@@ -484,7 +506,7 @@ fn the_first_attempt_is_when_the_pod_was_first_ready() {
 }
 
 #[test]
-fn updates_of_pods_are_split() {
+fn pod_updates_are_split_into_events() {
     #[track_caller]
     fn check(old: (Value, Value), new: (Value, Value), want: &[&str]) {
         let mut plugins = FakePlugins::default();
@@ -535,7 +557,7 @@ fn updates_of_pods_are_split() {
 }
 
 #[test]
-fn updates_of_nodes_are_split() {
+fn node_updates_are_split_into_events() {
     #[track_caller]
     fn check(old: Value, new: Value, want: &[&str]) {
         let [old, new] = [old, new].map(|node| serde_json::from_value::<Node>(node).unwrap());

@@ -2,8 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests")]
 
-mod any_bytes;
-mod bounds;
+mod arbitrary_bytes;
+mod limits;
 mod tls;
 mod verbs;
 
@@ -18,36 +18,36 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(20);
 
-/// An extender that runs.
-struct Running {
+/// A running extender.
+struct RunningServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Running {
-    async fn start(server: ExtenderServer) -> Running {
-        let listening = server.listen(("127.0.0.1", 0)).await.expect("a port");
-        let address = listening.address();
+impl RunningServer {
+    async fn start(server: ExtenderServer) -> RunningServer {
+        let server = server.listen(("127.0.0.1", 0)).await.expect("a port");
+        let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(listening.run(async { stopped.await.unwrap_or_default() }));
-        Running { address, stop, task }
+        let task = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
+        RunningServer { address, stop, task }
     }
 
-    /// Posts a body; the answer's status and body.
+    /// Posts a body; the status and body of the response.
     async fn post(&self, path: &str, body: &str) -> (u16, String) {
         let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
-        self.ask(&format!("{head}Host: x\r\nConnection: close\r\n\r\n{body}")).await
+        self.send(&format!("{head}Host: x\r\nConnection: close\r\n\r\n{body}")).await
     }
 
     async fn get(&self, path: &str) -> (u16, String) {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await
     }
 
-    async fn ask(&self, request: &str) -> (u16, String) {
+    async fn send(&self, request: &str) -> (u16, String) {
         let stream = TcpStream::connect(self.address).await.expect("connects");
         exchange(stream, request).await
     }
@@ -63,11 +63,11 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     request: &str,
 ) -> (u16, String) {
     stream.write_all(request.as_bytes()).await.expect("writes");
-    let mut answer = Vec::new();
-    // A peer that closes without goodbye has still said all.
-    let _ = timeout(LONG, stream.read_to_end(&mut answer)).await.expect("in time");
-    let answer = String::from_utf8(answer).expect("text");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let mut response = Vec::new();
+    // The response is complete even if the peer closes without a TLS close_notify.
+    let _ = timeout(LONG, stream.read_to_end(&mut response)).await.expect("in time");
+    let response = String::from_utf8(response).expect("text");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
     (status, body.to_owned())
 }

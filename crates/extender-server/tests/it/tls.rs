@@ -1,4 +1,4 @@
-//! HTTPS, and who is served.
+//! HTTPS and client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::{Running, exchange, run};
+use crate::{RunningServer, exchange, run};
 
-/// A folder of the test, gone with it.
+/// A temporary folder, removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -58,7 +58,12 @@ impl Authority {
     }
 }
 
-async fn get(server: &Running, trusted: &Authority, shown: Option<&Authority>, path: &str) -> u16 {
+async fn get(
+    server: &RunningServer,
+    trusted: &Authority,
+    shown: Option<&Authority>,
+    path: &str,
+) -> u16 {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.der.clone()).expect("an authority");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -81,7 +86,7 @@ async fn get(server: &Running, trusted: &Authority, shown: Option<&Authority>, p
 }
 
 #[test]
-fn https_serves_those_with_a_certificate_and_health_to_all() {
+fn https_requires_a_client_certificate_except_for_health_checks() {
     run(async {
         let (folder, authority) = (Folder::new("https"), Authority::new());
         let (certificate, key) = authority.sign("localhost");
@@ -89,12 +94,12 @@ fn https_serves_those_with_a_certificate_and_health_to_all() {
         let key = folder.write("tls.key", &key.serialize_pem());
         let tls = Tls::files(&certificate, &key);
 
-        let open = Running::start(ExtenderServer::new().version("1").tls(tls.clone())).await;
+        let open = RunningServer::start(ExtenderServer::new().version("1").tls(tls.clone())).await;
         assert_eq!(get(&open, &authority, None, "/version").await, 200);
         open.stop().await;
 
         let tls = tls.client_ca(folder.write("ca.crt", &authority.pem));
-        let closed = Running::start(ExtenderServer::new().version("1").tls(tls)).await;
+        let closed = RunningServer::start(ExtenderServer::new().version("1").tls(tls)).await;
         assert_eq!(get(&closed, &authority, Some(&authority), "/version").await, 200);
         assert_eq!(get(&closed, &authority, None, "/version").await, 401);
         assert_eq!(get(&closed, &authority, None, "/metrics").await, 401);

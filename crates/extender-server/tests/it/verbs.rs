@@ -1,25 +1,27 @@
-//! What handlers are asked, and what goes back.
+//! The requests that handlers receive, and the responses.
 
 use std::sync::Arc;
 
 use loadmaster_extender_server::{Error, ExtenderServer, Rejection, Reply};
 
-use crate::{Running, run};
+use crate::{RunningServer, run};
 
 const POD: &str = r#"{"metadata":{"name":"web","namespace":"default","uid":"u1"}}"#;
 
 fn tiers() -> ExtenderServer {
     let tier = |node: &loadmaster_extender_server::Object| node.label("tier")?.parse::<i64>().ok();
     ExtenderServer::new()
-        .filter(move |ask| {
-            ask.filter_nodes(|_, node| match tier(node) {
+        .filter(move |request| {
+            request.filter_nodes(|_, node| match tier(node) {
                 Some(0) => Err(Rejection::unschedulable("node(s) are full")),
                 Some(_) => Ok(()),
                 None => Err(Rejection::unresolvable("node(s) had no tier")),
             })
         })
-        .prioritize(move |ask| async move { ask.score_nodes(|_, node| tier(node)) })
-        .preempt(|ask| ask.retain(|_, node, candidate| node != "b" && candidate.victims.len() < 2))
+        .prioritize(move |request| async move { request.score_nodes(|_, node| tier(node)) })
+        .preempt(|request| {
+            request.retain(|_, node, candidate| node != "b" && candidate.victims.len() < 2)
+        })
         .bind(|args| match args.node.as_str() {
             "a" => Ok(()),
             node => Err(Error::new(format!("{node} is not ours"))),
@@ -38,9 +40,9 @@ fn args(nodes: &[(&str, Option<i64>)]) -> String {
 }
 
 #[test]
-fn the_four_verbs_answer_as_go_writes() {
+fn the_four_verbs_respond_as_go_encodes() {
     run(async {
-        let server = Running::start(tiers()).await;
+        let server = RunningServer::start(tiers()).await;
         let nodes = args(&[("a", Some(3)), ("b", Some(0)), ("c", None), ("d", Some(42))]);
         let a = r#"{"metadata":{"name":"a","labels":{"tier":"3"}},"x":[1]}"#;
         let d = r#"{"metadata":{"name":"d","labels":{"tier":"42"}},"x":[1]}"#;
@@ -52,96 +54,102 @@ fn the_four_verbs_answer_as_go_writes() {
         let want = r#"[{"Host":"a","Score":3},{"Host":"b","Score":0},{"Host":"c","Score":0},{"Host":"d","Score":10}]"#;
         assert_eq!(server.post("/prioritize", &nodes).await, (200, want.to_owned()));
 
-        let ask = format!(
+        let body = format!(
             r#"{{"Pod":{POD},"NodeNameToVictims":{{"a":{{"Pods":[{POD}],"NumPDBViolations":1}},"b":{{"Pods":[{POD}]}}}}}}"#
         );
         let want =
             r#"{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"u1"}],"NumPDBViolations":1}}}"#;
-        assert_eq!(server.post("/preempt", &ask).await, (200, want.to_owned()));
-        let ask = format!(
+        assert_eq!(server.post("/preempt", &body).await, (200, want.to_owned()));
+        let body = format!(
             r#"{{"Pod":{POD},"nodenametometavictims":{{"a":{{"Pods":[{{"UID":"u7"}}]}},"c":{{"Pods":[{{"UID":"u8"}},{{"uid":"u9"}}]}}}}}}"#
         );
         let want =
             r#"{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"u7"}],"NumPDBViolations":0}}}"#;
-        assert_eq!(server.post("/preempt", &ask).await, (200, want.to_owned()));
+        assert_eq!(server.post("/preempt", &body).await, (200, want.to_owned()));
 
         for (node, error) in [("a", ""), ("b", "b is not ours")] {
-            let ask = format!(
+            let body = format!(
                 r#"{{"podname":"web","PodNamespace":"default","PodUID":"u1","Node":"{node}"}}"#
             );
             let want = format!(r#"{{"Error":"{error}"}}"#);
-            assert_eq!(server.post("/bind", &ask).await, (200, want));
+            assert_eq!(server.post("/bind", &body).await, (200, want));
         }
         server.stop().await;
     });
 }
 
 #[test]
-fn names_are_answered_with_names() {
+fn a_request_with_names_gets_a_response_with_names() {
     run(async {
         let known = Arc::new(["a".to_owned()]);
         let scores = known.clone();
         let server = ExtenderServer::new()
             .prefix("/gpus/")
-            .filter(move |ask| {
-                ask.filter_names(|_, node| match known.iter().any(|it| it == node) {
+            .filter(move |request| {
+                request.filter_names(|_, node| match known.iter().any(|it| it == node) {
                     true => Ok(()),
                     false => Err(Rejection::unschedulable("node(s) are unknown")),
                 })
             })
-            .prioritize(move |ask| ask.score_names(|_, node| (node == scores[0]).then_some(7)));
-        let server = Running::start(server).await;
-        let ask = format!(r#"{{"Pod":{POD},"Nodes":null,"NodeNames":["b","a"]}}"#);
+            .prioritize(move |request| {
+                request.score_names(|_, node| (node == scores[0]).then_some(7))
+            });
+        let server = RunningServer::start(server).await;
+        let body = format!(r#"{{"Pod":{POD},"Nodes":null,"NodeNames":["b","a"]}}"#);
         let want = r#"{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"node(s) are unknown"},"FailedAndUnresolvableNodes":null,"Error":""}"#;
-        assert_eq!(server.post("/gpus/filter", &ask).await, (200, want.to_owned()));
+        assert_eq!(server.post("/gpus/filter", &body).await, (200, want.to_owned()));
         let want = r#"[{"Host":"b","Score":0},{"Host":"a","Score":7}]"#;
-        assert_eq!(server.post("/gpus/prioritize", &ask).await, (200, want.to_owned()));
-        assert_eq!(server.post("/filter", &ask).await.0, 404);
+        assert_eq!(server.post("/gpus/prioritize", &body).await, (200, want.to_owned()));
+        assert_eq!(server.post("/filter", &body).await.0, 404);
         server.stop().await;
     });
 }
 
 #[test]
-fn an_extender_that_needs_whole_nodes_says_so() {
+fn an_extender_that_needs_node_objects_responds_with_an_error() {
     run(async {
-        let server = Running::start(tiers()).await;
-        let ask = format!(r#"{{"Pod":{POD},"NodeNames":["a"]}}"#);
-        let text =
-            "this extender needs whole nodes and got names: set nodeCacheCapable: false for it";
+        let server = RunningServer::start(tiers()).await;
+        let body = format!(r#"{{"Pod":{POD},"NodeNames":["a"]}}"#);
+        let text = "this extender needs node objects but received node names: set nodeCacheCapable: false for it";
         let want = format!(
             r#"{{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"{text}"}}"#
         );
-        assert_eq!(server.post("/filter", &ask).await, (200, want));
+        assert_eq!(server.post("/filter", &body).await, (200, want));
         let want = (500, format!("prioritize: {text}\n"));
-        assert_eq!(server.post("/prioritize", &ask).await, want);
+        assert_eq!(server.post("/prioritize", &body).await, want);
         server.stop().await;
     });
 }
 
 #[test]
-fn bad_requests_get_one_clear_sentence() {
+fn bad_requests_get_an_error_message() {
     run(async {
-        let server = Running::start(tiers()).await;
+        let server = RunningServer::start(tiers()).await;
         let long = format!(r#"{{"Pod":{POD},"Nodes":{{"items":[{{"metadata":{{}}}}]}}}}"#);
         for (path, body, status, want) in [
-            ("/filter", "", 400, "the body is no filter request: EOF\n"),
-            ("/filter", "{", 400, "the body is no filter request: unexpected EOF\n"),
-            ("/filter", "[]", 400, "the body is no filter request: invalid type: sequence, "),
+            ("/filter", "", 400, "the body is not a valid filter request: EOF\n"),
+            ("/filter", "{", 400, "the body is not a valid filter request: unexpected EOF\n"),
+            (
+                "/filter",
+                "[]",
+                400,
+                "the body is not a valid filter request: invalid type: sequence, ",
+            ),
             (
                 "/filter",
                 "null",
                 200,
                 r#"{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"arg or pod is nil"}"#,
             ),
-            ("/bind", r#"{"Node":"a"}"#, 200, r#"{"Error":"there is no PodName"}"#),
-            ("/bind", r#"{"PodName":"a"}"#, 200, r#"{"Error":"there is no Node"}"#),
+            ("/bind", r#"{"Node":"a"}"#, 200, r#"{"Error":"PodName is missing"}"#),
+            ("/bind", r#"{"PodName":"a"}"#, 200, r#"{"Error":"Node is missing"}"#),
             ("/preempt", "{}", 400, "preempt: arg or pod is nil\n"),
             ("/prioritize", "null", 400, "prioritize: arg or pod is nil\n"),
             (
                 "/filter",
                 &long,
                 400,
-                "the body is no filter request: an object without metadata.name",
+                "the body is not a valid filter request: an object without metadata.name",
             ),
             (
                 "/filter",
@@ -153,22 +161,22 @@ fn bad_requests_get_one_clear_sentence() {
                 "/filters",
                 "{}",
                 404,
-                "nothing is served at /filters; the verbs are at /bind, /filter, /preempt, /prioritize\n",
+                "/filters not found; the verbs are at /bind, /filter, /preempt, /prioritize\n",
             ),
-            ("/version", "", 404, "nothing is served at /version; "),
-            ("/metrics", "", 405, "/metrics answers GET only\n"),
+            ("/version", "", 404, "/version not found; "),
+            ("/metrics", "", 405, "/metrics supports only GET\n"),
         ] {
             let (code, text) = server.post(path, body).await;
             assert!(code == status && text.starts_with(want), "{path} {body}: {code} {text}");
         }
-        let want = (405, "/filter answers POST only\n".to_owned());
+        let want = (405, "/filter supports only POST\n".to_owned());
         assert_eq!(server.get("/filter").await, want);
         server.stop().await;
     });
 }
 
 #[test]
-fn pages_health_and_metrics_are_beside_the_verbs() {
+fn pages_health_checks_and_metrics_are_served_beside_the_verbs() {
     run(async {
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let check = ready.clone();
@@ -176,18 +184,18 @@ fn pages_health_and_metrics_are_beside_the_verbs() {
             .version("1.2.3")
             .ready(move || match check.load(std::sync::atomic::Ordering::Relaxed) {
                 true => Ok(()),
-                false => Err(Error::new("nodes are not known yet")),
+                false => Err(Error::new("nodes are not synced yet")),
             })
             .page("/nodes", |rest| match rest.as_str() {
                 "" => Ok(Reply::json(http::StatusCode::OK, &["a", "b"])),
                 rest => Err(Error::new(format!("what is {rest}?"))),
             });
-        let server = Running::start(server).await;
+        let server = RunningServer::start(server).await;
         let check = async |path: &str, status: u16, want: &str| {
             assert_eq!(server.get(path).await, (status, want.to_owned()), "{path}");
         };
         check("/healthz", 200, "ok\n").await;
-        check("/readyz", 503, "not ready: nodes are not known yet\n").await;
+        check("/readyz", 503, "not ready: nodes are not synced yet\n").await;
         ready.store(true, std::sync::atomic::Ordering::Relaxed);
         check("/readyz", 200, "ok\n").await;
         check("/version", 200, "1.2.3\n").await;

@@ -4,14 +4,14 @@ use loadmaster_api::{PodDisruptionBudget, Str, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::gates::FeatureGates;
-use crate::registry::{PluginDef, PluginError, Points};
+use crate::feature_gates::FeatureGates;
+use crate::registry::{ExtensionPoints, PluginDef, PluginError};
 use crate::state::{CycleState, PluginStates};
 use crate::testkit::Bench;
-use crate::testkit::room::CpuOnly;
+use crate::testkit::post_filter::CpuOnlyFilter;
 
 fn bench() -> Bench {
-    fn build(_: &mut Points, _: &Value) -> Result<(), PluginError> {
+    fn build(_: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
         Ok(())
     }
     let def = PluginDef { name: "Nothing", build, args: None };
@@ -20,18 +20,18 @@ fn bench() -> Bench {
 
 /// `name priority cpu [started] [label]`.
 fn pod(text: &str) -> Value {
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let fields: Vec<&str> = text.split_whitespace().collect();
     let mut pod = json!({
-        "metadata": {"name": words[0]},
+        "metadata": {"name": fields[0]},
         "spec": {
-            "priority": words[1].parse::<i32>().unwrap(),
-            "containers": [{"resources": {"requests": {"cpu": words[2]}}}],
+            "priority": fields[1].parse::<i32>().unwrap(),
+            "containers": [{"resources": {"requests": {"cpu": fields[2]}}}],
         },
     });
-    if let Some(minute) = words.get(3).filter(|minute| **minute != "-") {
+    if let Some(minute) = fields.get(3).filter(|minute| **minute != "-") {
         pod["status"] = json!({"startTime": format!("2024-05-01T10:{minute}:00Z")});
     }
-    if let Some(app) = words.get(4) {
+    if let Some(app) = fields.get(4) {
         pod["metadata"]["labels"] = json!({"app": app});
     }
     pod
@@ -46,57 +46,62 @@ fn node(bench: &mut Bench, name: &str, pods: &[&str]) {
 }
 
 fn budget(bench: &mut Bench, budget: Value) {
-    let budget: PodDisruptionBudget = crate::args::decode(&budget).unwrap();
-    bench.world.change_cluster(|cluster| {
+    let budget: PodDisruptionBudget = crate::plugin_args::decode(&budget).unwrap();
+    bench.world.update_cluster_objects(|cluster| {
         let all = cluster.disruption_budgets.entry(budget.metadata.namespace.clone()).or_default();
         all.push(Arc::new(budget));
     });
 }
 
-/// Per candidate `node: victims (violations)`, then the best ones, or why there is none.
-fn search(bench: &mut Bench, preemptor: &str, sample: Sample) -> String {
+/// Per candidate `node: victims (violations)`, then the best candidates; or why there is none.
+fn search(bench: &mut Bench, preemptor: &str, sample: CandidateSampling) -> String {
     let pod = Arc::new(bench.pod(pod(preemptor)).unwrap());
     let (cycle, states) = (CycleState::default(), PluginStates::default());
     let cx = Cx { world: &bench.world, cycle: &cycle, states: &states };
-    let verdicts = CpuOnly.verdicts(cx, &pod);
-    let preemptor = Preemptor { cx, feasibility: &CpuOnly, pod: &pod };
-    let budgets = Budgets::new(bench.world.cluster());
-    let found = preemptor
-        .search(&helpable(&verdicts), sample, |run| run.select_victims(run.outranked(), &budgets));
-    if found.candidates.is_empty() {
-        return found.rejection(bench.world.nodes().len()).message();
+    let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
+    let preemptor = Preemptor { cx, filter_runner: &CpuOnlyFilter, pod: &pod };
+    let budgets = DisruptionBudgets::new(bench.world.cluster_objects());
+    let result = preemptor.dry_run_preemption(
+        &nodes_where_preemption_might_help(&node_codes),
+        sample,
+        |dry_run| dry_run.select_victims_on_node(dry_run.potential_victims(), &budgets),
+    );
+    if result.candidates.is_empty() {
+        return result.rejection(bench.world.nodes().len()).message();
     }
     let name = |row| bench.world.node(row).unwrap().name().to_owned();
-    let candidates = found.candidates.iter().map(|candidate| {
+    let candidates = result.candidates.iter().map(|candidate| {
         let victims = candidate.victims.pods.iter().map(|pod| pod.name.to_string());
         let victims = victims.collect::<Vec<_>>().join(" ");
-        format!("{}: {victims} ({})", name(candidate.row), candidate.victims.n_violations)
+        format!("{}: {victims} ({})", name(candidate.row), candidate.victims.n_pdb_violations)
     });
-    let best: Vec<String> =
-        best(&found.candidates).iter().map(|at| name(found.candidates[*at].row)).collect();
+    let best: Vec<String> = pick_best_candidates(&result.candidates)
+        .iter()
+        .map(|at| name(result.candidates[*at].row))
+        .collect();
     format!("{}; best: {}", candidates.collect::<Vec<_>>().join(", "), best.join(" "))
 }
 
-/// What would go from one full node.
+/// Which pods are evicted from one full node.
 #[track_caller]
 fn check(pods: &[&str], preemptor: &str, want: &str) {
     let mut bench = bench();
     node(&mut bench, "a", pods);
-    assert_eq!(search(&mut bench, preemptor, Sample::ALL), want);
+    assert_eq!(search(&mut bench, preemptor, CandidateSampling::ALL), want);
 }
 
 #[test]
-fn the_less_important_go() {
+fn less_important_pods_are_evicted() {
     check(&["low 0 2", "high 5 2"], "new 9 2", "a: low (0); best: a");
     check(&["late 0 2 20", "early 0 2 10"], "new 9 2", "a: late (0); best: a");
     check(&["never 0 2", "late 0 2 20"], "new 9 2", "a: never (0); best: a");
-    // The small one could go alone, but the large one is asked to come back first and does not fit.
+    // Evicting `small` alone would do, but `large` is tried for reprieve first and does not fit.
     check(&["large 5 3", "small 0 1"], "new 9 2", "a: large (0); best: a");
     check(&["b 0 2 10", "a 0 2 10"], "new 9 4", "a: b a (0); best: a");
 }
 
 #[test]
-fn nobody_to_evict() {
+fn no_victims_are_found() {
     let none = "0/1 nodes are available: 1 No preemption victims found for incoming pod.";
     check(&["equal 9 4"], "new 9 1", none);
     check(&["higher 10 4"], "new 9 1", none);
@@ -106,9 +111,9 @@ fn nobody_to_evict() {
     check(&["low 0 4"], "new 9 5", never);
 }
 
-/// The five rules, each among those that the former ones leave; `a` and `b` are full, and one pod goes from each.
+/// The five criteria, each applied among those that are equal so far; `a` and `b` are full.
 #[test]
-fn the_best_node() {
+fn candidates_are_compared_by_five_criteria() {
     #[track_caller]
     fn check(a: &[&str], b: &[&str], want: &str) {
         let mut bench = bench();
@@ -118,13 +123,13 @@ fn the_best_node() {
             &mut bench,
             json!({"metadata": {"name": "x", "namespace": "default"}, "spec": {"selector": {"matchLabels": {"app": "guarded"}}}}),
         );
-        let found = search(&mut bench, "new 9 4", Sample::ALL);
-        assert_eq!(found.split_once("best: ").unwrap().1, want, "{found}");
+        let result = search(&mut bench, "new 9 4", CandidateSampling::ALL);
+        assert_eq!(result.split_once("best: ").unwrap().1, want, "{result}");
     }
     check(&["p 0 4 10 guarded"], &["q 5 4"], "b");
     check(&["p 0 4"], &["q 5 4"], "a");
     check(&["p 5 2", "r 1 2"], &["q 5 2", "s 0 2"], "b");
-    // A sum of priorities that are negative must not make many victims cheap.
+    // Negative priorities must not make many victims cheaper than few.
     check(&["p -1 2", "r -1 2"], &["q -1 4"], "b");
     check(&["p 5 2", "r -2147483648 2"], &["q 5 4"], "b");
     check(&["p 5 4 10"], &["q 5 4 20"], "b");
@@ -134,9 +139,9 @@ fn the_best_node() {
     check(&["p 5 4"], &["q 5 4"], "a b");
 }
 
-/// Who is guarded comes back first, so that a more important pod may have to go.
+/// Pods with a budget are reprieved first, so that a more important pod may be evicted.
 #[test]
-fn budgets() {
+fn pods_with_a_budget_are_reprieved_first() {
     let guard = |status: Value, selector: Value| json!({"metadata": {"name": "x", "namespace": "default"}, "spec": {"selector": selector}, "status": status});
     let web = || json!({"matchLabels": {"app": "web"}});
     #[track_caller]
@@ -144,8 +149,8 @@ fn budgets() {
         let mut bench = bench();
         node(&mut bench, "a", pods);
         budgets.iter().for_each(|it| budget(&mut bench, it.clone()));
-        let found = search(&mut bench, "new 9 2", Sample::ALL);
-        assert_eq!(found.split(';').next().unwrap(), want);
+        let result = search(&mut bench, "new 9 2", CandidateSampling::ALL);
+        assert_eq!(result.split(';').next().unwrap(), want);
     }
     let two = &["high 5 2 10 db", "low 0 2 10 web"];
     check(&[], two, "a: low (0)");
@@ -160,10 +165,10 @@ fn budgets() {
     let mut elsewhere = guard(json!({}), web());
     elsewhere["metadata"]["namespace"] = json!("blue");
     check(&[elsewhere], two, "a: low (0)");
-    // One may go: the more important one uses it up, and its fellow would violate.
+    // One disruption is allowed: the more important pod uses it up, and the eviction of the other violates the budget.
     let one = guard(json!({"disruptionsAllowed": 1}), web());
     check(std::slice::from_ref(&one), &["high 5 2 10 web", "low 0 2 10 web"], "a: high (0)");
-    // Every budget counts, and each pod uses up all that select it.
+    // Every budget counts, and a pod uses up every budget that selects it.
     check(&[one.clone(), guard(json!({}), web())], two, "a: high (0)");
     let four = &["p 0 1 10 web", "q 0 1 11 web", "r 0 1 12 web", "s 0 1 13 web"];
     check(&[guard(json!({}), web())], four, "a: r s (2)");
@@ -171,15 +176,15 @@ fn budgets() {
 }
 
 #[test]
-fn the_search_ends_when_it_has_enough() {
+fn the_dry_run_stops_at_enough_candidates() {
     let mut bench = bench();
     for name in ["a", "b", "c", "d"] {
         node(&mut bench, name, &[&format!("on-{name} 0 4")]);
     }
     let mut check = |offset, n_wanted, want: &str| {
-        let sample = Sample { offset, n_wanted };
-        let found = search(&mut bench, "new 9 4", sample);
-        assert_eq!(found.split(';').next().unwrap(), want);
+        let sample = CandidateSampling { offset, n_candidates: n_wanted };
+        let result = search(&mut bench, "new 9 4", sample);
+        assert_eq!(result.split(';').next().unwrap(), want);
     };
     // As upstream: one percent of four nodes is none.
     check(0, 0, "0/4 nodes are available: 4 Preemption is not helpful for scheduling.");
@@ -188,9 +193,9 @@ fn the_search_ends_when_it_has_enough() {
     check(3, 9, "d: on-d (0), a: on-a (0), b: on-b (0), c: on-c (0)");
 }
 
-/// One candidate that violates nothing is looked for until the end; of the others no more than wanted are kept.
+/// The search continues until one candidate violates no budget; of the others no more than wanted are returned.
 #[test]
-fn a_peaceful_candidate_is_worth_the_way() {
+fn the_dry_run_continues_until_a_candidate_violates_no_budget() {
     let mut bench = bench();
     for (name, app) in [("a", "web"), ("b", "web"), ("c", "web"), ("d", "db"), ("e", "db")] {
         node(&mut bench, name, &[&format!("on-{name} 0 4 10 {app}")]);
@@ -200,25 +205,25 @@ fn a_peaceful_candidate_is_worth_the_way() {
         &mut bench,
         json!({"metadata": {"name": "x", "namespace": "default"}, "spec": {"selector": selector}}),
     );
-    let sample = Sample { offset: 0, n_wanted: 2 };
-    let found = search(&mut bench, "new 9 4", sample);
-    assert_eq!(found, "d: on-d (0), a: on-a (1), b: on-b (1); best: d");
+    let sample = CandidateSampling { offset: 0, n_candidates: 2 };
+    let result = search(&mut bench, "new 9 4", sample);
+    assert_eq!(result, "d: on-d (0), a: on-a (1), b: on-b (1); best: d");
 }
 
 #[test]
-fn failures_are_told_once() {
-    let failed = |row, text: &'static str| (Row(row), crate::Failure::new(text).into());
-    let check = |turned_down: Vec<(Row, Rejection)>, want: &str| {
-        let found = Found { candidates: Vec::new(), turned_down };
-        let rejection = found.rejection(3);
+fn equal_failures_are_reported_once() {
+    let failed = |row, text: &'static str| (NodeRow(row), crate::Failure::new(text).into());
+    let check = |turned_down: Vec<(NodeRow, Rejection)>, want: &str| {
+        let result = DryRunResult { candidates: Vec::new(), rejected_nodes: turned_down };
+        let rejection = result.rejection(3);
         assert_eq!(format!("{:?} {}", rejection.code(), rejection.message()), want);
     };
     check(vec![failed(0, "x"), failed(1, "x")], "Error x");
     check(vec![failed(0, "x"), failed(1, "y")], "Error [x, y]");
-    let unfit = (Row(1), Rejection::unschedulable("r"));
-    check(vec![failed(0, "x"), unfit.clone()], "Error x");
+    let rejected = (NodeRow(1), Rejection::unschedulable("r"));
+    check(vec![failed(0, "x"), rejected.clone()], "Error x");
     check(
-        vec![unfit],
+        vec![rejected],
         "Unschedulable 0/3 nodes are available: 1 r, 2 Preemption is not helpful for scheduling.",
     );
 }
@@ -228,32 +233,42 @@ fn a_preemptor_waits_for_its_victims() {
     let mut bench = bench();
     node(&mut bench, "a", &["p 0 1"]);
     let uid = "default/p";
-    let mut underway = Underway::default();
-    assert!(!underway.holds("me", &bench.world));
-    underway.last_victim("me", uid);
-    assert!(!underway.holds("me", &bench.world), "nothing was started");
-    underway.start("me");
-    assert!(underway.holds("me", &bench.world) && !underway.holds("you", &bench.world));
-    underway.last_victim("me", uid);
-    assert!(underway.holds("me", &bench.world));
-    let going = PodInfo { terminating: true, ..(**bench.world.assigned(uid).unwrap()).clone() };
+    let mut preemptions = OngoingPreemptions::default();
+    assert!(!preemptions.is_pod_running_preemption("me", &bench.world));
+    preemptions.set_last_victim("me", uid);
+    assert!(!preemptions.is_pod_running_preemption("me", &bench.world), "nothing was started");
+    preemptions.start("me");
+    assert!(
+        preemptions.is_pod_running_preemption("me", &bench.world)
+            && !preemptions.is_pod_running_preemption("you", &bench.world)
+    );
+    preemptions.set_last_victim("me", uid);
+    assert!(preemptions.is_pod_running_preemption("me", &bench.world));
+    let terminating =
+        PodInfo { terminating: true, ..(**bench.world.assigned_pod(uid).unwrap()).clone() };
     let row = bench.world.row_of_pod(uid).unwrap();
-    bench.world.add_pod(row, Arc::new(going));
-    assert!(!underway.holds("me", &bench.world), "the last victim is going");
+    bench.world.add_pod(row, Arc::new(terminating));
+    assert!(
+        !preemptions.is_pod_running_preemption("me", &bench.world),
+        "the last victim is terminating"
+    );
     bench.world.remove_pod(uid);
-    assert!(!underway.holds("me", &bench.world), "the last victim is gone");
-    underway.end("me");
-    assert!(underway.0.is_empty());
+    assert!(
+        !preemptions.is_pod_running_preemption("me", &bench.world),
+        "the last victim is deleted"
+    );
+    preemptions.end("me");
+    assert!(preemptions.0.is_empty());
 }
 
 #[test]
-fn calls_and_texts() {
+fn eviction_requests_and_event_notes() {
     let mut bench = bench();
     let preemptor = bench.pod(json!({"metadata": {"name": "new", "uid": "u1"}})).unwrap();
     let mut victim =
         bench.pod(json!({"metadata": {"name": "p", "namespace": "blue", "uid": "u2"}})).unwrap();
     let now = Timestamp(1_767_323_045_600_000_000);
-    let call = evict::condition(&preemptor, &victim, now);
+    let call = eviction::disruption_condition_patch(&preemptor, &victim, now);
     assert_eq!((call.resource.as_str(), call.subresource.as_str()), ("pods", "status"));
     assert_eq!((&*call.namespace, &*call.name), ("blue", "p"));
     let mut condition = json!({
@@ -265,18 +280,21 @@ fn calls_and_texts() {
     });
     let body = |condition: &Value| json!({"metadata": {"uid": "u2"}, "status": {"conditions": [condition]}});
     assert_eq!(call.body, Some(body(&condition)));
-    // The condition was true before, for another reason: its transition was then.
+    // The condition was already true for another reason: lastTransitionTime does not change.
     let known =
         json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"});
-    victim.disruption = Some(Box::new(crate::args::decode(&known).unwrap()));
+    victim.disruption = Some(Box::new(crate::plugin_args::decode(&known).unwrap()));
     drop(condition.as_object_mut().unwrap().remove("lastTransitionTime"));
-    assert_eq!(evict::condition(&preemptor, &victim, now).body, Some(body(&condition)));
-    let call = evict::deletion(&victim);
+    assert_eq!(
+        eviction::disruption_condition_patch(&preemptor, &victim, now).body,
+        Some(body(&condition))
+    );
+    let call = eviction::delete_victim_request(&victim);
     assert_eq!(call.body.unwrap()["preconditions"], json!({"uid": "u2"}));
     assert_eq!(call.subresource, Str::default());
-    assert_eq!(evict::note(&preemptor, "a"), "Preempted by pod u1 on node a");
+    assert_eq!(eviction::preempted_note(&preemptor, "a"), "Preempted by pod u1 on node a");
     assert_eq!(
-        evict::note_in_memory(&preemptor, "a"),
+        eviction::preempted_in_memory_note(&preemptor, "a"),
         "Preempted by pod u1 on node a (in kube-scheduler memory)."
     );
 }

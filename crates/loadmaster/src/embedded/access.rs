@@ -1,56 +1,56 @@
-//! Who may do what at the embedded API server: flags, named as kube-apiserver's where it has them.
+//! Authentication, authorization, admission and audit flags of the embedded API server, named as in kube-apiserver.
 
 use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
-use loadmaster_apiserver::audit::{Audit, Policy};
-use loadmaster_apiserver::auth::{SigningKey, read_token_file};
-use loadmaster_apiserver::authorize::Mode;
-use loadmaster_apiserver::http::{Bounds, Pki};
+use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
+use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
+use loadmaster_apiserver::authorization::Mode;
+use loadmaster_apiserver::http::{HttpLimits, Pki};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
-use loadmaster_apiserver::{Admission, ApiServer, Setup};
+use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 
 use super::kubeconfig::{AllEntries, add, check};
 use super::{NAME, failed};
-use crate::exit::{Answer, Failure};
+use crate::exit::{CommandResult, Failure};
 
-/// Who may do what.
+/// Flags for authentication, authorization, admission and audit.
 #[derive(clap::Args)]
 pub(crate) struct AccessArgs {
-    /// How requests are decided on: by roles and bindings, or not at all.
+    /// Authorization mode.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = ModeArg::Rbac)]
     authorization_mode: ModeArg,
-    /// Whether requests without credentials are those of system:anonymous; without RBAC they may ask for health and version only.
+    /// Enables anonymous requests, as the user system:anonymous. Without RBAC they may read health and version only.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     anonymous_auth: bool,
-    /// A file of tokens: token,user,uid,"group,group" a line.
+    /// Static token file, with lines of the form token,user,uid,"group,group".
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
-    /// The key that signs the tokens of service accounts (PEM, ECDSA on P-256) [default: a
-    /// new one, kept in --data-dir].
+    /// PEM file with the ECDSA P-256 private key that signs service account tokens [default: a generated key, stored in --data-dir if it
+    /// is set].
     #[arg(long, value_name = "FILE")]
     service_account_signing_key_file: Option<PathBuf>,
-    /// Also add a context for this user to a kubeconfig, as --kubeconfig does, such as system:kube-scheduler=scheduler.kubeconfig. Its
-    /// name is USER@loadmaster. May be given several times.
+    /// Add a context for this user to a kubeconfig file, as --kubeconfig does, for example system:kube-scheduler=scheduler.kubeconfig. The
+    /// context is named USER@loadmaster. May be repeated.
     #[arg(long, value_name = "USER[/GROUP]=FILE")]
     kubeconfig_as: Vec<String>,
-    /// Admission plugins to switch on: ServiceAccount, TaintNodesByCondition (both need controllers).
+    /// Admission plugins to enable: ServiceAccount, TaintNodesByCondition (both need controllers).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
-    /// Admission plugins to switch off: LimitRanger, ResourceQuota, StorageObjectInUseProtection.
+    /// Admission plugins to disable: LimitRanger, ResourceQuota, StorageObjectInUseProtection.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
-    /// How long Events stay after their last write; 0s keeps them [default: 1h; 5m for the sample workload of up].
+    /// Time to retain events; 0s retains them forever [default: 1h; 5m for the sample workload of `up`].
     #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     event_ttl: Option<SignedDuration>,
-    /// Where to write a line a request [default: nowhere].
+    /// File to which one line per request is written [default: no audit log].
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
-    /// Which requests to write down, as an audit.k8s.io/v1 Policy with the levels None and Metadata [default: all].
+    /// File with an audit.k8s.io/v1 Policy that selects the requests to log, with the levels None and Metadata [default: all requests].
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     audit_policy_file: Option<PathBuf>,
-    /// Requests under way at a time, watches aside; others are told to come again (429).
-    #[arg(long, value_name = "N", default_value_t = Bounds::default().in_flight)]
+    /// The maximum number of requests in flight, not counting watches. When it is exceeded, requests are rejected with status 429.
+    #[arg(long, value_name = "N", default_value_t = HttpLimits::default().in_flight)]
     max_requests_inflight: usize,
 }
 
@@ -62,15 +62,15 @@ enum ModeArg {
     AlwaysAllow,
 }
 
-/// A user and its kubeconfig, as `--kubeconfig-as` names them.
-struct As<'a> {
+/// A parsed `--kubeconfig-as`.
+struct KubeconfigUser<'a> {
     user: &'a str,
     group: &'a str,
     path: &'a Path,
 }
 
-impl As<'_> {
-    fn parse(given: &str) -> Answer<As<'_>> {
+impl KubeconfigUser<'_> {
+    fn parse(given: &str) -> CommandResult<KubeconfigUser<'_>> {
         let parts = given
             .split_once('=')
             .filter(|(user, path)| !user.is_empty() && !user.starts_with('/') && !path.is_empty());
@@ -78,7 +78,7 @@ impl As<'_> {
             Failure::input(format!("--kubeconfig-as {given}: not USER=FILE or USER/GROUP=FILE"))
         })?;
         let (user, group) = user.split_once('/').unwrap_or((user, ""));
-        Ok(As { user, group, path: Path::new(path) })
+        Ok(KubeconfigUser { user, group, path: Path::new(path) })
     }
 }
 
@@ -93,9 +93,13 @@ fn time_to_live(text: &str) -> Result<SignedDuration, String> {
 }
 
 impl AccessArgs {
-    /// What the flags and the files they name say. `kept` is the signing key of an earlier life, with its place; Events stay for
-    /// `event_ttl` unless a flag says otherwise.
-    pub fn setup(&self, kept: Option<(&Path, &str)>, event_ttl: SignedDuration) -> Answer<Setup> {
+    /// Builds the server's setup from the flags and their files. `stored_key` is the path and text of the signing key in the data folder;
+    /// `event_ttl` is the default of --event-ttl.
+    pub fn setup(
+        &self,
+        stored_key: Option<(&Path, &str)>,
+        event_ttl: SignedDuration,
+    ) -> CommandResult<ClusterOptions> {
         let mode = match self.authorization_mode {
             ModeArg::Rbac => Mode::Rbac,
             ModeArg::AlwaysAllow => Mode::AlwaysAllow,
@@ -104,12 +108,12 @@ impl AccessArgs {
             SigningKey::from_pem(pem)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))
         };
-        let signing_key = match (&self.service_account_signing_key_file, kept) {
+        let signing_key = match (&self.service_account_signing_key_file, stored_key) {
             (Some(path), _) => Some(parsed(path, &read(path)?)?),
             (None, Some((path, pem))) => Some(parsed(path, pem)?),
             (None, None) => None,
         };
-        Ok(Setup {
+        Ok(ClusterOptions {
             mode,
             anonymous: self.anonymous_auth,
             signing_key,
@@ -119,19 +123,19 @@ impl AccessArgs {
         })
     }
 
-    /// How much clients may have under way.
-    pub fn bounds(&self) -> Bounds {
-        Bounds { in_flight: self.max_requests_inflight, ..Bounds::default() }
+    /// The limits of the HTTP server.
+    pub fn bounds(&self) -> HttpLimits {
+        HttpLimits { in_flight: self.max_requests_inflight, ..HttpLimits::default() }
     }
 
-    /// Makes the users known that flags and files name, and adds them to their kubeconfigs.
-    pub fn introduce(
+    /// Adds the users of the token file to the server, and the users of --kubeconfig-as to their kubeconfig files.
+    pub fn add_users(
         &self,
         server: &ApiServer,
         pki: &Pki,
         url: &str,
         stay: bool,
-    ) -> Answer<AllEntries> {
+    ) -> CommandResult<AllEntries> {
         if let Some(path) = &self.token_auth_file {
             let users = read_token_file(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?;
@@ -141,38 +145,38 @@ impl AccessArgs {
         }
         let mut entries = AllEntries::default();
         for given in &self.kubeconfig_as {
-            let As { user, group, path } = As::parse(given)?;
+            let KubeconfigUser { user, group, path } = KubeconfigUser::parse(given)?;
             let identity =
                 pki.client(user, group).map_err(|error| failed("setting up TLS", &error))?;
             let name = context_of(user);
-            let config = kubeconfig(&name, url, pki.authority_pem(), &identity);
+            let config = kubeconfig(&name, url, pki.ca_certificate_pem(), &identity);
             entries.push(add(path, &name, &config, stay)?);
         }
         server
-            .publish_authority(pki.authority_pem())
+            .publish_client_ca(pki.ca_certificate_pem())
             .map_err(|error| failed("setting up the cluster", &error))?;
         Ok(entries)
     }
 
-    /// Says whether all users can be added to their kubeconfigs.
-    pub fn check_kubeconfigs(&self) -> Answer<()> {
+    /// Checks that all users of --kubeconfig-as can be added to their kubeconfig files.
+    pub fn check_kubeconfigs(&self) -> CommandResult<()> {
         self.kubeconfig_as.iter().try_for_each(|given| {
-            let As { user, path, .. } = As::parse(given)?;
+            let KubeconfigUser { user, path, .. } = KubeconfigUser::parse(given)?;
             check(path, &context_of(user))
         })
     }
 
-    fn admission(&self) -> Answer<Admission> {
-        let mut admission = Admission::default();
+    fn admission(&self) -> CommandResult<AdmissionPlugins> {
+        let mut admission = AdmissionPlugins::default();
         for (names, on, flag) in [
             (&self.enable_admission_plugins, true, "--enable-admission-plugins"),
             (&self.disable_admission_plugins, false, "--disable-admission-plugins"),
         ] {
             for name in names {
-                if !admission.switch(name, on) {
+                if !admission.set_enabled(name, on) {
                     return Err(Failure::input(format!(
-                        "{flag} {name}: none of those that can be switched: {}",
-                        Admission::NAMES.join(", ")
+                        "{flag} {name}: unknown admission plugin, expected one of: {}",
+                        AdmissionPlugins::NAMES.join(", ")
                     )));
                 }
             }
@@ -180,20 +184,20 @@ impl AccessArgs {
         Ok(admission)
     }
 
-    fn audit(&self) -> Answer<Option<Audit>> {
+    fn audit(&self) -> CommandResult<Option<AuditLog>> {
         let Some(path) = &self.audit_log_path else { return Ok(None) };
         let policy = match &self.audit_policy_file {
-            None => Policy::everything(),
-            Some(path) => Policy::read(&read(path)?)
+            None => AuditPolicy::everything(),
+            Some(path) => AuditPolicy::read(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?,
         };
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
-        Ok(Some(Audit::new(policy, Box::new(file))))
+        Ok(Some(AuditLog::new(policy, Box::new(file))))
     }
 }
 
-fn read(path: &Path) -> Answer<String> {
+fn read(path: &Path) -> CommandResult<String> {
     std::fs::read_to_string(path)
         .map_err(|error| failed(&format!("reading {}", path.display()), &error))
 }

@@ -1,10 +1,10 @@
-//! A cluster's entries in the user's kubeconfig.
+//! Adds and removes the entries of an embedded cluster in the user's kubeconfig.
 //!
-//! As with kind and minikube, a cluster, a user and a context of our name are merged into the file, the context becomes the current one, and all else
-//! that is in the file stays. When the server ends, the entries are removed again.
+//! As with kind and minikube, a cluster, a user and a context are merged into the file, the context becomes the current context, and all
+//! other entries are kept. When the server stops, the entries are removed again.
 //!
-//! The file is replaced by renaming a new file over it, so that nobody ever reads half of it; while it is read and replaced, `FILE.lock` exists, as kubectl
-//! and kind have it. A symbolic link is followed, if it leads to a regular file. Comments are lost, as they are with kubectl.
+//! The file is replaced atomically with a rename; while it is read and replaced, it is locked with `FILE.lock`, as kubectl and kind do. A
+//! symbolic link is followed if it leads to a regular file. Comments are lost, as with kubectl.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,58 +12,58 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use loadmaster_api::document::{Document, Format, Located, Path as Field};
-use loadmaster_stdx::Chain;
+use loadmaster_api::document::{Document, Format, LocatedError, Path as Field};
+use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
 use super::{cannot_write, failed};
-use crate::exit::{Answer, Failure, complain};
+use crate::exit::{CommandResult, Failure, print_to_stderr};
 use crate::input::CONFIG_BYTES_MAX;
 
-/// The lists of a kubeconfig, each with the field beside the name of its items.
+/// The lists of a kubeconfig, each with the field that its items have besides `name`.
 const LISTS: [(&str, &str); 3] =
     [("clusters", "cluster"), ("contexts", "context"), ("users", "user")];
 
 const CURRENT: &str = "current-context";
 
-/// Where the embedded server listens. An entry of our name with another server is somebody else's.
+/// Prefix of the embedded server's URL. An entry with our name but another server belongs to another cluster.
 const LOOPBACK: &str = "https://127.0.0.1:";
 
-/// Another program may hold the lock so often and so long.
+/// How often and with what delay the lock is retried while another program holds it.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The owner may read and write.
+/// File mode: only the owner may read and write.
 const PRIVATE: u32 = 0o600;
 
-/// A kubeconfig as it is on the disk.
-struct Found {
-    /// The file itself, behind symbolic links.
+/// A kubeconfig file as read from disk.
+struct KubeconfigFile {
+    /// The path of the file after symbolic links are resolved.
     target: PathBuf,
-    /// None if there is no file.
+    /// `None` if the file does not exist.
     metadata: Option<Metadata>,
     document: Document,
     config: Value,
 }
 
-/// Entries that were added to a file. They are removed when this is dropped, unless they are to stay.
-pub(super) struct Entries {
+/// Entries that were added to a file. They are removed on drop, unless `stay` is set.
+pub(super) struct KubeconfigEntries {
     path: PathBuf,
     name: String,
     cluster: Value,
-    /// The current context before.
+    /// The previous current context.
     previous: Option<Value>,
-    /// There was no file.
+    /// Whether the file was created.
     is_created: bool,
     stay: bool,
 }
 
-/// All that were added. Those added last are removed first, since each restores the current context before it.
+/// All added entries. They are removed in reverse order, because each restores the previous current context.
 #[derive(Default)]
-pub(super) struct AllEntries(Vec<Entries>);
+pub(super) struct AllEntries(Vec<KubeconfigEntries>);
 
 impl AllEntries {
-    pub fn push(&mut self, entries: Entries) {
+    pub fn push(&mut self, entries: KubeconfigEntries) {
         self.0.push(entries);
     }
 }
@@ -76,28 +76,33 @@ impl Drop for AllEntries {
     }
 }
 
-/// Says whether entries of this name can be added to a file.
+/// Checks whether entries with this name can be added to a file.
 ///
 /// # Errors
 ///
-/// When the file is there and is not a kubeconfig, or the name is that of another cluster.
-pub(super) fn check(path: &Path, name: &str) -> Answer<()> {
+/// If the file exists and is not a kubeconfig, or the name belongs to another cluster.
+pub(super) fn check(path: &Path, name: &str) -> CommandResult<()> {
     read(path)?.check_name(name)
 }
 
-/// Adds the entries of a kubeconfig to a file, which is created if it is not there.
+/// Adds the entries of a kubeconfig to a file, which is created if it does not exist.
 ///
 /// # Errors
 ///
-/// As [`check`], and when the file cannot be written. It is then as it was.
-pub(super) fn add(path: &Path, name: &str, ours: &Value, stay: bool) -> Answer<Entries> {
-    let _lock = Lock::take(path)?;
+/// As [`check`], and if the file cannot be written. The file is then unchanged.
+pub(super) fn add(
+    path: &Path,
+    name: &str,
+    ours: &Value,
+    stay: bool,
+) -> CommandResult<KubeconfigEntries> {
+    let _lock = FileLock::take(path)?;
     let mut found = read(path)?;
     found.check_name(name)?;
     let previous = found.config.get(CURRENT).cloned();
     merge(&mut found.config, ours);
     found.write().map_err(|error| cannot_write(path, &error))?;
-    Ok(Entries {
+    Ok(KubeconfigEntries {
         path: path.to_owned(),
         name: name.to_owned(),
         cluster: ours["clusters"][0].clone(),
@@ -107,25 +112,25 @@ pub(super) fn add(path: &Path, name: &str, ours: &Value, stay: bool) -> Answer<E
     })
 }
 
-/// A kubeconfig as text.
+/// A kubeconfig as YAML.
 pub(super) fn yaml(config: &Value) -> io::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let text = serde_saphyr::to_string_with_options(config, options).map_err(io::Error::other)?;
-    // Nothing of the user's may be lost on the way.
+    // The user's values must not be changed by the conversion.
     match Document::new("kubeconfig", &*text).decode_value() {
         Ok(again) if again == *config => Ok(text),
         _ => Err(io::Error::other("a value cannot be written as YAML")),
     }
 }
 
-fn read(path: &Path) -> Answer<Found> {
+fn read(path: &Path) -> CommandResult<KubeconfigFile> {
     let shown = path.display().to_string();
     let reading = |error: &io::Error| failed(&format!("reading {shown}"), error);
     let link = match fs::symlink_metadata(path) {
         Ok(link) => link,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (target, document) = (path.to_owned(), Document::new(shown, ""));
-            return Ok(Found { target, metadata: None, document, config: json!({}) });
+            return Ok(KubeconfigFile { target, metadata: None, document, config: json!({}) });
         }
         Err(error) => return Err(reading(&error)),
     };
@@ -144,17 +149,17 @@ fn read(path: &Path) -> Answer<Found> {
     }
     let file = File::open(&target).map_err(|error| reading(&error))?;
     let document = Document::from_reader(&shown, file, Some(CONFIG_BYTES_MAX))
-        .map_err(|error| Failure::input(Chain(&error)))?;
-    let config = parse(&document).map_err(refused)?;
-    Ok(Found { target, metadata: Some(metadata), document, config })
+        .map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let config = parse(&document).map_err(not_changed)?;
+    Ok(KubeconfigFile { target, metadata: Some(metadata), document, config })
 }
 
-fn refused(error: Located) -> Failure {
-    Failure::input(format!("{error}; the file is left as it is"))
+fn not_changed(error: LocatedError) -> Failure {
+    Failure::input(format!("{error}; the file was not changed"))
 }
 
-/// Reads a kubeconfig; an empty one is one.
-fn parse(document: &Document) -> Result<Value, Located> {
+/// Decodes a kubeconfig; an empty file is valid.
+fn parse(document: &Document) -> Result<Value, LocatedError> {
     if document.is_empty() {
         return Ok(json!({}));
     }
@@ -165,7 +170,7 @@ fn parse(document: &Document) -> Result<Value, Located> {
     };
     for (field, want) in [("apiVersion", "v1"), ("kind", "Config")] {
         let is_kubeconfig = match fields.get(field) {
-            // kubectl does not need them, but then the file must look like one.
+            // kubectl does not require apiVersion and kind, but then the file must have one of the lists.
             None => LISTS.iter().any(|(list, _)| fields.contains_key(*list)),
             Some(found) => found == want,
         };
@@ -219,9 +224,9 @@ fn merge(config: &mut Value, ours: &Value) {
     }
 }
 
-impl Found {
-    /// Entries of our name are replaced if they are those of an embedded server, and nobody else's.
-    fn check_name(&self, name: &str) -> Answer<()> {
+impl KubeconfigFile {
+    /// Entries with our name are replaced only if they belong to an embedded server.
+    fn check_name(&self, name: &str) -> CommandResult<()> {
         let at = |list| position(&self.config, list, name);
         let server = at("clusters").map(|at| &self.config["clusters"][at]["cluster"]["server"]);
         let server = server.and_then(Value::as_str).unwrap_or_default();
@@ -230,9 +235,9 @@ impl Found {
             Some((list, nth)) if !server.starts_with(LOOPBACK) => {
                 let place = Field::ROOT.field(list).index(nth);
                 let text = format!(
-                    "the name {name:?} is that of another cluster, whose server is not at 127.0.0.1"
+                    "the name {name:?} is used for another cluster, whose server is not at 127.0.0.1"
                 );
-                Err(refused(self.document.error_at(place, text)))
+                Err(not_changed(self.document.error_at(place, text)))
             }
             _ => Ok(()),
         }
@@ -247,7 +252,7 @@ impl Found {
     }
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Replaces a file atomically with one that only its owner can read.
 fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<()> {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -256,7 +261,7 @@ fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<(
         OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&unfinished)?;
     let written = (|| {
         if let Some(before) = before {
-            // Only root may give a file to somebody else; for others this is an error, and the file stays as it is.
+            // Only root can change the owner of a file; for others this is an error, and the file is unchanged.
             if before.uid() != file.metadata()?.uid() {
                 fchown(&file, Some(before.uid()), Some(before.gid()))?;
             }
@@ -273,10 +278,10 @@ fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<(
     written
 }
 
-impl Entries {
-    fn remove(&self) -> Answer<()> {
-        let _lock = Lock::take(&self.path)?;
-        let Found { target, metadata, document, mut config } = read(&self.path)?;
+impl KubeconfigEntries {
+    fn remove(&self) -> CommandResult<()> {
+        let _lock = FileLock::take(&self.path)?;
+        let KubeconfigFile { target, metadata, document, mut config } = read(&self.path)?;
         let is_ours = position(&config, "clusters", &self.name)
             .is_some_and(|at| config["clusters"][at] == self.cluster);
         if metadata.is_none() || !is_ours {
@@ -296,28 +301,28 @@ impl Entries {
             let previous = previous.filter(|name| position(&config, "contexts", name).is_some());
             config[CURRENT] = json!(previous.unwrap_or_default());
         }
-        let found = Found { target, metadata, document, config };
+        let found = KubeconfigFile { target, metadata, document, config };
         found.write().map_err(|error| cannot_write(&self.path, &error))
     }
 }
 
-impl Drop for Entries {
+impl Drop for KubeconfigEntries {
     fn drop(&mut self) {
         if !self.stay
             && let Err(Failure::Input(lines)) = self.remove()
         {
             lines.iter().for_each(|line| {
-                complain(&format!("warning: context {} was not removed: {line}", self.name));
+                print_to_stderr(&format!("warning: context {} was not removed: {line}", self.name));
             });
         }
     }
 }
 
-/// The lock by which kubectl and kind keep others from changing a kubeconfig while they do.
-struct Lock(PathBuf);
+/// The lock file that kubectl and kind use while they change a kubeconfig.
+struct FileLock(PathBuf);
 
-impl Lock {
-    fn take(path: &Path) -> Answer<Lock> {
+impl FileLock {
+    fn take(path: &Path) -> CommandResult<FileLock> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
         let lock = PathBuf::from(name);
@@ -325,7 +330,7 @@ impl Lock {
         loop {
             tries += 1;
             match OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&lock) {
-                Ok(_) => return Ok(Lock(lock)),
+                Ok(_) => return Ok(FileLock(lock)),
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(cannot_write(path, &error));
                 }
@@ -347,7 +352,7 @@ fn pause() {
     std::thread::sleep(LOCK_PAUSE);
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

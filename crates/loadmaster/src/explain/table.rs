@@ -1,27 +1,27 @@
-//! An explanation for people: the verdict, the best nodes with their scores, and the others grouped by reason.
+//! The text output of an explanation: the result, the best nodes with their scores, and rejected nodes grouped by reason.
 
 use std::collections::BTreeMap;
 
-use loadmaster_engine::engine::progress::{LastAttempt, Progress, State};
-use loadmaster_engine::explain::{Explanation, Node, Preemption, Status};
+use loadmaster_engine::engine::progress::{LastAttempt, PodProgress, PodState};
+use loadmaster_engine::explain::{Explanation, NodeExplanation, PreemptionExplanation, Status};
 
-use super::remote;
-use crate::text::{Line, Look, Side, Table, counted, grouped};
+use super::running_scheduler;
+use crate::text::{Alignment, Line, Style, Table, counted, grouped};
 
-/// Rows shown unless all are wanted.
+/// Maximum number of rows without --all.
 const N_FEASIBLE: usize = 10;
 const N_GROUPS: usize = 12;
-/// Names given for a group of nodes, and for nodes that are equally good.
+/// Maximum number of example names.
 const N_EXAMPLES: usize = 3;
 
-/// The table. `runs_on` is the pod's node now, empty if it has none.
+/// The lines of the output. `runs_on` is the node to which the pod is assigned, or empty.
 pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<Line> {
-    let mut feasible: Vec<&Node> =
+    let mut feasible: Vec<&NodeExplanation> =
         explanation.nodes.iter().filter(|node| node.total.is_some()).collect();
     feasible.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
-    let rejected: Vec<&Node> =
+    let rejected: Vec<&NodeExplanation> =
         explanation.nodes.iter().filter(|node| node.total.is_none()).collect();
-    let mut lines = verdict(explanation, feasible.len(), runs_on);
+    let mut lines = headline(explanation, feasible.len(), runs_on);
     if !feasible.is_empty() {
         lines.push(Line::default());
         lines.extend(scores(explanation, &feasible, if all { usize::MAX } else { N_FEASIBLE }));
@@ -37,58 +37,61 @@ pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<
     lines
 }
 
-fn verdict(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<Line> {
+fn headline(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<Line> {
     let n_nodes = explanation.nodes.len();
-    let line = Line::new(Look::Bold, explanation.pod.as_str());
+    let line = Line::new(Style::Bold, explanation.pod.as_str());
     let nodes = counted(n_nodes, "node");
-    let verdict = if n_feasible > 0 {
-        line.with(Look::Good, format!(" fits {} of {nodes}", grouped(n_feasible as u64))).with(
-            Look::Plain,
+    let headline = if n_feasible > 0 {
+        line.with(Style::Good, format!(" fits {} of {nodes}", grouped(n_feasible as u64))).with(
+            Style::Plain,
             format!("; best: {}", examples(explanation.best.iter().map(String::as_str))),
         )
     } else if n_nodes == 0 {
-        line.with(Look::Bad, " fits nowhere: there are no nodes")
+        line.with(Style::Bad, " fits no node: there are no nodes")
     } else {
-        line.with(Look::Bad, format!(" fits none of {nodes}"))
+        line.with(Style::Bad, format!(" fits none of {nodes}"))
     };
-    let mut lines = vec![verdict];
+    let mut lines = vec![headline];
     if !explanation.message.is_empty() {
-        lines.push(Line::new(Look::Plain, format!("  {}", explanation.message)));
+        lines.push(Line::new(Style::Plain, format!("  {}", explanation.message)));
     }
     if let Some(status) = &explanation.pre_filter {
         let plugin = status.plugin.as_ref().map(|it| format!(" by {it}")).unwrap_or_default();
-        let text = format!("  turned down{plugin} before any node was asked{}", preemption(status));
-        lines.push(Line::new(Look::Plain, text));
+        let text =
+            format!("  rejected{plugin} before any node was evaluated{}", preemption(status));
+        lines.push(Line::new(Style::Plain, text));
     }
     let mut about = format!("  profile {}", explanation.profile);
     if !runs_on.is_empty() {
-        about = format!("{about}; it is on {runs_on} now, and explained as if it came anew");
+        about = format!("{about}; assigned to {runs_on}, explained as if it were pending");
     }
-    lines.push(Line::new(Look::Dim, about));
+    lines.push(Line::new(Style::Dim, about));
     lines
 }
 
-/// A row a feasible node, a column a plugin that gives points to any.
-fn scores(explanation: &Explanation, feasible: &[&Node], n_max: usize) -> Vec<Line> {
+/// One row per feasible node, one column per plugin with a score other than 0.
+fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], n_max: usize) -> Vec<Line> {
     let gives_points = |at: &usize| feasible.iter().any(|node| score(node, *at) != 0);
     let all = 0..feasible[0].scores.len();
     let (columns, silent): (Vec<usize>, Vec<usize>) = all.partition(gives_points);
     let name = |at: &usize| &*feasible[0].scores[*at].0;
-    let sides = [Side::Left, Side::Right].into_iter().chain(columns.iter().map(|_| Side::Right));
+    let sides = [Alignment::Left, Alignment::Right]
+        .into_iter()
+        .chain(columns.iter().map(|_| Alignment::Right));
     let mut table = Table::new(&sides.collect::<Vec<_>>());
     let heads: Vec<Vec<String>> = columns.iter().map(|at| words(name(at))).collect();
     let height = heads.iter().map(Vec::len).max().unwrap_or(0).max(1);
     for at in 0..height {
         let is_last = at + 1 == height;
         let first = if is_last { ["NODE", "TOTAL"] } else { ["", ""] };
-        // The words of a plugin's name stand above each other, the last one lowest.
+        // The words of a plugin's name are written below each other, the last one at the bottom.
         let word = |head: &Vec<String>| {
             (at + head.len()).checked_sub(height).map_or("", |at| &head[at]).to_owned()
         };
-        table.row(Look::Dim, first.into_iter().map(str::to_owned).chain(heads.iter().map(word)));
+        table.row(Style::Dim, first.into_iter().map(str::to_owned).chain(heads.iter().map(word)));
     }
     for node in feasible.iter().take(n_max) {
-        let look = if explanation.best.contains(&node.name) { Look::Good } else { Look::Plain };
+        let look = if explanation.best.contains(&node.name) { Style::Good } else { Style::Plain };
         let total = node.total.unwrap_or_default().to_string();
         let scores = columns.iter().map(|at| score(node, *at).to_string());
         table.row(look, [node.name.clone(), total].into_iter().chain(scores));
@@ -96,20 +99,17 @@ fn scores(explanation: &Explanation, feasible: &[&Node], n_max: usize) -> Vec<Li
     let mut lines = table.lines(2);
     if feasible.len() > n_max {
         let more = counted(feasible.len() - n_max, "more node");
-        lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows them)")));
+        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows them)")));
     }
     if !silent.is_empty() {
         let names: Vec<&str> = silent.iter().map(name).collect();
-        lines.push(Line::new(
-            Look::Dim,
-            format!("  no points for any node from {}", names.join(", ")),
-        ));
+        lines.push(Line::new(Style::Dim, format!("  score 0 for all nodes: {}", names.join(", "))));
     }
     lines
 }
 
-/// Another process may have told of fewer plugins on one node than on the next.
-fn score(node: &Node, at: usize) -> i64 {
+/// A remote explanation may have fewer plugins on one node than on the next.
+fn score(node: &NodeExplanation, at: usize) -> i64 {
     node.scores.get(at).map_or(0, |(_, score)| *score)
 }
 
@@ -127,21 +127,22 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-fn each(rejected: &[&Node]) -> Vec<Line> {
-    let mut table = Table::new(&[Side::Left, Side::Left, Side::Left, Side::Left]);
-    table.row(Look::Dim, ["NODE", "TURNED DOWN BY", "PREEMPTION", "REASON"]);
+fn each(rejected: &[&NodeExplanation]) -> Vec<Line> {
+    let mut table =
+        Table::new(&[Alignment::Left, Alignment::Left, Alignment::Left, Alignment::Left]);
+    table.row(Style::Dim, ["NODE", "REJECTED BY", "PREEMPTION", "REASON"]);
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
         let help = preemption_word(&node.filter);
         table.row(
-            Look::Plain,
+            Style::Plain,
             [&node.name, plugin.as_deref().unwrap_or("-"), help, &reasons.join(", ")],
         );
     }
     table.lines(2)
 }
 
-fn groups(rejected: &[&Node]) -> Vec<Line> {
+fn groups(rejected: &[&NodeExplanation]) -> Vec<Line> {
     let mut groups: BTreeMap<(&str, String, &str), Vec<&str>> = BTreeMap::new();
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
@@ -155,109 +156,116 @@ fn groups(rejected: &[&Node]) -> Vec<Line> {
     for ((plugin, reasons, help), names) in groups.iter().take(N_GROUPS) {
         let n = grouped(names.len() as u64);
         let examples = examples(names.iter().copied());
-        table.row(Look::Plain, [n.as_str(), plugin, help, reasons, &examples]);
+        table.row(Style::Plain, [n.as_str(), plugin, help, reasons, &examples]);
     }
     let mut lines = table.lines(2);
     if groups.len() > N_GROUPS {
         let more = counted(groups.len() - N_GROUPS, "more reason");
-        lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows every node)")));
+        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows every node)")));
     }
     lines
 }
 
-/// A row a reason.
+/// A table with one row per reason.
 fn reasons_table() -> Table {
-    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left, Side::Left, Side::Left]);
-    table.row(Look::Dim, ["NODES", "TURNED DOWN BY", "PREEMPTION", "REASON", "FOR EXAMPLE"]);
+    let mut table = Table::new(&[
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Left,
+    ]);
+    table.row(Style::Dim, ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE"]);
     table
 }
 
-/// How far a pod is, and why its last attempt failed.
-pub(super) fn progress(progress: &Progress) -> Vec<Line> {
-    let head = Line::new(Look::Bold, progress.pod.as_str());
-    let mut state = format!(" {}", remote::state(progress));
+/// The state of a pod, and why its last attempt failed.
+pub(super) fn progress(progress: &PodProgress) -> Vec<Line> {
+    let head = Line::new(Style::Bold, progress.pod.as_str());
+    let mut state = format!(" {}", running_scheduler::state(progress));
     if let Some(since) = &progress.since {
         state.push_str(&format!(" since {since}"));
     }
-    let mut lines = vec![head.with(Look::Plain, state)];
-    let mut tell = |text: String| lines.push(Line::new(Look::Plain, format!("  {text}")));
+    let mut lines = vec![head.with(Style::Plain, state)];
+    let mut push = |text: String| lines.push(Line::new(Style::Plain, format!("  {text}")));
     if let Some(until) = &progress.backoff_until {
-        tell(format!("backs off until {until}"));
+        push(format!("in backoff until {until}"));
     }
     if let Some(Status { plugin, reasons, .. }) = &progress.gated {
         let plugin = plugin.as_deref().unwrap_or("a plugin");
-        tell(format!("held by {plugin}: {}", reasons.join(", ")));
+        push(format!("gated by {plugin}: {}", reasons.join(", ")));
     }
     for wait in &progress.waits_for {
         let until = match progress.state {
-            State::Permit | State::Binding | State::InFlight => "its answer".to_owned(),
+            PodState::Permit | PodState::Binding | PodState::InFlight => "its result".to_owned(),
             _ if wait.events.is_empty() => "any event".to_owned(),
             _ => wait.events.join(", "),
         };
-        tell(format!("waits for {}: {until}", wait.plugin));
+        push(format!("waits for {}: {until}", wait.plugin));
     }
     let profile = &progress.profile;
     let attempts = match progress.state {
-        State::Assigned => "its attempts are no longer known".to_owned(),
+        PodState::Assigned => "its attempts are not stored any more".to_owned(),
         _ => format!("{} so far", counted(progress.attempts as usize, "attempt")),
     };
     let failed = if progress.last.is_none() { ", none of which failed" } else { "" };
     let failed = if progress.attempts == 0 { "" } else { failed };
-    lines.push(Line::new(Look::Dim, format!("  {attempts}{failed}; profile {profile}")));
+    lines.push(Line::new(Style::Dim, format!("  {attempts}{failed}; profile {profile}")));
     lines.extend(progress.last.iter().flat_map(last_attempt));
     lines
 }
 
 fn last_attempt(last: &LastAttempt) -> Vec<Line> {
     let head = format!("attempt {} ended at {}: ", last.attempt, last.time);
-    let result = Line::new(Look::Plain, head).with(Look::Bad, last.result.as_ref());
+    let result = Line::new(Style::Plain, head).with(Style::Bad, last.result.as_ref());
     let mut lines =
-        vec![Line::default(), result, Line::new(Look::Plain, format!("  {}", last.message))];
-    if !last.turned_down.is_empty() {
+        vec![Line::default(), result, Line::new(Style::Plain, format!("  {}", last.message))];
+    if !last.rejected_nodes.is_empty() {
         let mut table = reasons_table();
-        for group in &last.turned_down {
-            let (n, help) = (grouped(group.n_nodes as u64), preemption_word(&group.why));
-            let plugin = group.why.plugin.as_deref().unwrap_or("-");
-            let reasons = group.why.reasons.join(", ");
+        for group in &last.rejected_nodes {
+            let (n, help) = (grouped(group.n_nodes as u64), preemption_word(&group.status));
+            let plugin = group.status.plugin.as_deref().unwrap_or("-");
+            let reasons = group.status.reasons.join(", ");
             let examples = some_of(&group.examples, group.n_nodes);
-            table.row(Look::Plain, [n.as_str(), plugin, help, &reasons, &examples]);
+            table.row(Style::Plain, [n.as_str(), plugin, help, &reasons, &examples]);
         }
         lines.push(Line::default());
         lines.extend(table.lines(2));
     }
     if last.n_other_nodes > 0 {
         let more = counted(last.n_other_nodes, "node");
-        lines.push(Line::new(Look::Dim, format!("  and {more} with other reasons")));
+        lines.push(Line::new(Style::Dim, format!("  and {more} with other reasons")));
     }
     if !last.nominated_node.is_empty() {
         let node = &last.nominated_node;
         let text = match last.n_victims {
-            0 => format!("  {node} is promised to it"),
+            0 => format!("  nominated to {node}"),
             n => {
-                format!("  {node} is promised to it; evicted for it: {}", some_of(&last.victims, n))
+                format!("  nominated to {node}; victims: {}", some_of(&last.victims, n))
             }
         };
-        lines.extend([Line::default(), Line::new(Look::Plain, text)]);
+        lines.extend([Line::default(), Line::new(Style::Plain, text)]);
     }
     lines
 }
 
-/// The best nodes to evict pods from, or all of them.
-fn evictions(preemption: &Preemption, all: bool) -> Vec<Line> {
+/// The best preemption candidates, or all of them.
+fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
     if preemption.candidates.is_empty() {
-        return vec![Line::new(Look::Plain, format!("  {}", preemption.message))];
+        return vec![Line::new(Style::Plain, format!("  {}", preemption.message))];
     }
     let is_best = |node: &String| preemption.best.contains(node);
     let n = counted(preemption.candidates.len(), "node");
     let best = examples(preemption.best.iter().map(String::as_str));
-    let head = format!("  evicting pods of lower priority makes room on {n}; best: {best}");
-    let mut table = Table::new(&[Side::Left, Side::Right, Side::Right, Side::Left]);
-    table.row(Look::Dim, ["NODE", "VICTIMS", "PDB VIOLATIONS", "FOR EXAMPLE"]);
+    let head = format!("  preemption is possible on {n}; best: {best}");
+    let mut table =
+        Table::new(&[Alignment::Left, Alignment::Right, Alignment::Right, Alignment::Left]);
+    table.row(Style::Dim, ["NODE", "VICTIMS", "PDB VIOLATIONS", "FOR EXAMPLE"]);
     let mut shown: Vec<_> = preemption.candidates.iter().collect();
     shown.sort_by_key(|candidate| !is_best(&candidate.node));
     let n_max = if all { usize::MAX } else { N_EXAMPLES };
     for candidate in shown.iter().take(n_max) {
-        let look = if is_best(&candidate.node) { Look::Good } else { Look::Plain };
+        let look = if is_best(&candidate.node) { Style::Good } else { Style::Plain };
         let victims = &candidate.victims;
         let names = match all {
             true => victims.join(", "),
@@ -267,16 +275,16 @@ fn evictions(preemption: &Preemption, all: bool) -> Vec<Line> {
             [victims.len(), candidate.n_pdb_violations].map(|n| n.to_string());
         table.row(look, [candidate.node.clone(), n_victims, n_violations, names]);
     }
-    let mut lines = vec![Line::new(Look::Plain, head)];
+    let mut lines = vec![Line::new(Style::Plain, head)];
     lines.extend(table.lines(2));
     if shown.len() > n_max {
         let more = counted(shown.len() - n_max, "more node");
-        lines.push(Line::new(Look::Dim, format!("  and {more} (--all shows them)")));
+        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows them)")));
     }
     lines
 }
 
-/// What evicting pods could do about it.
+/// Whether preemption can help.
 fn preemption_word(status: &Status) -> &'static str {
     match &*status.code {
         "Unschedulable" => "may help",
@@ -298,7 +306,7 @@ fn examples<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     some_of(&shown, n)
 }
 
-/// A few names of so many.
+/// Some names of `n`.
 fn some_of(names: &[String], n: usize) -> String {
     match n.saturating_sub(names.len()) {
         0 => names.join(", "),
@@ -311,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_plugins_in_words() {
+    fn plugin_names_are_split_into_words() {
         assert_eq!(words("NodeResourcesFit"), ["Node", "Resources", "Fit"]);
         assert_eq!(words("InterPodAffinity"), ["Inter", "Pod", "Affinity"]);
         assert_eq!(words("mine"), ["mine"]);

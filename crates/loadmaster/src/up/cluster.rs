@@ -1,4 +1,4 @@
-//! All parts of a cluster in one process: API server, controllers, kubelets, scheduler.
+//! The components of a cluster in one process: API server, controllers, kubelets, scheduler.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,57 +6,57 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use loadmaster_client::{Cluster as Found, ClusterOptions, ConnectError};
+use loadmaster_client::{Cluster as ClusterClient, ClusterOptions, ConnectError};
 use loadmaster_controllers::kubelet::stage::Stage;
-use loadmaster_controllers::kubelet::{self, Managed};
+use loadmaster_controllers::kubelet::{self, ManagedNodes};
 use loadmaster_controllers::{driver, manager};
 use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
-use loadmaster_daemon::run::{Asked, Scheduler};
-use loadmaster_daemon::{Plan, Stop, prepare};
+use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
+use loadmaster_daemon::{EarlyExit, StartupConfig, prepare};
 use loadmaster_framework::Registry;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::api::Api;
-use super::picture::Picture;
-use super::recent::Recents;
-use super::tally::{SharedTally, Tally, Unscheduled};
+use super::api_client::Api;
+use super::cluster_view::ClusterView;
+use super::pod_counts::{PodCounts, PodsOfOtherSchedulers, SharedPodCounts};
+use super::recent_decisions::RecentDecisions;
 use crate::embedded::Embedded;
-use crate::exit::{Answer, Failure};
+use crate::exit::{CommandResult, Failure};
 use crate::input::ConfigArgs;
 use crate::terminal;
 
-/// Nodes shown as the fullest.
+/// Number of nodes shown as the fullest.
 const N_FULLEST: usize = 5;
 
-/// A cluster that runs.
+/// A running cluster.
 pub(super) struct Cluster {
     pub api: Api,
     pub embedded: Embedded,
-    pub recents: Recents,
-    scheduler: Scheduler,
+    pub recent_decisions: RecentDecisions,
+    scheduler: EmbeddedScheduler,
     metrics: Arc<Metrics>,
-    tally: SharedTally,
+    counts: SharedPodCounts,
     stop_controllers: oneshot::Sender<()>,
     controllers: JoinHandle<()>,
-    /// Ctrl-C or SIGTERM came.
-    told_to_stop: Arc<AtomicBool>,
+    /// Ctrl-C or SIGTERM was received.
+    stop_requested: Arc<AtomicBool>,
     log: PathBuf,
 }
 
-/// A scheduler that is not connected yet; what is wrong with its configuration has been said.
-pub(super) struct Prepared {
-    plan: Plan,
+/// A scheduler with a valid configuration that is not started yet.
+pub(super) struct PreparedScheduler {
+    plan: StartupConfig,
 }
 
-/// Reads the scheduler's configuration.
+/// Reads and validates the scheduler's configuration.
 pub(super) fn prepare_scheduler(
     config: &ConfigArgs,
     check_every: u64,
     registry: &Registry,
-) -> Answer<Prepared> {
+) -> CommandResult<PreparedScheduler> {
     let mut args = vec![OsString::from("kube-scheduler")];
     let mut flag = |text: String| args.push(text.into());
     flag("--leader-elect=false".to_owned());
@@ -70,128 +70,128 @@ pub(super) fn prepare_scheduler(
     }
     let mut plan = prepare(args, registry).map_err(stopped)?;
     let connection = &mut plan.loaded.config.client_connection;
-    // The server is ours: nobody else needs to be spared.
+    // No client-side rate limit for the embedded server.
     (connection.qps, connection.burst) = (-1.0, 0);
-    Ok(Prepared { plan })
+    Ok(PreparedScheduler { plan })
 }
 
-fn stopped(stop: Stop) -> Failure {
+fn stopped(stop: EarlyExit) -> Failure {
     match stop {
-        Stop::Done(text) => Failure::input(text.trim_end()),
-        Stop::Failed(text) => Failure::inputs(text.lines()),
+        EarlyExit::Done(text) => Failure::input(text.trim_end()),
+        EarlyExit::Failed(text) => Failure::inputs(text.lines()),
     }
 }
 
 impl Cluster {
-    /// Starts the scheduler of a cluster whose API server runs.
+    /// Starts the scheduler, controllers and kubelets of a cluster whose API server is running.
     pub fn start(
         mut embedded: Embedded,
         api: Api,
-        prepared: Prepared,
+        prepared: PreparedScheduler,
         registry: &Registry,
         services: &[Service],
         stages: Vec<Stage>,
         seed: u64,
-    ) -> Answer<Cluster> {
-        let Prepared { mut plan } = prepared;
+    ) -> CommandResult<Cluster> {
+        let PreparedScheduler { mut plan } = prepared;
         let (log, file) = embedded.temporary("log")?;
         let kubeconfig = embedded.private_kubeconfig()?;
         plan.loaded.config.client_connection.kubeconfig = kubeconfig.to_string_lossy().into_owned();
         let profiles = plan.loaded.config.profiles.iter().map(|it| it.scheduler_name.to_string());
         let profiles = profiles.collect();
         let metrics = plan.metrics.clone();
-        let ready = plan.begin_logging_into(Box::new(file)).map_err(stopped)?;
-        let scheduler = Scheduler::start(ready, registry, services, &[])
-            .map_err(|error| Failure::input(Chain(&error)))?;
+        let ready = plan.start_logging_to(Box::new(file)).map_err(stopped)?;
+        let scheduler = EmbeddedScheduler::start(ready, registry, services, &[])
+            .map_err(|error| Failure::input(ErrorChain(&error)))?;
         let options = ClusterOptions {
             kubeconfig: Some(kubeconfig),
             context: None,
             master: None,
             user_agent: "loadmaster-up".to_owned(),
         };
-        let tally = SharedTally::new(profiles);
-        let mut all = manager::all(manager::Options::default());
+        let counts = SharedPodCounts::new(profiles);
+        let mut all = manager::all_controllers(manager::Options::default());
         all.extend(kubelet::controllers(kubelet::Options {
-            // Every node of this cluster is pretended.
-            managed: Managed { selector: Some(LabelSelector::default()) },
+            // All nodes of this cluster are simulated.
+            managed: ManagedNodes { selector: Some(LabelSelector::default()) },
             stages,
             seed,
             ..kubelet::Options::default()
         }));
-        all.push(tally.keeper());
+        all.push(counts.controller());
         let (stop_controllers, stopped) = oneshot::channel::<()>();
         let started = embedded.runtime().block_on(async {
-            let found = Found::find(&options).await?;
-            let recents = Recents::follow(&found, seed);
+            let found = ClusterClient::from_options(&options).await?;
+            let recent_decisions = RecentDecisions::start(&found, seed);
             let controllers = tokio::spawn(async move {
                 let options = driver::Options { seed, ..driver::Options::default() };
                 driver::run(&found, all, options, async move { drop(stopped.await) }).await;
             });
-            Ok((recents, controllers))
+            Ok((recent_decisions, controllers))
         });
-        let (recents, controllers) =
-            started.map_err(|error: ConnectError| Failure::input(Chain(&error)))?;
-        let told_to_stop = Arc::new(AtomicBool::new(false));
-        let told = told_to_stop.clone();
+        let (recent_decisions, controllers) =
+            started.map_err(|error: ConnectError| Failure::input(ErrorChain(&error)))?;
+        let stop_requested = Arc::new(AtomicBool::new(false));
+        let flag = stop_requested.clone();
         embedded.runtime().spawn(async move {
-            terminal::end_asked().await;
-            told.store(true, Ordering::Relaxed);
+            terminal::stop_signal().await;
+            flag.store(true, Ordering::Relaxed);
         });
         Ok(Cluster {
             api,
             embedded,
-            recents,
+            recent_decisions,
             scheduler,
             metrics,
-            tally,
+            counts,
             stop_controllers,
             controllers,
-            told_to_stop,
+            stop_requested,
             log,
         })
     }
 
-    /// What the scheduler knows, if it has the time to say. It counts as ended when the controllers have.
-    pub fn picture(&mut self) -> Asked<Picture> {
+    /// The state of the scheduler, if it is not busy. It counts as ended when the controllers have ended.
+    pub fn view(&mut self) -> QueryOutcome<ClusterView> {
         if self.controllers.is_finished() {
-            return Asked::Ended;
+            return QueryOutcome::Ended;
         }
-        self.scheduler.ask(|engine| Picture::of(engine, N_FULLEST))
+        self.scheduler.query(|engine| ClusterView::of(engine, N_FULLEST))
     }
 
-    /// How far the pods are.
-    pub fn tally(&self) -> Tally {
-        self.tally.get()
+    /// The current pod counts.
+    pub fn counts(&self) -> PodCounts {
+        self.counts.get()
     }
 
-    /// Pods that wait for schedulers that do not run here.
-    pub fn unscheduled(&self) -> Unscheduled {
-        self.tally.unscheduled()
+    /// Pending pods of schedulers that do not run in this cluster.
+    pub fn pods_of_other_schedulers(&self) -> PodsOfOtherSchedulers {
+        self.counts.pods_of_other_schedulers()
     }
 
-    /// Whether somebody wants it to end.
-    pub fn is_told_to_stop(&self) -> bool {
-        self.told_to_stop.load(Ordering::Relaxed)
+    /// Whether Ctrl-C or SIGTERM was received.
+    pub fn is_stop_requested(&self) -> bool {
+        self.stop_requested.load(Ordering::Relaxed)
     }
 
-    /// Where the scheduler's and the controllers' log is.
+    /// Path of the log of scheduler and controllers.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Decisions so far, and the seconds they took.
-    pub fn decisions(&self) -> (u64, f64) {
+    /// Number of decisions so far, and the seconds they took.
+    pub fn decision_count_and_seconds(&self) -> (u64, f64) {
         self.metrics.scheduler.decisions()
     }
 
-    /// Ends everything.
+    /// Stops all components.
     ///
     /// # Errors
     ///
-    /// What ended the scheduler before; that not all is in the data folder.
-    pub fn stop(self) -> Answer<()> {
+    /// If the scheduler had failed before, or the data folder could not be written completely.
+    pub fn stop(self) -> CommandResult<()> {
         let ended = self.scheduler.stop();
-        drop(self.recents);
+        drop(self.recent_decisions);
         let _ = self.stop_controllers.send(());
         let controllers = self.embedded.runtime().block_on(self.controllers);
         let closed = self.embedded.close();
@@ -199,7 +199,7 @@ impl Cluster {
             std::panic::resume_unwind(panic);
         }
         ended
-            .map_err(|error| Failure::input(format_args!("the scheduler: {}", Chain(&error))))
+            .map_err(|error| Failure::input(format_args!("the scheduler: {}", ErrorChain(&error))))
             .and(closed)
     }
 }

@@ -1,41 +1,41 @@
-//! Manifests: from files into the cluster, all or none.
+//! Reads manifests and creates their objects in the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadmaster_api::document::{Document, Located, Path};
+use loadmaster_api::document::{Document, LocatedError, Path};
 use loadmaster_api::snapshot::Snapshot;
-use loadmaster_stdx::Chain;
+use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::api::{Api, Refusal};
-use crate::exit::{Answer, Failure};
+use super::api_client::{Api, RequestError};
+use crate::exit::{CommandResult, Failure};
 use crate::input;
 
-/// An object, and where it was read.
+/// An object and its position in a document.
 #[derive(Clone, Debug)]
 pub(super) struct Manifest {
     document: Document,
     part: usize,
-    /// Where it is in a list.
+    /// The path of the object within a list.
     at: Path,
     pub object: Value,
 }
 
-/// What the cluster, not a manifest, says about an object.
-const OF_THE_SERVER: [&str; 6] =
+/// Metadata fields that the API server sets.
+const SERVER_SET_FIELDS: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
-/// Kinds whose objects are made by objects of other kinds.
-const MADE_BY_CONTROLLERS: [&str; 6] =
+/// Kinds whose objects are usually created by controllers.
+const CONTROLLER_CREATED_KINDS: [&str; 6] =
     ["Pod", "ReplicaSet", "Job", "ControllerRevision", "EndpointSlice", "Endpoints"];
 
-/// Reads files, folders and standard input.
-pub(super) fn read(names: &[String]) -> Answer<Vec<Manifest>> {
+/// Reads files, directories and standard input.
+pub(super) fn read(names: &[String]) -> CommandResult<Vec<Manifest>> {
     let mut all = Vec::new();
     let mut errors = Vec::new();
     let documents = input::documents(names)?;
-    // What scheduling reads is read twice: here an amount or a selector that is none has a place, which the API server does not know.
-    Snapshot::read(&documents).map_err(|error| Failure::input(Chain(&error)))?;
+    // Fields that are relevant for scheduling are validated here first, for errors with a position in the file.
+    Snapshot::read(&documents).map_err(|error| Failure::input(ErrorChain(&error)))?;
     for document in documents {
         match document.decode_values() {
             Ok(values) => {
@@ -49,19 +49,19 @@ pub(super) fn read(names: &[String]) -> Answer<Vec<Manifest>> {
     if errors.is_empty() { Ok(all) } else { Err(Failure::inputs(errors)) }
 }
 
-/// Takes an object, or the items of a list.
+/// Adds an object, or the items of a list.
 fn take(
     document: &Document,
     part: usize,
     at: Path,
     value: Value,
     all: &mut Vec<Manifest>,
-    errors: &mut Vec<Located>,
+    errors: &mut Vec<LocatedError>,
 ) {
     let (version, kind) = (value["apiVersion"].as_str(), value["kind"].as_str());
     let (Some(_), Some(kind)) = (version, kind) else {
         let found = match (version, kind) {
-            _ if !value.is_object() => "something else",
+            _ if !value.is_object() => "a different value",
             (None, _) => "no apiVersion",
             _ => "no kind",
         };
@@ -73,7 +73,7 @@ fn take(
         all.push(Manifest { document: document.clone(), part, at, object: value });
         return;
     }
-    // Items of a list of one kind may leave out what they are.
+    // Items of a typed list may omit apiVersion and kind.
     let item_kind = kind.trim_end_matches("List").to_owned();
     let version = value["apiVersion"].clone();
     let Value::Object(mut list) = value else { return };
@@ -88,30 +88,37 @@ fn take(
     }
 }
 
-/// What was left out or added, for people.
+/// Notes about objects that were left out or added.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notes {
-    /// Objects by kind that controllers make anew, since what made them is among the manifests.
-    pub remade: BTreeMap<String, usize>,
-    /// Namespaces that no manifest creates.
+    /// Number of objects by kind that are not created, because controllers will create them from their owners.
+    pub created_by_controllers: BTreeMap<String, usize>,
+    /// Namespaces that were created because no manifest contains them.
     pub namespaces: BTreeSet<String>,
 }
 
-/// Creates all objects: what others stand on first. With `again`, those that are there already stay as they are.
+/// Creates all objects, dependencies first. With `again`, existing objects are not changed.
 ///
 /// # Errors
 ///
-/// Every object that is refused, with its place.
-pub(super) fn create(api: &mut Api, mut manifests: Vec<Manifest>, again: bool) -> Answer<Notes> {
+/// All rejected objects, with their positions.
+pub(super) fn create(
+    api: &mut Api,
+    mut manifests: Vec<Manifest>,
+    again: bool,
+) -> CommandResult<Notes> {
     let mut notes = Notes::default();
     let there: BTreeSet<String> =
         manifests.iter().filter_map(|it| text(&it.object["metadata"]["uid"])).collect();
     manifests.retain(|it| {
-        let is_remade = is_remade(&it.object, &there);
-        if is_remade {
-            *notes.remade.entry(text(&it.object["kind"]).unwrap_or_default()).or_default() += 1;
+        let is_created_by_controller = is_created_by_controller(&it.object, &there);
+        if is_created_by_controller {
+            *notes
+                .created_by_controllers
+                .entry(text(&it.object["kind"]).unwrap_or_default())
+                .or_default() += 1;
         }
-        !is_remade
+        !is_created_by_controller
     });
     manifests.sort_by_key(|it| rank(&it.object));
     let mut errors = Vec::new();
@@ -120,10 +127,10 @@ pub(super) fn create(api: &mut Api, mut manifests: Vec<Manifest>, again: bool) -
             clear(&mut manifest.object);
         }
         add_namespace(api, &manifest.object, &mut notes);
-        if let Err(refusal) = api.create(&manifest.object)
-            && !(again && refusal.is_there_already())
+        if let Err(error) = api.create(&manifest.object)
+            && !(again && error.already_exists())
         {
-            errors.extend(manifest.errors(&refusal));
+            errors.extend(manifest.errors(&error));
         }
     }
     if errors.is_empty() { Ok(notes) } else { Err(Failure::Input(errors)) }
@@ -133,7 +140,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// Definitions, then what objects refer to, then nodes, then all else.
+/// The order of creation: definitions, then objects that others refer to, then nodes, then everything else.
 fn rank(object: &Value) -> u8 {
     match object["kind"].as_str().unwrap_or_default() {
         "CustomResourceDefinition" => 0,
@@ -146,22 +153,22 @@ fn rank(object: &Value) -> u8 {
     }
 }
 
-fn is_remade(object: &Value, there: &BTreeSet<String>) -> bool {
+fn is_created_by_controller(object: &Value, there: &BTreeSet<String>) -> bool {
     let kind = object["kind"].as_str().unwrap_or_default();
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    MADE_BY_CONTROLLERS.contains(&kind)
+    CONTROLLER_CREATED_KINDS.contains(&kind)
         && owners
             .filter(|owner| owner["controller"] == true)
             .any(|owner| owner["uid"].as_str().is_some_and(|uid| there.contains(uid)))
 }
 
-/// Takes away what another cluster said about the object.
+/// Removes the metadata of another cluster.
 fn clear(object: &mut Value) {
     let Some(metadata) = object["metadata"].as_object_mut() else { return };
-    for field in OF_THE_SERVER {
+    for field in SERVER_SET_FIELDS {
         metadata.remove(field);
     }
-    // Owners with uids of another cluster would be gone here, and the object with them.
+    // Owners of another cluster do not exist here, so that the object would be garbage collected.
     metadata.remove("ownerReferences");
     if object["kind"] == "Service"
         && let Some(spec) = object["spec"].as_object_mut()
@@ -172,7 +179,7 @@ fn clear(object: &mut Value) {
     }
 }
 
-/// Creates the namespace of an object, if it is not there. A name that cannot be one is refused with the object.
+/// Creates the namespace of an object, if it does not exist. An invalid name is reported with the object.
 fn add_namespace(api: &mut Api, object: &Value, notes: &mut Notes) {
     let Some(namespace) = object["metadata"]["namespace"].as_str() else { return };
     if namespace.is_empty() || namespace == "default" || notes.namespaces.contains(namespace) {
@@ -185,23 +192,23 @@ fn add_namespace(api: &mut Api, object: &Value, notes: &mut Notes) {
 }
 
 impl Manifest {
-    /// What is wrong with it, a line each.
-    fn errors(&self, refusal: &Refusal) -> Vec<String> {
+    /// The errors of the object, one per line.
+    fn errors(&self, error: &RequestError) -> Vec<String> {
         let place = |field: &str, text: &str| {
             let below: Path = field.parse().unwrap_or_default();
             let path = self.at.clone().join(&below);
             self.document.error_in(self.part, path, text).to_string()
         };
-        if !refusal.causes.is_empty() {
-            return refusal.causes.iter().map(|(field, text)| place(field, text)).collect();
+        if !error.causes.is_empty() {
+            return error.causes.iter().map(|(field, text)| place(field, text)).collect();
         }
-        // Of unknown fields only the message tells.
+        // Unknown fields are named in the message only.
         let field =
-            refusal.message.split_once("unknown field \"").and_then(|it| it.1.split_once('"'));
+            error.message.split_once("unknown field \"").and_then(|it| it.1.split_once('"'));
         match field {
             Some((field, _)) => vec![place(field, "unknown field")],
-            None if refusal.code == 404 => vec![place("kind", &refusal.message)],
-            None => vec![place("", &refusal.message)],
+            None if error.code == 404 => vec![place("kind", &error.message)],
+            None => vec![place("", &error.message)],
         }
     }
 }

@@ -1,138 +1,141 @@
-//! What came of it.
+//! The summary at the end of a run.
 
 use std::io::Write;
 use std::time::Duration;
 
-use super::drive::{Drive, Moment};
-use super::picture::{NodeLoad, Picture, Zone};
-use crate::exit::Answer;
+use super::cluster_driver::{ClusterDriver, ClusterState};
+use super::cluster_view::{ClusterView, NodeLoad, Zone};
+use crate::exit::CommandResult;
 use crate::terminal;
-use crate::text::{self, Line, Look, Side, Table, bar, counted, duration, grouped, percent};
+use crate::text::{self, Alignment, Line, Style, Table, bar, counted, duration, grouped, percent};
 
 const N_PENDING: usize = 20;
 const BAR: usize = 16;
 
 /// Prints the summary.
 pub(super) fn print(
-    last: &Moment,
-    drive: &Drive,
+    last: &ClusterState,
+    driver: &ClusterDriver,
     check_every: u64,
     out: &mut dyn Write,
-) -> Answer<()> {
-    let mut lines = vec![Line::default(), verdict(last), Line::default()];
+) -> CommandResult<()> {
+    let mut lines = vec![Line::default(), headline(last), Line::default()];
     lines.extend(facts(last, check_every));
-    lines.extend(pending(&last.picture, N_PENDING, |message| message));
-    if last.picture.n_nodes > 0 {
+    lines.extend(pending(&last.view, N_PENDING, |message| message));
+    if last.view.n_nodes > 0 {
         lines.push(Line::default());
-        lines.extend(zones(&last.picture.zones));
+        lines.extend(zones(&last.view.zones));
         lines.push(Line::default());
-        lines.extend(fullest(&last.picture.fullest));
+        lines.extend(fullest(&last.view.fullest));
     }
-    for refused in &drive.refused {
-        lines.push(Line::new(Look::Bad, format!("error: {refused}")));
+    for message in &driver.rejected_actions {
+        lines.push(Line::new(Style::Bad, format!("error: {message}")));
     }
-    for disagreement in &last.picture.disagreements {
+    for disagreement in &last.view.disagreements {
         lines.push(Line::new(
-            Look::Bad,
-            format!("this is a bug: decided otherwise than node by node: {disagreement}"),
+            Style::Bad,
+            format!("this is a bug: decision differs from per-node evaluation: {disagreement}"),
         ));
     }
     text::print(out, &lines, terminal::has_color())?;
     Ok(())
 }
 
-fn verdict(last: &Moment) -> Line {
-    let (look, text) = match (last.n_pending(), last.picture.n_busy) {
-        (0, _) => (Look::Good, "every pod has its node".to_owned()),
+fn headline(last: &ClusterState) -> Line {
+    let (style, text) = match (last.n_pending(), last.view.n_busy) {
+        (0, _) => (Style::Good, "all pods are assigned".to_owned()),
         (n, 0) => {
-            (Look::Warn, format!("{} pending, everything else has its node", counted(n, "pod")))
+            (Style::Warn, format!("{} pending, all other pods are assigned", counted(n, "pod")))
         }
-        (n, _) => (Look::Warn, format!("{} not decided yet or pending", counted(n, "pod"))),
+        (n, _) => (Style::Warn, format!("{} not scheduled yet or pending", counted(n, "pod"))),
     };
     let when = if last.is_settled { "settled" } else { "stopped" };
-    let n_assigned = last.picture.n_assigned;
-    Line::new(Look::Bold, format!("{when} after {:.1} s: ", last.since.as_secs_f64()))
-        .with(look, text)
-        .with(Look::Plain, format!(" ({} on nodes)", grouped(n_assigned as u64)))
+    let n_assigned = last.view.n_assigned;
+    Line::new(Style::Bold, format!("{when} after {:.1} s: ", last.since.as_secs_f64()))
+        .with(style, text)
+        .with(Style::Plain, format!(" ({} assigned)", grouped(n_assigned as u64)))
 }
 
-fn facts(last: &Moment, check_every: u64) -> Vec<Line> {
-    let tally = last.tally;
-    let mut table = Table::new(&[Side::Left, Side::Left]);
+fn facts(last: &ClusterState, check_every: u64) -> Vec<Line> {
+    let counts = last.counts;
+    let mut table = Table::new(&[Alignment::Left, Alignment::Left]);
     let pods = format!(
         "{} running, {} starting, {} succeeded, {} failed",
-        grouped(tally.running as u64),
-        grouped(tally.starting as u64),
-        grouped(tally.succeeded as u64),
-        grouped(tally.failed as u64)
+        grouped(counts.running as u64),
+        grouped(counts.starting as u64),
+        grouped(counts.succeeded as u64),
+        grouped(counts.failed as u64)
     );
-    table.row(Look::Plain, ["pods".to_owned(), pods]);
+    table.row(Style::Plain, ["pods".to_owned(), pods]);
     let each_ns = last.deciding.as_nanos() / u128::from(last.n_decisions.max(1));
     let decisions = format!(
-        "{}; {} a second, {} each",
+        "{}; {} per second, {} each",
         grouped(last.n_decisions),
         rate(last.n_decisions, last.deciding),
         duration(u64::try_from(each_ns).unwrap_or(u64::MAX))
     );
-    table.row(Look::Plain, ["decisions".to_owned(), decisions]);
+    table.row(Style::Plain, ["decisions".to_owned(), decisions]);
     if check_every > 0 {
-        let n_wrong = last.picture.disagreements.len();
-        let found =
-            if n_wrong == 0 { "no difference".to_owned() } else { counted(n_wrong, "difference") };
+        let n_mismatches = last.view.disagreements.len();
+        let found = if n_mismatches == 0 {
+            "no difference".to_owned()
+        } else {
+            counted(n_mismatches, "difference")
+        };
         table.row(
-            Look::Plain,
-            ["checked".to_owned(), format!("one decision in {check_every}: {found}")],
+            Style::Plain,
+            ["verified".to_owned(), format!("one in {check_every} decisions: {found}")],
         );
     }
     table.lines(2)
 }
 
-/// How many in a second, if so many took so long.
+/// The rate per second.
 pub(super) fn rate(n: u64, took: Duration) -> String {
     let seconds = took.as_secs_f64();
     if seconds > 0.0 { grouped((n as f64 / seconds) as u64) } else { "-".to_owned() }
 }
 
-/// Pods that wait, grouped by reason; `shown` is what is shown of a message.
-pub(super) fn pending(picture: &Picture, n_max: usize, shown: fn(&str) -> &str) -> Vec<Line> {
-    let groups = &picture.pending;
+/// Pending pods, grouped by reason; `shown` shortens a message.
+pub(super) fn pending(view: &ClusterView, n_max: usize, shown: fn(&str) -> &str) -> Vec<Line> {
+    let groups = &view.pending;
     if groups.is_empty() {
         return Vec::new();
     }
-    let mut table = Table::new(&[Side::Right, Side::Left, Side::Left]);
-    table.row(Look::Dim, ["PENDING", "FOR EXAMPLE", "REASON"]);
+    let mut table = Table::new(&[Alignment::Right, Alignment::Left, Alignment::Left]);
+    table.row(Style::Dim, ["PENDING", "FOR EXAMPLE", "REASON"]);
     for group in groups.iter().take(n_max) {
-        let look = if group.is_gated { Look::Dim } else { Look::Warn };
+        let style = if group.is_gated { Style::Dim } else { Style::Warn };
         table.row(
-            look,
+            style,
             [grouped(group.n_pods as u64), group.example.clone(), shown(&group.message).to_owned()],
         );
     }
     let mut lines = vec![Line::default()];
     lines.extend(table.lines(2));
     if groups.len() > n_max {
-        lines.push(Line::new(Look::Dim, format!("  and {} more reasons", groups.len() - n_max)));
+        lines.push(Line::new(Style::Dim, format!("  and {} more reasons", groups.len() - n_max)));
     }
     lines
 }
 
-/// Zones and how full they are.
+/// Zones and their utilization.
 pub(super) fn zones(zones: &[Zone]) -> Vec<Line> {
     let mut table = Table::new(&[
-        Side::Left,
-        Side::Right,
-        Side::Right,
-        Side::Left,
-        Side::Right,
-        Side::Left,
-        Side::Right,
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Left,
+        Alignment::Right,
     ]);
-    table.row(Look::Dim, ["ZONE", "NODES", "PODS", "CPU", "", "MEMORY", ""]);
+    table.row(Style::Dim, ["ZONE", "NODES", "PODS", "CPU", "", "MEMORY", ""]);
     for zone in zones {
         let name = if zone.name.is_empty() { "(none)".to_owned() } else { zone.name.clone() };
         let (cpu, memory) = (zone.cpu.fraction(), zone.memory.fraction());
         table.row(
-            Look::Plain,
+            Style::Plain,
             [
                 name,
                 grouped(zone.n_nodes as u64),
@@ -148,12 +151,18 @@ pub(super) fn zones(zones: &[Zone]) -> Vec<Line> {
 }
 
 fn fullest(nodes: &[NodeLoad]) -> Vec<Line> {
-    let mut table = Table::new(&[Side::Left, Side::Left, Side::Right, Side::Right, Side::Right]);
-    table.row(Look::Dim, ["FULLEST NODES", "ZONE", "PODS", "CPU", "MEMORY"]);
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+    ]);
+    table.row(Style::Dim, ["FULLEST NODES", "ZONE", "PODS", "CPU", "MEMORY"]);
     for node in nodes {
         let (cpu, memory) = (percent(node.cpu.fraction()), percent(node.memory.fraction()));
         let n_pods = grouped(node.n_pods as u64);
-        table.row(Look::Plain, [node.name.clone(), node.zone.clone(), n_pods, cpu, memory]);
+        table.row(Style::Plain, [node.name.clone(), node.zone.clone(), n_pods, cpu, memory]);
     }
     table.lines(2)
 }

@@ -20,7 +20,7 @@ fn defaults_are_printed() {
 }
 
 #[test]
-fn mistakes_have_a_place() {
+fn errors_have_a_position() {
     let unknown = format!("{HEAD}profiles:\n- schedulerName: a\n  plugin: {{}}\n");
     let folder = Folder::new().with("scheduler.yaml", &unknown);
     expect![[r#"

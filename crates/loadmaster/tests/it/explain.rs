@@ -32,7 +32,7 @@ fn check(args: &[&str], want: &Expect) {
 }
 
 #[test]
-fn extenders_are_named_and_not_asked() {
+fn extenders_are_named_but_not_called() {
     let config = r#"{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "extenders": [
         {"urlPrefix": "http://all", "filterVerb": "f", "bindVerb": "b"},
         {"urlPrefix": "http://gpu", "filterVerb": "f", "managedResources": [{"name": "e.com/gpu"}]}]}"#;
@@ -42,13 +42,13 @@ fn extenders_are_named_and_not_asked() {
     assert_eq!(
         notes,
         [
-            "2> note: the scheduler would ask an extender, which is not asked here: http://all (filter, bind)"
+            "2> note: extender http://all is not called here, but the scheduler would call it (filter, bind)"
         ]
     );
 }
 
 #[test]
-fn tables() {
+fn table_output() {
     check(
         &["web", "--from", "cluster.json"],
         &expect![[r#"
@@ -61,9 +61,9 @@ fn tables() {
               NODE  TOTAL  Toleration        Fit  Allocation
               b       452         300         81          71
               a       426         300         55          71
-              no points for any node from DynamicResources, ImageLocality
+              score 0 for all nodes: DynamicResources, ImageLocality
 
-              NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
+              NODES  REJECTED BY        PREEMPTION   REASON                            FOR EXAMPLE
                   1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
                   1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
             exit 0
@@ -76,7 +76,7 @@ fn tables() {
               0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu.
               profile default-scheduler
 
-              NODES  TURNED DOWN BY     PREEMPTION   REASON                            FOR EXAMPLE
+              NODES  REJECTED BY        PREEMPTION   REASON                            FOR EXAMPLE
                   2  NodeResourcesFit   cannot help  Insufficient cpu                  a, b
                   1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
                   1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
@@ -89,7 +89,7 @@ fn tables() {
         &["default/old", "--from", "cluster.json", "--all"],
         &expect![[r#"
             default/old fits 2 of 4 nodes; best: a, b
-              profile default-scheduler; it is on a now, and explained as if it came anew
+              profile default-scheduler; assigned to a, explained as if it were pending
 
                                                         Node
                                             Node   Resources
@@ -97,9 +97,9 @@ fn tables() {
               NODE  TOTAL  Toleration        Fit  Allocation
               a       435         300         73          62
               b       435         300         73          62
-              no points for any node from DynamicResources, ImageLocality
+              score 0 for all nodes: DynamicResources, ImageLocality
 
-              NODE  TURNED DOWN BY     PREEMPTION   REASON
+              NODE  REJECTED BY        PREEMPTION   REASON
               c     TaintToleration    cannot help  node(s) had untolerated taint(s)
               d     NodeUnschedulable  cannot help  node(s) were unschedulable
             exit 0
@@ -108,7 +108,7 @@ fn tables() {
 }
 
 #[test]
-fn json_is_a_contract() {
+fn json_and_yaml_output() {
     check(
         &["default/web", "--from", "cluster.json", "-o", "json"],
         &expect![[r#"
@@ -220,7 +220,7 @@ fn json_is_a_contract() {
     );
 }
 
-/// Two nodes full of pods of low priority, one node that eviction cannot open, and two pods that want room.
+/// Two nodes full of pods with low priority, one node where preemption cannot help, and two pending pods.
 const FULL: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
 {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "2", "pods": "10"}}},
 {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}, "status": {"allocatable": {"cpu": "2", "pods": "10"}}},
@@ -240,7 +240,7 @@ const FULL: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
 ]}"#;
 
 #[test]
-fn who_would_have_to_go() {
+fn preemption_candidates_and_victims() {
     let folder = Folder::new().with("full.json", FULL);
     let check = |args: &[&str], want: &Expect| {
         let args = [&["explain", "-n", "x", "--from", "full.json"], args].concat();
@@ -253,11 +253,11 @@ fn who_would_have_to_go() {
           0/3 nodes are available: 3 Insufficient cpu.
           profile default-scheduler
 
-          NODES  TURNED DOWN BY    PREEMPTION   REASON            FOR EXAMPLE
+          NODES  REJECTED BY       PREEMPTION   REASON            FOR EXAMPLE
               2  NodeResourcesFit  may help     Insufficient cpu  a, b
               1  NodeResourcesFit  cannot help  Insufficient cpu  c
 
-          evicting pods of lower priority makes room on 2 nodes; best: b
+          preemption is possible on 2 nodes; best: b
           NODE  VICTIMS  PDB VIOLATIONS  FOR EXAMPLE
           b           1               0  x/p3
           a           2               1  x/p1, x/p2
@@ -271,7 +271,7 @@ fn who_would_have_to_go() {
           0/3 nodes are available: 3 Insufficient cpu.
           profile default-scheduler
 
-          NODES  TURNED DOWN BY    PREEMPTION   REASON            FOR EXAMPLE
+          NODES  REJECTED BY       PREEMPTION   REASON            FOR EXAMPLE
               2  NodeResourcesFit  may help     Insufficient cpu  a, b
               1  NodeResourcesFit  cannot help  Insufficient cpu  c
 
@@ -364,7 +364,7 @@ fn who_would_have_to_go() {
 }
 
 #[test]
-fn bad_input() {
+fn invalid_input() {
     check(
         &["web", "--from", "nowhere.json"],
         &expect![[r#"
@@ -382,7 +382,7 @@ fn bad_input() {
     check(
         &["default/web", "-n", "shop", "--from", "cluster.json"],
         &expect![[r#"
-        2> error: pod default/web: namespace "shop" was asked for
+        2> error: pod default/web: does not match --namespace "shop"
         exit 2
     "#]],
     );
@@ -402,7 +402,7 @@ fn bad_input() {
 }
 
 #[test]
-fn a_pipe_that_is_closed_early_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     use std::process::{Command, Stdio};
     let folder = Folder::new().with("cluster.json", CLUSTER);
     drop(folder.run(&["explain", "web", "--from", "cluster.json"]));

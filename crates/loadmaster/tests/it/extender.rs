@@ -1,10 +1,13 @@
-//! `loadmaster run` against the embedded API server, with an HTTP extender that does what the pod's name says.
+//! `loadmaster run` with the embedded API server and an HTTP extender whose response depends on the pod's name.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the extender is a thread, and one of its answers takes long"
+    reason = "the extender runs in a thread, and one of its responses is slow"
 )]
-#![expect(clippy::disallowed_types, reason = "what the extender heard is shared with its thread")]
+#![expect(
+    clippy::disallowed_types,
+    reason = "the received requests are shared with the extender's thread"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,31 +18,33 @@ use expect_test::expect;
 use loadmaster_apiserver::http::serve;
 use loadmaster_apiserver::store::Limits;
 use loadmaster_apiserver::{ApiServer, Options};
-use loadmaster_client::{Lane, Method};
+use loadmaster_client::{ApiClient, Method};
 use serde_json::{Value, json};
 
-use crate::process::{Folder, ask, cluster, lane};
+use crate::process::{Folder, client, cluster, send};
 
-/// What it was asked: path and body.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+/// Received requests: path and body.
+type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// An extender on this machine, and its URL.
-fn extender() -> (String, Heard) {
+/// Starts an extender; returns its URL and the received requests.
+fn extender() -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let heard = Heard::default();
-    let hears = heard.clone();
+    let requests = Requests::default();
+    let shared = requests.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let hears = hears.clone();
-            std::thread::spawn(move || while answer(stream.as_ref().unwrap(), &hears).is_some() {});
+            let shared = shared.clone();
+            std::thread::spawn(
+                move || while answer(stream.as_ref().unwrap(), &shared).is_some() {},
+            );
         }
     });
-    (url, heard)
+    (url, requests)
 }
 
 /// Answers one request; `None` at the end of the connection.
-fn answer(mut stream: &TcpStream, heard: &Heard) -> Option<()> {
+fn answer(mut stream: &TcpStream, requests: &Requests) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
@@ -60,7 +65,7 @@ fn answer(mut stream: &TcpStream, heard: &Heard) -> Option<()> {
     reader.read_exact(&mut body).ok()?;
     let body: Value = serde_json::from_slice(&body).ok()?;
     let pod = body["Pod"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    heard.lock().unwrap().push((path.clone(), body));
+    requests.lock().unwrap().push((path.clone(), body));
     let (status, body) = match (&*path, &*pod) {
         ("/x/filter", "slow") => {
             std::thread::sleep(Duration::from_secs(2));
@@ -83,7 +88,7 @@ fn answer(mut stream: &TcpStream, heard: &Heard) -> Option<()> {
     write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}").ok()
 }
 
-async fn api_server(folder: &Folder) -> Lane {
+async fn api_server(folder: &Folder) -> ApiClient {
     let server = ApiServer::new(Options {
         clock: Arc::new(jiff::Timestamp::now),
         seed: 1,
@@ -101,19 +106,19 @@ async fn api_server(folder: &Folder) -> Lane {
     let text = text.to_string();
     std::fs::write(folder.path("kubeconfig"), text).unwrap();
     tokio::spawn(serve(listener, server.unwrap(), None));
-    lane(&cluster(folder.path("kubeconfig"), "tester").await)
+    client(&cluster(folder.path("kubeconfig"), "tester").await)
 }
 
-async fn create(api: &Lane, path: &str, object: Value) {
-    let (status, made) = ask(api, Method::POST, path, &object).await;
+async fn create(api: &ApiClient, path: &str, object: Value) {
+    let (status, made) = send(api, Method::POST, path, &object).await;
     assert_eq!(status, 201, "{made}");
 }
 
-/// Waits until a pod has a node or a reason why not, and says which.
-async fn outcome(api: &Lane, pod: &str) -> String {
+/// Waits until a pod is bound or rejected; returns the node or the reason.
+async fn outcome(api: &ApiClient, pod: &str) -> String {
     for _ in 0..1_500 {
         let path = format!("/api/v1/namespaces/default/pods/{pod}");
-        let (_, pod) = ask(api, Method::GET, &path, &Value::Null).await;
+        let (_, pod) = send(api, Method::GET, &path, &Value::Null).await;
         if let Some(node) = pod["spec"]["nodeName"].as_str() {
             return format!("on {node}");
         }
@@ -125,7 +130,7 @@ async fn outcome(api: &Lane, pod: &str) -> String {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    "nothing came of it".to_owned()
+    "no result".to_owned()
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn a_scheduler_with_an_extender() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(async {
-        let (url, heard) = extender();
+        let (url, requests) = extender();
         let folder = Folder::new();
         let api = api_server(&folder).await;
         let config = json!({
@@ -157,7 +162,7 @@ fn a_scheduler_with_an_extender() {
         }
         let run = ["run", "--config", "config.json", "--secure-port", "0"];
         let _running = folder.start(&run, "log");
-        let mut said = Vec::new();
+        let mut outcomes = Vec::new();
         for name in ["web", "nowhere", "broken", "slow"] {
             let pod = json!({
                 "apiVersion": "v1", "kind": "Pod",
@@ -165,20 +170,20 @@ fn a_scheduler_with_an_extender() {
                 "spec": {"containers": [{"name": "main", "image": "x"}]},
             });
             create(&api, "/api/v1/namespaces/default/pods", pod).await;
-            said.push(format!("{name}: {}", outcome(&api, name).await.replace(&url, "URL")));
+            outcomes.push(format!("{name}: {}", outcome(&api, name).await.replace(&url, "URL")));
         }
         let log = folder.read("log");
-        assert!(!said[0].ends_with("nothing came of it"), "{log}");
+        assert!(!outcomes[0].ends_with("no result"), "{log}");
         expect![[r#"
             web: on c
             nowhere: Unschedulable: 0/3 nodes are available: 1 full, 1 no disk. preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling.
             broken: SchedulerError: failed filter with extender at URL URL/x/filter, code 500
             slow: SchedulerError: Post "URL/x/filter": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"#]]
-        .assert_eq(&said.join("\n"));
-        let heard = heard.lock().unwrap();
-        let about = |path: &str| &heard.iter().find(|(known, _)| known == path).unwrap().1;
+        .assert_eq(&outcomes.join("\n"));
+        let requests = requests.lock().unwrap();
+        let about = |path: &str| &requests.iter().find(|(known, _)| known == path).unwrap().1;
         let filter = about("/x/filter");
-        // Whole objects, without what client-go would not write.
+        // Full objects, without fields that client-go omits.
         let pod = &filter["Pod"];
         assert_eq!(pod["metadata"]["annotations"], json!({"note": "whole"}));
         assert_eq!(pod["spec"]["containers"][0]["image"], "x");

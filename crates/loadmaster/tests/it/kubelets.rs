@@ -1,11 +1,11 @@
-//! Fake kubelets as a process, beside the embedded API server as another.
+//! Simulated kubelets and the embedded API server as separate processes.
 
 use serde_json::{Value, json};
 
-use crate::process::{Client, Folder, until};
+use crate::process::{Client, Folder, wait_until};
 
 #[test]
-fn bad_files_are_told_with_their_places() {
+fn invalid_files_are_rejected_with_a_position() {
     #[track_caller]
     fn check(flag: &str, text: &str, want: &str) {
         let folder = Folder::new().with("f.yaml", text);
@@ -27,10 +27,10 @@ fn bad_files_are_told_with_their_places() {
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[test]
-fn nodes_come_and_pods_run() {
+fn nodes_become_ready_and_pods_run() {
     let folder = Folder::new();
     let _api = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "api.log");
-    until("the API server", || folder.read("api.log").contains("try:").then_some(()));
+    wait_until("the API server", || folder.read("api.log").contains("try:").then_some(()));
     let flags = ["kubelets", "--kubeconfig", "kubeconfig", "--nodes", "2"];
     let _kubelets = folder.start(&flags, "kubelets.log");
     let client = Client::new(folder.path("kubeconfig"));
@@ -38,12 +38,12 @@ fn nodes_come_and_pods_run() {
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|it| it["type"] == "Ready" && it["status"] == "True")
     };
-    until("two nodes that are ready", || {
+    wait_until("two ready nodes", || {
         let (_, nodes) = client.get("/api/v1/nodes");
         let nodes = nodes["items"].as_array().unwrap();
         (nodes.iter().filter(|it| is_ready(it)).count() == 2).then_some(())
     });
-    until("a lease", || {
+    wait_until("a lease", || {
         (client.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1").0
             == 200)
             .then_some(())
@@ -52,7 +52,9 @@ fn nodes_come_and_pods_run() {
         "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]}});
     client.create(PODS, &pod);
     let path = format!("{PODS}/a");
-    until("a running pod", || (client.get(&path).1["status"]["phase"] == "Running").then_some(()));
+    wait_until("a running pod", || {
+        (client.get(&path).1["status"]["phase"] == "Running").then_some(())
+    });
     assert_eq!(client.delete(&path), 200);
-    until("the end of the pod", || (client.get(&path).0 == 404).then_some(()));
+    wait_until("the deletion of the pod", || (client.get(&path).0 == 404).then_some(()));
 }

@@ -1,18 +1,18 @@
-//! The binary as its users meet it, and the cluster behind `loadmaster up`. One binary, to link once.
+//! Integration tests of the binary. They are one test binary, to link only once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod apiserver;
 mod config;
 mod explain;
+mod explain_live_cluster;
+mod explain_running_scheduler;
 mod extender;
 mod kubelets;
-mod live;
-mod needs;
-mod plugins;
-mod preempt;
+mod leader_election;
+mod plugin_inputs;
+mod plugin_needs;
+mod post_filter_plugin;
 mod process;
 mod replay;
-mod running;
-mod standby;
 mod up;

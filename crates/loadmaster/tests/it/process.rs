@@ -1,4 +1,4 @@
-//! Running the binary, and talking to the API server that it is.
+//! Runs the binary, and calls its API server.
 
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
 
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use loadmaster_client::lane::LaneLimits;
-use loadmaster_client::{Cluster, ClusterOptions, Lane, Method, Request};
+use loadmaster_client::api_client::ConnectionLimits;
+use loadmaster_client::{ApiClient, Cluster, ClusterOptions, Method, Request};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -25,28 +25,28 @@ impl Folder {
         Folder(path)
     }
 
-    /// Writes a file; answers the folder, for more.
+    /// Writes a file; returns the folder.
     pub fn with(self, name: &str, text: &str) -> Folder {
         std::fs::write(self.0.join(name), text).unwrap();
         self
     }
 
-    /// Runs the binary in the folder. What it prints, and its exit code, as one text.
+    /// Runs the binary in the folder; returns its output and exit code as one text.
     pub fn run(&self, args: &[&str]) -> String {
         self.run_with_stdin(args, "")
     }
 
-    /// Where a file of the folder is.
+    /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// What a file says by now; empty if it is not there.
+    /// The current text of a file; empty if it does not exist.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The binary, in the folder and with nothing of the user's; temporary files go into the folder's own, if it has one.
+    /// The command, in the folder and without the user's environment. Temporary files are written to `tmp` in the folder, if it exists.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loadmaster"));
         command.args(args).current_dir(&self.0).env_remove("KUBECONFIG").env("HOME", &self.0);
@@ -56,7 +56,7 @@ impl Folder {
         command
     }
 
-    /// Starts the binary in the folder; what it prints goes to a file.
+    /// Starts the binary in the folder; its output is written to a file.
     pub fn start(&self, args: &[&str], log: &str) -> Running {
         let log = std::fs::File::create(self.path(log)).unwrap();
         let child = self
@@ -78,7 +78,7 @@ impl Folder {
             .spawn()
             .unwrap();
         let mut pipe = child.stdin.take().unwrap();
-        // A command that does not read its input may be gone before all of it is written.
+        // A command that does not read its input may exit before all of it is written.
         let _ = pipe.write_all(stdin.as_bytes());
         drop(pipe);
         describe(&child.wait_with_output().unwrap())
@@ -93,23 +93,23 @@ pub async fn cluster(kubeconfig: PathBuf, user_agent: &str) -> Cluster {
         master: None,
         user_agent: user_agent.to_owned(),
     };
-    Cluster::find(&options).await.unwrap()
+    Cluster::from_options(&options).await.unwrap()
 }
 
-pub fn lane(cluster: &Cluster) -> Lane {
-    cluster.lane("test", LaneLimits { http2_connections_max: 2, http1_connections_max: 2 })
+pub fn client(cluster: &Cluster) -> ApiClient {
+    cluster.client("test", ConnectionLimits { http2_connections_max: 2, http1_connections_max: 2 })
 }
 
-/// Status and answer of a request; null is no body.
-pub async fn ask(lane: &Lane, method: Method, path: &str, body: &Value) -> (u16, Value) {
+/// Sends a request; returns status and response. Null means no body.
+pub async fn send(client: &ApiClient, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let reply = lane.call(&Request::with(method, path, body)).await.unwrap();
+    let reply = client.call(&Request::with_body(method, path, body)).await.unwrap();
     (reply.status, serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
 }
 
-/// Whoever waits for each answer.
+/// A blocking client.
 pub struct Client {
-    lane: Lane,
+    client: ApiClient,
     runtime: Runtime,
 }
 
@@ -117,43 +117,43 @@ impl Client {
     pub fn new(kubeconfig: PathBuf) -> Client {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
-        let lane = runtime.block_on(async { lane(&cluster(kubeconfig, "tester").await) });
-        Client { lane, runtime }
+        let client = runtime.block_on(async { client(&cluster(kubeconfig, "tester").await) });
+        Client { client, runtime }
     }
 
-    pub fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
-        self.runtime.block_on(ask(&self.lane, method, path, body))
+    pub fn send(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        self.runtime.block_on(send(&self.client, method, path, body))
     }
 
     pub fn get(&self, path: &str) -> (u16, Value) {
-        self.ask(Method::GET, path, &Value::Null)
+        self.send(Method::GET, path, &Value::Null)
     }
 
     pub fn delete(&self, path: &str) -> u16 {
-        self.ask(Method::DELETE, path, &Value::Null).0
+        self.send(Method::DELETE, path, &Value::Null).0
     }
 
-    /// Creates an object; what the API server made of it.
+    /// Creates an object; returns the created object.
     #[track_caller]
     pub fn create(&self, path: &str, object: &Value) -> Value {
-        let (status, made) = self.ask(Method::POST, path, object);
+        let (status, made) = self.send(Method::POST, path, object);
         assert_eq!(status, 201, "{path}: {made}");
         made
     }
 }
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of all waits.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until it is there.
+/// Waits until `look` returns a value.
 #[track_caller]
-pub fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+pub fn wait_until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        assert!(began.elapsed() < TIMEOUT, "timeout while waiting for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -168,7 +168,7 @@ impl Running {
         assert!(sent.unwrap().success());
     }
 
-    /// Asks it to end, and waits until it has: its exit code.
+    /// Sends SIGTERM and waits for the end; returns the exit code.
     pub fn terminate(mut self) -> Option<i32> {
         self.signal("TERM");
         self.0.wait().unwrap().code()

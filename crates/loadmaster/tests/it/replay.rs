@@ -1,4 +1,4 @@
-//! `loadmaster run --record` on the embedded API server, and `loadmaster replay` of what came of it.
+//! `loadmaster run --record` with the embedded API server, and `loadmaster replay` of the recording.
 
 #![expect(clippy::disallowed_methods, reason = "processes are waited for")]
 
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use loadmaster_engine::log::{Header, Piece, Reader, begin};
+use loadmaster_engine::recording::{Header, Reader, RecordingItem, encode_preamble};
 use serde_json::{Value, json};
 
-use crate::process::{Client, Folder, Running, until};
+use crate::process::{Client, Folder, Running, wait_until};
 
 const N_NODES: usize = 6;
 const N_PODS: usize = 40;
@@ -24,8 +24,8 @@ struct Api {
 impl Api {
     fn start(folder: &Folder) -> Api {
         let server = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "server.out");
-        let is_ready = |said: &str| said.starts_with("API server on https://127.0.0.1:");
-        until("the API server", || is_ready(&folder.read("server.out")).then_some(()));
+        let is_ready = |text: &str| text.starts_with("API server on https://127.0.0.1:");
+        wait_until("the API server", || is_ready(&folder.read("server.out")).then_some(()));
         Api { client: Client::new(folder.path("kubeconfig")), _server: server }
     }
 
@@ -55,7 +55,7 @@ impl Api {
         }
     }
 
-    /// Pods with their nodes, once so many have one.
+    /// Waits until this many pods are bound; returns the nodes of the bound pods.
     fn bound(&self, n_bound: usize) -> BTreeMap<String, String> {
         for _ in 0..600 {
             let (_, list) = self.client.get(PODS);
@@ -91,13 +91,13 @@ fn binds(text: &str) -> BTreeMap<String, String> {
     fields.collect()
 }
 
-/// The same recording, said to be of a scheduler that breaks its ties another way.
+/// The same recording with a different seed in its header.
 fn with_another_seed(bytes: &[u8]) -> Vec<u8> {
     let mut reader = Reader::new();
     reader.push(bytes);
-    let Some(Piece::Header(header)) = reader.read().unwrap() else { panic!("no header") };
-    let other = begin(&Header { seed: header.seed + 1, ..(*header).clone() });
-    [&other, &bytes[begin(&header).len()..]].concat()
+    let Some(RecordingItem::Header(header)) = reader.read().unwrap() else { panic!("no header") };
+    let other = encode_preamble(&Header { seed: header.seed + 1, ..(*header).clone() });
+    [&other, &bytes[encode_preamble(&header).len()..]].concat()
 }
 
 /// A file with one byte changed.
@@ -122,17 +122,17 @@ fn a_recorded_run_is_replayed_to_the_same_decisions() {
     let text = folder.run(&["replay", "run.log", "--decisions"]);
     assert_eq!(binds(&text), nodes, "{text}");
     for want in [
-        "\nthe recording is whole\n",
-        "\nevery decision is the same\n",
+        "\nthe recording is complete\n",
+        "\nall decisions are identical\n",
         "recorded by Loadmaster",
-        &format!(" {N_PODS} pods decided, {N_PODS} binds, "),
+        &format!(" {N_PODS} scheduling attempts, {N_PODS} binds, "),
     ] {
         assert!(text.contains(want), "{text}");
     }
     assert!(text.ends_with("exit 0\n"), "{text}");
     let report = folder.run(&["replay", "run.log", "-o", "json"]);
     let report: Value = serde_json::from_str(report.strip_suffix("exit 0\n").unwrap()).unwrap();
-    assert_eq!((&report["binds"], &report["isSame"]), (&json!(N_PODS), &json!(true)));
+    assert_eq!((&report["binds"], &report["isIdentical"]), (&json!(N_PODS), &json!(true)));
 
     let path = folder.path("run.log");
     #[cfg(unix)]
@@ -141,12 +141,12 @@ fn a_recorded_run_is_replayed_to_the_same_decisions() {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
     let bytes = std::fs::read(&path).unwrap();
-    println!("{} bytes a pod", bytes.len() / N_PODS);
-    // Cut off: as if killed. Changed: refused.
-    std::fs::write(folder.path("torn.log"), &bytes[..bytes.len() - 30]).unwrap();
-    let text = folder.run(&["replay", "torn.log"]);
-    assert!(text.contains("the scheduler was killed in the middle of a block"), "{text}");
-    assert!(text.ends_with("every decision is the same\nexit 0\n"), "{text}");
+    println!("{} bytes per pod", bytes.len() / N_PODS);
+    // Truncated as after a kill: accepted. Corrupted: rejected.
+    std::fs::write(folder.path("truncated.log"), &bytes[..bytes.len() - 30]).unwrap();
+    let text = folder.run(&["replay", "truncated.log"]);
+    assert!(text.contains("the scheduler was killed while writing a block"), "{text}");
+    assert!(text.ends_with("all decisions are identical\nexit 0\n"), "{text}");
     std::fs::write(folder.path("other.log"), with_another_seed(&bytes)).unwrap();
     let text = folder.run(&["replay", "other.log"]);
     assert!(text.contains("\nentry ") && text.contains(": default/pod-"), "{text}");
@@ -154,11 +154,11 @@ fn a_recorded_run_is_replayed_to_the_same_decisions() {
     damage(&path, bytes.len() / 2);
     let text = folder.run(&["replay", "run.log"]);
     assert!(text.contains("2> error: run.log: at byte "), "{text}");
-    assert!(text.ends_with(": the file is damaged\nexit 2\n"), "{text}");
+    assert!(text.ends_with(": the file is corrupted\nexit 2\n"), "{text}");
 }
 
 #[test]
-fn a_run_in_json_that_was_killed_is_replayed_as_far_as_it_goes() {
+fn a_truncated_recording_is_replayed_up_to_its_end() {
     let folder = Folder::new();
     let api = Api::start(&folder);
     api.nodes();
@@ -166,19 +166,19 @@ fn a_run_in_json_that_was_killed_is_replayed_as_far_as_it_goes() {
     let scheduler = recorder(&folder, "run.log", &[json]);
     api.pods(0..N_PODS);
     let nodes = api.bound(N_PODS);
-    // What is older than that is on disk.
+    // Items older than this are on disk.
     std::thread::sleep(Duration::from_millis(3_500));
-    // That is `kill -9`.
+    // The same as `kill -9`.
     drop(scheduler);
     let text = folder.run(&["replay", "run.log", "--decisions"]);
     assert_eq!(binds(&text), nodes, "{text}");
-    assert!(text.contains("the recording has no end: the scheduler was killed"), "{text}");
-    assert!(text.ends_with("every decision is the same\nexit 0\n"), "{text}");
+    assert!(text.contains("the recording is truncated: the scheduler was killed"), "{text}");
+    assert!(text.ends_with("all decisions are identical\nexit 0\n"), "{text}");
 
-    // Never written over; and no larger than allowed, while scheduling goes on.
+    // An existing file is never overwritten, and the maximum size is respected while scheduling continues.
     let before = std::fs::read(folder.path("run.log")).unwrap();
     let again = folder.run(&["run", "--kubeconfig=kubeconfig", "--record=run.log"]);
-    assert!(again.contains("run.log: the file exists already"), "{again}");
+    assert!(again.contains("run.log: the file already exists"), "{again}");
     assert!(again.ends_with("exit 1\n"), "{again}");
     assert_eq!(before, std::fs::read(folder.path("run.log")).unwrap());
     let size_max = before.len() / 3;
@@ -194,7 +194,7 @@ fn a_run_in_json_that_was_killed_is_replayed_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn a_file_that_is_not_a_recording_is_rejected() {
     let folder = Folder::new().with("text", "apiVersion: v1\n");
     for (args, want) in [
         (["replay", "text"], "text: at byte 0: expected a recording, which begins with"),
@@ -204,5 +204,5 @@ fn what_is_no_recording_is_refused() {
         assert!(text.contains(want) && text.ends_with("exit 2\n"), "{text}");
     }
     let text = folder.run(&["run", "--record-max-size=1Mi"]);
-    assert!(text.contains("--record-max-size says nothing without --record"), "{text}");
+    assert!(text.contains("--record-max-size requires --record"), "{text}");
 }

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use crate::process::{Client, Folder, until};
+use crate::process::{Client, Folder, wait_until};
 
 const MANIFESTS: &str = "
 apiVersion: apps/v1
@@ -25,7 +25,7 @@ spec:
     spec: {restartPolicy: Never, containers: [{name: sum, image: sum}]}
 ";
 
-/// The summary without what hangs on the machine's speed, and what is on standard error.
+/// The summary without what depends on the speed of the machine, and standard error.
 fn stable(text: &str) -> String {
     let summary = text
         .lines()
@@ -49,16 +49,16 @@ fn check(manifests: &str, args: &[&str], want: &Expect) {
 }
 
 #[test]
-fn manifests_run() {
+fn manifests_are_created_and_run() {
     check(
         MANIFESTS,
         &["--nodes", "3", "--check", "1"],
         &expect![[r#"
-            settled: every pod has its node (3 on nodes)
+            settled: all pods are assigned (3 assigned)
 
               pods       3 running, 0 starting, 1 succeeded, 0 failed
               decisions  4
-              checked    one decision in 1: no difference
+              verified   one in 1 decisions: no difference
 
               ZONE    NODES  PODS  CPU                    MEMORY
               zone-a      1     1  ░░░░░░░░░░░░░░░░  1 %  ░░░░░░░░░░░░░░░░  0 %
@@ -75,7 +75,7 @@ fn manifests_run() {
 }
 
 #[test]
-fn pods_that_stay_pending_are_a_finding() {
+fn pending_pods_give_exit_code_1() {
     let too_large = MANIFESTS.replace("cpu: 100m", "cpu: 500");
     let folder = Folder::new().with("app.yaml", &too_large);
     let text = folder.run(&["up", "-f", ".", "--nodes", "3"]);
@@ -90,7 +90,7 @@ fn without_nodes_it_settles_when_every_pod_was_attempted() {
         pod,
         &["--nodes", "0"],
         &expect![[r#"
-            settled: 1 pod pending, everything else has its node (0 on nodes)
+            settled: 1 pod pending, all other pods are assigned (0 assigned)
 
               pods       0 running, 0 starting, 0 succeeded, 0 failed
               decisions  1
@@ -104,7 +104,7 @@ fn without_nodes_it_settles_when_every_pod_was_attempted() {
         "{apiVersion: v1, kind: Namespace, metadata: {name: empty}}\n",
         &["--nodes", "0"],
         &expect![[r#"
-            settled: every pod has its node (0 on nodes)
+            settled: all pods are assigned (0 assigned)
 
               pods       0 running, 0 starting, 0 succeeded, 0 failed
               decisions  0
@@ -114,29 +114,29 @@ fn without_nodes_it_settles_when_every_pod_was_attempted() {
 }
 
 #[test]
-fn pods_of_a_scheduler_that_does_not_run_here_are_a_finding() {
+fn pending_pods_of_other_schedulers_give_exit_code_1() {
     let other = MANIFESTS.replace(
         "spec: {containers: [{name: web",
         "spec: {schedulerName: other, containers: [{name: web",
     );
     let folder = Folder::new().with("app.yaml", &other);
     let text = folder.run(&["up", "-f", ".", "--nodes", "3"]);
-    assert!(text.contains("no scheduler named other runs here"), "{text}");
-    assert!(text.contains("3 pods pending, everything else has its node (0 on nodes)"), "{text}");
+    assert!(text.contains("no scheduler named other runs in this cluster"), "{text}");
+    assert!(text.contains("3 pods pending, all other pods are assigned (0 assigned)"), "{text}");
     assert!(text.ends_with("exit 1\n"), "{text}");
 }
 
 #[test]
-fn the_sample_runs_and_every_decision_is_right() {
+fn the_sample_workload_runs_and_decisions_are_verified() {
     let text = Folder::new().run(&["up", "--nodes", "20", "--check", "10"]);
-    assert!(text.contains("one decision in 10: no difference"), "{text}");
+    assert!(text.contains("one in 10 decisions: no difference"), "{text}");
     assert!(text.contains("puzzles/no-such-zone"), "{text}");
     assert!(text.ends_with("exit 1\n"), "{text}");
 }
 
-/// What is left out of another cluster's objects, and what is made for them.
+/// Metadata of another cluster is removed, and missing namespaces are created.
 #[test]
-fn objects_of_another_cluster_come_to_life() {
+fn objects_of_another_cluster_are_created() {
     let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-x", "namespace": "shop", "uid": "p", "resourceVersion": "7",
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true}]},
@@ -145,39 +145,44 @@ fn objects_of_another_cluster_come_to_life() {
             "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
             "spec": {"containers": [{"name": "web", "image": "web"}]}}}}]}"#;
     let text = stable(&Folder::new().run_with_stdin(&["up", "-f", "-", "--nodes", "2"], list));
-    assert!(text.contains("every pod has its node (2 on nodes)"), "{text}");
-    assert!(text.contains("2> note: left to the controllers that make them: 1 Pod\n"), "{text}");
-    assert!(text.contains("2> note: namespaces made for what is in them: shop\n"), "{text}");
+    assert!(text.contains("all pods are assigned (2 assigned)"), "{text}");
+    assert!(
+        text.contains("2> note: not created, because their controllers create them: 1 Pod\n"),
+        "{text}"
+    );
+    assert!(text.contains("2> note: created missing namespaces: shop\n"), "{text}");
 }
 
 #[test]
-fn a_cluster_that_stays_answers_until_it_is_told_to_end() {
+fn with_stay_the_cluster_runs_until_it_is_stopped() {
     let lonely = "---\n{apiVersion: v1, kind: Pod, metadata: {name: lonely}, spec: {containers: [{name: c, image: i}]}}\n";
     let folder = Folder::new().with("app.yaml", &format!("{MANIFESTS}{lonely}"));
     let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "2", "--kubeconfig", "kubeconfig"];
     let up = folder.start(&args, "up.log");
-    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
-    until("the end of the Job", || folder.read("up.log").contains(" 1 succeeded").then_some(()));
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    wait_until("the completion of the Job", || {
+        folder.read("up.log").contains(" 1 succeeded").then_some(())
+    });
     let explained = folder.run(&["explain", "--kubeconfig", "kubeconfig", "lonely"]);
-    assert!(explained.contains("; it is on m8-00"), "{explained}");
+    assert!(explained.contains("; assigned to m8-00"), "{explained}");
     assert_eq!(up.terminate(), Some(0));
-    assert!(folder.read("up.log").contains("every pod has its node"), "{}", folder.read("up.log"));
+    assert!(folder.read("up.log").contains("all pods are assigned"), "{}", folder.read("up.log"));
 }
 
-/// Its kubeconfig is an administrator's: whoever finds it may do everything.
+/// The kubeconfig has an administrator's credentials.
 #[cfg(unix)]
 #[test]
-fn the_kubeconfig_is_for_its_owner_and_goes_with_the_cluster() {
+fn the_kubeconfig_is_private_and_removed_with_the_cluster() {
     use std::os::unix::fs::PermissionsExt as _;
     let refused = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeName: z}}\n";
     let folder = Folder::new().with("app.yaml", MANIFESTS).with("bad.yaml", refused);
     let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "1", "--kubeconfig", "kubeconfig"];
     let up = folder.start(&args, "up.log");
-    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
     let mode = std::fs::metadata(folder.path("kubeconfig")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(up.terminate(), Some(0));
-    assert!(!folder.path("kubeconfig").exists(), "it was created, and holds nothing else");
+    assert!(!folder.path("kubeconfig").exists(), "it was created, and has no other entries");
     std::fs::create_dir(folder.path("tmp")).unwrap();
     let text = folder.run(&["up", "--nodes", "1", "-f", "bad.yaml"]);
     assert!(text.ends_with("exit 2\n"), "{text}");
@@ -186,7 +191,7 @@ fn the_kubeconfig_is_for_its_owner_and_goes_with_the_cluster() {
 }
 
 #[test]
-fn a_kubeconfig_keeps_what_it_holds() {
+fn other_kubeconfig_entries_are_kept() {
     let prod = json!({"apiVersion": "v1", "kind": "Config", "current-context": "prod",
         "clusters": [{"name": "prod", "cluster": {"server": "https://prod.example.com"}}],
         "users": [], "contexts": [{"name": "prod", "context": {"cluster": "prod"}}]});
@@ -198,9 +203,13 @@ fn a_kubeconfig_keeps_what_it_holds() {
     let flags = ["--nodes", "1", "--kubeconfig", "kubeconfig", "-f"];
     let read = || serde_json::from_str::<Value>(&folder.read("kubeconfig")).unwrap();
     folder.run(&[&["up"], &flags[..], &["bad.yaml"]].concat());
-    assert_eq!(folder.read("kubeconfig"), prod.to_string(), "nothing is begun with bad input");
+    assert_eq!(
+        folder.read("kubeconfig"),
+        prod.to_string(),
+        "nothing is changed if the input is invalid"
+    );
     let up = folder.start(&[&["up", "--stay"], &flags[..], &["app.yaml"]].concat(), "up.log");
-    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
     let merged = read();
     assert_eq!(merged["current-context"], "loadmaster");
     assert_eq!(
@@ -211,19 +220,19 @@ fn a_kubeconfig_keeps_what_it_holds() {
     assert_eq!(read(), prod);
     for command in ["up", "apiserver"] {
         let text = folder.run(&[command, "--kubeconfig", "notes"]);
-        let want = "2> error: notes:1:1: apiVersion: expected a kubeconfig, with apiVersion: v1; the file is left as it is\nexit 2\n";
+        let want = "2> error: notes:1:1: apiVersion: expected a kubeconfig, with apiVersion: v1; the file was not changed\nexit 2\n";
         assert_eq!(text, want, "{command}");
         assert_eq!(folder.read("notes"), "to do: everything\n");
     }
 }
 
-/// A definition made while the cluster runs.
+/// The definition is created while the cluster runs.
 #[test]
-fn custom_objects_are_garbage_and_content_like_others() {
+fn custom_objects_are_owners_and_namespace_content() {
     let folder = Folder::new().with("app.yaml", MANIFESTS);
     let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "1", "--kubeconfig", "kubeconfig"];
     let _up = folder.start(&args, "up.log");
-    until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
     let client = Client::new(folder.path("kubeconfig"));
     let made = |path: &str, object: Value| client.create(path, &object)["metadata"]["uid"].clone();
     let is_gone = |path: &str| client.get(path).0 == 404;
@@ -242,15 +251,19 @@ fn custom_objects_are_garbage_and_content_like_others() {
     let maps = "/api/v1/namespaces/shop/configmaps";
     made(maps, json!({"metadata": {"name": "owned", "ownerReferences": [owner]}}));
     assert_eq!(client.delete(&format!("{foos}/top")), 200);
-    until("the end of what it owned", || is_gone(&format!("{maps}/owned")).then_some(()));
+    wait_until("the deletion of the owned object", || {
+        is_gone(&format!("{maps}/owned")).then_some(())
+    });
     made(foos, foo("last"));
     assert_eq!(client.delete("/api/v1/namespaces/shop"), 200);
-    until("the end of the namespace", || is_gone("/api/v1/namespaces/shop").then_some(()));
+    wait_until("the deletion of the namespace", || {
+        is_gone("/api/v1/namespaces/shop").then_some(())
+    });
     assert!(is_gone(&format!("{foos}/last")));
 }
 
 #[test]
-fn bad_input_has_a_place() {
+fn invalid_input_has_a_position() {
     check(
         "kind: Pod\n",
         &[],
@@ -327,8 +340,8 @@ fn bad_input_has_a_place() {
 }
 
 #[test]
-fn standard_input_is_a_file_too() {
+fn manifests_are_read_from_standard_input() {
     let text = Folder::new().run_with_stdin(&["up", "-f", "-", "--nodes", "2"], MANIFESTS);
-    assert!(text.contains("every pod has its node"), "{text}");
+    assert!(text.contains("all pods are assigned"), "{text}");
     assert!(text.ends_with("exit 0\n"), "{text}");
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Two nodes of 4 CPUs, full of pods of priority 0 to 5, and what is done for a pod of priority 9.
+/// Two nodes with 4 CPUs each, all of them used by pods of priority 0 to 5.
 fn bench(args: Value) -> Bench {
     let mut bench = Bench::new(&DEF, args).unwrap();
     for name in ["a", "b"] {
@@ -23,39 +23,39 @@ fn pod(name: &str, priority: i32, cpu: &str) -> Value {
 }
 
 #[track_caller]
-fn check(bench: &mut Bench, asked: Value, want: &Expect) {
-    want.assert_eq(&bench.post_filter(asked, 7).unwrap());
+fn check(bench: &mut Bench, incoming: Value, want: &Expect) {
+    want.assert_eq(&bench.post_filter(incoming, 7).unwrap());
 }
 
 #[test]
-fn room_is_made() {
+fn nominates_a_node_and_evicts_victims() {
     let mut bench = bench(json!({}));
     check(&mut bench, pod("new", 9, "2"), &expect!["nominates a; evicts p2"]);
     check(&mut bench, pod("new", 5, "2"), &expect!["nominates a; evicts p2"]);
     check(&mut bench, pod("new", 9, "4"), &expect!["nominates a; evicts p1 p2"]);
     for (name, priority) in [("n1", 8), ("n2", 9)] {
         let nominated = Arc::new(bench.pod(pod(name, priority, "1")).unwrap());
-        bench.world.nominate(Str::new("a"), nominated);
+        bench.world.add_nominated_pod(Str::new("a"), nominated);
     }
     check(
         &mut bench,
         pod("new", 9, "4"),
-        &expect!["nominates a; evicts p1 p2; takes the nomination of n1"],
+        &expect!["nominates a; evicts p1 p2; clears the nomination of n1"],
     );
 }
 
 #[test]
-fn who_is_going_is_not_evicted_again() {
+fn terminating_pods_are_not_evicted_again() {
     let mut bench = bench(json!({}));
-    let going = json!({"metadata": {"name": "p2", "deletionTimestamp": "2026-01-31T12:00:00Z"}, "spec": pod("p2", 0, "2")["spec"]});
-    bench.assigned("a", going).unwrap();
+    let terminating = json!({"metadata": {"name": "p2", "deletionTimestamp": "2026-01-31T12:00:00Z"}, "spec": pod("p2", 0, "2")["spec"]});
+    bench.assigned("a", terminating).unwrap();
     let nominated = Arc::new(bench.pod(pod("n1", 8, "1")).unwrap());
-    bench.world.nominate(Str::new("a"), nominated);
+    bench.world.add_nominated_pod(Str::new("a"), nominated);
     check(&mut bench, pod("new", 9, "2"), &expect!["nominates a"]);
 }
 
 #[test]
-fn no_room() {
+fn no_candidates() {
     let mut bench = bench(json!({}));
     check(
         &mut bench,
@@ -81,22 +81,22 @@ fn no_room() {
 }
 
 #[test]
-fn a_pod_waits_for_the_victims_on_its_nominated_node() {
+fn a_pod_with_a_terminating_victim_on_its_nominated_node_is_not_eligible() {
     let mut bench = bench(json!({}));
     let on_a = |cpu: &str| {
-        let mut asked = pod("new", 9, cpu);
-        asked["status"] = json!({"nominatedNodeName": "a"});
-        asked
+        let mut incoming = pod("new", 9, cpu);
+        incoming["status"] = json!({"nominatedNodeName": "a"});
+        incoming
     };
-    let mut going = pod("p2", 0, "2");
-    going["metadata"]["deletionTimestamp"] = json!("2026-01-31T12:00:00Z");
-    let mut say = |status: &str, reason: &str, cpu: &str, want: &Expect| {
+    let mut terminating = pod("p2", 0, "2");
+    terminating["metadata"]["deletionTimestamp"] = json!("2026-01-31T12:00:00Z");
+    let mut check_condition = |status: &str, reason: &str, cpu: &str, want: &Expect| {
         let condition = json!({"type": "DisruptionTarget", "status": status, "reason": reason});
-        going["status"] = json!({"conditions": [condition]});
-        bench.assigned("a", going.clone()).unwrap();
+        terminating["status"] = json!({"conditions": [condition]});
+        bench.assigned("a", terminating.clone()).unwrap();
         check(&mut bench, on_a(cpu), want);
     };
-    say(
+    check_condition(
         "True",
         "PreemptionByScheduler",
         "4",
@@ -104,10 +104,10 @@ fn a_pod_waits_for_the_victims_on_its_nominated_node() {
             "Unschedulable preemption: not eligible due to a terminating pod on the nominated node."
         ],
     );
-    say("False", "PreemptionByScheduler", "4", &expect!["nominates a; evicts p1"]);
-    say("True", "EvictionByEvictionAPI", "4", &expect!["nominates a; evicts p1"]);
-    // The node is beyond help, so that there is nothing to wait for.
-    say(
+    check_condition("False", "PreemptionByScheduler", "4", &expect!["nominates a; evicts p1"]);
+    check_condition("True", "EvictionByEvictionAPI", "4", &expect!["nominates a; evicts p1"]);
+    // Preemption does not help on this node, so the pod does not wait.
+    check_condition(
         "True",
         "PreemptionByScheduler",
         "5",
@@ -124,22 +124,22 @@ fn no_nodes() {
 }
 
 #[test]
-fn held_back_while_victims_go() {
-    let held = |is_async| {
+fn pre_enqueue_rejects_a_preemptor_while_its_victims_are_deleted() {
+    let pre_enqueue_results = |is_async| {
         let gates = loadmaster_framework::FeatureGates {
             scheduler_async_preemption: is_async,
             ..Default::default()
         };
         let mut bench = Bench::with_gates(&DEF, json!({}), gates).unwrap();
         let before = bench.pre_enqueue(pod("new", 9, "1")).unwrap();
-        bench.world.preemptions_mut().start("default/new");
+        bench.world.ongoing_preemptions_mut().start("default/new");
         let during = bench.pre_enqueue(pod("new", 9, "1")).unwrap();
         let n_events = bench.points().events.as_ref().map(Vec::len);
         format!("{before}; {during}; {n_events:?}")
     };
     expect!["Success; UnschedulableAndUnresolvable waiting for the preemption for this pod to be finished; Some(1)"]
-        .assert_eq(&held(true));
-    expect!["Success; Success; Some(0)"].assert_eq(&held(false));
+        .assert_eq(&pre_enqueue_results(true));
+    expect!["Success; Success; Some(0)"].assert_eq(&pre_enqueue_results(false));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn arguments() {
 }
 
 #[test]
-fn how_many_candidates_are_enough() {
+fn number_of_candidates() {
     let check = |percentage, absolute, n_nodes, want| {
         let args = Args {
             min_candidate_nodes_percentage: percentage,

@@ -1,131 +1,150 @@
-//! Filter node by node: three sums over the pods on nodes, made once a pod.
+//! The per-node form of Filter: three counts over existing pods, computed once per scheduling cycle.
 
 use std::sync::Arc;
 
 use loadmaster_api::Labels;
-use loadmaster_framework::cluster::Cluster;
+use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::{
-    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PodTemplate, PreFilter, PreFiltered,
+    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PodTemplate, PreFilter, PreFilterResult,
     Rejection, SerialCx, World,
 };
 
-use super::terms::{Sums, all_own_speak_of, other_speaks_of, own_speaks_of};
+use super::terms::{TopologySums, all_own_terms_match, existing_term_matches, own_term_matches};
 use super::{InterPodAffinity, REASON_AFFINITY, REASON_ANTI_AFFINITY, REASON_EXISTING};
 
-/// What Filter needs of the whole cluster: how many pods on nodes there are, by topology,
+/// Counts of existing pods by topology pair, computed in PreFilter (upstream's `preFilterState`).
 #[derive(Clone, Default)]
-pub(super) struct Required {
-    /// of which all required affinity terms of the pod speak,
-    wanted: Sums,
-    /// of which a required anti-affinity term of the pod speaks,
-    unwanted: Sums,
-    /// and that have a required anti-affinity term which speaks of the pod.
-    unwilling: Sums,
+pub(super) struct PreFilterState {
+    /// Pods that match all required affinity terms of the incoming pod.
+    affinity_counts: TopologySums,
+    /// Pods that match a required anti-affinity term of the incoming pod.
+    anti_affinity_counts: TopologySums,
+    /// Pods with a required anti-affinity term that matches the incoming pod.
+    existing_anti_affinity_counts: TopologySums,
 }
 
-impl Required {
-    fn new(pod: &PodTemplate, world: &World) -> Required {
+impl PreFilterState {
+    fn new(pod: &PodTemplate, world: &World) -> PreFilterState {
         let has_own = !pod.required_affinity.is_empty() || !pod.required_anti_affinity.is_empty();
-        let mut all = Required::default();
+        let mut all = PreFilterState::default();
         for node in world.node_infos() {
             let labels = node.labels();
             if has_own {
                 for other in node.pods() {
-                    all.add_own(pod, &other.template, world.cluster(), labels, 1);
+                    all.update_with_own_terms(
+                        pod,
+                        &other.template,
+                        world.cluster_objects(),
+                        labels,
+                        1,
+                    );
                 }
             }
             for other in node.pods_with_required_anti_affinity() {
-                all.add_others(pod, &other.template, world.cluster(), labels, 1);
+                all.update_with_existing_terms(
+                    pod,
+                    &other.template,
+                    world.cluster_objects(),
+                    labels,
+                    1,
+                );
             }
         }
         all
     }
 
-    fn add_own(
+    fn update_with_own_terms(
         &mut self,
         pod: &PodTemplate,
         other: &PodTemplate,
-        cluster: &Cluster,
+        cluster: &ClusterObjects,
         labels: &Labels,
         amount: i64,
     ) {
-        if all_own_speak_of(&pod.required_affinity, other, cluster) {
+        if all_own_terms_match(&pod.required_affinity, other, cluster) {
             for term in &pod.required_affinity {
-                self.wanted.add(labels, &term.topology_key, amount);
+                self.affinity_counts.add(labels, &term.topology_key, amount);
             }
         }
         for term in &pod.required_anti_affinity {
-            if own_speaks_of(term, other, cluster) {
-                self.unwanted.add(labels, &term.topology_key, amount);
+            if own_term_matches(term, other, cluster) {
+                self.anti_affinity_counts.add(labels, &term.topology_key, amount);
             }
         }
     }
 
-    fn add_others(
+    fn update_with_existing_terms(
         &mut self,
         pod: &PodTemplate,
         other: &PodTemplate,
-        cluster: &Cluster,
+        cluster: &ClusterObjects,
         labels: &Labels,
         amount: i64,
     ) {
         for term in &other.required_anti_affinity {
-            if other_speaks_of(term, &pod.namespace, &pod.labels, cluster) {
-                self.unwilling.add(labels, &term.topology_key, amount);
+            if existing_term_matches(term, &pod.namespace, &pod.labels, cluster) {
+                self.existing_anti_affinity_counts.add(labels, &term.topology_key, amount);
             }
         }
     }
 
-    /// A dry run adds a pod to a node or takes it away. That nobody is wanted is told by the
-    /// absence of sums, so those that come to nothing must go.
-    fn change(
+    /// A preemption dry run adds a pod to a node or removes it. "No pod matches anywhere" means that
+    /// there are no affinity counts, so counts of zero are removed.
+    fn update_with_pod(
         &mut self,
         pod: &PodTemplate,
         other: &PodTemplate,
-        cluster: &Cluster,
+        cluster: &ClusterObjects,
         labels: &Labels,
         amount: i64,
     ) {
-        self.add_own(pod, other, cluster, labels, amount);
-        self.add_others(pod, other, cluster, labels, amount);
+        self.update_with_own_terms(pod, other, cluster, labels, amount);
+        self.update_with_existing_terms(pod, other, cluster, labels, amount);
         for term in &pod.required_affinity {
-            self.wanted.forget_zero(labels, &term.topology_key);
+            self.affinity_counts.remove_if_zero(labels, &term.topology_key);
         }
     }
 
-    /// Whether the node has company of every kind the pod asks for.
-    fn allows_affinity(&self, pod: &PodTemplate, cluster: &Cluster, labels: &Labels) -> bool {
+    /// Whether the node's domains have a pod that matches the affinity terms (upstream's
+    /// `satisfyPodAffinity`).
+    fn satisfies_affinity(
+        &self,
+        pod: &PodTemplate,
+        cluster: &ClusterObjects,
+        labels: &Labels,
+    ) -> bool {
         let terms = &pod.required_affinity;
-        let mut is_company_everywhere = true;
+        let mut all_terms_satisfied = true;
         for term in terms {
             let Some(value) = labels.get(&term.topology_key) else { return false };
-            is_company_everywhere &= self.wanted.at(&term.topology_key, value) > 0;
+            all_terms_satisfied &= self.affinity_counts.get(&term.topology_key, value) > 0;
         }
-        // The first pod of a group that asks for its own kind would wait for ever.
-        is_company_everywhere || self.wanted.is_empty() && all_own_speak_of(terms, pod, cluster)
+        // The first pod of a group with affinity to itself would stay pending forever.
+        all_terms_satisfied
+            || self.affinity_counts.is_empty() && all_own_terms_match(terms, pod, cluster)
     }
 
-    fn allows_anti_affinity(&self, labels: &Labels) -> bool {
-        self.unwanted.of_node(labels).all(|n| n <= 0)
+    fn satisfies_anti_affinity(&self, labels: &Labels) -> bool {
+        self.anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
 
-    fn allows_existing(&self, labels: &Labels) -> bool {
-        self.unwilling.of_node(labels).all(|n| n <= 0)
+    fn satisfies_existing_anti_affinity(&self, labels: &Labels) -> bool {
+        self.existing_anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
 }
 
 impl PreFilter for InterPodAffinity {
-    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
         let template = &pod.template;
-        let required = Required::new(template, cx.world);
+        let state = PreFilterState::new(template, cx.world);
         let none = template.required_affinity.is_empty()
             && template.required_anti_affinity.is_empty()
-            && required.unwilling.is_empty();
+            && state.existing_anti_affinity_counts.is_empty();
         if none {
-            return Ok(PreFiltered::Skip);
+            return Ok(PreFilterResult::Skip);
         }
-        cx.cycle.set(self.required, required);
-        Ok(PreFiltered::All)
+        cx.cycle.set(self.pre_filter_state, state);
+        Ok(PreFilterResult::All)
     }
 
     fn add_pod(
@@ -136,8 +155,14 @@ impl PreFilter for InterPodAffinity {
         other: &Arc<PodInfo>,
         node: NodeInfo<'_>,
     ) -> Result<(), Failure> {
-        if let Some(required) = cycle.get_mut(self.required) {
-            required.change(&pod.template, &other.template, world.cluster(), node.labels(), 1);
+        if let Some(state) = cycle.get_mut(self.pre_filter_state) {
+            state.update_with_pod(
+                &pod.template,
+                &other.template,
+                world.cluster_objects(),
+                node.labels(),
+                1,
+            );
         }
         Ok(())
     }
@@ -150,8 +175,14 @@ impl PreFilter for InterPodAffinity {
         other: &Arc<PodInfo>,
         node: NodeInfo<'_>,
     ) -> Result<(), Failure> {
-        if let Some(required) = cycle.get_mut(self.required) {
-            required.change(&pod.template, &other.template, world.cluster(), node.labels(), -1);
+        if let Some(state) = cycle.get_mut(self.pre_filter_state) {
+            state.update_with_pod(
+                &pod.template,
+                &other.template,
+                world.cluster_objects(),
+                node.labels(),
+                -1,
+            );
         }
         Ok(())
     }
@@ -159,15 +190,15 @@ impl PreFilter for InterPodAffinity {
 
 impl Filter for InterPodAffinity {
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        let Some(required) = cx.cycle.get(self.required) else { return Ok(()) };
+        let Some(state) = cx.cycle.get(self.pre_filter_state) else { return Ok(()) };
         let labels = node.labels();
-        if !required.allows_affinity(&pod.template, cx.world.cluster(), labels) {
+        if !state.satisfies_affinity(&pod.template, cx.world.cluster_objects(), labels) {
             return Err(Rejection::unresolvable(REASON_AFFINITY));
         }
-        if !required.allows_anti_affinity(labels) {
+        if !state.satisfies_anti_affinity(labels) {
             return Err(Rejection::unschedulable(REASON_ANTI_AFFINITY));
         }
-        if !required.allows_existing(labels) {
+        if !state.satisfies_existing_anti_affinity(labels) {
             return Err(Rejection::unschedulable(REASON_EXISTING));
         }
         Ok(())

@@ -1,39 +1,45 @@
-//! What wakes a pod that was turned down. Here, unlike in Filter, upstream evaluates namespace
-//! selectors against no labels at all, in both directions: a term reaches the namespaces it names,
-//! and all if its selector asks for no label.
+//! Queueing hints: which events wake a rejected pod. Here, unlike in Filter, upstream evaluates
+//! namespace selectors against empty labels, in both directions: a term selects the namespaces that
+//! it names, and all namespaces if its selector matches empty labels.
 
 use loadmaster_api::{Labels, Str};
-use loadmaster_framework::event::{EventObject, HintQuestion};
+use loadmaster_framework::cluster_event::{EventObject, QueueingHintArgs};
 use loadmaster_framework::template::AffinityTerm;
-use loadmaster_framework::{Failure, Hint, PodInfo};
+use loadmaster_framework::{Failure, PodInfo, QueueingHint};
 
-pub(super) fn after_pod_change(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let pod = question.pod;
-    let old = question.old.and_then(EventObject::pod);
-    let new = question.new.and_then(EventObject::pod);
-    // Its own labels changed: pods on nodes may now think otherwise of it.
+pub(super) fn after_pod_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let pod = hint_args.pod;
+    let old = hint_args.old.and_then(EventObject::pod);
+    let new = hint_args.new.and_then(EventObject::pod);
+    // Its own labels changed: terms of existing pods may no longer match it.
     if let (Some(_), Some(new)) = (old, new)
         && new.uid == pod.uid
     {
-        return Ok(Hint::Queue);
+        return Ok(QueueingHint::Queue);
     }
     if [old, new].into_iter().flatten().any(has_no_node) {
-        return Ok(Hint::Skip);
+        return Ok(QueueingHint::Skip);
     }
-    let wanted = |other: &PodInfo| all_speak_of(&pod.template.required_affinity, other);
-    let unwanted = |other: &PodInfo| all_speak_of(&pod.template.required_anti_affinity, other);
-    let unwilling = |other: &PodInfo| all_speak_of(&other.template.required_anti_affinity, pod);
+    let matches_affinity =
+        |other: &PodInfo| all_terms_match(&pod.template.required_affinity, other);
+    let matches_anti_affinity =
+        |other: &PodInfo| all_terms_match(&pod.template.required_anti_affinity, other);
+    let has_anti_affinity =
+        |other: &PodInfo| all_terms_match(&other.template.required_anti_affinity, pod);
     Ok(queue_if(match (old, new) {
-        (Some(old), Some(new)) => !wanted(old) && wanted(new) || unwanted(old) && !unwanted(new),
-        (None, Some(new)) => wanted(new),
-        (Some(old), None) => unwanted(old) || unwilling(old),
+        (Some(old), Some(new)) => {
+            !matches_affinity(old) && matches_affinity(new)
+                || matches_anti_affinity(old) && !matches_anti_affinity(new)
+        }
+        (None, Some(new)) => matches_affinity(new),
+        (Some(old), None) => matches_anti_affinity(old) || has_anti_affinity(old),
         (None, None) => false,
     }))
 }
 
-pub(super) fn after_node_change(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let (old, new) = question.node_change()?;
-    let pod = &question.pod.template;
+pub(super) fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let (old, new) = hint_args.old_and_new_node()?;
+    let pod = &hint_args.pod.template;
     let after = &new.metadata.labels;
     let Some(old) = old else {
         let joins = |term: &AffinityTerm| after.contains_key(&term.topology_key);
@@ -54,14 +60,14 @@ fn has_no_node(pod: &PodInfo) -> bool {
     pod.node_name.is_empty() && pod.nominated_node_name.is_empty()
 }
 
-fn all_speak_of(terms: &[AffinityTerm], pod: &PodInfo) -> bool {
+fn all_terms_match(terms: &[AffinityTerm], pod: &PodInfo) -> bool {
     let template = &pod.template;
-    let speaks = |term: &AffinityTerm| {
+    let matches = |term: &AffinityTerm| {
         term.matches(&template.namespace, &Labels::default(), &template.labels)
     };
-    !terms.is_empty() && terms.iter().all(speaks)
+    !terms.is_empty() && terms.iter().all(matches)
 }
 
-fn queue_if(may_help: bool) -> Hint {
-    if may_help { Hint::Queue } else { Hint::Skip }
+fn queue_if(may_help: bool) -> QueueingHint {
+    if may_help { QueueingHint::Queue } else { QueueingHint::Skip }
 }

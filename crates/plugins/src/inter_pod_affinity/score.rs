@@ -1,55 +1,55 @@
-//! Score node by node: the weights of all terms that speak of a pod, summed by topology.
+//! The per-node form of Score: the weights of all matching terms, summed by topology pair.
 
 use loadmaster_api::{Labels, Str};
-use loadmaster_framework::cluster::Cluster;
-use loadmaster_framework::template::{AffinityTerm, WeightedTerm};
+use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_framework::template::{AffinityTerm, WeightedAffinityTerm};
 use loadmaster_framework::{
-    Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeScore, PodInfo, PodTemplate, PreScore, PreScored,
-    Score, SerialCx, World,
+    Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeScore, PodInfo, PodTemplate, PreScore,
+    PreScoreResult, Score, SerialCx, World,
 };
 
-use super::terms::{Sums, other_speaks_of, own_speaks_of};
+use super::terms::{TopologySums, existing_term_matches, own_term_matches};
 use super::{InterPodAffinity, has_preferred_terms};
 
-/// What Score needs of the whole cluster.
+/// Sums by topology pair, computed in PreScore (upstream's `preScoreState.topologyScore`).
 #[derive(Clone)]
-pub(super) struct Preferred(Sums);
+pub(super) struct PreScoreState(TopologySums);
 
-/// What of the pod at hand decides how it is scored.
+/// The properties of the incoming pod that its scores depend on.
 #[derive(Clone, Copy)]
-pub(super) struct Subject<'a> {
+pub(super) struct IncomingPod<'a> {
     pub(super) namespace: &'a Str,
     pub(super) labels: &'a Labels,
-    pub(super) preferred_affinity: &'a [WeightedTerm],
-    pub(super) preferred_anti_affinity: &'a [WeightedTerm],
-    /// What required affinity terms of other pods are worth.
+    pub(super) preferred_affinity: &'a [WeightedAffinityTerm],
+    pub(super) preferred_anti_affinity: &'a [WeightedAffinityTerm],
+    /// Weight of the required affinity terms of existing pods.
     pub(super) hard_weight: i64,
 }
 
-impl Subject<'_> {
-    /// What a pod on a node is worth to this one, and this one to it: term by term, with its
-    /// weight.
-    pub(super) fn weigh(
+impl IncomingPod<'_> {
+    /// Calls `add` with topology key and weight of every matching term between this pod and an existing
+    /// one (upstream's `processExistingPod`).
+    pub(super) fn process_existing_pod(
         self,
         other: &PodTemplate,
-        cluster: &Cluster,
+        cluster: &ClusterObjects,
         mut add: impl FnMut(&Str, i64),
     ) {
         for (terms, sign) in [(self.preferred_affinity, 1), (self.preferred_anti_affinity, -1)] {
-            for weighted in terms.iter().filter(|w| own_speaks_of(&w.term, other, cluster)) {
+            for weighted in terms.iter().filter(|w| own_term_matches(&w.term, other, cluster)) {
                 add(&weighted.term.topology_key, sign * weighted.weight);
             }
         }
-        let speaks =
-            |term: &AffinityTerm| other_speaks_of(term, self.namespace, self.labels, cluster);
+        let matches =
+            |term: &AffinityTerm| existing_term_matches(term, self.namespace, self.labels, cluster);
         if self.hard_weight > 0 {
-            for term in other.required_affinity.iter().filter(|term| speaks(term)) {
+            for term in other.required_affinity.iter().filter(|term| matches(term)) {
                 add(&term.topology_key, self.hard_weight);
             }
         }
         for (terms, sign) in [(&other.preferred_affinity, 1), (&other.preferred_anti_affinity, -1)]
         {
-            for weighted in terms.iter().filter(|weighted| speaks(&weighted.term)) {
+            for weighted in terms.iter().filter(|weighted| matches(&weighted.term)) {
                 add(&weighted.term.topology_key, sign * weighted.weight);
             }
         }
@@ -57,8 +57,8 @@ impl Subject<'_> {
 }
 
 impl InterPodAffinity {
-    pub(super) fn subject<'a>(&self, pod: &'a PodTemplate) -> Subject<'a> {
-        Subject {
+    pub(super) fn incoming_pod<'a>(&self, pod: &'a PodTemplate) -> IncomingPod<'a> {
+        IncomingPod {
             namespace: &pod.namespace,
             labels: &pod.labels,
             preferred_affinity: &pod.preferred_affinity,
@@ -67,17 +67,21 @@ impl InterPodAffinity {
         }
     }
 
-    fn sums(&self, pod: &PodTemplate, world: &World) -> Sums {
-        let mut sums = Sums::default();
-        let subject = self.subject(pod);
+    fn topology_score(&self, pod: &PodTemplate, world: &World) -> TopologySums {
+        let mut sums = TopologySums::default();
+        let incoming_pod = self.incoming_pod(pod);
         let every_pod = has_preferred_terms(pod);
         for node in world.node_infos() {
             let mut count = |other: &PodInfo| {
-                subject.weigh(&other.template, world.cluster(), |key, weight| {
-                    sums.add(node.labels(), key, weight);
-                });
+                incoming_pod.process_existing_pod(
+                    &other.template,
+                    world.cluster_objects(),
+                    |key, weight| {
+                        sums.add(node.labels(), key, weight);
+                    },
+                );
             };
-            // Without terms of its own only the terms of others matter.
+            // Without terms of its own, only the terms of existing pods matter.
             if every_pod {
                 node.pods().for_each(|other| count(other));
             } else {
@@ -94,23 +98,23 @@ impl PreScore for InterPodAffinity {
         cx: SerialCx<'_>,
         pod: &PodInfo,
         _nodes: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
+    ) -> Result<PreScoreResult, Failure> {
         if !self.scores(&pod.template) {
-            return Ok(PreScored::Skip);
+            return Ok(PreScoreResult::Skip);
         }
-        let sums = self.sums(&pod.template, cx.world);
+        let sums = self.topology_score(&pod.template, cx.world);
         if sums.is_empty() {
-            return Ok(PreScored::Skip);
+            return Ok(PreScoreResult::Skip);
         }
-        cx.cycle.set(self.preferred, Preferred(sums));
-        Ok(PreScored::Ready)
+        cx.cycle.set(self.pre_score_state, PreScoreState(sums));
+        Ok(PreScoreResult::Ready)
     }
 }
 
 impl Score for InterPodAffinity {
     fn score(&self, cx: Cx<'_>, _pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let preferred = cx.cycle.get(self.preferred);
-        Ok(preferred.map_or(0, |Preferred(sums)| sums.of_node(node.labels()).sum()))
+        let state = cx.cycle.get(self.pre_score_state);
+        Ok(state.map_or(0, |PreScoreState(sums)| sums.of_node(node.labels()).sum()))
     }
 
     fn normalize(
@@ -119,7 +123,7 @@ impl Score for InterPodAffinity {
         _pod: &PodInfo,
         scores: &mut [NodeScore],
     ) -> Result<(), Failure> {
-        let range = Range::new(scores.iter().map(|node| node.score));
+        let range = ScoreRange::new(scores.iter().map(|node| node.score));
         for node in scores {
             node.score = range.normalize(node.score);
         }
@@ -127,20 +131,20 @@ impl Score for InterPodAffinity {
     }
 }
 
-/// The least and the greatest sum of the feasible nodes.
+/// The lowest and the highest sum of the feasible nodes.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct ScoreRange {
     min: i64,
     max: i64,
 }
 
-impl Range {
-    pub(super) fn new(sums: impl Iterator<Item = i64>) -> Range {
-        let all = Range { min: i64::MAX, max: i64::MIN };
-        sums.fold(all, |all, sum| Range { min: all.min.min(sum), max: all.max.max(sum) })
+impl ScoreRange {
+    pub(super) fn new(sums: impl Iterator<Item = i64>) -> ScoreRange {
+        let all = ScoreRange { min: i64::MAX, max: i64::MIN };
+        sums.fold(all, |all, sum| ScoreRange { min: all.min.min(sum), max: all.max.max(sum) })
     }
 
-    /// Divided first and truncated last, as upstream does; all 0 where all are equal.
+    /// Divides first and truncates last, as upstream; 0 where all sums are equal.
     pub(super) fn normalize(self, sum: i64) -> i64 {
         if self.max <= self.min {
             return 0;

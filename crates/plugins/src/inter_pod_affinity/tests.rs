@@ -1,12 +1,13 @@
-//! One row a rule; the answers are upstream's.
+//! One test per rule; the expected results are upstream's.
 
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
-use loadmaster_framework::event::EventObject;
+use loadmaster_framework::cluster_event::EventObject;
 use loadmaster_framework::testkit::Bench;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFiltered, SerialCx,
+    ActionType, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFilterResult,
+    SerialCx,
 };
 use serde_json::{Map, Value, json};
 
@@ -54,7 +55,7 @@ fn preferred(weight: i64, key: &str, app: &str) -> Value {
     json!({ PREFERRED: [{"weight": weight, "podAffinityTerm": term(key, app)}] })
 }
 
-fn place(bench: &mut Bench, pods: &[(&str, Value)]) {
+fn assign_pods(bench: &mut Bench, pods: &[(&str, Value)]) {
     for (at, (node, pod)) in pods.iter().enumerate() {
         let mut pod = pod.clone();
         pod["metadata"]["uid"] = format!("{at}").into();
@@ -63,24 +64,24 @@ fn place(bench: &mut Bench, pods: &[(&str, Value)]) {
 }
 
 #[track_caller]
-fn check_filter(placed: &[(&str, Value)], asked: Value, want: &Expect) {
+fn check_filter(placed: &[(&str, Value)], incoming: Value, want: &Expect) {
     let mut bench = bench(json!({}));
-    place(&mut bench, placed);
-    want.assert_eq(&bench.filter(asked).unwrap().join("\n"));
+    assign_pods(&mut bench, placed);
+    want.assert_eq(&bench.filter(incoming).unwrap().join("\n"));
 }
 
 #[track_caller]
-fn check_score(args: Value, placed: &[(&str, Value)], asked: Value, want: &Expect) {
+fn check_score(args: Value, placed: &[(&str, Value)], incoming: Value, want: &Expect) {
     let mut bench = bench(args);
-    place(&mut bench, placed);
-    let scores = bench.score(asked).unwrap();
+    assign_pods(&mut bench, placed);
+    let scores = bench.score(incoming).unwrap();
     let scores: Vec<String> =
         scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
     want.assert_eq(&scores.join(", "));
 }
 
 #[test]
-fn required_affinity_asks_for_company_in_every_domain() {
+fn required_affinity_needs_a_matching_pod_in_every_domain() {
     check_filter(
         &[("a1", pod("db", &[]))],
         pod("web", &[("podAffinity", required("zone", "db"))]),
@@ -93,7 +94,7 @@ fn required_affinity_asks_for_company_in_every_domain() {
 }
 
 #[test]
-fn company_counts_only_if_all_terms_speak_of_the_same_pod() {
+fn a_pod_counts_only_if_it_matches_all_affinity_terms() {
     let both = json!({ REQUIRED: [term("zone", "db"), term("host", "cache")] });
     check_filter(
         &[("a1", pod("db", &[])), ("a2", pod("cache", &[]))],
@@ -107,7 +108,7 @@ fn company_counts_only_if_all_terms_speak_of_the_same_pod() {
 }
 
 #[test]
-fn the_first_of_its_kind_fits_where_the_key_is() {
+fn the_first_pod_of_a_group_fits_on_nodes_with_the_topology_key() {
     check_filter(
         &[],
         pod("web", &[("podAffinity", required("zone", "web"))]),
@@ -130,7 +131,7 @@ fn the_first_of_its_kind_fits_where_the_key_is() {
 }
 
 #[test]
-fn refusals_work_both_ways_and_the_pods_own_comes_first() {
+fn anti_affinity_applies_in_both_directions_and_the_own_one_is_reported_first() {
     let db = pod("db", &[("podAntiAffinity", required("host", "web"))]);
     check_filter(
         &[("a1", db.clone()), ("b1", db)],
@@ -154,17 +155,17 @@ fn refusals_work_both_ways_and_the_pods_own_comes_first() {
 }
 
 #[test]
-fn skips_pods_that_neither_speak_nor_are_spoken_of() {
+fn pre_filter_skips_pods_without_terms_that_no_existing_term_matches() {
     let mut bench = bench(json!({}));
     bench.assigned("a1", pod("db", &[("podAntiAffinity", required("host", "web"))])).unwrap();
     assert_eq!(bench.pre_filter(pod("other", &[])).unwrap(), "Skip");
     assert_eq!(bench.pre_filter(pod("web", &[])).unwrap(), "All");
-    let speaks = pod("other", &[("podAntiAffinity", required("host", "nobody"))]);
-    assert_eq!(bench.pre_filter(speaks).unwrap(), "All");
+    let with_terms = pod("other", &[("podAntiAffinity", required("host", "none"))]);
+    assert_eq!(bench.pre_filter(with_terms).unwrap(), "All");
 }
 
 /// Whether a pod with one required affinity term fits beside a pod of namespace `namespace`.
-fn reaches(namespace: &str, term_more: Value) -> bool {
+fn term_selects_namespace(namespace: &str, term_more: Value) -> bool {
     let mut bench = bench(json!({}));
     bench.namespace(json!({"metadata": {"name": "known", "labels": {"team": "x"}}})).unwrap();
     let mut db = pod("db", &[]);
@@ -179,30 +180,39 @@ fn reaches(namespace: &str, term_more: Value) -> bool {
 }
 
 #[test]
-fn terms_reach_namespaces_by_name_and_by_label() {
-    assert!(reaches("default", json!({})), "its own unless the term says otherwise");
-    assert!(!reaches("known", json!({})));
-    assert!(reaches("known", json!({"namespaces": ["known"]})));
-    assert!(!reaches("default", json!({"namespaces": ["known"]})));
-    assert!(reaches("unknown", json!({"namespaceSelector": {}})), "an empty selector means all");
+fn terms_select_namespaces_by_name_and_by_label() {
+    assert!(
+        term_selects_namespace("default", json!({})),
+        "the namespace of the pod is the default"
+    );
+    assert!(!term_selects_namespace("known", json!({})));
+    assert!(term_selects_namespace("known", json!({"namespaces": ["known"]})));
+    assert!(!term_selects_namespace("default", json!({"namespaces": ["known"]})));
+    assert!(
+        term_selects_namespace("unknown", json!({"namespaceSelector": {}})),
+        "an empty selector means all"
+    );
     let team = json!({"namespaceSelector": {"matchLabels": {"team": "x"}}});
-    assert!(reaches("known", team.clone()));
-    assert!(!reaches("unknown", team.clone()));
-    assert!(!reaches("default", team));
-    // Upstream forgets to drop the selector: one that is content with no labels reaches every
+    assert!(term_selects_namespace("known", team.clone()));
+    assert!(!term_selects_namespace("unknown", team.clone()));
+    assert!(!term_selects_namespace("default", team));
+    // Upstream evaluates the selector against empty labels too: one that matches them selects every
     // namespace.
     let absent = json!({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]});
-    assert!(reaches("known", json!({"namespaceSelector": absent})));
+    assert!(term_selects_namespace("known", json!({"namespaceSelector": absent})));
 }
 
 #[test]
-fn namespace_selectors_of_other_pods_see_the_labels_of_the_pods_namespace() {
+fn namespace_selectors_of_existing_pods_match_the_labels_of_the_incoming_pods_namespace() {
     let mut bench = bench(json!({}));
     let absent = json!({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]});
-    let mut refusal = term("host", "web");
-    refusal["namespaceSelector"] = absent;
+    let mut anti_affinity_term = term("host", "web");
+    anti_affinity_term["namespaceSelector"] = absent;
     bench
-        .assigned("a1", pod("db", &[("podAntiAffinity", json!({ REQUIRED: [refusal] }))]))
+        .assigned(
+            "a1",
+            pod("db", &[("podAntiAffinity", json!({ REQUIRED: [anti_affinity_term] }))]),
+        )
         .unwrap();
     assert_ne!(bench.filter(pod("web", &[])).unwrap()[0], "a1 Success");
     bench.namespace(json!({"metadata": {"name": "default", "labels": {"team": "x"}}})).unwrap();
@@ -210,21 +220,21 @@ fn namespace_selectors_of_other_pods_see_the_labels_of_the_pods_namespace() {
 }
 
 #[test]
-fn weights_of_both_sides_are_summed_and_spread_over_the_range() {
-    let shy = pod("shy", &[("podAntiAffinity", preferred(30, "zone", "web"))]);
-    let fond = pod("fond", &[("podAffinity", required("host", "web"))]);
+fn weights_of_both_directions_are_summed_and_normalized() {
+    let anti_affine = pod("shy", &[("podAntiAffinity", preferred(30, "zone", "web"))]);
+    let affine = pod("fond", &[("podAffinity", required("host", "web"))]);
     let web = pod("web", &[("podAffinity", preferred(10, "host", "fond"))]);
-    // Zone a: -30. On a2 there is company worth 10, and 5 for the other's required term.
+    // Zone a: -30. On a2: 10 for the preferred term of the pod, and 5 for the required term of the other pod.
     check_score(
         json!({"hardPodAffinityWeight": 5}),
-        &[("a1", shy), ("a2", fond)],
+        &[("a1", anti_affine), ("a2", affine)],
         web,
         &expect!["a1 0, a2 50, b1 100, lost 100"],
     );
 }
 
 #[test]
-fn shares_are_divided_before_they_are_truncated() {
+fn normalization_divides_before_it_truncates() {
     let near =
         |weight, node| (node, pod("db", &[("podAffinity", preferred(weight, "host", "web"))]));
     check_score(
@@ -236,7 +246,7 @@ fn shares_are_divided_before_they_are_truncated() {
 }
 
 #[test]
-fn equal_weights_are_worth_nothing_and_no_weights_are_not_scored() {
+fn equal_sums_score_zero_and_without_sums_nodes_are_not_scored() {
     check_score(
         json!({}),
         &[("a1", pod("db", &[]))],
@@ -253,55 +263,58 @@ fn equal_weights_are_worth_nothing_and_no_weights_are_not_scored() {
 }
 
 #[test]
-fn preferences_of_other_pods_can_be_ignored() {
+fn preferred_terms_of_existing_pods_can_be_ignored() {
     let db = || pod("db", &[("podAffinity", preferred(9, "host", "web"))]);
     let args = json!({"ignorePreferredTermsOfExistingPods": true});
     check_score(args.clone(), &[("a1", db())], pod("web", &[]), &expect![""]);
-    // With a preference of its own the pod is scored, and the others' count as well.
+    // A pod with a preferred term of its own is scored, and the terms of existing pods count as well.
     let web = pod("web", &[("podAffinity", preferred(1, "zone", "db"))]);
     check_score(args, &[("a1", db())], web, &expect!["a1 100, a2 10, b1 0, lost 0"]);
 }
 
-/// Which nodes fit after a dry run added `other` to the node or took it away.
+/// The nodes that fit after a dry run has added `other` to the node or removed it.
 fn after_dry_run(
     bench: &mut Bench,
-    asked: &Value,
+    incoming: &Value,
     node: &str,
     other: Value,
     add: bool,
 ) -> Vec<String> {
-    let asked = bench.pod(asked.clone()).unwrap();
+    let incoming = bench.pod(incoming.clone()).unwrap();
     let other = Arc::new(bench.pod(other).unwrap());
     let (mut cycle, mut states) = (CycleState::default(), Default::default());
     let world = &bench.world;
     let points = bench.points();
     let (pre, filter) = (points.pre_filter.clone().unwrap(), points.filter.clone().unwrap());
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
-    assert_eq!(pre.pre_filter(cx, &asked), Ok(PreFiltered::All));
-    let place = world.node(world.nodes().row(node).unwrap()).unwrap();
+    assert_eq!(pre.pre_filter(cx, &incoming), Ok(PreFilterResult::All));
+    let node = world.node(world.nodes().row(node).unwrap()).unwrap();
     if add {
-        pre.add_pod(&mut cycle, world, &asked, &other, place).unwrap();
+        pre.add_pod(&mut cycle, world, &incoming, &other, node).unwrap();
     } else {
-        pre.remove_pod(&mut cycle, world, &asked, &other, place).unwrap();
+        pre.remove_pod(&mut cycle, world, &incoming, &other, node).unwrap();
     }
     let cx = Cx { world, cycle: &cycle, states: &states };
-    let fits = world.node_infos().filter(|node| filter.filter(cx, &asked, *node).is_ok());
+    let fits = world.node_infos().filter(|node| filter.filter(cx, &incoming, *node).is_ok());
     fits.map(|node| node.name().to_owned()).collect()
 }
 
 #[test]
-fn dry_runs_move_all_three_sums() {
+fn dry_runs_update_all_three_counts() {
     let db = pod("db", &[("podAntiAffinity", required("host", "web"))]);
     let mut bench = bench(json!({}));
     bench.assigned("a1", db.clone()).unwrap();
-    let shy = pod("web", &[("podAntiAffinity", required("zone", "db"))]);
-    assert_eq!(after_dry_run(&mut bench, &shy, "b1", db.clone(), true), ["lost"]);
-    assert_eq!(after_dry_run(&mut bench, &shy, "a1", db, false), ["a1", "a2", "b1", "lost"]);
-    let fond = pod("fond", &[("podAffinity", required("zone", "fond"))]);
-    bench.assigned("b1", fond.clone()).unwrap();
-    assert_eq!(after_dry_run(&mut bench, &fond, "a1", fond.clone(), true), ["a1", "a2", "b1"]);
-    // Once the last of its kind is gone the pod is the first again.
-    assert_eq!(after_dry_run(&mut bench, &fond, "b1", fond.clone(), false), ["a1", "a2", "b1"]);
+    let anti_affine = pod("web", &[("podAntiAffinity", required("zone", "db"))]);
+    assert_eq!(after_dry_run(&mut bench, &anti_affine, "b1", db.clone(), true), ["lost"]);
+    assert_eq!(
+        after_dry_run(&mut bench, &anti_affine, "a1", db, false),
+        ["a1", "a2", "b1", "lost"]
+    );
+    let affine = pod("fond", &[("podAffinity", required("zone", "fond"))]);
+    bench.assigned("b1", affine.clone()).unwrap();
+    assert_eq!(after_dry_run(&mut bench, &affine, "a1", affine.clone(), true), ["a1", "a2", "b1"]);
+    // Without the last matching pod, the incoming pod is the first of its group again.
+    assert_eq!(after_dry_run(&mut bench, &affine, "b1", affine.clone(), false), ["a1", "a2", "b1"]);
 }
 
 #[test]
@@ -317,17 +330,17 @@ fn signs_the_labels_of_pods_without_terms() {
 }
 
 #[test]
-fn pods_wake_when_they_bring_company_or_take_a_refusal_away() {
+fn pods_wake_when_they_satisfy_affinity_or_resolve_anti_affinity() {
     let mut bench = bench(json!({}));
     let both =
         [("podAffinity", required("zone", "db")), ("podAntiAffinity", required("zone", "noise"))];
-    let asked = pod("web", &both);
-    let mut hint = |action: Action, old: Option<Value>, new: Option<Value>| {
+    let incoming = pod("web", &both);
+    let mut hint = |action: ActionType, old: Option<Value>, new: Option<Value>| {
         let old = old.map(|pod| bench.pod(pod).unwrap());
         let new = new.map(|pod| bench.pod(pod).unwrap());
         let event = ClusterEvent::new(EventResource::AssignedPod, action);
         let (old, new) = (old.as_ref().map(EventObject::Pod), new.as_ref().map(EventObject::Pod));
-        bench.hint(event, asked.clone(), old, new).unwrap()
+        bench.hint(event, incoming.clone(), old, new).unwrap()
     };
     let on = |node: &str, mut pod: Value| {
         pod["metadata"]["uid"] = "x".into();
@@ -335,44 +348,49 @@ fn pods_wake_when_they_bring_company_or_take_a_refusal_away() {
         pod
     };
     let [db, noise, other] = ["db", "noise", "other"].map(|app| on("a1", pod(app, &[])));
-    assert_eq!(hint(Action::ADD, None, Some(db.clone())), "Queue");
-    assert_eq!(hint(Action::ADD, None, Some(on("", pod("db", &[])))), "Skip");
-    assert_eq!(hint(Action::ADD, None, Some(other.clone())), "Skip");
-    assert_eq!(hint(Action::DELETE, Some(noise.clone()), None), "Queue");
-    assert_eq!(hint(Action::DELETE, Some(db.clone()), None), "Skip");
-    let refuses = on("a1", pod("other", &[("podAntiAffinity", required("zone", "web"))]));
-    assert_eq!(hint(Action::DELETE, Some(refuses), None), "Queue");
-    let label = Action::UPDATE_POD_LABEL;
+    assert_eq!(hint(ActionType::ADD, None, Some(db.clone())), "Queue");
+    assert_eq!(hint(ActionType::ADD, None, Some(on("", pod("db", &[])))), "Skip");
+    assert_eq!(hint(ActionType::ADD, None, Some(other.clone())), "Skip");
+    assert_eq!(hint(ActionType::DELETE, Some(noise.clone()), None), "Queue");
+    assert_eq!(hint(ActionType::DELETE, Some(db.clone()), None), "Skip");
+    let with_anti_affinity =
+        on("a1", pod("other", &[("podAntiAffinity", required("zone", "web"))]));
+    assert_eq!(hint(ActionType::DELETE, Some(with_anti_affinity), None), "Queue");
+    let label = ActionType::UPDATE_POD_LABEL;
     assert_eq!(hint(label, Some(other.clone()), Some(db.clone())), "Queue");
     assert_eq!(hint(label, Some(noise), Some(other.clone())), "Queue");
     assert_eq!(hint(label, Some(db), Some(other)), "Skip");
-    assert_eq!(hint(label, Some(asked.clone()), Some(asked.clone())), "Queue", "its own labels");
+    assert_eq!(
+        hint(label, Some(incoming.clone()), Some(incoming.clone())),
+        "Queue",
+        "its own labels"
+    );
 }
 
 #[test]
-fn nodes_wake_when_they_join_a_wanted_domain_or_leave_an_unwanted_one() {
+fn nodes_wake_when_they_join_an_affinity_domain_or_leave_an_anti_affinity_domain() {
     let mut bench = bench(json!({}));
-    let mut hint = |asked: &Value, old: Option<Value>, new: Value| {
+    let mut hint = |incoming: &Value, old: Option<Value>, new: Value| {
         let read = |node: Value| serde_json::from_value::<loadmaster_api::Node>(node).unwrap();
         let (old, new) = (old.map(read), read(new));
-        let action = if old.is_none() { Action::ADD } else { Action::UPDATE_NODE_LABEL };
+        let action = if old.is_none() { ActionType::ADD } else { ActionType::UPDATE_NODE_LABEL };
         let event = ClusterEvent::new(EventResource::Node, action);
         let old = old.as_ref().map(EventObject::Node);
-        bench.hint(event, asked.clone(), old, Some(EventObject::Node(&new))).unwrap()
+        bench.hint(event, incoming.clone(), old, Some(EventObject::Node(&new))).unwrap()
     };
     let (a, b, lost) = (node("n", Some("a")), node("n", Some("b")), node("n", None));
-    let fond = pod("web", &[("podAffinity", required("zone", "db"))]);
-    assert_eq!(hint(&fond, None, a.clone()), "Queue");
-    assert_eq!(hint(&fond, None, lost.clone()), "Skip");
-    assert_eq!(hint(&fond, Some(lost.clone()), a.clone()), "Queue");
-    assert_eq!(hint(&fond, Some(a.clone()), b.clone()), "Queue");
-    assert_eq!(hint(&fond, Some(a.clone()), lost.clone()), "Skip");
-    let shy = pod("web", &[("podAntiAffinity", required("zone", "db"))]);
-    assert_eq!(hint(&shy, None, lost.clone()), "Queue");
-    assert_eq!(hint(&shy, Some(lost.clone()), a.clone()), "Skip");
-    assert_eq!(hint(&shy, Some(a.clone()), b), "Queue");
-    assert_eq!(hint(&shy, Some(a.clone()), lost), "Queue");
-    assert_eq!(hint(&shy, Some(a.clone()), a), "Skip");
+    let affine = pod("web", &[("podAffinity", required("zone", "db"))]);
+    assert_eq!(hint(&affine, None, a.clone()), "Queue");
+    assert_eq!(hint(&affine, None, lost.clone()), "Skip");
+    assert_eq!(hint(&affine, Some(lost.clone()), a.clone()), "Queue");
+    assert_eq!(hint(&affine, Some(a.clone()), b.clone()), "Queue");
+    assert_eq!(hint(&affine, Some(a.clone()), lost.clone()), "Skip");
+    let anti_affine = pod("web", &[("podAntiAffinity", required("zone", "db"))]);
+    assert_eq!(hint(&anti_affine, None, lost.clone()), "Queue");
+    assert_eq!(hint(&anti_affine, Some(lost.clone()), a.clone()), "Skip");
+    assert_eq!(hint(&anti_affine, Some(a.clone()), b), "Queue");
+    assert_eq!(hint(&anti_affine, Some(a.clone()), lost), "Queue");
+    assert_eq!(hint(&anti_affine, Some(a.clone()), a), "Skip");
 }
 
 #[test]

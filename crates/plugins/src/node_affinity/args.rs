@@ -1,10 +1,10 @@
-//! The plugin's arguments: an affinity that a profile adds to all its pods.
+//! The arguments of NodeAffinity: an affinity that a profile adds to all its pods.
 
 use loadmaster_api::meta::nullable;
 use loadmaster_api::pod::{NodeAffinity, PreferredSchedulingTerm};
 use loadmaster_api::selector::{CompiledNodeTerm, SelectorError};
 use loadmaster_api::{NodeSelectorTerm, Str};
-use loadmaster_framework::args::decode;
+use loadmaster_framework::plugin_args::decode;
 use loadmaster_framework::{FeatureGates, FieldError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Complete arguments from given ones.
+/// Decodes the arguments, fills in defaults and validates them.
 pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
     let args: Args = decode(given).map_err(|error| vec![error])?;
     let as_error = |error: serde_json::Error| {
@@ -20,30 +20,30 @@ pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Ve
     };
     let complete = serde_json::to_value(args).map_err(as_error)?;
     let errors = match added_affinity(&complete).map_err(|error| vec![error])? {
-        Some(affinity) => faults(&affinity),
+        Some(affinity) => validate(&affinity),
         None => Vec::new(),
     };
     if errors.is_empty() { Ok(complete) } else { Err(errors) }
 }
 
-/// The affinity in complete arguments.
+/// The affinity in arguments that are complete.
 pub(super) fn added_affinity(args: &Value) -> Result<Option<NodeAffinity>, FieldError> {
     let added = args.get("addedAffinity").unwrap_or(&Value::Null);
-    decode(added).map_err(|error| error.under("addedAffinity"))
+    decode(added).map_err(|error| error.with_path_prefix("addedAffinity"))
 }
 
-/// The arguments as a configuration writes them. Types of their own, because those of the API accept unknown fields and
-/// are never written.
+/// The arguments as a configuration file has them. The types of the API cannot be used: they accept unknown fields and
+/// cannot be encoded.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
-    added_affinity: Option<Added>,
+    added_affinity: Option<AddedAffinityArgs>,
 }
 
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-struct Added {
+struct AddedAffinityArgs {
     #[serde(
         rename = "requiredDuringSchedulingIgnoredDuringExecution",
         skip_serializing_if = "Option::is_none"
@@ -60,7 +60,7 @@ struct Added {
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Selector {
-    /// Upstream writes `null` when there is no list.
+    /// Upstream encodes a missing list as `null`.
     node_selector_terms: Option<Vec<Term>>,
 }
 
@@ -82,7 +82,7 @@ struct Term {
     match_fields: Vec<Requirement>,
 }
 
-/// One condition, with its fields in the order in which the API writes them.
+/// One requirement, with its fields in the order in which the API encodes them.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Requirement {
@@ -94,31 +94,32 @@ pub(super) struct Requirement {
     pub(super) values: Vec<Str>,
 }
 
-/// What is wrong with the terms.
-fn faults(affinity: &NodeAffinity) -> Vec<FieldError> {
+/// The validation errors of the terms.
+fn validate(affinity: &NodeAffinity) -> Vec<FieldError> {
     let required = affinity.required.iter().flat_map(|selector| &selector.node_selector_terms);
     let required = required.enumerate().filter_map(|(at, term)| {
-        fault(term, &format!("addedAffinity.{REQUIRED}.nodeSelectorTerms[{at}]"))
+        validate_term(term, &format!("addedAffinity.{REQUIRED}.nodeSelectorTerms[{at}]"))
     });
-    // Terms without weight are not looked at, as upstream.
+    // Terms with weight 0 are not validated, as upstream.
     let weighs = |(_, term): &(usize, &PreferredSchedulingTerm)| term.weight != 0;
     let preferred =
         affinity.preferred.iter().enumerate().filter(weighs).filter_map(|(at, term)| {
-            fault(&term.preference, &format!("addedAffinity.{PREFERRED}[{at}]"))
+            validate_term(&term.preference, &format!("addedAffinity.{PREFERRED}[{at}]"))
         });
     required.chain(preferred).collect()
 }
 
-fn fault(term: &NodeSelectorTerm, path: &str) -> Option<FieldError> {
-    CompiledNodeTerm::new(term).err().map(|error| located(&error, path))
+fn validate_term(term: &NodeSelectorTerm, path: &str) -> Option<FieldError> {
+    CompiledNodeTerm::new(term).err().map(|error| error_at(&error, path))
 }
 
-/// A lone fault names its own field. Several come as one bracketed text, which then stands at the term.
-fn located(error: &SelectorError, path: &str) -> FieldError {
+/// A single error names its own field. Several errors come as one text in brackets, which is reported at the term.
+fn error_at(error: &SelectorError, path: &str) -> FieldError {
     let text = error.to_string();
     match text.split_once(": ") {
-        Some((field, fault)) if !text.starts_with('[') => {
-            FieldError { path: field.to_owned(), text: fault.to_owned() }.under(path)
+        Some((field, validate_term)) if !text.starts_with('[') => {
+            FieldError { path: field.to_owned(), text: validate_term.to_owned() }
+                .with_path_prefix(path)
         }
         _ => FieldError { path: path.to_owned(), text },
     }

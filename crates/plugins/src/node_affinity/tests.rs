@@ -55,18 +55,18 @@ fn selecting(selector: Value) -> Value {
     json!({"metadata": {"name": "web"}, "spec": {"nodeSelector": selector}})
 }
 
-/// What PreFilter says, then, in short, the nodes that pass (`a`) and those turned down for the pod (`-b`) or by the
-/// profile (`!c`).
+/// The result of PreFilter, then the nodes that pass (`a`), those that the pod's affinity rejects (`-b`) and those that the
+/// profile's affinity rejects (`!c`).
 fn filtered(bench: &mut Bench, pod: Value) -> String {
     let pre_filter = bench.pre_filter(pod.clone()).unwrap();
-    let verdicts = bench.filter(pod).unwrap();
-    let short = verdicts.iter().map(|verdict| match verdict.split_once(' ').unwrap() {
+    let results = bench.filter(pod).unwrap();
+    let short = results.iter().map(|result| match result.split_once(' ').unwrap() {
         (name, "Success") => name.to_owned(),
         (name, text) if text.ends_with(REASON_POD) => format!("-{name}"),
         (name, text) if text.ends_with(REASON_ENFORCED) => format!("!{name}"),
         (name, text) if text.contains("PreFilter result") => format!("({name})"),
         (_, text) if text.ends_with(REASON_CONFLICT) => "conflict".to_owned(),
-        _ => verdict.clone(),
+        _ => result.clone(),
     });
     format!("{pre_filter}: {}", short.collect::<Vec<_>>().join(" "))
 }
@@ -120,7 +120,7 @@ fn terms_that_match_nothing() {
 }
 
 #[test]
-fn nodes_by_name() {
+fn terms_that_select_nodes_by_name() {
     check(pod(required(&[fields(&[named(&["b"])])])), &expect!["Nodes [b]: (a) b (c)"]);
     check(pod(required(&[fields(&[named(&["x"])])])), &expect!["Nodes [x]: (a) (b) (c)"]);
     check(
@@ -135,7 +135,7 @@ fn nodes_by_name() {
     );
     let conflict = fields(&[named(&["a"]), named(&["b"])]);
     check(pod(required(&[conflict, fields(&[named(&["c"])])])), &expect!["Nodes [c]: (a) (b) c"]);
-    // Two names in one list do not parse; PreFilter narrows by them all the same.
+    // Two names in one list are invalid; PreFilter restricts the nodes to them all the same.
     check(pod(required(&[fields(&[named(&["a", "b"])])])), &expect!["Nodes [a b]: -a -b (c)"]);
     let not = requirement("metadata.name", "NotIn", &["a"]);
     check(pod(required(&[fields(&[not])])), &expect!["All: -a b c"]);
@@ -190,7 +190,7 @@ fn score() {
     let added = json!({"addedAffinity": preferred(&[(3, zone("2"))])});
     check_score(added.clone(), json!({}), &expect!["a 0, b 100, c 0"]);
     check_score(added, pod(preferred(&[(1, any)])), &expect!["a 25, b 100, c 0"]);
-    // Not looked at without weight.
+    // A term with weight 0 is not evaluated.
     let bad = |weight| pod(preferred(&[(weight, labels(&[requirement("zone", "Foo", &[])]))]));
     check_score(none.clone(), bad(0), &expect!["a 0, b 0, c 0"]);
     check_score(
@@ -210,11 +210,11 @@ fn check_hint(args: Value, pod: Value, old: Option<&str>, new: &str, want: &str)
         serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap()
     };
     let (old, new) = (old.map(parse), parse(new));
-    let action = if old.is_some() { Action::UPDATE_NODE_LABEL } else { Action::ADD };
+    let action = if old.is_some() { ActionType::UPDATE_NODE_LABEL } else { ActionType::ADD };
     let event = ClusterEvent::new(EventResource::Node, action);
     let old = old.as_ref().map(EventObject::Node);
-    let said = bench(args).hint(event, pod, old, Some(EventObject::Node(&new))).unwrap();
-    assert_eq!(said, want);
+    let result = bench(args).hint(event, pod, old, Some(EventObject::Node(&new))).unwrap();
+    assert_eq!(result, want);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn hints() {
     let added = json!({"addedAffinity": required(&[labels(&[requirement("zone", "In", &["2"])])])});
     check_hint(added.clone(), json!({}), None, "1", "Skip");
     check_hint(added.clone(), json!({}), None, "2", "Queue");
-    // Upstream asks only the pod's own affinity about the old node, and so do we.
+    // As upstream, the old node is checked against the pod's own affinity only.
     check_hint(added, json!({}), Some("1"), "2", "Skip");
 }
 
@@ -282,14 +282,14 @@ fn sign() {
     .assert_eq(&sign(pod(json!({}))));
 }
 
-/// Complete arguments, or what is wrong with the given ones.
+/// The complete arguments, or the errors.
 #[track_caller]
 fn check_args(given: Value, want: &Expect) {
-    let said = match args::complete(&given, &loadmaster_framework::FeatureGates::default()) {
+    let result = match args::complete(&given, &loadmaster_framework::FeatureGates::default()) {
         Ok(args) => args.to_string(),
         Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
     };
-    want.assert_eq(&said);
+    want.assert_eq(&result);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn arguments() {
 }
 
 #[test]
-fn wrong_arguments() {
+fn invalid_arguments_are_rejected() {
     let added = |affinity: Value| json!({"addedAffinity": affinity});
     check_args(
         json!({"affinity": {}}),
@@ -403,9 +403,9 @@ fn set_nodes(bench: &mut Bench, nodes: &[[Option<u8>; 2]]) {
 }
 
 proptest! {
-    /// The incremental form says what the one-node methods say, and still does when the nodes have changed.
+    /// The incremental form equals the per-node methods, also after the nodes have changed.
     #[test]
-    fn twins_agree(
+    fn the_incremental_form_equals_the_per_node_methods(
         first in any_nodes(),
         then in any_nodes(),
         selector in prop::option::of(0..3_u8),
@@ -421,23 +421,23 @@ proptest! {
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] =
                 json!({"nodeSelectorTerms": terms});
         }
-        let mut asked = pod(affinity);
+        let mut incoming = pod(affinity);
         if let Some(value) = selector {
-            asked["spec"]["nodeSelector"] = json!({"a": value.to_string()});
+            incoming["spec"]["nodeSelector"] = json!({"a": value.to_string()});
         }
-        let asked = bench.pod(asked).unwrap();
-        bench.check_incremental(&asked).unwrap();
+        let incoming = bench.pod(incoming).unwrap();
+        bench.check_incremental(&incoming).unwrap();
 
-        let prepare = bench.points().prepare.clone().unwrap();
-        let Prepared::Run(run) = prepare.prepare(&mut bench.world, &asked) else { return Ok(()) };
+        let incremental = bench.points().incremental.clone().unwrap();
+        let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &incoming) else { return Ok(()) };
         set_nodes(&mut bench, &then);
         bench.world.remove_node("n1");
         let nodes = bench.world.nodes();
-        let mut set = nodes.columns().live.clone();
-        run.filter_all(nodes, &mut set);
+        let mut set = nodes.columns().occupied.clone();
+        evaluator.filter_rows(nodes, &mut set);
         for row in nodes.rows() {
-            prop_assert_eq!(set[row.index()] != 0, run.filter_row(nodes, row));
+            prop_assert_eq!(set[row.index()] != 0, evaluator.filter_row(nodes, row));
         }
-        bench.check_incremental(&asked).unwrap();
+        bench.check_incremental(&incoming).unwrap();
     }
 }

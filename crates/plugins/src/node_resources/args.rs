@@ -1,11 +1,11 @@
-//! The parts that the arguments of both plugins are made of.
+//! What the arguments of both plugins have in common.
 
 use loadmaster_framework::FieldError;
 use loadmaster_framework::resources::{CPU, MEMORY};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A resource and how much it counts.
+/// A resource with its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ResourceSpec {
@@ -25,7 +25,7 @@ pub(super) fn complete(resources: &mut Vec<ResourceSpec>) {
     }
 }
 
-/// Complete arguments as a value.
+/// Encodes complete arguments, or returns the errors.
 pub(super) fn encode(
     args: &impl Serialize,
     errors: Vec<FieldError>,

@@ -1,35 +1,38 @@
-//! NodeResourcesBalancedAllocation: prefers nodes on which the pod evens out how much of each resource is used.
+//! NodeResourcesBalancedAllocation: prefers nodes whose resource utilization is more balanced with the pod.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | PreScore, Score |
-//! | woken by | nothing: it does not filter |
+//! | woken by | no event: it does not filter |
 //! | upstream | `plugins/noderesources/balanced_allocation.go`, 1.36 |
-//! | deviations | what dynamic resource allocation provides does not count yet |
-//! | cost | 4 divisions a node; over columns 3 ns a row (AVX2) |
+//! | deviations | devices of dynamic resource allocation do not count yet |
+//! | cost | 4 divisions per node; over columns 3 ns per row (AVX2) |
 
 use std::sync::Arc;
 
 use loadmaster_api::meta::nullable;
-use loadmaster_framework::args::{self, FieldError};
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::{
-    Cx, Failure, FeatureGates, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points,
-    PreScore, PreScored, Prepare, Prepared, Row, Run, Score, SerialCx, Sign, Slot, World,
+    Cx, CycleStateSlot, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo, NodeRow,
+    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult,
+    Prepared, Score, SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::amounts::{Basis, Demand, Scored, scored};
 use super::args::{ResourceSpec, complete, encode};
-use super::formula::Formula;
-use super::scorer::Scorer;
+use super::column_scorer::ColumnScorer;
+use super::resource_amounts::{
+    RequestBasis, ScoredRequests, WeightedResources, weighted_resources,
+};
+use super::score_formula::ScoreFormula;
 
 /// The plugin's name in configurations.
 pub const NAME: &str = "NodeResourcesBalancedAllocation";
 
-/// How the plugin enters a registry.
+/// The plugin's entry in the registry.
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(complete_args) };
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -40,7 +43,7 @@ struct Args {
 }
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = args::decode(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode(given).map_err(|error| vec![error])?;
     complete(&mut args.resources);
     let errors = validate(&args);
     encode(&args, errors)
@@ -64,28 +67,34 @@ fn validate(args: &Args) -> Vec<FieldError> {
 }
 
 struct BalancedAllocation {
-    scored: Scored,
-    demand: Slot<Demand>,
+    weighted_resources: WeightedResources,
+    scored_requests: CycleStateSlot<ScoredRequests>,
 }
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let args: Args =
-        args::decode(args).map_err(|error| PluginError::Args { plugin: NAME, error })?;
-    let plugin =
-        Arc::new(BalancedAllocation { scored: scored(&args.resources), demand: points.slot() });
+        plugin_args::decode(args).map_err(|error| PluginError::Args { plugin: NAME, error })?;
+    let plugin = Arc::new(BalancedAllocation {
+        weighted_resources: weighted_resources(&args.resources),
+        scored_requests: points.cycle_state_slot(),
+    });
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
+    points.incremental = Some(plugin.clone());
     points.sign = Some(plugin);
-    points.wake_on_nothing();
+    points.register_no_events();
     Ok(())
 }
 
 impl BalancedAllocation {
-    /// `None` for a pod that asks for none of the resources: all such pods would gather on one node.
-    fn demand(&self, pod: &PodInfo) -> Option<Demand> {
-        let demand = Demand::new(&self.scored, Basis::Requested, &pod.requests().resources);
-        demand.parts.iter().any(|part| part.wanted != 0).then_some(demand)
+    /// `None` for a pod that requests none of the resources: all such pods would get the same node.
+    fn scored_requests(&self, pod: &PodInfo) -> Option<ScoredRequests> {
+        let scored_requests = ScoredRequests::new(
+            &self.weighted_resources,
+            RequestBasis::Requested,
+            &pod.requests().resources,
+        );
+        scored_requests.resources.iter().any(|part| part.wanted != 0).then_some(scored_requests)
     }
 }
 
@@ -95,46 +104,49 @@ impl PreScore for BalancedAllocation {
         cx: SerialCx<'_>,
         pod: &PodInfo,
         _: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
-        let Some(demand) = self.demand(pod) else { return Ok(PreScored::Skip) };
-        cx.cycle.set(self.demand, demand);
-        Ok(PreScored::Ready)
+    ) -> Result<PreScoreResult, Failure> {
+        let Some(scored_requests) = self.scored_requests(pod) else {
+            return Ok(PreScoreResult::Skip);
+        };
+        cx.cycle.set(self.scored_requests, scored_requests);
+        Ok(PreScoreResult::Ready)
     }
 }
 
 impl Score for BalancedAllocation {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let Some(demand) = cx.cycle.get(self.demand) else { return Ok(0) };
-        Ok(Formula::Balanced.score(demand.of_node(node)))
+        let Some(scored_requests) = cx.cycle.get(self.scored_requests) else { return Ok(0) };
+        Ok(ScoreFormula::BalancedAllocation.score(scored_requests.of_node(node)))
     }
 }
 
-impl Prepare for BalancedAllocation {
+impl Incremental for BalancedAllocation {
     fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
-        let Some(demand) = self.demand(pod) else { return Prepared::Skip };
-        let scorer = Scorer::new(Formula::Balanced, demand, world.nodes());
-        Prepared::Run(Box::new(BalancedRun(scorer)))
+        let Some(scored_requests) = self.scored_requests(pod) else { return Prepared::Skip };
+        let scorer =
+            ColumnScorer::new(ScoreFormula::BalancedAllocation, scored_requests, world.nodes());
+        Prepared::Evaluator(Box::new(BalancedAllocationEvaluator(scorer)))
     }
 }
 
-struct BalancedRun(Scorer);
+struct BalancedAllocationEvaluator(ColumnScorer);
 
-impl Run for BalancedRun {
-    fn reads(&self) -> Reads {
-        Reads { score: Some(RowPart::Pods), ..Reads::default() }
+impl PluginEvaluator for BalancedAllocationEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies { score: Some(RowDependency::Pods), ..Dependencies::default() }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: Row) -> i64 {
+    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
         self.0.score_row(nodes, row.index())
     }
 
-    fn score_all(
+    fn score_rows(
         &self,
         nodes: &NodeTable,
-        set: &RowSet,
+        set: &RowMask,
         weight: i64,
         out: &mut [i64],
-    ) -> Result<(), OutOfRange> {
+    ) -> Result<(), ScoreOutOfRange> {
         self.0.score_all(nodes, set, weight, out)
     }
 
@@ -144,7 +156,7 @@ impl Run for BalancedRun {
 }
 
 impl Sign for BalancedAllocation {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         Ok(vec![super::requests_fragment(pod)])
     }
 }
@@ -180,9 +192,9 @@ mod tests {
         check(json!({}), json!({"cpu": 10}), Some(50));
         check(json!({"memory": 1000}), json!({"cpu": 10}), Some(100));
         check(json!({"memory": 300}), json!({"cpu": 3}), Some(82));
-        // More than there is counts as all there is.
+        // A request above the allocatable amount counts as the allocatable amount.
         check(json!({"memory": 1000}), json!({"cpu": 99}), Some(100));
-        // Pods without requests count as nothing here; one that asks for none of the resources is not scored.
+        // There are no default requests here; a pod that requests none of the resources is not scored.
         check(json!({}), json!({}), None);
         check(json!({}), json!({"cpu": 0, "memory": 0, "ephemeral-storage": 1}), None);
     }

@@ -1,40 +1,44 @@
-//! NodeResourcesFit: a pod fits where what it asks for is free; ranks nodes by what would be free or used.
+//! NodeResourcesFit: a pod fits on nodes with enough unrequested resources; scores nodes by utilization.
 //!
 //! | | |
 //! | --- | --- |
 //! | extension points | PreFilter, Filter, PreScore, Score |
 //! | woken by | assigned pod deleted or scaled down, node added or its allocatable changed, device class added or updated |
 //! | upstream | `plugins/noderesources/fit.go`, 1.36 |
-//! | deviations | scalar resources a node lacks are named in the order of their names, not in a random one; no resource is left to dynamic resource allocation yet, and every device class wakes |
-//! | cost | O(resources of the pod) a node, no allocation unless it is turned down; over columns 1 ns a row to filter, 2 ns to score (AVX2) |
+//! | deviations | insufficient scalar resources are listed by name, not in random order; no resource is provided by dynamic resource allocation yet, and every device class event wakes pods |
+//! | cost | O(resources of the pod) per node, no allocation unless it is rejected; over columns 1 ns per row to filter, 2 ns to score (AVX2) |
 
 use std::sync::Arc;
 
 use loadmaster_api::Node;
 use loadmaster_api::meta::nullable;
-use loadmaster_api::names::is_extended;
-use loadmaster_api::selector::label_key_complaints;
-use loadmaster_framework::args::{self, FieldError};
-use loadmaster_framework::event::HintQuestion;
-use loadmaster_framework::points::{Fragment, Unsignable};
-use loadmaster_framework::prepare::{OutOfRange, Reads, RowPart, RowSet};
-use loadmaster_framework::requests::PodRequests;
+use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::selector::label_key_errors;
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::plugin_args::{self, FieldError};
+use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
-    Action, ClusterEvent, Code, Cx, EventObject, EventResource, Failure, FeatureGates, Filter,
-    Hint, MAX_NODE_SCORE, NodeInfo, NodeTable, PluginDef, PluginError, PodInfo, Points, PreFilter,
-    PreFiltered, PreScore, PreScored, Prepare, Prepared, Reason, Rejection, Resources, Row, Run,
-    Score, SerialCx, Sign, Slot, World,
+    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventObject, EventResource,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
+    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult,
+    PreScore, PreScoreResult, Prepared, QueueingHint, Reason, Rejection, Resources, Score,
+    SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use super::amounts::{Basis, Demand, Lane, Place, Resource, Scored, scored};
 use super::args::{ResourceSpec, complete, encode};
-use super::formula::{Formula, Shape, ShapePoint};
-use super::kernel;
-use super::scorer::Scorer;
+use super::column_scorer::ColumnScorer;
+use super::resource_amounts::{
+    RequestBasis, Resource, ResourceColumn, ResourceSlices, ScoredRequests, WeightedResources,
+    weighted_resources,
+};
+use super::score_formula::{ScoreFormula, Shape, ShapePoint};
+use super::simd;
 use crate::DeclaredReasons;
 
 /// The plugin's name in configurations.
@@ -42,8 +46,8 @@ pub const NAME: &str = "NodeResourcesFit";
 
 const TOO_MANY_PODS: &str = "Too many pods";
 
-/// What it turns pods and nodes down with: every resource by its name, extended ones under any domain, and what the node could
-/// not offer even if it were empty.
+/// The reasons with which this plugin rejects nodes: every resource by its name, extended ones of any domain, and requests
+/// above what the node has in total.
 pub(crate) const REASONS: DeclaredReasons = &[
     (Code::Unschedulable, TOO_MANY_PODS),
     (Code::Unschedulable, "Insufficient cpu"),
@@ -53,7 +57,7 @@ pub(crate) const REASONS: DeclaredReasons = &[
     (Code::UnschedulableAndUnresolvable, "Insufficient "),
 ];
 
-/// How the plugin enters a registry.
+/// The plugin's entry in the registry.
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(complete_args) };
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -100,11 +104,11 @@ const MOST_ALLOCATED: &str = "MostAllocated";
 const REQUESTED_TO_CAPACITY_RATIO: &str = "RequestedToCapacityRatio";
 const STRATEGIES: [&str; 3] = [LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO];
 
-/// Scores of shape points go up to this (upstream's `MaxCustomPriorityScore`).
+/// The maximum score of a shape point (upstream's `MaxCustomPriorityScore`).
 const SHAPE_SCORE_MAX: i32 = 10;
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = args::decode(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode(given).map_err(|error| vec![error])?;
     let default =
         || ScoringStrategy { kind: LEAST_ALLOCATED.to_owned(), ..ScoringStrategy::default() };
     let strategy = args.scoring_strategy.get_or_insert_with(default);
@@ -114,7 +118,7 @@ fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldErro
     if let Some(strategy) = &args.scoring_strategy {
         let mut found = Vec::new();
         validate_strategy(strategy, &mut found);
-        errors.extend(found.into_iter().map(|error| error.under("scoringStrategy")));
+        errors.extend(found.into_iter().map(|error| error.with_path_prefix("scoringStrategy")));
     }
     encode(&args, errors)
 }
@@ -123,7 +127,7 @@ fn validate_ignored(args: &Args, errors: &mut Vec<FieldError>) {
     for (at, name) in args.ignored_resources.iter().enumerate() {
         let invalid =
             |why| FieldError::invalid(format!("ignoredResources[{at}]"), format!("{name:?}"), why);
-        errors.extend(label_key_complaints(name).into_iter().map(invalid));
+        errors.extend(label_key_errors(name).into_iter().map(invalid));
     }
     for (at, name) in args.ignored_resource_groups.iter().enumerate() {
         let invalid = |why| {
@@ -132,7 +136,7 @@ fn validate_ignored(args: &Args, errors: &mut Vec<FieldError>) {
         if name.contains('/') {
             errors.push(invalid("resource group name can't contain '/'".to_owned()));
         }
-        errors.extend(label_key_complaints(name).into_iter().map(invalid));
+        errors.extend(label_key_errors(name).into_iter().map(invalid));
     }
 }
 
@@ -156,7 +160,8 @@ fn validate_strategy(strategy: &ScoringStrategy, errors: &mut Vec<FieldError>) {
         }
         (Some(ratio), true) => {
             let found = validate_shape(&ratio.shape).into_iter();
-            errors.extend(found.map(|error| error.under("shape").under(RATIO)));
+            errors
+                .extend(found.map(|error| error.with_path_prefix("shape").with_path_prefix(RATIO)));
         }
         (Some(_), false) => {
             errors.push(FieldError::forbidden(
@@ -193,73 +198,79 @@ fn validate_shape(shape: &[UtilizationShapePoint]) -> Vec<FieldError> {
 }
 
 struct Fit {
-    ignored: Ignored,
-    formula: Formula,
-    scored: Scored,
-    needs: Slot<Needs>,
-    demand: Slot<Demand>,
+    ignored: IgnoredResources,
+    formula: ScoreFormula,
+    weighted_resources: WeightedResources,
+    filter_requests: CycleStateSlot<FilterRequests>,
+    scored_requests: CycleStateSlot<ScoredRequests>,
 }
 
-/// Extended resources that Filter does not look at.
-struct Ignored {
+/// Extended resources that Filter ignores.
+struct IgnoredResources {
     resources: Vec<String>,
-    /// What stands before the slash.
+    /// Domain prefixes: the part of the name before the slash.
     groups: Vec<String>,
 }
 
-/// What Filter asks of a node, in the order of its reasons; only amounts above 0.
+/// The requests that Filter checks, in the order of its reasons; only amounts above 0 (upstream's `preFilterState`).
 #[derive(Clone, Debug)]
-struct Needs(SmallVec<[(Resource, i64); 3]>);
+struct FilterRequests(SmallVec<[(Resource, i64); 3]>);
 
-fn build(points: &mut Points, args: &Value) -> Result<(), PluginError> {
-    let refused = |error| PluginError::Args { plugin: NAME, error };
-    let args: Args = args::decode(args).map_err(refused)?;
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
+    let invalid = |error| PluginError::Args { plugin: NAME, error };
+    let args: Args = plugin_args::decode(args).map_err(invalid)?;
     let strategy = args.scoring_strategy.unwrap_or_default();
     let plugin = Arc::new(Fit {
-        ignored: Ignored {
+        ignored: IgnoredResources {
             resources: args.ignored_resources,
             groups: args.ignored_resource_groups,
         },
-        scored: scored(&strategy.resources),
-        formula: formula_of(strategy).map_err(refused)?,
-        needs: points.slot(),
-        demand: points.slot(),
+        weighted_resources: weighted_resources(&strategy.resources),
+        formula: formula_of(strategy).map_err(invalid)?,
+        filter_requests: points.cycle_state_slot(),
+        scored_requests: points.cycle_state_slot(),
     });
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
-    points.prepare = Some(plugin.clone());
+    points.incremental = Some(plugin.clone());
     points.sign = Some(plugin);
-    let scaled_down = Action::DELETE | Action::UPDATE_POD_SCALE_DOWN;
-    points.wake_on(
+    let scaled_down = ActionType::DELETE | ActionType::UPDATE_POD_SCALE_DOWN;
+    points.register_event(
         ClusterEvent::new(EventResource::Pod, scaled_down),
         Some(Arc::new(after_pod_event)),
     );
-    let grown = Action::ADD | Action::UPDATE_NODE_ALLOCATABLE;
-    points
-        .wake_on(ClusterEvent::new(EventResource::Node, grown), Some(Arc::new(after_node_change)));
-    // Upstream's hint asks whether the class stands for a resource that the pod wants. Hints are not shown device classes
-    // yet, and waking too many pods is the safe side.
-    points
-        .wake_on(ClusterEvent::new(EventResource::DeviceClass, Action::ADD | Action::UPDATE), None);
+    let grown = ActionType::ADD | ActionType::UPDATE_NODE_ALLOCATABLE;
+    points.register_event(
+        ClusterEvent::new(EventResource::Node, grown),
+        Some(Arc::new(after_node_change)),
+    );
+    // Upstream's hint checks whether the device class provides a resource that the pod requests. Hints do not receive device
+    // classes yet, so every pod is woken.
+    points.register_event(
+        ClusterEvent::new(EventResource::DeviceClass, ActionType::ADD | ActionType::UPDATE),
+        None,
+    );
     Ok(())
 }
 
-fn formula_of(args: ScoringStrategy) -> Result<Formula, FieldError> {
+fn formula_of(args: ScoringStrategy) -> Result<ScoreFormula, FieldError> {
     match args.kind.as_str() {
-        LEAST_ALLOCATED => Ok(Formula::Least),
-        MOST_ALLOCATED => Ok(Formula::Most),
+        LEAST_ALLOCATED => Ok(ScoreFormula::LeastAllocated),
+        MOST_ALLOCATED => Ok(ScoreFormula::MostAllocated),
         REQUESTED_TO_CAPACITY_RATIO => {
             let points = args.requested_to_capacity_ratio.unwrap_or_default().shape.into_iter();
-            Ok(Formula::Ratio(Shape(points.map(ShapePoint::from).collect())))
+            Ok(ScoreFormula::RequestedToCapacityRatio(Shape(
+                points.map(ShapePoint::from).collect(),
+            )))
         }
         other => Err(FieldError::unsupported("scoringStrategy.type", other, &STRATEGIES)),
     }
 }
 
 impl From<UtilizationShapePoint> for ShapePoint {
-    /// Brings the score from `0..=10` to the range of plugin scores.
+    /// Scales the score from `0..=10` to the range of plugin scores.
     fn from(point: UtilizationShapePoint) -> ShapePoint {
         let scale = MAX_NODE_SCORE / i64::from(SHAPE_SCORE_MAX);
         ShapePoint {
@@ -270,16 +281,19 @@ impl From<UtilizationShapePoint> for ShapePoint {
 }
 
 impl PreFilter for Fit {
-    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
-        cx.cycle.set(self.needs, Needs::new(pod, Some(&self.ignored)));
-        Ok(PreFiltered::All)
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        cx.cycle.set(self.filter_requests, FilterRequests::new(pod, Some(&self.ignored)));
+        Ok(PreFilterResult::All)
     }
 }
 
 impl Filter for Fit {
     fn filter(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        let Some(needs) = cx.cycle.get(self.needs) else { return Err(without("PreFilter").into()) };
-        needs.check(node.n_pods(), node.allocatable_pods(), |resource| resource.of_node(node))
+        let Some(filter_requests) = cx.cycle.get(self.filter_requests) else {
+            return Err(missing_state("PreFilter").into());
+        };
+        filter_requests
+            .check(node.n_pods(), node.allocatable_pods(), |resource| resource.of_node(node))
     }
 }
 
@@ -289,30 +303,35 @@ impl PreScore for Fit {
         cx: SerialCx<'_>,
         pod: &PodInfo,
         _: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
-        cx.cycle.set(self.demand, self.demand(pod));
-        Ok(PreScored::Ready)
+    ) -> Result<PreScoreResult, Failure> {
+        cx.cycle.set(self.scored_requests, self.scored_requests(pod));
+        Ok(PreScoreResult::Ready)
     }
 }
 
 impl Score for Fit {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let demand = cx.cycle.get(self.demand).ok_or_else(|| without("PreScore"))?;
-        Ok(self.formula.score(demand.of_node(node)))
+        let scored_requests =
+            cx.cycle.get(self.scored_requests).ok_or_else(|| missing_state("PreScore"))?;
+        Ok(self.formula.score(scored_requests.of_node(node)))
     }
 }
 
-fn without(point: &str) -> Failure {
+fn missing_state(point: &str) -> Failure {
     Failure::new(format!("reading \"{point}{NAME}\" from cycleState: not found"))
 }
 
 impl Fit {
-    fn demand(&self, pod: &PodInfo) -> Demand {
-        Demand::new(&self.scored, Basis::Nonzero, &PodRequests::of_containers(&pod.template.spec))
+    fn scored_requests(&self, pod: &PodInfo) -> ScoredRequests {
+        ScoredRequests::new(
+            &self.weighted_resources,
+            RequestBasis::NonZeroRequested,
+            &PodRequests::container_requests(&pod.template.spec),
+        )
     }
 }
 
-impl Ignored {
+impl IgnoredResources {
     fn contains(&self, resource: &str) -> bool {
         let group = resource.split('/').next().unwrap_or_default();
         let listed = |list: &[String], name: &str| list.iter().any(|known| known == name);
@@ -320,8 +339,8 @@ impl Ignored {
     }
 }
 
-impl Needs {
-    fn new(pod: &PodInfo, ignored: Option<&Ignored>) -> Needs {
+impl FilterRequests {
+    fn new(pod: &PodInfo, ignored: Option<&IgnoredResources>) -> FilterRequests {
         let wanted = &pod.template.requests.resources;
         let ignores = |resource: &Resource| match (resource, ignored) {
             (Resource::Scalar(name), Some(ignored)) => ignored.contains(name),
@@ -329,10 +348,10 @@ impl Needs {
         };
         let all =
             Resource::all_of(wanted).filter(|(resource, amount)| *amount > 0 && !ignores(resource));
-        Needs(all.collect())
+        FilterRequests(all.collect())
     }
 
-    /// Turns a node down that has less than this; `amounts` are what it offers of a resource and what its pods ask for.
+    /// Rejects a node that has less than this; `amounts` returns the allocatable and the requested amount of a resource.
     fn check(
         &self,
         n_pods: i64,
@@ -340,108 +359,115 @@ impl Needs {
         amounts: impl Fn(&Resource) -> (i64, i64),
     ) -> Result<(), Rejection> {
         let mut reasons = Reasons::new();
-        let mut never = false;
-        if kernel::pods_lacking(n_pods_max, n_pods) < 0 {
+        let mut unresolvable = false;
+        if simd::pods_headroom(n_pods_max, n_pods) < 0 {
             reasons.push(Reason::Text(TOO_MANY_PODS));
         }
         for (resource, wanted) in &self.0 {
             let (allocatable, used) = amounts(resource);
-            if kernel::lacking(allocatable, used, *wanted) < 0 {
+            if simd::headroom(allocatable, used, *wanted) < 0 {
                 reasons.push(resource.insufficient());
-                never |= *wanted > allocatable;
+                unresolvable |= *wanted > allocatable;
             }
         }
-        match (reasons.is_empty(), never) {
+        match (reasons.is_empty(), unresolvable) {
             (true, _) => Ok(()),
             (false, false) => Err(Rejection::Unschedulable(reasons)),
             (false, true) => Err(Rejection::Unresolvable(reasons)),
         }
     }
 
-    /// Whether the pod would fit if it was alone on the node.
-    fn fit_empty(&self, offered: &Resources) -> bool {
+    /// Whether the pod would fit on the node if the node were empty.
+    fn fits_empty_node(&self, offered: &Resources) -> bool {
         self.check(0, offered.pods, |resource| (resource.of(offered), 0)).is_ok()
     }
 }
 
-impl Prepare for Fit {
+impl Incremental for Fit {
     fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
         let nodes = world.nodes();
-        let needs = Needs::new(pod, Some(&self.ignored)).0.into_iter();
-        Prepared::Run(Box::new(FitRun {
-            needs: needs.map(|(resource, wanted)| (Place::new(resource, nodes), wanted)).collect(),
-            scorer: Scorer::new(self.formula.clone(), self.demand(pod), nodes),
+        let filter_requests = FilterRequests::new(pod, Some(&self.ignored)).0.into_iter();
+        Prepared::Evaluator(Box::new(FitEvaluator {
+            filter_requests: filter_requests
+                .map(|(resource, wanted)| (ResourceColumn::new(resource, nodes), wanted))
+                .collect(),
+            scorer: ColumnScorer::new(self.formula.clone(), self.scored_requests(pod), nodes),
         }))
     }
 }
 
-struct FitRun {
-    needs: SmallVec<[(Place, i64); 3]>,
-    scorer: Scorer,
+struct FitEvaluator {
+    filter_requests: SmallVec<[(ResourceColumn, i64); 3]>,
+    scorer: ColumnScorer,
 }
 
-impl Run for FitRun {
-    fn reads(&self) -> Reads {
-        Reads { filter: Some(RowPart::Pods), score: Some(RowPart::Pods), ..Reads::default() }
+impl PluginEvaluator for FitEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        Dependencies {
+            filter: Some(RowDependency::Pods),
+            score: Some(RowDependency::Pods),
+            ..Dependencies::default()
+        }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: Row) -> bool {
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
         let at = row.index();
         let c = nodes.columns();
-        let enough = |(place, wanted): &(Place, i64)| {
-            // A resource without a column is offered by no node.
-            place.columns(nodes, Basis::Requested).is_some_and(|[allocatable, used]| {
-                kernel::lacking(allocatable[at], used[at], *wanted) >= 0
+        let enough = |(column, wanted): &(ResourceColumn, i64)| {
+            // Without a column, no node has the resource.
+            column.columns(nodes, RequestBasis::Requested).is_some_and(|[allocatable, used]| {
+                simd::headroom(allocatable[at], used[at], *wanted) >= 0
             })
         };
-        kernel::pods_lacking(c.allocatable_pods[at], c.pods[at]) >= 0
-            && self.needs.iter().all(enough)
+        simd::pods_headroom(c.allocatable_pods[at], c.pods[at]) >= 0
+            && self.filter_requests.iter().all(enough)
     }
 
-    fn filter_all(&self, nodes: &NodeTable, set: &mut RowSet) {
-        let mut lanes: SmallVec<[Lane<'_>; 4]> = SmallVec::new();
-        for (place, wanted) in &self.needs {
-            let Some([allocatable, used]) = place.columns(nodes, Basis::Requested) else {
+    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+        let mut resources: SmallVec<[ResourceSlices<'_>; 4]> = SmallVec::new();
+        for (column, wanted) in &self.filter_requests {
+            let Some([allocatable, used]) = column.columns(nodes, RequestBasis::Requested) else {
                 return set.fill(0);
             };
-            lanes.push(Lane { allocatable, used, wanted: *wanted });
+            resources.push(ResourceSlices { allocatable, used, wanted: *wanted });
         }
         let c = nodes.columns();
-        kernel::retain_fitting(set, [&c.allocatable_pods, &c.pods], &lanes);
+        simd::retain_fitting(set, [&c.allocatable_pods, &c.pods], &resources);
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: Row) -> i64 {
+    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
         self.scorer.score_row(nodes, row.index())
     }
 
-    fn score_all(
+    fn score_rows(
         &self,
         nodes: &NodeTable,
-        set: &RowSet,
+        set: &RowMask,
         weight: i64,
         out: &mut [i64],
-    ) -> Result<(), OutOfRange> {
+    ) -> Result<(), ScoreOutOfRange> {
         self.scorer.score_all(nodes, set, weight, out)
     }
 
     fn is_stale(&self, world: &World) -> bool {
         let nodes = world.nodes();
-        self.scorer.is_stale(nodes) || self.needs.iter().any(|(place, _)| place.is_stale(nodes))
+        self.scorer.is_stale(nodes)
+            || self.filter_requests.iter().any(|(column, _)| column.is_stale(nodes))
     }
 }
 
-/// A pod that had a node is gone, or one asks for less: the rejected pod itself, or one on a node, of something that the
-/// rejected pod wants.
-fn after_pod_event(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
-    let pods = (question.old.and_then(EventObject::pod), question.new.and_then(EventObject::pod));
+/// Wakes the pod when an assigned or nominated pod is deleted, or when a pod is scaled down: the rejected pod itself, or an
+/// assigned pod, in a resource that the rejected pod requests.
+fn after_pod_event(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
+    let pods = (hint_args.old.and_then(EventObject::pod), hint_args.new.and_then(EventObject::pod));
     let freed = match pods {
         (Some(old), None) => !old.node_name.is_empty() || !old.nominated_node_name.is_empty(),
         (Some(old), Some(new)) => {
-            new.uid == question.pod.uid || frees_wanted(question.pod, old, new)
+            new.uid == hint_args.pod.uid || frees_wanted(hint_args.pod, old, new)
         }
         (None, _) => return Err(Failure::new("expected a pod")),
     };
-    Ok(if freed { Hint::Queue } else { Hint::Skip })
+    Ok(if freed { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
 fn frees_wanted(pod: &PodInfo, old: &PodInfo, new: &PodInfo) -> bool {
@@ -453,25 +479,26 @@ fn frees_wanted(pod: &PodInfo, old: &PodInfo, new: &PodInfo) -> bool {
     !new.node_name.is_empty() && Resource::all_of(wanted).any(less)
 }
 
-/// A node appeared on which the pod would fit if it was alone, or one now has more of something that the pod wants.
-fn after_node_change(question: &HintQuestion<'_>) -> Result<Hint, Failure> {
+/// Wakes the pod when a node is added on which it would fit if the node were empty, or when the allocatable amount of a
+/// resource that it requests grows on such a node.
+fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let offers = |node: &Node| Resources::from_list(&node.status.allocatable);
-    let Some(new) = question.new.and_then(EventObject::node).map(offers) else {
-        return Ok(Hint::Skip);
+    let Some(new) = hint_args.new.and_then(EventObject::node).map(offers) else {
+        return Ok(QueueingHint::Skip);
     };
-    let old = question.old.and_then(EventObject::node).map(offers);
-    // Upstream does not leave out ignored resources here.
-    let needs = Needs::new(question.pod, None);
+    let old = hint_args.old.and_then(EventObject::node).map(offers);
+    // As upstream, ignored resources count here.
+    let filter_requests = FilterRequests::new(hint_args.pod, None);
     let more = |old: &Resources| {
         let grew = |(resource, _): &(Resource, i64)| resource.of(&new) > resource.of(old);
-        new.pods > old.pods || needs.0.iter().any(grew)
+        new.pods > old.pods || filter_requests.0.iter().any(grew)
     };
-    let helps = needs.fit_empty(&new) && old.as_ref().is_none_or(more);
-    Ok(if helps { Hint::Queue } else { Hint::Skip })
+    let helps = filter_requests.fits_empty_node(&new) && old.as_ref().is_none_or(more);
+    Ok(if helps { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
 impl Sign for Fit {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<Fragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
         Ok(vec![super::requests_fragment(pod)])
     }
 }

@@ -1,6 +1,6 @@
-//! Both plugins in random worlds: over columns, by row and node by node they say the same.
+//! Both plugins in random worlds: the results over columns, per row and per node are the same.
 
-use loadmaster_framework::prepare::in_range;
+use loadmaster_framework::incremental::check_score_range;
 use loadmaster_framework::testkit::{Bench, BenchError};
 use loadmaster_framework::{PluginDef, Prepared};
 use proptest::prelude::*;
@@ -69,56 +69,59 @@ fn strategy() -> impl Strategy<Value = Value> {
 }
 
 #[derive(Clone, Debug)]
-struct Scene {
-    /// Allocatable and pods, node by node.
+struct RandomCluster {
+    /// Allocatable and pods, per node.
     nodes: Vec<(Map<String, Value>, Vec<Value>)>,
-    /// Nodes that go again, and leave free rows.
-    gone: Vec<usize>,
+    /// Nodes that are removed again and leave free rows.
+    removed: Vec<usize>,
     web: Value,
 }
 
-fn scene() -> impl Strategy<Value = Scene> {
+fn cluster() -> impl Strategy<Value = RandomCluster> {
     let node = (list(), 0..4i64).prop_map(|(mut list, pods)| {
         list.insert("pods".into(), json!(pods));
         list
     });
     let nodes = prop::collection::vec((node, prop::collection::vec(containers(), 0..3)), 1..90);
     (nodes, prop::collection::vec(0..90usize, 0..3), containers())
-        .prop_map(|(nodes, gone, web)| Scene { nodes, gone, web })
+        .prop_map(|(nodes, removed, web)| RandomCluster { nodes, removed, web })
 }
 
-fn check(def: &PluginDef, args: Value, scene: &Scene) -> Result<(), BenchError> {
+fn check(def: &PluginDef, args: Value, cluster: &RandomCluster) -> Result<(), BenchError> {
     let mut bench = Bench::new(def, args)?;
-    for (at, (allocatable, pods)) in scene.nodes.iter().enumerate() {
+    for (at, (allocatable, pods)) in cluster.nodes.iter().enumerate() {
         let name = format!("n{at}");
         bench.node(json!({"metadata": {"name": name}, "status": {"allocatable": allocatable}}))?;
         for (nth, containers) in pods.iter().enumerate() {
             bench.assigned(&name, pod(&format!("p{at}-{nth}"), containers))?;
         }
     }
-    for at in &scene.gone {
+    for at in &cluster.removed {
         bench.world.remove_node(&format!("n{at}"));
     }
-    let web = bench.pod(pod("web", &scene.web))?;
+    let web = bench.pod(pod("web", &cluster.web))?;
     bench.check_incremental(&web)?;
     check_weighted(&mut bench, &web);
     Ok(())
 }
 
-/// Scores of all nodes, also of those that a filter turns down, with a weight.
+/// Scores of all nodes, also of those that Filter rejects, with a weight.
 fn check_weighted(bench: &mut Bench, web: &loadmaster_framework::PodInfo) {
-    let prepare = bench.points().prepare.clone().unwrap();
-    let Prepared::Run(run) = prepare.prepare(&mut bench.world, web) else { return };
+    let incremental = bench.points().incremental.clone().unwrap();
+    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, web) else { return };
     let nodes = bench.world.nodes();
     let mut sums = vec![5; nodes.n_rows()];
-    let scored = run.score_all(nodes, &nodes.columns().live, 3, &mut sums);
+    let scored = evaluator.score_rows(nodes, &nodes.columns().occupied, 3, &mut sums);
     let mut rows = nodes.rows();
-    assert_eq!(scored.is_ok(), rows.all(|row| in_range(run.score_row(nodes, row)).is_ok()));
+    assert_eq!(
+        scored.is_ok(),
+        rows.all(|row| check_score_range(evaluator.score_row(nodes, row)).is_ok())
+    );
     if scored.is_err() {
         return;
     }
     for row in nodes.rows() {
-        let want = run.score_row(nodes, row).wrapping_mul(3).wrapping_add(5);
+        let want = evaluator.score_row(nodes, row).wrapping_mul(3).wrapping_add(5);
         assert_eq!(sums[row.index()], want, "{row:?}");
     }
 }
@@ -127,43 +130,49 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn fit_by_default(scene in scene()) {
-        check(&fit::DEF, json!({}), &scene)?;
+    fn fit_with_default_args(cluster in cluster()) {
+        check(&fit::DEF, json!({}), &cluster)?;
     }
 
     #[test]
-    fn fit_with_any_strategy(scene in scene(), strategy in strategy()) {
-        check(&fit::DEF, json!({"scoringStrategy": strategy, "ignoredResourceGroups": ["b.io"]}), &scene)?;
+    fn fit_with_any_strategy(cluster in cluster(), strategy in strategy()) {
+        check(&fit::DEF, json!({"scoringStrategy": strategy, "ignoredResourceGroups": ["b.io"]}), &cluster)?;
     }
 
     #[test]
-    fn balanced(scene in scene(), names in prop::sample::subsequence(NAMES.to_vec(), 0..5)) {
+    fn balanced_allocation_with_any_resources(cluster in cluster(), names in prop::sample::subsequence(NAMES.to_vec(), 0..5)) {
         let resources: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
-        check(&balanced_allocation::DEF, json!({"resources": resources}), &scene)?;
+        check(&balanced_allocation::DEF, json!({"resources": resources}), &cluster)?;
     }
 }
 
-/// A resource that nobody mentioned when a run was made gets a column later.
+/// A resource that no node and no pod had when an evaluator was built gets a column later.
 #[test]
-fn a_scalar_column_comes_up() {
+fn a_scalar_column_is_added_later() {
     let mut bench = Bench::new(&fit::DEF, json!({})).unwrap();
     bench.node(json!({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": 5}}})).unwrap();
     let web = bench
         .pod(pod("web", &json!([{"name": "c", "resources": {"requests": {"a.io/x": 1}}}])))
         .unwrap();
-    let prepare = bench.points().prepare.clone().unwrap();
-    let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { unreachable!() };
-    let verdict = |bench: &Bench| {
-        let nodes = bench.world.nodes();
-        let mut set = nodes.columns().live.clone();
-        run.filter_all(nodes, &mut set);
-        (set, run.filter_row(nodes, nodes.row("n").unwrap()), run.is_stale(&bench.world))
+    let incremental = bench.points().incremental.clone().unwrap();
+    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+        unreachable!()
     };
-    assert_eq!(verdict(&bench), (vec![0], false, false));
+    let result = |bench: &Bench| {
+        let nodes = bench.world.nodes();
+        let mut set = nodes.columns().occupied.clone();
+        evaluator.filter_rows(nodes, &mut set);
+        (
+            set,
+            evaluator.filter_row(nodes, nodes.row("n").unwrap()),
+            evaluator.is_stale(&bench.world),
+        )
+    };
+    assert_eq!(result(&bench), (vec![0], false, false));
     bench
         .node(
             json!({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": 5, "a.io/x": 1}}}),
         )
         .unwrap();
-    assert_eq!(verdict(&bench), (vec![1], true, true));
+    assert_eq!(result(&bench), (vec![1], true, true));
 }

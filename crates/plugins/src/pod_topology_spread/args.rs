@@ -1,8 +1,8 @@
-//! The arguments: which constraints pods without any of their own get.
+//! The arguments of PodTopologySpread: the constraints of pods without any of their own.
 
 use loadmaster_api::meta::nullable;
 use loadmaster_api::{Str, TopologySpreadConstraint};
-use loadmaster_framework::{FeatureGates, FieldError, args};
+use loadmaster_framework::{FeatureGates, FieldError, plugin_args};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub(super) struct Args {
     defaulting_type: Str,
 }
 
-/// A constraint without a selector: that is deduced for each pod.
+/// A constraint without a selector: the selector is deduced for each pod.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DefaultConstraint {
@@ -31,7 +31,7 @@ struct DefaultConstraint {
     topology_key: Str,
     #[serde(deserialize_with = "nullable")]
     when_unsatisfiable: Str,
-    /// Read only to be refused.
+    /// Decoded only to be rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     label_selector: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,12 +40,12 @@ struct DefaultConstraint {
     node_affinity_policy: Option<Str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_taints_policy: Option<Str>,
-    /// Accepted as upstream does, and without effect: there is no selector to add to.
+    /// Accepted as by upstream, and without effect: there is no selector to merge them into.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     match_label_keys: Vec<Str>,
 }
 
-/// Complete arguments from given ones.
+/// Decodes the arguments, fills in defaults and validates them.
 pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
     let mut args = read(given).map_err(|error| vec![error])?;
     if args.defaulting_type.is_empty() {
@@ -62,16 +62,16 @@ pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Ve
 }
 
 pub(super) fn read(args: &Value) -> Result<Args, FieldError> {
-    args::decode(args)
+    plugin_args::decode(args)
 }
 
 impl Args {
-    /// Whether pods get upstream's constraints rather than listed ones.
+    /// Whether the defaulting type is System: upstream's constraints instead of listed ones.
     pub(super) fn is_system(&self) -> bool {
         self.defaulting_type == SYSTEM
     }
 
-    /// The constraints for pods without any.
+    /// The constraints of pods without any.
     pub(super) fn constraints(&self) -> Vec<TopologySpreadConstraint> {
         if self.is_system() {
             return [(HOSTNAME, 3), (ZONE, 5)].map(system_constraint).into();
@@ -120,7 +120,7 @@ fn validate(args: &Args) -> Vec<FieldError> {
     }
     for (at, constraint) in constraints.iter().enumerate() {
         let path = format!("defaultConstraints[{at}]");
-        errors.extend(constraint.validate().into_iter().map(|error| error.under(&path)));
+        errors.extend(constraint.validate().into_iter().map(|error| error.with_path_prefix(&path)));
         let same = |other: &DefaultConstraint| {
             other.topology_key == constraint.topology_key
                 && other.when_unsatisfiable == constraint.when_unsatisfiable
@@ -148,7 +148,7 @@ impl DefaultConstraint {
             errors.push(FieldError::required("topologyKey", "can not be empty"));
         } else {
             let key = format!("{:?}", self.topology_key);
-            let complaints = loadmaster_api::selector::label_key_complaints(&self.topology_key);
+            let complaints = loadmaster_api::selector::label_key_errors(&self.topology_key);
             errors.extend(
                 complaints.iter().map(|text| FieldError::invalid("topologyKey", &key, text)),
             );

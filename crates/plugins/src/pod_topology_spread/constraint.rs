@@ -1,12 +1,12 @@
-//! Constraints, parsed: which pods one counts, on which nodes.
+//! Parsed constraints: which pods a constraint counts, and on which nodes.
 
 use loadmaster_api::selector::{RequiredNodeAffinity, SetOperator, required_node_affinity};
 use loadmaster_api::{Labels, Node, Selector, Str, Toleration, TopologySpreadConstraint};
-use loadmaster_framework::cluster::Cluster;
-use loadmaster_framework::counter::{Counted, Deltas};
+use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_framework::topology_counter::{CounterSpec, TopologyDeltas};
 use loadmaster_framework::{Failure, NodeInfo, PodTemplate};
 
-use crate::taint_toleration::Tolerance;
+use crate::taint_toleration::TolerationMatcher;
 
 /// Value of `nodeAffinityPolicy` and `nodeTaintsPolicy`.
 const HONOR: &str = "Honor";
@@ -16,97 +16,99 @@ const HONOR: &str = "Honor";
 pub(super) struct Constraint {
     pub(super) max_skew: i64,
     pub(super) key: Str,
-    /// With fewer domains than this the least count is taken as 0.
+    /// With fewer domains than this the global minimum is taken as 0.
     pub(super) min_domains: i64,
-    pub(super) pods: Matching,
-    pub(super) nodes: Inclusion,
+    pub(super) pods: MatchingPods,
+    pub(super) nodes: NodeInclusion,
 }
 
-/// The pods that are counted.
+/// The pods that a constraint counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Matching {
+pub(super) struct MatchingPods {
     pub(super) namespace: Str,
     pub(super) selector: Selector,
 }
 
-impl Matching {
-    /// Whether a pod on a node counts. Terminating pods make room soon; a selector that selects
-    /// everything counts nothing, as in upstream.
-    pub(super) fn counts(&self, pod: &PodTemplate, terminating: bool) -> bool {
+impl MatchingPods {
+    /// Whether an existing pod counts. Terminating pods do not, and an empty selector counts no pod, as
+    /// in upstream (`countPodsMatchSelector`).
+    pub(super) fn matches(&self, pod: &PodTemplate, terminating: bool) -> bool {
         !terminating
             && pod.namespace == self.namespace
             && !self.selector.is_empty()
             && self.selector.matches(&pod.labels)
     }
 
-    /// How many pods on a node count.
-    pub(super) fn n_on(&self, node: NodeInfo<'_>) -> i64 {
-        node.pods().filter(|pod| self.counts(&pod.template, pod.terminating)).count() as i64
+    /// The number of pods on a node that count.
+    pub(super) fn count_on_node(&self, node: NodeInfo<'_>) -> i64 {
+        node.pods().filter(|pod| self.matches(&pod.template, pod.terminating)).count() as i64
     }
 }
 
-/// Nodes whose pods count, beside that they carry the constraint's own key. Nothing is kept that
-/// leaves no node out, so that constraints of different pods which count the same are equal.
+/// Which of the nodes with the constraint's topology key count (node inclusion policies). A condition
+/// that excludes no node is not stored, so that constraints of different pods that count the same
+/// pods are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Inclusion {
+pub(super) struct NodeInclusion {
     /// Keys of the pod's other constraints, sorted.
     keys: Box<[Str]>,
     affinity: Option<RequiredNodeAffinity>,
     tolerations: Option<Box<[Toleration]>>,
-    tolerance: Tolerance,
+    toleration_matcher: TolerationMatcher,
 }
 
-impl Inclusion {
-    /// Whether there may be nodes that are left out.
-    pub(super) fn is_selective(&self) -> bool {
+impl NodeInclusion {
+    /// Whether there may be nodes that do not count.
+    pub(super) fn may_exclude_nodes(&self) -> bool {
         !self.keys.is_empty() || self.affinity.is_some() || self.tolerations.is_some()
     }
 
-    /// Whether the policies look at taints.
+    /// Whether `nodeTaintsPolicy` is Honor.
     pub(super) fn honors_taints(&self) -> bool {
         self.tolerations.is_some()
     }
 
     pub(super) fn includes(&self, node: &Node) -> bool {
         let labels = &node.metadata.labels;
-        // Upstream takes an affinity that cannot be evaluated for one that does not match.
+        // As upstream, an affinity that cannot be evaluated does not match.
         let wanted = |affinity: &RequiredNodeAffinity| {
             affinity.matches(labels, node.name()).unwrap_or(false)
         };
-        let tolerated = |own: &[Toleration]| self.tolerance.allows(own, &node.spec.taints);
+        let tolerated =
+            |own: &[Toleration]| self.toleration_matcher.tolerates_all(own, &node.spec.taints);
         self.keys.iter().all(|key| labels.contains_key(key))
             && self.affinity.as_ref().is_none_or(wanted)
             && self.tolerations.as_deref().is_none_or(tolerated)
     }
 }
 
-/// Whether a node carries the keys of all constraints.
+/// Whether a node has the topology keys of all constraints (upstream's `nodeLabelsMatchSpreadConstraints`).
 pub(super) fn has_all_keys(labels: &Labels, constraints: &[Constraint]) -> bool {
     constraints.iter().all(|constraint| labels.contains_key(&constraint.key))
 }
 
-/// Reads the constraints of one pod.
-pub(super) struct Reader<'a> {
+/// Parses the constraints of one pod.
+pub(super) struct ConstraintParser<'a> {
     pod: &'a PodTemplate,
-    tolerance: Tolerance,
+    toleration_matcher: TolerationMatcher,
     /// Gate MatchLabelKeysInPodTopologySpread.
     match_label_keys: bool,
     /// Only nodes with the keys of all constraints count.
     all_keys: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConstraintParser<'a> {
     pub(super) fn new(
         pod: &'a PodTemplate,
-        tolerance: Tolerance,
+        toleration_matcher: TolerationMatcher,
         match_label_keys: bool,
         all_keys: bool,
     ) -> Self {
-        Reader { pod, tolerance, match_label_keys, all_keys }
+        ConstraintParser { pod, toleration_matcher, match_label_keys, all_keys }
     }
 
-    /// The pod's own constraints of one action.
-    pub(super) fn own(
+    /// The pod's own constraints with this `whenUnsatisfiable`.
+    pub(super) fn own_constraints(
         &self,
         written: &[TopologySpreadConstraint],
         action: &str,
@@ -119,8 +121,8 @@ impl<'a> Reader<'a> {
         parsed.collect()
     }
 
-    /// The default constraints of one action, for pods that this selector picks.
-    pub(super) fn defaults(
+    /// The default constraints with this `whenUnsatisfiable`, for the pods that match this selector.
+    pub(super) fn default_constraints(
         &self,
         written: &[TopologySpreadConstraint],
         action: &str,
@@ -130,9 +132,9 @@ impl<'a> Reader<'a> {
         wanted.iter().map(|c| self.constraint(c, selector.clone(), &wanted)).collect()
     }
 
-    /// The constraint's selector, narrowed to pods that have the values this pod has under
-    /// `matchLabelKeys`. (By default the API server has merged them already, which does not change
-    /// what is selected.)
+    /// The constraint's selector, restricted to pods with the same values of `matchLabelKeys` as this
+    /// pod. (By default the API server has merged them already, which does not change the selected
+    /// pods.)
     fn selector(&self, written: &TopologySpreadConstraint) -> Result<Selector, Failure> {
         let selector = Selector::new(written.label_selector.as_ref());
         let mut selector = selector.map_err(|error| Failure::new(error.to_string()))?;
@@ -157,7 +159,7 @@ impl<'a> Reader<'a> {
             max_skew: i64::from(written.max_skew),
             key: written.topology_key.clone(),
             min_domains: i64::from(written.min_domains.unwrap_or(1)),
-            pods: Matching { namespace: self.pod.namespace.clone(), selector },
+            pods: MatchingPods { namespace: self.pod.namespace.clone(), selector },
             nodes: self.inclusion(written, all),
         }
     }
@@ -166,7 +168,7 @@ impl<'a> Reader<'a> {
         &self,
         written: &TopologySpreadConstraint,
         all: &[&TopologySpreadConstraint],
-    ) -> Inclusion {
+    ) -> NodeInclusion {
         let spec = &self.pod.spec;
         let mut keys: Vec<Str> = Vec::new();
         if self.all_keys {
@@ -182,65 +184,71 @@ impl<'a> Reader<'a> {
             written.node_affinity_policy.as_ref().is_none_or(|policy| *policy == HONOR);
         let honors_taints =
             written.node_taints_policy.as_ref().is_some_and(|policy| *policy == HONOR);
-        Inclusion {
+        NodeInclusion {
             keys: keys.into(),
             affinity: (honors_affinity && requires)
                 .then(|| required_node_affinity(&spec.node_selector, required)),
             tolerations: honors_taints.then(|| spec.tolerations.as_slice().into()),
-            tolerance: self.tolerance,
+            toleration_matcher: self.toleration_matcher,
         }
     }
 }
 
-/// The pods that a constraint counts, by domain: a sum that the world keeps.
+/// Counts the pods that match a constraint, by domain; the world maintains the counter.
 #[derive(PartialEq, Eq, Hash)]
-pub(super) struct Spread {
+pub(super) struct MatchCounter {
     key: [Str; 1],
-    pods: Matching,
-    /// `None` counts on every node.
-    nodes: Option<Inclusion>,
+    pods: MatchingPods,
+    /// `None`: every node counts.
+    nodes: Option<NodeInclusion>,
     wants_min: bool,
 }
 
-impl Spread {
-    /// What a hard constraint compares.
-    pub(super) fn hard(constraint: &Constraint) -> Spread {
-        Spread { wants_min: true, ..Spread::soft(constraint) }
+impl MatchCounter {
+    /// The counter of a hard constraint.
+    pub(super) fn for_filter(constraint: &Constraint) -> MatchCounter {
+        MatchCounter { wants_min: true, ..MatchCounter::for_score(constraint) }
     }
 
-    /// What a soft constraint scores.
-    pub(super) fn soft(constraint: &Constraint) -> Spread {
-        let nodes = constraint.nodes.is_selective().then(|| constraint.nodes.clone());
-        Spread { nodes, ..Spread::anywhere(constraint) }
+    /// The counter of a soft constraint.
+    pub(super) fn for_score(constraint: &Constraint) -> MatchCounter {
+        let nodes = constraint.nodes.may_exclude_nodes().then(|| constraint.nodes.clone());
+        MatchCounter { nodes, ..MatchCounter::on_all_nodes(constraint) }
     }
 
-    /// The same pods, wherever they are.
-    pub(super) fn anywhere(constraint: &Constraint) -> Spread {
+    /// The same pods, counted on all nodes.
+    pub(super) fn on_all_nodes(constraint: &Constraint) -> MatchCounter {
         let key = [constraint.key.clone()];
-        Spread { key, pods: constraint.pods.clone(), nodes: None, wants_min: false }
+        MatchCounter { key, pods: constraint.pods.clone(), nodes: None, wants_min: false }
     }
 }
 
-impl Counted for Spread {
-    fn delta(&self, pod: &PodTemplate, terminating: bool, _cluster: &Cluster, out: &mut Deltas) {
-        if self.pods.counts(pod, terminating) {
+impl CounterSpec for MatchCounter {
+    fn delta(
+        &self,
+        pod: &PodTemplate,
+        terminating: bool,
+        _cluster: &ClusterObjects,
+        out: &mut TopologyDeltas,
+    ) {
+        if self.pods.matches(pod, terminating) {
             out.add(&self.key[0], 1);
         }
     }
 
-    fn is_selective(&self) -> bool {
+    fn has_node_filter(&self) -> bool {
         self.nodes.is_some()
     }
 
-    fn counts_on(&self, node: &Node) -> bool {
+    fn counts_node(&self, node: &Node) -> bool {
         self.nodes.as_ref().is_none_or(|nodes| nodes.includes(node))
     }
 
-    fn wants_min(&self) -> bool {
+    fn tracks_min(&self) -> bool {
         self.wants_min
     }
 
-    fn keys(&self) -> &[Str] {
+    fn topology_keys(&self) -> &[Str] {
         &self.key
     }
 }

@@ -1,11 +1,11 @@
-//! Filter node by node: counts every domain once a pod, then compares a node's domain with the
-//! least.
+//! The per-node form of Filter: counts the pods of every domain once per scheduling cycle, then compares
+//! a node's domain with the domain with the fewest pods.
 
 use std::sync::Arc;
 
 use loadmaster_api::Str;
 use loadmaster_framework::{
-    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PreFilter, PreFiltered, Rejection,
+    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PreFilter, PreFilterResult, Rejection,
     SerialCx, World,
 };
 use loadmaster_stdx::Map;
@@ -13,30 +13,31 @@ use loadmaster_stdx::Map;
 use super::constraint::Constraint;
 use super::{PodTopologySpread, REASON_LABEL, REASON_SKEW};
 
-/// What Filter needs of the whole cluster.
+/// The state that PreFilter computes for Filter (upstream's `preFilterState`).
 #[derive(Clone)]
-pub(super) struct HardState {
+pub(super) struct PreFilterState {
     constraints: Arc<[Constraint]>,
     /// In the order of `constraints`.
-    counts: Vec<Counts>,
+    counts: Vec<MatchCounts>,
 }
 
-/// The counts of one constraint by domain. Only domains of nodes that are included have one.
+/// The number of matching pods by domain, for one constraint. Only domains of nodes that count have
+/// one (upstream's `TpValueToMatchNum`).
 #[derive(Clone)]
-struct Counts {
+struct MatchCounts {
     by_domain: Map<Str, i64>,
-    lowest: Lowest,
+    critical_paths: CriticalPaths,
 }
 
-/// The least count and a runner-up, which is enough to keep the least current while a dry run
-/// changes the pods of one node, that is the count of one domain.
+/// The two domains with the fewest matching pods, which is enough to know the minimum while a dry run
+/// changes the pods of one node, that is the count of one domain (upstream's `criticalPaths`).
 #[derive(Clone)]
-struct Lowest([(Option<Str>, i64); 2]);
+struct CriticalPaths([(Option<Str>, i64); 2]);
 
-impl Lowest {
+impl CriticalPaths {
     fn new() -> Self {
-        // Upstream's start value: what an empty cluster is compared with.
-        Lowest([const { (None, i32::MAX as i64) }; 2])
+        // Upstream's initial value, used when there is no domain.
+        CriticalPaths([const { (None, i32::MAX as i64) }; 2])
     }
 
     fn update(&mut self, domain: &Str, count: i64) {
@@ -50,60 +51,62 @@ impl Lowest {
         }
     }
 
-    fn least(&self) -> i64 {
+    fn min_match_num(&self) -> i64 {
         self.0[0].1
     }
 }
 
-impl Counts {
-    fn new(constraint: &Constraint, world: &World) -> Counts {
+impl MatchCounts {
+    fn new(constraint: &Constraint, world: &World) -> MatchCounts {
         let mut by_domain: Map<Str, i64> = Map::default();
         for node in world.node_infos() {
             if let Some(domain) = node.labels().get(&constraint.key)
                 && constraint.nodes.includes(node.node())
             {
-                *by_domain.entry(domain.clone()).or_insert(0) += constraint.pods.n_on(node);
+                *by_domain.entry(domain.clone()).or_insert(0) +=
+                    constraint.pods.count_on_node(node);
             }
         }
-        // Which of equal domains are remembered as the lowest hangs on the order.
+        // Which of several equal domains are stored depends on the order.
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut domains: Vec<(&Str, &i64)> = by_domain.iter().collect();
         domains.sort_unstable();
-        let mut lowest = Lowest::new();
+        let mut critical_paths = CriticalPaths::new();
         for (domain, count) in domains {
-            lowest.update(domain, *count);
+            critical_paths.update(domain, *count);
         }
-        Counts { by_domain, lowest }
+        MatchCounts { by_domain, critical_paths }
     }
 
-    fn at(&self, domain: &Str) -> i64 {
+    fn get(&self, domain: &Str) -> i64 {
         self.by_domain.get(domain).copied().unwrap_or(0)
     }
 
     fn add(&mut self, domain: &Str, amount: i64) {
         let count = self.by_domain.entry(domain.clone()).or_insert(0);
         *count += amount;
-        self.lowest.update(domain, *count);
+        self.critical_paths.update(domain, *count);
     }
 
-    /// What other domains are measured by.
-    fn least(&self, constraint: &Constraint) -> i64 {
+    /// The global minimum that other domains are compared with (upstream's `minMatchNum`).
+    fn min_match_num(&self, constraint: &Constraint) -> i64 {
         let enough = self.by_domain.len() as i64 >= constraint.min_domains;
-        if enough { self.lowest.least() } else { 0 }
+        if enough { self.critical_paths.min_match_num() } else { 0 }
     }
 }
 
 impl PreFilter for PodTopologySpread {
-    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFiltered, Rejection> {
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
         let constraints = self
-            .hard(cx.world.cluster(), &pod.template)
+            .hard_constraints(cx.world.cluster_objects(), &pod.template)
             .map_err(|error| Failure::new(format!("get constraints from pod: {error}")))?;
         if constraints.is_empty() {
-            return Ok(PreFiltered::Skip);
+            return Ok(PreFilterResult::Skip);
         }
-        let counts = constraints.iter().map(|c| Counts::new(c, cx.world)).collect();
-        cx.cycle.set(self.hard, HardState { constraints: constraints.into(), counts });
-        Ok(PreFiltered::All)
+        let counts = constraints.iter().map(|c| MatchCounts::new(c, cx.world)).collect();
+        cx.cycle
+            .set(self.pre_filter_state, PreFilterState { constraints: constraints.into(), counts });
+        Ok(PreFilterResult::All)
     }
 
     fn add_pod(
@@ -114,7 +117,7 @@ impl PreFilter for PodTopologySpread {
         other: &Arc<PodInfo>,
         node: NodeInfo<'_>,
     ) -> Result<(), Failure> {
-        self.count(cycle, pod, other, node, 1);
+        self.update_with_pod(cycle, pod, other, node, 1);
         Ok(())
     }
 
@@ -126,15 +129,15 @@ impl PreFilter for PodTopologySpread {
         other: &Arc<PodInfo>,
         node: NodeInfo<'_>,
     ) -> Result<(), Failure> {
-        self.count(cycle, pod, other, node, -1);
+        self.update_with_pod(cycle, pod, other, node, -1);
         Ok(())
     }
 }
 
 impl PodTopologySpread {
-    /// A dry run adds `other` to the node or takes it away. As in upstream, terminating pods and
-    /// selectors of everything are no exception here, though they are where pods are counted first.
-    fn count(
+    /// A preemption dry run adds `other` to the node or removes it (upstream's `updateWithPod`). As in
+    /// upstream, terminating pods and empty selectors count here, though PreFilter does not count them.
+    fn update_with_pod(
         &self,
         cycle: &mut CycleState,
         pod: &PodInfo,
@@ -142,7 +145,7 @@ impl PodTopologySpread {
         node: NodeInfo<'_>,
         amount: i64,
     ) {
-        let Some(state) = cycle.get_mut(self.hard) else { return };
+        let Some(state) = cycle.get_mut(self.pre_filter_state) else { return };
         if other.template.namespace != pod.template.namespace {
             return;
         }
@@ -159,13 +162,13 @@ impl PodTopologySpread {
 
 impl Filter for PodTopologySpread {
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        let Some(state) = cx.cycle.get(self.hard) else { return Ok(()) };
+        let Some(state) = cx.cycle.get(self.pre_filter_state) else { return Ok(()) };
         for (constraint, counts) in state.constraints.iter().zip(&state.counts) {
             let Some(domain) = node.labels().get(&constraint.key) else {
                 return Err(Rejection::unresolvable(REASON_LABEL));
             };
             let own = i64::from(constraint.pods.selector.matches(&pod.template.labels));
-            if counts.at(domain) + own - counts.least(constraint) > constraint.max_skew {
+            if counts.get(domain) + own - counts.min_match_num(constraint) > constraint.max_skew {
                 return Err(Rejection::unschedulable(REASON_SKEW));
             }
         }

@@ -1,8 +1,8 @@
-//! Score node by node: the fewer counted pods in a node's domains, the better.
+//! The per-node form of Score: the fewer matching pods in a node's domains, the higher the score.
 
 use loadmaster_api::{Labels, Str};
 use loadmaster_framework::{
-    Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeScore, PodInfo, PreScore, PreScored, Score,
+    Cx, Failure, MAX_NODE_SCORE, NodeInfo, NodeScore, PodInfo, PreScore, PreScoreResult, Score,
     SerialCx, World,
 };
 use loadmaster_stdx::Map;
@@ -11,33 +11,33 @@ use loadmaster_stdx::float::go_ln;
 use super::constraint::{Constraint, has_all_keys};
 use super::{HOSTNAME, PodTopologySpread};
 
-/// What Score needs of the whole cluster.
+/// The state that PreScore computes for Score (upstream's `preScoreState`).
 #[derive(Clone)]
-pub(super) struct SoftState {
+pub(super) struct PreScoreState {
     constraints: Vec<Constraint>,
-    /// Nodes that lack a key are not scored.
+    /// Nodes without all topology keys are not scored.
     all_keys: bool,
     /// In the order of `constraints`.
-    domains: Vec<Domains>,
+    domains: Vec<TopologyPodCounts>,
 }
 
 /// The domains of one constraint.
 #[derive(Clone)]
-struct Domains {
-    /// By value, where a missing label counts as an empty one; left empty for host names, which are
-    /// counted node by node.
+struct TopologyPodCounts {
+    /// By label value, where a missing label counts as an empty value; not filled for host names, which
+    /// are counted per node.
     counts: Map<Str, i64>,
     weight: f64,
 }
 
-impl SoftState {
+impl PreScoreState {
     fn is_ignored(&self, labels: &Labels) -> bool {
         self.all_keys && !has_all_keys(labels, &self.constraints)
     }
 }
 
-impl Domains {
-    /// The domains of the scored nodes, with what all nodes count for them.
+impl TopologyPodCounts {
+    /// The domains of the scored nodes, with the matching pods of all nodes in them.
     fn new(
         constraint: &Constraint,
         scored: &[NodeInfo<'_>],
@@ -45,7 +45,10 @@ impl Domains {
         all_keys: bool,
     ) -> Self {
         if constraint.key == HOSTNAME {
-            return Domains { counts: Map::default(), weight: weight(scored.len()) };
+            return TopologyPodCounts {
+                counts: Map::default(),
+                weight: topology_normalizing_weight(scored.len()),
+            };
         }
         let missing = Str::default();
         let domain_of =
@@ -57,10 +60,10 @@ impl Domains {
                 && constraint.nodes.includes(node.node())
                 && let Some(count) = counts.get_mut(&domain_of(&node))
             {
-                *count += constraint.pods.n_on(node);
+                *count += constraint.pods.count_on_node(node);
             }
         }
-        Domains { weight: weight(counts.len()), counts }
+        TopologyPodCounts { weight: topology_normalizing_weight(counts.len()), counts }
     }
 }
 
@@ -70,31 +73,33 @@ impl PreScore for PodTopologySpread {
         cx: SerialCx<'_>,
         pod: &PodInfo,
         nodes: &[NodeInfo<'_>],
-    ) -> Result<PreScored, Failure> {
+    ) -> Result<PreScoreResult, Failure> {
         if cx.world.nodes().is_empty() {
-            return Ok(PreScored::Skip);
+            return Ok(PreScoreResult::Skip);
         }
-        let constraints = self.soft(cx.world.cluster(), &pod.template);
+        let constraints = self.soft_constraints(cx.world.cluster_objects(), &pod.template);
         let constraints = constraints
             .map_err(|error| Failure::new(format!("calculating preScoreState: {error}")))?;
         if constraints.is_empty() {
-            return Ok(PreScored::Skip);
+            return Ok(PreScoreResult::Skip);
         }
         let all_keys = self.scores_need_all_keys(&pod.template);
-        let mut state = SoftState { constraints, all_keys, domains: Vec::new() };
+        let mut state = PreScoreState { constraints, all_keys, domains: Vec::new() };
         let scored = nodes.iter().filter(|node| !state.is_ignored(node.labels()));
         let scored: Vec<NodeInfo<'_>> = scored.copied().collect();
-        let domains =
-            state.constraints.iter().map(|c| Domains::new(c, &scored, cx.world, all_keys));
+        let domains = state
+            .constraints
+            .iter()
+            .map(|c| TopologyPodCounts::new(c, &scored, cx.world, all_keys));
         state.domains = domains.collect();
-        cx.cycle.set(self.soft, state);
-        Ok(PreScored::Ready)
+        cx.cycle.set(self.pre_score_state, state);
+        Ok(PreScoreResult::Ready)
     }
 }
 
 impl Score for PodTopologySpread {
     fn score(&self, cx: Cx<'_>, _pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let Some(state) = cx.cycle.get(self.soft) else { return Ok(0) };
+        let Some(state) = cx.cycle.get(self.pre_score_state) else { return Ok(0) };
         if state.is_ignored(node.labels()) {
             return Ok(0);
         }
@@ -102,11 +107,11 @@ impl Score for PodTopologySpread {
         for (constraint, domains) in state.constraints.iter().zip(&state.domains) {
             let Some(domain) = node.labels().get(&constraint.key) else { continue };
             let count = if constraint.key == HOSTNAME {
-                constraint.pods.n_on(node)
+                constraint.pods.count_on_node(node)
             } else {
                 domains.counts.get(domain).copied().unwrap_or(0)
             };
-            sum += score_of_count(count, constraint.max_skew, domains.weight);
+            sum += score_for_count(count, constraint.max_skew, domains.weight);
         }
         Ok(rounded(sum))
     }
@@ -117,12 +122,12 @@ impl Score for PodTopologySpread {
         _pod: &PodInfo,
         scores: &mut [NodeScore],
     ) -> Result<(), Failure> {
-        let Some(state) = cx.cycle.get(self.soft) else { return Ok(()) };
+        let Some(state) = cx.cycle.get(self.pre_score_state) else { return Ok(()) };
         let nodes = cx.world.nodes();
         let is_ignored = |score: &NodeScore| {
             nodes.node(score.row).is_some_and(|node| state.is_ignored(&node.metadata.labels))
         };
-        let mut range = Range::default();
+        let mut range = ScoreRange::default();
         for score in scores.iter().filter(|score| !is_ignored(score)) {
             range.add(score.score);
         }
@@ -133,14 +138,14 @@ impl Score for PodTopologySpread {
     }
 }
 
-/// Few domains would drown beside many, as each holds more pods: the logarithm of their number
-/// evens that out.
-pub(super) fn weight(n_domains: usize) -> f64 {
+/// Constraints with few domains have more pods per domain, which the logarithm of the number of domains
+/// compensates (upstream's `topologyNormalizingWeight`).
+pub(super) fn topology_normalizing_weight(n_domains: usize) -> f64 {
     go_ln((n_domains + 2) as f64)
 }
 
-/// A greater `max_skew` waters the differences between domains down.
-pub(super) fn score_of_count(count: i64, max_skew: i64, weight: f64) -> f64 {
+/// A larger `max_skew` makes differences between domains count less (upstream's `scoreForCount`).
+pub(super) fn score_for_count(count: i64, max_skew: i64, weight: f64) -> f64 {
     count as f64 * weight + (max_skew - 1) as f64
 }
 
@@ -149,26 +154,26 @@ pub(super) fn rounded(sum: f64) -> i64 {
     sum.round() as i64
 }
 
-/// The least and the greatest of the scored nodes' sums.
+/// The lowest and the highest sum of the scored nodes.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct ScoreRange {
     min: i64,
     max: i64,
 }
 
-impl Default for Range {
+impl Default for ScoreRange {
     fn default() -> Self {
-        Range { min: i64::MAX, max: 0 }
+        ScoreRange { min: i64::MAX, max: 0 }
     }
 }
 
-impl Range {
+impl ScoreRange {
     pub(super) fn add(&mut self, sum: i64) {
         self.min = self.min.min(sum);
         self.max = self.max.max(sum);
     }
 
-    /// The reverse, as fewer pods are better; in integers.
+    /// Reversed, as fewer pods are better; integer division.
     pub(super) fn normalize(self, sum: i64) -> i64 {
         if self.max == 0 {
             MAX_NODE_SCORE

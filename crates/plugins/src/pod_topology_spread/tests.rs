@@ -1,13 +1,14 @@
-//! One row a rule; the answers are upstream's.
+//! One test per rule; the expected results are upstream's.
 
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use loadmaster_api::{ReplicaSet, Service, Str};
-use loadmaster_framework::event::EventObject;
+use loadmaster_framework::cluster_event::EventObject;
 use loadmaster_framework::testkit::Bench;
 use loadmaster_framework::{
-    Action, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFiltered, SerialCx,
+    ActionType, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFilterResult,
+    SerialCx,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ fn bench(args: Value, pods: &[&str]) -> Bench {
     }
     bench.node(node("lost", None)).unwrap();
     for (at, node) in pods.iter().enumerate() {
-        bench.assigned(node, placed(at)).unwrap();
+        bench.assigned(node, assigned_pod(at)).unwrap();
     }
     bench
 }
@@ -34,13 +35,13 @@ fn node(name: &str, zone: Option<&str>) -> Value {
     node
 }
 
-fn placed(at: usize) -> Value {
+fn assigned_pod(at: usize) -> Value {
     json!({"metadata": {"name": format!("p{at}"), "labels": {"app": "a"}}})
 }
 
-fn asked(constraints: Value) -> Value {
+fn incoming(constraints: Value) -> Value {
     json!({
-        "metadata": {"name": "asked", "labels": {"app": "a"}},
+        "metadata": {"name": "incoming", "labels": {"app": "a"}},
         "spec": {"topologySpreadConstraints": constraints},
     })
 }
@@ -64,22 +65,22 @@ fn hard_zone(more: Value) -> Value {
 
 #[track_caller]
 fn check_filter(pods: &[&str], constraints: Value, want: &Expect) {
-    let verdicts = bench(json!({}), pods).filter(asked(constraints)).unwrap();
+    let results = bench(json!({}), pods).filter(incoming(constraints)).unwrap();
     want.assert_eq(
-        &verdicts.join("\n").replace("node(s) didn't match pod topology spread constraints", "~"),
+        &results.join("\n").replace("node(s) didn't match pod topology spread constraints", "~"),
     );
 }
 
 #[track_caller]
 fn check_score(args: Value, pods: &[&str], constraints: Value, want: &Expect) {
-    let scores = bench(args, pods).score(asked(constraints)).unwrap();
+    let scores = bench(args, pods).score(incoming(constraints)).unwrap();
     let scores: Vec<String> =
         scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
     want.assert_eq(&scores.join(", "));
 }
 
 #[test]
-fn skew_is_measured_against_the_emptiest_domain() {
+fn skew_is_relative_to_the_domain_with_the_fewest_matching_pods() {
     check_filter(
         &["a1", "a2", "b1"],
         json!([hard_zone(json!({}))]),
@@ -107,7 +108,7 @@ fn a_pod_that_does_not_match_its_own_selector_does_not_count_itself() {
 }
 
 #[test]
-fn fewer_domains_than_wanted_are_measured_against_nothing() {
+fn with_fewer_domains_than_min_domains_the_global_minimum_is_zero() {
     check_filter(
         &["a1", "b1"],
         json!([hard_zone(json!({"minDomains": 3}))]),
@@ -136,20 +137,20 @@ fn the_first_constraint_that_fails_is_the_reason() {
 }
 
 #[test]
-fn nodes_that_lack_the_key_of_another_constraint_do_not_count() {
+fn nodes_without_the_key_of_another_constraint_do_not_count() {
     let mut bench = bench(json!({}), &["a1"]);
     let mut nameless = node("a1", Some("a"));
     nameless["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "a"});
     bench.node(nameless).unwrap();
     let zone = hard_zone(json!({}));
     let host = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({"maxSkew": 9}));
-    let mut verdict = |constraints: Value| bench.filter(asked(constraints)).unwrap()[1].clone();
-    assert_ne!(verdict(json!([zone])), "a2 Success");
-    assert_eq!(verdict(json!([zone, host])), "a2 Success");
+    let mut result = |constraints: Value| bench.filter(incoming(constraints)).unwrap()[1].clone();
+    assert_ne!(result(json!([zone])), "a2 Success");
+    assert_eq!(result(json!([zone, host])), "a2 Success");
 }
 
 #[test]
-fn selectors_of_nothing_and_of_everything_count_nothing() {
+fn absent_and_empty_selectors_count_no_pods() {
     for selector in [json!(null), json!({})] {
         check_filter(
             &["a1", "a2"],
@@ -165,9 +166,9 @@ fn selectors_of_nothing_and_of_everything_count_nothing() {
 }
 
 #[test]
-fn match_label_keys_narrow_the_selector_unless_the_gate_is_off() {
+fn match_label_keys_restrict_the_selector_unless_the_gate_is_off() {
     let more = json!({"matchLabelKeys": ["version", "absent"]});
-    let mut pod = asked(json!([hard_zone(more)]));
+    let mut pod = incoming(json!([hard_zone(more)]));
     pod["metadata"]["labels"]["version"] = "2".into();
     for (gate, want) in [(true, "Success"), (false, "Unschedulable")] {
         let gates = FeatureGates {
@@ -177,14 +178,14 @@ fn match_label_keys_narrow_the_selector_unless_the_gate_is_off() {
         let mut bench = Bench::with_gates(&DEF, json!({}), gates).unwrap();
         bench.node(node("a", Some("a"))).unwrap();
         bench.node(node("b", Some("b"))).unwrap();
-        bench.assigned("a", placed(0)).unwrap();
-        let verdicts = bench.filter(pod.clone()).unwrap();
-        assert_eq!(verdicts[0].split(' ').nth(1), Some(want), "gate {gate}");
+        bench.assigned("a", assigned_pod(0)).unwrap();
+        let results = bench.filter(pod.clone()).unwrap();
+        assert_eq!(results[0].split(' ').nth(1), Some(want), "gate {gate}");
     }
 }
 
 #[test]
-fn policies_say_which_nodes_count() {
+fn node_inclusion_policies_decide_which_nodes_count() {
     let mut bench = bench(json!({}), &["a1", "a2"]);
     let mut b1 = node("b1", Some("b"));
     b1["spec"] = json!({"taints": [{"key": "own", "effect": "NoSchedule"}]});
@@ -192,25 +193,25 @@ fn policies_say_which_nodes_count() {
     let mut b2 = node("b2", Some("b"));
     b2["metadata"]["labels"]["disk"] = "hdd".into();
     bench.node(b2).unwrap();
-    let mut verdict = |more: Value| {
-        let mut pod = asked(json!([hard_zone(more)]));
+    let mut result = |more: Value| {
+        let mut pod = incoming(json!([hard_zone(more)]));
         pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({
             "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]}],
         });
-        let verdicts = bench.filter(pod).unwrap();
-        verdicts[0].split(' ').nth(1).unwrap().to_owned()
+        let results = bench.filter(pod).unwrap();
+        results[0].split(' ').nth(1).unwrap().to_owned()
     };
-    // Zone b is empty and counts through b1, which the affinity allows.
-    assert_eq!(verdict(json!({})), "Unschedulable");
-    // Not where its taint forbids it, so that zone a is the emptiest.
-    assert_eq!(verdict(json!({"nodeTaintsPolicy": "Honor"})), "Success");
-    // Through b2 again, whatever the affinity says.
+    // Zone b is empty and counts because of b1, which matches the affinity.
+    assert_eq!(result(json!({})), "Unschedulable");
+    // The taint of b1 excludes it, so zone a has the fewest pods.
+    assert_eq!(result(json!({"nodeTaintsPolicy": "Honor"})), "Success");
+    // Zone b counts again because of b2: the affinity is ignored.
     let both = json!({"nodeTaintsPolicy": "Honor", "nodeAffinityPolicy": "Ignore"});
-    assert_eq!(verdict(both), "Unschedulable");
+    assert_eq!(result(both), "Unschedulable");
 }
 
 #[test]
-fn fewer_matching_pods_score_higher_and_nodes_without_the_key_nothing() {
+fn fewer_matching_pods_score_higher_and_nodes_without_the_key_score_zero() {
     let zone = constraint("topology.kubernetes.io/zone", "ScheduleAnyway", json!({}));
     check_score(
         json!({}),
@@ -221,7 +222,7 @@ fn fewer_matching_pods_score_higher_and_nodes_without_the_key_nothing() {
 }
 
 #[test]
-fn host_names_count_node_by_node() {
+fn host_names_count_per_node() {
     let host = constraint("kubernetes.io/hostname", "ScheduleAnyway", json!({}));
     check_score(
         json!({}),
@@ -234,7 +235,7 @@ fn host_names_count_node_by_node() {
 #[test]
 fn system_defaults_apply_to_pods_of_a_service_and_score_nodes_without_a_zone() {
     let mut bench = bench(json!({}), &["a1", "a1", "lost"]);
-    let pod = json!({"metadata": {"name": "asked", "labels": {"app": "a"}}});
+    let pod = json!({"metadata": {"name": "incoming", "labels": {"app": "a"}}});
     assert_eq!(bench.score(pod.clone()).unwrap(), [], "no service, no constraint");
     add_service(&mut bench, json!({"app": "a"}));
     let scores = bench.score(pod).unwrap();
@@ -244,16 +245,16 @@ fn system_defaults_apply_to_pods_of_a_service_and_score_nodes_without_a_zone() {
 }
 
 #[test]
-fn nodes_without_a_zone_are_a_domain_of_their_own_also_where_every_node_is_a_zone() {
+fn nodes_without_a_zone_form_a_domain_even_if_every_other_node_is_its_own_zone() {
     let mut bench = Bench::new(&DEF, json!({})).unwrap();
     for (name, zone) in [("a", Some("a")), ("b", Some("b")), ("lost", None)] {
         bench.node(node(name, zone)).unwrap();
     }
     for at in 0..5 {
-        bench.assigned("a", placed(at)).unwrap();
+        bench.assigned("a", assigned_pod(at)).unwrap();
     }
     add_service(&mut bench, json!({"app": "a"}));
-    let pod = json!({"metadata": {"name": "asked", "labels": {"app": "a"}}});
+    let pod = json!({"metadata": {"name": "incoming", "labels": {"app": "a"}}});
     let scores = bench.score(pod).unwrap();
     let scores: Vec<String> =
         scores.iter().map(|(node, score)| format!("{node} {score}")).collect();
@@ -264,13 +265,13 @@ fn add_service(bench: &mut Bench, selector: Value) {
     let service =
         json!({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": selector}});
     let service: Service = serde_json::from_value(service).unwrap();
-    bench.world.change_cluster(|cluster| {
+    bench.world.update_cluster_objects(|cluster| {
         cluster.services.insert(Str::new("default"), vec![Arc::new(service)]);
     });
 }
 
 #[test]
-fn listed_defaults_filter_and_the_owner_narrows_their_selector() {
+fn listed_default_constraints_filter_and_the_owner_restricts_their_selector() {
     let args = json!({"defaultingType": "List", "defaultConstraints": [{
         "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
     }]});
@@ -278,13 +279,13 @@ fn listed_defaults_filter_and_the_owner_narrows_their_selector() {
     let owner =
         json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "controller": true});
     let pod = json!({"metadata": {
-        "name": "asked", "labels": {"app": "a", "hash": "1"}, "ownerReferences": [owner],
+        "name": "incoming", "labels": {"app": "a", "hash": "1"}, "ownerReferences": [owner],
     }});
-    let verdict = |bench: &mut Bench| bench.filter(pod.clone()).unwrap()[0].clone();
-    assert_eq!(verdict(&mut bench), "a1 Success");
+    let result = |bench: &mut Bench| bench.filter(pod.clone()).unwrap()[0].clone();
+    assert_eq!(result(&mut bench), "a1 Success");
     add_service(&mut bench, json!({"app": "a"}));
     assert_eq!(
-        verdict(&mut bench),
+        result(&mut bench),
         "a1 Unschedulable node(s) didn't match pod topology spread constraints"
     );
     let set = json!({
@@ -292,53 +293,52 @@ fn listed_defaults_filter_and_the_owner_narrows_their_selector() {
         "spec": {"selector": {"matchExpressions": [{"key": "hash", "operator": "Exists"}]}},
     });
     let set: ReplicaSet = serde_json::from_value(set).unwrap();
-    bench.world.change_cluster(|cluster| {
+    bench.world.update_cluster_objects(|cluster| {
         cluster.replica_sets.insert(Str::new("default"), vec![Arc::new(set)]);
     });
-    assert_eq!(verdict(&mut bench), "a1 Success", "pods of other replica sets do not count");
+    assert_eq!(result(&mut bench), "a1 Success", "pods of other replica sets do not count");
 }
 
 #[test]
-fn a_selector_that_does_not_parse_fails_the_attempt() {
+fn an_invalid_selector_fails_the_attempt() {
     let selector =
         json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["a"]}]});
-    let pod = asked(json!([hard_zone(json!({"labelSelector": selector}))]));
+    let pod = incoming(json!([hard_zone(json!({"labelSelector": selector}))]));
     expect![[
         r#"Error get constraints from pod: obtaining pod's hard topology spread constraints: "Like" is not a valid label selector operator"#
     ]]
     .assert_eq(&bench(json!({}), &[]).pre_filter(pod).unwrap());
 }
 
-/// Which nodes fit after a dry run took `victim` from its node or, with no such pod there, added
-/// it.
+/// The nodes that fit after a dry run has added `victim` to the node or removed it.
 fn after_dry_run(bench: &mut Bench, node: &str, victim: Value, add: bool) -> Vec<String> {
-    let asked = bench.pod(asked(json!([hard_zone(json!({}))]))).unwrap();
+    let incoming = bench.pod(incoming(json!([hard_zone(json!({}))]))).unwrap();
     let victim = Arc::new(bench.pod(victim).unwrap());
     let (mut cycle, mut states) = (CycleState::default(), Default::default());
     let world = &bench.world;
     let points = bench.points();
     let (pre, filter) = (points.pre_filter.clone().unwrap(), points.filter.clone().unwrap());
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
-    assert_eq!(pre.pre_filter(cx, &asked), Ok(PreFiltered::All));
-    let place = world.node(world.nodes().row(node).unwrap()).unwrap();
+    assert_eq!(pre.pre_filter(cx, &incoming), Ok(PreFilterResult::All));
+    let node = world.node(world.nodes().row(node).unwrap()).unwrap();
     if add {
-        pre.add_pod(&mut cycle, world, &asked, &victim, place).unwrap();
+        pre.add_pod(&mut cycle, world, &incoming, &victim, node).unwrap();
     } else {
-        pre.remove_pod(&mut cycle, world, &asked, &victim, place).unwrap();
+        pre.remove_pod(&mut cycle, world, &incoming, &victim, node).unwrap();
     }
     let cx = Cx { world, cycle: &cycle, states: &states };
-    let fits = world.node_infos().filter(|node| filter.filter(cx, &asked, *node).is_ok());
+    let fits = world.node_infos().filter(|node| filter.filter(cx, &incoming, *node).is_ok());
     fits.map(|node| node.name().to_owned()).collect()
 }
 
 #[test]
-fn dry_runs_move_counts_and_the_least_count() {
+fn dry_runs_update_the_counts_and_the_minimum() {
     let mut one = bench(json!({}), &["a1"]);
-    assert_eq!(after_dry_run(&mut one, "a1", placed(0), false), ["a1", "a2", "b1", "b2"]);
-    assert_eq!(after_dry_run(&mut one, "b1", placed(9), true), ["a1", "a2", "b1", "b2"]);
-    assert_eq!(after_dry_run(&mut one, "lost", placed(9), true), ["b1", "b2"]);
-    // A victim that terminates was not counted and is taken away all the same, as in upstream.
-    let mut terminating = placed(9);
+    assert_eq!(after_dry_run(&mut one, "a1", assigned_pod(0), false), ["a1", "a2", "b1", "b2"]);
+    assert_eq!(after_dry_run(&mut one, "b1", assigned_pod(9), true), ["a1", "a2", "b1", "b2"]);
+    assert_eq!(after_dry_run(&mut one, "lost", assigned_pod(9), true), ["b1", "b2"]);
+    // A terminating victim was not counted and is subtracted all the same, as in upstream.
+    let mut terminating = assigned_pod(9);
     terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     one.assigned("b1", terminating.clone()).unwrap();
     assert_eq!(after_dry_run(&mut one, "b1", terminating, false), ["b1", "b2"]);
@@ -350,15 +350,15 @@ fn signs_only_pods_without_constraints() {
     let list = json!({"defaultingType": "List"});
     assert_eq!(bench(json!({}), &[]).sign(plain.clone()).unwrap(), json!(null));
     assert_eq!(bench(list.clone(), &[]).sign(plain).unwrap(), json!({}));
-    let own = asked(json!([hard_zone(json!({}))]));
+    let own = incoming(json!([hard_zone(json!({}))]));
     assert_eq!(bench(list, &[]).sign(own).unwrap(), json!(null));
 }
 
 #[test]
-fn pods_of_the_namespace_wake_when_they_join_or_leave_the_selector() {
+fn pods_of_the_namespace_wake_when_they_start_or_stop_matching_the_selector() {
     let mut bench = bench(json!({}), &[]);
-    let pod = asked(json!([hard_zone(json!({"nodeTaintsPolicy": "Honor"}))]));
-    let mut hint = |action: Action, old: Option<Value>, new: Option<Value>| {
+    let pod = incoming(json!([hard_zone(json!({"nodeTaintsPolicy": "Honor"}))]));
+    let mut hint = |action: ActionType, old: Option<Value>, new: Option<Value>| {
         let old = old.map(|pod| bench.pod(pod).unwrap());
         let new = new.map(|pod| bench.pod(pod).unwrap());
         let event = ClusterEvent::new(EventResource::AssignedPod, action);
@@ -372,24 +372,24 @@ fn pods_of_the_namespace_wake_when_they_join_or_leave_the_selector() {
         })
     };
     let near = other("a", "a1", "default");
-    assert_eq!(hint(Action::DELETE, Some(near.clone()), None), "Queue");
-    assert_eq!(hint(Action::ADD, None, Some(near.clone())), "Queue");
-    assert_eq!(hint(Action::ADD, None, Some(other("b", "a1", "default"))), "Skip");
-    assert_eq!(hint(Action::ADD, None, Some(other("a", "", "default"))), "Skip");
-    assert_eq!(hint(Action::ADD, None, Some(other("a", "a1", "other"))), "Skip");
+    assert_eq!(hint(ActionType::DELETE, Some(near.clone()), None), "Queue");
+    assert_eq!(hint(ActionType::ADD, None, Some(near.clone())), "Queue");
+    assert_eq!(hint(ActionType::ADD, None, Some(other("b", "a1", "default"))), "Skip");
+    assert_eq!(hint(ActionType::ADD, None, Some(other("a", "", "default"))), "Skip");
+    assert_eq!(hint(ActionType::ADD, None, Some(other("a", "a1", "other"))), "Skip");
     let relabeled = other("b", "a1", "default");
-    assert_eq!(hint(Action::UPDATE_POD_LABEL, Some(near.clone()), Some(relabeled)), "Queue");
-    assert_eq!(hint(Action::UPDATE_POD_LABEL, Some(near.clone()), Some(near)), "Skip");
+    assert_eq!(hint(ActionType::UPDATE_POD_LABEL, Some(near.clone()), Some(relabeled)), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_POD_LABEL, Some(near.clone()), Some(near)), "Skip");
     let mut tolerant = pod.clone();
     tolerant["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
-    assert_eq!(hint(Action::UPDATE_POD_TOLERATION, Some(pod.clone()), Some(tolerant)), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_POD_TOLERATION, Some(pod.clone()), Some(tolerant)), "Queue");
 }
 
 #[test]
 fn nodes_wake_when_they_join_leave_or_move_between_domains() {
     let mut bench = bench(json!({}), &[]);
-    let pod = asked(json!([hard_zone(json!({}))]));
-    let mut hint = |action: Action, old: Option<Value>, new: Option<Value>| {
+    let pod = incoming(json!([hard_zone(json!({}))]));
+    let mut hint = |action: ActionType, old: Option<Value>, new: Option<Value>| {
         let read = |node: Value| serde_json::from_value::<loadmaster_api::Node>(node).unwrap();
         let (old, new) = (old.map(read), new.map(read));
         let event = ClusterEvent::new(EventResource::Node, action);
@@ -397,16 +397,16 @@ fn nodes_wake_when_they_join_leave_or_move_between_domains() {
         bench.hint(event, pod.clone(), old, new).unwrap()
     };
     let (a, b, lost) = (node("n", Some("a")), node("n", Some("b")), node("n", None));
-    assert_eq!(hint(Action::ADD, None, Some(a.clone())), "Queue");
-    assert_eq!(hint(Action::ADD, None, Some(lost.clone())), "Skip");
-    assert_eq!(hint(Action::DELETE, Some(a.clone()), None), "Queue");
-    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(b)), "Queue");
-    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(lost.clone())), "Queue");
-    assert_eq!(hint(Action::UPDATE_NODE_LABEL, Some(a.clone()), Some(a.clone())), "Skip");
+    assert_eq!(hint(ActionType::ADD, None, Some(a.clone())), "Queue");
+    assert_eq!(hint(ActionType::ADD, None, Some(lost.clone())), "Skip");
+    assert_eq!(hint(ActionType::DELETE, Some(a.clone()), None), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_NODE_LABEL, Some(a.clone()), Some(b)), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_NODE_LABEL, Some(a.clone()), Some(lost.clone())), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_NODE_LABEL, Some(a.clone()), Some(a.clone())), "Skip");
     let mut tainted = a.clone();
     tainted["spec"] = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
-    assert_eq!(hint(Action::UPDATE_NODE_TAINT, Some(a), Some(tainted)), "Queue");
-    assert_eq!(hint(Action::UPDATE_NODE_TAINT, Some(lost.clone()), Some(lost)), "Skip");
+    assert_eq!(hint(ActionType::UPDATE_NODE_TAINT, Some(a), Some(tainted)), "Queue");
+    assert_eq!(hint(ActionType::UPDATE_NODE_TAINT, Some(lost.clone()), Some(lost)), "Skip");
 }
 
 #[track_caller]

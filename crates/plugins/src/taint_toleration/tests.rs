@@ -31,8 +31,8 @@ fn pod(name: &str, tolerations: Value) -> Value {
 fn check(taints: &[&str], tolerations: Value, want: &Expect) {
     let mut bench = bench(false);
     bench.node(node("a", taints)).unwrap();
-    let verdicts = bench.filter(pod("web", tolerations)).unwrap();
-    want.assert_eq(&verdicts.join("; ").replace(REASON, "REASON"));
+    let results = bench.filter(pod("web", tolerations)).unwrap();
+    want.assert_eq(&results.join("; ").replace(REASON, "REASON"));
 }
 
 #[test]
@@ -56,8 +56,9 @@ fn filter() {
 fn check_tolerates(taint_text: &str, toleration: Value, want: [bool; 2]) {
     let taint: Taint = serde_json::from_value(taint(taint_text)).unwrap();
     let toleration: Toleration = serde_json::from_value(toleration).unwrap();
-    let tolerates =
-        |comparison_operators| Tolerance { comparison_operators }.tolerates(&toleration, &taint);
+    let tolerates = |comparison_operators| {
+        TolerationMatcher { comparison_operators }.tolerates(&toleration, &taint)
+    };
     assert_eq!([tolerates(false), tolerates(true)], want, "{taint_text} {toleration:?}");
 }
 
@@ -73,7 +74,7 @@ fn tolerates() {
     check_tolerates("k:NoSchedule", json!({"key": "k"}), yes);
     check_tolerates("k=v:NoSchedule", json!({"key": "l", "value": "v"}), no);
     check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Exists"}), yes);
-    // The API server refuses values here; they do not matter.
+    // The API server rejects a value here; it has no effect.
     let odd = json!({"key": "k", "operator": "Exists", "value": "w"});
     check_tolerates("k=v:NoSchedule", odd, yes);
     check_tolerates("k=v:NoSchedule", json!({"operator": "Exists"}), yes);
@@ -133,64 +134,68 @@ fn score() {
     );
 }
 
-/// A run outlives the taint sets it was made for.
+/// An evaluator stays in use when taint sets are added after it was built.
 #[test]
-fn taint_sets_that_appear_later() {
+fn taint_sets_added_after_the_evaluator_was_built() {
     let mut bench = bench(false);
     bench.node(node("a", &[])).unwrap();
     let web = bench.pod(pod("web", json!([]))).unwrap();
-    let prepare = bench.points().prepare.clone().unwrap();
-    let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { panic!("no run") };
-    assert_eq!(run.reads().class, None);
+    let incremental = bench.points().incremental.clone().unwrap();
+    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+        panic!("no evaluator")
+    };
+    assert_eq!(evaluator.dependencies().class, None);
 
     let hard = bench.node(node("b", &["k:NoSchedule"])).unwrap();
-    assert!(!run.filter_row(bench.world.nodes(), hard));
+    assert!(!evaluator.filter_row(bench.world.nodes(), hard));
     let mut set = [1, 1];
-    run.filter_all(bench.world.nodes(), &mut set);
+    evaluator.filter_rows(bench.world.nodes(), &mut set);
     assert_eq!(set, [1, 0]);
-    assert!(!run.is_stale(&bench.world), "a hard taint changes no score");
+    assert!(!evaluator.is_stale(&bench.world), "a hard taint changes no score");
 
     bench.node(node("c", &["k:PreferNoSchedule"])).unwrap();
-    assert!(run.is_stale(&bench.world), "the nodes differ in score from now on");
-    let Prepared::Run(run) = prepare.prepare(&mut bench.world, &web) else { panic!("no run") };
-    assert_eq!(run.reads().class, Some(RowPart::Node));
+    assert!(evaluator.is_stale(&bench.world), "the scores of the nodes differ now");
+    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+        panic!("no evaluator")
+    };
+    assert_eq!(evaluator.dependencies().class, Some(RowDependency::Node));
 
-    for n in 0..=LATER_SETS_MAX {
-        assert!(!run.is_stale(&bench.world), "{n} sets are not too many");
+    for n in 0..=NEW_TAINT_SETS_MAX {
+        assert!(!evaluator.is_stale(&bench.world), "{n} sets are not too many");
         bench.node(node("d", &[&format!("k={n}:NoSchedule")])).unwrap();
     }
-    assert!(run.is_stale(&bench.world), "too many sets are worked out again and again");
+    assert!(evaluator.is_stale(&bench.world), "too many sets are evaluated on every read");
 }
 
 #[test]
 fn hint_node_change() {
-    let ask = |old: Option<&[&str]>, new: &[&str]| {
+    let hint = |old: Option<&[&str]>, new: &[&str]| {
         let parse = |taints: &[&str]| serde_json::from_value(node("a", taints)).unwrap();
         let (old, new) = (old.map(parse), parse(new));
-        let action = if old.is_some() { Action::UPDATE_NODE_TAINT } else { Action::ADD };
+        let action = if old.is_some() { ActionType::UPDATE_NODE_TAINT } else { ActionType::ADD };
         let event = ClusterEvent::new(EventResource::Node, action);
         let web = pod("web", json!([{"key": "mine", "operator": "Exists"}]));
         let old = old.as_ref().map(EventObject::Node);
         bench(false).hint(event, web, old, Some(EventObject::Node(&new))).unwrap()
     };
-    assert_eq!(ask(None, &["mine:NoSchedule", "k:PreferNoSchedule"]), "Queue");
-    assert_eq!(ask(None, &["k:NoExecute"]), "Skip");
-    assert_eq!(ask(Some(&["k:NoSchedule"]), &[]), "Queue");
-    assert_eq!(ask(Some(&["k:NoSchedule"]), &["l:NoSchedule"]), "Skip");
-    assert_eq!(ask(Some(&["mine:NoSchedule"]), &[]), "Skip");
+    assert_eq!(hint(None, &["mine:NoSchedule", "k:PreferNoSchedule"]), "Queue");
+    assert_eq!(hint(None, &["k:NoExecute"]), "Skip");
+    assert_eq!(hint(Some(&["k:NoSchedule"]), &[]), "Queue");
+    assert_eq!(hint(Some(&["k:NoSchedule"]), &["l:NoSchedule"]), "Skip");
+    assert_eq!(hint(Some(&["mine:NoSchedule"]), &[]), "Skip");
 }
 
 #[test]
 fn hint_toleration_change() {
     let mut bench = bench(false);
-    let mut ask = |name: &str| {
+    let mut hint = |name: &str| {
         let new = bench.pod(pod(name, json!([]))).unwrap();
         let event =
-            ClusterEvent::new(EventResource::UnschedulablePod, Action::UPDATE_POD_TOLERATION);
+            ClusterEvent::new(EventResource::UnschedulablePod, ActionType::UPDATE_POD_TOLERATION);
         bench.hint(event, pod("web", json!([])), None, Some(EventObject::Pod(&new))).unwrap()
     };
-    assert_eq!(ask("web"), "Queue");
-    assert_eq!(ask("other"), "Skip");
+    assert_eq!(hint("web"), "Queue");
+    assert_eq!(hint("other"), "Skip");
 }
 
 #[test]

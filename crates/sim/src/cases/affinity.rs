@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::draw::{Draw, Fields, HOSTNAME, NAMESPACES, POD_LABELS, RACK, REGION, ZONE};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields, HOSTNAME, NAMESPACES, POD_LABELS, RACK, REGION, ZONE};
+use super::features::Feature;
 use super::node::{DISKS, GENERATIONS};
 
 /// Keys by which affinity and spreading group nodes.
 pub(super) const TOPOLOGIES: [&str; 5] = [ZONE, HOSTNAME, RACK, REGION, "absent"];
 
 /// Mostly a zone or a host.
-pub(super) fn topology_key(draw: &mut Draw) -> &'static str {
+pub(super) fn topology_key(draw: &mut CaseRng) -> &'static str {
     draw.mostly(&[ZONE, HOSTNAME, RACK], &TOPOLOGIES)
 }
 
 /// `spec.affinity`; null when there is none.
-pub(super) fn affinity(draw: &mut Draw, node_names: &[String]) -> Value {
+pub(super) fn affinity(draw: &mut CaseRng, node_names: &[String]) -> Value {
     let mut affinity = Fields::default();
     let required = draw.when(Feature::NodeAffinity, 75) || draw.when(Feature::MatchFields, 75);
     let preferred = draw.when(Feature::PreferredNodes, 80);
@@ -30,7 +30,7 @@ pub(super) fn affinity(draw: &mut Draw, node_names: &[String]) -> Value {
 }
 
 /// `nodeSelector` of a pod.
-pub(super) fn node_labels(draw: &mut Draw) -> Value {
+pub(super) fn node_labels(draw: &mut CaseRng) -> Value {
     let mut labels = Fields::default();
     for _ in 0..draw.count(0, 2) {
         match draw.range(0, 3) {
@@ -45,7 +45,7 @@ pub(super) fn node_labels(draw: &mut Draw) -> Value {
 
 /// The `nodeAffinity` that a profile adds to every pod, or that a pod has.
 pub(super) fn node_affinity(
-    draw: &mut Draw,
+    draw: &mut CaseRng,
     node_names: &[String],
     required: bool,
     preferred: bool,
@@ -72,7 +72,7 @@ pub(super) fn node_affinity(
     if node.is_empty() { Value::Null } else { node.into() }
 }
 
-fn node_term(draw: &mut Draw, node_names: &[String]) -> Value {
+fn node_term(draw: &mut CaseRng, node_names: &[String]) -> Value {
     let mut term = Fields::default();
     let fields = draw.when(Feature::MatchFields, 75);
     if fields {
@@ -93,13 +93,13 @@ fn node_term(draw: &mut Draw, node_names: &[String]) -> Value {
     term.into()
 }
 
-fn field_requirement(draw: &mut Draw, node_names: &[String]) -> Value {
+fn field_requirement(draw: &mut CaseRng, node_names: &[String]) -> Value {
     let names: Vec<&str> = node_names.iter().map(String::as_str).chain(["nowhere"]).collect();
     let operator = if draw.percent(80) { "In" } else { "NotIn" };
     json!({"key": "metadata.name", "operator": operator, "values": [draw.pick(&names)]})
 }
 
-fn node_requirement(draw: &mut Draw) -> Value {
+fn node_requirement(draw: &mut CaseRng) -> Value {
     let (key, pool): (&str, &[&str]) = match draw.range(0, 5) {
         0 => (ZONE, &["z1", "z2", "z3", ""]),
         1 => (RACK, &["1", "2", "3"]),
@@ -113,7 +113,7 @@ fn node_requirement(draw: &mut Draw) -> Value {
         3 => json!({"key": key, "operator": draw.pick(&["Exists", "DoesNotExist"])}),
         _ => {
             let numbers: &[&str] = &["0", "5", "7", "1"];
-            // In a pod anything may stand there, in a configuration only numbers.
+            // A pod may have any text here, a configuration only numbers.
             let value =
                 draw.mostly(numbers, &["9", "x", "1.5", "99999999999999999999", "+5", "", "-3"]);
             json!({"key": "generation", "operator": draw.pick(&["Gt", "Lt"]), "values": [value]})
@@ -122,7 +122,7 @@ fn node_requirement(draw: &mut Draw) -> Value {
 }
 
 /// A selector that many pods match.
-pub(super) fn wide_selector(draw: &mut Draw) -> Value {
+pub(super) fn wide_selector(draw: &mut CaseRng) -> Value {
     match draw.range(0, 3) {
         0 => json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
         1 => json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["db"]}]}),
@@ -131,7 +131,7 @@ pub(super) fn wide_selector(draw: &mut Draw) -> Value {
 }
 
 /// A `labelSelector` for pods; null selects nothing, an empty one everything.
-pub(super) fn selector(draw: &mut Draw) -> Value {
+pub(super) fn selector(draw: &mut CaseRng) -> Value {
     match draw.range(0, 29) {
         0 => return Value::Null,
         1 => return json!({}),
@@ -153,7 +153,7 @@ pub(super) fn selector(draw: &mut Draw) -> Value {
     selector.into()
 }
 
-fn requirement(draw: &mut Draw) -> Value {
+fn requirement(draw: &mut CaseRng) -> Value {
     let (key, values) = draw.pick(&POD_LABELS);
     match draw.range(0, 3) {
         0 => json!({"key": key, "operator": "In", "values": draw.some(values, 1, 2)}),
@@ -162,7 +162,7 @@ fn requirement(draw: &mut Draw) -> Value {
     }
 }
 
-fn namespace_selector(draw: &mut Draw) -> Value {
+fn namespace_selector(draw: &mut CaseRng) -> Value {
     match draw.range(0, 5) {
         0 => json!({}),
         1 => {
@@ -174,7 +174,7 @@ fn namespace_selector(draw: &mut Draw) -> Value {
     }
 }
 
-fn pod_affinity(draw: &mut Draw, required: bool, preferred: bool) -> Value {
+fn pod_affinity(draw: &mut CaseRng, required: bool, preferred: bool) -> Value {
     let mut affinity = Fields::default();
     if required {
         let n = if draw.percent(70) { 1 } else { draw.count(2, 3) };
@@ -191,7 +191,7 @@ fn pod_affinity(draw: &mut Draw, required: bool, preferred: bool) -> Value {
     if affinity.is_empty() { Value::Null } else { affinity.into() }
 }
 
-fn pod_term(draw: &mut Draw) -> Value {
+fn pod_term(draw: &mut CaseRng) -> Value {
     let mut term = Fields::default();
     term.put("topologyKey", topology_key(draw));
     let selector = if draw.percent(30) { wide_selector(draw) } else { selector(draw) };
@@ -204,7 +204,7 @@ fn pod_term(draw: &mut Draw) -> Value {
     if draw.when(Feature::Namespaces, 45) {
         term.put("namespaceSelector", namespace_selector(draw));
     }
-    // The API server has merged these into the selector when the scheduler sees the pod.
+    // The API server has merged these into the selector before the scheduler sees the pod.
     if draw.percent(3) {
         term.put("matchLabelKeys", ["hash"].as_slice());
     }

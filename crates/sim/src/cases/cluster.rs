@@ -1,17 +1,17 @@
-//! A whole cluster with one pod to ask about.
+//! A random cluster with one pod to schedule.
 
 use serde_json::{Value, json};
 
-use super::draw::{Draw, Fields, NAMESPACES};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields, NAMESPACES};
+use super::features::Feature;
 use super::pod::{self, Role};
-use super::{Ask, Case, config, node};
+use super::{Case, CaseKind, config, node};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
-/// A case that asks for an explanation.
-pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
-    let config = draw.has(Feature::Config).then(|| config::any(draw));
+/// A case of the kind Explain.
+pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
+    let config = draw.has(Feature::Config).then(|| config::random_config(draw));
     let n = match draw.range(0, 99) {
         0 => 0,
         1..10 => 1,
@@ -36,13 +36,13 @@ pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
     if draw.percent(10) {
         objects.push(pod::pod(draw, "waits", Role::Pending, &names));
     }
-    let asked = pod::pod(draw, "web", Role::Asked, &names);
-    let pod = format!("{}/web", asked["metadata"]["namespace"].as_str().unwrap_or("default"));
-    objects.push(asked);
-    Case { id, pod, config, objects, ask: Ask::Explain }
+    let target = pod::pod(draw, "web", Role::Target, &names);
+    let pod = format!("{}/web", target["metadata"]["namespace"].as_str().unwrap_or("default"));
+    objects.push(target);
+    Case { id, pod, config, objects, kind: CaseKind::Explain }
 }
 
-fn namespaces(draw: &mut Draw) -> Vec<Value> {
+fn namespaces(draw: &mut CaseRng) -> Vec<Value> {
     if !draw.has(Feature::Namespaces) && !draw.percent(15) {
         return Vec::new();
     }
@@ -60,8 +60,8 @@ fn namespaces(draw: &mut Draw) -> Vec<Value> {
     all.collect()
 }
 
-/// Services and controllers, whose selectors become those of default constraints.
-fn owners(draw: &mut Draw) -> Vec<Value> {
+/// Services and controllers, whose selectors are used by default spread constraints.
+fn owners(draw: &mut CaseRng) -> Vec<Value> {
     let mut all = Vec::new();
     if !draw.has(Feature::Owners) {
         return all;
@@ -82,7 +82,7 @@ fn owners(draw: &mut Draw) -> Vec<Value> {
     all
 }
 
-fn owner(draw: &mut Draw, version: &str, kind: &str, name: &str) -> Value {
+fn owner(draw: &mut CaseRng, version: &str, kind: &str, name: &str) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", name);
     if draw.when(Feature::Namespaces, 50) {

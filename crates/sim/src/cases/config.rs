@@ -1,11 +1,11 @@
-//! Configurations: other weights, other arguments, other plugins, several profiles.
+//! Random configurations: weights, arguments, enabled plugins, several profiles.
 
 use serde_json::{Value, json};
 
-use super::draw::{Draw, Fields};
-use super::{Ask, Case, affinity, cluster, spread};
+use super::case_rng::{CaseRng, Fields};
+use super::{Case, CaseKind, affinity, cluster, spread};
 
-/// Plugins that only score, that filter, and with what weight they score by default.
+/// Plugins that score.
 const SCORERS: [&str; 7] = [
     "TaintToleration",
     "NodeAffinity",
@@ -30,10 +30,10 @@ const FILTERS: [&str; 8] = [
 const RESOURCES: [&str; 5] =
     ["cpu", "memory", "example.com/gpu", "ephemeral-storage", "hugepages-2Mi"];
 
-/// Some configuration.
-pub(super) fn any(draw: &mut Draw) -> Value {
+/// A random configuration.
+pub(super) fn random_config(draw: &mut CaseRng) -> Value {
     let names = draw.some(&["batch", "third"], 0, 2);
-    // Only a single profile may go without a name.
+    // Only a single profile may omit its name.
     let first = (!names.is_empty() || draw.percent(50)).then_some("default-scheduler");
     let mut profiles = vec![profile(draw, first)];
     for name in names {
@@ -50,9 +50,9 @@ fn wrap(profiles: Vec<Value>) -> Value {
     })
 }
 
-/// A case that asks for a signature, which no pod has as long as there are default spread constraints.
-pub(super) fn case_to_sign(draw: &mut Draw, id: u64) -> Case {
-    let mut case = Case { ask: Ask::Sign, ..cluster::case(draw, id) };
+/// A case of the kind Sign. Pods have no signature as long as there are default spread constraints.
+pub(super) fn sign_case(draw: &mut CaseRng, id: u64) -> Case {
+    let mut case = Case { kind: CaseKind::Sign, ..cluster::case(draw, id) };
     if draw.percent(10) {
         return case;
     }
@@ -67,7 +67,7 @@ pub(super) fn case_to_sign(draw: &mut Draw, id: u64) -> Case {
     case
 }
 
-fn profile(draw: &mut Draw, name: Option<&str>) -> Value {
+fn profile(draw: &mut CaseRng, name: Option<&str>) -> Value {
     let mut profile = Fields::default();
     if let Some(name) = name {
         profile.put("schedulerName", name);
@@ -79,10 +79,10 @@ fn profile(draw: &mut Draw, name: Option<&str>) -> Value {
     profile.into()
 }
 
-fn plugins(draw: &mut Draw) -> Value {
+fn plugins(draw: &mut CaseRng) -> Value {
     let mut plugins = Fields::default();
     match draw.range(0, 5) {
-        // Only these, in this order.
+        // Only these plugins, in this order.
         0 => {
             let mut names = draw.some(&FILTERS, 0, 4);
             names.extend(draw.some(&SCORERS, 0, 4));
@@ -104,7 +104,7 @@ fn plugins(draw: &mut Draw) -> Value {
             plugins.put("multiPoint", json!({"disabled": disabled}));
         }
         2 => {
-            // Without its Filter, not without its PreFilter: no upstream plugin can do without that.
+            // Disables Filter, but not PreFilter, which every upstream plugin needs.
             let disabled: Vec<Value> = draw.some(&FILTERS, 1, 3).into_iter().map(named).collect();
             plugins.put("filter", json!({"disabled": disabled}));
         }
@@ -113,7 +113,7 @@ fn plugins(draw: &mut Draw) -> Value {
             plugins.put("score", json!({"disabled": disabled}));
         }
         4 => {
-            // Other weights: what is enabled by default must be disabled first.
+            // Other weights: plugins that are enabled by default must be disabled first.
             let chosen = draw.some(&SCORERS, 1, 4);
             let disabled: Vec<Value> = chosen.iter().copied().map(named).collect();
             let enabled: Vec<Value> = chosen.into_iter().map(|name| weighted(draw, name)).collect();
@@ -132,11 +132,11 @@ fn named(name: &str) -> Value {
     json!({"name": name})
 }
 
-fn weighted(draw: &mut Draw, name: &str) -> Value {
+fn weighted(draw: &mut CaseRng, name: &str) -> Value {
     if draw.percent(70) { json!({"name": name, "weight": draw.range(1, 20)}) } else { named(name) }
 }
 
-fn plugin_config(draw: &mut Draw) -> Vec<Value> {
+fn plugin_config(draw: &mut CaseRng) -> Vec<Value> {
     let mut all = Vec::new();
     let mut add = |name: &str, args: Value| all.push(json!({"name": name, "args": args}));
     if draw.percent(40) {
@@ -172,8 +172,8 @@ fn plugin_config(draw: &mut Draw) -> Vec<Value> {
     all
 }
 
-/// What a pod may say and a configuration may not: a required selector without terms, numbers that are none, several names
-/// of one node.
+/// Removes what is valid in a pod but not in a configuration: a required node selector without terms, a weight of 0, and Gt and Lt
+/// with invalid numbers.
 fn make_valid(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -192,7 +192,7 @@ fn make_valid(value: &mut Value) {
     }
 }
 
-fn fit(draw: &mut Draw) -> Value {
+fn fit(draw: &mut CaseRng) -> Value {
     let mut args = Fields::default();
     if draw.percent(80) {
         args.put("scoringStrategy", strategy(draw));
@@ -209,7 +209,7 @@ fn fit(draw: &mut Draw) -> Value {
     args.into()
 }
 
-fn strategy(draw: &mut Draw) -> Value {
+fn strategy(draw: &mut CaseRng) -> Value {
     let kind = draw.pick(&["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"]);
     let mut strategy = Fields::default();
     strategy.put("type", kind);
@@ -222,25 +222,25 @@ fn strategy(draw: &mut Draw) -> Value {
     strategy.into()
 }
 
-/// A function from utilization to score, by its corners.
-fn shape(draw: &mut Draw) -> Vec<Value> {
+/// The points of a RequestedToCapacityRatio shape.
+fn shape(draw: &mut CaseRng) -> Vec<Value> {
     let at = draw.some(&[0, 10, 33, 50, 77, 100], 1, 4);
     let corners = at.into_iter().map(|at| json!({"utilization": at, "score": draw.range(0, 10)}));
     corners.collect()
 }
 
-fn weighted_resources(draw: &mut Draw, low: usize, high: usize, weight_max: i64) -> Vec<Value> {
+fn weighted_resources(draw: &mut CaseRng, low: usize, high: usize, weight_max: i64) -> Vec<Value> {
     let names = draw.some(&RESOURCES, low, high);
     let all =
         names.into_iter().map(|name| json!({"name": name, "weight": draw.range(1, weight_max)}));
     all.collect()
 }
 
-fn balanced(draw: &mut Draw) -> Value {
+fn balanced(draw: &mut CaseRng) -> Value {
     json!({"resources": weighted_resources(draw, 1, 4, 1)})
 }
 
-fn inter_pod_affinity(draw: &mut Draw) -> Value {
+fn inter_pod_affinity(draw: &mut CaseRng) -> Value {
     let mut args = Fields::default();
     if draw.percent(75) {
         args.put("hardPodAffinityWeight", draw.pick(&[0, 1, 10, 100]));

@@ -1,12 +1,12 @@
-//! Nodes.
+//! Random nodes.
 
 use serde_json::{Value, json};
 
-use super::draw::{Draw, Fields, HOSTNAME, RACK, REGION, ZONE};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields, HOSTNAME, RACK, REGION, ZONE};
+use super::features::Feature;
 use super::resources;
 
-/// Values of the label `generation`: numbers, and what is none.
+/// Values of the label `generation`: numbers and other texts.
 pub(super) const GENERATIONS: [&str; 7] = ["1", "5", "10", "007", "x", "", "1.5"];
 
 pub(super) const DISKS: [&str; 3] = ["ssd", "hdd", ""];
@@ -18,7 +18,7 @@ pub(super) const TAINT_VALUES: [&str; 4] = ["", "a", "b", "12"];
 
 pub(super) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Images that nodes hold: names, size.
+/// Images on nodes: names, size in bytes.
 const IMAGES: [(&[&str], i64); 7] = [
     (&["web:latest", "registry.example/web@sha256:11"], 300 << 20),
     (&["web:2"], 90 << 20),
@@ -41,8 +41,8 @@ pub(super) const IMAGE_NAMES: [&str; 8] = [
     "absent:1",
 ];
 
-/// A node of this name; `others` are the names of the whole cluster.
-pub(super) fn node(draw: &mut Draw, name: &str, others: &[String]) -> Value {
+/// A node with this name; `others` are the names of all nodes of the cluster.
+pub(super) fn node(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     let mut spec = Fields::default();
     if draw.when(Feature::Unschedulable, 40) {
         spec.put("unschedulable", true);
@@ -65,7 +65,7 @@ pub(super) fn node(draw: &mut Draw, name: &str, others: &[String]) -> Value {
     node.into()
 }
 
-fn labels(draw: &mut Draw, name: &str, others: &[String]) -> Value {
+fn labels(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     let mut labels = Fields::default();
     let spreads = draw.has(Feature::Spread) || draw.has(Feature::SoftSpread);
     if draw.percent(if spreads { 95 } else { 85 }) {
@@ -98,7 +98,7 @@ fn labels(draw: &mut Draw, name: &str, others: &[String]) -> Value {
     labels.into()
 }
 
-fn taints(draw: &mut Draw) -> Vec<Value> {
+fn taints(draw: &mut CaseRng) -> Vec<Value> {
     if !draw.when(Feature::Taints, 70) {
         return Vec::new();
     }
@@ -106,7 +106,7 @@ fn taints(draw: &mut Draw) -> Vec<Value> {
     (0..n).map(|_| taint(draw)).collect()
 }
 
-fn taint(draw: &mut Draw) -> Value {
+fn taint(draw: &mut CaseRng) -> Value {
     let mut taint = Fields::default();
     taint.put("key", draw.pick(&TAINT_KEYS));
     if draw.percent(60) {
@@ -116,7 +116,7 @@ fn taint(draw: &mut Draw) -> Value {
     taint.into()
 }
 
-fn images(draw: &mut Draw) -> Vec<Value> {
+fn images(draw: &mut CaseRng) -> Vec<Value> {
     let images = draw.some(&IMAGES, 0, 5);
     let images = images.into_iter().map(|(names, size)| json!({"names": names, "sizeBytes": size}));
     images.collect()

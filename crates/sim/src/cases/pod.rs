@@ -1,28 +1,29 @@
-//! Pods: the one asked about, those on nodes, those that wait.
+//! Random pods: the pod to schedule, assigned, nominated and pending pods.
 
 use serde_json::{Value, json};
 
 use super::affinity;
-use super::draw::{Draw, Fields, NAMESPACES, POD_LABELS};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields, NAMESPACES, POD_LABELS};
+use super::features::Feature;
 use super::node::{EFFECTS, IMAGE_NAMES, TAINT_KEYS, TAINT_VALUES};
 use super::{resources, spread};
 
-/// What a pod is in the case.
+/// The role of a pod in the case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    Asked,
+    /// The pod to schedule.
+    Target,
     Assigned,
-    /// Waits, and a node is promised to it.
+    /// Pending, with a nominated node.
     Nominated,
-    /// Waits, and does not matter to the others.
+    /// Pending, without effect on other pods.
     Pending,
 }
 
 const TIME: &str = "2026-01-31T12:00:00Z";
 
-/// A pod of this name.
-pub(super) fn pod(draw: &mut Draw, name: &str, role: Role, node_names: &[String]) -> Value {
+/// A pod with this name.
+pub(super) fn pod(draw: &mut CaseRng, name: &str, role: Role, node_names: &[String]) -> Value {
     let mut pod = Fields::default();
     pod.put("apiVersion", "v1");
     pod.put("kind", "Pod");
@@ -35,7 +36,7 @@ pub(super) fn pod(draw: &mut Draw, name: &str, role: Role, node_names: &[String]
     pod.into()
 }
 
-fn metadata(draw: &mut Draw, name: &str, role: Role) -> Value {
+fn metadata(draw: &mut CaseRng, name: &str, role: Role) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", name);
     if draw.when(Feature::Namespaces, 75) {
@@ -45,7 +46,7 @@ fn metadata(draw: &mut Draw, name: &str, role: Role) -> Value {
     if draw.percent(5) {
         metadata.put("uid", format!("uid-of-{name}"));
     }
-    let terminating = draw.when(Feature::Terminating, if role == Role::Asked { 5 } else { 45 });
+    let terminating = draw.when(Feature::Terminating, if role == Role::Target { 5 } else { 45 });
     if terminating {
         metadata.put("deletionTimestamp", TIME);
     }
@@ -55,8 +56,8 @@ fn metadata(draw: &mut Draw, name: &str, role: Role) -> Value {
     metadata.into()
 }
 
-/// Labels of a pod; the asked pod's selectors are made from the same pool.
-pub(super) fn labels(draw: &mut Draw) -> Value {
+/// Labels of a pod, from the same pool as the selectors.
+pub(super) fn labels(draw: &mut CaseRng) -> Value {
     let mut labels = Fields::default();
     let low = usize::from(draw.percent(85));
     for (key, values) in draw.some(&POD_LABELS, low, 3) {
@@ -65,7 +66,7 @@ pub(super) fn labels(draw: &mut Draw) -> Value {
     labels.into()
 }
 
-fn owner(draw: &mut Draw) -> Value {
+fn owner(draw: &mut CaseRng) -> Value {
     let (version, kind) = draw.pick(&[
         ("apps/v1", "ReplicaSet"),
         ("apps/v1", "StatefulSet"),
@@ -78,7 +79,7 @@ fn owner(draw: &mut Draw) -> Value {
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": controller})
 }
 
-fn spec(draw: &mut Draw, role: Role, node_names: &[String]) -> Value {
+fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
     let mut spec = Fields::default();
     let n = draw.mostly(&[1, 1, 2], &[3]);
     let containers: Vec<Value> = (0..n).map(|at| container(draw, &format!("c{at}"))).collect();
@@ -96,7 +97,7 @@ fn spec(draw: &mut Draw, role: Role, node_names: &[String]) -> Value {
     if draw.when(Feature::Config, 25) {
         spec.put("schedulerName", draw.mostly(&["batch", "default-scheduler"], &["unknown"]));
     }
-    if draw.when(Feature::Gates, if role == Role::Asked { 70 } else { 30 }) {
+    if draw.when(Feature::Gates, if role == Role::Target { 70 } else { 30 }) {
         let gates = draw.some(&["a", "b", "c"], 0, 2);
         let gates: Vec<Value> = gates.into_iter().map(|name| json!({"name": name})).collect();
         spec.put("schedulingGates", gates);
@@ -111,13 +112,13 @@ fn spec(draw: &mut Draw, role: Role, node_names: &[String]) -> Value {
     if chooses {
         spec.put_some("topologySpreadConstraints", spread::constraints(draw));
     }
-    if role == Role::Asked && draw.when(Feature::Claims, 15) {
+    if role == Role::Target && draw.when(Feature::Claims, 15) {
         spec.put("resourceClaims", json!([{"name": "device", "resourceClaimName": "device"}]));
     }
     spec.into()
 }
 
-fn container(draw: &mut Draw, name: &str) -> Value {
+fn container(draw: &mut CaseRng, name: &str) -> Value {
     let mut container = Fields::default();
     container.put("name", name);
     if draw.has(Feature::Images) || draw.percent(10) {
@@ -132,7 +133,7 @@ fn container(draw: &mut Draw, name: &str) -> Value {
     container.into()
 }
 
-fn port(draw: &mut Draw) -> Value {
+fn port(draw: &mut CaseRng) -> Value {
     let mut port = Fields::default();
     port.put("containerPort", 80);
     if draw.percent(85) {
@@ -147,7 +148,7 @@ fn port(draw: &mut Draw) -> Value {
     port.into()
 }
 
-fn init_containers(draw: &mut Draw) -> Vec<Value> {
+fn init_containers(draw: &mut CaseRng) -> Vec<Value> {
     if !draw.when(Feature::PodShapes, 60) && !draw.percent(4) {
         return Vec::new();
     }
@@ -162,7 +163,7 @@ fn init_containers(draw: &mut Draw) -> Vec<Value> {
     all.collect()
 }
 
-fn tolerations(draw: &mut Draw) -> Vec<Value> {
+fn tolerations(draw: &mut CaseRng) -> Vec<Value> {
     let n = match draw.range(0, 9) {
         _ if !draw.has(Feature::Taints) && !draw.has(Feature::Unschedulable) => 0,
         0..4 => 0,
@@ -172,7 +173,7 @@ fn tolerations(draw: &mut Draw) -> Vec<Value> {
     (0..n).map(|_| toleration(draw)).collect()
 }
 
-fn toleration(draw: &mut Draw) -> Value {
+fn toleration(draw: &mut CaseRng) -> Value {
     let mut toleration = Fields::default();
     if draw.percent(85) {
         toleration.put("key", draw.pick(&TAINT_KEYS));
@@ -192,7 +193,7 @@ fn toleration(draw: &mut Draw) -> Value {
     toleration.into()
 }
 
-fn volumes(draw: &mut Draw, role: Role) -> Vec<Value> {
+fn volumes(draw: &mut CaseRng, role: Role) -> Vec<Value> {
     let mut all = Vec::new();
     if draw.percent(5) {
         all.push(json!({"name": "scratch", "emptyDir": {}}));
@@ -200,18 +201,18 @@ fn volumes(draw: &mut Draw, role: Role) -> Vec<Value> {
     if draw.when(Feature::Images, 20) {
         all.push(json!({"name": "image", "image": {"reference": draw.pick(&IMAGE_NAMES)}}));
     }
-    if role == Role::Asked && draw.when(Feature::Claims, 60) {
+    if role == Role::Target && draw.when(Feature::Claims, 60) {
         all.push(json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}));
     }
-    if role == Role::Asked && draw.when(Feature::Claims, 20) {
+    if role == Role::Target && draw.when(Feature::Claims, 20) {
         let template = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
         all.push(json!({"name": "own", "ephemeral": {"volumeClaimTemplate": template}}));
     }
     all
 }
 
-/// What an in-place resize left in the status.
-fn status(draw: &mut Draw, spec: &Value) -> Value {
+/// The status of an in-place resize.
+fn status(draw: &mut CaseRng, spec: &Value) -> Value {
     let mut status = Fields::default();
     if !draw.when(Feature::Resize, 60) {
         return status.into();
@@ -237,7 +238,7 @@ fn status(draw: &mut Draw, spec: &Value) -> Value {
     status.into()
 }
 
-fn resize_report(draw: &mut Draw, name: &Value) -> Value {
+fn resize_report(draw: &mut CaseRng, name: &Value) -> Value {
     let mut report = Fields::default();
     report.put("name", name.clone());
     if draw.percent(80) {
@@ -246,7 +247,7 @@ fn resize_report(draw: &mut Draw, name: &Value) -> Value {
     if draw.percent(60) {
         report.put_some("allocatedResources", resources::requests(draw));
     }
-    // The decoder wants these fields.
+    // These fields are required.
     report.put("image", "");
     report.put("imageID", "");
     report.put("ready", true);
@@ -254,8 +255,8 @@ fn resize_report(draw: &mut Draw, name: &Value) -> Value {
     report.into()
 }
 
-/// Where the pod is, or wants to be.
-fn place(draw: &mut Draw, role: Role, nodes: &[String], spec: &mut Value, status: &mut Value) {
+/// Sets the assigned, nominated or required node of a pod.
+fn place(draw: &mut CaseRng, role: Role, nodes: &[String], spec: &mut Value, status: &mut Value) {
     let Some(at) = nodes.len().checked_sub(1) else { return };
     let at = draw.count(0, at);
     let node = &nodes[at];
@@ -269,7 +270,7 @@ fn place(draw: &mut Draw, role: Role, nodes: &[String], spec: &mut Value, status
         Role::Nominated => {
             status["nominatedNodeName"] = json!(node);
         }
-        Role::Asked => {
+        Role::Target => {
             if draw.when(Feature::NodeName, 80) {
                 spec["nodeName"] = if draw.percent(85) { json!(node) } else { json!("nowhere") };
                 was_scheduled(draw, status);
@@ -282,8 +283,8 @@ fn place(draw: &mut Draw, role: Role, nodes: &[String], spec: &mut Value, status
     }
 }
 
-/// Now and then the pod runs already, so that its node is no wish.
-fn was_scheduled(draw: &mut Draw, status: &mut Value) {
+/// In some cases the pod was scheduled already, so that its node is not a requirement.
+fn was_scheduled(draw: &mut CaseRng, status: &mut Value) {
     match draw.range(0, 9) {
         0 => status["phase"] = json!("Running"),
         1 => status["startTime"] = json!(TIME),

@@ -1,14 +1,14 @@
-//! Clusters that are full of pods of many priorities, and a pod that needs room.
+//! Random full clusters with pods of many priorities, and a pod that may preempt.
 
 use serde_json::{Value, json};
 
 use super::affinity;
-use super::draw::{Draw, Fields, NAMESPACES};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields, NAMESPACES};
+use super::features::Feature;
 use super::pod::{self, Role};
-use super::{Ask, Case, cluster, node};
+use super::{Case, CaseKind, cluster, node};
 
-/// Priorities of pods on nodes. Few, so that many are equal.
+/// Priorities of assigned pods: few, so that many are equal.
 const PRIORITIES: [i64; 8] = [-10, -10, 0, 0, 5, 5, 10, 1000];
 const ODD_PRIORITIES: [i64; 4] = [-2_147_483_648, -2_147_483_647, 1_000_000_000, 2_000_001_000];
 
@@ -20,13 +20,13 @@ const STARTS: [&str; 5] = [
     "2024-06-30T23:59:59Z",
 ];
 
-const GOING_SINCE: &str = "2026-01-31T12:00:00Z";
+const DELETION_TIME: &str = "2026-01-31T12:00:00Z";
 
-/// What takes room, and goes with the pods that have it.
+/// Features whose rejections preemption can resolve.
 const SCARCE: [Feature; 5] =
     [Feature::Resources, Feature::Ports, Feature::AntiAffinity, Feature::Spread, Feature::Scalars];
 
-const BESIDE: [Feature; 7] = [
+const SECONDARY: [Feature; 7] = [
     Feature::Affinity,
     Feature::Namespaces,
     Feature::Terminating,
@@ -36,36 +36,40 @@ const BESIDE: [Feature; 7] = [
     Feature::PodShapes,
 ];
 
-/// A case that asks who would have to go for the pod, and from where.
-pub(super) fn case(draw: &mut Draw, id: u64) -> Case {
+/// A case of the kind Preemption.
+pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
     let is_small = draw.percent(75);
     if is_small {
-        draw.forget_focus();
+        draw.clear_features();
         if draw.percent(40) {
-            let beside = draw.pick(&BESIDE);
-            draw.add(beside);
+            let secondary = draw.pick(&SECONDARY);
+            draw.add(secondary);
         }
     }
     for feature in draw.some(&SCARCE, 1, 2) {
         draw.add(feature);
     }
-    let case = if is_small { small(draw) } else { of_any_kind(draw) };
-    Case { id, ask: Ask::Preemption, ..case }
+    let case = if is_small { small(draw) } else { large(draw) };
+    Case { id, kind: CaseKind::Preemption, ..case }
 }
 
-/// A cluster as for any other question, with priorities, starts and budgets.
-fn of_any_kind(draw: &mut Draw) -> Case {
+/// A cluster as for other kinds of cases, with priorities, start times and PodDisruptionBudgets.
+fn large(draw: &mut CaseRng) -> Case {
     let mut case = cluster::case(draw, 0);
-    let asked = case.pod.clone();
+    let target = case.pod.clone();
     for object in case.objects.iter_mut().filter(|object| object["kind"] == "Pod") {
-        let is_asked = super::full_name(object) == asked;
-        if is_asked { make_pressing(draw, object) } else { settle(draw, object) }
+        let is_target = super::full_name(object) == target;
+        if is_target {
+            set_preemptor_priority(draw, object)
+        } else {
+            set_priority_and_start(draw, object)
+        }
     }
     finish(draw, case)
 }
 
-/// A few nodes that are full in one way.
-fn small(draw: &mut Draw) -> Case {
+/// A small cluster that is full in one resource.
+fn small(draw: &mut CaseRng) -> Case {
     let names: Vec<String> =
         ["a", "b", "c", "d"][..draw.count(1, 4)].iter().map(|name| (*name).to_owned()).collect();
     let mut objects: Vec<Value> = names.iter().map(|name| small_node(draw, name)).collect();
@@ -74,27 +78,27 @@ fn small(draw: &mut Draw) -> Case {
         let mut pod = pod::pod(draw, &format!("p{at}"), Role::Assigned, &names);
         pod["status"]["phase"] = json!("Running");
         request(draw, &mut pod, &["1", "1", "1500m", "2"]);
-        settle(draw, &mut pod);
+        set_priority_and_start(draw, &mut pod);
         objects.push(pod);
     }
     for at in 0..if draw.percent(30) { draw.count(1, 2) } else { 0 } {
         let mut pod = pod::pod(draw, &format!("n{at}"), Role::Nominated, &names);
         request(draw, &mut pod, &["500m", "1", "2"]);
-        settle(draw, &mut pod);
+        set_priority_and_start(draw, &mut pod);
         objects.push(pod);
     }
-    let mut asked = pod::pod(draw, "web", Role::Asked, &names);
-    request(draw, &mut asked, &["2", "2", "3", "3"]);
-    make_pressing(draw, &mut asked);
+    let mut target = pod::pod(draw, "web", Role::Target, &names);
+    request(draw, &mut target, &["2", "2", "3", "3"]);
+    set_preemptor_priority(draw, &mut target);
     if draw.percent(20) {
-        asked["status"]["nominatedNodeName"] = json!(draw.pick(&names.iter().collect::<Vec<_>>()));
+        target["status"]["nominatedNodeName"] = json!(draw.pick(&names.iter().collect::<Vec<_>>()));
     }
-    let pod = super::full_name(&asked);
-    objects.push(asked);
-    finish(draw, Case { id: 0, pod, config: None, objects, ask: Ask::Preemption })
+    let pod = super::full_name(&target);
+    objects.push(target);
+    finish(draw, Case { id: 0, pod, config: None, objects, kind: CaseKind::Preemption })
 }
 
-fn small_node(draw: &mut Draw, name: &str) -> Value {
+fn small_node(draw: &mut CaseRng, name: &str) -> Value {
     let mut node = node::node(draw, name, &[name.to_owned()]);
     if draw.percent(85) {
         let cpu = draw.pick(&["3", "3", "3", "2", "4"]);
@@ -108,15 +112,15 @@ fn small_node(draw: &mut Draw, name: &str) -> Value {
     node
 }
 
-fn request(draw: &mut Draw, pod: &mut Value, amounts: &[&'static str]) {
+fn request(draw: &mut CaseRng, pod: &mut Value, amounts: &[&'static str]) {
     if draw.percent(85) {
         pod["spec"]["containers"][0]["resources"] =
             json!({"requests": {"cpu": draw.pick(amounts)}});
     }
 }
 
-/// Makes the asked pod one for which others may have to go.
-fn make_pressing(draw: &mut Draw, pod: &mut Value) {
+/// Gives the pod to schedule a priority and a preemption policy.
+fn set_preemptor_priority(draw: &mut CaseRng, pod: &mut Value) {
     let spec = &mut pod["spec"];
     spec["priority"] = json!(draw.mostly(&[10, 1000, 2_000_000_000], &[-10, 0, 5]));
     if draw.percent(5) {
@@ -126,8 +130,8 @@ fn make_pressing(draw: &mut Draw, pod: &mut Value) {
     }
 }
 
-/// Priority, start, and whether it is going already.
-fn settle(draw: &mut Draw, pod: &mut Value) {
+/// Sets priority, start time, and whether the pod is terminating or disrupted already.
+fn set_priority_and_start(draw: &mut CaseRng, pod: &mut Value) {
     let priority = draw.mostly(&PRIORITIES, &ODD_PRIORITIES);
     match draw.percent(90) {
         true => pod["spec"]["priority"] = json!(priority),
@@ -141,7 +145,7 @@ fn settle(draw: &mut Draw, pod: &mut Value) {
     }
     pod["status"]["startTime"] = json!(draw.pick(&STARTS));
     if draw.percent(15) {
-        pod["metadata"]["deletionTimestamp"] = json!(GOING_SINCE);
+        pod["metadata"]["deletionTimestamp"] = json!(DELETION_TIME);
     }
     if draw.percent(15) {
         let mut conditions = Vec::new();
@@ -155,10 +159,10 @@ fn settle(draw: &mut Draw, pod: &mut Value) {
     }
 }
 
-/// Takes the start from a pod here and there, and adds budgets.
-fn finish(draw: &mut Draw, mut case: Case) -> Case {
-    // Upstream takes the time at which it compares for the start of a pod that has not started, so that two of them compare
-    // by chance: at most one is on a node.
+/// Removes the start time of some pods, and adds PodDisruptionBudgets.
+fn finish(draw: &mut CaseRng, mut case: Case) -> Case {
+    // For a pod without a start time upstream uses the time of the comparison, so that the order of two such pods is random: at
+    // most one is on a node.
     let mut nodes: Vec<Value> = Vec::new();
     let pods = case.objects.iter_mut().filter(|object| object["kind"] == "Pod");
     for pod in pods.filter(|pod| pod["status"].get("startTime").is_some()) {
@@ -169,10 +173,10 @@ fn finish(draw: &mut Draw, mut case: Case) -> Case {
         }
     }
     if draw.percent(35) {
-        make_alike(draw, &mut case);
+        make_pods_similar(draw, &mut case);
     }
     if draw.percent(95) {
-        share_no_ports(&mut case);
+        remove_host_port_conflicts(&mut case);
     }
     for at in 0..if draw.percent(60) { draw.count(1, 3) } else { 0 } {
         case.objects.push(budget(draw, at));
@@ -180,8 +184,8 @@ fn finish(draw: &mut Draw, mut case: Case) -> Case {
     case
 }
 
-/// Makes the pods on nodes differ in little, so that several nodes are equally good.
-fn make_alike(draw: &mut Draw, case: &mut Case) {
+/// Makes the assigned pods similar, so that several nodes are equally good.
+fn make_pods_similar(draw: &mut CaseRng, case: &mut Case) {
     let start = draw.pick(&STARTS);
     let priorities = draw.some(&[-10, 0, 5], 1, 2);
     let amount = draw.percent(70).then(|| draw.pick(&["1", "1500m", "2"]));
@@ -194,8 +198,8 @@ fn make_alike(draw: &mut Draw, case: &mut Case) {
     }
 }
 
-/// Takes its host ports from a pod that is on a node where another one has one of them.
-fn share_no_ports(case: &mut Case) {
+/// Removes the host ports of a pod if another pod on its node uses one of them.
+fn remove_host_port_conflicts(case: &mut Case) {
     let mut taken: Vec<Value> = Vec::new();
     for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
         let own: Vec<Value> = super::host_ports(pod);
@@ -212,7 +216,7 @@ fn share_no_ports(case: &mut Case) {
     }
 }
 
-fn budget(draw: &mut Draw, at: usize) -> Value {
+fn budget(draw: &mut CaseRng, at: usize) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", format!("budget-{at}"));
     if draw.when(Feature::Namespaces, 60) {
@@ -234,11 +238,11 @@ fn budget(draw: &mut Draw, at: usize) -> Value {
         status.put("disruptionsAllowed", draw.mostly(&[0, 0, 1, 1, 2], &[-1, 100]));
     }
     if draw.percent(30) {
-        let mut going = Fields::default();
+        let mut disrupted = Fields::default();
         for name in draw.some(&["p0", "p1", "p2", "p3", "gone"], 1, 3) {
-            going.put(name, GOING_SINCE);
+            disrupted.put(name, DELETION_TIME);
         }
-        status.put("disruptedPods", going);
+        status.put("disruptedPods", disrupted);
     }
     json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": Value::from(metadata),
         "spec": Value::from(spec), "status": Value::from(status)})

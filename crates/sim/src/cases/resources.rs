@@ -1,11 +1,11 @@
-//! Quantities: what nodes offer and pods ask for.
+//! Random quantities: allocatable of nodes and requests of pods.
 
 use serde_json::{Value, json};
 
-use super::draw::{Draw, Fields};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields};
+use super::features::Feature;
 
-/// Resources beside CPU and memory, with amounts that fit them.
+/// Scalar resources with typical amounts.
 const SCALARS: [(&str, &[&str]); 8] = [
     ("ephemeral-storage", &["10Gi", "1Gi", "0", "500M"]),
     ("example.com/gpu", &["1", "2", "4", "0"]),
@@ -13,7 +13,7 @@ const SCALARS: [(&str, &[&str]); 8] = [
     ("example.org/fpga", &["1", "2", "0"]),
     ("hugepages-2Mi", &["4Mi", "64Mi", "0"]),
     ("attachable-volumes-x", &["3", "1"]),
-    // Native by its domain, and one that is neither: the scheduler drops it.
+    // A native resource by its domain, and one that is neither native nor extended: the scheduler ignores it.
     ("kubernetes.io/batch", &["2", "1"]),
     ("plain", &["1"]),
 ];
@@ -22,11 +22,11 @@ const CPU: [&str; 8] = ["0", "100m", "250m", "500m", "1", "1500m", "2", "4"];
 const ODD_CPU: [&str; 6] = ["0.1n", "1e1", "1.5", "100u", "0.5", "1k"];
 const MEMORY: [&str; 8] = ["0", "64Mi", "128Mi", "256Mi", "512Mi", "1Gi", "2Gi", "4Gi"];
 const ODD_MEMORY: [&str; 8] = ["1.5Gi", "1e9", "500M", "100m", "1", "0.1n", "128974848", "2G"];
-/// Amounts of which a few fit into 63 bits, but not their products by 100.
+/// Amounts that fit into 63 bits, but whose products with 100 do not.
 const HUGE: [&str; 5] = ["100Pi", "400Pi", "1Ei", "1E", "3e18"];
 
-/// What a node offers.
-pub(super) fn allocatable(draw: &mut Draw) -> Value {
+/// `status.allocatable` of a node.
+pub(super) fn allocatable(draw: &mut CaseRng) -> Value {
     let mut offer = Fields::default();
     if !draw.has(Feature::Resources) {
         offer.put("cpu", draw.pick(&["4", "8", "16"]));
@@ -58,8 +58,8 @@ pub(super) fn allocatable(draw: &mut Draw) -> Value {
     offer.into()
 }
 
-/// What a container asks for; null when it does not say.
-pub(super) fn requests(draw: &mut Draw) -> Value {
+/// The requests of a container; null if it has none.
+pub(super) fn requests(draw: &mut CaseRng) -> Value {
     let mut list = Fields::default();
     let percent = if draw.has(Feature::Resources) { 70 } else { 25 };
     if draw.percent(percent) {
@@ -77,8 +77,8 @@ pub(super) fn requests(draw: &mut Draw) -> Value {
     if list.is_empty() { Value::Null } else { list.into() }
 }
 
-/// The `resources` of a container. Limits alone ask for nothing here: it is the API server that copies them.
-pub(super) fn container(draw: &mut Draw) -> Value {
+/// The `resources` of a container. Limits without requests request nothing here: the API server would copy them.
+pub(super) fn container(draw: &mut CaseRng) -> Value {
     let mut resources = Fields::default();
     resources.put_some("requests", requests(draw));
     if draw.percent(5) {
@@ -87,8 +87,8 @@ pub(super) fn container(draw: &mut Draw) -> Value {
     resources.into()
 }
 
-/// The `resources` of a pod as a whole.
-pub(super) fn of_pod(draw: &mut Draw) -> Value {
+/// Pod-level `resources`.
+pub(super) fn of_pod(draw: &mut CaseRng) -> Value {
     let mut list = Fields::default();
     if draw.percent(70) {
         list.put("cpu", draw.pick(&CPU));
@@ -103,7 +103,7 @@ pub(super) fn of_pod(draw: &mut Draw) -> Value {
 }
 
 /// The `overhead` of a pod.
-pub(super) fn overhead(draw: &mut Draw) -> Value {
+pub(super) fn overhead(draw: &mut CaseRng) -> Value {
     let mut list = Fields::default();
     list.put("cpu", draw.pick(&["10m", "250m", "0"]));
     if draw.percent(70) {

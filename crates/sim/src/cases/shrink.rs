@@ -1,11 +1,11 @@
-//! Making a case smaller while something about it stays.
+//! Shrinks a case while a property holds.
 
 use serde_json::Value;
 
-use super::{Ask, Case};
+use super::{Case, CaseKind};
 
-/// The smallest case that still has the property, found by leaving out objects, then list items and fields, then
-/// simplifying texts and numbers. `is_still` is asked at most `tries_max` times.
+/// The smallest case found that still has the property, by removing objects, then list items and fields. `is_still` is called at
+/// most `tries_max` times.
 pub fn shrink(case: &Case, tries_max: usize, mut is_still: impl FnMut(&Case) -> bool) -> Case {
     let mut best = case.clone();
     let mut left = tries_max;
@@ -23,7 +23,7 @@ pub fn shrink(case: &Case, tries_max: usize, mut is_still: impl FnMut(&Case) -> 
     let mut progress = true;
     while progress {
         progress = drop_objects(&mut best, &mut try_it);
-        progress |= drop_parts(&mut best, &mut try_it);
+        progress |= drop_fields(&mut best, &mut try_it);
     }
     best
 }
@@ -44,8 +44,8 @@ fn drop_objects(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> boo
     progress
 }
 
-/// Tries every field and item of every object, deepest last: a field that is not needed goes with all that is in it.
-fn drop_parts(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> bool) -> bool {
+/// Tries to remove every field and item of every object, parents first: an unneeded field is removed with all that is in it.
+fn drop_fields(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> bool) -> bool {
     let mut progress = false;
     for root in roots(best) {
         let mut paths = Vec::new();
@@ -63,41 +63,41 @@ fn drop_parts(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> bool)
     progress
 }
 
-/// A value that can be made smaller on its own.
+/// A part of the case that can be shrunk.
 #[derive(Clone, Copy)]
-enum Root {
+enum ShrinkTarget {
     Object(usize),
     Config,
     Old,
     New,
 }
 
-fn roots(case: &Case) -> Vec<Root> {
-    let mut roots: Vec<Root> = (0..case.objects.len()).map(Root::Object).collect();
-    roots.extend(case.config.as_ref().map(|_| Root::Config));
-    if let Ask::Hint(_) = case.ask {
-        roots.extend([Root::Old, Root::New]);
+fn roots(case: &Case) -> Vec<ShrinkTarget> {
+    let mut roots: Vec<ShrinkTarget> = (0..case.objects.len()).map(ShrinkTarget::Object).collect();
+    roots.extend(case.config.as_ref().map(|_| ShrinkTarget::Config));
+    if let CaseKind::Hint(_) = case.kind {
+        roots.extend([ShrinkTarget::Old, ShrinkTarget::New]);
     }
     roots
 }
 
-impl Root {
+impl ShrinkTarget {
     fn get(self, case: &Case) -> Option<&Value> {
-        match (self, &case.ask) {
-            (Root::Object(at), _) => case.objects.get(at),
-            (Root::Config, _) => case.config.as_ref(),
-            (Root::Old, Ask::Hint(event)) => Some(&event.old),
-            (Root::New, Ask::Hint(event)) => Some(&event.new),
+        match (self, &case.kind) {
+            (ShrinkTarget::Object(at), _) => case.objects.get(at),
+            (ShrinkTarget::Config, _) => case.config.as_ref(),
+            (ShrinkTarget::Old, CaseKind::Hint(event)) => Some(&event.old),
+            (ShrinkTarget::New, CaseKind::Hint(event)) => Some(&event.new),
             _ => None,
         }
     }
 
     fn get_mut(self, case: &mut Case) -> Option<&mut Value> {
-        match (self, &mut case.ask) {
-            (Root::Object(at), _) => case.objects.get_mut(at),
-            (Root::Config, _) => case.config.as_mut(),
-            (Root::Old, Ask::Hint(event)) => Some(&mut event.old),
-            (Root::New, Ask::Hint(event)) => Some(&mut event.new),
+        match (self, &mut case.kind) {
+            (ShrinkTarget::Object(at), _) => case.objects.get_mut(at),
+            (ShrinkTarget::Config, _) => case.config.as_mut(),
+            (ShrinkTarget::Old, CaseKind::Hint(event)) => Some(&mut event.old),
+            (ShrinkTarget::New, CaseKind::Hint(event)) => Some(&mut event.new),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ enum Step {
     Item(usize),
 }
 
-/// All paths below a value, parents before their parts, later items of a list before earlier ones.
+/// All paths below a value, parents before children, later items of a list before earlier ones.
 fn list_paths(value: &Value, at: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
     let steps: Vec<(Step, &Value)> = match value {
         Value::Object(fields) => {
@@ -128,7 +128,7 @@ fn list_paths(value: &Value, at: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
     }
 }
 
-/// What makes an object an object stays.
+/// Whether this field may be removed: apiVersion, kind, metadata and the name must stay.
 fn may_drop(path: &[Step]) -> bool {
     match path {
         [Step::Field(name)] => !["apiVersion", "kind", "metadata"].contains(&name.as_str()),
@@ -158,15 +158,15 @@ fn remove(value: &mut Value, path: &[Step]) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::super::Generator;
+    use super::super::CaseGenerator;
     use super::*;
 
     #[test]
-    fn what_is_not_needed_goes() {
+    fn unneeded_fields_are_removed() {
         let node = |name: &str, taint: &str| json!({"kind": "Node", "metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"taints": [{"key": "x"}, {"key": taint}]}});
         let case = Case {
             objects: vec![node("a", "y"), node("b", "z")],
-            ..Generator::new(1, ["x"]).case(0)
+            ..CaseGenerator::new(1, ["x"]).case(0)
         };
         let has_taint =
             |case: &Case| case.objects.iter().any(|o| o.to_string().contains(r#""key":"z""#));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn tries_are_limited() {
-        let case = Generator::new(3, ["x"]).case(1);
+        let case = CaseGenerator::new(3, ["x"]).case(1);
         let mut tries = 0;
         shrink(&case, 10, |_| {
             tries += 1;

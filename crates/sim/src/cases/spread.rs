@@ -1,13 +1,13 @@
-//! Topology spread constraints.
+//! Random topology spread constraints.
 
 use serde_json::{Value, json};
 
 use super::affinity;
-use super::draw::{Draw, Fields};
-use super::focus::Feature;
+use super::case_rng::{CaseRng, Fields};
+use super::features::Feature;
 
 /// `spec.topologySpreadConstraints` of a pod.
-pub(super) fn constraints(draw: &mut Draw) -> Vec<Value> {
+pub(super) fn constraints(draw: &mut CaseRng) -> Vec<Value> {
     let mut all = Vec::new();
     if draw.when(Feature::Spread, 85) {
         let n = draw.mostly(&[1, 1, 2], &[3]);
@@ -20,7 +20,7 @@ pub(super) fn constraints(draw: &mut Draw) -> Vec<Value> {
     all
 }
 
-fn constraint(draw: &mut Draw, when: &str) -> Value {
+fn constraint(draw: &mut CaseRng, when: &str) -> Value {
     let mut constraint = Fields::default();
     constraint.put("maxSkew", draw.mostly(&[1, 1, 2], &[3, 5]));
     constraint.put("topologyKey", affinity::topology_key(draw));
@@ -45,9 +45,9 @@ fn constraint(draw: &mut Draw, when: &str) -> Value {
     constraint.into()
 }
 
-/// Constraints that a profile gives to pods without any. They have no selector.
-pub(super) fn defaults(draw: &mut Draw) -> Vec<Value> {
-    // Two of one key and action are refused.
+/// Default constraints of a profile. They have no selector.
+pub(super) fn defaults(draw: &mut CaseRng) -> Vec<Value> {
+    // Two constraints with the same key and action are invalid.
     let keys = draw.some(&affinity::TOPOLOGIES, 0, 2);
     let all = keys.into_iter().map(|key| {
         let when = if draw.percent(60) { "ScheduleAnyway" } else { "DoNotSchedule" };

@@ -1,4 +1,4 @@
-//! What is expected of a pod, and what an answer says about it, in one form.
+//! The expected result for a pod, and the conversion of an oracle's answer to the same form.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,28 @@ use serde_json::{Map, Value};
 
 use super::preempt::Preempt;
 
-/// Where a pod could go. Without `nodes` only what is there is compared. A node's text may be cut after the plugin's name.
+/// The expected scheduling result. Without `nodes` only the fields that are present are compared. A node's text may end after the
+/// plugin's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Expect {
-    /// What keeps it out of the queue: `SchedulingGates, UnschedulableAndUnresolvable, waiting for ...`.
-    pub held_by: Option<String>,
-    /// What turned it down before any node was looked at.
+    /// The rejection by PreEnqueue: `SchedulingGates, UnschedulableAndUnresolvable, waiting for ...`.
+    pub pre_enqueue: Option<String>,
+    /// The rejection by PreFilter.
     pub pre_filter: Option<String>,
-    /// The plugins that turned nodes down, if no node is left.
+    /// The plugins that rejected nodes, if no node is feasible.
     pub pending: Option<Vec<String>>,
     /// Per node `fits`, or plugin, code and reasons.
     pub nodes: Option<IndexMap<String, String>>,
-    /// Weighted scores by plugin and node; an empty list says that the plugin did not score.
+    /// Weighted scores by plugin and node; an empty map means that the plugin did not score.
     pub scores: Option<IndexMap<String, IndexMap<String, i64>>>,
-    /// The nodes of which one is chosen.
+    /// The nodes with the highest total score, of which one is selected.
     pub best: Option<Vec<String>>,
-    /// Why it stays pending.
+    /// The message of the PodScheduled condition.
     pub message: Option<String>,
 }
 
-/// Something that a file has recorded.
+/// A recorded result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recorded {
     Expect(Box<Expect>),
@@ -38,26 +39,26 @@ pub enum Recorded {
     Signature(Option<Map<String, Value>>),
 }
 
-/// Fragments whose plugins are not built or see other volumes than upstream's.
-const FOREIGN_FRAGMENTS: [&str; 3] = [
+/// Signature fragments of plugins that Loadmaster does not have, or that read volumes differently than upstream.
+const UNSUPPORTED_FRAGMENTS: [&str; 3] = [
     "v1.Pod.Spec.RequiredFeatures()",
     "v1.Pod.Spec.Volumes.NonSyntheticSources()",
     "v1.Pod.Spec.DynamicResources",
 ];
 
 impl Expect {
-    /// What an answer in the words of `conformance/README.md` says, with the scores of these plugins, or of all.
+    /// Converts an answer in the format of `conformance/README.md`, with the scores of these plugins, or of all.
     pub fn from_answer(answer: &Value, scorers: Option<&[String]>) -> Expect {
         let nodes = || answer["nodes"].as_array().into_iter().flatten();
         let texts = nodes().map(|node| (text(&node["name"]), status(&node["filter"])));
         let best = answer["best"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
         let message = text(&answer["message"]);
         Expect {
-            held_by: answer.get("preEnqueue").map(status),
+            pre_enqueue: answer.get("preEnqueue").map(status),
             pre_filter: answer.get("preFilter").map(status),
             pending: best
                 .is_empty()
-                .then(|| rejecters(answer))
+                .then(|| rejecting_plugins(answer))
                 .filter(|plugins| !plugins.is_empty()),
             nodes: Some(texts.collect()),
             scores: Some(scores(answer, scorers)).filter(|scores| !scores.is_empty()),
@@ -66,15 +67,15 @@ impl Expect {
         }
     }
 
-    /// Whether nothing is expected: nobody has recorded it yet.
+    /// Whether nothing was recorded yet.
     pub fn is_empty(&self) -> bool {
         *self == Expect::default()
     }
 
-    /// What is found to be otherwise, line by line.
+    /// The differences to what was found, one per line.
     pub fn differences(&self, found: &Expect) -> Vec<String> {
         let mut lines = Vec::new();
-        // With its nodes it was recorded whole: what is absent must be absent.
+        // An expectation with nodes is complete: what is absent must be absent.
         let is_whole = self.nodes.is_some();
         let mut field = |name: &str, want: Option<String>, found: Option<String>| {
             if (want.is_some() || is_whole) && want != found {
@@ -83,7 +84,7 @@ impl Expect {
             }
         };
         let list = |list: &Option<Vec<String>>| list.as_ref().map(|list| list.join(", "));
-        field("heldBy", self.held_by.clone(), found.held_by.clone());
+        field("preEnqueue", self.pre_enqueue.clone(), found.pre_enqueue.clone());
         field("preFilter", self.pre_filter.clone(), found.pre_filter.clone());
         field("pending", list(&self.pending), list(&found.pending));
         field("best", list(&self.best), list(&found.best));
@@ -115,7 +116,7 @@ impl Expect {
 }
 
 impl Recorded {
-    /// What is found to be otherwise.
+    /// The differences to what was found.
     pub fn differences(&self, found: &Recorded) -> Vec<String> {
         match (self, found) {
             (Recorded::Expect(want), Recorded::Expect(found)) => want.differences(found),
@@ -133,7 +134,7 @@ impl Recorded {
     }
 }
 
-/// The hint in an answer, in our words.
+/// The queueing hint in an answer, as scenario files spell it.
 pub(super) fn hint(answer: &Value) -> String {
     match answer["hint"].as_str() {
         Some("QueueSkip") => "Skip".to_owned(),
@@ -142,14 +143,14 @@ pub(super) fn hint(answer: &Value) -> String {
     }
 }
 
-/// The signature in an answer, without what we do not build.
+/// The signature in an answer, without fragments of plugins that Loadmaster does not have.
 pub(super) fn signature(answer: &Value) -> Option<Map<String, Value>> {
     let signature = match &answer["signature"] {
         Value::String(text) => serde_json::from_str(text).ok()?,
         other => other.clone(),
     };
     let mut parts = signature.as_object()?.clone();
-    parts.retain(|key, _| !FOREIGN_FRAGMENTS.contains(&key.as_str()));
+    parts.retain(|key, _| !UNSUPPORTED_FRAGMENTS.contains(&key.as_str()));
     Some(parts)
 }
 
@@ -171,7 +172,7 @@ fn status(status: &Value) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-fn rejecters(answer: &Value) -> Vec<String> {
+fn rejecting_plugins(answer: &Value) -> Vec<String> {
     let nodes =
         answer["nodes"].as_array().into_iter().flatten().map(|node| &node["filter"]["plugin"]);
     let all = nodes.chain([&answer["preFilter"]["plugin"], &answer["preEnqueue"]["plugin"]]);

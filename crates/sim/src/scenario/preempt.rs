@@ -1,4 +1,4 @@
-//! What a scenario records about preemption, and what an answer says about it, in one form.
+//! The expected preemption result, and the conversion of an oracle's answer to the same form.
 
 use std::fmt::Write as _;
 
@@ -6,34 +6,34 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::write::scalar;
+use super::recording::scalar;
 
-/// Which pods would have to go so that the pod fits. All of it is compared.
+/// The expected preemption result. All fields are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Preempt {
-    /// The pod fits as it is.
+    /// The pod is feasible without preemption.
     pub fits: bool,
-    /// By node.
-    pub candidates: IndexMap<String, Evictions>,
-    /// The candidates of which one is chosen.
+    /// Candidates by node name.
+    pub candidates: IndexMap<String, CandidateVictims>,
+    /// The best candidates, of which one is selected.
     pub best: Vec<String>,
-    /// Why there is none.
+    /// Why there is no candidate.
     pub message: Option<String>,
-    /// Whether a node that was promised to the pod is promised no longer.
+    /// Whether the pod's nominated node is cleared.
     pub clears_nomination: bool,
 }
 
-/// The pods that would have to go, the most important first.
+/// The victims on a candidate node, the most important first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Evictions {
+pub struct CandidateVictims {
     pub victims: Vec<String>,
     pub pdb_violations: i64,
 }
 
 impl Preempt {
-    /// What an answer in the words of `conformance/README.md` says.
+    /// Converts an answer in the format of `conformance/README.md`.
     pub fn from_answer(answer: &Value) -> Preempt {
         let texts = |list: &Value| -> Vec<String> {
             let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -45,9 +45,12 @@ impl Preempt {
         Preempt {
             fits: answer["fits"] == true,
             candidates: candidates
-                .map(|(node, gone)| {
-                    let pdb_violations = gone["pdbViolations"].as_i64().unwrap_or_default();
-                    (node.clone(), Evictions { victims: texts(&gone["victims"]), pdb_violations })
+                .map(|(node, candidate)| {
+                    let pdb_violations = candidate["pdbViolations"].as_i64().unwrap_or_default();
+                    (
+                        node.clone(),
+                        CandidateVictims { victims: texts(&candidate["victims"]), pdb_violations },
+                    )
                 })
                 .collect(),
             best: texts(&answer["best"]),
@@ -56,12 +59,12 @@ impl Preempt {
         }
     }
 
-    /// What is found to be otherwise.
+    /// The differences to what was found.
     pub fn differences(&self, found: &Preempt) -> Vec<String> {
         if self == found { Vec::new() } else { vec![format!("expected {self:?}, found {found:?}")] }
     }
 
-    /// The texts with which it says no: the whole message, and the reasons that it counts.
+    /// The texts of a rejection: the whole message, and its reasons without their counts.
     pub fn reasons(&self) -> Vec<String> {
         let message = self.message.iter().flat_map(|message| {
             let counted = message.rsplit(": ").next().unwrap_or_default().split(", ");
@@ -81,10 +84,10 @@ impl Preempt {
         if !self.candidates.is_empty() {
             text.push_str("      candidates:\n");
         }
-        for (node, gone) in &self.candidates {
-            let victims: Vec<String> = gone.victims.iter().map(|name| scalar(name)).collect();
+        for (node, candidate) in &self.candidates {
+            let victims: Vec<String> = candidate.victims.iter().map(|name| scalar(name)).collect();
             let victims = victims.join(", ");
-            let n = gone.pdb_violations;
+            let n = candidate.pdb_violations;
             let _ = writeln!(
                 text,
                 "        {}: {{victims: [{victims}], pdbViolations: {n}}}",

@@ -1,14 +1,14 @@
-//! Nodes and pods in a line each. What a shorthand does not know is given as in the object itself (`spec`, `metadata`,
-//! `status`), or as a whole object under `objects`.
+//! Shorthand for nodes and pods in scenario files. Fields without a shorthand are given as in the object itself (`spec`, `metadata`,
+//! `status`), or in a full object under `objects`.
 //!
 //! **Nodes** `{cpu, memory, pods, offers: {example.com/gpu: 1}, zone, labels, taints: [key=value:Effect], unschedulable,
-//! images: {web:1: 100Mi}}`. A node has its name as `kubernetes.io/hostname`; a label that is null is not there.
+//! images: {web:1: 100Mi}}`. The label `kubernetes.io/hostname` is the node's name; a label that is null is left out.
 //!
 //! **Pods** `{node, nominated, namespace, labels, priority, cpu, memory, asks: {example.com/gpu: 1}, images, hostPorts, gates,
 //! terminating, owner: Kind/name, tolerations, nodeSelector, requires, prefers, near, apart, nearPreferred, apartPreferred,
 //! spread}` and the fields of a pod's spec that hold lists of containers, volumes and the like.
 //!
-//! - `tolerations`: `key=value:Effect`, `key:Effect` (any value), `key` (any effect), `*`, or whole ones.
+//! - `tolerations`: `key=value:Effect`, `key:Effect` (any value), `key` (any effect), `*`, or full objects.
 //! - `requires`: terms of node affinity, each a list of requirements such as `disk In ssd hdd`; `metadata.name` is a field.
 //! - `prefers`: `{weight, match: [requirements]}`.
 //! - `near`, `apart`: terms `{key, labels | selector, namespaces, namespaceSelector}`, preferred ones with `weight`.
@@ -19,7 +19,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// A shorthand that says nothing.
+/// A shorthand that cannot be expanded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShorthandError {
@@ -30,16 +30,16 @@ pub enum ShorthandError {
     #[error("expected an owner such as ReplicaSet/web, found {0:?}")]
     Owner(String),
     #[error("expected fields, found {0}")]
-    NoObject(String),
+    NotAnObject(String),
 }
 
-type Answer = Result<Value, ShorthandError>;
+type ObjectResult = Result<Value, ShorthandError>;
 
-/// A node in a line.
+/// Shorthand for a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct NodeShort {
-    /// Only for the objects of events.
+pub struct NodeShorthand {
+    /// Only used for objects of events.
     pub name: Option<String>,
     cpu: Option<Value>,
     memory: Option<Value>,
@@ -49,13 +49,13 @@ pub struct NodeShort {
     labels: IndexMap<String, Option<String>>,
     taints: Vec<String>,
     unschedulable: bool,
-    /// Sizes by name.
+    /// Image sizes by name.
     images: IndexMap<String, Value>,
 }
 
-impl NodeShort {
-    /// The object.
-    pub fn object(&self, name: &str) -> Answer {
+impl NodeShorthand {
+    /// Expands the shorthand to an object.
+    pub fn object(&self, name: &str) -> ObjectResult {
         let mut labels: IndexMap<&str, Option<&str>> = IndexMap::from([(HOST, Some(name))]);
         if let Some(zone) = &self.zone {
             labels.insert(ZONE, Some(zone));
@@ -71,7 +71,7 @@ impl NodeShort {
         let images =
             self.images.iter().map(|(name, size)| json!({"names": [name], "sizeBytes": size}));
         let images: Vec<Value> = images.collect();
-        Ok(tidy(json!({
+        Ok(remove_empty_fields(json!({
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": labels},
@@ -81,11 +81,11 @@ impl NodeShort {
     }
 }
 
-/// A pod in a line.
+/// Shorthand for a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct PodShort {
-    /// Only for the objects of events.
+pub struct PodShorthand {
+    /// Only used for objects of events.
     pub name: Option<String>,
     node: Option<String>,
     nominated: Option<String>,
@@ -109,7 +109,7 @@ pub struct PodShort {
     near_preferred: Vec<Term>,
     apart_preferred: Vec<Term>,
     spread: Vec<Spread>,
-    /// Merged into what the rest makes.
+    /// Merged into the expanded object.
     metadata: Option<Value>,
     spec: Option<Value>,
     status: Option<Value>,
@@ -162,9 +162,9 @@ fn one() -> i32 {
     1
 }
 
-impl PodShort {
-    /// The object.
-    pub fn object(&self, name: &str) -> Answer {
+impl PodShorthand {
+    /// Expands the shorthand to an object.
+    pub fn object(&self, name: &str) -> ObjectResult {
         let owners: Vec<Value> =
             self.owner.iter().map(|text| owner(text)).collect::<Result<_, _>>()?;
         let tolerations: Vec<Value> = self.tolerations.iter().map(toleration).collect();
@@ -192,13 +192,13 @@ impl PodShort {
             },
             "status": {"nominatedNodeName": self.nominated},
         });
-        pod = tidy(pod);
+        pod = remove_empty_fields(pod);
         for (field, more) in
             [("metadata", &self.metadata), ("spec", &self.spec), ("status", &self.status)]
         {
             let Some(more) = more else { continue };
             let more =
-                more.as_object().ok_or_else(|| ShorthandError::NoObject(more.to_string()))?;
+                more.as_object().ok_or_else(|| ShorthandError::NotAnObject(more.to_string()))?;
             for (key, value) in more {
                 pod[field][key] = value.clone();
             }
@@ -222,10 +222,10 @@ impl PodShort {
         }
         let more = self.images.iter().enumerate().skip(1);
         let more = more.map(|(at, image)| json!({"name": format!("c{at}"), "image": image}));
-        [tidy(first)].into_iter().chain(more).collect()
+        [remove_empty_fields(first)].into_iter().chain(more).collect()
     }
 
-    fn affinity(&self) -> Answer {
+    fn affinity(&self) -> ObjectResult {
         let mut node = json!({});
         if let Some(terms) = &self.requires {
             let terms = terms.iter().map(|term| node_term(term)).collect::<Result<Vec<_>, _>>()?;
@@ -242,13 +242,17 @@ impl PodShort {
             let preferred: Vec<Value> = preferred.iter().map(weighted).collect();
             json!({REQUIRED: required, PREFERRED: preferred})
         };
-        // An empty list of terms matches nothing and must survive the tidying.
-        let node = if node[REQUIRED]["nodeSelectorTerms"] == json!([]) { node } else { tidy(node) };
+        // An empty list of terms matches nothing and must not be removed by `tidy`.
+        let node = if node[REQUIRED]["nodeSelectorTerms"] == json!([]) {
+            node
+        } else {
+            remove_empty_fields(node)
+        };
         let mut affinity = json!({
-            "podAffinity": tidy(between(&self.near, &self.near_preferred)),
-            "podAntiAffinity": tidy(between(&self.apart, &self.apart_preferred)),
+            "podAffinity": remove_empty_fields(between(&self.near, &self.near_preferred)),
+            "podAntiAffinity": remove_empty_fields(between(&self.apart, &self.apart_preferred)),
         });
-        affinity = tidy(affinity);
+        affinity = remove_empty_fields(affinity);
         if node.as_object().is_some_and(|fields| !fields.is_empty()) {
             affinity["nodeAffinity"] = node;
         }
@@ -287,7 +291,7 @@ impl Term {
         if !self.namespaces.is_empty() {
             term.insert("namespaces".into(), json!(self.namespaces));
         }
-        // Empty means every namespace, unlike one that is not there.
+        // An empty selector means every namespace, unlike an absent one.
         if let Some(selector) = &self.namespace_selector {
             term.insert("namespaceSelector".into(), selector.clone());
         }
@@ -297,7 +301,7 @@ impl Term {
 
 impl Spread {
     fn object(&self) -> Value {
-        let mut spread = tidy(json!({
+        let mut spread = remove_empty_fields(json!({
             "topologyKey": topology_key(&self.key),
             "maxSkew": self.skew,
             "whenUnsatisfiable": if self.hard { "DoNotSchedule" } else { "ScheduleAnyway" },
@@ -322,7 +326,7 @@ fn quantity(value: &Value) -> Value {
     }
 }
 
-fn taint(text: &str) -> Answer {
+fn taint(text: &str) -> ObjectResult {
     let wrong = || ShorthandError::Taint(text.to_owned());
     let (pair, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -339,7 +343,7 @@ fn toleration(value: &Value) -> Value {
     json!({"key": key, "operator": operator, "value": value, "effect": effect})
 }
 
-fn node_term(requirements: &[String]) -> Answer {
+fn node_term(requirements: &[String]) -> ObjectResult {
     let mut term = json!({});
     for text in requirements {
         let wrong = || ShorthandError::Requirement(text.clone());
@@ -347,8 +351,9 @@ fn node_term(requirements: &[String]) -> Answer {
         let (key, operator) = (words.next().ok_or_else(wrong)?, words.next().ok_or_else(wrong)?);
         let values: Vec<&str> = words.collect();
         let list = if key == "metadata.name" { "matchFields" } else { "matchExpressions" };
-        let requirement =
-            tidy(json!({"key": topology_key(key), "operator": operator, "values": values}));
+        let requirement = remove_empty_fields(
+            json!({"key": topology_key(key), "operator": operator, "values": values}),
+        );
         match term[list].as_array_mut() {
             Some(all) => all.push(requirement),
             None => term[list] = json!([requirement]),
@@ -357,7 +362,7 @@ fn node_term(requirements: &[String]) -> Answer {
     Ok(term)
 }
 
-fn owner(text: &str) -> Answer {
+fn owner(text: &str) -> ObjectResult {
     let (kind, name) =
         text.split_once('/').ok_or_else(|| ShorthandError::Owner(text.to_owned()))?;
     let version = match kind {
@@ -368,15 +373,15 @@ fn owner(text: &str) -> Answer {
     Ok(json!({"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": true}))
 }
 
-/// Leaves out fields that are null or empty, two levels deep: what is further down was written on purpose.
-fn tidy(mut value: Value) -> Value {
-    tidy_to(&mut value, 2);
+/// Removes fields that are null or empty, down to two levels: deeper ones were written on purpose.
+fn remove_empty_fields(mut value: Value) -> Value {
+    remove_empty_fields_to_depth(&mut value, 2);
     value
 }
 
-fn tidy_to(value: &mut Value, depth: u32) {
+fn remove_empty_fields_to_depth(value: &mut Value, depth: u32) {
     let Some(fields) = value.as_object_mut().filter(|_| depth > 0) else { return };
-    fields.values_mut().for_each(|value| tidy_to(value, depth - 1));
+    fields.values_mut().for_each(|value| remove_empty_fields_to_depth(value, depth - 1));
     fields.retain(|_, value| match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty(),
@@ -393,7 +398,7 @@ mod tests {
 
     #[track_caller]
     fn check_pod(short: Value, want: &Expect) {
-        let short: PodShort = serde_json::from_value(short).unwrap();
+        let short: PodShorthand = serde_json::from_value(short).unwrap();
         let object = short.object("web").unwrap();
         want.assert_eq(&json!([object["metadata"], object["spec"], object["status"]]).to_string());
     }
@@ -416,9 +421,9 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shorthands() {
+    fn invalid_shorthands() {
         let wrong = |short: Value| {
-            serde_json::from_value::<PodShort>(short).unwrap().object("web").unwrap_err()
+            serde_json::from_value::<PodShorthand>(short).unwrap().object("web").unwrap_err()
         };
         assert_eq!(
             wrong(json!({"requires": [["disk"]]})),

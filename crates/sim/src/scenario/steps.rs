@@ -1,50 +1,50 @@
-//! Playing a scenario: step by step, the questions that its expectations are answers to.
+//! Runs a scenario step by step, and collects one question for the oracle per expectation.
 
-use loadmaster_framework::args::decode;
+use loadmaster_framework::plugin_args::decode;
 use serde_json::{Value, json};
 
 use super::expect::{self, Expect, Recorded};
 use super::preempt::Preempt;
-use super::shorthand::{NodeShort, PodShort, ShorthandError};
+use super::shorthand::{NodeShorthand, PodShorthand, ShorthandError};
 use super::{Scenario, ScenarioError, Step};
-use crate::cases::{Ask, Case, Event};
+use crate::cases::{Case, CaseEvent, CaseKind};
 
-/// A question, and which expectation it is about.
+/// A question for the oracle, and the expectation that it checks.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct ScenarioQuestion {
     /// Index of the step.
     pub step: usize,
-    pub about: About,
+    pub about: ExpectationKind,
     pub case: Case,
 }
 
-/// Which expectation of a step.
+/// An expectation of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About {
-    /// Where the pod could go.
+pub enum ExpectationKind {
+    /// The scheduling result of the pod.
     Expect { pod: String },
-    /// Which pods would have to go for the pod.
+    /// The preemption result of the pod.
     Preempt { pod: String },
-    /// What the plugin says to the event.
+    /// The plugin's queueing hint for the event.
     Hint { plugin: String },
     /// The pod's signature.
     Sign { pod: String },
 }
 
-/// A step cannot be played.
+/// A step is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
     #[error("expected one of submit, delete, expect, preempt, sign, event, found {0} of them")]
-    Kinds(usize),
+    WrongNumberOfKinds(usize),
     #[error("expected the name of a pod or node of the cluster, found {0:?}")]
-    Unknown(String),
-    #[error("expected a pod to ask about, none was submitted")]
+    ObjectNotFound(String),
+    #[error("expected a pending pod, none was submitted")]
     NoPod,
     #[error("expected an event such as `Node Add`, found {0:?}")]
     Event(String),
     #[error("expected an object with a name")]
-    NoName,
+    MissingName,
     #[error("{name}")]
     Shorthand {
         name: String,
@@ -56,10 +56,10 @@ pub enum StepError {
 }
 
 impl Scenario {
-    /// All questions in order. Events without a list of plugins are about `plugin`.
-    pub fn questions(&self, plugin: &str) -> Result<Vec<Question>, ScenarioError> {
-        let mut play = Play {
-            objects: self.world()?,
+    /// All questions in order. Events without a list of plugins check the hint of `plugin`.
+    pub fn questions(&self, plugin: &str) -> Result<Vec<ScenarioQuestion>, ScenarioError> {
+        let mut play = ScenarioRunner {
+            objects: self.initial_objects()?,
             config: self.configuration(),
             last: None,
             questions: Vec::new(),
@@ -71,30 +71,36 @@ impl Scenario {
         Ok(play.questions)
     }
 
-    /// What is recorded for a question.
-    pub fn recorded(&self, question: &Question) -> Option<Recorded> {
+    /// The recorded result for a question.
+    pub fn recorded(&self, question: &ScenarioQuestion) -> Option<Recorded> {
         let step = self.steps.get(question.step)?;
         match &question.about {
-            About::Expect { pod } => {
+            ExpectationKind::Expect { pod } => {
                 let expect = step.expect.as_ref()?.get(pod)?;
                 (!expect.is_empty()).then(|| Recorded::Expect(Box::new(expect.clone())))
             }
-            About::Preempt { pod } => {
+            ExpectationKind::Preempt { pod } => {
                 let preempt = step.preempt.as_ref()?.get(pod)?;
                 let is_empty = *preempt == Preempt::default();
                 (!is_empty).then(|| Recorded::Preempt(Box::new(preempt.clone())))
             }
-            About::Hint { plugin } => {
+            ExpectationKind::Hint { plugin } => {
                 Some(Recorded::Hint(step.hints.as_ref()?.get(plugin)?.clone()))
             }
-            About::Sign { pod } => Some(Recorded::Signature(step.sign.as_ref()?.get(pod)?.clone())),
+            ExpectationKind::Sign { pod } => {
+                Some(Recorded::Signature(step.sign.as_ref()?.get(pod)?.clone()))
+            }
         }
     }
 }
 
 impl Scenario {
-    /// What of an answer goes into the file: of a signature only the parts that are there already, unless none is.
-    pub fn narrow(&self, question: &Question, found: Recorded) -> Recorded {
+    /// The part of a result that is written to the file: of a signature only the fragments that are already there, unless none is.
+    pub fn keep_recorded_fragments(
+        &self,
+        question: &ScenarioQuestion,
+        found: Recorded,
+    ) -> Recorded {
         match (self.recorded(question), found) {
             (Some(Recorded::Signature(Some(known))), Recorded::Signature(Some(mut parts)))
                 if !known.is_empty() =>
@@ -107,29 +113,31 @@ impl Scenario {
     }
 }
 
-impl Question {
-    /// An answer as it is recorded.
-    pub fn found(&self, answer: &Value, scorers: Option<&[String]>) -> Recorded {
+impl ScenarioQuestion {
+    /// Converts an answer to the form in which it is recorded.
+    pub fn to_recorded(&self, answer: &Value, scorers: Option<&[String]>) -> Recorded {
         match &self.about {
-            About::Expect { .. } => {
+            ExpectationKind::Expect { .. } => {
                 Recorded::Expect(Box::new(Expect::from_answer(answer, scorers)))
             }
-            About::Preempt { .. } => Recorded::Preempt(Box::new(Preempt::from_answer(answer))),
-            About::Hint { .. } => Recorded::Hint(expect::hint(answer)),
-            About::Sign { .. } => Recorded::Signature(expect::signature(answer)),
+            ExpectationKind::Preempt { .. } => {
+                Recorded::Preempt(Box::new(Preempt::from_answer(answer)))
+            }
+            ExpectationKind::Hint { .. } => Recorded::Hint(expect::hint(answer)),
+            ExpectationKind::Sign { .. } => Recorded::Signature(expect::signature(answer)),
         }
     }
 }
 
-struct Play {
+struct ScenarioRunner {
     objects: Vec<Value>,
     config: Option<Value>,
     /// The pod submitted last.
     last: Option<String>,
-    questions: Vec<Question>,
+    questions: Vec<ScenarioQuestion>,
 }
 
-impl Play {
+impl ScenarioRunner {
     fn step(&mut self, at: usize, step: &Step, plugin: &str) -> Result<(), StepError> {
         let kinds = [
             step.submit.is_some(),
@@ -141,10 +149,10 @@ impl Play {
         ];
         let n_kinds = kinds.into_iter().filter(|is_there| *is_there).count();
         if n_kinds != 1 {
-            return Err(StepError::Kinds(n_kinds));
+            return Err(StepError::WrongNumberOfKinds(n_kinds));
         }
         for (name, pod) in step.submit.iter().flatten() {
-            self.objects.push(pod.object(name).map_err(|source| shorthand(name, source))?);
+            self.objects.push(pod.object(name).map_err(|source| shorthand_error(name, source))?);
             self.last = Some(name.clone());
         }
         for name in step.delete.iter().flatten() {
@@ -152,13 +160,28 @@ impl Play {
             self.objects.remove(at);
         }
         for name in step.expect.iter().flatten().map(|(name, _)| name) {
-            self.ask(at, About::Expect { pod: name.clone() }, name, Ask::Explain)?;
+            self.add_question(
+                at,
+                ExpectationKind::Expect { pod: name.clone() },
+                name,
+                CaseKind::Explain,
+            )?;
         }
         for name in step.preempt.iter().flatten().map(|(name, _)| name) {
-            self.ask(at, About::Preempt { pod: name.clone() }, name, Ask::Preemption)?;
+            self.add_question(
+                at,
+                ExpectationKind::Preempt { pod: name.clone() },
+                name,
+                CaseKind::Preemption,
+            )?;
         }
         for name in step.sign.iter().flatten().map(|(name, _)| name) {
-            self.ask(at, About::Sign { pod: name.clone() }, name, Ask::Sign)?;
+            self.add_question(
+                at,
+                ExpectationKind::Sign { pod: name.clone() },
+                name,
+                CaseKind::Sign,
+            )?;
         }
         match &step.event {
             Some(event) => self.event(at, step, event, plugin),
@@ -177,37 +200,42 @@ impl Play {
             event.split_once(' ').ok_or_else(|| StepError::Event(event.to_owned()))?;
         let old = self.object(resource, step.old.as_ref())?;
         let new = self.object(resource, step.new.as_ref())?;
-        self.happen(resource, action, &old, &new);
+        self.apply_event(resource, action, &old, &new);
         let pod = step.pod.clone().or_else(|| self.last.clone()).ok_or(StepError::NoPod)?;
         let listed: Vec<String> =
             step.hints.iter().flatten().map(|(plugin, _)| plugin.clone()).collect();
         let plugins = if listed.is_empty() { vec![plugin.to_owned()] } else { listed };
         for plugin in plugins {
-            let event = Event {
+            let event = CaseEvent {
                 plugin: plugin.clone(),
                 resource: resource.to_owned(),
                 action: action.to_owned(),
                 old: old.clone(),
                 new: new.clone(),
             };
-            self.ask(at, About::Hint { plugin }, &pod, Ask::Hint(Box::new(event)))?;
+            self.add_question(
+                at,
+                ExpectationKind::Hint { plugin },
+                &pod,
+                CaseKind::Hint(Box::new(event)),
+            )?;
         }
         if resource == "Node" && action == "Delete" {
-            // The scheduler asks before it takes the node out.
-            self.objects.retain(|object| !is_same(object, &old));
+            // The scheduler runs the hints before it removes the node from its cache.
+            self.objects.retain(|object| !is_same_object(object, &old));
         }
         Ok(())
     }
 
-    /// The cluster as of the event.
-    fn happen(&mut self, resource: &str, action: &str, old: &Value, new: &Value) {
+    /// Applies an event to the cluster.
+    fn apply_event(&mut self, resource: &str, action: &str, old: &Value, new: &Value) {
         if !new.is_null() {
-            match self.objects.iter_mut().find(|object| is_same(object, new)) {
+            match self.objects.iter_mut().find(|object| is_same_object(object, new)) {
                 Some(place) => *place = new.clone(),
                 None => self.objects.push(new.clone()),
             }
         } else if resource != "Node" && action == "Delete" {
-            self.objects.retain(|object| !is_same(object, old));
+            self.objects.retain(|object| !is_same_object(object, old));
         }
     }
 
@@ -220,16 +248,22 @@ impl Play {
         };
         let failed = |error: loadmaster_framework::FieldError| StepError::Object(error.to_string());
         if resource == "Node" {
-            let short: NodeShort = decode(given).map_err(failed)?;
-            let name = short.name.clone().ok_or(StepError::NoName)?;
-            return short.object(&name).map_err(|source| shorthand(&name, source));
+            let short: NodeShorthand = decode(given).map_err(failed)?;
+            let name = short.name.clone().ok_or(StepError::MissingName)?;
+            return short.object(&name).map_err(|source| shorthand_error(&name, source));
         }
-        let short: PodShort = decode(given).map_err(failed)?;
-        let name = short.name.clone().ok_or(StepError::NoName)?;
-        short.object(&name).map_err(|source| shorthand(&name, source))
+        let short: PodShorthand = decode(given).map_err(failed)?;
+        let name = short.name.clone().ok_or(StepError::MissingName)?;
+        short.object(&name).map_err(|source| shorthand_error(&name, source))
     }
 
-    fn ask(&mut self, step: usize, about: About, pod: &str, ask: Ask) -> Result<(), StepError> {
+    fn add_question(
+        &mut self,
+        step: usize,
+        about: ExpectationKind,
+        pod: &str,
+        ask: CaseKind,
+    ) -> Result<(), StepError> {
         let object = &self.objects[self.find(pod)?];
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -238,9 +272,9 @@ impl Play {
             pod: format!("{namespace}/{name}"),
             config: self.config.clone(),
             objects: self.objects.clone(),
-            ask,
+            kind: ask,
         };
-        self.questions.push(Question { step, about, case });
+        self.questions.push(ScenarioQuestion { step, about, case });
         Ok(())
     }
 
@@ -258,15 +292,15 @@ impl Play {
                     metadata["namespace"].as_str().unwrap_or("default") == namespace
                 })
         });
-        found.ok_or_else(|| StepError::Unknown(name.to_owned()))
+        found.ok_or_else(|| StepError::ObjectNotFound(name.to_owned()))
     }
 }
 
-fn shorthand(name: &str, source: ShorthandError) -> StepError {
+fn shorthand_error(name: &str, source: ShorthandError) -> StepError {
     StepError::Shorthand { name: name.to_owned(), source }
 }
 
-fn is_same(a: &Value, b: &Value) -> bool {
+fn is_same_object(a: &Value, b: &Value) -> bool {
     let id = |object: &Value| {
         let metadata = &object["metadata"];
         json!([

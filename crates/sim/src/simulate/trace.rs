@@ -1,15 +1,15 @@
-//! All that happened: as a number, so that two runs can be compared, and as lines, so that one can be read.
+//! The trace of a run: a hash, so that two runs can be compared, and readable lines.
 
 use std::fmt::{self, Debug, Write};
 
 use loadmaster_engine::engine::{Call, Effect, Event, Object, Observation};
 
-/// Takes the lines of a run.
-pub type Log<'a> = Option<&'a mut dyn FnMut(&str)>;
+/// Receives the lines of a run.
+pub type TraceLog<'a> = Option<&'a mut dyn FnMut(&str)>;
 
 pub(super) struct Trace<'a> {
     hash: Fnv,
-    log: Log<'a>,
+    log: TraceLog<'a>,
 }
 
 /// FNV-1a, which is the same on every platform.
@@ -25,7 +25,7 @@ impl Write for Fnv {
 }
 
 impl<'a> Trace<'a> {
-    pub fn new(log: Log<'a>) -> Trace<'a> {
+    pub fn new(log: TraceLog<'a>) -> Trace<'a> {
         Trace { hash: Fnv(0xcbf2_9ce4_8422_2325), log }
     }
 
@@ -36,20 +36,20 @@ impl<'a> Trace<'a> {
     pub fn event(&mut self, at_ms: u64, event: &Event) {
         self.add(&(at_ms, event));
         if let Some(log) = &mut self.log {
-            log(&format!("{at_ms:>8} < {}", of_event(event)));
+            log(&format!("{at_ms:>8} < {}", event_line(event)));
         }
     }
 
     pub fn effect(&mut self, at_ms: u64, effect: &Effect) {
         self.add(effect);
         if let Some(log) = &mut self.log
-            && let Some(line) = of_effect(effect)
+            && let Some(line) = effect_line(effect)
         {
             log(&format!("{at_ms:>8} > {line}"));
         }
     }
 
-    /// Something that is neither.
+    /// A line that is neither an event nor an effect.
     pub fn note(&mut self, at_ms: u64, what: fmt::Arguments<'_>) {
         self.add(&what);
         if let Some(log) = &mut self.log {
@@ -58,21 +58,21 @@ impl<'a> Trace<'a> {
     }
 
     fn add(&mut self, what: &dyn Debug) {
-        // Writing into a number cannot fail.
+        // Writing into a hash cannot fail.
         let _ = write!(self.hash, "{what:?}");
     }
 }
 
-fn of_event(event: &Event) -> String {
+fn event_line(event: &Event) -> String {
     match event {
-        Event::Set(Object::Pod(pod)) => {
+        Event::Upsert(Object::Pod(pod)) => {
             let mut line = format!("pod {} {}", pod.full_name(), pod.metadata.uid);
-            let said = [
+            let fields = [
                 ("on", pod.spec.node_name.as_str()),
-                ("promised", pod.status.nominated_node_name.as_str()),
+                ("nominated", pod.status.nominated_node_name.as_str()),
                 ("phase", pod.status.phase.as_str()),
             ];
-            for (word, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+            for (word, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
                 let _ = write!(line, ", {word} {value}");
             }
             if pod.metadata.deletion_timestamp.is_some() {
@@ -80,26 +80,28 @@ fn of_event(event: &Event) -> String {
             }
             line
         }
-        Event::Set(Object::Node(node)) => format!("node {}", node.name()),
-        Event::Set(other) => format!("{other:?}"),
+        Event::Upsert(Object::Node(node)) => format!("node {}", node.name()),
+        Event::Upsert(other) => format!("{other:?}"),
         other => format!("{other:?}"),
     }
 }
 
-fn of_effect(effect: &Effect) -> Option<String> {
+fn effect_line(effect: &Effect) -> Option<String> {
     match effect {
-        Effect::Call(call) => Some(of_call(call)),
-        Effect::Extend(extend) => Some(format!("ask extender: {:?}", extend.ask)),
-        Effect::Tell(tell) => {
-            Some(format!("{} {}: {}", tell.reason, tell.regarding.name, tell.note))
+        Effect::Call(call) => Some(call_line(call)),
+        Effect::CallExtender(call) => Some(format!("call extender: {:?}", call.request)),
+        Effect::RecordEvent(record) => {
+            Some(format!("{} {}: {}", record.reason, record.regarding.name, record.note))
         }
-        Effect::Observe(Observation::Trouble { what }) => Some(format!("trouble: {what}")),
+        Effect::Observe(Observation::InternalError { message: what }) => {
+            Some(format!("trouble: {what}"))
+        }
         Effect::Observe(_) => None,
     }
 }
 
-/// A call in a line.
-pub(super) fn of_call(call: &Call) -> String {
+/// An API call as one line.
+pub(super) fn call_line(call: &Call) -> String {
     let request = &call.request;
     let body = request.body.as_ref();
     let target = body.and_then(|body| body.pointer("/target/name").or_else(|| body.get("status")));

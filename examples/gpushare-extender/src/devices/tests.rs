@@ -7,7 +7,7 @@ fn claim(node: &str, device: u32, memory: u64) -> Claim {
     Claim { namespace: "n".into(), name: "p".into(), node: node.into(), device, memory }
 }
 
-/// Node `a` with so many devices of so much memory.
+/// Node `a` with `count` devices of `device_memory` each.
 fn node(count: u32, device_memory: u64) -> Devices {
     let mut devices = Devices::default();
     let memory = device_memory * u64::from(count);
@@ -16,22 +16,22 @@ fn node(count: u32, device_memory: u64) -> Devices {
 }
 
 #[track_caller]
-fn check_fit(devices: &Devices, memory: u64, want: Result<u32, Misfit>) {
+fn check_fit(devices: &Devices, memory: u64, want: Result<u32, FitError>) {
     assert_eq!(devices.fit("a", memory).map(|(device, _)| device), want, "{memory}");
 }
 
 #[test]
-fn the_device_with_the_least_room_that_is_enough() {
+fn the_device_with_the_least_sufficient_free_memory_is_selected() {
     let mut devices = node(3, 8);
     check_fit(&devices, 8, Ok(0));
-    check_fit(&devices, 9, Err(Misfit::Insufficient));
+    check_fit(&devices, 9, Err(FitError::Insufficient));
     devices.confirm("u1", claim("a", 1, 5));
     devices.confirm("u2", claim("a", 2, 3));
     check_fit(&devices, 3, Ok(1));
     check_fit(&devices, 4, Ok(2));
     check_fit(&devices, 6, Ok(0));
     devices.set_unhealthy("a", BTreeSet::from([0]));
-    check_fit(&devices, 6, Err(Misfit::Insufficient));
+    check_fit(&devices, 6, Err(FitError::Insufficient));
     devices.set_unhealthy("a", BTreeSet::new());
     check_fit(&devices, 6, Ok(0));
 }
@@ -40,20 +40,20 @@ fn the_device_with_the_least_room_that_is_enough() {
 fn a_node_without_shared_devices_is_skipped() {
     let mut devices = node(1, 8);
     devices.set_capacity("a", None);
-    check_fit(&devices, 1, Err(Misfit::NotShared { node: "a".into() }));
+    check_fit(&devices, 1, Err(FitError::NotShared { node: "a".into() }));
     devices.confirm("u1", claim("a", 0, 5));
-    check_fit(&devices, 1, Err(Misfit::NotShared { node: "a".into() }));
+    check_fit(&devices, 1, Err(FitError::NotShared { node: "a".into() }));
     devices.set_capacity("a", Some(Capacity { memory: 8, count: 0 }));
-    check_fit(&devices, 1, Err(Misfit::Insufficient));
+    check_fit(&devices, 1, Err(FitError::Insufficient));
 }
 
-/// The original kept the devices it saw first.
+/// The original ignored changes of the capacity.
 #[test]
-fn a_capacity_that_changes_counts_at_once() {
+fn a_changed_capacity_takes_effect_at_once() {
     let mut devices = node(2, 8);
     devices.confirm("u1", claim("a", 1, 6));
     devices.set_capacity("a", Some(Capacity { memory: 4, count: 1 }));
-    check_fit(&devices, 5, Err(Misfit::Insufficient));
+    check_fit(&devices, 5, Err(FitError::Insufficient));
     check_fit(&devices, 4, Ok(0));
     devices.set_capacity("a", Some(Capacity { memory: 8, count: 2 }));
     assert_eq!(devices.claims("a").count(), 1);
@@ -63,19 +63,19 @@ fn a_capacity_that_changes_counts_at_once() {
 }
 
 #[test]
-fn what_is_assumed_is_held_until_it_is_forgotten_or_news_come() {
+fn an_assumed_claim_stays_until_forget_or_release() {
     let mut devices = node(1, 8);
     assert_eq!(devices.assume("u1", claim("a", 9, 5)), Ok((0, 8)));
-    assert_eq!(devices.assume("u1", claim("a", 9, 1)), Err(Misfit::BeingBound));
-    assert_eq!(devices.assume("u2", claim("a", 9, 5)), Err(Misfit::Insufficient));
-    assert!(devices.settled().is_empty());
+    assert_eq!(devices.assume("u1", claim("a", 9, 1)), Err(FitError::BindingInProgress));
+    assert_eq!(devices.assume("u2", claim("a", 9, 5)), Err(FitError::Insufficient));
+    assert!(devices.confirmed_pods().is_empty());
     devices.forget("u1");
     assert_eq!(devices.assume("u2", claim("a", 9, 5)), Ok((0, 8)));
-    devices.bound("u2");
-    assert_eq!(devices.settled(), ["u2"]);
-    // Bound is bound, whatever a slower caller thinks.
+    devices.finish_binding("u2");
+    assert_eq!(devices.confirmed_pods(), ["u2"]);
+    // A bound pod is not forgotten by a slower caller.
     devices.forget("u2");
-    check_fit(&devices, 4, Err(Misfit::Insufficient));
+    check_fit(&devices, 4, Err(FitError::Insufficient));
     devices.release("u2");
     check_fit(&devices, 8, Ok(0));
 }
@@ -108,23 +108,23 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same in plain lists: nothing is kept that can be summed up.
+/// The reference model: plain lists, all sums are computed again each time.
 #[derive(Default)]
-struct Twin {
+struct ReferenceModel {
     capacities: BTreeMap<String, Capacity>,
     unhealthy: BTreeMap<String, BTreeSet<u32>>,
     /// Uid, claim, whether it is being bound.
     pods: Vec<(String, Claim, bool)>,
 }
 
-impl Twin {
+impl ReferenceModel {
     fn used(&self, node: &str, device: u32) -> u64 {
         let here = self.pods.iter().filter(|(_, it, _)| it.node == node && it.device == device);
         here.map(|(_, claim, _)| claim.memory).sum()
     }
 
-    fn choose(&self, node: &str, memory: u64) -> Result<(u32, u64), Misfit> {
-        let not_shared = Misfit::NotShared { node: node.to_owned() };
+    fn choose(&self, node: &str, memory: u64) -> Result<(u32, u64), FitError> {
+        let not_shared = FitError::NotShared { node: node.to_owned() };
         let capacity = self.capacities.get(node).ok_or(not_shared)?;
         let mut best: Option<(u64, u32)> = None;
         for device in 0..capacity.count {
@@ -136,7 +136,7 @@ impl Twin {
                 best = Some(best.map_or(candidate, |best| best.min(candidate)));
             }
         }
-        let (_, device) = best.ok_or(Misfit::Insufficient)?;
+        let (_, device) = best.ok_or(FitError::Insufficient)?;
         Ok((device, capacity.memory / u64::from(capacity.count)))
     }
 
@@ -144,7 +144,7 @@ impl Twin {
         self.pods.retain(|(other, _, _)| other != uid);
     }
 
-    fn take(&mut self, step: &Step) -> Option<Result<(u32, u64), Misfit>> {
+    fn apply(&mut self, step: &Step) -> Option<Result<(u32, u64), FitError>> {
         let (name, uid) = (|node: &u8| format!("node-{node}"), |pod: &u8| format!("uid-{pod}"));
         match step {
             Step::Capacity(node, capacity) => {
@@ -161,7 +161,7 @@ impl Twin {
             Step::Release(pod) => self.release(&uid(pod)),
             Step::Assume(pod, node, memory) => {
                 if self.pods.iter().any(|(it, _, assumed)| *it == uid(pod) && *assumed) {
-                    return Some(Err(Misfit::BeingBound));
+                    return Some(Err(FitError::BindingInProgress));
                 }
                 let chosen = self.choose(&name(node), *memory);
                 if let Ok((device, _)) = chosen {
@@ -180,11 +180,11 @@ impl Twin {
     }
 }
 
-fn apply(devices: &mut Devices, step: &Step) -> Option<Result<(u32, u64), Misfit>> {
+fn apply(devices: &mut Devices, step: &Step) -> Option<Result<(u32, u64), FitError>> {
     let (name, uid) = (|node: &u8| format!("node-{node}"), |pod: &u8| format!("uid-{pod}"));
     match step {
         Step::Capacity(node, capacity) => devices.set_capacity(&name(node), *capacity),
-        Step::Unhealthy(node, gone) => devices.set_unhealthy(&name(node), gone.clone()),
+        Step::Unhealthy(node, unhealthy) => devices.set_unhealthy(&name(node), unhealthy.clone()),
         Step::Confirm(pod, node, device, memory) => {
             devices.confirm(&uid(pod), claim(&name(node), *device, *memory));
         }
@@ -192,36 +192,36 @@ fn apply(devices: &mut Devices, step: &Step) -> Option<Result<(u32, u64), Misfit
         Step::Assume(pod, node, memory) => {
             return Some(devices.assume(&uid(pod), claim(&name(node), 77, *memory)));
         }
-        Step::Bound(pod) => devices.bound(&uid(pod)),
+        Step::Bound(pod) => devices.finish_binding(&uid(pod)),
         Step::Forget(pod) => devices.forget(&uid(pod)),
     }
     None
 }
 
 proptest! {
-    /// Every answer, claim and settled pod is the twin's.
+    /// Every result, claim and confirmed pod equals that of the reference model.
     #[test]
-    fn devices_equal_their_naive_twin(steps in vec(step(), 0..60)) {
-        let (mut devices, mut twin) = (Devices::default(), Twin::default());
+    fn devices_equal_the_reference_model(steps in vec(step(), 0..60)) {
+        let (mut devices, mut model) = (Devices::default(), ReferenceModel::default());
         for step in &steps {
-            let want = twin.take(step);
+            let want = model.apply(step);
             prop_assert_eq!(apply(&mut devices, step), want, "{:?}", step);
-            let mut settled: Vec<_> = twin.pods.iter().filter(|it| !it.2).map(|it| it.0.clone()).collect();
+            let mut settled: Vec<_> = model.pods.iter().filter(|it| !it.2).map(|it| it.0.clone()).collect();
             settled.sort();
-            prop_assert_eq!(devices.settled(), settled);
+            prop_assert_eq!(devices.confirmed_pods(), settled);
             for (name, node) in &devices.nodes {
                 for device in 0..4 {
-                    prop_assert_eq!(node.used(device), twin.used(name, device));
+                    prop_assert_eq!(node.used(device), model.used(name, device));
                 }
             }
-            prop_assert_eq!(devices.claims.len(), twin.pods.len());
+            prop_assert_eq!(devices.claims.len(), model.pods.len());
         }
     }
 
-    /// Whatever is assumed, forgotten and released: as long as capacities stay, no device is over its memory, and unhealthy ones
-    /// get nothing.
+    /// After any sequence of assume, forget and release with constant capacities, no device is over its memory, and unhealthy devices
+    /// are unused.
     #[test]
-    fn no_device_is_ever_over_its_memory(
+    fn no_device_is_overcommitted(
         capacities in vec((0..40_u64, 0..4_u32), 3),
         unhealthy in 0..4_u32,
         steps in vec(step(), 0..80),

@@ -5,8 +5,8 @@ fn time(at: i64) -> Timestamp {
     Timestamp::from_second(1_000 + at).unwrap()
 }
 
-fn entry(at: i64, user: &str, code: u16) -> Entry {
-    Entry {
+fn entry(at: i64, user: &str, code: u16) -> AuditEntry {
+    AuditEntry {
         user: user.to_owned(),
         verb: "create".to_owned(),
         resource: String::new(),
@@ -19,18 +19,18 @@ fn entry(at: i64, user: &str, code: u16) -> Entry {
     }
 }
 
-fn lease(at: i64, user: &str, code: u16) -> Entry {
+fn lease(at: i64, user: &str, code: u16) -> AuditEntry {
     let (resource, name) = ("leases".to_owned(), "kube-scheduler".to_owned());
-    Entry { verb: "update".to_owned(), resource, name, ..entry(at, user, code) }
+    AuditEntry { verb: "update".to_owned(), resource, name, ..entry(at, user, code) }
 }
 
-fn binding(at: i64, user: &str, uid: &str, code: u16) -> Entry {
+fn binding(at: i64, user: &str, uid: &str, code: u16) -> AuditEntry {
     let (resource, name) = ("pods/binding".to_owned(), format!("pod-{uid}"));
-    Entry { resource, name, uid: uid.to_owned(), ..entry(at, user, code) }
+    AuditEntry { resource, name, uid: uid.to_owned(), ..entry(at, user, code) }
 }
 
 #[test]
-fn an_entry_is_read() {
+fn an_audit_event_is_parsed() {
     let line = json!({
         "kind": "Event", "stage": "ResponseComplete", "verb": "create",
         "requestURI": "/api/v1/namespaces/e2e/pods/p/binding",
@@ -47,7 +47,7 @@ fn an_entry_is_read() {
 }
 
 #[test]
-fn entries_that_say_too_little_are_refused() {
+fn incomplete_audit_events_are_rejected() {
     let check = |line: Value, want: &str| {
         let error = parse(&line.to_string()).map_err(|error| error.to_string());
         assert_eq!(error, Err(want.to_owned()), "{line}");
@@ -70,15 +70,15 @@ fn entries_that_say_too_little_are_refused() {
 
 #[test]
 fn terms_follow_the_writes_of_the_lease() {
-    let check = |entries: &[Entry], want: &[(&str, i64)]| {
-        let got = terms(entries, "kube-scheduler");
+    let check = |entries: &[AuditEntry], want: &[(&str, i64)]| {
+        let got = leader_terms(entries, "kube-scheduler");
         let got: Vec<_> = got.iter().map(|term| (term.user.as_str(), term.from)).collect();
         let want: Vec<_> = want.iter().map(|&(user, at)| (user, time(at))).collect();
         assert_eq!(got, want);
     };
     check(&[], &[]);
     check(&[lease(0, "a", 201), lease(2, "a", 200), lease(9, "b", 200)], &[("a", 0), ("b", 9)]);
-    // Who loses the race for the lease does not lead.
+    // A failed attempt to acquire the lease does not make a leader.
     check(&[lease(0, "a", 200), lease(1, "b", 409), lease(2, "a", 200)], &[("a", 0)]);
     let mut other = lease(1, "b", 200);
     other.name = "another".to_owned();
@@ -86,45 +86,51 @@ fn terms_follow_the_writes_of_the_lease() {
 }
 
 #[test]
-fn bindings_are_judged() {
+fn wrong_bindings_are_reported() {
     let leases = [lease(0, "a", 200), lease(10, "b", 200)];
-    let check_with = |list: &[Entry], v_is_bound: bool, want: &[&str]| {
+    let check_with = |list: &[AuditEntry], v_is_bound: bool, want: &[&str]| {
         let mut entries = leases.to_vec();
         entries.extend_from_slice(list);
         entries.sort_by_key(|entry| entry.answered);
-        let terms = terms(&entries, "kube-scheduler");
+        let terms = leader_terms(&entries, "kube-scheduler");
         let pods = [("u", true), ("v", v_is_bound)];
         assert_eq!(binding_faults(&entries, &terms, pods.into_iter()), want, "{list:?}");
     };
-    let check = |list: &[Entry], want: &[&str]| check_with(list, true, want);
+    let check = |list: &[AuditEntry], want: &[&str]| check_with(list, true, want);
     let (u, v) = (binding(1, "a", "u", 201), binding(11, "b", "v", 201));
     check(&[u.clone(), v.clone()], &[]);
-    // A refused second binding is no second binding.
+    // A rejected second binding does not count.
     check(&[u.clone(), v.clone(), binding(12, "b", "u", 409)], &[]);
-    // The sender died before it had the answer: carried out or not, the next one finds out.
+    // The client died before it got the response: the binding may or may not be executed.
     check(&[u.clone(), binding(9, "a", "v", 504)], &[]);
     check(&[u.clone(), binding(9, "a", "v", 504), v.clone()], &[]);
     check(
         &[u.clone(), v.clone(), binding(12, "b", "u", 201)],
         &["the pod with uid u was bound 2 times"],
     );
-    let by_nobody = "the pod with uid v is bound, and no request did that";
+    let by_nobody = "the pod with uid v is bound without a successful binding request";
     check(std::slice::from_ref(&u), &[by_nobody]);
     check(&[u.clone(), binding(11, "b", "v", 409)], &[by_nobody]);
-    check_with(&[u.clone(), v.clone()], false, &["the pod with uid v was bound, and is not"]);
+    check_with(
+        &[u.clone(), v.clone()],
+        false,
+        &["the pod with uid v was bound but is not bound now"],
+    );
     check_with(std::slice::from_ref(&u), false, &[]);
     check(
         &[u.clone(), v.clone(), binding(12, "b", "x", 201)],
-        &["pod-x was to be bound and is not there"],
+        &["pod-x has a binding request but does not exist"],
     );
     check(
         &[u, v, binding(12, "a", "u", 409)],
-        &["a asked at 1970-01-01T00:16:52Z to bind pod-u, and b led since 1970-01-01T00:16:50Z"],
+        &[
+            "a sent a request at 1970-01-01T00:16:52Z to bind pod-u while b led since 1970-01-01T00:16:50Z",
+        ],
     );
 }
 
 #[test]
-fn refusals_are_counted_by_kind() {
+fn denied_requests_are_counted_by_kind() {
     let mut list = entry(1, "a", 403);
     (list.verb, list.resource) = ("list".to_owned(), "pods".to_owned());
     let mut get = entry(2, "a", 403);
@@ -133,5 +139,5 @@ fn refusals_are_counted_by_kind() {
     let (other_user, unknown) = (entry(3, "b", 403), entry(4, "a", 401));
     let entries = [list.clone(), get, other_user, unknown, entry(5, "a", 404), list];
     let want = [("401 create ", 1), ("403 get configmaps in kube-system", 1), ("403 list pods", 2)];
-    assert_eq!(refusals(&entries, "a"), want.map(|(kind, n)| (kind.to_owned(), n)).into());
+    assert_eq!(denied_requests(&entries, "a"), want.map(|(kind, n)| (kind.to_owned(), n)).into());
 }

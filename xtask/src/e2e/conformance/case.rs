@@ -1,4 +1,4 @@
-//! Cases as text. A script is requests with what they are to be answered, a line each; indented lines go on with the one
+//! Test cases as text. A script has one line per request and one per expected response; an indented line continues the line
 //! before.
 //!
 //! ```text
@@ -15,53 +15,53 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | path | a resource in the case's namespace, or anything that begins with `/` |
-//! | methods | `GET POST PUT DELETE`, `PATCH-JSON PATCH-MERGE PATCH-STRATEGIC PATCH-APPLY`, `TABLE` and `META` (GET in that form), `WATCH` |
-//! | `AS ann,staff` | before a method: who asks, and groups |
-//! | `UNTIL` | before a method: again and again until it is answered so, for what becomes true a little later |
-//! | body | YAML on one line; `$x + {..}` is a captured object merged with that |
-//! | answer | a code; then nothing, a `{..}` that must be part of it, a `[a, b]` with the names of a list's items, `Reason: message`, or `$x` for all of it |
-//! | in a part | `_` is anything, `ABSENT` nothing, `~text` contains it, `$x` is captured, and the same ever after; lists are compared whole |
-//! | watch | its events in order; `END` when it must end then |
+//! | path | a resource in the case's namespace, or any path that begins with `/` |
+//! | methods | `GET POST PUT DELETE`, `PATCH-JSON PATCH-MERGE PATCH-STRATEGIC PATCH-APPLY`, `TABLE` and `META` (GET in that format), `WATCH` |
+//! | `AS ann,staff` | before a method: the user and groups to impersonate |
+//! | `UNTIL` | before a method: retry until the response matches, for eventually consistent results |
+//! | body | YAML on one line; `$x + {..}` is a captured object merged with the given value |
+//! | response | a status code; then nothing, a `{..}` that the body must contain, a `[a, b]` with the names of a list's items, `Reason: message`, or `$x` to capture the body |
+//! | in a `{..}` | `_` matches anything, `ABSENT` nothing, `~text` a text that contains it, `$x` captures the value or compares with the captured one; lists are compared as a whole |
+//! | watch | its events in order; `END` if no further event may follow |
 //! | `ASSERT` | `$a < $b` or `$a != $b`, as numbers where they are |
-//! | `$ns` | the case's namespace, its own |
+//! | `$ns` | the namespace of the case |
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-/// A behaviour.
+/// A test case.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
     pub script: String,
 }
 
-/// A case of a table.
+/// Creates a case.
 pub fn case(name: &str, script: &str) -> Case {
     Case { name: name.to_owned(), script: script.to_owned() }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    Ask(Ask),
-    Watch(Watch),
+    Request(RequestStep),
+    Watch(WatchStep),
     Assert { left: String, is_less: bool, right: String },
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct RequestStep {
     pub line: String,
-    /// Who asks, then groups; the administrator if nobody is named.
+    /// The user, then groups; empty for the administrator.
     pub user: Vec<String>,
-    /// It is asked again until the answer is as it should be.
-    pub is_patient: bool,
+    /// The request is repeated until the response matches.
+    pub retries_until_match: bool,
     pub method: &'static str,
     pub path: String,
     pub accept: &'static str,
     pub content_type: &'static str,
     pub body: Option<Body>,
     pub code: u16,
-    pub answer: Answer,
+    pub expected: ExpectedResponse,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -75,31 +75,31 @@ pub enum Body {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum ExpectedResponse {
     Any,
-    Part(Value),
+    Contains(Value),
     Names(Vec<String>),
     Captured(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Watch {
+pub struct WatchStep {
     pub line: String,
     pub path: String,
-    pub events: Vec<Event>,
-    /// Nothing may follow the events but the end.
+    pub events: Vec<ExpectedEvent>,
+    /// No further event may follow.
     pub ends: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct ExpectedEvent {
     pub kind: String,
     pub part: Value,
 }
 
 const JSON: &str = "application/json";
 
-/// Method, what is accepted, and the media type of a body.
+/// Name in scripts, HTTP method, Accept header, and content type of the body.
 const METHODS: &[(&str, &str, &str, &str)] = &[
     ("GET", "GET", JSON, JSON),
     ("POST", "POST", JSON, JSON),
@@ -120,12 +120,12 @@ impl Case {
     /// The steps of the script.
     pub fn steps(&self) -> Result<Vec<Step>> {
         let mut steps: Vec<Step> = Vec::new();
-        let mut expects_answer = false;
-        for line in joined(&self.script) {
+        let mut expects_response = false;
+        for line in join_continued_lines(&self.script) {
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
             let parsed = match word {
                 "WATCH" => {
-                    steps.push(Step::Watch(Watch {
+                    steps.push(Step::Watch(WatchStep {
                         line: line.clone(),
                         path: path(rest),
                         events: Vec::new(),
@@ -134,29 +134,32 @@ impl Case {
                     Ok(())
                 }
                 "END" => last_watch(&mut steps).map(|watch| watch.ends = true),
-                "ASSERT" => assertion(rest).map(|step| steps.push(step)),
-                _ if EVENTS.contains(&word) => event(word, rest).and_then(|event| {
+                "ASSERT" => parse_assertion(rest).map(|step| steps.push(step)),
+                _ if EVENTS.contains(&word) => parse_event(word, rest).and_then(|event| {
                     last_watch(&mut steps)?.events.push(event);
                     Ok(())
                 }),
                 _ if word.parse::<u16>().is_ok() => {
-                    ensure!(std::mem::take(&mut expects_answer), "{line}: an answer to nothing");
-                    answer(&mut steps, word, rest)
+                    ensure!(
+                        std::mem::take(&mut expects_response),
+                        "{line}: a response without a request"
+                    );
+                    parse_expected_response(&mut steps, word, rest)
                 }
                 _ => {
-                    ensure!(!expects_answer, "{line}: the request before has no answer");
-                    expects_answer = true;
-                    ask(&line, word, rest).map(|ask| steps.push(Step::Ask(ask)))
+                    ensure!(!expects_response, "{line}: the previous request has no response");
+                    expects_response = true;
+                    parse_request(&line, word, rest).map(|ask| steps.push(Step::Request(ask)))
                 }
             };
             parsed.with_context(|| format!("{}: {line}", self.name))?;
         }
-        ensure!(!expects_answer, "{}: the last request has no answer", self.name);
+        ensure!(!expects_response, "{}: the last request has no response", self.name);
         Ok(steps)
     }
 }
 
-fn joined(script: &str) -> Vec<String> {
+fn join_continued_lines(script: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in script.lines().filter(|line| !line.trim().is_empty()) {
         match lines.last_mut() {
@@ -170,26 +173,26 @@ fn joined(script: &str) -> Vec<String> {
     lines
 }
 
-fn last_watch(steps: &mut [Step]) -> Result<&mut Watch> {
+fn last_watch(steps: &mut [Step]) -> Result<&mut WatchStep> {
     match steps.last_mut() {
         Some(Step::Watch(watch)) => Ok(watch),
         _ => bail!("there is no watch before it"),
     }
 }
 
-fn ask<'a>(line: &str, mut word: &'a str, mut rest: &'a str) -> Result<Ask> {
-    let (mut user, mut is_patient) = (Vec::new(), false);
+fn parse_request<'a>(line: &str, mut word: &'a str, mut rest: &'a str) -> Result<RequestStep> {
+    let (mut user, mut retries_until_match) = (Vec::new(), false);
     loop {
         match word {
-            "UNTIL" => is_patient = true,
+            "UNTIL" => retries_until_match = true,
             "AS" => {
-                let (names, after) = rest.split_once(' ').context("nothing is asked")?;
+                let (names, after) = rest.split_once(' ').context("no request")?;
                 user = names.split(',').map(str::to_owned).collect();
                 rest = after;
             }
             _ => break,
         }
-        (word, rest) = rest.split_once(' ').context("nothing is asked")?;
+        (word, rest) = rest.split_once(' ').context("no request")?;
     }
     let found = METHODS.iter().find(|(name, ..)| *name == word);
     let &(_, method, accept, content_type) = found.context("no such method")?;
@@ -203,20 +206,31 @@ fn ask<'a>(line: &str, mut word: &'a str, mut rest: &'a str) -> Result<Ask> {
         text => Some(Body::Value(yaml(text)?)),
     };
     let path = path(target);
-    let (code, answer) = (0, Answer::Any);
+    let (code, expected) = (0, ExpectedResponse::Any);
     let line = line.to_owned();
-    Ok(Ask { line, user, is_patient, method, path, accept, content_type, body, code, answer })
+    Ok(RequestStep {
+        line,
+        user,
+        retries_until_match,
+        method,
+        path,
+        accept,
+        content_type,
+        body,
+        code,
+        expected,
+    })
 }
 
-fn answer(steps: &mut [Step], code: &str, rest: &str) -> Result<()> {
-    let Some(Step::Ask(ask)) = steps.last_mut() else { bail!("there is no request before it") };
+fn parse_expected_response(steps: &mut [Step], code: &str, rest: &str) -> Result<()> {
+    let Some(Step::Request(ask)) = steps.last_mut() else { bail!("there is no request before it") };
     ask.code = code.parse()?;
-    ask.answer = match rest.trim() {
-        "" => Answer::Any,
-        text if text.starts_with('{') => Answer::Part(yaml(text)?),
-        text if text.starts_with('$') => Answer::Captured(text[1..].to_owned()),
+    ask.expected = match rest.trim() {
+        "" => ExpectedResponse::Any,
+        text if text.starts_with('{') => ExpectedResponse::Contains(yaml(text)?),
+        text if text.starts_with('$') => ExpectedResponse::Captured(text[1..].to_owned()),
         text if text.starts_with('[') => {
-            Answer::Names(serde_json::from_value(yaml(text)?).context("names of items")?)
+            ExpectedResponse::Names(serde_json::from_value(yaml(text)?).context("names of items")?)
         }
         text => {
             let (reason, message) = text.split_once(": ").unwrap_or((text, ""));
@@ -224,23 +238,23 @@ fn answer(steps: &mut [Step], code: &str, rest: &str) -> Result<()> {
             if !message.is_empty() {
                 part["message"] = message.into();
             }
-            Answer::Part(part)
+            ExpectedResponse::Contains(part)
         }
     };
     Ok(())
 }
 
-fn event(kind: &str, rest: &str) -> Result<Event> {
+fn parse_event(kind: &str, rest: &str) -> Result<ExpectedEvent> {
     let at = rest.find('{').unwrap_or(rest.len());
     let (name, part) = (rest[..at].trim(), &rest[at..]);
     let mut part = if part.is_empty() { json!({}) } else { yaml(part)? };
     if !name.is_empty() {
         part["metadata"]["name"] = name.into();
     }
-    Ok(Event { kind: kind.to_owned(), part })
+    Ok(ExpectedEvent { kind: kind.to_owned(), part })
 }
 
-fn assertion(text: &str) -> Result<Step> {
+fn parse_assertion(text: &str) -> Result<Step> {
     let words: Vec<&str> = text.split(' ').collect();
     let &[left, operator, right] = words.as_slice() else { bail!("not two values") };
     let is_less = match operator {
@@ -252,12 +266,12 @@ fn assertion(text: &str) -> Result<Step> {
 }
 
 fn yaml(text: &str) -> Result<Value> {
-    // `y` and `n` are texts, as in JSON.
+    // `y` and `n` are strings, as in JSON.
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options).with_context(|| format!("reading {text}"))
 }
 
-/// Groups and their resources; a star marks those without namespaces.
+/// Groups and their resources; a star marks cluster-scoped resources.
 const RESOURCES: &[(&str, &str)] = &[
     (
         "/api/v1",
@@ -284,11 +298,11 @@ const RESOURCES: &[(&str, &str)] = &[
     ),
     ("/apis/certificates.k8s.io/v1", "*certificatesigningrequests"),
     ("/apis/apiextensions.k8s.io/v1", "*customresourcedefinitions"),
-    // Of a definition that the case makes.
+    // Of the CustomResourceDefinition that the case creates.
     ("/apis/$ns.example.com/v1", "crews"),
 ];
 
-/// Whether a resource has no namespaces.
+/// Whether a resource is cluster-scoped.
 pub fn is_cluster_scoped(resource: &str) -> bool {
     let starred = format!("*{resource}");
     RESOURCES.iter().any(|(_, names)| names.split_whitespace().any(|it| it == starred))
@@ -322,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_read() {
+    fn a_script_is_parsed() {
         let script = "
 POST configmaps?dryRun=All {metadata: {name: a},
   data: {k: v}}
@@ -339,37 +353,37 @@ ASSERT $a < $b
 UNTIL AS ann,staff GET pods
 200
 ";
-        let steps = steps(script).expect("reads");
-        let Step::Ask(ask) = &steps[0] else { panic!("{:?}", steps[0]) };
+        let steps = steps(script).expect("a valid script");
+        let Step::Request(ask) = &steps[0] else { panic!("{:?}", steps[0]) };
         assert_eq!(ask.path, "/api/v1/namespaces/$ns/configmaps?dryRun=All");
         let body = json!({"metadata": {"name": "a"}, "data": {"k": "v"}});
         assert_eq!((ask.code, &ask.body), (409, &Some(Body::Value(body))));
         let want = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists",
             "message": "configmaps \"a\" already exists"});
-        assert_eq!(ask.answer, Answer::Part(want));
+        assert_eq!(ask.expected, ExpectedResponse::Contains(want));
         let Step::Watch(watch) = &steps[1] else { panic!("{:?}", steps[1]) };
         assert_eq!((&*watch.path, watch.events.len(), watch.ends), ("/api/v1/nodes?x=1", 2, true));
         assert_eq!(watch.events[0].part, json!({"spec": {}, "metadata": {"name": "a"}}));
-        let Step::Ask(put) = &steps[2] else { panic!("{:?}", steps[2]) };
+        let Step::Request(put) = &steps[2] else { panic!("{:?}", steps[2]) };
         assert!(matches!(&put.body, Some(Body::Merged { captured, .. }) if captured == "obj"));
-        assert_eq!(put.answer, Answer::Captured("obj".to_owned()));
-        let Step::Ask(last) = &steps[5] else { panic!("{:?}", steps[5]) };
-        assert_eq!((last.is_patient, last.user.join(" ")), (true, "ann staff".to_owned()));
+        assert_eq!(put.expected, ExpectedResponse::Captured("obj".to_owned()));
+        let Step::Request(last) = &steps[5] else { panic!("{:?}", steps[5]) };
+        assert_eq!((last.retries_until_match, last.user.join(" ")), (true, "ann staff".to_owned()));
         assert_eq!(steps.len(), 6);
     }
 
     #[test]
-    fn mistakes_in_scripts_are_told() {
+    fn errors_in_scripts_are_reported() {
         let check = |script: &str, want: &str| {
             let error = format!("{:#}", steps(script).expect_err(script));
             assert!(error.contains(want), "{script}: {error}");
         };
-        check("GET a", "the last request has no answer");
-        check("GET a\nGET b\n200", "the request before has no answer");
-        check("200", "an answer to nothing");
+        check("GET a", "the last request has no response");
+        check("GET a\nGET b\n200", "the previous request has no response");
+        check("200", "a response without a request");
         check("ADDED a", "there is no watch before it");
         check("FETCH a\n200", "no such method");
-        check("AS ann\n200", "nothing is asked");
+        check("AS ann\n200", "no request");
         check("ASSERT $a == $b", "neither < nor !=");
         check("POST a {b\n200", "reading {b");
     }

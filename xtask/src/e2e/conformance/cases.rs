@@ -1,9 +1,9 @@
 //! All cases, by subject. A case is a name and a script: see [`super::case`].
 
-mod access;
 mod apply;
+mod authorization;
 mod conflicts;
-mod custom;
+mod custom_resources;
 mod deletes;
 mod kinds;
 mod lists;
@@ -16,10 +16,10 @@ mod watches;
 
 use super::case::{Case, case};
 
-/// A table of a subject.
+/// The cases of one subject.
 type Table = &'static [(&'static str, &'static str)];
 
-/// Every case there is.
+/// All cases.
 pub fn all() -> Vec<Case> {
     let subjects: [(&str, Table); 11] = [
         ("verbs", verbs::CASES),
@@ -30,14 +30,14 @@ pub fn all() -> Vec<Case> {
         ("subresources", subresources::CASES),
         ("watches", watches::CASES),
         ("apply", apply::CASES),
-        ("access", access::CASES),
+        ("access", authorization::CASES),
         ("services", services::CASES),
         ("quotas", quotas::CASES),
     ];
     let tables = subjects.into_iter().flat_map(|(subject, table)| {
         table.iter().map(move |(name, script)| case(&format!("{subject}: {name}"), script))
     });
-    tables.chain(custom::cases()).chain(kinds::cases()).collect()
+    tables.chain(custom_resources::cases()).chain(kinds::cases()).collect()
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_script_is_understood_and_has_a_name_of_its_own() {
+    fn every_script_is_valid_and_has_a_unique_name() {
         let all = all();
         for case in &all {
             let steps = case.steps().unwrap_or_else(|error| panic!("{error:#}"));

@@ -1,10 +1,10 @@
-//! Whether an answer has the parts it should have, and the variables of a case.
+//! Matches responses with expected values, and holds the variables of a case.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What a case has captured so far.
+/// The values captured by a case.
 #[derive(Clone, Debug, Default)]
 pub struct Variables(BTreeMap<String, Value>);
 
@@ -17,21 +17,21 @@ impl Variables {
         self.0.get(name)
     }
 
-    /// A text with what its variables stand for.
+    /// Replaces the variables in a text.
     pub fn fill_text(&self, text: &str) -> String {
         let mut filled = text.to_owned();
-        // Longer names first: one may begin with another.
+        // Longer names first: one may be a prefix of another.
         let mut names: Vec<&String> = self.0.keys().collect();
         names.sort_by_key(|name| std::cmp::Reverse(name.len()));
         for name in names {
-            if let Some(text) = plain(&self.0[name]) {
+            if let Some(text) = scalar_text(&self.0[name]) {
                 filled = filled.replace(&format!("${name}"), &text);
             }
         }
         filled
     }
 
-    /// A value with what its variables stand for.
+    /// Replaces the variables in a value.
     pub fn fill(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => match text.strip_prefix('$').and_then(|name| self.get(name)) {
@@ -46,12 +46,12 @@ impl Variables {
         }
     }
 
-    /// Compares, and captures variables that are new. The first difference, with its place.
-    pub fn unify(&mut self, part: &Value, found: &Value) -> Result<(), String> {
-        self.unify_at(part, Some(found), "")
+    /// Matches a value, and captures new variables. An error is the first difference, with its path.
+    pub fn match_value(&mut self, part: &Value, found: &Value) -> Result<(), String> {
+        self.match_at(part, Some(found), "")
     }
 
-    fn unify_at(&mut self, part: &Value, found: Option<&Value>, at: &str) -> Result<(), String> {
+    fn match_at(&mut self, part: &Value, found: Option<&Value>, at: &str) -> Result<(), String> {
         let shown = || found.map_or("nothing".to_owned(), ToString::to_string);
         let differs = |want: &str| Err(format!("{at}: {} where {want} should be", shown()));
         let is_absent = found.is_none_or(Value::is_null);
@@ -72,7 +72,8 @@ impl Variables {
             }
             Value::String(text) if text.starts_with('~') => {
                 let want = self.fill_text(&text[1..]);
-                let contains = found.and_then(plain).is_some_and(|found| found.contains(&want));
+                let contains =
+                    found.and_then(scalar_text).is_some_and(|found| found.contains(&want));
                 if contains { Ok(()) } else { differs(&format!("~{want}")) }
             }
             Value::String(text) if text.starts_with('$') && self.is_new(text) => match found {
@@ -86,7 +87,7 @@ impl Variables {
                 for (name, part) in members {
                     let name = self.fill_text(name);
                     let found = found.and_then(|found| found.get(&name));
-                    self.unify_at(part, found, &format!("{at}.{name}"))?;
+                    self.match_at(part, found, &format!("{at}.{name}"))?;
                 }
                 Ok(())
             }
@@ -96,7 +97,7 @@ impl Variables {
                     return differs(&format!("{} items", parts.len()));
                 }
                 for (nth, (part, item)) in parts.iter().zip(items).enumerate() {
-                    self.unify_at(part, Some(item), &format!("{at}[{nth}]"))?;
+                    self.match_at(part, Some(item), &format!("{at}[{nth}]"))?;
                 }
                 Ok(())
             }
@@ -113,8 +114,8 @@ impl Variables {
     }
 }
 
-/// A text or number as text.
-pub fn plain(value: &Value) -> Option<String> {
+/// A string or number as text.
+pub fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -122,7 +123,7 @@ pub fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// A value with the members of another, as a merge patch: null takes away.
+/// Applies a JSON merge patch: null removes a member.
 pub fn merge(into: &mut Value, with: &Value) {
     let Value::Object(members) = with else {
         *into = with.clone();
@@ -147,12 +148,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts() {
+    fn partial_objects_are_matched() {
         let mut variables = Variables::default();
         variables.set("ns", "n1".into());
         let found = json!({"a": {"b": "n1-x", "c": [1, {"d": "text"}]}, "e": null, "f": 7});
         let mut check = |part: Value, want: Result<(), &str>| {
-            let got = variables.unify(&part, &found);
+            let got = variables.match_value(&part, &found);
             assert_eq!(got.as_ref().map_err(String::as_str).copied(), want, "{part}");
         };
         check(json!({"a": {"b": "$ns-x", "c": [1, {"d": "_"}]}}), Ok(()));

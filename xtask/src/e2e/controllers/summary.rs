@@ -1,13 +1,13 @@
-//! What a cluster's objects come to, a line each, without what may differ: generated names, times, ids.
+//! A summary of the cluster's objects: one line per object, without generated names, times and ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use crate::e2e::api::Api;
+use crate::e2e::api_client::ApiClient;
 
-/// Which objects, and which fields of their specs.
+/// The compared kinds, and the compared fields of their specs.
 const KINDS: &[(&str, &str, &[&str])] = &[
     ("Deployment", "/apis/apps/v1/deployments", &["replicas", "paused"]),
     ("ReplicaSet", "/apis/apps/v1/replicasets", &["replicas", "minReadySeconds"]),
@@ -19,14 +19,14 @@ const KINDS: &[(&str, &str, &[&str])] = &[
     ("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", &[]),
     ("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", &["volumeName"]),
     ("PersistentVolume", "/api/v1/persistentvolumes", &["claimRef"]),
-    // Of what comes and goes one by one: kube-controller-manager may count pods before it has seen all.
+    // Without intermediate counts: kube-controller-manager may count pods before it has observed all of them.
     ("ResourceQuota", "/api/v1/resourcequotas", &["hard"]),
     ("Pod", "/api/v1/pods", &["hostname", "subdomain", "tolerations"]),
     ("Namespace", "/api/v1/namespaces", &["finalizers"]),
 ];
 
-/// Events of these are compared; those of kubelets and schedulers are not the controllers'.
-const TELLERS: [&str; 9] = [
+/// The controllers whose Events are compared; Events of kubelets and schedulers are not.
+const EVENT_SOURCES: [&str; 9] = [
     "deployment-controller",
     "replicaset-controller",
     "statefulset-controller",
@@ -38,12 +38,12 @@ const TELLERS: [&str; 9] = [
     "controllermanager",
 ];
 
-/// The objects as they are now.
-pub(super) async fn take(api: &Api) -> Result<BTreeSet<String>> {
+/// The summary of the current objects.
+pub(super) async fn read_summary(api: &ApiClient) -> Result<BTreeSet<String>> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (kind, path, fields) in KINDS {
         for object in api.list(path).await? {
-            if is_of_interest(&object) {
+            if is_compared(&object) {
                 *counts.entry(line(kind, &object, fields)).or_default() += 1;
             }
         }
@@ -53,17 +53,17 @@ pub(super) async fn take(api: &Api) -> Result<BTreeSet<String>> {
     };
     let mut lines: BTreeSet<String> = counts.into_iter().map(times).collect();
     for event in api.list("/api/v1/events").await? {
-        let teller = event["source"]["component"].as_str().unwrap_or_default();
-        if TELLERS.contains(&teller) && is_of_interest(&event) {
+        let source = event["source"]["component"].as_str().unwrap_or_default();
+        if EVENT_SOURCES.contains(&source) && is_compared(&event) {
             let about = &event["involvedObject"];
             let text = |value: &Value| mask(value.as_str().unwrap_or_default());
-            // What it says is not compared: kube-controller-manager puts several into one when they come fast.
+            // The message is not compared: kube-controller-manager aggregates Events in quick succession.
             let (kind, name) = (text(&about["kind"]), text(&about["name"]));
-            // Which pods are evicted hangs on where the scheduler put them.
+            // Which pods are evicted depends on where the scheduler placed them.
             if event["reason"] == "TaintManagerEviction" {
                 continue;
             }
-            // Which is seen first, a budget or its pods, is chance.
+            // Whether a disruption budget or its pods are observed first is random.
             if about["kind"] == "PodDisruptionBudget" {
                 continue;
             }
@@ -73,7 +73,7 @@ pub(super) async fn take(api: &Api) -> Result<BTreeSet<String>> {
     Ok(lines)
 }
 
-fn is_of_interest(object: &Value) -> bool {
+fn is_compared(object: &Value) -> bool {
     let meta = &object["metadata"];
     let place = meta["namespace"].as_str().or(meta["name"].as_str()).unwrap_or_default();
     !place.starts_with("kube-")
@@ -88,7 +88,7 @@ fn line(kind: &str, object: &Value, fields: &[&str]) -> String {
         }
     }
     if let Some(Value::Object(labels)) = shown.get_mut("labels") {
-        // Where a pod is is the scheduler's.
+        // The node of a pod is chosen by the scheduler.
         labels.retain(|key, _| !key.starts_with("topology.kubernetes.io/"));
     }
     if let Some(Value::Object(notes)) = shown.get_mut("annotations") {
@@ -111,16 +111,16 @@ fn line(kind: &str, object: &Value, fields: &[&str]) -> String {
     if kind == "ReplicaSet"
         && let Some(Value::Object(status)) = shown.get_mut("status")
     {
-        // It counts the steps in which a set was scaled, which hang on how fast pods come.
+        // It counts the steps in which a set was scaled, which depend on how fast pods are created.
         status.remove("observedGeneration");
     }
     let mut shown = Value::Object(shown);
-    clean(&mut shown);
+    remove_generated_fields(&mut shown);
     format!("{kind} {} {shown}", mask(meta["name"].as_str().unwrap_or_default()))
 }
 
-/// Masks names, and takes away times and ids.
-fn clean(value: &mut Value) {
+/// Masks names, and removes times and ids.
+fn remove_generated_fields(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, value| {
@@ -132,12 +132,12 @@ fn clean(value: &mut Value) {
                 } else if key.ends_with("controller-uid") {
                     *value = json!("UID");
                 } else {
-                    clean(value);
+                    remove_generated_fields(value);
                 }
             }
         }
         Value::Array(all) => {
-            all.iter_mut().for_each(clean);
+            all.iter_mut().for_each(remove_generated_fields);
             if all.iter().all(|one| !one["type"].is_null()) {
                 all.sort_by_key(|one| one["type"].to_string());
             }
@@ -147,7 +147,7 @@ fn clean(value: &mut Value) {
     }
 }
 
-/// Replaces what was generated in a name or message.
+/// Masks the generated parts of a name or message.
 fn mask(text: &str) -> String {
     let is_generated = |part: &str| {
         let letters = part.len() >= 5

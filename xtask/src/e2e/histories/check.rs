@@ -1,19 +1,19 @@
-//! Whether a recorded history is one that an API server may have: what etcd's robustness tests check, and what Kubernetes
-//! promises on top of it. Pure.
+//! Checks that a recorded history is valid for an API server: the guarantees that etcd's robustness tests check, and the
+//! additional guarantees of Kubernetes.
 //!
 //! | guarantee | here |
 //! | --- | --- |
 //! | durable | an acknowledged write is in the history |
-//! | nothing of nothing | every event is a write that was made and not refused |
-//! | unique, ordered | a watch's revisions grow |
-//! | reliable, resumable | a watch leaves out nothing between where it began and what it saw last |
-//! | bookmarkable | nothing older comes after a bookmark |
-//! | lists | one at a revision shows exactly what was there then |
-//! | real time | a write that ended before another began has the smaller revision, and lists do not go back |
+//! | no spurious events | every event is a write that was made and not rejected |
+//! | unique, ordered | the revisions of a watch increase |
+//! | reliable, resumable | a watch omits no event between its start and its last event |
+//! | bookmarkable | no older event follows a bookmark |
+//! | lists | a list at a revision has exactly the objects of that revision |
+//! | real time | a write that ended before another began has the smaller revision, and lists do not go back in time |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that clients asked and were told. Times are positions in one order of all beginnings and ends.
+/// All requests of clients and their results. Times are positions in one order of all beginnings and ends.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub writes: Vec<Write>,
@@ -21,7 +21,7 @@ pub struct History {
     pub lists: Vec<List>,
 }
 
-/// What a write did to a key: a value that no other write has, or none for a deletion.
+/// A write of a key: a value that no other write has, or none for a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub key: String,
@@ -33,16 +33,16 @@ pub struct Write {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done; a deletion is answered without a revision.
-    Done {
+    /// The write succeeded; the response of a deletion has no revision.
+    Acknowledged {
         revision: Option<u64>,
     },
-    Refused,
-    /// There was no answer, or one that leaves it open.
+    Rejected,
+    /// There was no response, or one after which the write may or may not have been executed.
     Unknown,
 }
 
-/// A stream of events, from behind a revision.
+/// The events of a watch that started after a revision.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     pub after: u64,
@@ -51,14 +51,14 @@ pub struct Watch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    Set {
+    Upsert {
         revision: u64,
         key: String,
         value: u64,
         is_new: bool,
     },
-    /// With the last value.
-    Gone {
+    /// A deletion, with the last value.
+    Delete {
         revision: u64,
         key: String,
         value: u64,
@@ -71,8 +71,8 @@ pub enum Event {
 impl Event {
     fn revision(&self) -> u64 {
         match self {
-            Event::Set { revision, .. }
-            | Event::Gone { revision, .. }
+            Event::Upsert { revision, .. }
+            | Event::Delete { revision, .. }
             | Event::Bookmark { revision } => *revision,
         }
     }
@@ -87,18 +87,18 @@ pub struct List {
     pub ended: u64,
 }
 
-/// What is wrong with a history; nothing if it is sound. One of its watches must have seen all of it.
-pub fn complaints(history: &History) -> Vec<String> {
+/// The violations in a history; empty if it is valid. At least one of its watches must have received all events.
+pub fn violations(history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let all = union(history, &mut found);
-    watches(history, &all, &mut found);
-    writes(history, &all, &mut found);
-    states(history, &all, &mut found);
-    real_time(history, &mut found);
+    check_watches(history, &all, &mut found);
+    check_writes(history, &all, &mut found);
+    check_states(history, &all, &mut found);
+    check_real_time(history, &mut found);
     found
 }
 
-/// Every change that any watch saw, by revision: all that saw one must agree.
+/// Every event of any watch, by revision: all watches must agree.
 fn union(history: &History, found: &mut Vec<String>) -> BTreeMap<u64, Event> {
     let mut all = BTreeMap::new();
     let events = history.watches.iter().flat_map(|watch| &watch.events);
@@ -111,7 +111,7 @@ fn union(history: &History, found: &mut Vec<String>) -> BTreeMap<u64, Event> {
     all
 }
 
-fn watches(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
+fn check_watches(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
     for (nth, watch) in history.watches.iter().enumerate() {
         let mut last = watch.after;
         for event in &watch.events {
@@ -130,45 +130,45 @@ fn watches(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String
     }
 }
 
-fn writes(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
+fn check_writes(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
     let mut made: BTreeMap<(&str, u64), &Write> = BTreeMap::new();
     let mut deleted: BTreeSet<&str> = BTreeSet::new();
     for write in &history.writes {
         match (write.value, write.outcome) {
             (Some(value), outcome) => {
                 made.insert((&write.key, value), write);
-                let Outcome::Done { revision: Some(revision) } = outcome else { continue };
+                let Outcome::Acknowledged { revision: Some(revision) } = outcome else { continue };
                 match all.get(&revision) {
-                    Some(Event::Set { key, value: set, .. })
+                    Some(Event::Upsert { key, value: set, .. })
                         if *key == write.key && *set == value => {}
                     other => {
                         found.push(format!("lost: {write:?}; revision {revision} is {other:?}"))
                     }
                 }
             }
-            (None, Outcome::Refused) => {}
+            (None, Outcome::Rejected) => {}
             (None, _) => drop(deleted.insert(&write.key)),
         }
     }
     for event in all.values() {
         match event {
-            Event::Set { key, value, .. } => match made.get(&(key.as_str(), *value)) {
-                None => found.push(format!("nobody wrote {event:?}")),
-                Some(write) if write.outcome == Outcome::Refused => {
-                    found.push(format!("refused, and yet {event:?}"));
+            Event::Upsert { key, value, .. } => match made.get(&(key.as_str(), *value)) {
+                None => found.push(format!("no write for {event:?}")),
+                Some(write) if write.outcome == Outcome::Rejected => {
+                    found.push(format!("rejected write, but {event:?}"));
                 }
                 Some(_) => {}
             },
-            Event::Gone { key, .. } if !deleted.contains(key.as_str()) => {
-                found.push(format!("nobody deleted {event:?}"));
+            Event::Delete { key, .. } if !deleted.contains(key.as_str()) => {
+                found.push(format!("no deletion for {event:?}"));
             }
             _ => {}
         }
     }
 }
 
-/// Lives through the changes: what an event says of the state before must hold, and lists must show what was there.
-fn states(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
+/// Replays the events: each event must be consistent with the previous state, and lists must show the state at their revision.
+fn check_states(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>) {
     let mut state: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut lists: Vec<&List> = history.lists.iter().collect();
     lists.sort_by_key(|list| list.revision);
@@ -179,17 +179,17 @@ fn states(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>
             check_list(list, &state, found);
         }
         match event {
-            Event::Set { key, value, is_new, .. } => {
+            Event::Upsert { key, value, is_new, .. } => {
                 let before = state.insert(key.clone(), (*value, *revision));
                 if before.is_none() != *is_new {
-                    found.push(format!("{event:?} where before there was {before:?}"));
+                    found.push(format!("{event:?} after the state {before:?}"));
                 }
             }
-            Event::Gone { key, value, .. } => {
+            Event::Delete { key, value, .. } => {
                 n_deletions += 1;
                 let before = state.remove(key);
                 if before.is_none_or(|(known, _)| known != *value) {
-                    found.push(format!("{event:?} where before there was {before:?}"));
+                    found.push(format!("{event:?} after the state {before:?}"));
                 }
             }
             Event::Bookmark { .. } => {}
@@ -198,9 +198,9 @@ fn states(history: &History, all: &BTreeMap<u64, Event>, found: &mut Vec<String>
     lists.for_each(|list| check_list(list, &state, found));
     let acknowledged = history.writes.iter().filter(|write| write.value.is_none());
     let n_acknowledged =
-        acknowledged.filter(|it| matches!(it.outcome, Outcome::Done { .. })).count();
+        acknowledged.filter(|it| matches!(it.outcome, Outcome::Acknowledged { .. })).count();
     if n_deletions < n_acknowledged {
-        found.push(format!("{n_acknowledged} deletions were acknowledged, {n_deletions} happened"));
+        found.push(format!("{n_acknowledged} deletions were acknowledged, but there are {n_deletions} delete events"));
     }
 }
 
@@ -211,12 +211,12 @@ fn check_list(list: &List, state: &BTreeMap<String, (u64, u64)>, found: &mut Vec
     }
 }
 
-fn real_time(history: &History, found: &mut Vec<String>) {
-    // Of everything that had ended when something began, the newest revision.
+fn check_real_time(history: &History, found: &mut Vec<String>) {
+    // The newest revision of all requests that had ended when a request began.
     let mut ended: Vec<(u64, u64)> = Vec::new();
     let mut began: Vec<(u64, u64, bool)> = Vec::new();
     for write in &history.writes {
-        if let Outcome::Done { revision: Some(revision) } = write.outcome {
+        if let Outcome::Acknowledged { revision: Some(revision) } = write.outcome {
             ended.push((write.ended, revision));
             began.push((write.began, revision, true));
         }
@@ -234,7 +234,9 @@ fn real_time(history: &History, found: &mut Vec<String>) {
             at += 1;
         }
         if revision < newest || (is_write && revision == newest) {
-            found.push(format!("revision {revision} was made after revision {newest} was told"));
+            found.push(format!(
+                "revision {revision} was written after revision {newest} was returned"
+            ));
         }
     }
 }
@@ -243,16 +245,21 @@ fn real_time(history: &History, found: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    fn set(revision: u64, key: &str, value: u64, is_new: bool) -> Event {
-        Event::Set { revision, key: key.into(), value, is_new }
+    fn upsert(revision: u64, key: &str, value: u64, is_new: bool) -> Event {
+        Event::Upsert { revision, key: key.into(), value, is_new }
     }
 
-    fn gone(revision: u64, key: &str, value: u64) -> Event {
-        Event::Gone { revision, key: key.into(), value }
+    fn delete(revision: u64, key: &str, value: u64) -> Event {
+        Event::Delete { revision, key: key.into(), value }
     }
 
-    fn wrote(key: &str, value: Option<u64>, revision: Option<u64>, times: (u64, u64)) -> Write {
-        let outcome = Outcome::Done { revision };
+    fn acknowledged_write(
+        key: &str,
+        value: Option<u64>,
+        revision: Option<u64>,
+        times: (u64, u64),
+    ) -> Write {
+        let outcome = Outcome::Acknowledged { revision };
         Write { key: key.into(), value, began: times.0, ended: times.1, outcome }
     }
 
@@ -261,21 +268,21 @@ mod tests {
         List { revision, objects: objects.collect(), began: times.0, ended: times.1 }
     }
 
-    /// a is made (2), changed (3) and deleted (5), b made (4).
-    fn sound() -> History {
+    /// a is created (2), updated (3) and deleted (5), b is created (4).
+    fn valid_history() -> History {
         let all = vec![
-            set(2, "a", 1, true),
-            set(3, "a", 2, false),
-            set(4, "b", 3, true),
-            gone(5, "a", 2),
+            upsert(2, "a", 1, true),
+            upsert(3, "a", 2, false),
+            upsert(4, "b", 3, true),
+            delete(5, "a", 2),
             Event::Bookmark { revision: 7 },
         ];
         History {
             writes: vec![
-                wrote("a", Some(1), Some(2), (1, 2)),
-                wrote("a", Some(2), Some(3), (3, 4)),
-                wrote("b", Some(3), Some(4), (5, 6)),
-                wrote("a", None, None, (7, 8)),
+                acknowledged_write("a", Some(1), Some(2), (1, 2)),
+                acknowledged_write("a", Some(2), Some(3), (3, 4)),
+                acknowledged_write("b", Some(3), Some(4), (5, 6)),
+                acknowledged_write("a", None, None, (7, 8)),
             ],
             watches: vec![
                 Watch { after: 1, events: all.clone() },
@@ -288,29 +295,29 @@ mod tests {
 
     #[track_caller]
     fn check(change: impl FnOnce(&mut History), want: &str) {
-        let mut history = sound();
+        let mut history = valid_history();
         change(&mut history);
-        let found = complaints(&history);
+        let found = violations(&history);
         let is_found = found.iter().any(|it| it.contains(want));
         assert!(is_found, "{want:?} is not in {found:#?}");
     }
 
     #[test]
-    fn a_sound_history_has_no_complaints() {
-        assert_eq!(complaints(&sound()), [""; 0]);
-        let mut unknown = sound();
+    fn a_valid_history_has_no_violations() {
+        assert_eq!(violations(&valid_history()), [""; 0]);
+        let mut unknown = valid_history();
         unknown.writes[1].outcome = Outcome::Unknown;
         unknown.writes.push(Write { outcome: Outcome::Unknown, ..unknown.writes[0].clone() });
-        assert_eq!(complaints(&unknown), [""; 0]);
+        assert_eq!(violations(&unknown), [""; 0]);
     }
 
     #[test]
-    fn bad_histories_are_told() {
+    fn violations_are_reported() {
         check(|it| drop(it.watches[0].events.remove(1)), "lost: Write { key: \"a\"");
-        // Another watch has seen that one.
+        // Another watch has received that event.
         check(|it| drop(it.watches[0].events.remove(2)), "watch 0 from 1 to 7 misses");
         check(|it| it.watches[0].events.swap(0, 1), "after revision 3");
-        check(|it| it.watches[1].events.insert(0, set(3, "a", 2, false)), "after revision 3");
+        check(|it| it.watches[1].events.insert(0, upsert(3, "a", 2, false)), "after revision 3");
         check(
             |it| {
                 let event = it.watches[0].events[2].clone();
@@ -318,32 +325,32 @@ mod tests {
             },
             "after revision 4",
         );
-        check(|it| it.watches[1].events[0] = set(4, "b", 9, true), "two watches disagree");
-        check(|it| it.watches[0].events.push(set(6, "c", 9, true)), "after revision 7");
+        check(|it| it.watches[1].events[0] = upsert(4, "b", 9, true), "two watches disagree");
+        check(|it| it.watches[0].events.push(upsert(6, "c", 9, true)), "after revision 7");
         check(
-            |it| it.watches[1].events.push(set(6, "c", 9, true)),
-            "nobody wrote Set { revision: 6",
+            |it| it.watches[1].events.push(upsert(6, "c", 9, true)),
+            "no write for Upsert { revision: 6",
         );
-        check(|it| it.watches[1].events.push(gone(6, "b", 3)), "nobody deleted Gone");
-        check(|it| it.writes[2].outcome = Outcome::Refused, "refused, and yet");
+        check(|it| it.watches[1].events.push(delete(6, "b", 3)), "no deletion for Delete");
+        check(|it| it.writes[2].outcome = Outcome::Rejected, "rejected write, but");
         check(
-            |it| it.writes.push(wrote("c", Some(8), Some(8), (9, 10))),
+            |it| it.writes.push(acknowledged_write("c", Some(8), Some(8), (9, 10))),
             "lost: Write { key: \"c\"",
         );
         check(
-            |it| it.writes.push(wrote("b", None, None, (9, 10))),
+            |it| it.writes.push(acknowledged_write("b", None, None, (9, 10))),
             "2 deletions were acknowledged",
         );
         check(|it| it.lists[0].objects.clear(), "a list at 3 shows {} instead of");
         check(|it| it.lists[1].revision = 3, "a list at 3 shows");
-        check(|it| it.writes[0].began = 5, "was made after revision");
+        check(|it| it.writes[0].began = 5, "was written after revision");
         check(
             |it| it.lists.push(list(3, &[("a", 2, 3)], (20, 21))),
-            "revision 3 was made after revision 5 was told",
+            "revision 3 was written after revision 5 was returned",
         );
         check(
-            |it| it.watches[0].events[1] = set(3, "a", 2, true),
-            "where before there was Some((1, 2))",
+            |it| it.watches[0].events[1] = upsert(3, "a", 2, true),
+            "after the state Some((1, 2))",
         );
     }
 }

@@ -1,13 +1,13 @@
-//! Random operations on one object. Names are few, so that managers meet.
+//! Random operations on one object. There are few names, so that managers conflict.
 
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value, json};
 
-/// Case `id` of a seed: a kind, and what managers do to an object of it one after the other.
+/// Case `id` of a seed: a kind, and the operations of managers on an object of this kind.
 pub fn case(seed: u64, id: u64) -> (&'static str, Vec<Value>) {
     let mut draw = Draw(Rng::new(seed).split(&id.to_string()));
     let kind = *draw.0.pick(&["Deployment", "Deployment", "Pod", "Service", "ConfigMap"]);
-    // Now and then more managers than are kept apart.
+    // Sometimes more managers than managedFields keeps separately.
     let n_managers = if draw.0.one_in(12) { 14 } else { 3 };
     let n_operations = if n_managers > 3 { 16 } else { 2 + draw.0.below(5) };
     (kind, (0..n_operations).map(|_| draw.operation(kind, n_managers)).collect())
@@ -30,7 +30,7 @@ impl Draw {
             self.spoil(&mut object, apply);
         }
         if !apply && self.0.one_in(8) {
-            object["metadata"]["managedFields"] = self.books(&object);
+            object["metadata"]["managedFields"] = self.managed_fields(&object);
         }
         json!({"manager": manager, "apply": apply, "force": self.0.one_in(3),
             "subresource": subresource, "object": object})
@@ -65,7 +65,7 @@ impl Draw {
                 self.put(&mut object, "immutable", |it| it.0.one_in(2).into());
             }
         }
-        // What client-side apply leaves behind.
+        // The annotation of client-side apply.
         if self.0.one_in(6) {
             let text = self.annotated(&object);
             object["metadata"]["annotations"] =
@@ -74,7 +74,7 @@ impl Draw {
         object
     }
 
-    /// Mostly the object itself, sometimes another one, sometimes none.
+    /// Mostly the object itself, sometimes another one, sometimes invalid JSON.
     fn annotated(&mut self, object: &Value) -> String {
         match self.0.below(6) {
             0 => "{".to_owned(),
@@ -242,7 +242,7 @@ impl Draw {
         names.into_iter().map(|name| entry(self, name)).collect()
     }
 
-    /// In three of four, the field; now and then null.
+    /// Sets the field in three of four cases, sometimes to null.
     fn put(&mut self, object: &mut Value, name: &str, value: impl FnOnce(&mut Draw) -> Value) {
         match self.0.below(40) {
             0 => object[name] = Value::Null,
@@ -257,7 +257,7 @@ impl Draw {
         }
     }
 
-    /// Makes an object wrong in one way: doubled entries, and in what is applied also what types do not allow.
+    /// Makes an object invalid: duplicate entries, and in applied objects also values of wrong types.
     fn spoil(&mut self, object: &mut Value, apply: bool) {
         let path = if object["kind"] == "Deployment" { "/spec/template/spec" } else { "/spec" };
         match self.0.below(if apply { 7 } else { 1 }) {
@@ -285,8 +285,8 @@ impl Draw {
         }
     }
 
-    /// Books that a client gives: none, broken ones, or somebody's over any fields.
-    fn books(&mut self, object: &Value) -> Value {
+    /// The managedFields that a client sends: none, invalid ones, or those of a manager with random fields.
+    fn managed_fields(&mut self, object: &Value) -> Value {
         let fields = match self.0.below(5) {
             0 => return json!([]),
             1 => return json!([{}]),
@@ -294,7 +294,7 @@ impl Draw {
             3 => {
                 json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:data": {"f:a": {}, "r:b": {}}})
             }
-            // Parts of what is owned as a whole.
+            // Parts of atomic fields.
             _ => json!({"f:spec": {"f:selector": {"f:matchLabels": {"f:a": {}}, "f:a": {}},
                 "f:nodeSelector": {".": {}, "f:a": {}}, "f:externalIPs": {"v:\"1.1.1.1\"": {}},
                 "f:template": {"f:spec": {"f:nodeSelector": {"f:b": {}},

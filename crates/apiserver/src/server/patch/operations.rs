@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_come_one_after_the_other() {
+    fn operations_are_applied_in_order() {
         let patch = json!([
             {"op": "copy", "from": "/a", "path": "/b"},
             {"op": "move", "from": "/a", "path": "/b/c"},
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_null_to_a_json_patch() {
+    fn absent_members_are_null_in_a_json_patch() {
         let check = |operations: Value, want: Option<Value>| {
             let done = patched(json!({"a": {"b": 1}, "l": [1]}), operations.clone());
             assert_eq!(done.ok(), want, "{operations}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_behind_a_move_of_all_is_an_error() {
+    fn errors_after_a_move_of_the_root_are_reported() {
         let patch = json!([
             {"op": "move", "from": "/a", "path": ""},
             {"op": "test", "path": "/x", "value": 1},
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_copies_end() {
+    fn copies_of_copies_are_limited() {
         let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
         let doubled = |n| patched(json!({"a": [0]}), vec![double.clone(); n].into());
         assert!(doubled(10).is_ok());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_of_moves_end() {
+    fn moves_of_moves_are_limited() {
         let wrap = [
             json!({"op": "add", "path": "/b", "value": {}}),
             json!({"op": "move", "from": "/a", "path": "/b/a"}),

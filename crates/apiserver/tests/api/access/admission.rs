@@ -1,6 +1,6 @@
-//! What a request is completed with or refused for once it is allowed.
+//! Admission plugins.
 
-use super::super::bench::{MERGE, call_with};
+use super::super::testkit::{MERGE, call_with};
 use super::*;
 
 #[test]
@@ -20,8 +20,8 @@ fn limit_ranges() {
     );
     assert_eq!(made["status"]["qosClass"], "Burstable");
     cluster.check(&User::admin(), Method::POST, pods, pod("b", json!({"limits": {"cpu": "2"}})), &expect![[r#"403 Forbidden: pods "b" is forbidden: maximum cpu usage per Container is 1, but limit is 2"#]]);
-    let off = Admission { limit_ranger: false, ..Admission::default() };
-    let off = with(Setup { admission: off, ..Setup::default() });
+    let off = AdmissionPlugins { limit_ranger: false, ..AdmissionPlugins::default() };
+    let off = with(ClusterOptions { admission: off, ..ClusterOptions::default() });
     off.make(
         "/api/v1/namespaces/default/limitranges",
         json!({"metadata": {"name": "l"},
@@ -31,9 +31,13 @@ fn limit_ranges() {
 }
 
 #[test]
-fn admission_that_needs_controllers() {
-    let admission = Admission { service_account: true, taint_nodes: true, ..Admission::default() };
-    let cluster = with(Setup { admission, ..Setup::default() });
+fn admission_plugins_that_need_controllers() {
+    let admission = AdmissionPlugins {
+        service_account: true,
+        taint_nodes: true,
+        ..AdmissionPlugins::default()
+    };
+    let cluster = with(ClusterOptions { admission, ..ClusterOptions::default() });
     let pods = "/api/v1/namespaces/default/pods";
     let mut lost = pod("a", json!({}));
     lost["spec"]["serviceAccountName"] = "no".into();
@@ -49,7 +53,7 @@ fn admission_that_needs_controllers() {
 }
 
 #[test]
-fn limits_are_for_what_asks_for_more() {
+fn limits_do_not_apply_to_unchanged_requests() {
     let cluster = cluster();
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let spec =
@@ -72,7 +76,7 @@ fn limits_are_for_what_asks_for_more() {
 }
 
 #[test]
-fn storage_is_held() {
+fn storage_in_use_has_a_finalizer() {
     #[track_caller]
     fn check(cluster: &Bench, path: &str, object: Value, want: &Value) {
         let made = cluster.make(path, object);
@@ -106,7 +110,7 @@ fn storage_is_held() {
     assert_eq!(call_with(&cluster.server, Method::PATCH, &path, MERGE, let_go).0, 200);
     assert_eq!(cluster.send(&User::admin(), Method::GET, &path, &[], &Value::Null).0, 404);
 
-    let admission = Admission { storage_protection: false, ..Admission::default() };
-    let off = with(Setup { admission, ..Setup::default() });
+    let admission = AdmissionPlugins { storage_protection: false, ..AdmissionPlugins::default() };
+    let off = with(ClusterOptions { admission, ..ClusterOptions::default() });
     check(&off, claims, claim(json!({"name": "a"})), &Value::Null);
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
 
-use loadmaster_apiserver::audit::{Audit, Policy};
+use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
 use loadmaster_apiserver::{ApiServer, Options};
 
-use super::super::bench::block_on;
+use super::super::testkit::block_on;
 use super::*;
 
 /// What has been written.
@@ -29,10 +29,11 @@ impl Write for Written {
 }
 
 #[test]
-fn requests_are_written_down() {
+fn requests_are_audited() {
     let written = Written::default();
-    let audit = Audit::new(Policy::everything(), Box::new(written.clone()));
-    let cluster = with(Setup { mode: Mode::Rbac, audit: Some(audit), ..Setup::default() });
+    let audit = AuditLog::new(AuditPolicy::everything(), Box::new(written.clone()));
+    let cluster =
+        with(ClusterOptions { mode: Mode::Rbac, audit: Some(audit), ..ClusterOptions::default() });
     let pods = "/api/v1/namespaces/default/pods";
     let headers =
         [("audit-id", "one"), ("user-agent", "test"), ("x-forwarded-for", "10.0.0.1, 10.0.0.2")];
@@ -88,10 +89,10 @@ fn requests_are_written_down() {
 
 /// Wherever it is that a request panics.
 #[test]
-fn requests_that_panic_are_written_down() {
+fn requests_that_panic_are_audited() {
     let written = Written::default();
-    let audit = Audit::new(Policy::everything(), Box::new(written.clone()));
-    let setup = Setup { audit: Some(audit), ..Setup::default() };
+    let audit = AuditLog::new(AuditPolicy::everything(), Box::new(written.clone()));
+    let setup = ClusterOptions { audit: Some(audit), ..ClusterOptions::default() };
     let left = Arc::new(AtomicI64::new(i64::MAX));
     let counted = Arc::clone(&left);
     let clock = move || {
@@ -100,7 +101,7 @@ fn requests_that_panic_are_written_down() {
     };
     let limits = Limits::default();
     let options = Options { clock: Arc::new(clock), seed: 1, limits, also_serve: Vec::new() };
-    let server = ApiServer::with_setup(options, setup).expect("starts");
+    let server = ApiServer::with_cluster_options(options, setup).expect("starts");
     let request = http::Request::get("/openapi/v3/apis/policy/v1").header("audit-id", "mine");
     let request = request.body(bytes::Bytes::new()).expect("a request");
     let mut codes = Vec::new();

@@ -1,11 +1,11 @@
-//! Who may ask for certificates, and for which.
+//! Authorization of CertificateSigningRequests.
 
 use base64::Engine as _;
 
 use super::*;
 
 #[test]
-fn who_asks_for_a_certificate_is_who_sends_the_request() {
+fn a_certificate_request_has_the_user_of_the_request() {
     let cluster = cluster();
     let group = "certificates.k8s.io";
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";

@@ -49,7 +49,7 @@ fn tokens_of_service_accounts() {
 }
 
 #[test]
-fn a_token_ends_with_what_it_is_bound_to() {
+fn a_token_is_invalid_after_its_bound_object_is_deleted() {
     let cluster = cluster();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = cluster.make(
@@ -90,13 +90,14 @@ fn a_token_ends_with_what_it_is_bound_to() {
 }
 
 #[test]
-fn who_has_no_credentials_is_nobody() {
+fn requests_without_credentials_are_anonymous() {
     let none = HeaderMap::new();
     let may = |cluster: &Bench, path: &str| cluster.server.authenticate(None, path, &none).is_ok();
     assert!(may(&cluster(), "/api"));
-    let open = with(Setup::default());
+    let open = with(ClusterOptions::default());
     assert!(may(&open, "/healthz") && !may(&open, "/api"));
-    let closed = with(Setup { anonymous: false, mode: Mode::Rbac, ..Setup::default() });
+    let closed =
+        with(ClusterOptions { anonymous: false, mode: Mode::Rbac, ..ClusterOptions::default() });
     assert!(!may(&closed, "/healthz"));
     // Other schemes are not ours to judge.
     let mut headers = HeaderMap::new();

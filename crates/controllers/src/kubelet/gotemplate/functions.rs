@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use super::Functions;
+use super::TemplateFunctions;
 
 /// The functions of every template. `Quote` and `YAML` are KWOK's, `add` to `list` sprig's, the others Go's.
 pub const FUNCTIONS: &[&str] = &[
@@ -12,7 +12,11 @@ pub const FUNCTIONS: &[&str] = &[
     "add", "add1", "sub", "default", "dict", "list", "Quote", "YAML",
 ];
 
-pub(super) fn call(name: &str, arguments: &[Value], more: &dyn Functions) -> Result<Value, String> {
+pub(super) fn call(
+    name: &str,
+    arguments: &[Value],
+    more: &dyn TemplateFunctions,
+) -> Result<Value, String> {
     let first = arguments.first().unwrap_or(&Value::Null);
     let second = arguments.get(1).unwrap_or(&Value::Null);
     let n_min = match name {
@@ -45,7 +49,7 @@ pub(super) fn call(name: &str, arguments: &[Value], more: &dyn Functions) -> Res
         "ge" => compare(name, first, second)?.is_ge().into(),
         "len" => len(first)?.into(),
         "index" => arguments[1..].iter().try_fold(first, index)?.clone(),
-        "print" => arguments.iter().map(shown).collect::<String>().into(),
+        "print" => arguments.iter().map(format_value).collect::<String>().into(),
         "printf" => printf(first, &arguments[1..])?.into(),
         "add" => integers(name, arguments)?.into_iter().fold(0, i64::wrapping_add).into(),
         "add1" => integers(name, &arguments[..1])?.into_iter().fold(1, i64::wrapping_add).into(),
@@ -58,7 +62,7 @@ pub(super) fn call(name: &str, arguments: &[Value], more: &dyn Functions) -> Res
         "dict" => {
             let pairs = arguments.chunks(2);
             pairs
-                .map(|pair| (shown(&pair[0]), pair.get(1).cloned().unwrap_or_default()))
+                .map(|pair| (format_value(&pair[0]), pair.get(1).cloned().unwrap_or_default()))
                 .collect::<Map<_, _>>()
                 .into()
         }
@@ -81,7 +85,7 @@ pub(super) fn is_true(value: &Value) -> bool {
 }
 
 /// As `%v`; lists and maps in JSON, which YAML reads.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn format_value(value: &Value) -> String {
     match value {
         Value::Null => "<no value>".to_owned(),
         Value::String(text) => text.clone(),
@@ -99,7 +103,9 @@ fn is_equal(a: &Value, b: &Value) -> bool {
 fn compare(name: &str, a: &Value, b: &Value) -> Result<Ordering, String> {
     let numbers = a.as_f64().zip(b.as_f64()).and_then(|(a, b)| a.partial_cmp(&b));
     let texts = a.as_str().zip(b.as_str()).map(|(a, b)| a.cmp(b));
-    numbers.or(texts).ok_or_else(|| format!("{name}: cannot compare {} and {}", shown(a), shown(b)))
+    numbers.or(texts).ok_or_else(|| {
+        format!("{name}: cannot compare {} and {}", format_value(a), format_value(b))
+    })
 }
 
 fn len(value: &Value) -> Result<usize, String> {
@@ -108,7 +114,7 @@ fn len(value: &Value) -> Result<usize, String> {
         Value::String(text) => Ok(text.len()),
         Value::Array(items) => Ok(items.len()),
         Value::Object(map) => Ok(map.len()),
-        other => Err(format!("len of {}", shown(other))),
+        other => Err(format!("len of {}", format_value(other))),
     }
 }
 
@@ -122,7 +128,7 @@ fn index<'a>(of: &'a Value, at: &Value) -> Result<&'a Value, String> {
             Ok(n.and_then(|n| items.get(n)).unwrap_or(&NOTHING))
         }
         (Value::Object(map), Value::String(key)) => Ok(map.get(key).unwrap_or(&NOTHING)),
-        _ => Err(format!("index: cannot index {} with {}", shown(of), shown(at))),
+        _ => Err(format!("index: cannot index {} with {}", format_value(of), format_value(at))),
     }
 }
 
@@ -132,7 +138,7 @@ fn integers(name: &str, arguments: &[Value]) -> Result<Vec<i64>, String> {
         Value::String(text) => text.parse().ok(),
         other => other.as_i64(),
     };
-    let wrong = |it: &Value| format!("{name}: {} is no integer", shown(it));
+    let wrong = |it: &Value| format!("{name}: {} is no integer", format_value(it));
     arguments.iter().map(|it| read(it).ok_or_else(|| wrong(it))).collect()
 }
 
@@ -153,7 +159,7 @@ fn printf(format: &Value, arguments: &[Value]) -> Result<String, String> {
         let argument =
             arguments.next().ok_or_else(|| format!("printf: no argument for %{verb}"))?;
         match verb {
-            'v' | 's' | 'd' => out.push_str(&shown(argument)),
+            'v' | 's' | 'd' => out.push_str(&format_value(argument)),
             'q' => out.push_str(&quote(argument)),
             other => return Err(format!("printf: %{other} is not supported")),
         }

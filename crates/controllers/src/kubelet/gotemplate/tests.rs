@@ -4,7 +4,7 @@ use super::*;
 
 struct Here;
 
-impl Functions for Here {
+impl TemplateFunctions for Here {
     fn call(&self, name: &str, arguments: &[Value]) -> Result<Value, String> {
         match name {
             "Now" => Ok("2026".into()),
@@ -17,7 +17,7 @@ impl Functions for Here {
 fn check(text: &str, want: &str) {
     let root = json!({"name": "x", "n": 3, "list": ["a", "b"], "map": {"k": "v", "z": 1}, "empty": [],
         "deep": {"er": {"value": true}}, "items": [{"name": "p", "on": true}, {"name": "q"}]});
-    let got = match Template::parse(text, &["Now", "Fail"]) {
+    let got = match GoTemplate::parse(text, &["Now", "Fail"]) {
         Ok(template) => template.render(&root, &Here),
         Err(error) => Err(error.to_string()),
     };
@@ -108,7 +108,7 @@ fn blocks() {
 }
 
 #[test]
-fn what_is_no_template() {
+fn invalid_go_templates() {
     check("{{ if .a }}", "! line 1: if without end");
     check("a\n\n{{ .name", "! line 3: an action without }}");
     check("a\n{{ end }}", "! line 2: an end without a beginning");

@@ -1,4 +1,4 @@
-//! Who is known by certificate, and whose certificates are shown.
+//! Client certificates and serving certificates.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
 
-/// A CA, and certificates it signed.
+/// A CA that signs certificates.
 struct Ca {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -40,15 +40,15 @@ impl Ca {
     }
 }
 
-/// A directory that is gone with the test.
-pub(super) struct Directory(PathBuf);
+/// A directory that is removed at the end of the test.
+pub(super) struct TempDirectory(PathBuf);
 
-impl Directory {
-    pub(super) fn new(name: &str) -> Directory {
+impl TempDirectory {
+    pub(super) fn new(name: &str) -> TempDirectory {
         let path =
             std::env::temp_dir().join(format!("loadmaster-serve-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Directory(path)
+        TempDirectory(path)
     }
 
     pub(super) fn write(&self, name: &str, text: &str) -> String {
@@ -58,7 +58,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -67,7 +67,7 @@ impl Drop for Directory {
 #[tokio::test]
 async fn client_certificates_name_users() {
     let (ca, other) = (Ca::new(), Ca::new());
-    let directory = Directory::new("client-ca");
+    let directory = TempDirectory::new("client-ca");
     let flag = format!("--client-ca-file={}", directory.write("ca.crt", &ca.pem));
     let server = serve(&[&flag], |_| ()).await;
     let status = async |identity: Option<&Identity>, path: &str| {
@@ -78,7 +78,7 @@ async fn client_certificates_name_users() {
     assert_eq!(status(Some(&ca.client("jane", "devs")), "/healthz").await, 200);
     assert_eq!(status(Some(&other.client("root", "system:masters")), "/healthz").await, 401);
     assert_eq!(status(None, "/healthz").await, 200);
-    // A new CA in the file is believed, the old one no longer.
+    // A new CA in the file is trusted, the old one is not.
     directory.write("ca.crt", &other.pem);
     server.reload().unwrap();
     assert_eq!(status(Some(&other.client("root", "system:masters")), "/metrics").await, 200);
@@ -98,9 +98,9 @@ async fn front_proxies_name_users_in_headers() {
         "requestheader-group-headers": lists(&["X-Remote-Group"]),
         "requestheader-extra-headers-prefix": lists(&["X-Remote-Extra-"]),
     }});
-    let script = Script::new(&[("extension-apiserver-authentication", 200, config_map)]);
+    let script = ScriptedApi::new(&[("extension-apiserver-authentication", 200, config_map)]);
     let reviews =
-        Script::new(&[("subjectaccessreviews", 201, json!({"status": {"allowed": true}}))]);
+        ScriptedApi::new(&[("subjectaccessreviews", 201, json!({"status": {"allowed": true}}))]);
     let server = serve(&[], |parts| {
         parts.authentication = script.api();
         parts.authorization = reviews.api();
@@ -110,23 +110,23 @@ async fn front_proxies_name_users_in_headers() {
         "X-Remote-User: jane\r\nX-Remote-Group: devs\r\nX-Remote-Extra-Example.com%2fscope: a\r\n";
     let proxy = proxies.client("front-proxy-client", "");
     assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&proxy)).await.0), 200);
-    let spec = reviews.asked()[0].body.as_ref().unwrap()["spec"].clone();
+    let spec = reviews.requests()[0].body.as_ref().unwrap()["spec"].clone();
     assert_eq!(spec["user"], "jane");
     assert_eq!(spec["groups"], json!(["devs", "system:authenticated"]));
     assert_eq!(spec["extra"], json!({"example.com/scope": ["a"]}));
-    // Neither a proxy of another name nor a user may speak for others.
+    // Neither a proxy with another name nor a user may set user names in headers.
     let impostor = proxies.client("other", "");
     assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&impostor)).await.0), 401);
     let user = users.client("joe", "");
     assert_eq!(status_of(&request(&server, "GET /configz", headers, Some(&user)).await.0), 200);
-    assert_eq!(reviews.asked()[1].body.as_ref().unwrap()["spec"]["user"], "joe");
+    assert_eq!(reviews.requests()[1].body.as_ref().unwrap()["spec"]["user"], "joe");
     server.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_lookup_that_is_forbidden() {
+async fn a_forbidden_lookup_fails_unless_tolerated() {
     let forbidden = json!({"message": "configmaps is forbidden"});
-    let script = Script::new(&[("extension-apiserver-authentication", 403, forbidden)]);
+    let script = ScriptedApi::new(&[("extension-apiserver-authentication", 403, forbidden)]);
     let strict = "--authentication-tolerate-lookup-failure=false";
     let error =
         try_serve(&[strict], |parts| parts.authentication = script.api()).await.err().unwrap();
@@ -138,17 +138,17 @@ async fn a_lookup_that_is_forbidden() {
     server.shutdown().await;
 }
 
-/// The common name of the certificate that is shown for a name.
-async fn shown(server: &Server, name: &str) -> String {
+/// The common name of the certificate that is served for a server name.
+async fn served_common_name(server: &Server, name: &str) -> String {
     let stream = connect(server, name, b"http/1.1", None).await;
     let chain = stream.get_ref().1.peer_certificates().unwrap();
     user::Subject::read(&chain[0]).unwrap().common_name
 }
 
 #[tokio::test]
-async fn certificates_by_name_and_when_files_change() {
+async fn certificates_are_selected_by_name_and_reloaded() {
     let ca = Ca::new();
-    let directory = Directory::new("certificates");
+    let directory = TempDirectory::new("certificates");
     let pair = |name: &str, dns: &[&str], common_name: &str| {
         let (cert, key) = ca.sign(dns, common_name, "");
         (
@@ -177,21 +177,25 @@ async fn certificates_by_name_and_when_files_change() {
         ("x.w.test", "b"),
         ("z", "main"),
     ] {
-        assert_eq!(shown(&server, name).await, want, "{name}");
+        assert_eq!(served_common_name(&server, name).await, want, "{name}");
     }
     assert!(!server.reload().unwrap());
     pair("main", &["main.test"], "renewed");
     assert!(server.reload().unwrap());
-    assert_eq!(shown(&server, "main.test").await, "renewed");
+    assert_eq!(served_common_name(&server, "main.test").await, "renewed");
     directory.write("main.key", "broken");
     assert!(server.reload().is_err());
-    assert_eq!(shown(&server, "main.test").await, "renewed", "what works stays");
+    assert_eq!(
+        served_common_name(&server, "main.test").await,
+        "renewed",
+        "the working certificate is kept"
+    );
     server.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_certificate_is_made_and_kept_in_a_directory() {
-    let directory = Directory::new("made");
+async fn a_self_signed_certificate_is_stored_in_cert_dir() {
+    let directory = TempDirectory::new("made");
     let flag = format!("--cert-dir={}", directory.0.display());
     let first = serve(&[&flag], |_| ()).await;
     let der =

@@ -1,32 +1,32 @@
-//! What is told of a pod on its way to a node.
+//! The scheduling state of pods, for `explain --last`.
 
 use super::*;
-use crate::engine::progress::{Progress, State};
+use crate::engine::progress::{PodProgress, PodState};
 
 impl Bench {
-    fn progress(&self, name: &str) -> Progress {
+    fn progress(&self, name: &str) -> PodProgress {
         self.engine.progress(self.now, "default", name).expect("a pod that is known")
     }
 
     #[track_caller]
-    fn tells(&self, name: &str, want: &Expect) {
+    fn check_progress(&self, name: &str, want: &Expect) {
         let progress = self.progress(name);
         let text = serde_json::to_string_pretty(&progress).unwrap();
         want.assert_eq(&text);
-        assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
+        assert_eq!(serde_json::from_str::<PodProgress>(&text).unwrap(), progress);
     }
 }
 
 #[test]
-fn a_pod_that_fits_nowhere_says_what_it_knew_and_what_it_waits_for() {
+fn progress_of_an_unschedulable_pod() {
     let mut bench = Bench::new();
     bench.node("b", "500m");
     bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
-    assert_eq!(bench.progress("db").state, State::Active);
+    assert_eq!(bench.progress("db").state, PodState::Active);
     assert_eq!(bench.progress("db").last, None);
     bench.cycle();
-    bench.pass(1);
-    bench.tells("db", &expect![[r#"
+    bench.advance(1);
+    bench.check_progress("db", &expect![[r#"
         {
           "pod": "default/db",
           "profile": "default-scheduler",
@@ -47,7 +47,7 @@ fn a_pod_that_fits_nowhere_says_what_it_knew_and_what_it_waits_for() {
             "attempt": 1,
             "result": "unschedulable",
             "message": "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
-            "turnedDown": [
+            "rejectedNodes": [
               {
                 "code": "UnschedulableAndUnresolvable",
                 "plugin": "NodeAffinity",
@@ -65,18 +65,18 @@ fn a_pod_that_fits_nowhere_says_what_it_knew_and_what_it_waits_for() {
         }"#]]);
     // The record is of then: a node that came since is not in it.
     bench.node("c", "500m");
-    assert_eq!(bench.progress("db").last.unwrap().turned_down[0].n_nodes, 2);
+    assert_eq!(bench.progress("db").last.unwrap().rejected_nodes[0].n_nodes, 2);
 }
 
 #[test]
-fn preemption_is_told() {
+fn progress_contains_the_preemption() {
     let mut bench = Bench::new();
     for name in ["old", "older"] {
         bench.set_pod(name, json!({}), json!({"nodeName": "a", "priority": 0}), json!({}));
     }
     bench.set_pod("urgent", json!({}), json!({"priority": 10}), json!({}));
     bench.cycle();
-    bench.tells(
+    bench.check_progress(
         "urgent",
         &expect![[r#"
         {
@@ -102,7 +102,7 @@ fn preemption_is_told() {
             "attempt": 1,
             "result": "unschedulable",
             "message": "0/1 nodes are available: 1 Insufficient cpu.",
-            "turnedDown": [
+            "rejectedNodes": [
               {
                 "code": "Unschedulable",
                 "plugin": "NodeResourcesFit",
@@ -126,7 +126,7 @@ fn preemption_is_told() {
 }
 
 #[test]
-fn pods_like_each_other_share_what_is_kept() {
+fn pods_of_one_template_share_the_rejection_summary() {
     let mut bench = Bench::new();
     for nth in 0..3 {
         bench.set_pod(
@@ -136,53 +136,54 @@ fn pods_like_each_other_share_what_is_kept() {
             json!({}),
         );
     }
-    while bench.cycle() == Cycled::Ran {}
-    let kept = |name: &str| bench.engine.pending[name].last.as_ref().unwrap().reasons().unwrap();
-    assert!(Arc::ptr_eq(&kept("db-0"), &kept("db-1")));
-    assert!(Arc::ptr_eq(&kept("db-0"), &kept("db-2")));
+    while bench.cycle() == CycleResult::Ran {}
+    let summary =
+        |name: &str| bench.engine.pending[name].last_attempt.as_ref().unwrap().reasons().unwrap();
+    assert!(Arc::ptr_eq(&summary("db-0"), &summary("db-1")));
+    assert!(Arc::ptr_eq(&summary("db-0"), &summary("db-2")));
 }
 
 #[test]
-fn an_update_keeps_the_record_and_the_end_of_the_pod_drops_it() {
+fn an_update_preserves_the_last_attempt_and_deletion_drops_it() {
     let mut bench = Bench::new();
     bench.pod("web", json!({}));
     bench.cycle();
-    bench.answer(Err("the server is busy"));
+    bench.reply(Err("the server is busy"));
     let before = bench.progress("web").last.unwrap();
     assert_eq!((&*before.result, before.attempt), ("error", 1));
     bench.pod("web", json!({"color": "red"}));
     let after = bench.progress("web");
-    assert_eq!((after.state, after.last.unwrap()), (State::Backoff, before));
-    bench.apply(Event::Gone(Name::Pod("web".into())));
+    assert_eq!((after.state, after.last.unwrap()), (PodState::Backoff, before));
+    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
     assert_eq!(bench.engine.progress(bench.now, "default", "web"), None);
     bench.pod("web", json!({}));
     assert_eq!(bench.progress("web").last, None);
 }
 
 #[test]
-fn every_place_has_its_name() {
+fn every_pod_state() {
     #[track_caller]
-    fn check(labels: Value, spec: Value, want: (State, &str, u32)) {
+    fn check(labels: Value, spec: Value, want: (PodState, &str, u32)) {
         let mut bench = Bench::new();
         bench.set_pod("web", labels, spec, json!({}));
         bench.cycle();
-        let Progress { state, node, attempts, .. } = bench.progress("web");
+        let PodProgress { state, node, attempts, .. } = bench.progress("web");
         assert_eq!((state, &*node, attempts), want);
     }
-    check(json!({}), json!({}), (State::Binding, "a", 1));
-    check(json!({"permit": "wait"}), json!({}), (State::Permit, "a", 1));
-    check(json!({"permit": "no"}), json!({}), (State::Unschedulable, "", 1));
-    check(json!({"reserve": "no"}), json!({}), (State::Unschedulable, "", 1));
-    check(json!({"pre-bind": "no"}), json!({}), (State::Backoff, "", 1));
-    check(json!({}), json!({"schedulingGates": [{"name": "quota"}]}), (State::Gated, "", 0));
-    check(json!({}), json!({"nodeName": "a"}), (State::Assigned, "a", 0));
-    check(json!({}), json!({"nodeName": "elsewhere"}), (State::Assigned, "elsewhere", 0));
+    check(json!({}), json!({}), (PodState::Binding, "a", 1));
+    check(json!({"permit": "wait"}), json!({}), (PodState::Permit, "a", 1));
+    check(json!({"permit": "no"}), json!({}), (PodState::Unschedulable, "", 1));
+    check(json!({"reserve": "no"}), json!({}), (PodState::Unschedulable, "", 1));
+    check(json!({"pre-bind": "no"}), json!({}), (PodState::Backoff, "", 1));
+    check(json!({}), json!({"schedulingGates": [{"name": "quota"}]}), (PodState::Gated, "", 0));
+    check(json!({}), json!({"nodeName": "a"}), (PodState::Assigned, "a", 0));
+    check(json!({}), json!({"nodeName": "elsewhere"}), (PodState::Assigned, "elsewhere", 0));
     let engine = Bench::new().engine;
     assert_eq!(engine.progress(Bench::new().now, "default", "nobody"), None);
 }
 
 #[test]
-fn reasons_beyond_the_limit_are_counted_only() {
+fn reasons_beyond_the_limit_are_only_counted() {
     let mut bench = Bench::new();
     let resources = |missing: usize| {
         let offered = (0..40).filter(|nth| *nth != missing);
@@ -196,7 +197,7 @@ fn reasons_beyond_the_limit_are_counted_only() {
             "metadata": {"name": format!("n{nth:02}")}, "status": {"allocatable": resources(nth)},
         }))
         .unwrap();
-        bench.apply(Event::Set(Object::Node(Arc::new(node))));
+        bench.apply(Event::Upsert(Object::Node(Arc::new(node))));
     }
     let mut wanted = resources(40);
     wanted.remove("pods");
@@ -204,28 +205,30 @@ fn reasons_beyond_the_limit_are_counted_only() {
     bench.set_pod("db", json!({}), json!({"containers": containers}), json!({}));
     bench.cycle();
     let last = bench.progress("db").last.unwrap();
-    let shown: usize = last.turned_down.iter().map(|group| group.n_nodes).sum();
-    assert_eq!((last.turned_down.len(), shown + last.n_other_nodes), (16, 41));
+    let shown: usize = last.rejected_nodes.iter().map(|group| group.n_nodes).sum();
+    assert_eq!((last.rejected_nodes.len(), shown + last.n_other_nodes), (16, 41));
 }
 
 #[test]
-fn pods_that_wait_are_told_in_short() {
+fn pending_pods_are_summarized() {
     let mut bench = Bench::new();
     bench.node("b", "500m");
     bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
     bench.cycle();
     bench.set_pod("late", json!({}), json!({}), json!({}));
     bench.set_pod("gated", json!({}), json!({"schedulingGates": [{"name": "quota"}]}), json!({}));
-    let told = |bench: &Bench| {
-        let lines =
-            bench.engine.waiting().map(|it| format!("{} {:?} {}", it.pod.name, it.state, it.why));
+    let summaries = |bench: &Bench| {
+        let lines = bench
+            .engine
+            .pending_pod_summaries()
+            .map(|it| format!("{} {:?} {}", it.pod.name, it.state, it.reason));
         let mut lines: Vec<String> = lines.collect();
         lines.sort_unstable();
         lines
     };
     let db = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
     assert_eq!(
-        told(&bench),
+        summaries(&bench),
         [
             format!("db Unschedulable {db}"),
             "gated Gated waiting for scheduling gates: [quota]".to_owned(),
@@ -233,5 +236,5 @@ fn pods_that_wait_are_told_in_short() {
         ]
     );
     bench.cycle();
-    assert_eq!(told(&bench)[2], "late Binding ");
+    assert_eq!(summaries(&bench)[2], "late Binding ");
 }

@@ -38,7 +38,7 @@ impl Folder {
         fs::metadata(self.file()).unwrap().permissions().mode() & 0o777
     }
 
-    fn add(&self) -> Answer<Entries> {
+    fn add(&self) -> CommandResult<KubeconfigEntries> {
         add(&self.file(), "loadmaster", &ours("A"), false)
     }
 
@@ -92,7 +92,7 @@ fn names(config: &Value, list: &str) -> Vec<String> {
 }
 
 #[test]
-fn everything_else_stays_and_comes_back() {
+fn other_entries_are_kept_and_the_context_is_restored() {
     #[track_caller]
     fn check(before: &str, contexts: &[&str]) {
         let folder = Folder::with(before);
@@ -125,7 +125,7 @@ fn everything_else_stays_and_comes_back() {
     check("# nothing yet\n---\n", &["loadmaster"]);
     check("apiVersion: v1\nkind: Config\nclusters: null\n", &["loadmaster"]);
     check("clusters: []\nusers: []\n", &["loadmaster"]);
-    // What a server left that was killed.
+    // Entries left behind by a server that was killed.
     check(&ours("B").to_string(), &["loadmaster"]);
     check(
         &format!("{}\n", Document::new("", PROD).decode_value().unwrap()),
@@ -141,12 +141,12 @@ fn json_stays_json() {
 }
 
 #[test]
-fn a_file_that_is_no_kubeconfig_is_refused_and_left() {
+fn a_file_that_is_not_a_kubeconfig_is_rejected_and_not_changed() {
     #[track_caller]
     fn check(text: &str, want: &str) {
         let folder = Folder::with(text);
         for outcome in [super::check(&folder.file(), "loadmaster"), folder.add().map(drop)] {
-            let Err(Failure::Input(lines)) = outcome else { panic!("{text:?} was taken") };
+            let Err(Failure::Input(lines)) = outcome else { panic!("{text:?} was accepted") };
             let line = lines.concat().replace(&folder.file().display().to_string(), "config");
             assert!(line.starts_with(&format!("config:{want}")), "{line}");
         }
@@ -173,7 +173,7 @@ fn a_file_that_is_no_kubeconfig_is_refused_and_left() {
 }
 
 #[test]
-fn other_files_are_refused() {
+fn directories_broken_links_and_locked_files_are_rejected() {
     #[track_caller]
     fn check(folder: &Folder, want: &str) {
         let Err(Failure::Input(lines)) = folder.add().map(drop) else { panic!("{want}") };
@@ -192,7 +192,7 @@ fn other_files_are_refused() {
 }
 
 #[test]
-fn only_the_owner_may_read_it() {
+fn only_the_owner_can_read_the_file() {
     #[track_caller]
     fn check(before: Option<u32>, want: u32) {
         let folder = Folder::new();
@@ -210,7 +210,7 @@ fn only_the_owner_may_read_it() {
 }
 
 #[test]
-fn a_symbolic_link_stays_one() {
+fn symbolic_links_are_followed() {
     let folder = Folder::new();
     fs::create_dir(folder.0.join("real")).unwrap();
     fs::write(folder.0.join("real/kubeconfig"), PROD).unwrap();
@@ -224,7 +224,7 @@ fn a_symbolic_link_stays_one() {
 }
 
 #[test]
-fn a_file_that_was_created_goes_if_nobody_else_uses_it() {
+fn a_created_file_is_removed_if_it_has_no_other_entries() {
     let folder = Folder::new();
     drop(folder.add().unwrap());
     assert_eq!(folder.names(), [""; 0]);
@@ -237,7 +237,7 @@ fn a_file_that_was_created_goes_if_nobody_else_uses_it() {
 }
 
 #[test]
-fn what_somebody_else_changed_meanwhile_stays() {
+fn concurrent_changes_are_kept() {
     let folder = Folder::with(PROD);
     let first = folder.add().unwrap();
     // Another server with the same file.
@@ -272,7 +272,7 @@ fn several_users_share_a_file() {
 }
 
 #[test]
-fn entries_of_a_cluster_that_goes_on_stay() {
+fn entries_stay_with_a_data_folder() {
     let folder = Folder::new();
     drop(add(&folder.file(), "loadmaster", &ours("A"), true).unwrap());
     assert_eq!(names(&folder.config(), "contexts"), ["loadmaster"]);

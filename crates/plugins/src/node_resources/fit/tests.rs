@@ -22,8 +22,8 @@ fn bench(args: Value, allocatable: Value, used: Value) -> Bench {
 
 #[track_caller]
 fn check_filter(args: Value, allocatable: Value, used: Value, wanted: Value, want: &Expect) {
-    let verdicts = bench(args, allocatable, used).filter(pod("web", wanted)).unwrap();
-    want.assert_eq(&verdicts.join("\n"));
+    let results = bench(args, allocatable, used).filter(pod("web", wanted)).unwrap();
+    want.assert_eq(&results.join("\n"));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn filter_counts_pods() {
 }
 
 #[test]
-fn filter_leaves_ignored_resources_out() {
+fn filter_ignores_configured_resources() {
     let args = || json!({"ignoredResources": ["a.io/x", "hugepages-2Mi"], "ignoredResourceGroups": ["b.io"]});
     let check =
         |wanted, want: Expect| check_filter(args(), json!({"pods": 5}), json!({}), wanted, &want);
@@ -98,28 +98,28 @@ fn filter_leaves_ignored_resources_out() {
 fn filter_counts_the_whole_pod() {
     let mut bench = bench(json!({}), json!({"cpu": 4, "pods": 5}), json!({"cpu": 1}));
     let mut check = |spec: Value, want: &str| {
-        let verdicts = bench.filter(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
-        assert_eq!(verdicts, [format!("n {want}")]);
+        let results = bench.filter(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
+        assert_eq!(results, [format!("n {want}")]);
     };
-    let asks = |cpu: &str| json!([{"name": "c", "resources": {"requests": {"cpu": cpu}}}]);
+    let requests_cpu = |cpu: &str| json!([{"name": "c", "resources": {"requests": {"cpu": cpu}}}]);
     let sidecar =
         json!([{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}]);
-    check(json!({"containers": asks("3")}), "Success");
-    check(json!({"containers": asks("1"), "initContainers": asks("3")}), "Success");
+    check(json!({"containers": requests_cpu("3")}), "Success");
+    check(json!({"containers": requests_cpu("1"), "initContainers": requests_cpu("3")}), "Success");
     check(
-        json!({"containers": asks("1"), "initContainers": asks("4")}),
+        json!({"containers": requests_cpu("1"), "initContainers": requests_cpu("4")}),
         "Unschedulable Insufficient cpu",
     );
     check(
-        json!({"containers": asks("3"), "initContainers": sidecar}),
+        json!({"containers": requests_cpu("3"), "initContainers": sidecar}),
         "Unschedulable Insufficient cpu",
     );
     check(
-        json!({"containers": asks("3"), "overhead": {"cpu": "1m"}}),
+        json!({"containers": requests_cpu("3"), "overhead": {"cpu": "1m"}}),
         "Unschedulable Insufficient cpu",
     );
     check(
-        json!({"containers": asks("1"), "resources": {"requests": {"cpu": "4"}}}),
+        json!({"containers": requests_cpu("1"), "resources": {"requests": {"cpu": "4"}}}),
         "Unschedulable Insufficient cpu",
     );
 }
@@ -141,7 +141,7 @@ fn score() {
         json!({"type": kind, "resources": resources})
     };
     check_score(Value::Null, json!({"cpu": 2, "memory": 300}), 60);
-    // Missing requests count as 100m and 200 MiB, which is more than there is.
+    // Missing requests count as 100m and 200 MiB, which exceeds the allocatable memory.
     check_score(Value::Null, json!({}), 44);
     check_score(spec("MostAllocated", &[]), json!({"cpu": 2, "memory": 300}), 40);
     check_score(spec("MostAllocated", &["cpu", "memory"]), json!({}), 55);
@@ -150,7 +150,7 @@ fn score() {
         json!({"ephemeral-storage": 30}),
         50,
     );
-    // Scalar resources count when the pod asks for them; what a node does not offer never does.
+    // Scalar resources count when the pod requests them; resources that a node does not have never count.
     check_score(spec("LeastAllocated", &["cpu", "a.io/x"]), json!({"cpu": 2}), 70);
     check_score(spec("LeastAllocated", &["cpu", "a.io/x"]), json!({"cpu": 2, "a.io/x": 2}), 60);
     check_score(spec("LeastAllocated", &["b.io/x", "odd"]), json!({"cpu": 2}), 0);
@@ -162,7 +162,7 @@ fn score() {
 }
 
 #[test]
-fn score_overlooks_pod_level_resources() {
+fn score_ignores_pod_level_resources() {
     let mut bench = bench(
         json!({}),
         json!({"cpu": 10, "memory": "10Gi", "pods": 9}),
@@ -204,7 +204,7 @@ fn args_and_defaults() {
 }
 
 #[test]
-fn args_refused() {
+fn invalid_args_are_rejected() {
     check_args(
         json!({"foo": 1}),
         &expect![

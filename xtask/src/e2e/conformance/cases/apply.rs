@@ -1,24 +1,24 @@
-//! Server-side apply: who owns which field.
+//! Server-side apply: field ownership.
 
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("makes what is not there", "
+    ("creates a nonexistent object", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201 {data: {k: v}, metadata: {managedFields: [{manager: one, operation: Apply, apiVersion: v1, fieldsType: FieldsV1, fieldsV1: {'f:data': {'f:k': _}}, subresource: ABSENT}]}}"),
-    ("the same again changes nothing", "
+    ("applying the same configuration again changes nothing", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201 {metadata: {resourceVersion: $first}}
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 200 {metadata: {resourceVersion: $first}}"),
-    ("a conflict says whose field it is", "
+    ("a conflict names the field manager", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201
 PATCH-APPLY configmaps/a?fieldManager=two {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: w}}
 409 {reason: Conflict, message: 'Apply failed with 1 conflict: conflict with \"one\": .data.k', details: {causes: [{reason: FieldManagerConflict, field: .data.k, message: 'conflict with \"one\"'}]}}
 GET configmaps/a
 200 {data: {k: v}, metadata: {managedFields: [{manager: one}]}}"),
-    ("conflicts with two", "
+    ("conflicts with two managers", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201
 PATCH-APPLY configmaps/a?fieldManager=two {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {l: v}}
@@ -32,12 +32,12 @@ PATCH-APPLY configmaps/a?fieldManager=two&force=true {apiVersion: v1, kind: Conf
 200 {data: {k: w}, metadata: {managedFields: [{manager: two, fieldsV1: {'f:data': {'f:k': _}}}]}}
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 409 Conflict"),
-    ("a dropped field goes", "
+    ("a field that is no longer applied is removed", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {x: y}}, data: {k: v, l: w}}
 201
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {l: w}}
 200 {data: {k: ABSENT, l: w}, metadata: {labels: ABSENT}}"),
-    ("a shared field goes with its last owner", "
+    ("a shared field is removed with its last owner", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201
 PATCH-APPLY configmaps/a?fieldManager=two {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
@@ -46,7 +46,7 @@ PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, meta
 200 {data: {k: v}}
 PATCH-APPLY configmaps/a?fieldManager=two {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}
 200 {data: ABSENT}"),
-    ("a dropped field that another wrote stays", "
+    ("a field that another manager has changed is kept", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v, l: w}}
 201
 PATCH-MERGE configmaps/a?fieldManager=editor {data: {k: x}}
@@ -58,7 +58,7 @@ POST configmaps?fieldManager=editor {metadata: {name: a}, data: {k: v}}
 201 {metadata: {managedFields: [{manager: editor, operation: Update}]}}
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: w}}
 409 Conflict: Apply failed with 1 conflict: conflict with \"editor\" using v1: .data.k"),
-    ("a list by its keys", "
+    ("list items by key", "
 PATCH-APPLY pods/a?fieldManager=one {apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i}], tolerations: [{key: x, operator: Exists}]}}
 201
 PATCH-APPLY pods/a?fieldManager=two {apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: j}]}}
@@ -72,17 +72,17 @@ PATCH-APPLY deployments/a?fieldManager=two {apiVersion: apps/v1, kind: Deploymen
 200 {spec: {template: {spec: {containers: [{name: c, image: i, env: [{name: A, value: '1'}, {name: B, value: '2'}]}]}}}}
 PATCH-APPLY deployments/a?fieldManager=two {apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}
 200 {spec: {template: {spec: {containers: [{name: c, env: [{name: A}]}]}}}}"),
-    ("a status has managers of its own", "
+    ("the status has separate managers", "
 PATCH-APPLY deployments/a?fieldManager=one {apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201
 PATCH-APPLY deployments/a/status?fieldManager=one {apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, spec: {replicas: 7}, status: {replicas: 3}}
 200 {spec: {replicas: 1}, status: {replicas: 3}, metadata: {managedFields: [{manager: one, subresource: ABSENT}, {manager: one, operation: Apply, subresource: status, fieldsV1: {'f:spec': ABSENT, 'f:status': {'f:replicas': _}}}]}}"),
-    ("an old version", "
+    ("an old resource version", "
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}
 201
 PATCH-APPLY configmaps/a?fieldManager=one {apiVersion: v1, kind: ConfigMap, metadata: {name: a, resourceVersion: '1'}, data: {k: v}}
 409 Conflict"),
-    ("on trial", "
+    ("a dry run", "
 PATCH-APPLY configmaps/a?fieldManager=one&dryRun=All {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}
 201 {data: {k: v}}
 GET configmaps/a

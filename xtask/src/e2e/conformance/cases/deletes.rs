@@ -1,26 +1,26 @@
-//! Deletions: grace, finalizers, propagation, collections.
+//! Deletions: grace periods, finalizers, propagation, collections.
 
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("most kinds are answered with a status", "
+    ("the response of most kinds is a status", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {uid: $uid}}
 DELETE configmaps/a
 200 {kind: Status, status: Success, details: {name: a, kind: configmaps, uid: $uid}}"),
-    ("of a group, with its name", "
+    ("the status names the group", "
 POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201 {metadata: {uid: $uid}}
 DELETE deployments/a
 200 {kind: Status, status: Success, details: {name: a, group: apps, kind: deployments, uid: $uid}}"),
-    ("pods are answered with themselves", "
+    ("the response for a pod is the pod", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 {metadata: {uid: $uid}}
 DELETE pods/a
 200 {kind: Pod, metadata: {name: a, uid: $uid}}
 GET pods/a
 404 NotFound"),
-    ("a pod on a node has its time", "
+    ("an assigned pod has a grace period", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, terminationGracePeriodSeconds: 20, containers: [{name: c, image: i}]}}
 201
 DELETE pods/a
@@ -35,7 +35,7 @@ DELETE pods/a?gracePeriodSeconds=0
 200
 GET pods/a
 404 NotFound"),
-    ("any number of seconds of grace", "
+    ("very long and negative grace periods", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
 201
 DELETE pods/a?gracePeriodSeconds=9223372036854775807
@@ -46,19 +46,19 @@ POST pods {metadata: {name: b}, spec: {nodeName: n, containers: [{name: c, image
 201
 DELETE pods/b?gracePeriodSeconds=-5
 200 {metadata: {deletionGracePeriodSeconds: 1}}"),
-    ("who says nothing of grace changes none", "
+    ("a deletion without a grace period keeps the earlier one", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, terminationGracePeriodSeconds: 20, containers: [{name: c, image: i}]}}
 201
 DELETE pods/a?gracePeriodSeconds=100
 200 {metadata: {deletionGracePeriodSeconds: 100, deletionTimestamp: $time}}
 DELETE pods/a
 200 {metadata: {deletionGracePeriodSeconds: 100, deletionTimestamp: $time}}"),
-    ("grace in the body", "
+    ("a grace period in the body", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
 201
 DELETE pods/a {gracePeriodSeconds: 7}
 200 {metadata: {deletionGracePeriodSeconds: 7}}"),
-    ("a pod that has ended goes at once", "
+    ("a terminated pod is deleted immediately", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
 201
 PATCH-MERGE pods/a/status {status: {phase: Succeeded}}
@@ -67,7 +67,7 @@ DELETE pods/a
 200
 GET pods/a
 404 NotFound"),
-    ("a name of its own may come again", "
+    ("a name can be reused", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {uid: $first}}
 DELETE configmaps/a
@@ -75,7 +75,7 @@ DELETE configmaps/a
 POST configmaps {metadata: {name: a}}
 201 {metadata: {uid: $second}}
 ASSERT $first != $second"),
-    ("finalizers cannot be added any more", "
+    ("finalizers cannot be added during deletion", "
 POST configmaps {metadata: {name: a, finalizers: [example.com/a]}}
 201
 DELETE configmaps/a
@@ -86,7 +86,7 @@ PATCH-MERGE configmaps/a {metadata: {finalizers: []}}
 200
 GET configmaps/a
 404 NotFound"),
-    ("what is being deleted may still change", "
+    ("an object can be changed during deletion", "
 POST configmaps {metadata: {name: a, finalizers: [example.com/a]}}
 201
 DELETE configmaps/a
@@ -97,19 +97,19 @@ PATCH-MERGE configmaps/a {metadata: {deletionTimestamp: null}}
 200 {metadata: {deletionTimestamp: $time}}
 DELETE configmaps/a
 200 {metadata: {deletionTimestamp: $time}}"),
-    ("in the foreground", "
+    ("foreground deletion", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a?propagationPolicy=Foreground
 200 {metadata: {deletionTimestamp: _, finalizers: [foregroundDeletion]}}
 GET configmaps/a
 200"),
-    ("with orphans", "
+    ("orphaning dependents", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a {propagationPolicy: Orphan}
 200 {metadata: {finalizers: [orphan]}}"),
-    ("the last word on dependents counts", "
+    ("the last propagation policy is used", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a?propagationPolicy=Foreground
@@ -122,22 +122,22 @@ DELETE configmaps/a?propagationPolicy=Background
 200 {kind: Status}
 GET configmaps/a
 404 NotFound"),
-    ("a policy that is none", "
+    ("an invalid propagation policy", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a?propagationPolicy=Sideways
 422 Invalid"),
-    ("orphans and a policy", "
+    ("orphanDependents with a propagation policy", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps/a {propagationPolicy: Background, orphanDependents: true}
 422 Invalid"),
-    ("preconditions, in words", "
+    ("the message of a failed precondition", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {uid: $uid}}
 DELETE configmaps/a {preconditions: {uid: other}}
 409 {reason: Conflict, message: 'Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (other) does not match the UID in record ($uid). The object might have been deleted and then recreated'}"),
-    ("of a collection, those selected", "
+    ("selected objects of a collection", "
 POST configmaps {metadata: {name: a, labels: {x: '1'}}}
 201
 POST configmaps {metadata: {name: b}}
@@ -150,14 +150,14 @@ DELETE configmaps?fieldSelector=metadata.name=b
 200
 GET configmaps
 200 []"),
-    ("of a collection, in a dry run", "
+    ("a collection in a dry run", "
 POST configmaps {metadata: {name: a}}
 201
 DELETE configmaps?dryRun=All
 200
 GET configmaps
 200 [a]"),
-    ("of a collection, those held", "
+    ("a collection with finalizers", "
 POST configmaps {metadata: {name: a, finalizers: [example.com/a]}}
 201
 POST configmaps {metadata: {name: b}}
@@ -166,7 +166,7 @@ DELETE configmaps
 200
 GET configmaps
 200 {items: [{metadata: {name: a, deletionTimestamp: _}}]}"),
-    ("a namespace ends slowly and takes nothing new", "
+    ("a terminating namespace accepts no new objects", "
 POST namespaces {metadata: {name: $ns-b}}
 201
 DELETE namespaces/$ns-b
@@ -177,12 +177,12 @@ PUT namespaces/$ns-b/finalize {metadata: {name: $ns-b}, spec: {finalizers: []}}
 200
 GET namespaces/$ns-b
 404 NotFound"),
-    ("namespaces that stay", "
+    ("system namespaces cannot be deleted", "
 DELETE namespaces/default
 403 Forbidden
 DELETE namespaces/kube-system
 403 Forbidden"),
-    ("replication controllers leave their pods", "
+    ("replication controllers orphan their pods by default", "
 POST replicationcontrollers {metadata: {name: a}, spec: {selector: {a: b}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201
 DELETE replicationcontrollers/a

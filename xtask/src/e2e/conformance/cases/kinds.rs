@@ -1,8 +1,8 @@
-//! What every kind can do, kind by kind.
+//! Tests of every kind: verbs, patches, watches, finalizers, tables.
 
 use crate::e2e::conformance::case::{Case, case, is_cluster_scoped};
 
-/// Resource, kind, and the least an object says beside its name.
+/// Resource, kind, and the minimal fields of a valid object besides its name.
 const KINDS: &[(&str, &str, &str)] = &[
     ("configmaps", "ConfigMap", "data: {k: v}"),
     ("secrets", "Secret", "stringData: {k: v}"),
@@ -89,11 +89,11 @@ const KINDS: &[(&str, &str, &str)] = &[
 
 const WORKLOAD: &str = "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}";
 
-/// Objects of these are held by a finalizer that admission adds.
-const HELD: &[&str] = &["persistentvolumeclaims", "persistentvolumes"];
+/// Admission adds a protection finalizer to objects of these resources.
+const PROTECTED: &[&str] = &["persistentvolumeclaims", "persistentvolumes"];
 
-/// What is tried with each; `RES` is the resource, `KIND` the kind, `N` an object's name, `BODY(x)` a manifest of that name.
-const TRIED: &[(&str, &str)] = &[
+/// The scripts for each kind; `RES` is the resource, `KIND` the kind, `N` an object's name, `BODY(x)` a manifest of that name.
+const SCRIPTS: &[(&str, &str)] = &[
     (
         "is created, read, listed and deleted",
         "
@@ -111,7 +111,7 @@ DELETE RES/N
 404 NotFound",
     ),
     (
-        "is created once",
+        "cannot be created twice",
         "
 POST RES BODY(N)
 201
@@ -119,7 +119,7 @@ POST RES BODY(N)
 409 AlreadyExists",
     ),
     (
-        "is not there in a dry run",
+        "is not created by a dry run",
         "
 POST RES?dryRun=All BODY(N)
 201 {metadata: {name: N, uid: _}}
@@ -139,7 +139,7 @@ POST RES {metadata: {labels: {case: $ns}}REST}
 422 Invalid",
     ),
     (
-        "has no unknown fields when it is strict",
+        "rejects unknown fields with strict validation",
         "
 POST RES?fieldValidation=Strict {metadata: {name: N}, surprise: 1REST}
 400 {reason: BadRequest, message: '~unknown field \"surprise\"'}
@@ -147,7 +147,7 @@ POST RES?fieldValidation=Ignore {metadata: {name: N}, surprise: 1REST}
 201 {surprise: ABSENT}",
     ),
     (
-        "is updated at its newest version",
+        "is updated only with the current resource version",
         "
 POST RES BODY(N)
 201 $first
@@ -159,7 +159,7 @@ PUT RES/N $first + {metadata: {resourceVersion: '1'}}
 409 Conflict",
     ),
     (
-        "is not written when nothing changes",
+        "is not written by a no-op update",
         "
 POST RES BODY(N)
 201 {metadata: {resourceVersion: $rv}}
@@ -199,7 +199,7 @@ PATCH-MERGE RES/N-missing {metadata: {labels: {one: a}}}
 404 NotFound",
     ),
     (
-        "tells its watchers",
+        "sends watch events",
         "
 GET RES?labelSelector=case=$ns
 200 {metadata: {resourceVersion: $rv}}
@@ -214,14 +214,14 @@ WATCH RES?labelSelector=case=$ns&resourceVersion=$second
 END",
     ),
     (
-        "tells its watchers when it goes",
+        "sends a watch event when it is deleted",
         "
 POST RES BODY(N)
 201 {metadata: {resourceVersion: $rv}}
 DELETE RES/N?propagationPolicy=Background&gracePeriodSeconds=0
 200
 WATCH RES?labelSelector=case=$ns&resourceVersion=$rv
-GOES",
+DELETION",
     ),
     (
         "is listed page by page",
@@ -264,7 +264,7 @@ GET RES/N
 404 NotFound",
     ),
     (
-        "is deleted only as who it is",
+        "is deleted only if preconditions match",
         "
 POST RES BODY(N)
 201 {metadata: {uid: $uid, resourceVersion: $rv}}
@@ -278,7 +278,7 @@ GET RES/N
 404 NotFound",
     ),
     (
-        "has a table and metadata alone",
+        "has a table and partial metadata",
         "
 POST RES BODY(N)
 201 {metadata: {uid: $uid}}
@@ -291,25 +291,25 @@ META-LIST RES?labelSelector=case=$ns
     ),
 ];
 
-/// Every kind with everything that is tried.
+/// The cases of all kinds.
 pub fn cases() -> impl Iterator<Item = Case> {
     KINDS.iter().flat_map(|&(resource, kind, rest)| {
-        TRIED
+        SCRIPTS
             .iter()
             .filter(move |(what, _)| !(resource == "limitranges" && *what == "needs a name"))
-            .filter(move |(_, script)| !(HELD.contains(&resource) && expects_to_go(script)))
+            .filter(move |(_, script)| !(PROTECTED.contains(&resource) && expects_deletion(script)))
             .map(move |(what, script)| {
-                case(&format!("{resource}: {what}"), &filled(script, resource, kind, rest))
+                case(&format!("{resource}: {what}"), &fill_template(script, resource, kind, rest))
             })
     })
 }
 
-/// Such scripts end without the object, or want it unchanged while admission changes it.
-fn expects_to_go(script: &str) -> bool {
+/// Such scripts expect that the object is deleted, or not changed by admission.
+fn expects_deletion(script: &str) -> bool {
     ["DELETE RES", "finalizers: null", "PUT RES/N $same"].iter().any(|it| script.contains(it))
 }
 
-fn filled(script: &str, resource: &str, kind: &str, rest: &str) -> String {
+fn fill_template(script: &str, resource: &str, kind: &str, rest: &str) -> String {
     let rest = if rest.is_empty() { String::new() } else { format!(", {rest}") };
     let name = if is_cluster_scoped(resource) { "$ns-o" } else { "o" };
     let mut text = String::new();
@@ -322,10 +322,10 @@ fn filled(script: &str, resource: &str, kind: &str, rest: &str) -> String {
     }
     text.push_str(left);
     let words = text.replace("REST}", &format!("{rest}}}")).replace("RES", resource);
-    // Pods are marked before they go.
-    let goes = if resource == "pods" { "MODIFIED N\nDELETED N" } else { "DELETED N" };
-    let words = words.replace("KIND", kind).replace("GOES", goes);
-    // `N` as a word of its own, or the beginning of a name.
+    // Pods get a deletion timestamp before they are deleted.
+    let deletion = if resource == "pods" { "MODIFIED N\nDELETED N" } else { "DELETED N" };
+    let words = words.replace("KIND", kind).replace("DELETION", deletion);
+    // `N` as a separate word, or as the prefix of a name.
     let mut named = String::with_capacity(words.len());
     let letters: Vec<char> = words.chars().collect();
     for (at, letter) in letters.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Lists: selectors, pages, and at which revision.
+//! Lists: selectors, pagination, resource versions.
 
 use super::Table;
 
@@ -6,12 +6,12 @@ pub(super) const CASES: Table = &[
     ("an empty list", "
 GET configmaps
 200 {kind: ConfigMapList, apiVersion: v1, metadata: {resourceVersion: _}, items: []}"),
-    ("items have no kind of their own", "
+    ("items have no kind", "
 POST configmaps {metadata: {name: a}}
 201
 GET configmaps
 200 {items: [{kind: ABSENT, apiVersion: ABSENT, metadata: {name: a}}]}"),
-    ("in the order of names", "
+    ("sorted by name", "
 POST configmaps {metadata: {name: b}}
 201
 POST configmaps {metadata: {name: a}}
@@ -20,7 +20,7 @@ POST configmaps {metadata: {name: a-b}}
 201
 GET configmaps
 200 [a, a-b, b]"),
-    ("labels that are equal", "
+    ("equality-based label selectors", "
 POST configmaps {metadata: {name: a, labels: {x: '1', y: '1'}}}
 201
 POST configmaps {metadata: {name: b, labels: {x: '2'}}}
@@ -37,7 +37,7 @@ GET configmaps?labelSelector=x=1,y=1
 200 [a]
 GET configmaps?labelSelector=x=1,y=2
 200 []"),
-    ("labels of a set", "
+    ("set-based label selectors", "
 POST configmaps {metadata: {name: a, labels: {x: '1'}}}
 201
 POST configmaps {metadata: {name: b, labels: {x: '2'}}}
@@ -54,13 +54,13 @@ GET configmaps?labelSelector=!x
 200 [c]
 GET configmaps?labelSelector=x+in+(1,2),x+notin+(2)
 200 [a]"),
-    ("a selector that is none", "
+    ("an invalid selector", "
 GET configmaps?labelSelector=x+in
 400 BadRequest"),
-    ("a selector with a bad value", "
+    ("a selector with an invalid value", "
 GET configmaps?labelSelector=x=a+b
 400 BadRequest"),
-    ("fields of metadata", "
+    ("field selectors of metadata", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -73,7 +73,7 @@ GET configmaps?fieldSelector=metadata.namespace=$ns
 200 [a, b]
 GET configmaps?fieldSelector=metadata.name=a,metadata.name=b
 200 []"),
-    ("fields of pods", "
+    ("field selectors of pods", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 POST pods {metadata: {name: b}, spec: {nodeName: n, restartPolicy: Never, containers: [{name: c, image: i}]}}
@@ -88,17 +88,17 @@ GET pods?fieldSelector=status.phase!=Pending
 200 []
 GET pods?fieldSelector=spec.restartPolicy=Never
 200 [b]"),
-    ("fields that cannot be selected", "
+    ("unsupported field selectors", "
 GET configmaps?fieldSelector=data.k=v
 400 {reason: BadRequest, message: '\"data.k\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"'}"),
-    ("labels and fields together", "
+    ("label and field selectors together", "
 POST configmaps {metadata: {name: a, labels: {x: '1'}}}
 201
 POST configmaps {metadata: {name: b, labels: {x: '1'}}}
 201
 GET configmaps?labelSelector=x=1&fieldSelector=metadata.name=b
 200 [b]"),
-    ("a page says how many are left", "
+    ("a page has the remaining item count", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -107,7 +107,7 @@ POST configmaps {metadata: {name: c}}
 201
 GET configmaps?limit=1
 200 {metadata: {continue: _, remainingItemCount: 2}, items: [{metadata: {name: a}}]}"),
-    ("a last page that is full has no next", "
+    ("a full last page has no continue token", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -116,7 +116,7 @@ GET configmaps?limit=2
 200 {metadata: {continue: ABSENT, remainingItemCount: ABSENT}}
 GET configmaps?limit=10
 200 [a, b]"),
-    ("pages show one revision", "
+    ("all pages have the same resource version", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}, data: {k: old}}
@@ -135,7 +135,7 @@ GET configmaps?limit=5&continue=$more
 200 {metadata: {resourceVersion: $rv}, items: [{metadata: {name: b}, data: {k: old}}, {metadata: {name: c}}]}
 GET configmaps
 200 [a, aa, b]"),
-    ("a continue with a revision", "
+    ("a continue token with a resource version", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -144,10 +144,10 @@ GET configmaps?limit=1
 200 {metadata: {continue: $more, resourceVersion: $rv}}
 GET configmaps?limit=1&continue=$more&resourceVersion=$rv
 400 BadRequest"),
-    ("a continue that is none", "
+    ("an invalid continue token", "
 GET configmaps?limit=1&continue=nonsense
 400 BadRequest"),
-    ("exactly at a revision", "
+    ("resourceVersionMatch Exact and NotOlderThan", "
 POST configmaps {metadata: {name: a}, data: {k: old}}
 201
 GET configmaps
@@ -162,25 +162,25 @@ GET configmaps?resourceVersion=$then&resourceVersionMatch=NotOlderThan
 200 [a, b]
 GET configmaps?resourceVersion=0
 200"),
-    ("a match without a revision", "
+    ("a match without a resource version", "
 GET configmaps?resourceVersionMatch=Exact
 422 Invalid"),
-    ("exactly at no revision", "
+    ("an exact match of resource version 0", "
 GET configmaps?resourceVersion=0&resourceVersionMatch=Exact
 422 Invalid"),
-    ("a match that is none", "
+    ("an invalid match", "
 GET configmaps?resourceVersion=1&resourceVersionMatch=Later
 422 Invalid"),
-    ("a revision to come", "
+    ("a future resource version", "
 GET configmaps?resourceVersion=1000000000000
 504 Timeout"),
-    ("a revision that is none", "
+    ("an invalid resource version", "
 GET configmaps?resourceVersion=x
 400 BadRequest"),
-    ("a limit that is none", "
+    ("an invalid limit", "
 GET configmaps?limit=x
 400 BadRequest"),
-    ("one object at a revision", "
+    ("one object with a resource version", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {resourceVersion: $rv}}
 GET configmaps/a?resourceVersion=$rv
@@ -192,7 +192,7 @@ POST configmaps {metadata: {name: a, labels: {only: $ns}}}
 201
 GET /api/v1/configmaps?labelSelector=only=$ns
 200 {items: [{metadata: {name: a, namespace: $ns}}]}"),
-    ("a namespace that is not there is empty", "
+    ("a nonexistent namespace is empty", "
 GET /api/v1/namespaces/$ns-none/configmaps
 200 []"),
     ("a table of pods", "

@@ -1,9 +1,9 @@
-//! Three kinds of patches.
+//! JSON patches, merge patches, strategic merge patches.
 
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("merge: null takes away, lists are replaced", "
+    ("merge: null removes, lists are replaced", "
 POST pods {metadata: {name: a, labels: {x: '1', y: '2'}}, spec: {containers: [{name: c, image: i}]}}
 201
 PATCH-MERGE pods/a {metadata: {labels: {x: null, z: '3'}}}
@@ -13,19 +13,19 @@ POST services {metadata: {name: a}, spec: {ports: [{name: x, port: 80}, {name: y
 201
 PATCH-MERGE services/a {spec: {ports: [{name: z, port: 82}]}}
 200 {spec: {ports: [{name: z, port: 82, protocol: TCP}]}}"),
-    ("merge: of another type", "
+    ("merge: a value of another type", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-MERGE configmaps/a {data: 1}
 422 Invalid"),
-    ("merge: an unknown field, strictly", "
+    ("merge: an unknown field with strict validation", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-MERGE configmaps/a?fieldValidation=Strict {surprise: 1}
 422 Invalid
 PATCH-MERGE configmaps/a {surprise: 1}
 200 {surprise: ABSENT}"),
-    ("merge: what makes it invalid", "
+    ("merge: an invalid result", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-MERGE configmaps/a {metadata: {labels: {'a b': c}}}
@@ -35,7 +35,7 @@ POST configmaps {metadata: {name: a}}
 201
 PATCH-MERGE configmaps/a {metadata: {name: b}}
 400 BadRequest"),
-    ("merge: no object", "
+    ("merge: a patch that is not an object", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-MERGE configmaps/a [1]
@@ -52,21 +52,21 @@ POST configmaps {metadata: {name: a, annotations: {example.com/x: '1'}}}
 201
 PATCH-JSON configmaps/a [{op: replace, path: /metadata/annotations/example.com~1x, value: '2'}]
 200 {metadata: {annotations: {example.com/x: '2'}}}"),
-    ("json: places in lists", "
+    ("json: list indices", "
 POST services {metadata: {name: a}, spec: {ports: [{name: x, port: 80}]}}
 201
 PATCH-JSON services/a [{op: add, path: /spec/ports/-, value: {name: y, port: 81}}]
 200 {spec: {ports: [{name: x}, {name: y}]}}
 PATCH-JSON services/a [{op: remove, path: /spec/ports/0}]
 200 {spec: {ports: [{name: y}]}}"),
-    ("json: a place that is not there", "
+    ("json: a path that does not exist", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-JSON configmaps/a [{op: replace, path: /data/k, value: x}]
 422 Invalid
 PATCH-JSON configmaps/a [{op: remove, path: /data/k}]
 422 Invalid"),
-    ("json: what is no patch", "
+    ("json: an invalid patch", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-JSON configmaps/a {data: {k: v}}
@@ -76,12 +76,12 @@ POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, t
 201
 PATCH-STRATEGIC deployments/a {spec: {template: {spec: {containers: [{name: d, image: j}]}}}}
 200 {spec: {template: {spec: {containers: [{name: c, image: i}, {name: d, image: j}]}}}}"),
-    ("strategic: a container more goes first", "
+    ("strategic: a new container is prepended", "
 POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201
 PATCH-STRATEGIC deployments/a {spec: {template: {spec: {containers: [{name: e, image: j}]}}}}
 200 {spec: {template: {spec: {containers: [{name: e, image: j}, {name: c, image: i}]}}}}"),
-    ("strategic: a container less", "
+    ("strategic: a container is removed", "
 POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}, {name: d, image: i}]}}}}
 201
 PATCH-STRATEGIC deployments/a {spec: {template: {spec: {containers: [{name: c, $patch: delete}]}}}}
@@ -96,7 +96,7 @@ POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, t
 201
 PATCH-STRATEGIC deployments/a {spec: {template: {spec: {containers: [{name: c, args: [z]}]}}}}
 200 {spec: {template: {spec: {containers: [{name: c, image: i, args: [z]}]}}}}"),
-    ("strategic: finalizers grow", "
+    ("strategic: finalizers are merged", "
 POST configmaps {metadata: {name: a, finalizers: [example.com/a]}}
 201
 PATCH-STRATEGIC configmaps/a {metadata: {finalizers: [example.com/b]}}
@@ -110,22 +110,22 @@ PATCH-STRATEGIC nodes/$ns-a {spec: {taints: [{key: y, effect: NoExecute}]}}
 200
 PATCH-STRATEGIC nodes/$ns-a {spec: {unschedulable: true}}
 200 {spec: {unschedulable: true}}"),
-    ("strategic: ports by their number", "
+    ("strategic: ports by port number", "
 POST services {metadata: {name: a}, spec: {ports: [{name: x, port: 80}]}}
 201
 PATCH-STRATEGIC services/a {spec: {ports: [{name: y, port: 81}]}}
 200 {spec: {ports: [{name: y, port: 81}, {name: x, port: 80}]}}"),
-    ("strategic: null takes away", "
+    ("strategic: null removes", "
 POST configmaps {metadata: {name: a}, data: {k: v, l: w}}
 201
 PATCH-STRATEGIC configmaps/a {data: {k: null}}
 200 {data: {k: ABSENT, l: w}}"),
-    ("strategic: of another type", "
+    ("strategic: a value of another type", "
 POST configmaps {metadata: {name: a}}
 201
 PATCH-STRATEGIC configmaps/a {metadata: {labels: 1}}
 422 Invalid"),
-    ("what is never patched", "
+    ("immutable metadata is not patched", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {creationTimestamp: $time, uid: $uid}}
 PATCH-MERGE configmaps/a {metadata: {creationTimestamp: '2001-01-01T00:00:00Z', generateName: x}}

@@ -4,7 +4,7 @@
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("pods use what there is", "
+    ("pods are limited by a quota", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {pods: 2, requests.cpu: 1}}}
 201
 PATCH-MERGE resourcequotas/q/status {status: {hard: {pods: 2, requests.cpu: 1}, used: {pods: 0, requests.cpu: 0}}}
@@ -38,7 +38,7 @@ GET resourcequotas/q
 200 {status: {used: {limits.memory: 1Gi, requests.x.io/gpu: '1'}}}
 POST pods {metadata: {name: b}, spec: {containers: [{name: c, image: i, resources: {limits: {memory: 1, x.io/gpu: 1}}}]}}
 403 Forbidden: pods \"b\" is forbidden: exceeded quota: q, requested: limits.memory=1,requests.x.io/gpu=1, used: limits.memory=1Gi,requests.x.io/gpu=1, limited: limits.memory=1Gi,requests.x.io/gpu=1"),
-    ("a quota that has not been counted", "
+    ("a quota without a status", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {pods: 0}}}
 201
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
@@ -58,7 +58,7 @@ POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 PATCH-MERGE pods/a {spec: {activeDeadlineSeconds: 9}}
 403 Forbidden: pods \"a\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0"),
-    ("a quota for a priority", "
+    ("a quota for a priority class", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {pods: 0}, scopeSelector: {matchExpressions: [
   {scopeName: PriorityClass, operator: In, values: [system-node-critical]}]}}}
 201
@@ -68,7 +68,7 @@ UNTIL POST pods?dryRun=All {metadata: {name: x}, spec: {priorityClassName: syste
 403 Forbidden: pods \"x\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0
 POST pods {metadata: {name: a}, spec: {priorityClassName: system-cluster-critical, containers: [{name: c, image: i}]}}
 201"),
-    ("claims of a class", "
+    ("claims of a storage class", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {requests.storage: 3Gi, gold.storageclass.storage.k8s.io/persistentvolumeclaims: 0}}}
 201
 PATCH-MERGE resourcequotas/q/status {status: {hard: {requests.storage: 3Gi, gold.storageclass.storage.k8s.io/persistentvolumeclaims: 0},
@@ -97,7 +97,7 @@ GET resourcequotas/q
 200 {status: {used: {services: '1', services.nodeports: '1'}}}
 POST services {metadata: {name: b}, spec: {type: NodePort, ports: [{port: 80}]}}
 403 Forbidden: services \"b\" is forbidden: exceeded quota: q, requested: services.nodeports=1, used: services.nodeports=1, limited: services.nodeports=1"),
-    ("objects are counted", "
+    ("object count quotas", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {count/secrets: 1, secrets: 9, count/leases.coordination.k8s.io: 0}}}
 201
 PATCH-MERGE resourcequotas/q/status {status: {hard: {count/secrets: 1, secrets: 9, count/leases.coordination.k8s.io: 0},
@@ -111,7 +111,7 @@ POST secrets {metadata: {name: b}}
 403 Forbidden: secrets \"b\" is forbidden: exceeded quota: q, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1
 GET resourcequotas/q
 200 {status: {used: {count/secrets: '1', secrets: '1'}}}"),
-    ("a quota of nothing there is", "
+    ("a quota of unknown resources", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {gpu: 1}}}
 422 {reason: Invalid, details: {causes: [
   {field: 'spec.hard[gpu]', message: 'Invalid value: \"gpu\": must be a standard resource type or fully qualified'},
@@ -120,7 +120,7 @@ POST resourcequotas {metadata: {name: q}, spec: {hard: {pods: 1500m}}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.hard[pods]', message: 'Invalid value: \"1500m\": must be an integer'}]}}
 POST resourcequotas {metadata: {name: q}, spec: {hard: {cpu: -1}}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.hard[cpu]', message: 'Invalid value: \"-1\": must be greater than or equal to 0'}]}}"),
-    ("scopes that do not go together", "
+    ("invalid combinations of scopes", "
 POST resourcequotas {metadata: {name: q}, spec: {hard: {cpu: 1}, scopes: [BestEffort]}}
 422 {reason: Invalid, details: {causes: [{field: spec.scopes, message: 'Invalid value: [\"BestEffort\"]: unsupported scope applied to resource'}]}}
 POST resourcequotas {metadata: {name: q}, spec: {hard: {pods: 1}, scopes: [BestEffort, NotBestEffort]}}

@@ -1,10 +1,10 @@
-//! Addresses and node ports of services, what pods, claims and ingresses get from classes, and what holds storage. Both servers
-//! have addresses from 10.96.0.0 to 10.96.255.254; those used here are used once.
+//! ClusterIPs and node ports of services, defaults from classes for pods and PersistentVolumeClaims, and storage protection. Both
+//! servers have addresses from 10.96.0.0 to 10.96.255.254; each address is used by one case only.
 
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("an address of one's own", "
+    ("a requested cluster IP", "
 POST services {metadata: {name: a}, spec: {clusterIP: 10.96.0.201, ports: [{port: 80}]}}
 201 {spec: {clusterIP: 10.96.0.201, clusterIPs: [10.96.0.201], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack}}
 POST services {metadata: {name: b}, spec: {clusterIP: 10.96.0.201, ports: [{port: 80}]}}
@@ -14,24 +14,24 @@ DELETE services/a
 200
 UNTIL POST services {metadata: {name: b}, spec: {clusterIP: 10.96.0.201, ports: [{port: 80}]}}
 201"),
-    ("an address out of range", "
+    ("a cluster IP out of range", "
 POST services {metadata: {name: a}, spec: {clusterIP: 10.200.0.1, ports: [{port: 80}]}}
 422 {reason: Invalid, message: '~failed to allocate IP 10.200.0.1: the provided network does not match the current range',
   details: {causes: [{field: spec.clusterIPs}]}}"),
-    ("an address that is none", "
+    ("an invalid cluster IP", "
 POST services {metadata: {name: a}, spec: {clusterIP: 10.96.0, ports: [{port: 80}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.clusterIPs[0]',
   message: 'Invalid value: \"10.96.0\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)'}]}}
 POST services {metadata: {name: a}, spec: {clusterIP: 10.96.0.010, ports: [{port: 80}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.clusterIPs[0]', message: '~must not have leading 0s'}]}}"),
-    ("addresses of another family", "
+    ("another IP family", "
 POST services {metadata: {name: a}, spec: {clusterIP: 'fd00::1', ports: [{port: 80}]}}
 422 {reason: Invalid, message: '~IPv6 is not configured on this cluster'}
 POST services {metadata: {name: a}, spec: {ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]}}
 422 {reason: Invalid, message: '~this cluster is not configured for dual-stack services'}
 POST services {metadata: {name: a}, spec: {ipFamilies: [IPv6], ports: [{port: 80}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.ipFamilies[0]', message: '~not configured on this cluster'}]}}"),
-    ("services without an address", "
+    ("headless and external services", "
 POST services {metadata: {name: a}, spec: {clusterIP: None}}
 201 {spec: {clusterIPs: [None], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: RequireDualStack}}
 POST services {metadata: {name: b}, spec: {clusterIP: None, selector: {a: b}}}
@@ -40,7 +40,7 @@ POST services {metadata: {name: c}, spec: {type: NodePort, clusterIP: None, port
 422 {reason: Invalid, message: '~may not be set to ''None'' for NodePort services'}
 POST services {metadata: {name: d}, spec: {type: ExternalName, clusterIP: 10.96.0.202, externalName: x.y}}
 422 {reason: Invalid, message: '~may not be set for ExternalName services'}"),
-    ("a node port of one's own", "
+    ("a requested node port", "
 POST services {metadata: {name: a}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30011}]}}
 201 {spec: {externalTrafficPolicy: Cluster}}
 POST services {metadata: {name: b}, spec: {type: NodePort, ports: [{port: 80, nodePort: 30011}]}}
@@ -70,11 +70,11 @@ PATCH-MERGE services/a {spec: {type: ClusterIP, externalName: null}}
 POST services {metadata: {name: a}, spec: {type: NodePort, ports: [{name: t, port: 53}, {name: u, port: 53, protocol: UDP}]}}
 201 {spec: {ports: [{name: t, port: 53, targetPort: 53, protocol: TCP, nodePort: $port},
   {name: u, port: 53, targetPort: 53, protocol: UDP, nodePort: $port}]}}"),
-    ("ports twice", "
+    ("duplicate ports", "
 POST services {metadata: {name: a}, spec: {ports: [{name: p, port: 80}, {name: p, port: 80}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.ports[1].name', message: 'Duplicate value: \"p\"'}, {field: 'spec.ports[1]',
   message: 'Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}'}]}}"),
-    ("a balanced service", "
+    ("a load balancer service", "
 POST services {metadata: {name: a}, spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]}}
 201 {spec: {allocateLoadBalancerNodePorts: true, healthCheckNodePort: _}}
 POST services {metadata: {name: b}, spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}}
@@ -83,7 +83,7 @@ POST services {metadata: {name: c}, spec: {healthCheckNodePort: 30000, loadBalan
 422 {reason: Invalid, details: {causes: [
   {field: spec.loadBalancerClass, message: 'Forbidden: may only be used when `type` is ''LoadBalancer'''},
   {field: spec.healthCheckNodePort, message: '~Invalid value: 30000: may only be set when `type`'}]}}"),
-    ("a pod of a runtime", "
+    ("a pod with a runtime class", "
 POST /apis/node.k8s.io/v1/runtimeclasses {metadata: {name: $ns}, handler: h, overhead: {podFixed: {memory: 1Gi}},
   scheduling: {nodeSelector: {vm: 'yes'}, tolerations: [{key: vm, operator: Exists, effect: NoSchedule}]}}
 201
@@ -99,7 +99,7 @@ POST pods {metadata: {name: b}, spec: {overhead: {memory: 2Gi}, containers: [{na
 403 Forbidden: pods \"b\" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead
 DELETE /apis/node.k8s.io/v1/runtimeclasses/$ns
 200"),
-    ("a claim is held until it is let go", "
+    ("a claim is protected by a finalizer", "
 POST persistentvolumeclaims {metadata: {name: a}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
 201 {metadata: {finalizers: [kubernetes.io/pvc-protection]}}
 POST persistentvolumeclaims {metadata: {name: b, finalizers: [x.io/y]}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
@@ -112,7 +112,7 @@ PATCH-MERGE persistentvolumeclaims/a {metadata: {finalizers: null}}
 200
 GET persistentvolumeclaims/a
 404 NotFound"),
-    ("volumes and their classes are held, too", "
+    ("volumes and volume attributes classes are protected by a finalizer", "
 POST persistentvolumes {metadata: {name: $ns}, spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /x}}}
 201 {metadata: {finalizers: [kubernetes.io/pv-protection]}, status: {phase: Pending, lastPhaseTransitionTime: _}}
 PATCH-MERGE persistentvolumes/$ns/status {status: {phase: Available, lastPhaseTransitionTime: null}}
@@ -129,7 +129,7 @@ POST /apis/storage.k8s.io/v1/volumeattributesclasses {metadata: {name: $ns}, dri
 201 {metadata: {finalizers: [kubernetes.io/vac-protection]}}
 DELETE /apis/storage.k8s.io/v1/volumeattributesclasses/$ns
 200 {metadata: {deletionTimestamp: _}}"),
-    ("a revision of a controller without data", "
+    ("a controller revision without data", "
 POST controllerrevisions {metadata: {name: a}, revision: -1}
 422 {reason: Invalid, details: {causes: [{field: revision, message: '~must be greater than or equal to 0'},
   {field: data, message: 'Required value: data is mandatory'}]}}

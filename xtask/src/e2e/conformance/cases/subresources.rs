@@ -3,7 +3,7 @@
 use super::Table;
 
 pub(super) const CASES: Table = &[
-    ("status has a writer of its own", "
+    ("status is written separately", "
 POST deployments {metadata: {name: a}, spec: {replicas: 2, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201 {metadata: {generation: 1}}
 PATCH-MERGE deployments/a/status {status: {replicas: 2, observedGeneration: 1}, spec: {replicas: 9}}
@@ -12,7 +12,7 @@ PATCH-MERGE deployments/a {status: {replicas: 7}, spec: {replicas: 3}}
 200 {status: {replicas: 2}, spec: {replicas: 3}, metadata: {generation: 2}}
 GET deployments/a/status
 200 {kind: Deployment, status: {replicas: 2}}"),
-    ("a status with an old version", "
+    ("a status with an old resource version", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 $seen
 PATCH-MERGE pods/a/status {status: {message: hello}}
@@ -56,12 +56,12 @@ PUT deployments/a/scale {metadata: {name: b, namespace: $ns}, spec: {replicas: 2
 400 BadRequest
 GET deployments/a/scale
 200 {spec: {replicas: 1}}"),
-    ("scale below nothing", "
+    ("a negative scale", "
 POST deployments {metadata: {name: a}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}
 201
 PATCH-MERGE deployments/a/scale {spec: {replicas: -1}}
 422 Invalid"),
-    ("a binding puts a pod on a node", "
+    ("a binding assigns a pod to a node", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 {metadata: {uid: $uid}}
 POST pods/a/binding {metadata: {name: a}, target: {kind: Node, name: n}}
@@ -82,10 +82,10 @@ POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 POST pods/a/binding {metadata: {name: a, uid: other}, target: {kind: Node, name: n}}
 409 Conflict"),
-    ("a binding of what is not there", "
+    ("a binding of a nonexistent pod", "
 POST pods/a/binding {metadata: {name: a}, target: {kind: Node, name: n}}
 404 NotFound"),
-    ("a binding to nothing", "
+    ("a binding without a target", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 POST pods/a/binding {metadata: {name: a}, target: {kind: Node, name: ''}}
@@ -102,21 +102,21 @@ POST pods/a/binding?dryRun=All {metadata: {name: a}, target: {kind: Node, name: 
 201
 GET pods/a
 200 {spec: {nodeName: ABSENT}}"),
-    ("an eviction without a budget", "
+    ("an eviction without a disruption budget", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 POST pods/a/eviction {metadata: {name: a}}
 201 {kind: Status, status: Success}
 GET pods/a
 404 NotFound"),
-    ("an eviction with a policy that is none", "
+    ("an eviction with an invalid propagation policy", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 POST pods/a/eviction {metadata: {name: a}, deleteOptions: {propagationPolicy: Sideways}}
 422 Invalid
 GET pods/a
 200"),
-    ("an eviction that a budget forbids", "
+    ("an eviction that a disruption budget forbids", "
 POST poddisruptionbudgets {metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {x: y}}}}
 201
 POST pods {metadata: {name: a, labels: {x: y}}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
@@ -133,20 +133,20 @@ POST pods/a/eviction {metadata: {name: a}}
 201
 GET poddisruptionbudgets/b
 200 {status: {disruptionsAllowed: 0, disruptedPods: {a: _}}}"),
-    ("an eviction of what is not there", "
+    ("an eviction of a nonexistent pod", "
 POST pods/a/eviction {metadata: {name: a}}
 404 NotFound"),
-    ("a token for an account", "
+    ("a token for a service account", "
 POST serviceaccounts {metadata: {name: a}}
 201
 POST serviceaccounts/a/token {spec: {audiences: []}}
 201 {kind: TokenRequest, status: {token: _, expirationTimestamp: _}}
 POST serviceaccounts/none/token {spec: {audiences: []}}
 404 NotFound"),
-    ("who am I", "
+    ("a self subject review", "
 POST /apis/authentication.k8s.io/v1/selfsubjectreviews {}
 201 {kind: SelfSubjectReview, status: {userInfo: {username: _, groups: _}}}"),
-    ("may I", "
+    ("a self subject access review", "
 POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews {spec: {resourceAttributes: {verb: get, resource: pods, namespace: $ns}}}
 201 {kind: SelfSubjectAccessReview, status: {allowed: true}}"),
     ("a node's status", "
@@ -156,7 +156,7 @@ PATCH-STRATEGIC nodes/$ns-a/status {status: {allocatable: {cpu: '4'}, capacity: 
 200 {status: {allocatable: {cpu: '4'}, capacity: {cpu: '4'}}}
 PATCH-STRATEGIC nodes/$ns-a/status {status: {conditions: [{type: Ready, status: 'True'}]}, spec: {unschedulable: true}}
 200 {spec: {unschedulable: ABSENT}, status: {conditions: [{type: Ready}]}}"),
-    ("containers for debugging", "
+    ("ephemeral containers", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201
 PATCH-STRATEGIC pods/a/ephemeralcontainers {spec: {ephemeralContainers: [{name: d, image: i}]}}

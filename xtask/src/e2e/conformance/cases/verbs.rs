@@ -1,4 +1,4 @@
-//! Verbs, their paths, and what bodies may be.
+//! Verbs, paths and request bodies.
 
 use super::Table;
 
@@ -21,37 +21,37 @@ POST configmaps
     ("a field of another type", "
 POST configmaps {metadata: {name: a}, data: {k: 1}}
 400 {reason: BadRequest, message: '~cannot unmarshal number into Go struct field ConfigMap.data of type string'}"),
-    ("a resource version at creation", "
+    ("a resource version in a create request", "
 POST configmaps {metadata: {name: a, resourceVersion: '1'}}
 500 {message: 'resourceVersion should not be set on objects to be created'}"),
-    ("a name that is none", "
+    ("an invalid name", "
 POST configmaps {metadata: {name: A_b}}
 422 {reason: Invalid, details: {name: A_b, kind: ConfigMap, causes: [{field: metadata.name, reason: FieldValueInvalid}]}}"),
-    ("a label that is none", "
+    ("an invalid label", "
 POST configmaps {metadata: {name: a, labels: {'a b': c}}}
 422 {reason: Invalid, details: {causes: [{field: metadata.labels, reason: FieldValueInvalid}]}}"),
-    ("an annotation that is none", "
+    ("an invalid annotation", "
 POST configmaps {metadata: {name: a, annotations: {'/x': c}}}
 422 {reason: Invalid}"),
-    ("a key of data that is none", "
+    ("an invalid data key", "
 POST configmaps {metadata: {name: a}, data: {'a/b': c}}
 422 {reason: Invalid, details: {causes: [{field: 'data[a/b]'}]}}"),
-    ("a namespace that is not there", "
+    ("a nonexistent namespace", "
 POST /api/v1/namespaces/$ns-none/configmaps {metadata: {name: a}}
 404 NotFound: namespaces \"$ns-none\" not found"),
-    ("a resource that is not there", "
+    ("a nonexistent resource", "
 GET /api/v1/namespaces/$ns/nothings
 404 NotFound: the server could not find the requested resource"),
-    ("a version that is not there", "
+    ("a nonexistent version", "
 GET /apis/apps/v9/namespaces/$ns/deployments
 404"),
-    ("a path that is not there", "
+    ("a nonexistent path", "
 GET /nowhere
 404"),
-    ("an object that is not there", "
+    ("a nonexistent object", "
 GET configmaps/none
 404 {reason: NotFound, message: 'configmaps \"none\" not found', details: {name: none, kind: configmaps}, code: 404}"),
-    ("an object of a group that is not there", "
+    ("a nonexistent object of a group", "
 GET deployments/none
 404 {reason: NotFound, message: 'deployments.apps \"none\" not found', details: {name: none, group: apps, kind: deployments}}"),
     ("a post to a name", "
@@ -63,10 +63,10 @@ PUT configmaps {metadata: {name: a}}
     ("a patch to a collection", "
 PATCH-MERGE configmaps {metadata: {labels: {a: b}}}
 405 MethodNotAllowed"),
-    ("a put of what is not there", "
+    ("a put of a nonexistent object", "
 PUT configmaps/a {metadata: {name: a, resourceVersion: '5'}}
 404 NotFound"),
-    ("a put makes what may be made so", "
+    ("a put creates objects of kinds that allow it", "
 PUT leases/a {metadata: {name: a}, spec: {holderIdentity: h}}
 201 {metadata: {uid: _, resourceVersion: $first}, spec: {holderIdentity: h}}
 PUT leases/a {metadata: {name: a}, spec: {holderIdentity: i}}
@@ -82,12 +82,12 @@ PUT configmaps/a {data: {k: w}}
 400 BadRequest
 GET configmaps/a
 200 {data: {k: v}}"),
-    ("a negative limit is none", "
+    ("a negative limit is ignored", "
 POST configmaps {metadata: {name: a}}
 201
 GET configmaps?limit=-1
 200 [a]"),
-    ("services by address and type", "
+    ("field selectors of services", "
 POST services {metadata: {name: a}, spec: {ports: [{port: 1}]}}
 201
 POST services {metadata: {name: b}, spec: {clusterIP: None, ports: [{port: 1}]}}
@@ -101,7 +101,7 @@ POST configmaps {metadata: {name: a}, data: {k: v}}
 201
 PUT configmaps/a {metadata: {name: a}, data: {k: w}}
 200 {data: {k: w}}"),
-    ("a put keeps what the system has set", "
+    ("a put keeps system fields", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {uid: $uid, creationTimestamp: $time}}
 PUT configmaps/a {metadata: {name: a}, data: {k: w}}
@@ -132,10 +132,10 @@ DELETE configmaps/a?dryRun=All
 200
 GET configmaps/a
 200"),
-    ("a dry run of something else", "
+    ("an invalid dry run", "
 POST configmaps?dryRun=Some {metadata: {name: a}}
 422 Invalid"),
-    ("a field validation of its own", "
+    ("an invalid field validation", "
 POST configmaps?fieldValidation=Some {metadata: {name: a}}
 422 Invalid"),
     ("status is not written with the object", "
@@ -162,25 +162,25 @@ POST services {metadata: {name: a}, spec: {ports: [{port: 80}]}}
     ("jobs have defaults", "
 POST jobs {metadata: {name: a}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}
 201 {spec: {completions: 1, parallelism: 1, backoffLimit: 6, completionMode: NonIndexed, suspend: false, selector: {matchLabels: {batch.kubernetes.io/controller-uid: $uid}}}, metadata: {uid: $uid}}"),
-    ("secrets keep texts as bytes", "
+    ("stringData of secrets is encoded", "
 POST secrets {metadata: {name: a}, stringData: {k: hello}}
 201 {data: {k: aGVsbG8=}, stringData: ABSENT, type: Opaque}"),
-    ("quantities are written in one way", "
+    ("quantities are canonicalized", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: '0.5', memory: 1024Mi}}}]}}
 201 {spec: {containers: [{resources: {requests: {cpu: 500m, memory: 1Gi}}}]}, status: {qosClass: Burstable}}"),
     ("a pod without containers", "
 POST pods {metadata: {name: a}, spec: {}}
 422 {reason: Invalid, details: {kind: Pod, name: a, causes: [{field: spec.containers, reason: FieldValueRequired}]}}"),
-    ("containers of one name", "
+    ("duplicate container names", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}, {name: c, image: i}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.containers[1].name', reason: FieldValueDuplicate}]}}"),
     ("a limit below its request", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 2}, limits: {cpu: 1}}}]}}
 422 {reason: Invalid, details: {causes: [{field: 'spec.containers[0].resources.requests', reason: FieldValueInvalid}]}}"),
-    ("a priority class that is not there", "
+    ("a nonexistent priority class", "
 POST pods {metadata: {name: a}, spec: {priorityClassName: $ns-none, containers: [{name: c, image: i}]}}
 403 Forbidden"),
-    ("a priority comes from the class", "
+    ("the priority is set from the priority class", "
 POST priorityclasses {metadata: {name: $ns-high}, value: 77}
 201
 POST pods {metadata: {name: a}, spec: {priorityClassName: $ns-high, containers: [{name: c, image: i}]}}

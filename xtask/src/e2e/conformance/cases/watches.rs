@@ -1,4 +1,4 @@
-//! What watchers are told: all of it, once, in order, and nothing before their revision.
+//! Watches: every event once, in order, and none before the requested resource version.
 
 use super::Table;
 
@@ -25,7 +25,7 @@ ADDED a {data: {k: '3'}, metadata: {resourceVersion: $five}}
 END
 ASSERT $three < $four
 ASSERT $four < $five"),
-    ("from each revision on", "
+    ("from each resource version", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {resourceVersion: $one}}
 POST configmaps {metadata: {name: b}}
@@ -39,7 +39,7 @@ WATCH configmaps?resourceVersion=$two
 ADDED c
 WATCH configmaps?resourceVersion=$three
 END"),
-    ("from now, what is there first", "
+    ("without a resource version, existing objects first", "
 POST configmaps {metadata: {name: b}}
 201
 POST configmaps {metadata: {name: a}}
@@ -52,7 +52,7 @@ WATCH configmaps?resourceVersion=0
 ADDED a
 ADDED b
 END"),
-    ("a change of another revision kind is not told", "
+    ("changes of other resources and namespaces are not sent", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {resourceVersion: $rv}}
 POST secrets {metadata: {name: b}}
@@ -61,14 +61,14 @@ POST /api/v1/namespaces/default/configmaps {metadata: {name: $ns}}
 201
 WATCH configmaps?resourceVersion=$rv
 END"),
-    ("an update without a change is not told", "
+    ("a no-op update is not sent", "
 POST configmaps {metadata: {name: a}}
 201 $seen
 PUT configmaps/a $seen
 200 {metadata: {resourceVersion: $rv}}
 WATCH configmaps?resourceVersion=$rv
 END"),
-    ("initial events, then their end", "
+    ("initial events, then the bookmark", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -77,7 +77,7 @@ WATCH configmaps?sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowW
 ADDED a
 ADDED b
 BOOKMARK {kind: ConfigMap, metadata: {resourceVersion: $rv, annotations: {k8s.io/initial-events-end: 'true'}}}"),
-    ("initial events of nothing", "
+    ("initial events of an empty list", "
 WATCH configmaps?sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true
 BOOKMARK {metadata: {annotations: {k8s.io/initial-events-end: 'true'}}}"),
     ("initial events need a match", "
@@ -87,13 +87,13 @@ GET configmaps?watch=true&resourceVersionMatch=NotOlderThan
 422 Invalid
 GET configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=Exact
 422 Invalid"),
-    ("initial events of a list are none", "
+    ("sendInitialEvents is invalid for lists", "
 GET configmaps?sendInitialEvents=true&resourceVersionMatch=NotOlderThan
 422 Invalid"),
-    ("a revision that is none", "
+    ("an invalid resource version", "
 GET configmaps?watch=true&resourceVersion=x
 500 {message: 'resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax'}"),
-    ("who begins and ends to match", "
+    ("objects that start and stop to match a selector", "
 POST configmaps {metadata: {name: a, labels: {x: '1'}}, data: {k: '0'}}
 201 {metadata: {resourceVersion: $rv}}
 PATCH-MERGE configmaps/a {metadata: {labels: {x: '2'}}, data: {k: '1'}}
@@ -109,7 +109,7 @@ DELETED a {metadata: {resourceVersion: $one, labels: {x: '1'}}, data: {k: '0'}}
 ADDED a {metadata: {resourceVersion: $three}, data: {k: '2'}}
 DELETED a
 END"),
-    ("who never matches", "
+    ("objects that never match a selector", "
 POST configmaps {metadata: {name: a, labels: {x: '1'}}}
 201 {metadata: {resourceVersion: $rv}}
 PATCH-MERGE configmaps/a {data: {k: v}}
@@ -118,7 +118,7 @@ DELETE configmaps/a
 200
 WATCH configmaps?labelSelector=x=2&resourceVersion=$rv
 END"),
-    ("a pod that gets its node", "
+    ("a pod that is bound, with field selectors", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 {metadata: {resourceVersion: $rv}}
 POST pods/a/binding {metadata: {name: a}, target: {kind: Node, name: n}}
@@ -129,7 +129,7 @@ END
 WATCH pods?fieldSelector=spec.nodeName=n&resourceVersion=$rv
 ADDED a {spec: {nodeName: n}}
 END"),
-    ("one object by its name", "
+    ("one object by name", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {resourceVersion: $rv}}
 POST configmaps {metadata: {name: b}}
@@ -147,7 +147,7 @@ POST configmaps {metadata: {name: b, labels: {only: $ns}}}
 WATCH /api/v1/configmaps?labelSelector=only=$ns&resourceVersion=$rv
 ADDED b {metadata: {namespace: $ns}}
 END"),
-    ("finalizers: marked, changed, gone", "
+    ("deletion with finalizers", "
 POST configmaps {metadata: {name: a, finalizers: [example.com/a]}}
 201 {metadata: {resourceVersion: $rv}}
 DELETE configmaps/a
@@ -158,7 +158,7 @@ WATCH configmaps?resourceVersion=$rv
 MODIFIED a {metadata: {deletionTimestamp: _, finalizers: [example.com/a]}}
 DELETED a {metadata: {deletionTimestamp: _}}
 END"),
-    ("a pod with its time: marked, then gone", "
+    ("graceful deletion of a pod", "
 POST pods {metadata: {name: a}, spec: {nodeName: n, containers: [{name: c, image: i}]}}
 201 {metadata: {resourceVersion: $rv}}
 DELETE pods/a
@@ -170,7 +170,7 @@ MODIFIED a {metadata: {deletionGracePeriodSeconds: 30}}
 MODIFIED a {metadata: {deletionGracePeriodSeconds: 0}}
 DELETED a
 END"),
-    ("a pod without a node is marked, too", "
+    ("deletion of an unassigned pod", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 {metadata: {resourceVersion: $rv}}
 DELETE pods/a
@@ -179,7 +179,7 @@ WATCH pods?resourceVersion=$rv
 MODIFIED a {metadata: {deletionGracePeriodSeconds: 0}}
 DELETED a
 END"),
-    ("a collection goes one by one", "
+    ("deletion of a collection increases the resource version", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -191,7 +191,7 @@ DELETE configmaps
 GET configmaps
 200 {metadata: {resourceVersion: $then}, items: []}
 ASSERT $rv < $then"),
-    ("a list's revision is where its watch goes on", "
+    ("a watch continues from the resource version of a list", "
 POST configmaps {metadata: {name: a}}
 201
 GET configmaps
@@ -201,7 +201,7 @@ POST configmaps {metadata: {name: b}}
 WATCH configmaps?resourceVersion=$rv
 ADDED b
 END"),
-    ("a page's revision, too", "
+    ("a watch continues from the resource version of a page", "
 POST configmaps {metadata: {name: a}}
 201
 POST configmaps {metadata: {name: b}}
@@ -215,7 +215,7 @@ GET configmaps?limit=9&continue=$more
 WATCH configmaps?resourceVersion=$rv
 ADDED c
 END"),
-    ("dry runs are not told", "
+    ("dry runs are not sent", "
 POST configmaps {metadata: {name: a}}
 201 {metadata: {resourceVersion: $rv}}
 PATCH-MERGE configmaps/a?dryRun=All {data: {k: v}}
@@ -226,7 +226,7 @@ DELETE configmaps/a?dryRun=All
 200
 WATCH configmaps?resourceVersion=$rv
 END"),
-    ("status and spec are told alike", "
+    ("changes of status and spec are sent", "
 POST pods {metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}
 201 {metadata: {resourceVersion: $rv}}
 PATCH-MERGE pods/a/status {status: {message: hello}}

@@ -1,0 +1,213 @@
+//! Small maps sorted by key.
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use loadmaster_stdx::Set;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::interned_str::Str;
+
+/// A small map sorted by key: a node has about ten labels, and most nodes have labels of the same names. So the keys are shared by all
+/// maps that have the same ones, and what is read for one node after the other is the values alone.
+#[derive(PartialEq, Eq, Hash)]
+pub struct SortedMap<V> {
+    keys: Arc<[Str]>,
+    /// As many as keys, in their order.
+    values: Arc<[V]>,
+}
+
+/// How many sets of keys a thread remembers before it starts over; forgetting only costs sharing.
+const SETS_MAX: usize = 1 << 14;
+
+thread_local! {
+    static SETS: RefCell<Set<Arc<[Str]>>> = RefCell::new(Set::default());
+}
+
+/// The shared slice of these keys.
+fn shared(keys: &[Str]) -> Arc<[Str]> {
+    SETS.with_borrow_mut(|sets| {
+        if let Some(known) = sets.get(keys) {
+            return known.clone();
+        }
+        if sets.len() >= SETS_MAX {
+            sets.clear();
+        }
+        let fresh: Arc<[Str]> = keys.into();
+        sets.insert(fresh.clone());
+        fresh
+    })
+}
+
+/// Shares both; values need not be cloneable.
+impl<V> Clone for SortedMap<V> {
+    fn clone(&self) -> Self {
+        SortedMap { keys: self.keys.clone(), values: self.values.clone() }
+    }
+}
+
+impl<V> Default for SortedMap<V> {
+    fn default() -> Self {
+        SortedMap { keys: Arc::default(), values: Arc::default() }
+    }
+}
+
+impl<V> SortedMap<V> {
+    /// The value at `key`.
+    pub fn get(&self, key: &str) -> Option<&V> {
+        // Linear below a dozen entries beats binary search.
+        let at = if self.keys.len() <= 12 {
+            self.keys.iter().position(|known| known.as_str() == key)?
+        } else {
+            self.keys.binary_search_by(|known| known.as_str().cmp(key)).ok()?
+        };
+        self.values.get(at)
+    }
+
+    /// Whether `key` is present.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Pairs in the order of their keys.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Str, &V)> + Clone {
+        self.keys.iter().zip(&*self.values)
+    }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is no pair.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+impl<V: Clone> SortedMap<V> {
+    /// This map with `key` set to `value`.
+    #[must_use]
+    pub fn with(self, key: &str, value: V) -> Self {
+        let known = self.iter().map(|(key, value)| (key.clone(), value.clone()));
+        known.chain([(Str::new(key), value)]).collect()
+    }
+}
+
+/// Pair by pair.
+impl<V: Ord> Ord for SortedMap<V> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.iter().cmp(other.iter())
+    }
+}
+
+impl<V: Ord> PartialOrd for SortedMap<V> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Later pairs win over earlier ones of the same key.
+impl<K: Into<Str>, V> FromIterator<(K, V)> for SortedMap<V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        let mut all: Vec<(Str, V)> = pairs.into_iter().map(|(k, v)| (k.into(), v)).collect();
+        if all.is_empty() {
+            return SortedMap::default();
+        }
+        // Mostly they are as the API server writes them: in order.
+        if !all.is_sorted_by(|a, b| a.0 < b.0) {
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all.dedup_by(|later, kept| {
+                let is_same = later.0 == kept.0;
+                if is_same {
+                    std::mem::swap(later, kept);
+                }
+                is_same
+            });
+        }
+        let (keys, values): (Vec<Str>, Vec<V>) = all.into_iter().unzip();
+        SortedMap { keys: shared(&keys), values: values.into() }
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for SortedMap<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<'de, V: Deserialize<'de> + Default> Deserialize<'de> for SortedMap<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de> + Default> Visitor<'de> for Map<V> {
+            type Value = SortedMap<V>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SortedMap<V>, A::Error> {
+                let mut pairs = Vec::with_capacity(map.size_hint().unwrap_or(8).min(64));
+                while let Some(key) = map.next_key::<Str>()? {
+                    let value: Option<V> = map.next_value()?;
+                    pairs.push((key, value.unwrap_or_default()));
+                }
+                Ok(pairs.into_iter().collect())
+            }
+        }
+        deserializer.deserialize_map(Map(PhantomData))
+    }
+}
+
+impl<V: Serialize> Serialize for SortedMap<V> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    /// Against the standard library's map, which also keeps the last of several values.
+    #[test]
+    fn maps_are_sorted_and_the_last_value_of_a_key_wins() {
+        let mut rng = Rng::new(1);
+        for _ in 0..2_000 {
+            let n = rng.below(30);
+            let pairs: Vec<(String, u64)> =
+                (0..n).map(|at| (format!("k{}", rng.below(20)), at)).collect();
+            let expected: BTreeMap<String, u64> = pairs.iter().cloned().collect();
+            let map: SortedMap<u64> = pairs.into_iter().collect();
+            assert!(
+                map.iter()
+                    .map(|(key, value)| (key.as_str(), value))
+                    .eq(expected.iter().map(|(key, value)| (key.as_str(), value)))
+            );
+            for key in 0..21 {
+                let key = format!("k{key}");
+                assert_eq!(map.get(&key), expected.get(&key));
+            }
+        }
+    }
+
+    #[test]
+    fn maps_with_the_same_keys_share_them() {
+        let map =
+            |value: &str| SortedMap::from_iter([("zone", Str::new(value)), ("arch", "x".into())]);
+        let (a, b) = (map("a"), map("b"));
+        assert!(Arc::ptr_eq(&a.keys, &b.keys));
+        assert!(a < b && a != b && a == map("a"));
+        assert_eq!(a.clone().with("zone", "b".into()), b);
+        assert!(Arc::ptr_eq(
+            &SortedMap::<Str>::default().keys,
+            &SortedMap::<u64>::from_iter([("", 1); 0]).keys
+        ));
+    }
+}

@@ -1,0 +1,376 @@
+//! HTTP clients of the API server, one for each kind of traffic, so that a bind never waits behind a list, nor a lease behind
+//! Events.
+//!
+//! Each client has its own connection pool and opens connections on demand, up to a limit. An HTTP/2 connection carries as many
+//! concurrent requests as the server's SETTINGS allow, an HTTP/1.1 connection one. A request waits while all connections are busy.
+
+mod pool;
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use std::sync::Arc;
+
+use crate::connect::{Cluster, Unsigned};
+use crate::status::error_chain;
+use pool::{Pool, Slot};
+
+/// The number of connections of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// When the server supports HTTP/2.
+    pub http2_connections_max: usize,
+    /// When it does not.
+    pub http1_connections_max: usize,
+}
+
+/// The clients of a scheduler, one for each kind of traffic.
+#[derive(Clone)]
+pub struct ApiClients {
+    /// Binds.
+    pub bind: ApiClient,
+    /// Status patches, deletes, reads and all other calls.
+    pub other: ApiClient,
+    /// Lists and watches.
+    pub watch: ApiClient,
+    /// Events.
+    pub events: ApiClient,
+    /// Leader election.
+    pub lease: ApiClient,
+}
+
+impl ApiClients {
+    /// The clients of a cluster. No connection is opened yet.
+    pub fn new(cluster: &Cluster) -> ApiClients {
+        let client = |name, http2_connections_max, http1_connections_max| {
+            cluster.client(name, ConnectionLimits { http2_connections_max, http1_connections_max })
+        };
+        ApiClients {
+            bind: client("bind", 4, 64),
+            other: client("other", 2, 16),
+            // Over HTTP/1.1 each watch occupies a connection.
+            watch: client("watch", 2, 64),
+            events: client("events", 1, 16),
+            lease: client("lease", 1, 2),
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The HTTP method.
+    pub method: Method,
+    /// Path and query, such as `/api/v1/pods?limit=500`, percent-encoded.
+    pub path: String,
+    /// The Accept header.
+    pub accept: &'static str,
+    /// The Content-Type header; not sent without a body.
+    pub content_type: &'static str,
+    /// The body; may be empty.
+    pub body: Bytes,
+    /// Time limit for waiting for a connection, the request and the whole response. For a stream: until its head has arrived.
+    pub timeout: Duration,
+    /// Size limit of the response body.
+    pub response_bytes_max: usize,
+}
+
+/// The media type of JSON.
+pub const JSON: &str = "application/json";
+/// Media types: protobuf, or JSON from servers that do not support protobuf for a kind.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf,application/json";
+
+/// Default timeout of a request: the API server's own is 60 s.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
+
+impl Request {
+    /// A GET request with a response in JSON.
+    pub fn get(path: impl Into<String>) -> Request {
+        Request {
+            method: Method::GET,
+            path: path.into(),
+            accept: JSON,
+            content_type: JSON,
+            body: Bytes::new(),
+            timeout: CALL_TIMEOUT,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+        }
+    }
+
+    /// A request with a JSON body.
+    pub fn with_body(method: Method, path: impl Into<String>, body: impl Into<Bytes>) -> Request {
+        Request { method, body: body.into(), ..Request::get(path) }
+    }
+}
+
+/// The response to a request.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The Retry-After header.
+    pub retry_after: Option<Duration>,
+    /// Whether the body is protobuf; else it is JSON.
+    pub is_protobuf: bool,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// Whether the status is 2xx.
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// There is no response.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No connection, or no credentials: the request was not sent.
+    #[error("connecting to {server}: {text}")]
+    NotSent {
+        /// Its address.
+        server: Arc<str>,
+        /// What went wrong.
+        text: Arc<str>,
+    },
+    /// The connection was lost: the server may have executed the request.
+    #[error("request to {server}: {text}")]
+    Lost {
+        /// Its address.
+        server: Arc<str>,
+        /// What went wrong.
+        text: Arc<str>,
+    },
+    /// There was no response in time.
+    #[error("request to {server}: no response in {} s", after.as_secs_f64())]
+    TimedOut {
+        /// Its address.
+        server: Arc<str>,
+        /// The timeout.
+        after: Duration,
+        /// Whether the request was sent: the server may have executed it.
+        was_sent: bool,
+    },
+    /// The response exceeds its size limit.
+    #[error("request to {server}: the response is larger than {bytes_max} bytes")]
+    TooLarge {
+        /// Its address.
+        server: Arc<str>,
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+impl SendError {
+    /// Whether the server may have executed the request. Then the outcome can only be found by reading.
+    pub fn may_have_arrived(&self) -> bool {
+        match self {
+            SendError::NotSent { .. } => false,
+            SendError::TimedOut { was_sent, .. } => *was_sent,
+            SendError::Lost { .. } | SendError::TooLarge { .. } => true,
+        }
+    }
+}
+
+/// A response whose body has not been read yet.
+pub struct ResponseStream {
+    /// The HTTP status.
+    pub status: u16,
+    /// The Retry-After header.
+    pub retry_after: Option<Duration>,
+    /// Whether the body is protobuf; else it is JSON.
+    pub is_protobuf: bool,
+    body: Incoming,
+    slot: Slot,
+    server: Arc<str>,
+}
+
+/// An HTTP client of the API server with its own connection pool. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiClient {
+    pool: Arc<Pool>,
+    server: Arc<str>,
+}
+
+/// How often a request is sent again over another connection when its connection was closed before it was sent.
+const N_RESENDS: usize = 3;
+
+impl ApiClient {
+    pub(crate) fn new(cluster: Cluster, name: &'static str, limits: ConnectionLimits) -> ApiClient {
+        let server = cluster.server().into();
+        ApiClient { pool: Arc::new(Pool::new(cluster, name, limits)), server }
+    }
+
+    /// The URL of the API server, for messages.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Sends a request and reads the whole response. An error status is a response.
+    ///
+    /// # Errors
+    ///
+    /// When there is no response, or it is too large.
+    pub async fn call(&self, request: &Request) -> Result<Reply, SendError> {
+        let mut was_sent = false;
+        let whole = async {
+            let stream = self.send(request, &mut was_sent).await?;
+            let (status, retry_after, is_protobuf) =
+                (stream.status, stream.retry_after, stream.is_protobuf);
+            let body = stream.collect(request.response_bytes_max).await?;
+            Ok(Reply { status, retry_after, is_protobuf, body })
+        };
+        match tokio::time::timeout(request.timeout, whole).await {
+            Ok(result) => result,
+            Err(_) => Err(self.timed_out(request.timeout, was_sent)),
+        }
+    }
+
+    /// Sends a request and returns the response as soon as its head has arrived.
+    ///
+    /// # Errors
+    ///
+    /// When the head of the response does not arrive.
+    pub async fn open_stream(&self, request: &Request) -> Result<ResponseStream, SendError> {
+        let mut was_sent = false;
+        match tokio::time::timeout(request.timeout, self.send(request, &mut was_sent)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(self.timed_out(request.timeout, was_sent)),
+        }
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        was_sent: &mut bool,
+    ) -> Result<ResponseStream, SendError> {
+        let cluster = self.pool.cluster();
+        for _ in 0..N_RESENDS {
+            let mut slot = self.pool.acquire_slot().await.map_err(|text| self.not_sent(text))?;
+            let unsigned = self.build(request, slot.is_h2()).map_err(|text| self.not_sent(text))?;
+            let signed = cluster.add_credentials(unsigned).await;
+            let signed = signed.map_err(|error| self.not_sent(error_chain(&*error).into()))?;
+            *was_sent = true;
+            match slot.send(signed).await {
+                Ok(response) => return Ok(self.response_stream(response, slot)),
+                Err(None) => *was_sent = false,
+                Err(Some(error)) => {
+                    let text = error_chain(&error).into();
+                    return Err(SendError::Lost { server: self.server.clone(), text });
+                }
+            }
+        }
+        Err(self.not_sent("the server closes connections as soon as they are open".into()))
+    }
+
+    fn response_stream(&self, response: http::Response<Incoming>, slot: Slot) -> ResponseStream {
+        let (head, body) = response.into_parts();
+        let status = head.status.as_u16();
+        if status == 401 {
+            // A connection uses its client certificate, even an expired one, until it is closed.
+            self.pool.cluster().mark_tls_config_stale();
+            self.pool.discard_connections();
+        }
+        let is_protobuf = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+            kind.as_bytes().starts_with(b"application/vnd.kubernetes.protobuf")
+        });
+        let retry_after = retry_after(&head.headers);
+        ResponseStream { status, retry_after, is_protobuf, body, slot, server: self.server.clone() }
+    }
+
+    fn build(&self, request: &Request, is_h2: bool) -> Result<Unsigned, Arc<str>> {
+        let address = self.pool.cluster().address();
+        let (prefix, path) = (&address.prefix, &request.path);
+        let mut builder = http::Request::builder().method(request.method.clone());
+        if is_h2 {
+            let scheme = if address.is_https { "https" } else { "http" };
+            builder = builder.uri(format!("{scheme}://{}{prefix}{path}", address.authority));
+        } else {
+            builder =
+                builder.uri(format!("{prefix}{path}")).header(header::HOST, &address.authority);
+        }
+        builder = builder.header(header::ACCEPT, request.accept);
+        if !request.body.is_empty() {
+            builder = builder.header(header::CONTENT_TYPE, request.content_type);
+        }
+        builder.body(Full::new(request.body.clone())).map_err(|error| error_chain(&error).into())
+    }
+
+    fn not_sent(&self, text: Arc<str>) -> SendError {
+        SendError::NotSent { server: self.server.clone(), text }
+    }
+
+    fn timed_out(&self, after: Duration, was_sent: bool) -> SendError {
+        SendError::TimedOut { server: self.server.clone(), after, was_sent }
+    }
+}
+
+/// The Retry-After header in seconds; dates are ignored, as in client-go.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+impl ResponseStream {
+    /// The next chunk of the body; None at the end.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is lost, or nothing arrives within `timeout`.
+    pub async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, SendError> {
+        loop {
+            let Ok(frame) = tokio::time::timeout(timeout, self.body.frame()).await else {
+                let server = self.server.clone();
+                return Err(SendError::TimedOut { server, after: timeout, was_sent: true });
+            };
+            match frame {
+                None => {
+                    self.slot.finish();
+                    return Ok(None);
+                }
+                Some(Err(error)) => return Err(connection_lost(&self.server, &error)),
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the whole body. Has no timeout of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is lost, or the body is too large.
+    pub async fn collect(mut self, bytes_max: usize) -> Result<Bytes, SendError> {
+        let server = self.server.clone();
+        let mut body = Limited::new(self.body, bytes_max);
+        let mut all = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => {
+                    if let Ok(piece) = frame.into_data() {
+                        all.extend_from_slice(&piece);
+                    }
+                }
+                Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                    return Err(SendError::TooLarge { server, bytes_max });
+                }
+                Err(error) => return Err(connection_lost(&server, &*error)),
+            }
+        }
+        self.slot.finish();
+        Ok(all.freeze())
+    }
+}
+
+fn connection_lost(server: &Arc<str>, error: &(dyn std::error::Error + 'static)) -> SendError {
+    SendError::Lost { server: server.clone(), text: error_chain(error).into() }
+}

@@ -1,0 +1,258 @@
+//! A connection pool. A slot is the capacity of a connection for one request.
+
+#![expect(clippy::disallowed_types, reason = "connections are shared between tasks")]
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::Response;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use tokio::sync::Notify;
+
+use super::ConnectionLimits;
+use crate::connect::{Cluster, Unsigned};
+use crate::dial::{self, Sender};
+
+type H1 = http1::SendRequest<http_body_util::Full<bytes::Bytes>>;
+type H2 = http2::SendRequest<http_body_util::Full<bytes::Bytes>>;
+
+/// The connections of a client, up to a limit.
+pub(super) struct Pool {
+    cluster: Cluster,
+    name: &'static str,
+    limits: ConnectionLimits,
+    state: Mutex<State>,
+    /// Notified when a slot becomes free, and all waiters when dialing ends.
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    h2: Vec<Http2Connection>,
+    /// Idle connections.
+    h1_idle: Vec<H1>,
+    /// Number of HTTP/1.1 connections, busy ones included.
+    n_h1: usize,
+    /// Whether the last connection was HTTP/1.1.
+    is_h1: bool,
+    n_dialing: usize,
+    n_failures: u64,
+    failure: Option<Arc<str>>,
+    next_id: u64,
+}
+
+/// An HTTP/2 connection.
+struct Http2Connection {
+    id: u64,
+    sender: H2,
+    n_requests: usize,
+    n_requests_max: Arc<AtomicUsize>,
+}
+
+/// HTTP/1.1 connections that are opened concurrently; of HTTP/2 connections only one, because it carries many requests.
+const N_DIALING_H1: usize = 8;
+
+enum Next {
+    Take(SlotConnection),
+    Dial,
+    Wait,
+    Fail(Arc<str>),
+}
+
+impl Pool {
+    pub(super) fn new(cluster: Cluster, name: &'static str, limits: ConnectionLimits) -> Pool {
+        let (state, freed) = (Mutex::default(), Notify::new());
+        Pool { cluster, name, limits, state, freed }
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for one request. Opens a connection when all are busy, and waits when the limit is reached.
+    pub(super) async fn acquire_slot(self: &Arc<Self>) -> Result<Slot, Arc<str>> {
+        let n_failures = self.state().n_failures;
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            let next = self.next(n_failures);
+            match next {
+                Next::Take(connection) => {
+                    let mut slot = Slot {
+                        pool: self.clone(),
+                        connection: Some(connection),
+                        is_finished: false,
+                    };
+                    if slot.is_ready().await {
+                        return Ok(slot);
+                    }
+                }
+                Next::Dial => self.dial().await?,
+                Next::Wait => freed.await,
+                Next::Fail(text) => return Err(text),
+            }
+        }
+    }
+
+    fn next(&self, n_failures_before: u64) -> Next {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.h2.retain(|shared| !shared.sender.is_closed());
+        let least = state.h2.iter_mut().min_by_key(|shared| shared.n_requests);
+        if let Some(shared) = least
+            && shared.n_requests < shared.n_requests_max.load(Ordering::Relaxed).max(1)
+        {
+            shared.n_requests += 1;
+            return Next::Take(SlotConnection::H2(shared.id, shared.sender.clone()));
+        }
+        while let Some(sender) = state.h1_idle.pop() {
+            if !sender.is_closed() {
+                return Next::Take(SlotConnection::H1(sender));
+            }
+            state.n_h1 -= 1;
+        }
+        // A request that waited for a connection which could not be opened fails, too.
+        if let Some(failure) = &state.failure
+            && state.n_failures > n_failures_before
+            && state.n_dialing == 0
+            && state.h2.is_empty()
+            && state.n_h1 == 0
+        {
+            return Next::Fail(failure.clone());
+        }
+        let (n_open, n_open_max, n_dialing_max) = if state.is_h1 {
+            (state.n_h1, self.limits.http1_connections_max, N_DIALING_H1)
+        } else {
+            (state.h2.len(), self.limits.http2_connections_max, 1)
+        };
+        if n_open + state.n_dialing < n_open_max && state.n_dialing < n_dialing_max {
+            state.n_dialing += 1;
+            return Next::Dial;
+        }
+        Next::Wait
+    }
+
+    /// Opens a connection, which is then used by the first request that needs one.
+    async fn dial(self: &Arc<Self>) -> Result<(), Arc<str>> {
+        // Decremented also when the dialing request is canceled.
+        let _dialing = Dialing(self);
+        let dialed = dial::dial(&self.cluster).await;
+        let mut state = self.state();
+        let state = &mut *state;
+        match dialed {
+            Ok(Sender::H2(sender, n_requests_max)) => {
+                tracing::debug!(client = self.name, "Connected over HTTP/2");
+                state.is_h1 = false;
+                state.next_id += 1;
+                let id = state.next_id;
+                state.h2.push(Http2Connection { id, sender, n_requests: 0, n_requests_max });
+                Ok(())
+            }
+            Ok(Sender::H1(sender)) => {
+                tracing::debug!(client = self.name, "Connected over HTTP/1.1");
+                state.is_h1 = true;
+                state.n_h1 += 1;
+                state.h1_idle.push(sender);
+                Ok(())
+            }
+            Err(text) => {
+                let text: Arc<str> = text.into();
+                state.n_failures += 1;
+                state.failure = Some(text.clone());
+                Err(text)
+            }
+        }
+    }
+
+    /// Removes all connections from the pool; requests in flight still finish.
+    pub(super) fn discard_connections(&self) {
+        let mut state = self.state();
+        state.h2.clear();
+        state.n_h1 -= state.h1_idle.len();
+        state.h1_idle.clear();
+        drop(state);
+        self.freed.notify_waiters();
+    }
+}
+
+struct Dialing<'a>(&'a Pool);
+
+impl Drop for Dialing<'_> {
+    fn drop(&mut self) {
+        self.0.state().n_dialing -= 1;
+        self.0.freed.notify_waiters();
+    }
+}
+
+enum SlotConnection {
+    H2(u64, H2),
+    H1(H1),
+}
+
+/// The capacity of a connection for one request, until its response has been read.
+pub(super) struct Slot {
+    pool: Arc<Pool>,
+    connection: Option<SlotConnection>,
+    is_finished: bool,
+}
+
+impl Slot {
+    pub(super) fn is_h2(&self) -> bool {
+        matches!(self.connection, Some(SlotConnection::H2(..)))
+    }
+
+    /// Waits until the connection accepts a request. An HTTP/1.1 connection may still be busy with its last response, or be closed.
+    async fn is_ready(&mut self) -> bool {
+        match &mut self.connection {
+            Some(SlotConnection::H1(sender)) => sender.ready().await.is_ok(),
+            connection => connection.is_some(),
+        }
+    }
+
+    /// Sends a request. The error is `None` when the connection did not accept the request.
+    pub(super) async fn send(
+        &mut self,
+        request: Unsigned,
+    ) -> Result<Response<Incoming>, Option<hyper::Error>> {
+        let sent = match &mut self.connection {
+            Some(SlotConnection::H2(_, sender)) => sender.try_send_request(request).await,
+            Some(SlotConnection::H1(sender)) => sender.try_send_request(request).await,
+            None => return Err(None),
+        };
+        sent.map_err(|mut error| match error.take_message() {
+            Some(_) => None,
+            None => Some(error.into_error()),
+        })
+    }
+
+    /// The response has been read to its end: an HTTP/1.1 connection can be reused.
+    pub(super) fn finish(&mut self) {
+        self.is_finished = true;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        match self.connection.take() {
+            Some(SlotConnection::H2(id, _)) => {
+                if let Some(shared) = state.h2.iter_mut().find(|shared| shared.id == id) {
+                    shared.n_requests -= 1;
+                }
+            }
+            Some(SlotConnection::H1(sender)) if self.is_finished && !sender.is_closed() => {
+                state.h1_idle.push(sender);
+            }
+            Some(SlotConnection::H1(_)) => state.n_h1 -= 1,
+            None => {}
+        }
+        drop(state);
+        self.pool.freed.notify_one();
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads the objects of a live cluster once, for `loadmaster explain`: lists of each kind, page by page.
+//!
+//! Nodes and pods are required. Another kind that may not be read, or that the cluster does not have, leads to a warning.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use loadmaster_api::document::Document;
+use loadmaster_api::snapshot::{Snapshot, SnapshotError};
+use loadmaster_stdx::Set;
+
+use crate::kinds::{Kind, Resource};
+use crate::paged_list;
+
+/// Selects a kubeconfig and a context.
+#[derive(Clone, Debug, Default)]
+pub struct KubeconfigSource {
+    /// A kubeconfig file; without it `$KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig; without it the current one.
+    pub context: Option<String>,
+}
+
+/// The objects of a cluster.
+#[derive(Debug)]
+pub struct ClusterObjects {
+    /// The objects. Pods on nodes that no longer exist are left out.
+    pub snapshot: Snapshot,
+    /// The JSON of nodes, pods and additional kinds, as [`ReadOptions`] requests.
+    pub documents: Vec<(Kind, Document)>,
+    /// What could not be read and the consequence, one sentence each.
+    pub warnings: Vec<String>,
+    /// The namespace of the current context.
+    pub namespace: String,
+}
+
+/// What is read in addition to the kinds of a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// Additional kinds.
+    pub extra_kinds: Vec<Kind>,
+    /// Whether the JSON of nodes and pods is returned, too.
+    pub raw_nodes_and_pods: bool,
+}
+
+/// A cluster cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadClusterError {
+    /// The runtime for sockets and timers did not start.
+    #[error("starting the network runtime")]
+    Runtime(#[source] std::io::Error),
+    /// There is no usable kubeconfig. Carries the source's text, which repeats its own sources.
+    #[error("finding a cluster: {text}")]
+    Config {
+        /// What is wrong.
+        text: String,
+    },
+    /// The API server did not respond.
+    #[error("listing {resource} from {server}: {text}")]
+    Unreachable {
+        /// The address of the API server.
+        server: String,
+        /// The requested resource.
+        resource: &'static str,
+        /// What went wrong.
+        text: String,
+    },
+    /// The API server does not accept the credentials.
+    #[error("{server} does not accept these credentials: {message}")]
+    Unauthorized {
+        /// The address of the API server.
+        server: String,
+        /// The server's message.
+        message: String,
+    },
+    /// Nodes or pods may not be read.
+    #[error("not allowed to list {resource}, which are required: {message}; missing rule: {rule}")]
+    Forbidden {
+        /// The resource that may not be read.
+        resource: &'static str,
+        /// The server's message.
+        message: String,
+        /// The ClusterRole rule that would allow it.
+        rule: String,
+    },
+    /// The server responded with an unexpected status.
+    #[error("listing {resource} from {server}: unexpected status {status}: {message}")]
+    Unexpected {
+        /// The address of the API server.
+        server: String,
+        /// The requested resource.
+        resource: &'static str,
+        /// The HTTP status.
+        status: u16,
+        /// The server's message.
+        message: String,
+    },
+    /// The response exceeds its size limit.
+    #[error("listing {resource} from {server}: the response is larger than {bytes_max} bytes")]
+    TooLarge {
+        /// The address of the API server.
+        server: String,
+        /// The requested resource.
+        resource: &'static str,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// An object cannot be decoded.
+    #[error(transparent)]
+    Object(#[from] SnapshotError),
+}
+
+/// Timeouts for connecting, and for one page.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Reads all objects of the cluster. Blocks.
+///
+/// # Errors
+///
+/// When there is no usable kubeconfig, when the API server does not respond, or when nodes or pods cannot be read.
+pub fn read_cluster(
+    options: &KubeconfigSource,
+    read_options: &ReadOptions,
+) -> Result<ClusterObjects, ReadClusterError> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().map_err(ReadClusterError::Runtime)?;
+    runtime.block_on(read(options, read_options))
+}
+
+async fn read(
+    options: &KubeconfigSource,
+    read_options: &ReadOptions,
+) -> Result<ClusterObjects, ReadClusterError> {
+    let mut config = load_config(options).await?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(PAGE_TIMEOUT);
+    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let namespace = config.default_namespace.clone();
+    let client = Client::try_from(config)
+        .map_err(|error| ReadClusterError::Config { text: error.to_string() })?;
+    let mut objects = ClusterObjects {
+        snapshot: Snapshot::default(),
+        documents: Vec::new(),
+        warnings: Vec::new(),
+        namespace,
+    };
+    for kind in Kind::ALL.into_iter().chain(read_options.extra_kinds.iter().copied()) {
+        let request =
+            paged_list::ListRequest { client: &client, server: &server, kind: kind.resource() };
+        match paged_list::list_all_pages(&request).await {
+            Ok(pages) => objects.add_kind(kind, pages, read_options)?,
+            Err(paged_list::ListError::Optional(warning)) => objects.warnings.push(warning),
+            Err(paged_list::ListError::Fatal(error)) => return Err(*error),
+        }
+    }
+    objects.warnings.extend(drop_pods_on_missing_nodes(&mut objects.snapshot));
+    Ok(objects)
+}
+
+impl ClusterObjects {
+    fn add_kind(
+        &mut self,
+        kind: Kind,
+        pages: Document,
+        read_options: &ReadOptions,
+    ) -> Result<(), ReadClusterError> {
+        let is_other = matches!(kind, Kind::Other(_));
+        if !is_other {
+            append(&mut self.snapshot, Snapshot::read(std::slice::from_ref(&pages))?);
+        }
+        if is_other || read_options.raw_nodes_and_pods && matches!(kind, Kind::Pod | Kind::Node) {
+            self.documents.push((kind, pages));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn load_config(options: &KubeconfigSource) -> Result<Config, ReadClusterError> {
+    let selected =
+        KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
+    let wrong = |error: KubeconfigError| ReadClusterError::Config { text: error.to_string() };
+    match (&options.kubeconfig, &options.context) {
+        (Some(file), _) => {
+            let file = Kubeconfig::read_from(file).map_err(wrong)?;
+            Config::from_custom_kubeconfig(file, &selected).await.map_err(wrong)
+        }
+        (None, Some(_)) => Config::from_kubeconfig(&selected).await.map_err(wrong),
+        (None, None) => Config::infer()
+            .await
+            .map_err(|error| ReadClusterError::Config { text: error.to_string() }),
+    }
+}
+
+/// Adds the objects of one kind.
+fn append(all: &mut Snapshot, listed: Snapshot) {
+    all.nodes.extend(listed.nodes);
+    all.pods.extend(listed.pods);
+    all.namespaces.extend(listed.namespaces);
+    all.services.extend(listed.services);
+    all.replication_controllers.extend(listed.replication_controllers);
+    all.replica_sets.extend(listed.replica_sets);
+    all.stateful_sets.extend(listed.stateful_sets);
+    all.disruption_budgets.extend(listed.disruption_budgets);
+    all.priority_classes.extend(listed.priority_classes);
+    all.n_finished_pods += listed.n_finished_pods;
+}
+
+/// The lists are not consistent with each other: a node may have been deleted between two of them.
+fn drop_pods_on_missing_nodes(snapshot: &mut Snapshot) -> Option<String> {
+    let nodes: Set<&str> = snapshot.nodes.iter().map(|node| node.name()).collect();
+    let before = snapshot.pods.len();
+    snapshot
+        .pods
+        .retain(|pod| pod.spec.node_name.is_empty() || nodes.contains(pod.spec.node_name.as_str()));
+    let n_dropped = before - snapshot.pods.len();
+    let pods = if n_dropped == 1 { "1 pod is".to_owned() } else { format!("{n_dropped} pods are") };
+    (n_dropped > 0).then(|| format!("{pods} on nodes that no longer exist, and ignored"))
+}
+
+/// The warning for a kind that cannot be read, with the consequence.
+pub(crate) fn warning(kind: &Resource, why: &str) -> String {
+    format!("{why}: {}", kind.effect_if_missing)
+}

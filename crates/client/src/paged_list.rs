@@ -1,0 +1,194 @@
+//! Lists one kind, page by page, as JSON documents.
+
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kube::Client;
+use kube::client::Body;
+use loadmaster_api::document::Document;
+use serde::Deserialize;
+
+use crate::cluster_reader::{PAGE_TIMEOUT, ReadClusterError, warning};
+use crate::kinds::Resource;
+use crate::status::{error_chain, percent_encode, status_message};
+
+/// Objects per page, and size limits of a page and of a list.
+const PAGE_LEN: usize = 500;
+const PAGE_BYTES_MAX: usize = 256 << 20;
+const LIST_BYTES_MAX: usize = 4 << 30;
+
+/// How often a list that expires while it is read is restarted.
+const N_RESTARTS: usize = 3;
+
+/// A server and the kind to list.
+pub(crate) struct ListRequest<'a> {
+    pub client: &'a Client,
+    pub server: &'a str,
+    pub kind: &'a Resource,
+}
+
+/// A kind cannot be listed.
+pub(crate) enum ListError {
+    /// The kind is optional: a warning.
+    Optional(String),
+    Fatal(Box<ReadClusterError>),
+}
+
+impl From<ReadClusterError> for ListError {
+    fn from(error: ReadClusterError) -> ListError {
+        ListError::Fatal(Box::new(error))
+    }
+}
+
+enum PageReply {
+    Page(String),
+    /// The continue token has expired.
+    Expired,
+}
+
+/// All pages as one document, so that every object has its own position in it.
+pub(crate) async fn list_all_pages(request: &ListRequest<'_>) -> Result<Document, ListError> {
+    for _ in 0..N_RESTARTS {
+        if let Some(all) = try_list_all_pages(request).await? {
+            return Ok(all);
+        }
+    }
+    let text = format!("the list expired {N_RESTARTS} times while it was read");
+    Err(request.unreachable(text).into())
+}
+
+/// `None` when the list expired before its last page.
+async fn try_list_all_pages(request: &ListRequest<'_>) -> Result<Option<Document>, ListError> {
+    let mut all = String::new();
+    let mut after = String::new();
+    loop {
+        let text = match get(request, &after).await? {
+            PageReply::Page(text) => text,
+            PageReply::Expired => return Ok(None),
+        };
+        if all.len() + text.len() > LIST_BYTES_MAX {
+            return Err(request.too_large(LIST_BYTES_MAX).into());
+        }
+        after = continue_token(&text);
+        all.push_str(&text);
+        all.push('\n');
+        if after.is_empty() {
+            break;
+        }
+    }
+    let name = format!("{}{}", request.server, request.kind.path());
+    Ok(Some(Document::new(name, all)))
+}
+
+async fn get(request: &ListRequest<'_>, after: &str) -> Result<PageReply, ListError> {
+    let get = http::Request::get(uri(request.kind, after)).header("accept", "application/json");
+    let get = get.body(Body::empty()).map_err(|error| request.unreachable(error.to_string()))?;
+    let exchange = async {
+        let response = request
+            .client
+            .send(get)
+            .await
+            .map_err(|error| request.unreachable(error_chain(&error)))?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
+        let bytes = body.map_err(|error| request.broken(&*error))?.to_bytes();
+        Ok::<_, ReadClusterError>((status, String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    let timely = tokio::time::timeout(PAGE_TIMEOUT, exchange).await;
+    let (status, text) = timely.map_err(|_| {
+        request.unreachable(format!("no response in {} s", PAGE_TIMEOUT.as_secs()))
+    })??;
+    match status {
+        200 => Ok(PageReply::Page(text)),
+        410 if !after.is_empty() => Ok(PageReply::Expired),
+        status => Err(request.refused(status, &status_message(&text))),
+    }
+}
+
+fn uri(kind: &Resource, after: &str) -> String {
+    let mut uri = format!("{}?limit={PAGE_LEN}", kind.path());
+    if let Some(selector) = kind.field_selector {
+        uri.push_str("&fieldSelector=");
+        percent_encode(selector, &mut uri);
+    }
+    if !after.is_empty() {
+        uri.push_str("&continue=");
+        percent_encode(after, &mut uri);
+    }
+    uri
+}
+
+impl ListRequest<'_> {
+    fn unreachable(&self, text: String) -> ReadClusterError {
+        ReadClusterError::Unreachable {
+            server: self.server.to_owned(),
+            resource: self.kind.resource,
+            text,
+        }
+    }
+
+    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> ReadClusterError {
+        if error.is::<LengthLimitError>() {
+            return self.too_large(PAGE_BYTES_MAX);
+        }
+        self.unreachable(error_chain(error))
+    }
+
+    fn too_large(&self, bytes_max: usize) -> ReadClusterError {
+        let (server, resource) = (self.server.to_owned(), self.kind.resource);
+        ReadClusterError::TooLarge { server, resource, bytes_max }
+    }
+
+    fn refused(&self, status: u16, message: &str) -> ListError {
+        let Resource { resource, required, .. } = *self.kind;
+        let (server, message) = (self.server.to_owned(), message.to_owned());
+        let rule = self.kind.rule();
+        match status {
+            401 => ReadClusterError::Unauthorized { server, message }.into(),
+            403 if required => ReadClusterError::Forbidden { resource, message, rule }.into(),
+            403 => {
+                let why = format!("not allowed to list {resource} (missing rule: {rule})");
+                ListError::Optional(warning(self.kind, &why))
+            }
+            404 if !required => {
+                let why = format!("this cluster has no {resource}");
+                ListError::Optional(warning(self.kind, &why))
+            }
+            _ => ReadClusterError::Unexpected { server, resource, status, message }.into(),
+        }
+    }
+}
+
+fn continue_token(text: &str) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Page {
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metadata {
+        r#continue: String,
+    }
+    serde_json::from_str::<Page>(text).unwrap_or_default().metadata.r#continue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::RESOURCES;
+
+    #[test]
+    fn list_uris() {
+        assert_eq!(
+            uri(&RESOURCES[0], "a/b+c="),
+            "/api/v1/pods?limit=500&fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed\
+             &continue=a%2Fb%2Bc%3D"
+        );
+        assert_eq!(uri(&RESOURCES[5], ""), "/apis/apps/v1/replicasets?limit=500");
+    }
+
+    #[test]
+    fn continue_tokens() {
+        assert_eq!(continue_token(r#"{"metadata":{"continue":"x"},"items":[{"a":[1]}]}"#), "x");
+        assert_eq!(continue_token(r#"{"metadata":{"resourceVersion":"7"}}"#), "");
+    }
+}

@@ -1,0 +1,93 @@
+//! Features of kube-scheduler that this version of Loadmaster does not implement. This is the only
+//! list of them in this crate; an entry is deleted when its feature is implemented.
+//!
+//! There are two kinds: values that would change placements are rejected, so that no user relies on them;
+//! values without effect on placements are accepted with a note.
+
+use loadmaster_framework::Registry;
+use loadmaster_framework::plugin_args::FieldError;
+
+use crate::v1::{SchedulerConfiguration, SchedulerProfile};
+use crate::{defaults, in_tree_plugins};
+
+/// Gates of kube-scheduler whose features are not implemented: they must keep their defaults.
+pub(crate) const GATES: &[&str] = &[
+    "DRAConsumableCapacity",
+    "DRADeviceBindingConditions",
+    "DRADeviceTaintRules",
+    "DRADeviceTaints",
+    "DRAExtendedResource",
+    "DRAListTypeAttributes",
+    "DRANodeAllocatableResources",
+    "DRAPartitionableDevices",
+    "DRAPrioritizedList",
+    "DRAResourceClaimDeviceStatus",
+    "DRASchedulerFilterTimeout",
+    "DRAWorkloadResourceClaims",
+    "GangScheduling",
+    "GenericWorkload",
+    "SchedulerAsyncAPICalls",
+    "StorageCapacityScoring",
+    "TopologyAwareWorkloadScheduling",
+    "VolumeLimitScaling",
+    "WorkloadAwarePreemption",
+];
+
+/// Gates that are read by the HTTP endpoints, logging and watches.
+pub(crate) const DAEMON_GATES: &[&str] = &[
+    "ComponentFlagz",
+    "ComponentStatusz",
+    "LoggingAlphaOptions",
+    "LoggingBetaOptions",
+    "WatchListClient",
+];
+
+/// Gates of kube-scheduler that have no effect in Loadmaster and do not change placements: accepted
+/// with a note.
+pub(crate) const NO_EFFECT_GATES: &[&str] = &["CoordinatedLeaderElection", "NativeHistograms"];
+
+/// `path: Unsupported value: <value>: cannot take effect in this version of Loadmaster: <reason>`.
+fn unsupported_value(
+    path: impl Into<String>,
+    value: impl std::fmt::Display,
+    reason: &str,
+) -> FieldError {
+    let text = format!(
+        "Unsupported value: {value}: cannot take effect in this version of Loadmaster: {reason}"
+    );
+    FieldError { path: path.into(), text }
+}
+
+/// Plugins of kube-scheduler that are not in the registry: accepted where they are enabled by default,
+/// else rejected.
+pub(crate) fn unsupported_plugin(path: String, name: &str) -> FieldError {
+    unsupported_value(path, format_args!("{name:?}"), "the plugin is not implemented")
+}
+
+/// Whether this is a plugin of kube-scheduler that is not implemented.
+pub(crate) fn is_unimplemented(name: &str, registry: &Registry) -> bool {
+    registry.get(name).is_none() && in_tree_plugins::extension_points(name).is_some()
+}
+
+/// The note on default plugins that are not implemented, one for all profiles.
+pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) -> Option<String> {
+    let enabled =
+        |name: &str| profiles.iter().any(|profile| profile.plugins.enabled_names().contains(&name));
+    let names: Vec<&str> = in_tree_plugins::names()
+        .filter(|name| is_unimplemented(name, registry) && enabled(name))
+        .collect();
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!("enabled plugins that this version of Loadmaster does not implement: {names}"))
+}
+
+/// The note on fields that are not at their defaults and have no effect: the number of goroutines, and Go's contention profiler.
+pub(crate) fn no_effect_note(config: &SchedulerConfiguration) -> Option<String> {
+    let changed = [
+        ("parallelism", config.parallelism != defaults::PARALLELISM),
+        ("enableContentionProfiling", !config.enable_contention_profiling),
+    ];
+    let names: Vec<&str> =
+        changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!("fields that have no effect in Loadmaster: {names}"))
+}

@@ -1,0 +1,362 @@
+//! The loop of the engine's thread: delivers events to the engine, runs scheduling cycles, and executes the engine's effects.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster_api::RawObject;
+use loadmaster_client::Kind;
+use loadmaster_client::api_dispatcher::{ApiCall, ApiDispatcher, FinishedCall};
+use loadmaster_client::event_recorder::EventRecorder;
+use loadmaster_client::reflector::{ReflectorEvent, UnavailableReason};
+use loadmaster_engine::engine::CycleResult;
+use loadmaster_engine::{Effect, Effects, Engine, Event, Now};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::extender_calls::{ExtenderCaller, ExtenderReply};
+use super::missing_kinds::MissingKinds;
+use super::recording::Recording;
+use super::service::ServiceRequest;
+use super::{clock, event_conversion, observations};
+use crate::metrics::Metrics;
+use crate::serve::HealthState;
+
+/// A command from another thread to the engine's thread.
+pub(super) enum Command {
+    /// Start or stop scheduling.
+    SetLeading(bool),
+    /// Run a query on the engine. It should be short: nothing is scheduled meanwhile.
+    Query(Box<dyn FnOnce(&Engine) + Send>),
+    /// Handle an event from a service.
+    ServiceRequest(Box<ServiceRequest>),
+    /// End the loop.
+    Stop,
+}
+
+/// Limits per iteration of the loop, so that neither watch events nor scheduling cycles starve.
+const WATCH_EVENTS_PER_BATCH: usize = 2048;
+const CYCLES_PER_BATCH: usize = 64;
+
+/// How often gauges such as queue lengths are updated.
+const STATE_PERIOD_NANOS: u64 = 250_000_000;
+
+/// The longest sleep, so that metrics stay up to date.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The engine, its input channels and its outputs.
+pub(super) struct EngineLoop {
+    pub engine: Engine,
+    pub recording: Option<Recording>,
+    pub watch_events: Receiver<ReflectorEvent>,
+    pub finished_calls: Receiver<FinishedCall>,
+    pub commands: UnboundedReceiver<Command>,
+    pub calls: Arc<ApiDispatcher>,
+    pub extender_caller: ExtenderCaller,
+    pub extender_replies: UnboundedReceiver<ExtenderReply>,
+    pub recorder: Arc<EventRecorder>,
+    pub metrics: Arc<Metrics>,
+    pub synced: HealthState,
+    /// Kinds that cannot be listed or watched.
+    pub missing: MissingKinds,
+    /// All kinds that are watched.
+    pub kinds: Vec<Kind>,
+    /// Notifies services whether this replica is the leader.
+    pub leading: watch::Sender<bool>,
+}
+
+/// What ended the sleep of the thread.
+enum WakeReason {
+    WatchEvent(Option<ReflectorEvent>),
+    CallFinished(Option<FinishedCall>),
+    ExtenderReplied(Option<ExtenderReply>),
+    Command(Option<Command>),
+    Timeout,
+}
+
+/// The state of the loop.
+struct LoopState {
+    is_leading: bool,
+    is_over: bool,
+    /// Kinds that have not synced yet.
+    unsynced: Vec<Kind>,
+    effects: Effects,
+    /// Calls that the dispatcher did not accept because its queue is full.
+    backlog: VecDeque<ApiCall>,
+    state_updated_at: u64,
+    /// Decision mismatches that have been reported.
+    n_reported_mismatches: usize,
+    /// The runtime in which this thread sleeps. Extenders are called in it: during a call the engine only waits, and no other thread has to
+    /// be woken for it.
+    runtime: Runtime,
+}
+
+impl EngineLoop {
+    /// Runs until [`Command::Stop`] or until a channel is closed.
+    pub fn run(mut self) {
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                return tracing::error!(%error, "Failed to start the runtime of the engine thread");
+            }
+        };
+        let mut state = LoopState {
+            is_leading: false,
+            is_over: false,
+            unsynced: self.kinds.clone(),
+            effects: Effects::new(),
+            backlog: VecDeque::new(),
+            state_updated_at: 0,
+            n_reported_mismatches: 0,
+            runtime,
+        };
+        while !state.is_over {
+            let n_events = self.drain_channels(&mut state);
+            let now = clock::now();
+            if self.engine.deadline().is_some_and(|deadline| deadline <= now.mono) {
+                self.handle_timeouts(now, &mut state);
+            }
+            let has_run = self.run_cycles(now, &mut state);
+            self.execute_effects(&mut state);
+            self.update_state_metrics(now, &mut state);
+            if n_events == 0 && !has_run {
+                self.sleep(&mut state);
+            }
+        }
+    }
+
+    fn drain_channels(&mut self, state: &mut LoopState) -> usize {
+        let mut n_events = 0;
+        // Let extender calls make progress even if watch events never stop.
+        if state.runtime.metrics().num_alive_tasks() > 0 {
+            state.runtime.block_on(yield_now());
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            self.handle_command(command, state);
+            n_events += 1;
+        }
+        // Replies to API calls first: they free slots in the bind window.
+        while let Ok(call) = self.finished_calls.try_recv() {
+            self.apply(event_conversion::reply_event(call), None, state);
+            n_events += 1;
+        }
+        while let Ok(reply) = self.extender_replies.try_recv() {
+            self.apply(reply.into(), None, state);
+            n_events += 1;
+        }
+        for _ in 0..WATCH_EVENTS_PER_BATCH {
+            if !self.engine.accepts_objects() {
+                break;
+            }
+            let Ok(event) = self.watch_events.try_recv() else { break };
+            self.handle_watch_event(event, state);
+            n_events += 1;
+        }
+        n_events
+    }
+
+    /// Runs scheduling cycles if this replica leads and all kinds have synced.
+    fn run_cycles(&mut self, now: Now, state: &mut LoopState) -> bool {
+        if !state.is_leading || !state.unsynced.is_empty() {
+            return false;
+        }
+        for nth in 0..CYCLES_PER_BATCH {
+            if self.cycle(now, state) != CycleResult::Ran {
+                return nth > 0;
+            }
+        }
+        true
+    }
+
+    fn apply(&mut self, event: Event, raw: Option<&RawObject>, state: &mut LoopState) {
+        let (now, before) = (clock::now(), state.effects.len());
+        if let Some(recording) = &mut self.recording {
+            recording.apply(now, &event, raw);
+        }
+        self.engine.apply(now, event, &mut state.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.record_effects(now, &state.effects[before..], None);
+        }
+    }
+
+    fn cycle(&mut self, now: Now, state: &mut LoopState) -> CycleResult {
+        let before = state.effects.len();
+        if let Some(recording) = &mut self.recording {
+            recording.cycle(now);
+        }
+        let result = self.engine.cycle(now, &mut state.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.record_effects(now, &state.effects[before..], Some(result));
+        }
+        result
+    }
+
+    fn handle_timeouts(&mut self, now: Now, state: &mut LoopState) {
+        let before = state.effects.len();
+        if let Some(recording) = &mut self.recording {
+            recording.handle_timeouts(now);
+        }
+        self.engine.handle_timeouts(now, &mut state.effects);
+        if let Some(recording) = &mut self.recording {
+            recording.record_effects(now, &state.effects[before..], None);
+        }
+    }
+
+    fn handle_command(&mut self, command: Command, state: &mut LoopState) {
+        match command {
+            Command::SetLeading(is_leading) => {
+                state.is_leading = is_leading;
+                self.leading.send_replace(is_leading);
+            }
+            Command::ServiceRequest(request) => self.apply(request.event, None, state),
+            Command::Query(query) => query(&self.engine),
+            Command::Stop => state.is_over = true,
+        }
+    }
+
+    fn handle_watch_event(&mut self, event: ReflectorEvent, state: &mut LoopState) {
+        self.extender_caller.handle_watch_event(&event);
+        let mut bytes = None;
+        let engine_event: Option<Event> = match event {
+            ReflectorEvent::Upsert { kind, object, raw } => {
+                bytes = raw;
+                event_conversion::upsert_event(kind, object)
+            }
+            ReflectorEvent::Delete { kind, namespace, name, uid } => {
+                event_conversion::delete_event(kind, namespace, &name, uid)
+            }
+            ReflectorEvent::Synced(kind) => {
+                self.mark_synced(kind, state);
+                event_conversion::synced_event(kind, true)
+            }
+            ReflectorEvent::Unavailable { kind, why } => {
+                self.handle_unavailable(kind, &why, state);
+                let is_absent = !matches!(why, UnavailableReason::Failing { .. });
+                if is_absent { event_conversion::synced_event(kind, false) } else { None }
+            }
+            ReflectorEvent::Available(kind) => {
+                tracing::info!(
+                    resource = kind.resource().resource,
+                    "The resource can be read again"
+                );
+                self.missing.remove(kind);
+                None
+            }
+            _ => None,
+        };
+        if let Some(event) = engine_event {
+            self.apply(event, bytes.as_ref(), state);
+        }
+    }
+
+    fn mark_synced(&mut self, kind: Kind, state: &mut LoopState) {
+        self.missing.remove(kind);
+        self.remove_unsynced(kind, state);
+    }
+
+    fn remove_unsynced(&self, kind: Kind, state: &mut LoopState) {
+        let n_unsynced = state.unsynced.len();
+        state.unsynced.retain(|unsynced| *unsynced != kind);
+        if state.unsynced.is_empty() && n_unsynced > 0 {
+            tracing::info!("Caches are synced");
+            self.synced.succeed();
+        }
+    }
+
+    /// A kind cannot be read. If it is required, no pod is scheduled until it can; otherwise scheduling continues without it.
+    fn handle_unavailable(&mut self, kind: Kind, why: &UnavailableReason, state: &mut LoopState) {
+        let blocks_scheduling = state.unsynced.contains(&kind);
+        let text = self.missing.add(kind, why, blocks_scheduling);
+        if kind.resource().required {
+            if blocks_scheduling {
+                self.synced.fail(text);
+            }
+        } else if !matches!(why, UnavailableReason::Failing { .. }) {
+            self.remove_unsynced(kind, state);
+        }
+    }
+
+    fn execute_effects(&mut self, state: &mut LoopState) {
+        while let Some(call) = state.backlog.pop_front() {
+            if let Err(full) = self.calls.submit(call) {
+                state.backlog.push_front(*full.0);
+                break;
+            }
+        }
+        for effect in state.effects.drain(..) {
+            match effect {
+                Effect::Call(call) => {
+                    let call = ApiCall { id: call.id.0, request: call.request };
+                    if state.backlog.is_empty() {
+                        if let Err(full) = self.calls.submit(call) {
+                            state.backlog.push_back(*full.0);
+                        }
+                    } else {
+                        state.backlog.push_back(call);
+                    }
+                }
+                Effect::CallExtender(call) => self.extender_caller.call(call, &state.runtime),
+                Effect::RecordEvent(event) => self.recorder.record(observations::new_event(event)),
+                Effect::Observe(it) => observations::observe(&self.engine, &self.metrics, &it),
+            }
+        }
+    }
+
+    fn update_state_metrics(&mut self, now: Now, state: &mut LoopState) {
+        if now.mono.0 >= state.state_updated_at + STATE_PERIOD_NANOS {
+            state.state_updated_at = now.mono.0;
+            observations::update_state(&mut self.engine, &self.metrics);
+            for mismatch in self.engine.decision_mismatches().skip(state.n_reported_mismatches) {
+                tracing::error!(
+                    mismatch,
+                    "A decision differs from a full scan of all nodes; this is a bug"
+                );
+                self.metrics.loadmaster.decision_mismatches(1);
+                state.n_reported_mismatches += 1;
+            }
+        }
+    }
+
+    /// Sleeps until there is input or a timeout is due.
+    fn sleep(&mut self, state: &mut LoopState) {
+        let now = clock::now();
+        if let Some(recording) = &mut self.recording {
+            recording.flush_old_block(now);
+        }
+        let due = self.engine.deadline().map(|deadline| deadline.since(now.mono));
+        let mut longest = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        if !state.backlog.is_empty() {
+            longest = longest.min(Duration::from_millis(10));
+        }
+        let accepts_objects = self.engine.accepts_objects();
+        let woken = state.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => WakeReason::Command(command),
+                call = self.finished_calls.recv() => WakeReason::CallFinished(call),
+                reply = self.extender_replies.recv() => WakeReason::ExtenderReplied(reply),
+                event = self.watch_events.recv(), if accepts_objects => WakeReason::WatchEvent(event),
+                () = sleep(longest) => WakeReason::Timeout,
+            }
+        });
+        match woken {
+            WakeReason::Command(Some(command)) => self.handle_command(command, state),
+            WakeReason::CallFinished(Some(call)) => {
+                self.apply(event_conversion::reply_event(call), None, state);
+            }
+            WakeReason::ExtenderReplied(Some(reply)) => {
+                self.apply(reply.into(), None, state);
+            }
+            WakeReason::WatchEvent(Some(event)) => self.handle_watch_event(event, state),
+            WakeReason::Timeout => {}
+            // A sender was dropped: the scheduler is stopping.
+            WakeReason::Command(None)
+            | WakeReason::CallFinished(None)
+            | WakeReason::ExtenderReplied(None)
+            | WakeReason::WatchEvent(None) => state.is_over = true,
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Exports the engine's observations as metrics and log lines.
+
+use std::collections::BTreeMap;
+
+use loadmaster_client::event_recorder::{NewEvent, ObjectReference};
+use loadmaster_engine::engine::{
+    Conflict, Engine, EventRecord, ObjectName, Observation, Outcome, StuckPlugin,
+};
+use loadmaster_engine::guard::{self, ExtensionPoint, PluginExecution, PluginPanic};
+use loadmaster_engine::queue::IncomingQueue;
+use loadmaster_framework::Code;
+
+use crate::metrics::{
+    AttemptResult, CacheKind, LoadmasterMetrics, Metrics, QueueLabel, SchedulerMetrics,
+};
+
+/// Updates metrics with one observation.
+pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observation) {
+    let scheduler = &metrics.scheduler;
+    match observation {
+        Observation::Attempt { profile_idx, outcome, nanos } => {
+            let result = match outcome {
+                Outcome::Scheduled => AttemptResult::Scheduled,
+                Outcome::Unschedulable => AttemptResult::Unschedulable,
+                Outcome::Error => AttemptResult::Error,
+            };
+            scheduler.attempt(result, engine.profile_name(*profile_idx), seconds(*nanos));
+        }
+        Observation::Algorithm { nanos } => scheduler.algorithm(seconds(*nanos)),
+        Observation::Bound { attempts, nanos, after_flush } => {
+            scheduler.scheduled(*attempts, seconds(*nanos));
+            if *after_flush {
+                scheduler.scheduled_after_flush();
+            }
+        }
+        Observation::PermitWait { allowed, nanos } => {
+            let result = if *allowed { "Success" } else { "Unschedulable" };
+            scheduler.permit_waited(result, seconds(*nanos));
+        }
+        Observation::Preemption { counts, victims } => {
+            if *counts {
+                scheduler.preemption_attempt();
+            }
+            if let Some(n_victims) = victims.filter(|n| *n > 0) {
+                scheduler.preemption_victims(n_victims);
+            }
+        }
+        Observation::PluginExecutions(calls) => record_plugin_executions(scheduler, calls),
+        Observation::PluginPanicked(panic) => panicked(&metrics.loadmaster, panic),
+        Observation::EventHandled { event, nanos } => {
+            scheduler.event_handled(&event.to_string(), seconds(*nanos));
+        }
+        Observation::ShadowCompared(comparison) => {
+            let profile = &comparison.profile;
+            metrics.loadmaster.shadow_decision(profile, comparison.result.name());
+            tracing::info!(profile = profile.as_str(), "{comparison}");
+        }
+        Observation::PluginStuck(stuck) => plugin_stuck(&metrics.loadmaster, stuck),
+        Observation::Conflict(it) => conflict(&metrics.loadmaster, it),
+        Observation::InternalError { message } => tracing::warn!("{message}"),
+    }
+}
+
+/// Records the durations of plugins, and of extension points as the sum of their plugins. Filter and Score are different: per-node
+/// executions are only sampled, so their total is reported separately under the plugin name [`guard::ALL_PLUGINS`].
+fn record_plugin_executions(scheduler: &SchedulerMetrics, calls: &[PluginExecution]) {
+    let mut points: BTreeMap<(&str, ExtensionPoint), (Code, u64)> = BTreeMap::new();
+    for PluginExecution { plugin, extension_point, code, nanos, event } in calls {
+        if let Some(event) = event {
+            let hint = match code {
+                Code::Success => "Queue",
+                Code::Skip => "QueueSkip",
+                _ => "Error",
+            };
+            scheduler.hint(plugin.name, event, hint, seconds(*nanos));
+            continue;
+        }
+        let is_all = plugin.name == guard::ALL_PLUGINS;
+        if !is_all {
+            scheduler.plugin(plugin.name, extension_point.name(), code.name(), seconds(*nanos));
+        }
+        let is_per_node = matches!(
+            extension_point,
+            ExtensionPoint::Filter
+                | ExtensionPoint::Score
+                | ExtensionPoint::NormalizeScore
+                | ExtensionPoint::AddPod
+                | ExtensionPoint::RemovePod
+        );
+        if is_all || !is_per_node {
+            let code = if *code == Code::Skip { Code::Success } else { *code };
+            let (worst, sum) =
+                points.entry((&plugin.profile, *extension_point)).or_insert((Code::Success, 0));
+            *worst = if code == Code::Success { *worst } else { code };
+            *sum += nanos;
+        }
+    }
+    for ((profile, extension_point), (code, nanos)) in points {
+        scheduler.extension_point(extension_point.name(), code.name(), profile, seconds(nanos));
+    }
+}
+
+fn plugin_stuck(metrics: &LoadmasterMetrics, stuck: &StuckPlugin) {
+    let StuckPlugin { plugin, extension_point, pod, node } = stuck;
+    metrics.plugin_stuck(plugin.name, extension_point.name());
+    tracing::warn!(
+        plugin = plugin.name,
+        extension_point = extension_point.name(),
+        profile = &*plugin.profile,
+        pod,
+        node = node.as_str(),
+        "A plugin is stuck: it has not finished for a minute; the pod waits for it"
+    );
+}
+
+fn conflict(metrics: &LoadmasterMetrics, conflict: &Conflict) {
+    metrics.conflict(conflict.kind.name(), &conflict.profile);
+    let other = conflict.other.as_ref();
+    tracing::warn!(
+        kind = conflict.kind.name(),
+        pod = conflict.pod,
+        node = conflict.node.as_str(),
+        bound_to = conflict.bound_to.as_str(),
+        other = other.map_or("", |it| &it.pod),
+        scheduler = other.map_or("", |it| &it.scheduler),
+        "Conflict with another scheduler: {conflict}"
+    );
+}
+
+fn panicked(metrics: &LoadmasterMetrics, panic: &PluginPanic) {
+    let PluginPanic { plugin, extension_point, message, location, times } = panic;
+    metrics.plugin_panicked(plugin.name, extension_point.name(), *times);
+    tracing::error!(
+        plugin = plugin.name,
+        extension_point = extension_point.name(),
+        profile = &*plugin.profile,
+        times,
+        location = location.as_deref().unwrap_or("unknown"),
+        "A plugin panicked: {message}; {}",
+        extension_point.fallback()
+    );
+}
+
+/// Updates the gauges.
+pub(super) fn update_state(engine: &mut Engine, metrics: &Metrics) {
+    let scheduler = &metrics.scheduler;
+    for incoming in engine.take_incoming() {
+        let queue = match incoming.queue {
+            IncomingQueue::Active => QueueLabel::Active,
+            IncomingQueue::Backoff => QueueLabel::Backoff,
+            IncomingQueue::Unschedulable => QueueLabel::Unschedulable,
+        };
+        scheduler.queue_incoming(queue, &incoming.cause.to_string(), incoming.n);
+    }
+    let counts = engine.queue().counts();
+    scheduler.set_pending(QueueLabel::Active, counts.active);
+    scheduler.set_pending(QueueLabel::Backoff, counts.backoff);
+    scheduler.set_pending(QueueLabel::Unschedulable, counts.unschedulable);
+    scheduler.set_pending(QueueLabel::Gated, counts.gated);
+    scheduler.set_cache_size(CacheKind::Nodes, engine.world().nodes().len());
+    scheduler.set_cache_size(CacheKind::Pods, engine.world().n_assigned_pods());
+    scheduler.set_cache_size(CacheKind::AssumedPods, engine.n_assumed_pods());
+    metrics.loadmaster.set_bind_window(engine.n_binding_pods());
+}
+
+/// Converts an Event about a pod for the event recorder.
+pub(super) fn new_event(event: EventRecord) -> NewEvent {
+    let pod = |pod: ObjectName| ObjectReference {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        namespace: pod.namespace,
+        name: pod.name,
+        uid: pod.uid,
+    };
+    NewEvent {
+        regarding: pod(event.regarding),
+        related: event.related.map(pod),
+        is_warning: event.is_warning,
+        reason: event.reason.into(),
+        action: event.action.into(),
+        note: event.note,
+        controller: event.controller,
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::MetricsSettings;
+    use loadmaster_engine::engine::ConflictKind;
+    use loadmaster_engine::guard::PluginRef;
+
+    fn plugin_ref(name: &'static str) -> PluginRef {
+        PluginRef { profile: "default-scheduler".into(), name }
+    }
+
+    fn call(
+        plugin: &'static str,
+        extension_point: ExtensionPoint,
+        code: Code,
+        nanos: u64,
+    ) -> PluginExecution {
+        PluginExecution { plugin: plugin_ref(plugin), extension_point, code, nanos, event: None }
+    }
+
+    /// The lines of sums and totals of the metrics with these name prefixes.
+    fn sums_and_totals(metrics: &Metrics, names: &[&str]) -> String {
+        let text = metrics.text();
+        let is_shown = |line: &&str| {
+            let is_total = line.contains("_sum{") || line.contains("_total{");
+            is_total && names.iter().any(|name| line.starts_with(name))
+        };
+        text.lines().filter(is_shown).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn extension_points_are_the_sums_of_their_plugins_except_filter_and_score() {
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
+        let hint = PluginExecution {
+            event: Some("NodeAdd".into()),
+            ..call("NodeName", ExtensionPoint::QueueingHint, Code::Skip, 9_000)
+        };
+        record_plugin_executions(
+            &metrics.scheduler,
+            &[
+                call("A", ExtensionPoint::PreFilter, Code::Skip, 1_000),
+                call("B", ExtensionPoint::PreFilter, Code::Success, 2_000),
+                call("A", ExtensionPoint::Filter, Code::Success, 5_000),
+                call(guard::ALL_PLUGINS, ExtensionPoint::Filter, Code::Success, 70_000),
+                call("A", ExtensionPoint::Permit, Code::Wait, 3_000),
+                hint,
+            ],
+        );
+        expect_test::expect![[r#"
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="default-scheduler",status="Success"} 7e-05
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="Permit",profile="default-scheduler",status="Wait"} 3e-06
+            scheduler_framework_extension_point_duration_seconds_sum{extension_point="PreFilter",profile="default-scheduler",status="Success"} 3e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="A",status="Success"} 5e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="Permit",plugin="A",status="Wait"} 3e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="PreFilter",plugin="A",status="Skip"} 1e-06
+            scheduler_plugin_execution_duration_seconds_sum{extension_point="PreFilter",plugin="B",status="Success"} 2e-06
+            scheduler_queueing_hint_execution_duration_seconds_sum{event="NodeAdd",hint="QueueSkip",plugin="NodeName"} 9e-06"#]].assert_eq(&sums_and_totals(
+            &metrics,
+            &[
+                "scheduler_framework_extension_point_duration_seconds",
+                "scheduler_plugin_execution_duration_seconds",
+                "scheduler_queueing_hint_execution_duration_seconds",
+            ],
+        ));
+    }
+
+    #[test]
+    fn conflicts_and_stuck_plugins_are_counted() {
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
+        let stuck = StuckPlugin {
+            plugin: plugin_ref("Slow"),
+            extension_point: ExtensionPoint::PreBind,
+            pod: "default/web".to_owned(),
+            node: "a".into(),
+        };
+        plugin_stuck(&metrics.loadmaster, &stuck);
+        plugin_stuck(&metrics.loadmaster, &stuck);
+        let of_kind = |kind| Conflict {
+            kind,
+            profile: "default-scheduler".into(),
+            pod: "default/web".to_owned(),
+            node: "a".into(),
+            bound_to: "b".into(),
+            other: None,
+        };
+        for kind in [
+            ConflictKind::Bind,
+            ConflictKind::Resources,
+            ConflictKind::Resources,
+            ConflictKind::Pod,
+        ] {
+            conflict(&metrics.loadmaster, &of_kind(kind));
+        }
+        expect_test::expect![[r#"
+            loadmaster_conflicts_total{kind="bind",profile="default-scheduler"} 1
+            loadmaster_conflicts_total{kind="pod",profile="default-scheduler"} 1
+            loadmaster_conflicts_total{kind="resources",profile="default-scheduler"} 2
+            loadmaster_plugin_stuck_total{extension_point="PreBind",plugin="Slow"} 2"#]]
+        .assert_eq(&sums_and_totals(&metrics, &["loadmaster_"]));
+    }
+
+    #[test]
+    fn panics_are_counted() {
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
+        let panic = PluginPanic {
+            plugin: plugin_ref("Panicking"),
+            extension_point: ExtensionPoint::Filter,
+            message: "injected".to_owned(),
+            location: None,
+            times: 3,
+        };
+        panicked(&metrics.loadmaster, &panic);
+        expect_test::expect![[
+            r#"loadmaster_plugin_panics_total{extension_point="Filter",plugin="Panicking"} 3"#
+        ]]
+        .assert_eq(&sums_and_totals(&metrics, &["loadmaster_plugin_panics_total"]));
+    }
+}

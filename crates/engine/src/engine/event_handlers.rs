@@ -1,0 +1,410 @@
+//! Objects that were added, updated or deleted: updates the world, the pending pods and the queue (upstream's `eventhandlers.go`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use loadmaster_api::pod::PodStatus;
+use loadmaster_api::{Node, ObjectMeta, Pod, PodDisruptionBudget, ReplicaSet};
+use loadmaster_api::{ReplicationController, Service, StatefulSet, Str};
+use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_framework::{ActionType, ClusterEvent, EventResource, PodInfo, Rejection};
+use loadmaster_stdx::{ErrorChain, Map};
+
+use super::effect::{Effect, Effects, Observation};
+use super::event::{Object, ObjectKey};
+use super::scheduling_failure::AttemptFailure;
+use super::status_patch::Condition;
+use super::{Engine, PendingPod, PluginHandle};
+use crate::queue::{self, Cause, ClusterEventOccurrence, Object as QueueObject};
+use crate::time::Now;
+
+impl Engine {
+    pub(super) fn upsert_object(&mut self, now: Now, object: Object, effects: &mut Effects) {
+        match object {
+            Object::Node(node) => self.upsert_node(now, node),
+            Object::Pod(pod) => self.upsert_pod(now, &pod, effects),
+            Object::Namespace(namespace) => self.world.upsert_namespace(namespace),
+            Object::Service(it) => self.upsert_listed(it),
+            Object::ReplicationController(it) => self.upsert_listed(it),
+            Object::ReplicaSet(it) => self.upsert_listed(it),
+            Object::StatefulSet(it) => self.upsert_listed(it),
+            Object::PodDisruptionBudget(it) => self.upsert_listed(it),
+            Object::PriorityClass(class) => self.world.update_without_invalidation(|cluster| {
+                cluster.priority_classes.insert(Str::new(&class.metadata.name), class);
+            }),
+        }
+    }
+
+    pub(super) fn delete_object(&mut self, now: Now, name: &ObjectKey, effects: &mut Effects) {
+        match name {
+            ObjectKey::Node(name) => self.delete_node(now, name),
+            ObjectKey::Pod(uid) => self.delete_pod(now, uid, effects),
+            ObjectKey::Namespace(name) => {
+                if self.world.cluster_objects().namespaces.contains_key(name) {
+                    self.world
+                        .update_cluster_objects(|cluster| drop(cluster.namespaces.remove(name)));
+                }
+            }
+            ObjectKey::Service(namespace, name) => self.delete_listed::<Service>(namespace, name),
+            ObjectKey::ReplicationController(namespace, name) => {
+                self.delete_listed::<ReplicationController>(namespace, name);
+            }
+            ObjectKey::ReplicaSet(namespace, name) => {
+                self.delete_listed::<ReplicaSet>(namespace, name)
+            }
+            ObjectKey::StatefulSet(namespace, name) => {
+                self.delete_listed::<StatefulSet>(namespace, name)
+            }
+            ObjectKey::PodDisruptionBudget(namespace, name) => {
+                self.delete_listed::<PodDisruptionBudget>(namespace, name);
+            }
+            ObjectKey::PriorityClass(name) => self
+                .world
+                .update_without_invalidation(|cluster| drop(cluster.priority_classes.remove(name))),
+        }
+    }
+
+    fn upsert_node(&mut self, now: Now, mut node: Arc<Node>) {
+        if node.extra.is_some() && self.needs.nodes.is_empty() {
+            Arc::make_mut(&mut node).extra = None;
+        }
+        let name = Str::new(node.name());
+        let old = self.world.nodes().row(&name).and_then(|row| self.world.nodes().node(row));
+        let old = old.cloned();
+        let row = self.world.upsert_node(node.clone());
+        let Some(old) = old else {
+            for pod in self.orphaned_pods.remove(&name).unwrap_or_default() {
+                self.world.add_pod(row, pod);
+            }
+            let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
+            return self.on_cluster_event(
+                now,
+                ClusterEventOccurrence::new(event, None, Some(QueueObject::Node(node))),
+            );
+        };
+        for event in queue::node_update_events(&old, &node) {
+            let (old, new) = (QueueObject::Node(old.clone()), QueueObject::Node(node.clone()));
+            self.on_cluster_event(now, ClusterEventOccurrence::new(event, Some(old), Some(new)));
+        }
+    }
+
+    fn delete_node(&mut self, now: Now, name: &Str) {
+        let row = self.world.nodes().row(name);
+        let Some(node) = row.and_then(|row| self.world.nodes().node(row)).cloned() else { return };
+        let event = ClusterEvent::new(EventResource::Node, ActionType::DELETE);
+        self.on_cluster_event(
+            now,
+            ClusterEventOccurrence::new(event, Some(QueueObject::Node(node)), None),
+        );
+        let pods = self.world.remove_node(name);
+        if !pods.is_empty() {
+            self.orphaned_pods.insert(name.clone(), pods);
+        }
+    }
+
+    fn upsert_pod(&mut self, now: Now, pod: &Pod, effects: &mut Effects) {
+        let info = match self.world.parse_pod(pod) {
+            Ok(info) if self.needs.pods.is_empty() => Arc::new(PodInfo { extra: None, ..info }),
+            Ok(info) => Arc::new(info),
+            Err(error) => {
+                let message = format!("pod {}: {}", pod.full_name(), ErrorChain(&error));
+                effects.push(Effect::Observe(Observation::InternalError { message }));
+                return;
+            }
+        };
+        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
+            self.delete_pod(now, &info.uid, effects);
+        } else if !info.node_name.is_empty() {
+            self.upsert_assigned_pod(now, info, effects);
+        } else {
+            self.upsert_pending_pod(now, info, pod, effects);
+        }
+    }
+
+    /// A pod has a node: bound by this scheduler, by another one, or before this one started.
+    fn upsert_assigned_pod(&mut self, now: Now, pod: Arc<PodInfo>, effects: &mut Effects) {
+        if let Some(pending) = self.pending.remove(&pod.uid) {
+            self.queue.delete(&pod.uid);
+            self.status_patches.forget(&pod.uid);
+            self.detect_pod_conflict(&pending, &pod, effects);
+            if self.options.shadow && !self.assumed.contains_key(&pod.uid) {
+                self.compare_placement(pending.profile_idx, &pending.pod, &pod.node_name, effects);
+            }
+        }
+        self.world.delete_nominated_pod(&pod.uid);
+        let mut old = self.assigned_pod(&pod.uid).cloned();
+        let is_theirs = old.is_none() && !self.assumed.contains_key(&pod.uid);
+        if let Some(assumed) = self.assumed.get_mut(&pod.uid) {
+            if !assumed.confirmed {
+                old = None;
+            }
+            assumed.confirmed = true;
+            if assumed.binding.is_none() {
+                self.assumed.remove(&pod.uid);
+            }
+        }
+        if !self.world.refresh_pod(&pod) {
+            self.remove_assigned_pod(&pod.uid);
+            self.add_assigned_pod(pod.clone());
+        }
+        if is_theirs {
+            self.detect_resource_conflict(&pod, effects);
+        }
+        let Some(old) = old else {
+            return self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_added(pod));
+        };
+        for event in queue::pod_update_events(&old, &pod) {
+            let (old, new) = (QueueObject::Pod(old.clone()), QueueObject::Pod(pod.clone()));
+            self.on_cluster_event(now, ClusterEventOccurrence::new(event, Some(old), Some(new)));
+        }
+    }
+
+    /// A pod without a node. It is ignored unless one of our profiles is responsible for it.
+    fn upsert_pending_pod(
+        &mut self,
+        now: Now,
+        pod: Arc<PodInfo>,
+        object: &Pod,
+        effects: &mut Effects,
+    ) {
+        let Some(profile_idx) = self.profile_for_pod(&pod) else { return };
+        let condition = condition(&object.status);
+        let generation = object.metadata.generation;
+        let known = self.pending.get_mut(&pod.uid);
+        let (written_nomination, last_attempt, last_failed_bind) = known
+            .map(|it| {
+                (it.written_nomination.take(), it.last_attempt.take(), it.last_failed_bind.take())
+            })
+            .unwrap_or_default();
+        let written_nomination =
+            written_nomination.filter(|written| *written != pod.nominated_node_name);
+        let record = PendingPod {
+            pod: pod.clone(),
+            profile_idx,
+            generation,
+            condition,
+            written_nomination,
+            last_attempt,
+            last_failed_bind,
+        };
+        let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
+        if let Some(assumed) = self.assumed.get(&pod.uid) {
+            let ends = pod.terminating && old.is_some_and(|old| !old.terminating);
+            if ends && !assumed.confirmed {
+                self.delete_assumed_pod(now, &pod.uid, effects);
+            }
+            return;
+        }
+        let Some(old) = old else {
+            let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+            self.queue.add(now, &handle, profile_idx, pod.clone());
+            self.update_nomination(None, &pod);
+            return;
+        };
+        // Extenders may read fields that are not stored here, such as annotations.
+        if is_same(&old, &pod) && self.profile_scheduler(profile_idx).profile.extenders.is_empty() {
+            // Changes that only the whole object shows, such as a condition that we wrote ourselves, requeue no pod.
+            if old.extra != pod.extra {
+                self.queue.refresh(&pod);
+            }
+            return;
+        }
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        self.queue.update(now, &handle, profile_idx, pod.clone());
+        self.update_nomination(Some(&old), &pod);
+        if !old.nominated_node_name.is_empty() && old.nominated_node_name != pod.nominated_node_name
+        {
+            self.requeue_lower_priority(now, old);
+        }
+    }
+
+    fn delete_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        if let Some(record) = self.pending.remove(uid) {
+            self.queue.delete(uid);
+            self.status_patches.forget(uid);
+            self.world.delete_nominated_pod(uid);
+            if self.assumed.get(uid).is_some_and(|assumed| !assumed.confirmed) {
+                self.delete_assumed_pod(now, uid, effects);
+            } else if !record.pod.nominated_node_name.is_empty() {
+                self.requeue_lower_priority(now, record.pod);
+            }
+            return;
+        }
+        if let Some(old) = self.remove_assigned_pod(uid) {
+            self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(old));
+        }
+        // Another scheduler may have bound it while a plugin was running for it here.
+        self.cancel_stuck_binding(now, uid, effects);
+    }
+
+    /// An assumed pod is deleted before it is bound. Its resources are released at once; its binding cycle continues and will fail.
+    fn delete_assumed_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        let Some(assumed) = self.assumed.get_mut(uid) else { return };
+        let pod = assumed.pod.clone();
+        if assumed.waits_on_permit() {
+            let failed = AttemptFailure::rejected(None, &Rejection::unschedulable("removed"));
+            self.handle_binding_error(now, uid, failed, effects);
+        } else {
+            assumed.forgotten = true;
+            if assumed.binding.is_none() {
+                // It is bound, and no event will confirm that.
+                self.assumed.remove(uid);
+            }
+            self.remove_assigned_pod(uid);
+            self.cancel_stuck_binding(now, uid, effects);
+        }
+        self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(pod));
+    }
+
+    /// A pod lost its nominated node: requeues pods of at most its priority, because their Filter counted it on that node.
+    fn requeue_lower_priority(&mut self, now: Now, pod: Arc<PodInfo>) {
+        let most = pod.template.priority();
+        self.on_cluster_event(
+            now,
+            ClusterEventOccurrence::assigned_pod_deleted(pod).up_to_priority(most),
+        );
+    }
+
+    /// Moves pods in the queue for which the event may help (upstream's `MoveAllToActiveOrBackoffQueue`).
+    pub(super) fn on_cluster_event(&mut self, now: Now, occurrence: ClusterEventOccurrence) {
+        let handling = self.handling_since.map(|since| (since, occurrence.event.clone()));
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        self.queue.on_cluster_event(now, &handle, occurrence);
+        if let Some((since, event)) = handling {
+            let nanos = (self.options.stopwatch)().saturating_sub(since);
+            self.handled.push(Observation::EventHandled { event: Cause::Event(event), nanos });
+        }
+    }
+
+    /// The last known version of an assigned pod, whether its node is known or not.
+    pub(super) fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.world
+            .assigned_pod(uid)
+            .or_else(|| self.orphaned_pods.values().flatten().find(|pod| &*pod.uid == uid))
+    }
+
+    pub(super) fn remove_assigned_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        if let Some(pod) = self.world.remove_pod(uid) {
+            return Some(pod);
+        }
+        let mut found = None;
+        self.orphaned_pods.retain(|_, pods| {
+            if let Some(at) = pods.iter().position(|pod| &*pod.uid == uid) {
+                found = Some(pods.swap_remove(at));
+            }
+            !pods.is_empty()
+        });
+        found
+    }
+
+    /// Adds a pod to its node, or to the orphaned pods until that node is known.
+    fn add_assigned_pod(&mut self, pod: Arc<PodInfo>) {
+        match self.world.nodes().row(&pod.node_name) {
+            Some(row) => self.world.add_pod(row, pod),
+            None => self.orphaned_pods.entry(pod.node_name.clone()).or_default().push(pod),
+        }
+    }
+
+    fn upsert_listed<T: NamespacedList>(&mut self, object: Arc<T>) {
+        let (namespace, name) = (&object.metadata().namespace, &object.metadata().name);
+        let known = T::list(self.world.cluster_objects()).get(namespace);
+        let index = known.and_then(|all| all.iter().position(|it| it.metadata().name == *name));
+        if let Some(at) = index
+            && known.is_some_and(|all| all[at].is_equivalent(&object))
+        {
+            return;
+        }
+        let namespace = namespace.clone();
+        self.update_listed::<T>(move |all| match index {
+            Some(at) => all.entry(namespace).or_default()[at] = object,
+            None => all.entry(namespace).or_default().push(object),
+        });
+    }
+
+    fn delete_listed<T: NamespacedList>(&mut self, namespace: &Str, name: &Str) {
+        let is_it = |it: &Arc<T>| *it.metadata().name == **name;
+        let known = T::list(self.world.cluster_objects()).get(namespace);
+        if known.is_some_and(|all| all.iter().any(is_it)) {
+            self.update_listed::<T>(|all| {
+                if let Some(all) = all.get_mut(namespace) {
+                    all.retain(|it| !is_it(it));
+                }
+            });
+        }
+    }
+
+    fn update_listed<T: NamespacedList>(&mut self, change: impl FnOnce(&mut ByNamespace<T>)) {
+        if T::SELECTS_FOR_SPREAD {
+            self.world.update_cluster_objects(|cluster| change(T::list_mut(cluster)));
+        } else {
+            self.world.update_without_invalidation(|cluster| change(T::list_mut(cluster)));
+        }
+    }
+}
+
+/// Whether nothing changed that plugins read.
+fn is_same(a: &PodInfo, b: &PodInfo) -> bool {
+    Arc::ptr_eq(&a.template, &b.template)
+        && a.nominated_node_name == b.nominated_node_name
+        && a.terminating == b.terminating
+        && a.resized == b.resized
+        && annotations(a) == annotations(b)
+}
+
+fn annotations(pod: &PodInfo) -> Option<&BTreeMap<Box<str>, Box<str>>> {
+    pod.extra.as_ref().map(|extra| &extra.annotations)
+}
+
+fn condition(status: &PodStatus) -> Option<Condition> {
+    let known = status.conditions.iter().find(|condition| condition.kind == "PodScheduled")?;
+    Some(Condition {
+        status: known.status.clone(),
+        reason: known.reason.clone(),
+        message: known.message.clone(),
+    })
+}
+
+type ByNamespace<T> = Map<Str, Vec<Arc<T>>>;
+
+/// A kind whose objects plugins list by namespace.
+trait NamespacedList: Sized {
+    /// Whether default spread constraints of pods depend on it, so that cached evaluations do too.
+    const SELECTS_FOR_SPREAD: bool = true;
+    fn list(cluster: &ClusterObjects) -> &ByNamespace<Self>;
+    fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self>;
+    fn metadata(&self) -> &ObjectMeta;
+    /// Whether plugins read the same fields in both. A ReplicaSet's status changes with each of its pods; its selector never does.
+    fn is_equivalent(&self, other: &Self) -> bool;
+}
+
+macro_rules! listed {
+    ($kind:ty, $list:ident, |$a:ident, $b:ident| $same:expr $(, $spread:literal)?) => {
+        impl NamespacedList for $kind {
+            $(const SELECTS_FOR_SPREAD: bool = $spread;)?
+            fn list(cluster: &ClusterObjects) -> &ByNamespace<Self> {
+                &cluster.$list
+            }
+            fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self> {
+                &mut cluster.$list
+            }
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn is_equivalent(&self, other: &Self) -> bool {
+                let ($a, $b) = (self, other);
+                $same
+            }
+        }
+    };
+}
+
+listed!(Service, services, |a, b| a.spec == b.spec);
+listed!(ReplicationController, replication_controllers, |a, b| a.spec == b.spec);
+listed!(ReplicaSet, replica_sets, |a, b| a.spec.selector == b.spec.selector);
+listed!(StatefulSet, stateful_sets, |a, b| a.spec.selector == b.spec.selector);
+listed!(
+    PodDisruptionBudget,
+    disruption_budgets,
+    |a, b| a.spec == b.spec && a.status == b.status,
+    false
+);

@@ -1,0 +1,68 @@
+//! What plugins request for other pods. The requests are executed at the end of the engine call in which they were made.
+
+use loadmaster_framework::waiting_pods::PluginAction;
+
+use super::effect::{Effect, Effects, EventRecord};
+use super::event::PermitDecision;
+use super::{Engine, PluginHandle};
+use crate::queue::ProfileIdx;
+use crate::time::Now;
+
+impl Engine {
+    /// Executes the requests, and those that result from them. This terminates: a decision that has an effect removes a pod from those that
+    /// wait on Permit, and no other request calls a plugin that can make requests.
+    pub(super) fn run_plugin_actions(&mut self, now: Now, effects: &mut Effects) {
+        loop {
+            let mut is_done = true;
+            for at in 0..self.profiles.len() {
+                for wanted in self.profiles[at].scheduler.states_mut().take_requested_actions() {
+                    is_done = false;
+                    self.run_plugin_action(now, ProfileIdx(at as u32), wanted, effects);
+                }
+            }
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    fn run_plugin_action(
+        &mut self,
+        now: Now,
+        profile_idx: ProfileIdx,
+        wanted: PluginAction,
+        effects: &mut Effects,
+    ) {
+        match wanted {
+            PluginAction::Allow { uid, plugin } => {
+                self.handle_permit_decision(
+                    now,
+                    &uid,
+                    Some(plugin),
+                    &PermitDecision::Allow,
+                    effects,
+                );
+            }
+            PluginAction::Reject { uid, plugin, message: why } => {
+                let decision = PermitDecision::Reject(why.into_owned());
+                self.handle_permit_decision(now, &uid, Some(plugin), &decision, effects);
+            }
+            PluginAction::Activate(uids) => self.activate(now, &uids),
+            PluginAction::RecordEvent(event) => effects.push(Effect::RecordEvent(EventRecord {
+                is_warning: event.is_warning,
+                reason: event.reason,
+                action: event.action,
+                note: event.note,
+                regarding: (&*event.pod).into(),
+                related: None,
+                controller: self.scheduler_name(profile_idx),
+            })),
+        }
+    }
+
+    pub(super) fn activate(&mut self, now: Now, uids: &[Box<str>]) {
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        let uids: Vec<&str> = uids.iter().map(|uid| &**uid).collect();
+        self.queue.activate(now, &handle, &uids);
+    }
+}

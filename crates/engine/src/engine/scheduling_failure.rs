@@ -1,0 +1,265 @@
+//! What happens to a pod whose attempt failed (upstream's `handleSchedulingFailure`): it is requeued first, then its nomination, the Event
+//! and the condition are updated.
+
+use std::sync::Arc;
+
+use loadmaster_api::Str;
+use loadmaster_framework::api_calls::PluginInput;
+use loadmaster_framework::template::TemplateId;
+use loadmaster_framework::{Failure, PodInfo, Rejection};
+
+use super::effect::{Effect, Effects, EventRecord, Outcome};
+use super::last_attempt::{AttemptDetails, FailedAttempt, RejectionSummary};
+use super::nominator::Nomination;
+use super::post_filter::PostFilterRun;
+use super::status_patch::Condition;
+use super::{Engine, PluginHandle};
+use crate::diagnosis::{self, Diagnosis};
+use crate::evaluate::per_node::AttemptResult;
+use crate::evaluate::{ExtenderResults, PluginRejection};
+use crate::profile::Profile;
+use crate::queue::{PluginIdx, QueuedPod};
+use crate::time::Now;
+
+/// Longest note of an Event, in bytes (upstream's `NoteLengthLimit`).
+const NOTE_LEN_MAX: usize = 1024;
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AttemptFailure {
+    /// `Unschedulable` when a plugin rejected the pod, `Error` after an error.
+    pub outcome: Outcome,
+    pub message: String,
+    /// Plugins that rejected it, by index. If empty, the pod is retried after its backoff.
+    pub unschedulable: Vec<usize>,
+    /// Plugins that returned Pending.
+    pub pending: Vec<usize>,
+    /// Details for the record of the attempt.
+    pub details: AttemptDetails,
+}
+
+impl AttemptFailure {
+    pub fn error(message: impl Into<String>) -> AttemptFailure {
+        AttemptFailure {
+            outcome: Outcome::Error,
+            message: message.into(),
+            unschedulable: Vec::new(),
+            pending: Vec::new(),
+            details: AttemptDetails::default(),
+        }
+    }
+
+    /// No node is feasible (upstream's `FitError`).
+    pub fn fit_error(unschedulable: &UnschedulableAttempt) -> AttemptFailure {
+        let diagnosis = &unschedulable.diagnosis;
+        AttemptFailure {
+            outcome: Outcome::Unschedulable,
+            message: diagnosis.message.clone(),
+            unschedulable: diagnosis.unschedulable_plugins.clone(),
+            pending: diagnosis.pending_plugins.clone(),
+            details: AttemptDetails::of(&unschedulable.reasons),
+        }
+    }
+
+    /// A plugin rejected the only node that was evaluated.
+    pub fn rejected(plugin: Option<usize>, rejection: &Rejection) -> AttemptFailure {
+        let mut failed = AttemptFailure {
+            outcome: Outcome::Unschedulable,
+            ..AttemptFailure::error(diagnosis::single_node_message(rejection))
+        };
+        match rejection {
+            Rejection::Pending(_) => failed.pending.extend(plugin),
+            _ => failed.unschedulable.extend(plugin),
+        }
+        failed
+    }
+
+    /// A plugin rejected the pod in Reserve or Permit.
+    pub fn rejected_at(
+        point: &str,
+        name: &str,
+        plugin: usize,
+        rejection: &Rejection,
+    ) -> AttemptFailure {
+        match rejection {
+            Rejection::Failed(Failure(text)) => {
+                AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
+            }
+            rejection => AttemptFailure::rejected(Some(plugin), rejection),
+        }
+    }
+
+    /// A plugin rejected the pod in PreBind or Bind: in any case the pod is retried after its backoff.
+    pub fn binding_error(point: &str, name: &str, rejection: Rejection) -> AttemptFailure {
+        match rejection {
+            Rejection::Failed(Failure(text)) => {
+                AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
+            }
+            rejection => AttemptFailure {
+                outcome: Outcome::Unschedulable,
+                ..AttemptFailure::error(rejection.message())
+            },
+        }
+    }
+
+    /// A plugin accepted the node in the decision and rejected it when it ran again.
+    pub fn rejected_on_rerun(profile: &Profile, rejected: &PluginRejection) -> AttemptFailure {
+        let named = |name: &str| profile.plugins.iter().position(|plugin| plugin.name == name);
+        match &rejected.rejection {
+            Rejection::Failed(failure) => AttemptFailure::error(failure.to_string()),
+            rejection => AttemptFailure::rejected(rejected.plugin.and_then(named), rejection),
+        }
+    }
+}
+
+/// An attempt that found no feasible node.
+pub(super) struct UnschedulableAttempt {
+    pub attempted: AttemptResult,
+    pub diagnosis: Diagnosis,
+    pub reasons: Arc<RejectionSummary>,
+}
+
+/// The last diagnosis: pods of the same template get the same one while the world does not change.
+pub(super) struct CachedDiagnosis {
+    template: TemplateId,
+    /// Version of the world, and number of nominations so far.
+    state: (u64, u64),
+    unschedulable: Arc<UnschedulableAttempt>,
+}
+
+impl Engine {
+    /// No node is feasible: finds out why, and runs PostFilter.
+    pub(super) fn handle_fit_error(
+        &mut self,
+        now: Now,
+        queued: QueuedPod,
+        began: u64,
+        extended: &ExtenderResults,
+        effects: &mut Effects,
+    ) {
+        let unschedulable = self.diagnose(&queued, extended);
+        let failure = &unschedulable.diagnosis.failure;
+        if failure.is_some() || self.world.nodes().is_empty() {
+            let failed = match failure {
+                Some(failure) => AttemptFailure::error(failure.clone()),
+                None => AttemptFailure::fit_error(&unschedulable),
+            };
+            self.observe_algorithm(began, effects);
+            return self.handle_scheduling_failure(
+                now,
+                queued,
+                failed,
+                &Nomination::clear(),
+                began,
+                effects,
+            );
+        }
+        self.n_bindings += 1;
+        let run = PostFilterRun::new(self.n_bindings, queued, unschedulable, began, now.mono);
+        self.post_filter(now, run, PluginInput::Start, effects);
+    }
+
+    fn diagnose(
+        &mut self,
+        queued: &QueuedPod,
+        extended: &ExtenderResults,
+    ) -> Arc<UnschedulableAttempt> {
+        let pod = &queued.info.pod;
+        let state = (self.world.next_change_seq(), self.world.nominations_version());
+        let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
+        let is_shared = extended.is_empty()
+            && pod.nominated_node_name.is_empty()
+            && pod.node_name.is_empty()
+            && pod.resized.is_none()
+            && profile_scheduler.scheduler.is_decided_by_template(pod);
+        if let Some(known) = &self.last_diagnosis
+            && is_shared
+            && known.template == pod.template.id
+            && known.state == state
+        {
+            return known.unschedulable.clone();
+        }
+        let attempted = profile_scheduler.scheduler.attempt(&self.world, pod, extended);
+        let evaluation = &attempted.evaluation;
+        let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
+        let reasons = Arc::new(RejectionSummary::of(&self.world, evaluation));
+        let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
+        if is_shared {
+            let unschedulable = unschedulable.clone();
+            self.last_diagnosis =
+                Some(CachedDiagnosis { template: pod.template.id, state, unschedulable });
+        }
+        unschedulable
+    }
+
+    /// Requeues the pod, records the Event and patches its status.
+    pub(super) fn handle_scheduling_failure(
+        &mut self,
+        now: Now,
+        mut queued: QueuedPod,
+        failed: AttemptFailure,
+        nomination: &Nomination,
+        began: u64,
+        effects: &mut Effects,
+    ) {
+        let nanos = (self.options.stopwatch)().saturating_sub(began);
+        self.observe_attempt(&queued, failed.outcome, nanos, effects);
+        let index = |plugins: &[usize]| plugins.iter().map(|at| PluginIdx(*at as u32)).collect();
+        queued.set_rejecters(index(&failed.unschedulable), index(&failed.pending));
+        let tried = queued.info.pod.clone();
+        let profile_idx = queued.profile_idx;
+        // The current version of the pod: it may have been updated, bound by another scheduler, or deleted.
+        let pod = match self.pending.get_mut(&tried.uid) {
+            Some(pending) => {
+                let last = FailedAttempt::new(now.wall, queued.info.attempts, &failed, nomination);
+                pending.last_attempt = Some(Box::new(last));
+                queued.info.pod = pending.pod.clone();
+                let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+                self.queue.requeue(now, &handle, queued);
+                pending.pod.clone()
+            }
+            None => {
+                self.queue.done(&tried.uid);
+                tried
+            }
+        };
+        self.apply_nomination(&pod, nomination);
+        effects.push(Effect::RecordEvent(failed_scheduling(
+            &pod,
+            &failed,
+            self.scheduler_name(profile_idx),
+        )));
+        let reason = match failed.outcome {
+            Outcome::Error => "SchedulerError",
+            _ => "Unschedulable",
+        };
+        let condition = Condition {
+            status: Str::new("False"),
+            reason: Str::new(reason),
+            message: failed.message.into(),
+        };
+        self.patch_status(now, &pod.uid, Some(condition), nomination.for_status(), effects);
+    }
+}
+
+fn failed_scheduling(pod: &PodInfo, failed: &AttemptFailure, controller: Str) -> EventRecord {
+    EventRecord {
+        is_warning: true,
+        reason: "FailedScheduling",
+        action: "Scheduling",
+        note: truncate_note(&failed.message),
+        regarding: pod.into(),
+        related: None,
+        controller,
+    }
+}
+
+/// The message, truncated to the length limit of an Event's note (upstream's `truncateMessage`).
+fn truncate_note(message: &str) -> String {
+    const MORE: &str = " ...";
+    if message.len() <= NOTE_LEN_MAX {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(NOTE_LEN_MAX - MORE.len());
+    format!("{}{MORE}", &message[..end])
+}

@@ -1,0 +1,395 @@
+//! A full scan of all rows: for templates without a score index, and for plugins without an incremental form.
+
+use loadmaster_framework::extension_points::{Cx, NodeScore, SerialCx};
+use loadmaster_framework::incremental::{ClassKey, ScoreOutOfRange, check_score_range};
+use loadmaster_framework::{
+    CycleState, Failure, NodeInfo, NodeRow, PluginStates, PodInfo, PreFilterResult, PreScoreResult,
+    Rejection, World,
+};
+use loadmaster_stdx::Rng;
+
+use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::guard::{self, ExtensionPoint};
+use crate::node_sampling::RotatingNodeOrder;
+use crate::profile::Profile;
+use crate::scheduler::Decision;
+
+/// Scratch space and result of a full scan.
+#[derive(Default)]
+pub(crate) struct FullScan {
+    /// 1 where the row is feasible.
+    set: Vec<u8>,
+    totals: Vec<i64>,
+    class_of: Vec<u32>,
+    table: ClassTable,
+    failure: Option<ScanError>,
+    cycle: CycleState,
+}
+
+/// Why a full scan has no result.
+enum ScanError {
+    /// A plugin failed.
+    Failed(String),
+    /// A score is out of range.
+    OutOfRange,
+}
+
+impl From<ScoreOutOfRange> for ScanError {
+    fn from(_: ScoreOutOfRange) -> Self {
+        ScanError::OutOfRange
+    }
+}
+
+impl FullScan {
+    /// Filters and scores all rows except `excluded`, which are blocked by nominated pods or excluded by extenders. With `early`,
+    /// only that many feasible rows are scored, in search order.
+    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
+    pub fn run(
+        &mut self,
+        evaluator: &Evaluator,
+        profile: &Profile,
+        world: &World,
+        states: &mut PluginStates,
+        pod: &PodInfo,
+        excluded: &[NodeRow],
+        early: Option<(&mut RotatingNodeOrder, usize)>,
+    ) {
+        let mut rest = self.filter(evaluator, profile, world, states, pod, excluded, early);
+        if self.failure.is_none() {
+            self.failure = self.score(&mut rest, states).err();
+        }
+        self.cycle = rest.cycle;
+    }
+
+    /// The same without scoring: every total is 0.
+    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
+    pub fn run_filters(
+        &mut self,
+        evaluator: &Evaluator,
+        profile: &Profile,
+        world: &World,
+        states: &mut PluginStates,
+        pod: &PodInfo,
+        excluded: &[NodeRow],
+        early: Option<(&mut RotatingNodeOrder, usize)>,
+    ) {
+        self.cycle = self.filter(evaluator, profile, world, states, pod, excluded, early).cycle;
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
+    fn filter<'a>(
+        &mut self,
+        evaluator: &'a Evaluator,
+        profile: &'a Profile,
+        world: &'a World,
+        states: &mut PluginStates,
+        pod: &'a PodInfo,
+        excluded: &[NodeRow],
+        early: Option<(&mut RotatingNodeOrder, usize)>,
+    ) -> PerNodePlugins<'a> {
+        let nodes = world.nodes();
+        self.failure = None;
+        self.set.clear();
+        self.set.extend_from_slice(&nodes.columns().occupied);
+        evaluator.filter_rows(nodes, &mut self.set);
+        self.totals.clear();
+        self.totals.resize(self.set.len(), 0);
+        self.classify(evaluator, world);
+        evaluator.filter_classes(world, &mut self.table);
+        self.drop_infeasible_classes(evaluator);
+        excluded.iter().for_each(|row| self.set[row.index()] = 0);
+        let mut rest =
+            PerNodePlugins { evaluator, profile, world, pod, cycle: CycleState::default() };
+        if !evaluator.per_node_plugins.is_empty()
+            && let Err(failure) = rest.filter(states, &mut self.set)
+        {
+            self.failure = Some(ScanError::Failed(failure));
+        }
+        let is_smaller =
+            !evaluator.per_node_plugins.is_empty() || !excluded.is_empty() || early.is_some();
+        if let Some((course, n_wanted)) = early {
+            course.retain_first(n_wanted, &mut self.set);
+        }
+        if is_smaller && self.failure.is_none() {
+            self.count_class_rows(evaluator);
+        }
+        rest
+    }
+
+    /// Takes the cycle state of the plugins that were evaluated per node.
+    pub fn take_cycle_state(&mut self) -> CycleState {
+        std::mem::take(&mut self.cycle)
+    }
+
+    fn score(
+        &mut self,
+        rest: &mut PerNodePlugins<'_>,
+        states: &mut PluginStates,
+    ) -> Result<(), ScanError> {
+        let (evaluator, world) = (rest.evaluator, rest.world);
+        evaluator.score_rows(world.nodes(), &self.set, &mut self.totals)?;
+        evaluator.score_classes(world, &mut self.table)?;
+        self.add_offsets(evaluator);
+        if evaluator.per_node_plugins.is_empty() {
+            return Ok(());
+        }
+        rest.score(states, &self.set, &mut self.totals)
+    }
+
+    /// Selects one of the rows with the highest total at random. `Err` when a score is out of range.
+    pub fn select_node(&self, rng: &mut Rng) -> Result<Decision, ScoreOutOfRange> {
+        match &self.failure {
+            None => Ok(self.pick_best(rng)),
+            Some(ScanError::Failed(failure)) => Ok(Decision::Failed(failure.clone())),
+            Some(ScanError::OutOfRange) => Err(ScoreOutOfRange),
+        }
+    }
+
+    fn pick_best(&self, rng: &mut Rng) -> Decision {
+        let mut best = i64::MIN;
+        let mut n_ties = 0u64;
+        for (member, total) in self.set.iter().zip(&self.totals) {
+            if *member != 0 && *total >= best {
+                n_ties = if *total > best { 1 } else { n_ties + 1 };
+                best = *total;
+            }
+        }
+        if n_ties == 0 {
+            return Decision::Unschedulable;
+        }
+        let mut nth = rng.below(n_ties);
+        for (at, (member, total)) in self.set.iter().zip(&self.totals).enumerate() {
+            if *member != 0 && *total == best {
+                if nth == 0 {
+                    return Decision::Selected { row: NodeRow(at as u32), total: best, n_ties };
+                }
+                nth -= 1;
+            }
+        }
+        Decision::Unschedulable
+    }
+
+    /// The failure of a plugin.
+    pub fn failed(&self) -> Option<&str> {
+        match &self.failure {
+            Some(ScanError::Failed(failure)) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Every feasible row with its total. `Err` when a score is out of range.
+    pub fn totals(&self) -> Result<Vec<(NodeRow, i64)>, ScoreOutOfRange> {
+        match &self.failure {
+            None => {}
+            Some(ScanError::Failed(_)) => return Ok(Vec::new()),
+            Some(ScanError::OutOfRange) => return Err(ScoreOutOfRange),
+        }
+        let rows = self.set.iter().zip(&self.totals).enumerate();
+        let feasible = rows.filter(|(_, (member, _))| **member != 0);
+        Ok(feasible.map(|(at, (_, total))| (NodeRow(at as u32), *total)).collect())
+    }
+
+    fn classify(&mut self, evaluator: &Evaluator, world: &World) {
+        self.table.clear();
+        let mut key = ClassKey::new();
+        if evaluator.stride() == 0 {
+            // A single class; the class of each row is not needed.
+            let n = self.set.iter().map(|member| u32::from(*member)).sum();
+            if n > 0 {
+                self.table.insert_row(&key);
+                self.table.rows[0] = n;
+            }
+            return;
+        }
+        self.class_of.clear();
+        self.class_of.resize(self.set.len(), 0);
+        let mut last: Option<(ClassKey, u32)> = None;
+        for (at, member) in self.set.iter().enumerate() {
+            if *member == 0 {
+                continue;
+            }
+            evaluator.class_key(world, NodeRow(at as u32), &mut key);
+            // Neighboring rows often have the same key.
+            let class = match &last {
+                Some((known, class)) if *known == key => {
+                    self.table.rows[*class as usize] += 1;
+                    *class
+                }
+                _ => self.table.insert_row(&key),
+            };
+            self.class_of[at] = class;
+            match &mut last {
+                Some((known, known_class)) if *known_class != class => {
+                    known.clone_from(&key);
+                    *known_class = class;
+                }
+                Some(_) => {}
+                None => last = Some((key.clone(), class)),
+            }
+        }
+    }
+
+    fn drop_infeasible_classes(&mut self, evaluator: &Evaluator) {
+        if self.table.feasible.iter().all(|feasible| *feasible) {
+            return;
+        }
+        if evaluator.stride() == 0 {
+            self.set.fill(0);
+            return;
+        }
+        for (member, class) in self.set.iter_mut().zip(&self.class_of) {
+            *member &= u8::from(self.table.feasible[*class as usize]);
+        }
+    }
+
+    /// Counts the feasible rows of each class again, because scores are normalized over them.
+    fn count_class_rows(&mut self, evaluator: &Evaluator) {
+        self.table.rows.fill(0);
+        for (at, member) in self.set.iter().enumerate() {
+            if *member != 0 {
+                let class = if evaluator.stride() == 0 { 0 } else { self.class_of[at] };
+                self.table.rows[class as usize] += 1;
+            }
+        }
+        for (feasible, rows) in self.table.feasible.iter_mut().zip(&self.table.rows) {
+            *feasible &= *rows > 0;
+        }
+    }
+
+    fn add_offsets(&mut self, evaluator: &Evaluator) {
+        if evaluator.stride() == 0 {
+            let offset = self.table.offsets.first().copied().unwrap_or(0);
+            if offset != 0 {
+                self.totals.iter_mut().for_each(|total| *total += offset);
+            }
+            return;
+        }
+        for (total, class) in self.totals.iter_mut().zip(&self.class_of) {
+            *total += self.table.offsets.get(*class as usize).copied().unwrap_or(0);
+        }
+    }
+}
+
+/// The plugins without an incremental form.
+struct PerNodePlugins<'a> {
+    evaluator: &'a Evaluator,
+    profile: &'a Profile,
+    world: &'a World,
+    pod: &'a PodInfo,
+    cycle: CycleState,
+}
+
+impl PerNodePlugins<'_> {
+    fn filter(&mut self, states: &mut PluginStates, set: &mut [u8]) -> Result<(), String> {
+        let mut skipped = Vec::new();
+        let (profile, world, pod) = (self.profile, self.world, self.pod);
+        let per_node = &self.evaluator.per_node_plugins;
+        for member in profile.pre_filter.iter().filter(|member| per_node.contains(&member.plugin)) {
+            let cx = SerialCx { world, cycle: &mut self.cycle, states };
+            match member.point.pre_filter(cx, pod) {
+                Ok(PreFilterResult::All) => {}
+                Ok(PreFilterResult::Skip) => skipped.push(member.plugin),
+                Ok(PreFilterResult::Nodes(names)) => retain_rows(set, |row| {
+                    world.node(row).is_some_and(|node| names.contains(node.name()))
+                }),
+                Err(Rejection::Failed(failure)) => {
+                    return Err(format!("running PreFilter plugin {:?}: {failure}", member.name));
+                }
+                Err(_) => set.fill(0),
+            }
+        }
+        for member in profile.filter.iter().filter(|member| per_node.contains(&member.plugin)) {
+            if skipped.contains(&member.plugin) {
+                continue;
+            }
+            let cx = Cx { world, cycle: &self.cycle, states };
+            guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
+            let mut failure = None;
+            retain_rows(set, |row| {
+                let Some(node) = world.node(row) else { return false };
+                match member.point.filter(cx, pod, node) {
+                    Ok(()) => true,
+                    Err(Rejection::Failed(why)) => {
+                        failure.get_or_insert_with(|| {
+                            format!("running {:?} filter plugin: {why}", member.name)
+                        });
+                        false
+                    }
+                    Err(_) => false,
+                }
+            });
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn score(
+        &mut self,
+        states: &mut PluginStates,
+        set: &[u8],
+        totals: &mut [i64],
+    ) -> Result<(), ScanError> {
+        let (profile, world, pod) = (self.profile, self.world, self.pod);
+        let per_node = |plugin: usize| self.evaluator.per_node_plugins.contains(&plugin);
+        if !profile.pre_score.iter().any(|member| per_node(member.plugin))
+            && !profile.score.iter().any(|member| per_node(member.plugin))
+        {
+            return Ok(());
+        }
+        let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
+        let nodes: Vec<NodeInfo<'_>> =
+            rows.filter_map(|(at, _)| world.node(NodeRow(at as u32))).collect();
+        if nodes.len() <= 1 {
+            // A single feasible node is selected without scoring.
+            return Ok(());
+        }
+        let mut skipped = Vec::new();
+        for member in profile.pre_score.iter().filter(|member| per_node(member.plugin)) {
+            let cx = SerialCx { world, cycle: &mut self.cycle, states };
+            match member.point.pre_score(cx, pod, &nodes) {
+                Ok(PreScoreResult::Ready) => {}
+                Ok(PreScoreResult::Skip) => skipped.push(member.plugin),
+                Err(why) => {
+                    let text = format!("running PreScore plugin {:?}: {why}", member.name);
+                    return Err(ScanError::Failed(text));
+                }
+            }
+        }
+        let cx = Cx { world, cycle: &self.cycle, states };
+        for member in profile.score.iter().filter(|member| per_node(member.plugin)) {
+            if skipped.contains(&member.plugin) {
+                continue;
+            }
+            let failed = |when: &str, why: Failure| {
+                let name = member.name;
+                ScanError::Failed(format!(
+                    "running {when} plugins: plugin {name:?} failed with: {why}"
+                ))
+            };
+            let mut scores = Vec::with_capacity(nodes.len());
+            guard::set_current_plugin(member.plugin, ExtensionPoint::Score);
+            for node in &nodes {
+                let score = member.point.score(cx, pod, *node);
+                let score = score.map_err(|why| failed("Score", why))?;
+                scores.push(NodeScore { row: node.row(), score });
+            }
+            guard::set_current_plugin(member.plugin, ExtensionPoint::NormalizeScore);
+            let normalized = member.point.normalize(cx, pod, &mut scores);
+            normalized.map_err(|why| failed("Normalize on Score", why))?;
+            for node in scores {
+                totals[node.row.index()] += member.weight * check_score_range(node.score)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn retain_rows(set: &mut [u8], mut passes: impl FnMut(NodeRow) -> bool) {
+    for (at, member) in set.iter_mut().enumerate() {
+        if *member != 0 && !passes(NodeRow(at as u32)) {
+            *member = 0;
+        }
+    }
+}

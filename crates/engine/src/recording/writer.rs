@@ -1,0 +1,124 @@
+//! Writes calls and effects as bytes.
+
+use loadmaster_api::RawObject;
+use prost::Message as _;
+
+use super::convert;
+use super::message::{self, Empty, EntryBody, RecordedEffects};
+use super::reader::EndReason;
+use crate::engine::{CycleResult, Effect, Event};
+use crate::time::Now;
+
+/// An object without its original bytes cannot be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an object without its original bytes cannot be recorded")]
+pub struct MissingBytes;
+
+/// Writes entries. A call is written before it is made, so that a call that never returns is in the recording; its effects are written after
+/// it.
+#[derive(Default)]
+pub struct Writer {
+    out: Vec<u8>,
+    clock: Clock,
+}
+
+/// The time of the previous entry of the block. Times are written as differences.
+#[derive(Default)]
+pub(super) struct Clock {
+    mono: u64,
+    /// The difference of the wall clock to the monotonic clock.
+    ahead: i64,
+}
+
+impl Clock {
+    /// `mono` and `wall` of an entry.
+    fn write(&mut self, now: Now) -> (i64, i64) {
+        let ahead = now.wall.0.wrapping_sub(now.mono.0.cast_signed());
+        let written =
+            (now.mono.0.wrapping_sub(self.mono).cast_signed(), ahead.wrapping_sub(self.ahead));
+        *self = Clock { mono: now.mono.0, ahead };
+        written
+    }
+
+    pub fn read(&mut self, mono: i64, wall: i64) -> Now {
+        self.mono = self.mono.wrapping_add_signed(mono);
+        self.ahead = self.ahead.wrapping_add(wall);
+        Now {
+            mono: crate::time::MonoTime(self.mono),
+            wall: loadmaster_api::Timestamp(self.ahead.wrapping_add(self.mono.cast_signed())),
+        }
+    }
+}
+
+impl Writer {
+    /// A writer without any entries.
+    pub fn new() -> Writer {
+        Writer::default()
+    }
+
+    /// Writes a call of [`Engine::apply`](crate::Engine::apply); an object must come with the bytes it was decoded from.
+    ///
+    /// # Errors
+    ///
+    /// When an object comes without its bytes.
+    pub fn apply(
+        &mut self,
+        now: Now,
+        event: &Event,
+        raw: Option<&RawObject>,
+    ) -> Result<(), MissingBytes> {
+        let step = convert::event(event, raw).ok_or(MissingBytes)?;
+        self.call(now, step);
+        Ok(())
+    }
+
+    /// Writes a call of [`Engine::cycle`](crate::Engine::cycle).
+    pub fn cycle(&mut self, now: Now) {
+        self.call(now, EntryBody::Cycle(Empty {}));
+    }
+
+    /// Writes a call of [`Engine::handle_timeouts`](crate::Engine::handle_timeouts).
+    pub fn handle_timeouts(&mut self, now: Now) {
+        self.call(now, EntryBody::HandleTimeouts(Empty {}));
+    }
+
+    /// Writes the effects of the last call, and the result of a cycle.
+    pub fn effects(&mut self, effects: &[Effect], cycled: Option<CycleResult>) {
+        let left = RecordedEffects::of(effects, cycled);
+        if left != RecordedEffects::default() {
+            self.push(0, 0, EntryBody::Effects(left));
+        }
+    }
+
+    /// Writes the end of the recording.
+    pub fn end(&mut self, ended: EndReason) {
+        self.push(0, 0, EntryBody::End(ended.code()));
+    }
+
+    /// Number of bytes that have been written and not taken.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether there are no such bytes.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// The content of a block, for [`encode_block`](super::encode_block).
+    pub fn take(&mut self) -> Vec<u8> {
+        self.clock = Clock::default();
+        std::mem::take(&mut self.out)
+    }
+
+    fn call(&mut self, now: Now, step: EntryBody) {
+        let (mono, wall) = self.clock.write(now);
+        self.push(mono, wall, step);
+    }
+
+    fn push(&mut self, mono: i64, wall: i64, step: EntryBody) {
+        let entry = message::Entry { mono, wall, step: Some(step) };
+        // Writing to a Vec cannot fail.
+        let _ = entry.encode_length_delimited(&mut self.out);
+    }
+}

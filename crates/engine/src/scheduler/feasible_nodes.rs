@@ -1,0 +1,331 @@
+//! The feasible nodes of a pod, and their totals, for decisions with extenders.
+
+use std::sync::Arc;
+
+use loadmaster_api::Str;
+use loadmaster_extender::{ExtenderScores, NodeNames};
+use loadmaster_framework::incremental::ScoreOutOfRange;
+use loadmaster_framework::{NodeRow, PodInfo, World};
+use loadmaster_stdx::Set;
+
+use super::{Decision, Scheduler};
+use crate::evaluate::{ExtenderResults, FilterResult};
+use crate::guard;
+use crate::node_sampling::NodeSampling;
+
+/// The feasible nodes of a pod.
+#[derive(Debug)]
+pub struct FeasibleNodes {
+    /// Ascending.
+    pub rows: Vec<NodeRow>,
+    /// Their names, in the same order.
+    pub names: Arc<NodeNames>,
+}
+
+/// Names of nodes by row, and the last list of feasible nodes, which many pods have in common.
+#[derive(Default)]
+pub(crate) struct RowNames {
+    /// Node names, by row.
+    names: Vec<Str>,
+    last: Option<Arc<FeasibleNodes>>,
+}
+
+impl RowNames {
+    pub fn of(&mut self, world: &World, rows: Vec<NodeRow>) -> Arc<FeasibleNodes> {
+        if self.names.len() < world.nodes().n_rows() {
+            self.names.resize(world.nodes().n_rows(), Str::default());
+        }
+        let mut is_renamed = false;
+        for row in &rows {
+            let name = world.node(*row).map_or("", |node| node.name());
+            // The row may have belonged to another node before.
+            if self.names[row.index()].as_str() != name {
+                self.names[row.index()] = Str::new(name);
+                is_renamed = true;
+            }
+        }
+        if let Some(last) = self.last.as_ref().filter(|last| !is_renamed && last.rows == rows) {
+            return last.clone();
+        }
+        let names = rows.iter().map(|row| self.names[row.index()].clone()).collect();
+        let nodes = Arc::new(FeasibleNodes { rows, names: Arc::new(names) });
+        self.last = Some(nodes.clone());
+        nodes
+    }
+}
+
+/// The scores of extenders, which are added to the plugins' totals.
+#[derive(Debug)]
+pub struct ExtenderScoring<'a> {
+    /// In the order of the nodes that were sent to the extenders.
+    pub scores: &'a ExtenderScores,
+    /// Whether nodes without an extender score take part in tie-breaking.
+    pub include_unscored: bool,
+}
+
+impl ExtenderScoring<'_> {
+    /// The best of the nodes that were sent to the extenders, in their order. Among equal totals upstream prefers nodes with an
+    /// extender score, because only these take part in tie-breaking.
+    pub fn best(&self, totals: impl Iterator<Item = (NodeRow, i64)>) -> Vec<NodeRow> {
+        self.best_of(totals.zip(self.scores.iter()))
+    }
+
+    /// The best of these nodes, given their totals and extender scores.
+    fn best_of(&self, nodes: impl Iterator<Item = ((NodeRow, i64), (i64, bool))>) -> Vec<NodeRow> {
+        let mut best = (i64::MIN, false);
+        let mut rows = Vec::new();
+        for ((row, total), (score, is_named)) in nodes {
+            let sum = (total.wrapping_add(score), self.include_unscored || is_named);
+            if sum > best {
+                best = sum;
+                rows.clear();
+            }
+            if sum == best {
+                rows.push(row);
+            }
+        }
+        rows
+    }
+}
+
+/// The result of a search for feasible rows.
+enum FeasibleRows {
+    /// All feasible nodes, from a score index.
+    Indexed(Arc<FeasibleNodes>),
+    /// Feasible rows by row, with their totals if these were requested; not empty.
+    Rows(Vec<(NodeRow, i64)>),
+}
+
+impl Scheduler {
+    /// Finds the nodes that the plugins find feasible; with node sampling, only as many as needed. `Err` is the decision when
+    /// there are none.
+    pub fn find_feasible_nodes(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+    ) -> Result<Arc<FeasibleNodes>, Decision> {
+        self.feasible_nodes = None;
+        match self.find_rows(world, pod, None)? {
+            FeasibleRows::Indexed(nodes) if nodes.rows.is_empty() => Err(Decision::Unschedulable),
+            FeasibleRows::Indexed(nodes) => {
+                self.feasible_nodes = Some(nodes.clone());
+                Ok(nodes)
+            }
+            FeasibleRows::Rows(rows) => {
+                let rows = rows.into_iter().map(|(row, _)| row).collect();
+                Ok(self.names.of(world, rows))
+            }
+        }
+    }
+
+    /// A list of one node, which replaces the feasible nodes that were found last.
+    pub fn single_node(&mut self, world: &World, row: NodeRow) -> Arc<FeasibleNodes> {
+        self.feasible_nodes = None;
+        self.names.of(world, vec![row])
+    }
+
+    /// Scores these rows; returns those that are still feasible with their totals, by row.
+    pub fn score_nodes(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        rows: &[NodeRow],
+    ) -> Result<Vec<(NodeRow, i64)>, Decision> {
+        match self.find_rows(world, pod, Some(rows))? {
+            FeasibleRows::Indexed(nodes) => Ok(nodes.rows.iter().map(|row| (*row, 0)).collect()),
+            FeasibleRows::Rows(rows) => Ok(rows),
+        }
+    }
+
+    /// Selects one of the feasible nodes that were found last. `None` if this needs an evaluation of each of them.
+    pub fn select_among_feasible(&mut self, world: &World, pod: &PodInfo) -> Option<Decision> {
+        self.feasible_nodes.as_ref()?;
+        let cached = self.cached.get_mut(&pod.template.id)?;
+        let index =
+            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let decided = guard::catch_plugin_panic(|| {
+            index.select_node(&cached.evaluator, world, &mut self.rng)
+        });
+        // A plugin that panics does so again where the panic is caught and reported.
+        decided.ok()?.ok()
+    }
+
+    /// The feasible nodes that were found last, if their score index still exists; used by
+    /// [`Scheduler::best_with_extender_scores`].
+    pub fn cached_feasible_nodes(
+        &self,
+        world: &World,
+        pod: &PodInfo,
+    ) -> Option<Arc<FeasibleNodes>> {
+        let cached = self.cached.get(&pod.template.id)?;
+        cached.index.as_ref().filter(|_| cached.checked_at == world.next_change_seq())?;
+        self.feasible_nodes.clone()
+    }
+
+    /// The best of the feasible nodes that were found last, with extender scores added. Reads the totals from the score index
+    /// instead of building a list.
+    pub fn best_with_extender_scores(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        nodes: &FeasibleNodes,
+        added: &ExtenderScoring<'_>,
+    ) -> Result<Vec<NodeRow>, Decision> {
+        if let Some(rows) = self.best_from_index(world, pod, added) {
+            return Ok(rows);
+        }
+        // A plugin panicked, and the score index was dropped.
+        let totals = self.score_nodes(world, pod, &nodes.rows)?;
+        let all = nodes.rows.iter().zip(added.scores.iter());
+        let still = all.filter_map(|(row, score)| {
+            let at = totals.binary_search_by_key(row, |(row, _)| *row).ok()?;
+            Some((totals[at], score))
+        });
+        Ok(added.best_of(still))
+    }
+
+    fn best_from_index(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        added: &ExtenderScoring<'_>,
+    ) -> Option<Vec<NodeRow>> {
+        self.feasible_nodes.as_ref()?;
+        let cached = self.cached.get_mut(&pod.template.id)?;
+        let index =
+            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let best = guard::catch_plugin_panic(|| {
+            let totals = index.totals(&cached.evaluator, world)?;
+            Ok::<_, ScoreOutOfRange>(added.best(totals))
+        });
+        // A plugin that panics does so again where the panic is caught and reported.
+        best.ok()?.ok()
+    }
+
+    /// Filters all rows, or filters and scores the rows `among`.
+    fn find_rows(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        among: Option<&[NodeRow]>,
+    ) -> Result<FeasibleRows, Decision> {
+        let result = guard::catch_plugin_panic(|| self.find_rows_inner(world, pod, among));
+        result.unwrap_or_else(|caught| {
+            let (_, failure) = caught.record(&self.profile);
+            self.reset_caches(world);
+            Err(Decision::Failed(failure.to_string()))
+        })
+    }
+
+    fn find_rows_inner(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        among: Option<&[NodeRow]>,
+    ) -> Result<FeasibleRows, Decision> {
+        self.n_decisions += 1;
+        self.cycle = Default::default();
+        if pod.resized.is_some() || !pod.node_name.is_empty() {
+            return self.find_rows_per_node(world, pod, among);
+        }
+        if let Some(totals) = among.and_then(|rows| self.indexed_totals(world, pod, rows)) {
+            return Ok(FeasibleRows::Rows(totals));
+        }
+        let mut blocked =
+            self.rows_blocked_by_nominated_pods(world, pod).map_err(Decision::Failed)?;
+        blocked.extend(other_rows(world, among));
+        let sampling = self.profile.sampling;
+        let n_nodes = world.nodes().len();
+        let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, true);
+        let ends_early = among.is_none() && n_wanted < n_nodes;
+        if let Err(failure) = self.refresh(world, pod, n_wanted >= n_nodes) {
+            return Err(Decision::Failed(failure.to_string()));
+        }
+        let Some(cached) = self.cached.get_mut(&pod.template.id) else {
+            return Err(Decision::Unschedulable);
+        };
+        let evaluator = &cached.evaluator;
+        let needs_per_node =
+            evaluator.narrows_nodes() || ends_early && !evaluator.per_node_plugins.is_empty();
+        if sampling != NodeSampling::All && needs_per_node {
+            return self.find_rows_per_node(world, pod, among);
+        }
+        if evaluator.rejected.is_some() {
+            return Err(Decision::Unschedulable);
+        }
+        if let Some(index) = &mut cached.index
+            && among.is_none()
+            && blocked.is_empty()
+            && let Ok(nodes) = index.feasible_nodes(evaluator, world, &mut self.names)
+        {
+            return Ok(FeasibleRows::Indexed(nodes));
+        }
+        if ends_early {
+            self.node_order.refresh(world.nodes());
+        }
+        let early = ends_early.then_some((&mut self.node_order, n_wanted));
+        let (profile, states) = (&self.profile, &mut self.states);
+        match among {
+            Some(_) => self.full_scan.run(evaluator, profile, world, states, pod, &blocked, early),
+            None => {
+                self.full_scan.run_filters(evaluator, profile, world, states, pod, &blocked, early)
+            }
+        }
+        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
+        if let Some(failure) = self.full_scan.failed() {
+            return Err(Decision::Failed(failure.to_owned()));
+        }
+        match self.full_scan.totals() {
+            Ok(totals) if totals.is_empty() => Err(Decision::Unschedulable),
+            Ok(totals) => Ok(FeasibleRows::Rows(totals)),
+            Err(ScoreOutOfRange) => self.find_rows_per_node(world, pod, among),
+        }
+    }
+
+    /// The totals of these rows from the score index, if they are the feasible nodes that were found last.
+    fn indexed_totals(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        rows: &[NodeRow],
+    ) -> Option<Vec<(NodeRow, i64)>> {
+        self.feasible_nodes.as_ref().filter(|nodes| nodes.rows == rows)?;
+        let cached = self.cached.get_mut(&pod.template.id)?;
+        let index =
+            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        index.totals(&cached.evaluator, world).ok().map(Iterator::collect)
+    }
+
+    fn find_rows_per_node(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+        among: Option<&[NodeRow]>,
+    ) -> Result<FeasibleRows, Decision> {
+        let extended =
+            ExtenderResults { excluded: other_rows(world, among), ..ExtenderResults::default() };
+        let ends_early = among.is_none();
+        let evaluation = self.evaluate_per_node(world, pod, ends_early, &extended);
+        if let Some(failure) = evaluation.failure {
+            return Err(Decision::Failed(failure));
+        }
+        let feasible =
+            evaluation.nodes.iter().filter(|node| node.filter_result == FilterResult::Feasible);
+        let totals: Vec<(NodeRow, i64)> =
+            feasible.map(|node| (node.row, node.total.unwrap_or(0))).collect();
+        if totals.is_empty() {
+            Err(Decision::Unschedulable)
+        } else {
+            Ok(FeasibleRows::Rows(totals))
+        }
+    }
+}
+
+/// All rows except these.
+fn other_rows(world: &World, among: Option<&[NodeRow]>) -> Vec<NodeRow> {
+    let Some(among) = among.filter(|among| among.len() < world.nodes().len()) else {
+        return Vec::new();
+    };
+    let wanted: Set<NodeRow> = among.iter().copied().collect();
+    world.nodes().rows().filter(|row| !wanted.contains(row)).collect()
+}

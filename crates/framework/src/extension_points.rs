@@ -1,0 +1,403 @@
+//! The extension points: one trait per point, with upstream's names, in the order of a scheduling and a binding cycle.
+//!
+//! PreEnqueue, QueueSort · PreFilter, Filter, PostFilter, PreScore, Score · Reserve, Permit · PreBind, Bind, PostBind · Sign.
+//! Plugins that run one after the other get a [`SerialCx`] and may change their state; Filter and Score, which may run in
+//! parallel, get a [`Cx`].
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use loadmaster_api::Str;
+use loadmaster_stdx::Rng;
+
+use crate::api_calls::{PluginInput, PluginStep};
+use crate::node_info::NodeInfo;
+use crate::node_table::NodeRow;
+use crate::pod_info::{PodInfo, QueuedPodInfo};
+use crate::preemption::PreemptionPreview;
+use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
+use crate::state::{CycleState, PluginStates, PublishedSlot};
+use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
+use crate::watched_objects::{ObjectChange, ObjectLister, ObjectSlot};
+use crate::world::World;
+
+/// The context of extension points that may run in parallel: read-only.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    /// Nodes, pods and other objects; constant during a scheduling cycle.
+    pub world: &'a World,
+    /// The cycle state.
+    pub cycle: &'a CycleState,
+    /// The plugins' states across cycles.
+    pub states: &'a PluginStates,
+}
+
+impl<'a> Cx<'a> {
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
+        self.world.objects().view(slot)
+    }
+
+    /// The value that a service published last to the plugin; `None` when it has expired.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&'a T> {
+        self.states.published(slot)
+    }
+}
+
+/// The context of extension points that run one after the other: plugins may change their states and request actions.
+pub struct SerialCx<'a> {
+    /// Nodes, pods and other objects; constant during a scheduling cycle.
+    pub world: &'a World,
+    /// The cycle state.
+    pub cycle: &'a mut CycleState,
+    /// The plugins' states across cycles.
+    pub states: &'a mut PluginStates,
+}
+
+impl SerialCx<'_> {
+    /// The read-only context.
+    pub fn cx(&self) -> Cx<'_> {
+        Cx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'_, T> {
+        self.world.objects().view(slot)
+    }
+
+    /// The value that a service published last to the plugin; `None` when it has expired.
+    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&T> {
+        self.states.published(slot)
+    }
+
+    /// The pods that wait at Permit.
+    pub fn waiting_pods(&self) -> &WaitingPods {
+        self.world.waiting_pods()
+    }
+
+    /// Allows a waiting pod on behalf of this plugin; other plugins may still make it wait (upstream's `WaitingPod.Allow`).
+    pub fn allow_waiting_pod(&mut self, plugin: &'static str, uid: &str) {
+        self.states.request_action(PluginAction::Allow { uid: uid.into(), plugin });
+    }
+
+    /// Rejects a waiting pod (upstream's `RejectWaitingPod`). Events that the plugin registered requeue it.
+    pub fn reject_waiting_pod(
+        &mut self,
+        plugin: &'static str,
+        uid: &str,
+        why: impl Into<Cow<'static, str>>,
+    ) {
+        self.states.request_action(PluginAction::Reject {
+            uid: uid.into(),
+            plugin,
+            message: why.into(),
+        });
+    }
+
+    /// Moves pods to the activeQ (upstream's `Activate`).
+    pub fn activate<'u>(&mut self, uids: impl IntoIterator<Item = &'u str>) {
+        let uids = uids.into_iter().map(Into::into).collect();
+        self.states.request_action(PluginAction::Activate(uids));
+    }
+
+    /// Records an Event about a pod.
+    pub fn record_event(&mut self, event: PodEventRecord) {
+        self.states.request_action(PluginAction::RecordEvent(event));
+    }
+}
+
+/// Called before a pod enters the activeQ.
+pub trait PreEnqueue: Send + Sync {
+    /// `Err` gates the pod until an event that this plugin registered occurs.
+    fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection>;
+}
+
+/// Orders the activeQ. A scheduler has exactly one.
+pub trait QueueSort: Send + Sync {
+    /// `Less`: `a` is scheduled before `b`.
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+}
+
+/// Called once per scheduling cycle before Filter.
+pub trait PreFilter: Send + Sync {
+    /// Computes state for Filter, restricts the nodes, or rejects the pod on all nodes.
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection>;
+
+    /// Updates the cycle state for a dry run in which `other` is added to the node (upstream's `PreFilterExtensions.AddPod`).
+    fn add_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        let _ = (cycle, world, pod, other, node);
+        Ok(())
+    }
+
+    /// Updates the cycle state for a dry run in which `other` is removed from the node (upstream's
+    /// `PreFilterExtensions.RemovePod`).
+    fn remove_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        let _ = (cycle, world, pod, other, node);
+        Ok(())
+    }
+}
+
+/// Decides whether a pod can run on a node.
+pub trait Filter: Send + Sync {
+    /// `Err` rejects the node.
+    fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
+}
+
+/// Runs a profile's Filter plugins on a node whose pods a dry run changed (part of upstream's `PluginsRunner`). The engine
+/// implements it; plugins whose Filter is skipped in this cycle are not called.
+pub trait FilterRunner {
+    /// Runs the Filter plugins twice: with and without the pods of equal or higher priority that are nominated to the node.
+    fn run_filters_with_nominated_pods(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Rejection>;
+
+    /// Calls [`PreFilter::add_pod`] of every PreFilter plugin.
+    fn add_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure>;
+
+    /// Calls [`PreFilter::remove_pod`] of every PreFilter plugin.
+    fn remove_pod(
+        &self,
+        cycle: &mut CycleState,
+        world: &World,
+        pod: &PodInfo,
+        other: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Failure>;
+}
+
+/// Why a pod fits on no node: the input of PostFilter.
+#[derive(Clone, Copy)]
+pub struct FitError<'a> {
+    /// The status code of every node, by row (upstream's `NodeToStatus`). A node that is not in the PreFilter result has
+    /// `UnschedulableAndUnresolvable`; when PreFilter rejected the pod, every node has that rejection's code.
+    pub node_codes: &'a [(NodeRow, Code)],
+    /// Runs Filter plugins in dry runs.
+    pub filter_runner: &'a dyn FilterRunner,
+    /// Whether an extender supports preemption and is interested in the pod.
+    pub has_preempting_extenders: bool,
+}
+
+/// The result of PostFilter. The default changes no nomination, evicts no pod, and ends the PostFilter chain.
+#[derive(Clone, Debug, Default)]
+pub struct PostFilterResult {
+    /// The node to nominate the pod to; `Some("")` clears the nomination, `None` leaves it unchanged.
+    pub nominated_node: Option<Str>,
+    /// The victims on that node, the most important first. Victims that are already terminating are not evicted; of the others
+    /// the last one is evicted after all others ([`crate::preemption::eviction`]).
+    pub victims: Vec<Arc<PodInfo>>,
+    /// Lower-priority pods whose nomination to that node is cleared, because they may no longer fit; done before the evictions.
+    pub cleared_nominations: Vec<Arc<PodInfo>>,
+    /// Why preemption is not possible. `Unschedulable`: the next PostFilter plugin is called; `Failed`: the attempt fails.
+    pub rejection: Option<Rejection>,
+}
+
+impl PostFilterResult {
+    /// The victims that must be evicted.
+    pub fn victims_to_evict(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.victims.iter().filter(|victim| !victim.terminating)
+    }
+}
+
+/// Called when no node is feasible, usually to preempt other pods. Resumable.
+pub trait PostFilter: Send + Sync {
+    /// Called first with [`PluginInput::Start`], then with the result of the previous step. `rng` is the attempt's random number
+    /// generator.
+    fn post_filter(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        fit_error: FitError<'_>,
+        rng: &mut Rng,
+        input: PluginInput<'_>,
+    ) -> PluginStep<PostFilterResult>;
+
+    /// All preemptions that are possible for the pod, without carrying any out; shown by `explain`. `None` for a plugin that does
+    /// not preempt.
+    fn preview(
+        &self,
+        cx: Cx<'_>,
+        pod: &Arc<PodInfo>,
+        fit_error: FitError<'_>,
+    ) -> Option<PreemptionPreview> {
+        let _ = (cx, pod, fit_error);
+        None
+    }
+
+    /// Whether its calls are counted in `scheduler_preemption_attempts_total`.
+    fn counts_as_preemption(&self) -> bool {
+        false
+    }
+}
+
+/// Called once per scheduling cycle before Score, with the feasible nodes.
+pub trait PreScore: Send + Sync {
+    /// Computes state for Score, or skips it.
+    fn pre_score(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &PodInfo,
+        nodes: &[NodeInfo<'_>],
+    ) -> Result<PreScoreResult, Failure>;
+}
+
+/// A node's score by one plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeScore {
+    /// The node.
+    pub row: NodeRow,
+    /// Any number before NormalizeScore, in `0..=100` after it.
+    pub score: i64,
+}
+
+/// Scores feasible nodes.
+pub trait Score: Send + Sync {
+    /// The node's score: any number if [`Score::normalize`] maps it to `0..=100`, else a number in that range.
+    fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure>;
+
+    /// Maps the scores of all feasible nodes to `0..=100` (upstream's `NormalizeScore`).
+    fn normalize(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        scores: &mut [NodeScore],
+    ) -> Result<(), Failure> {
+        let _ = (cx, pod, scores);
+        Ok(())
+    }
+}
+
+/// Reserves resources that the plugin manages for a pod on the selected node.
+pub trait Reserve: Send + Sync {
+    /// `Err` fails the attempt; [`Reserve::unreserve`] is then called.
+    fn reserve(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Rejection>;
+
+    /// Reverts the reservation. Called for every Reserve plugin, also for those whose `reserve` was not called; must be
+    /// idempotent.
+    fn unreserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
+}
+
+/// Approves, delays or rejects a pod before its binding cycle.
+pub trait Permit: Send + Sync {
+    /// Allows the pod, makes it wait, or rejects it.
+    fn permit(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<PermitResult, Rejection>;
+}
+
+/// The result of [`PreBind::pre_flight`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreBindPreFlight {
+    /// PreBind has nothing to do and is not called.
+    Skip,
+    /// PreBind is called.
+    Work {
+        /// Whether it may run in parallel with other PreBind plugins.
+        parallel: bool,
+    },
+}
+
+/// Does work that must be complete before a pod is bound. Resumable.
+pub trait PreBind: Send + Sync {
+    /// Whether PreBind has work to do for the pod; called before the pod waits at Permit (upstream's `PreBindPreFlight`).
+    fn pre_flight(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        node: &str,
+    ) -> Result<PreBindPreFlight, Rejection>;
+
+    /// Called first with [`PluginInput::Start`], then with the result of the previous step.
+    fn pre_bind(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: &str,
+        input: PluginInput<'_>,
+    ) -> PluginStep<()>;
+}
+
+/// The result of Bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindResult {
+    /// The pod is bound.
+    Done,
+    /// The plugin does not bind this pod: the next Bind plugin is called.
+    Skip,
+}
+
+/// Binds a pod to its node. Resumable.
+pub trait Bind: Send + Sync {
+    /// Called first with [`PluginInput::Start`], then with the result of the previous step.
+    fn bind(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: &str,
+        input: PluginInput<'_>,
+    ) -> PluginStep<BindResult>;
+}
+
+/// Called after a pod was bound.
+pub trait PostBind: Send + Sync {
+    /// Informational; its result does not matter.
+    fn post_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str);
+}
+
+/// Handles changes of the objects that the plugin watches: called after the world is updated, before pods are requeued.
+pub trait ObjectEventHandler: Send + Sync {
+    /// Also called for the initial list, and on replicas that are not the leader. The cycle state is empty and discarded
+    /// afterwards.
+    fn on_object_change(&self, cx: SerialCx<'_>, change: &ObjectChange);
+}
+
+/// The pod has no signature: scheduling results cannot be reused for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsignable;
+
+/// The plugin's part of the pod signature (KEP-5598): the plugin gives equal results for pods with equal signatures.
+pub trait Sign: Send + Sync {
+    /// Fragments with upstream's keys, such as `v1.Pod.Spec.Tolerations`.
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable>;
+}
+
+/// One part of a pod signature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignFragment {
+    /// Upstream's name of the compared field.
+    pub key: &'static str,
+    /// The field's value for this pod.
+    pub value: serde_json::Value,
+}

@@ -1,0 +1,426 @@
+//! The node table: one row per node with a stable index, resource sums in columns.
+
+mod node_tree;
+
+use std::sync::Arc;
+
+use loadmaster_api::{Labels, Node, Str, Taint};
+use loadmaster_stdx::Map;
+
+use crate::label_columns::{LabelColumns, LabelKeyId};
+use crate::pod_info::PodInfo;
+use crate::pod_requests::PodRequests;
+use crate::resources::Resources;
+use crate::template::HostPort;
+
+pub use node_tree::NodeTree;
+
+/// The row of a node in the [`NodeTable`]: stable while the node exists, reused afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeRow(pub u32);
+
+impl NodeRow {
+    /// The row as an index into columns.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The id of a list of taints, in their order on the node; nodes with equal lists share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaintSetId(pub u32);
+
+/// Allocatable resources of nodes and requests of their pods, as columns indexed by row. Units: milli-CPU, bytes, pods.
+#[derive(Clone, Debug, Default)]
+pub struct NodeColumns {
+    /// Allocatable milli-CPU.
+    pub allocatable_cpu: Vec<i64>,
+    /// Allocatable bytes of memory.
+    pub allocatable_memory: Vec<i64>,
+    /// Allocatable bytes of ephemeral storage.
+    pub allocatable_storage: Vec<i64>,
+    /// Allocatable number of pods.
+    pub allocatable_pods: Vec<i64>,
+    /// Milli-CPU that its pods request.
+    pub requested_cpu: Vec<i64>,
+    /// Bytes of memory that its pods request.
+    pub requested_memory: Vec<i64>,
+    /// Bytes of ephemeral storage that its pods request.
+    pub requested_storage: Vec<i64>,
+    /// Requested milli-CPU with a default for containers without a request (upstream's `NonZeroRequested`); used by scores.
+    pub nonzero_cpu: Vec<i64>,
+    /// The same for memory, in bytes.
+    pub nonzero_memory: Vec<i64>,
+    /// Number of its pods.
+    pub pods: Vec<i64>,
+    /// 1 where the row holds a node.
+    pub occupied: Vec<u8>,
+    /// 1 where `spec.unschedulable` is set.
+    pub unschedulable: Vec<u8>,
+    /// The node's taints.
+    pub taints: Vec<TaintSetId>,
+}
+
+/// The columns of one scalar resource.
+#[derive(Clone, Debug)]
+pub struct ScalarResourceColumn {
+    /// The resource name.
+    pub name: Str,
+    /// Allocatable amount by row.
+    pub allocatable: Vec<i64>,
+    /// Requested amount by row.
+    pub requested: Vec<i64>,
+    /// 1 where the node lists the resource in `status.allocatable`.
+    pub offered: Vec<u8>,
+}
+
+/// The data of a node that is not stored in columns.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub node: Arc<Node>,
+    /// The labels of `node`, one pointer closer for Filters that read them for every node.
+    pub labels: Labels,
+    pub pods: Vec<Arc<PodInfo>>,
+    pub host_ports: Vec<HostPort>,
+    /// Number of pods with any affinity or anti-affinity term.
+    pub n_affinity: u32,
+    /// Number of pods with required anti-affinity terms.
+    pub n_required_anti_affinity: u32,
+}
+
+/// All nodes. Changed only through [`crate::world::World`].
+#[derive(Clone, Debug, Default)]
+pub struct NodeTable {
+    pub(crate) entries: Vec<Option<Entry>>,
+    by_name: Map<Box<str>, NodeRow>,
+    free: Vec<NodeRow>,
+    n_nodes: usize,
+    columns: NodeColumns,
+    scalars: Vec<ScalarResourceColumn>,
+    labels: LabelColumns,
+    taint_sets: Vec<Arc<[Taint]>>,
+    taint_ids: Map<Arc<[Taint]>, TaintSetId>,
+    /// Images by every name that a node reports.
+    images: Map<Str, ImageState>,
+    node_tree: NodeTree,
+}
+
+/// The nodes that report an image.
+#[derive(Clone, Debug, Default)]
+pub struct ImageState {
+    /// As the first of these nodes reported it, even if others report a different size (upstream's `ImageStateSummary`).
+    pub size_bytes: i64,
+    /// The nodes, ascending.
+    pub rows: Vec<NodeRow>,
+}
+
+impl NodeTable {
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.n_nodes
+    }
+
+    /// Whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.n_nodes == 0
+    }
+
+    /// Number of rows, free ones included: the length of every column.
+    pub fn n_rows(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Rows that hold a node, ascending.
+    pub fn rows(&self) -> impl Iterator<Item = NodeRow> + Clone {
+        let live = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
+        live.map(|(at, _)| NodeRow(at as u32))
+    }
+
+    /// The row of a node.
+    pub fn row(&self, name: &str) -> Option<NodeRow> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The nodes by zone: the order in which nodes are searched when only some feasible nodes are needed.
+    pub fn node_tree(&self) -> &NodeTree {
+        &self.node_tree
+    }
+
+    /// The node in a row; `None` for a free row.
+    pub fn node(&self, row: NodeRow) -> Option<&Arc<Node>> {
+        self.entry(row).map(|entry| &entry.node)
+    }
+
+    /// The pods on a node.
+    pub fn pods(&self, row: NodeRow) -> &[Arc<PodInfo>] {
+        self.entry(row).map_or(&[], |entry| &entry.pods)
+    }
+
+    /// The host ports in use on a node, one entry per pod and port.
+    pub fn host_ports(&self, row: NodeRow) -> &[HostPort] {
+        self.entry(row).map_or(&[], |entry| &entry.host_ports)
+    }
+
+    /// The resource columns.
+    pub fn columns(&self) -> &NodeColumns {
+        &self.columns
+    }
+
+    /// The columns of a scalar resource; `None` when no node and no assigned pod ever listed it.
+    pub fn scalar(&self, name: &str) -> Option<&ScalarResourceColumn> {
+        self.scalars.iter().find(|column| column.name.as_str() == name)
+    }
+
+    /// The columns of all scalar resources.
+    pub fn scalars(&self) -> &[ScalarResourceColumn] {
+        &self.scalars
+    }
+
+    /// The label columns.
+    pub fn labels(&self) -> &LabelColumns {
+        &self.labels
+    }
+
+    /// The taints with this id.
+    pub fn taints(&self, set: TaintSetId) -> &[Taint] {
+        &self.taint_sets[set.0 as usize]
+    }
+
+    /// Number of different lists of taints so far: all ids are below this.
+    pub fn n_taint_sets(&self) -> usize {
+        self.taint_sets.len()
+    }
+
+    /// Number of nodes that report an image with this name.
+    pub fn n_nodes_with_image(&self, name: &str) -> u32 {
+        self.images.get(name).map_or(0, |image| image.rows.len() as u32)
+    }
+
+    /// The nodes that report an image with this name; `None` when there are none.
+    pub fn image(&self, name: &str) -> Option<&ImageState> {
+        self.images.get(name)
+    }
+
+    pub(crate) fn entry(&self, row: NodeRow) -> Option<&Entry> {
+        self.entries.get(row.index())?.as_ref()
+    }
+
+    pub(crate) fn ensure_label_column(&mut self, key: &Str) -> LabelKeyId {
+        let rows = self.entries.len();
+        let entries = self.entries.iter().enumerate();
+        let labels =
+            entries.filter_map(|(at, entry)| Some((NodeRow(at as u32), &entry.as_ref()?.labels)));
+        self.labels.ensure(key, rows, labels)
+    }
+
+    /// Adds a node whose name is new.
+    pub(crate) fn insert(&mut self, node: Arc<Node>) -> NodeRow {
+        let row = self.free.pop().unwrap_or_else(|| self.push_row());
+        self.by_name.insert(node.name().into(), row);
+        self.n_nodes += 1;
+        self.columns.occupied[row.index()] = 1;
+        self.entries[row.index()] = Some(Entry {
+            node: node.clone(),
+            labels: node.metadata.labels.clone(),
+            pods: Vec::new(),
+            host_ports: Vec::new(),
+            n_affinity: 0,
+            n_required_anti_affinity: 0,
+        });
+        self.add_images(row, &node);
+        self.node_tree.insert(row, &node);
+        self.write_node(row, &node);
+        row
+    }
+
+    /// Replaces the node in a row; its pods stay.
+    pub(crate) fn replace(&mut self, row: NodeRow, node: Arc<Node>) {
+        let Some(entry) = self.entries[row.index()].as_mut() else { return };
+        let old = std::mem::replace(&mut entry.node, node.clone());
+        entry.labels = node.metadata.labels.clone();
+        self.node_tree.replace(row, &old, &node);
+        if old.status.images != node.status.images {
+            self.remove_images(row, &old);
+            self.add_images(row, &node);
+        }
+        self.write_node(row, &node);
+    }
+
+    /// Removes a node that has no pods left.
+    pub(crate) fn remove(&mut self, row: NodeRow) {
+        let Some(entry) = self.entries[row.index()].take() else { return };
+        assert!(entry.pods.is_empty(), "a node is removed only after its pods");
+        self.remove_images(row, &entry.node);
+        self.node_tree.remove(row, &entry.node);
+        self.by_name.remove(entry.node.name());
+        self.n_nodes -= 1;
+        self.write_node(row, &Node::default());
+        self.columns.occupied[row.index()] = 0;
+        self.labels.set_row(row, None);
+        self.free.push(row);
+    }
+
+    pub(crate) fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
+        self.count_pod(row, pod.requests(), 1);
+        let Some(entry) = self.entries[row.index()].as_mut() else { return };
+        entry.n_affinity += u32::from(pod.template.has_pod_affinity());
+        entry.n_required_anti_affinity += u32::from(pod.template.has_required_anti_affinity());
+        entry.host_ports.extend(pod.template.host_ports.iter().cloned());
+        entry.pods.push(pod);
+    }
+
+    pub(crate) fn remove_pod(&mut self, row: NodeRow, uid: &str) -> Option<Arc<PodInfo>> {
+        let entry = self.entries[row.index()].as_mut()?;
+        // From the end: recently added pods are removed most often. The lists are short.
+        let at = entry.pods.iter().rposition(|pod| &*pod.uid == uid)?;
+        let pod = entry.pods.swap_remove(at);
+        entry.n_affinity -= u32::from(pod.template.has_pod_affinity());
+        entry.n_required_anti_affinity -= u32::from(pod.template.has_required_anti_affinity());
+        for port in &pod.template.host_ports {
+            if let Some(at) = entry.host_ports.iter().position(|used| used == port) {
+                entry.host_ports.swap_remove(at);
+            }
+        }
+        self.count_pod(row, pod.requests(), -1);
+        Some(pod)
+    }
+
+    /// Replaces the stored object of a pod if `same` confirms that nothing changed that columns or counters sum.
+    pub(crate) fn refresh_pod(
+        &mut self,
+        row: NodeRow,
+        pod: &Arc<PodInfo>,
+        same: impl Fn(&PodInfo) -> bool,
+    ) -> bool {
+        let Some(entry) = self.entries[row.index()].as_mut() else { return false };
+        let known = entry.pods.iter_mut().find(|known| known.uid == pod.uid);
+        let Some(known) = known.filter(|known| same(known)) else { return false };
+        known.clone_from(pod);
+        true
+    }
+
+    fn push_row(&mut self) -> NodeRow {
+        let row = NodeRow(self.entries.len() as u32);
+        self.entries.push(None);
+        let none = self.taint_set(&[]);
+        let c = &mut self.columns;
+        for column in [
+            &mut c.allocatable_cpu,
+            &mut c.allocatable_memory,
+            &mut c.allocatable_storage,
+            &mut c.allocatable_pods,
+            &mut c.requested_cpu,
+            &mut c.requested_memory,
+            &mut c.requested_storage,
+            &mut c.nonzero_cpu,
+            &mut c.nonzero_memory,
+            &mut c.pods,
+        ] {
+            column.push(0);
+        }
+        c.occupied.push(0);
+        c.unschedulable.push(0);
+        c.taints.push(none);
+        for scalar in &mut self.scalars {
+            scalar.allocatable.push(0);
+            scalar.requested.push(0);
+            scalar.offered.push(0);
+        }
+        row
+    }
+
+    fn write_node(&mut self, row: NodeRow, node: &Node) {
+        let offered = Resources::from_list(&node.status.allocatable);
+        let at = row.index();
+        let taints = self.taint_set(&node.spec.taints);
+        let c = &mut self.columns;
+        c.allocatable_cpu[at] = offered.cpu_milli;
+        c.allocatable_memory[at] = offered.memory_bytes;
+        c.allocatable_storage[at] = offered.ephemeral_storage_bytes;
+        c.allocatable_pods[at] = offered.pods;
+        c.unschedulable[at] = u8::from(node.spec.unschedulable);
+        c.taints[at] = taints;
+        for scalar in &mut self.scalars {
+            scalar.allocatable[at] = 0;
+            scalar.offered[at] = 0;
+        }
+        for (name, amount) in &offered.scalars {
+            let scalar = self.scalar_mut(name);
+            scalar.allocatable[at] = *amount;
+            scalar.offered[at] = 1;
+        }
+        self.labels.set_row(row, Some(&node.metadata.labels));
+    }
+
+    fn count_pod(&mut self, row: NodeRow, requests: &PodRequests, sign: i64) {
+        let at = row.index();
+        let wanted = &requests.resources;
+        let c = &mut self.columns;
+        // Wraps on overflow as upstream, so that every addition can be reverted.
+        let add = |column: &mut Vec<i64>, amount: i64| {
+            column[at] = column[at].wrapping_add(sign.wrapping_mul(amount));
+        };
+        add(&mut c.requested_cpu, wanted.cpu_milli);
+        add(&mut c.requested_memory, wanted.memory_bytes);
+        add(&mut c.requested_storage, wanted.ephemeral_storage_bytes);
+        add(&mut c.nonzero_cpu, requests.nonzero_cpu_milli);
+        add(&mut c.nonzero_memory, requests.nonzero_memory_bytes);
+        add(&mut c.pods, 1);
+        for (name, amount) in &wanted.scalars {
+            let requested = &mut self.scalar_mut(name).requested[at];
+            *requested = requested.wrapping_add(sign.wrapping_mul(*amount));
+        }
+    }
+
+    fn add_images(&mut self, row: NodeRow, node: &Node) {
+        for image in &node.status.images {
+            for name in &image.names {
+                let state = self.images.entry(name.clone()).or_insert_with(|| ImageState {
+                    size_bytes: image.size_bytes,
+                    rows: Vec::new(),
+                });
+                if let Err(at) = state.rows.binary_search(&row) {
+                    state.rows.insert(at, row);
+                }
+            }
+        }
+    }
+
+    fn remove_images(&mut self, row: NodeRow, node: &Node) {
+        for name in node.status.images.iter().flat_map(|image| &image.names) {
+            let Some(state) = self.images.get_mut(name) else { continue };
+            if let Ok(at) = state.rows.binary_search(&row) {
+                state.rows.remove(at);
+            }
+            if state.rows.is_empty() {
+                self.images.remove(name);
+            }
+        }
+    }
+
+    fn scalar_mut(&mut self, name: &Str) -> &mut ScalarResourceColumn {
+        let rows = self.entries.len();
+        if let Some(at) = self.scalars.iter().position(|column| column.name == *name) {
+            return &mut self.scalars[at];
+        }
+        self.scalars.push(ScalarResourceColumn {
+            name: name.clone(),
+            allocatable: vec![0; rows],
+            requested: vec![0; rows],
+            offered: vec![0; rows],
+        });
+        let last = self.scalars.len() - 1;
+        &mut self.scalars[last]
+    }
+
+    fn taint_set(&mut self, taints: &[Taint]) -> TaintSetId {
+        if let Some(id) = self.taint_ids.get(taints) {
+            return *id;
+        }
+        let id = TaintSetId(self.taint_sets.len() as u32);
+        let shared: Arc<[Taint]> = taints.into();
+        self.taint_sets.push(shared.clone());
+        self.taint_ids.insert(shared, id);
+        id
+    }
+}

@@ -1,0 +1,111 @@
+//! Pods as plugins see them (upstream's `PodInfo` and `QueuedPodInfo`).
+
+use std::sync::Arc;
+
+use loadmaster_api::pod::PodCondition;
+use loadmaster_api::{ExtraFields, Pod, Str, Timestamp};
+use serde_json::Value;
+
+use crate::feature_gates::FeatureGates;
+use crate::pod_requests::PodRequests;
+use crate::preemption::eviction::{DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER};
+use crate::template::PodTemplate;
+
+/// One pod: the template that it shares with equal pods, and its own fields.
+#[derive(Clone, Debug)]
+pub struct PodInfo {
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`; `namespace/name` when the object has none (a manifest).
+    pub uid: Box<str>,
+    /// The part that it shares with equal pods.
+    pub template: Arc<PodTemplate>,
+    /// Name of the node that it is assigned to; empty while pending.
+    pub node_name: Str,
+    /// `status.nominatedNodeName`; empty when there is none.
+    pub nominated_node_name: Str,
+    /// `metadata.generation`; 0 when the object has none.
+    pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// `status.startTime`.
+    pub started: Option<Timestamp>,
+    /// Whether it has a deletion timestamp.
+    pub terminating: bool,
+    /// Its condition DisruptionTarget, which few pods have.
+    pub disruption: Option<Box<PodCondition>>,
+    /// Fields that only plugins need ([`crate::ExtensionPoints::need`]).
+    pub extra: Option<Arc<ExtraFields>>,
+    /// Requests, if the pod's status makes them differ from its template's (in-place resize).
+    pub resized: Option<Box<PodRequests>>,
+}
+
+impl PodInfo {
+    /// A pod with this template, which must have been parsed from an equal pod.
+    pub fn new(pod: &Pod, template: Arc<PodTemplate>, gates: &FeatureGates) -> PodInfo {
+        let status = &pod.status;
+        let uid = if pod.metadata.uid.is_empty() {
+            pod.full_name().into()
+        } else {
+            pod.metadata.uid.clone()
+        };
+        let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+        let reports =
+            status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
+        let disruption = status.conditions.iter().find(|known| known.kind == DISRUPTION_TARGET);
+        let resized = reports.then(|| PodRequests::new(&template.spec, status, gates));
+        PodInfo {
+            name: pod.metadata.name.clone(),
+            uid,
+            node_name: pod.spec.node_name.clone(),
+            nominated_node_name: status.nominated_node_name.clone(),
+            generation: pod.metadata.generation,
+            created: pod.metadata.creation_timestamp,
+            started: status.start_time,
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            disruption: disruption.cloned().map(Box::new),
+            extra: pod.extra.clone(),
+            resized: resized.filter(|requests| *requests != template.requests).map(Box::new),
+            template,
+        }
+    }
+
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.template.namespace, self.name)
+    }
+
+    /// Whether it is terminating because a scheduler preempted it (upstream's `podTerminatingByPreemption`).
+    pub fn is_terminating_by_preemption(&self) -> bool {
+        let by_scheduler = |condition: &PodCondition| {
+            condition.status == "True" && condition.reason == PREEMPTION_BY_SCHEDULER
+        };
+        self.terminating && self.disruption.as_deref().is_some_and(by_scheduler)
+    }
+
+    /// An annotation, for plugins that [need](crate::Need) them.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.extra.as_ref()?.annotations.get(key).map(|value| &**value)
+    }
+
+    /// The pod as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
+    pub fn object(&self) -> Option<&Value> {
+        self.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
+    }
+
+    /// The pod's current requests.
+    pub fn requests(&self) -> &PodRequests {
+        self.resized.as_deref().unwrap_or(&self.template.requests)
+    }
+}
+
+/// A pod in the scheduling queue, as QueueSort plugins see it.
+#[derive(Clone, Debug)]
+pub struct QueuedPodInfo {
+    /// The pod.
+    pub pod: Arc<PodInfo>,
+    /// When it was added to its current queue; updated at every requeue (upstream's `Timestamp`).
+    pub queued: Timestamp,
+    /// Attempts so far.
+    pub attempts: u32,
+}

@@ -1,0 +1,118 @@
+//! PostFilter on the bench, with a Filter that considers only CPU.
+
+use std::sync::Arc;
+
+use loadmaster_stdx::Rng;
+use serde_json::Value;
+
+use crate::api_calls::{PluginInput, PluginStep};
+use crate::extension_points::{Cx, FilterRunner, FitError, SerialCx};
+use crate::node_info::NodeInfo;
+use crate::node_table::NodeRow;
+use crate::pod_info::PodInfo;
+use crate::resources::CPU;
+use crate::result::{Code, Failure, Rejection};
+use crate::state::CycleState;
+use crate::world::World;
+
+use super::{Bench, BenchResult};
+
+/// A Filter that considers only CPU; a node with too little allocatable CPU is `UnschedulableAndUnresolvable`.
+pub struct CpuOnlyFilter;
+
+impl FilterRunner for CpuOnlyFilter {
+    fn run_filters_with_nominated_pods(
+        &self,
+        _cx: Cx<'_>,
+        pod: &PodInfo,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Rejection> {
+        let wanted = pod.requests().resources.cpu_milli;
+        if wanted > node.allocatable(CPU) {
+            Err(Rejection::unresolvable("Insufficient cpu"))
+        } else if wanted > node.allocatable(CPU) - node.requested(CPU) {
+            Err(Rejection::unschedulable("Insufficient cpu"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn add_pod(
+        &self,
+        _cycle: &mut CycleState,
+        _world: &World,
+        _pod: &PodInfo,
+        _other: &Arc<PodInfo>,
+        _node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn remove_pod(
+        &self,
+        _cycle: &mut CycleState,
+        _world: &World,
+        _pod: &PodInfo,
+        _other: &Arc<PodInfo>,
+        _node: NodeInfo<'_>,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl CpuOnlyFilter {
+    /// The status code of every node, by row.
+    pub fn node_codes(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<(NodeRow, Code)> {
+        let code = |node: NodeInfo<'_>| match self.run_filters_with_nominated_pods(cx, pod, node) {
+            Ok(()) => Code::Success,
+            Err(rejection) => rejection.code(),
+        };
+        cx.world.node_infos().map(|node| (node.row(), code(node))).collect()
+    }
+}
+
+impl Bench {
+    /// The result of the first call of PostFilter, as `nominates a; evicts p1 p2; clears the nomination of n1; <code> <reasons>`.
+    pub fn post_filter(&mut self, pod: Value, seed: u64) -> BenchResult<String> {
+        let pod = Arc::new(self.pod(pod)?);
+        let Some(point) = self.points.post_filter.clone() else { return Ok("Success".into()) };
+        let mut cycle = CycleState::default();
+        let node_codes = CpuOnlyFilter
+            .node_codes(Cx { world: &self.world, cycle: &cycle, states: &self.states }, &pod);
+        let fit_error = FitError {
+            node_codes: &node_codes,
+            filter_runner: &CpuOnlyFilter,
+            has_preempting_extenders: false,
+        };
+        let cx = SerialCx { world: &self.world, cycle: &mut cycle, states: &mut self.states };
+        let step = point.post_filter(cx, &pod, fit_error, &mut Rng::new(seed), PluginInput::Start);
+        let done = match step {
+            PluginStep::Done(done) => done,
+            PluginStep::Fail(rejection) => return Ok(super::status_text(Err(rejection))),
+            PluginStep::Call(request) => return Ok(format!("calls {request:?}")),
+            PluginStep::Wait { on, .. } => return Ok(format!("waits for {on:?}")),
+            PluginStep::CallExtenders(candidates) => {
+                return Ok(format!("calls extenders with {} candidates", candidates.len()));
+            }
+        };
+        let mut lines = Vec::new();
+        match done.nominated_node.as_deref() {
+            None => {}
+            Some("") => lines.push("clears".to_owned()),
+            Some(node) => lines.push(format!("nominates {node}")),
+        }
+        let names = |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| {
+            pods.map(|pod| &*pod.name).collect::<Vec<_>>().join(" ")
+        };
+        for (action, names) in [
+            ("evicts", names(&mut done.victims_to_evict())),
+            ("clears the nomination of", names(&mut done.cleared_nominations.iter())),
+        ] {
+            if !names.is_empty() {
+                lines.push(format!("{action} {names}"));
+            }
+        }
+        lines.extend(done.rejection.map(|rejection| super::status_text(Err(rejection))));
+        Ok(lines.join("; "))
+    }
+}

@@ -1,0 +1,520 @@
+//! Sums over assigned pods by topology domain, owned and updated by the world.
+//!
+//! A constraint such as "spread these pods over zones" needs the number of matching pods per zone. Computing it anew means
+//! iterating over all pods; updating it means a few additions per assigned pod. A plugin describes the sum by a [`CounterSpec`];
+//! equal specs share one counter.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Str};
+use loadmaster_stdx::Map;
+use smallvec::SmallVec;
+
+use crate::cluster_objects::ClusterObjects;
+use crate::label_columns::{LabelColumns, LabelKeyId, LabelValueId};
+use crate::node_table::{NodeRow, NodeTable};
+use crate::template::PodTemplate;
+
+/// What a counter sums: a pure function of a pod's template, and which nodes count.
+pub trait CounterSpec: Send + Sync + 'static {
+    /// Adds to `out` what an assigned pod with this template contributes, by topology key. `terminating` pods have a deletion
+    /// timestamp.
+    fn delta(
+        &self,
+        pod: &PodTemplate,
+        terminating: bool,
+        cluster: &ClusterObjects,
+        out: &mut TopologyDeltas,
+    );
+
+    /// Whether the pods of some nodes may not count; only then is [`CounterSpec::counts_node`] called.
+    fn has_node_filter(&self) -> bool {
+        false
+    }
+
+    /// Whether pods on this node count. Nodes without a topology key never count for that key.
+    fn counts_node(&self, node: &Node) -> bool {
+        let _ = node;
+        true
+    }
+
+    /// Whether [`TopologyDomains::min`] is needed; tracking it makes every update more expensive.
+    fn tracks_min(&self) -> bool {
+        false
+    }
+
+    /// Topology keys for which sums are needed even if no pod contributes.
+    fn topology_keys(&self) -> &[Str];
+}
+
+/// What one pod contributes, by topology key.
+#[derive(Default)]
+pub struct TopologyDeltas(SmallVec<[(Str, i64); 2]>);
+
+impl TopologyDeltas {
+    /// Adds `amount` to the pod's domain of `key`.
+    pub fn add(&mut self, key: &Str, amount: i64) {
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, sum)) => *sum += amount,
+            None => self.0.push((key.clone(), amount)),
+        }
+    }
+}
+
+/// The id of a counter of the world, valid until [`crate::World::release_counter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterId {
+    slot: u32,
+    /// Distinguishes counters that used the same slot at different times.
+    serial: u32,
+}
+
+/// The sums of one counter for one topology key.
+#[derive(Clone, Debug)]
+pub struct TopologyDomains {
+    key: LabelKeyId,
+    sums: Vec<i64>,
+    /// Eligible nodes by domain: a domain exists while it has one.
+    nodes: Vec<u32>,
+    /// Number of existing domains by sum, if the minimum is tracked.
+    histogram: Option<BTreeMap<i64, u32>>,
+    n_domains: u32,
+    total: i64,
+}
+
+impl TopologyDomains {
+    fn new(key: LabelKeyId, wants_min: bool) -> Self {
+        let histogram = wants_min.then(BTreeMap::new);
+        TopologyDomains { key, sums: vec![], nodes: vec![], histogram, n_domains: 0, total: 0 }
+    }
+
+    /// The topology key.
+    pub fn key(&self) -> LabelKeyId {
+        self.key
+    }
+
+    /// The sum of a domain; 0 if nothing was counted or the node does not have the key.
+    pub fn sum(&self, domain: LabelValueId) -> i64 {
+        self.sums.get(domain.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether an eligible node has this value.
+    pub fn exists(&self, domain: LabelValueId) -> bool {
+        self.nodes.get(domain.0 as usize).is_some_and(|nodes| *nodes > 0)
+    }
+
+    /// Number of domains: different values of eligible nodes.
+    pub fn n_domains(&self) -> u32 {
+        self.n_domains
+    }
+
+    /// The minimum over existing domains; `None` if there are none, or if the spec does not track it.
+    pub fn min(&self) -> Option<i64> {
+        self.histogram.as_ref()?.first_key_value().map(|(sum, _)| *sum)
+    }
+
+    /// The sum over all domains.
+    pub fn total(&self) -> i64 {
+        self.total
+    }
+
+    fn reserve(&mut self, domain: LabelValueId) -> usize {
+        let at = domain.0 as usize;
+        if self.sums.len() <= at {
+            self.sums.resize(at + 1, 0);
+            self.nodes.resize(at + 1, 0);
+        }
+        at
+    }
+
+    fn add(&mut self, domain: LabelValueId, amount: i64) {
+        let at = self.reserve(domain);
+        let exists = self.nodes[at] > 0;
+        if exists {
+            self.leave_histogram(self.sums[at]);
+        }
+        self.sums[at] += amount;
+        self.total += amount;
+        if exists {
+            self.enter_histogram(self.sums[at]);
+        }
+    }
+
+    fn add_node(&mut self, domain: LabelValueId) {
+        let at = self.reserve(domain);
+        self.nodes[at] += 1;
+        if self.nodes[at] == 1 {
+            self.n_domains += 1;
+            self.enter_histogram(self.sums[at]);
+        }
+    }
+
+    fn remove_node(&mut self, domain: LabelValueId) {
+        let at = self.reserve(domain);
+        self.nodes[at] -= 1;
+        if self.nodes[at] == 0 {
+            self.n_domains -= 1;
+            self.leave_histogram(self.sums[at]);
+        }
+    }
+
+    fn enter_histogram(&mut self, sum: i64) {
+        if let Some(histogram) = &mut self.histogram {
+            *histogram.entry(sum).or_insert(0) += 1;
+        }
+    }
+
+    fn leave_histogram(&mut self, sum: i64) {
+        let Some(histogram) = &mut self.histogram else { return };
+        if let Some(n) = histogram.get_mut(&sum) {
+            *n -= 1;
+            if *n == 0 {
+                histogram.remove(&sum);
+            }
+        }
+    }
+}
+
+/// One counter.
+pub struct TopologyCounter {
+    spec: Arc<dyn CounterSpec>,
+    domains: SmallVec<[TopologyDomains; 1]>,
+    /// By row; `None` if all nodes count.
+    eligible: Option<Vec<bool>>,
+    serial: u32,
+    users: u32,
+    last_used: u64,
+}
+
+impl TopologyCounter {
+    /// The sums by topology key, in the order in which the keys were added; the list only grows.
+    pub fn domains(&self) -> &[TopologyDomains] {
+        &self.domains
+    }
+
+    /// The sums for one key.
+    pub fn for_key(&self, key: LabelKeyId) -> Option<&TopologyDomains> {
+        self.domains.iter().find(|domains| domains.key == key)
+    }
+
+    /// Whether pods on this row count.
+    pub fn is_eligible(&self, row: NodeRow) -> bool {
+        self.eligible.as_ref().is_none_or(|rows| rows.get(row.index()).copied().unwrap_or(false))
+    }
+
+    fn domains_mut(&mut self, key: LabelKeyId) -> (&mut TopologyDomains, bool) {
+        match self.domains.iter().position(|domains| domains.key == key) {
+            Some(at) => (&mut self.domains[at], false),
+            None => {
+                self.domains.push(TopologyDomains::new(key, self.spec.tracks_min()));
+                let last = self.domains.len() - 1;
+                (&mut self.domains[last], true)
+            }
+        }
+    }
+}
+
+/// What a pod of a template contributes, by counter and topology key; only counters to which it contributes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CounterDeltas(Vec<(CounterId, KeyDeltas)>);
+
+type KeyDeltas = SmallVec<[(LabelKeyId, i64); 1]>;
+
+/// Maximum number of counters without users that stay for later pods.
+const IDLE_COUNTERS_MAX: usize = 256;
+
+/// All counters.
+#[derive(Default)]
+pub struct TopologyCounters {
+    slots: Vec<Option<TopologyCounter>>,
+    free: Vec<u32>,
+    next_serial: u32,
+    ids_by_spec: Map<TypeId, Box<dyn CounterIdMap>>,
+    n_idle: usize,
+    clock: u64,
+}
+
+trait CounterIdMap: Any + Send + Sync {
+    fn forget(&mut self, id: CounterId);
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<C: CounterSpec + Hash + Eq> CounterIdMap for Map<Arc<C>, CounterId> {
+    fn forget(&mut self, id: CounterId) {
+        self.retain(|_, known| *known != id);
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl TopologyCounters {
+    /// The counter, which must be in use.
+    pub fn get(&self, id: CounterId) -> &TopologyCounter {
+        match self.try_get(id) {
+            Some(counter) => counter,
+            None => unreachable!("a counter is dropped only after its last release"),
+        }
+    }
+
+    /// The counter, if it still exists: all are dropped when the contributions of pods may have changed.
+    pub fn try_get(&self, id: CounterId) -> Option<&TopologyCounter> {
+        self.slots.get(id.slot as usize)?.as_ref().filter(|counter| counter.serial == id.serial)
+    }
+
+    /// Number of counters.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there are no counters.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Releases a counter; ignored if it was dropped already.
+    pub fn release(&mut self, id: CounterId) {
+        if let Some(counter) = self.get_mut(id) {
+            counter.users -= 1;
+            let idle = usize::from(counter.users == 0);
+            self.n_idle += idle;
+        }
+    }
+
+    /// Drops every counter; the ids handed out so far become stale.
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+        self.ids_by_spec.clear();
+        self.n_idle = 0;
+    }
+
+    fn get_mut(&mut self, id: CounterId) -> Option<&mut TopologyCounter> {
+        let counter = self.slots.get_mut(id.slot as usize)?.as_mut()?;
+        (counter.serial == id.serial).then_some(counter)
+    }
+
+    /// An existing counter, with one more user.
+    pub(crate) fn reuse<C: CounterSpec + Hash + Eq>(&mut self, spec: &C) -> Option<CounterId> {
+        self.clock += 1;
+        let index = self.ids_by_spec.get_mut(&TypeId::of::<C>())?;
+        let known: &mut Map<Arc<C>, CounterId> = (**index).as_any_mut().downcast_mut()?;
+        let id = *known.get(spec)?;
+        let clock = self.clock;
+        let counter = self.get_mut(id)?;
+        let was_idle = usize::from(counter.users == 0);
+        counter.users += 1;
+        counter.last_used = clock;
+        self.n_idle -= was_idle;
+        Some(id)
+    }
+
+    /// Creates a counter with one user; the caller fills its sums.
+    pub(crate) fn create<C: CounterSpec + Hash + Eq>(
+        &mut self,
+        spec: C,
+        nodes: &NodeTable,
+    ) -> CounterId {
+        let spec = Arc::new(spec);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let id = CounterId { slot, serial: self.next_serial };
+        let eligible = spec.has_node_filter().then(|| {
+            let by_row = (0..nodes.n_rows()).map(|at| nodes.node(NodeRow(at as u32)));
+            by_row.map(|node| node.is_some_and(|node| spec.counts_node(node))).collect()
+        });
+        let index = self
+            .ids_by_spec
+            .entry(TypeId::of::<C>())
+            .or_insert_with(|| Box::new(Map::<Arc<C>, CounterId>::default()));
+        if let Some(known) = (**index).as_any_mut().downcast_mut::<Map<Arc<C>, CounterId>>() {
+            known.insert(spec.clone(), id);
+        }
+        let domains = SmallVec::new();
+        let counter = TopologyCounter {
+            spec,
+            domains,
+            eligible,
+            serial: id.serial,
+            users: 1,
+            last_used: self.clock,
+        };
+        self.slots[slot as usize] = Some(counter);
+        id
+    }
+
+    /// Drops the least recently used half of the counters without users, if there are too many; returns their ids.
+    pub(crate) fn drop_idle(&mut self) -> Vec<CounterId> {
+        if self.n_idle <= IDLE_COUNTERS_MAX {
+            return Vec::new();
+        }
+        let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            let counter = slot.as_ref()?;
+            let id = CounterId { slot: at as u32, serial: counter.serial };
+            (counter.users == 0).then_some((counter.last_used, id))
+        });
+        let mut idle: Vec<(u64, CounterId)> = idle.collect();
+        idle.sort_unstable();
+        idle.truncate(idle.len() / 2);
+        let dropped: Vec<CounterId> = idle.into_iter().map(|(_, id)| id).collect();
+        for id in &dropped {
+            self.slots[id.slot as usize] = None;
+            self.free.push(id.slot);
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "exactly one of the maps has the id, so the order does not matter"
+            )]
+            for index in self.ids_by_spec.values_mut() {
+                index.forget(*id);
+            }
+        }
+        self.n_idle -= dropped.len();
+        dropped
+    }
+
+    /// The ids of all counters, with or without users.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = CounterId> + use<> {
+        let held = self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            Some(CounterId { slot: at as u32, serial: slot.as_ref()?.serial })
+        });
+        held.collect::<Vec<_>>().into_iter()
+    }
+
+    pub(crate) fn spec(&self, id: CounterId) -> Arc<dyn CounterSpec> {
+        self.get(id).spec.clone()
+    }
+
+    /// Adds `times` these contributions to a row; negative `times` subtracts them.
+    pub(crate) fn apply(
+        &mut self,
+        effects: &CounterDeltas,
+        labels: &LabelColumns,
+        row: NodeRow,
+        times: i64,
+    ) {
+        for (id, deltas) in &effects.0 {
+            let Some(counter) = self.get_mut(*id) else { continue };
+            counter.apply(deltas, labels, row, times);
+        }
+    }
+
+    /// The same for one counter.
+    pub(crate) fn apply_one(
+        &mut self,
+        id: CounterId,
+        effects: &CounterDeltas,
+        labels: &LabelColumns,
+        row: NodeRow,
+        times: i64,
+    ) {
+        let deltas = effects.0.iter().find(|(known, _)| *known == id);
+        if let (Some((_, deltas)), Some(counter)) = (deltas, self.get_mut(id)) {
+            counter.apply(deltas, labels, row, times);
+        }
+    }
+
+    /// Ensures that a counter has sums and domains for a topology key.
+    pub(crate) fn ensure_domains(&mut self, id: CounterId, key: LabelKeyId, nodes: &NodeTable) {
+        let Some(counter) = self.get_mut(id) else { return };
+        if !counter.domains_mut(key).1 {
+            return;
+        }
+        let column = nodes.labels().column(key);
+        for row in nodes.rows() {
+            let value = column.value(row);
+            if value.is_present() && counter.is_eligible(row) {
+                counter.domains_mut(key).0.add_node(value);
+            }
+        }
+    }
+
+    /// Adds a node to (`sign` 1) or removes it from (`sign` -1) its current domains; its pods are counted separately.
+    pub(crate) fn count_node(&mut self, nodes: &NodeTable, row: NodeRow, node: &Node, sign: i32) {
+        for counter in self.slots.iter_mut().flatten() {
+            if let Some(rows) = &mut counter.eligible {
+                if rows.len() <= row.index() {
+                    rows.resize(row.index() + 1, false);
+                }
+                if sign > 0 {
+                    rows[row.index()] = counter.spec.counts_node(node);
+                }
+            }
+            if !counter.is_eligible(row) {
+                continue;
+            }
+            for domains in &mut counter.domains {
+                let value = nodes.labels().column(domains.key).value(row);
+                match (value.is_present(), sign > 0) {
+                    (true, true) => domains.add_node(value),
+                    (true, false) => domains.remove_node(value),
+                    (false, _) => {}
+                }
+            }
+        }
+    }
+}
+
+impl TopologyCounter {
+    fn apply(
+        &mut self,
+        deltas: &[(LabelKeyId, i64)],
+        labels: &LabelColumns,
+        row: NodeRow,
+        times: i64,
+    ) {
+        if !self.is_eligible(row) {
+            return;
+        }
+        for (key, amount) in deltas {
+            let value = labels.column(*key).value(row);
+            if value.is_present() {
+                self.domains_mut(*key).0.add(value, amount * times);
+            }
+        }
+    }
+}
+
+impl CounterDeltas {
+    /// Computes what a template contributes to a counter and stores it; returns the topology keys.
+    pub(crate) fn add_counter(
+        &mut self,
+        id: CounterId,
+        spec: &dyn CounterSpec,
+        pod: &PodTemplate,
+        terminating: bool,
+        cluster: &ClusterObjects,
+        mut key_id: impl FnMut(&Str) -> LabelKeyId,
+    ) -> SmallVec<[LabelKeyId; 1]> {
+        let mut deltas = TopologyDeltas::default();
+        spec.delta(pod, terminating, cluster, &mut deltas);
+        let known: KeyDeltas = deltas
+            .0
+            .iter()
+            .filter(|(_, amount)| *amount != 0)
+            .map(|(key, n)| (key_id(key), *n))
+            .collect();
+        let keys = known.iter().map(|(key, _)| *key).collect();
+        if !known.is_empty() {
+            self.0.push((id, known));
+        }
+        keys
+    }
+
+    pub(crate) fn forget(&mut self, dropped: &[CounterId]) {
+        self.0.retain(|(id, _)| !dropped.contains(id));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

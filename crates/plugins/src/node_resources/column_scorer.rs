@@ -1,0 +1,78 @@
+//! The scores of one pod for every row of the node table, by a score formula; used by both plugins.
+
+use std::cell::Cell;
+
+use loadmaster_framework::NodeTable;
+use loadmaster_framework::incremental::{ScoreOutOfRange, check_score_range};
+
+use super::resource_amounts::{ScoredColumns, ScoredRequests};
+use super::score_formula::ScoreFormula;
+use super::simd::{self, SimdFormula};
+
+/// A score formula with the requests of one pod.
+pub(super) struct ColumnScorer {
+    formula: ScoreFormula,
+    columns: ScoredColumns,
+    /// The SIMD form of the formula, if there is one for these resources.
+    simd_formula: Option<SimdFormula>,
+}
+
+impl ColumnScorer {
+    pub fn new(
+        formula: ScoreFormula,
+        scored_requests: ScoredRequests,
+        nodes: &NodeTable,
+    ) -> ColumnScorer {
+        let weights = scored_requests.resources.iter().map(|part| part.weight);
+        let simd_formula = SimdFormula::new(&formula, weights);
+        ColumnScorer { formula, columns: ScoredColumns::new(scored_requests, nodes), simd_formula }
+    }
+
+    /// The score of one row.
+    pub fn score_row(&self, nodes: &NodeTable, at: usize) -> i64 {
+        if let (Some(simd_formula), Some(resources)) =
+            (&self.simd_formula, self.columns.pair(nodes))
+            && let Some(score) = simd_formula.score(&resources, at)
+        {
+            return score;
+        }
+        self.exact(nodes, at)
+    }
+
+    /// Adds `weight` times the score to the rows of `set`, and arbitrary values to other rows. Only amounts that overflow,
+    /// which the SIMD form leaves to [`ScoreFormula::score`], can give a score that is out of range.
+    pub fn score_all(
+        &self,
+        nodes: &NodeTable,
+        set: &[u8],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        let outcome = Cell::new(Ok(()));
+        let exact = |at| {
+            check_score_range(self.exact(nodes, at)).unwrap_or_else(|error| {
+                outcome.set(Err(error));
+                0
+            })
+        };
+        if let (Some(simd_formula), Some(resources)) =
+            (&self.simd_formula, self.columns.pair(nodes))
+        {
+            simd::add_scores(simd_formula, &resources, set, weight, out, &exact);
+        } else {
+            for at in (0..out.len()).filter(|at| set[*at] != 0) {
+                out[at] = out[at].wrapping_add(weight.wrapping_mul(exact(at)));
+            }
+        }
+        outcome.get()
+    }
+
+    /// Whether resolving the columns again would make scoring faster.
+    pub fn is_stale(&self, nodes: &NodeTable) -> bool {
+        self.columns.is_stale(nodes)
+    }
+
+    fn exact(&self, nodes: &NodeTable, at: usize) -> i64 {
+        self.formula.score(self.columns.of_row(nodes, at))
+    }
+}

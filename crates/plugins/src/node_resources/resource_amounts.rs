@@ -1,0 +1,290 @@
+//! The amounts that filters and scores read. Resource names are resolved to columns once per pod, not per node.
+
+use loadmaster_api::Str;
+use loadmaster_framework::node_table::{NodeTable, ScalarResourceColumn};
+use loadmaster_framework::resources::{self, Resources};
+use loadmaster_framework::{NodeInfo, Reason};
+use smallvec::SmallVec;
+
+use super::args::ResourceSpec;
+
+/// A resource that nodes can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    Cpu,
+    Memory,
+    Storage,
+    /// Extended resources, huge pages and the like.
+    Scalar(Str),
+}
+
+impl Resource {
+    /// `None` for a name that is neither native nor scalar: upstream drops such amounts, so no node ever has any.
+    pub fn new(name: &str) -> Option<Resource> {
+        match name {
+            resources::CPU => Some(Resource::Cpu),
+            resources::MEMORY => Some(Resource::Memory),
+            resources::EPHEMERAL_STORAGE => Some(Resource::Storage),
+            other => resources::is_scalar(other).then(|| Resource::Scalar(Str::new(other))),
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Resource::Cpu => resources::CPU,
+            Resource::Memory => resources::MEMORY,
+            Resource::Storage => resources::EPHEMERAL_STORAGE,
+            Resource::Scalar(name) => name,
+        }
+    }
+
+    /// The amount of this resource in `list`.
+    pub fn of(&self, list: &Resources) -> i64 {
+        match self {
+            Resource::Cpu => list.cpu_milli,
+            Resource::Memory => list.memory_bytes,
+            Resource::Storage => list.ephemeral_storage_bytes,
+            Resource::Scalar(name) => list.scalar(name).unwrap_or(0),
+        }
+    }
+
+    /// Every resource that `list` can have, with its amount: native ones first, then scalars by name.
+    pub fn all_of(list: &Resources) -> impl Iterator<Item = (Resource, i64)> {
+        let native = [
+            (Resource::Cpu, list.cpu_milli),
+            (Resource::Memory, list.memory_bytes),
+            (Resource::Storage, list.ephemeral_storage_bytes),
+        ];
+        let scalars =
+            list.scalars.iter().map(|(name, amount)| (Resource::Scalar(name.clone()), *amount));
+        native.into_iter().chain(scalars)
+    }
+
+    /// The allocatable amount of a node, and the amount requested by its pods.
+    pub fn of_node(&self, node: NodeInfo<'_>) -> (i64, i64) {
+        (node.allocatable(self.name()), node.requested(self.name()))
+    }
+
+    /// The reason with which a node is rejected that has too little of it.
+    pub fn insufficient(&self) -> Reason {
+        match self {
+            Resource::Cpu => Reason::Text("Insufficient cpu"),
+            Resource::Memory => Reason::Text("Insufficient memory"),
+            Resource::Storage => Reason::Text("Insufficient ephemeral-storage"),
+            Resource::Scalar(name) => Reason::Insufficient(name.clone()),
+        }
+    }
+}
+
+/// Which of the two sums over a node's pods is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestBasis {
+    /// The requests of the pods.
+    Requested,
+    /// CPU and memory with defaults for containers without requests (upstream's `NonZeroRequested`).
+    NonZeroRequested,
+}
+
+/// A resource with its column in the node table.
+#[derive(Clone, Debug)]
+pub(super) struct ResourceColumn {
+    resource: Resource,
+    /// Index of its scalar column, if it has one already.
+    scalar_at: Option<usize>,
+}
+
+impl ResourceColumn {
+    pub fn new(resource: Resource, nodes: &NodeTable) -> ResourceColumn {
+        let scalar_at = match &resource {
+            Resource::Scalar(name) => {
+                nodes.scalars().iter().position(|column| column.name == *name)
+            }
+            _ => None,
+        };
+        ResourceColumn { resource, scalar_at }
+    }
+
+    /// The allocatable and the requested amounts, by row. `None` while no node and no pod has the resource.
+    pub fn columns<'a>(&self, nodes: &'a NodeTable, basis: RequestBasis) -> Option<[&'a [i64]; 2]> {
+        let c = nodes.columns();
+        let nonzero = basis == RequestBasis::NonZeroRequested;
+        Some(match &self.resource {
+            Resource::Cpu => {
+                [&c.allocatable_cpu, if nonzero { &c.nonzero_cpu } else { &c.requested_cpu }]
+            }
+            Resource::Memory => [
+                &c.allocatable_memory,
+                if nonzero { &c.nonzero_memory } else { &c.requested_memory },
+            ],
+            Resource::Storage => [&c.allocatable_storage, &c.requested_storage],
+            Resource::Scalar(name) => {
+                let column = self.scalar(nodes, name)?;
+                [&column.allocatable, &column.requested]
+            }
+        })
+    }
+
+    /// Whether the column was added after this was resolved, so that resolving again saves one search by name per row.
+    pub fn is_stale(&self, nodes: &NodeTable) -> bool {
+        match &self.resource {
+            Resource::Scalar(name) => self.scalar_at.is_none() && nodes.scalar(name).is_some(),
+            _ => false,
+        }
+    }
+
+    fn scalar<'a>(&self, nodes: &'a NodeTable, name: &Str) -> Option<&'a ScalarResourceColumn> {
+        match self.scalar_at.and_then(|at| nodes.scalars().get(at)) {
+            Some(column) if column.name == *name => Some(column),
+            _ => nodes.scalar(name),
+        }
+    }
+}
+
+/// The amounts of one resource on one node, for scoring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResourceAmount {
+    pub weight: i64,
+    pub allocatable: i64,
+    /// Requested by the pods on the node.
+    pub used: i64,
+    /// Requested by the incoming pod.
+    pub wanted: i64,
+}
+
+impl ResourceAmount {
+    /// The requested amount including the incoming pod. The sum wraps as upstream's does.
+    pub fn used_with_pod(&self) -> i64 {
+        self.used.wrapping_add(self.wanted)
+    }
+}
+
+/// The resources that a score uses, with their weights.
+pub(super) type WeightedResources = Box<[(Resource, i64)]>;
+
+/// The resources of the arguments, with their weights, without names that no node can have.
+pub(super) fn weighted_resources(specs: &[ResourceSpec]) -> WeightedResources {
+    specs.iter().filter_map(|spec| Some((Resource::new(&spec.name)?, spec.weight))).collect()
+}
+
+/// The requests of one pod for the resources being scored.
+#[derive(Clone, Debug)]
+pub(super) struct ScoredRequests {
+    pub basis: RequestBasis,
+    pub resources: SmallVec<[ScoredResource; 2]>,
+}
+
+/// One resource being scored: its weight, and the pod's request.
+#[derive(Clone, Debug)]
+pub(super) struct ScoredResource {
+    pub resource: Resource,
+    pub weight: i64,
+    pub wanted: i64,
+}
+
+impl ScoredRequests {
+    /// Scalar resources that the pod does not request do not count.
+    pub fn new(
+        weighted_resources: &WeightedResources,
+        basis: RequestBasis,
+        requests: &Resources,
+    ) -> ScoredRequests {
+        let resources = weighted_resources.iter().map(|(resource, weight)| {
+            let wanted = resource.of(requests);
+            ScoredResource { resource: resource.clone(), weight: *weight, wanted }
+        });
+        let counts = |part: &ScoredResource| {
+            part.wanted != 0 || !matches!(part.resource, Resource::Scalar(_))
+        };
+        ScoredRequests { basis, resources: resources.filter(counts).collect() }
+    }
+
+    /// The amounts of a node; resources that it does not have do not count.
+    pub fn of_node<'a>(
+        &'a self,
+        node: NodeInfo<'a>,
+    ) -> impl Iterator<Item = ResourceAmount> + Clone + 'a {
+        let amounts = self.resources.iter().map(move |part| {
+            let (allocatable, requested) = part.resource.of_node(node);
+            let used = match (self.basis, &part.resource) {
+                (RequestBasis::NonZeroRequested, Resource::Cpu) => node.nonzero_requested_cpu(),
+                (RequestBasis::NonZeroRequested, Resource::Memory) => {
+                    node.nonzero_requested_memory()
+                }
+                _ => requested,
+            };
+            ResourceAmount { weight: part.weight, allocatable, used, wanted: part.wanted }
+        });
+        amounts.filter(|amount| amount.allocatable != 0)
+    }
+}
+
+/// [`ScoredRequests`] with every resource resolved to its column in the node table.
+#[derive(Clone, Debug)]
+pub(super) struct ScoredColumns {
+    basis: RequestBasis,
+    resources: SmallVec<[ScoredColumn; 2]>,
+}
+
+#[derive(Clone, Debug)]
+struct ScoredColumn {
+    column: ResourceColumn,
+    weight: i64,
+    wanted: i64,
+}
+
+/// The columns of one resource, and the pod's request for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResourceSlices<'a> {
+    pub allocatable: &'a [i64],
+    pub used: &'a [i64],
+    pub wanted: i64,
+}
+
+impl ScoredColumns {
+    pub fn new(scored_requests: ScoredRequests, nodes: &NodeTable) -> ScoredColumns {
+        let resources = scored_requests.resources.into_iter().map(
+            |ScoredResource { resource, weight, wanted }| ScoredColumn {
+                column: ResourceColumn::new(resource, nodes),
+                weight,
+                wanted,
+            },
+        );
+        ScoredColumns { basis: scored_requests.basis, resources: resources.collect() }
+    }
+
+    /// The amounts of a row, equal to those of [`ScoredRequests::of_node`].
+    pub fn of_row<'a>(
+        &'a self,
+        nodes: &'a NodeTable,
+        at: usize,
+    ) -> impl Iterator<Item = ResourceAmount> + Clone + 'a {
+        let amounts = self.resources.iter().filter_map(move |part| {
+            let ResourceSlices { allocatable, used, wanted } = part.slices(nodes, self.basis)?;
+            Some(ResourceAmount {
+                weight: part.weight,
+                allocatable: allocatable[at],
+                used: used[at],
+                wanted,
+            })
+        });
+        amounts.filter(|amount| amount.allocatable != 0)
+    }
+
+    /// The two resources being scored, if there are two and both have columns.
+    pub fn pair<'a>(&self, nodes: &'a NodeTable) -> Option<[ResourceSlices<'a>; 2]> {
+        let [one, other] = &*self.resources else { return None };
+        Some([one.slices(nodes, self.basis)?, other.slices(nodes, self.basis)?])
+    }
+
+    /// See [`ResourceColumn::is_stale`].
+    pub fn is_stale(&self, nodes: &NodeTable) -> bool {
+        self.resources.iter().any(|part| part.column.is_stale(nodes))
+    }
+}
+
+impl ScoredColumn {
+    fn slices<'a>(&self, nodes: &'a NodeTable, basis: RequestBasis) -> Option<ResourceSlices<'a>> {
+        let [allocatable, used] = self.column.columns(nodes, basis)?;
+        Some(ResourceSlices { allocatable, used, wanted: self.wanted })
+    }
+}

@@ -1,0 +1,363 @@
+//! The incremental form: the world maintains the counts, and nodes in the same domains form a class.
+//!
+//! A placement changes one count, but with it the global minimum, the number of feasible domains and
+//! so the result and the score of every node. None of these may be stored per row: the class key of a
+//! row has only its domains, and a decision computes the rest once per class. For topology keys with
+//! one node per domain (host names) the key element is the count itself, because the domain would make
+//! every row a class of its own.
+
+use loadmaster_framework::incremental::{ClassKey, Dependencies, NodeClasses, RowDependency};
+use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
+use loadmaster_framework::topology_counter::{CounterId, TopologyDomains};
+use loadmaster_framework::{
+    Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginEvaluator, PodInfo, Prepared,
+    Rejection, World,
+};
+use smallvec::SmallVec;
+
+use super::constraint::{Constraint, MatchCounter, MatchingPods};
+use super::score::{self, ScoreRange};
+use super::{HOSTNAME, PodTopologySpread};
+
+/// The key element of a row without the label: neither a count nor a value id.
+const ABSENT: i64 = -1;
+
+impl Incremental for PodTopologySpread {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+        let hard = match self.hard_constraints(world.cluster_objects(), &pod.template) {
+            Ok(hard) => hard,
+            Err(error) => {
+                let error = Failure::new(format!("get constraints from pod: {error}"));
+                return Prepared::Rejected(Rejection::Failed(error));
+            }
+        };
+        // The attempt fails only if nodes are scored, which only the per-node form finds out.
+        let Ok(soft) = self.soft_constraints(world.cluster_objects(), &pod.template) else {
+            return Prepared::PerNode;
+        };
+        if hard.is_empty() && soft.is_empty() {
+            return Prepared::Skip;
+        }
+        let mut evaluator = PodTopologySpreadEvaluator {
+            hard: hard
+                .iter()
+                .map(|constraint| HardConstraint::new(world, constraint, pod))
+                .collect(),
+            soft: soft.iter().map(|constraint| SoftConstraint::new(world, constraint)).collect(),
+            all_keys: self.scores_need_all_keys(&pod.template),
+        };
+        if evaluator.is_stale(world) {
+            evaluator.release(world);
+            return Prepared::PerNode;
+        }
+        Prepared::Evaluator(Box::new(evaluator))
+    }
+}
+
+/// Scored nodes without the label form the domain of the empty value. If a node has the label with an
+/// empty value, the two would have to be counted as one; that is left to the per-node form.
+fn has_empty_value(column: &LabelColumn) -> bool {
+    column.key() != HOSTNAME && column.id("").is_some()
+}
+
+struct PodTopologySpreadEvaluator {
+    hard: SmallVec<[HardConstraint; 2]>,
+    soft: SmallVec<[SoftConstraint; 2]>,
+    /// Rows without the keys of all soft constraints are not scored.
+    all_keys: bool,
+}
+
+/// A hard constraint. Its key element is the count of the row's domain if every domain has one node,
+/// else the domain.
+struct HardConstraint {
+    counter: CounterId,
+    key: LabelKeyId,
+    is_unique: bool,
+    /// 1 if the incoming pod matches the selector itself, else 0 (upstream's `selfMatchNum`).
+    self_match_num: i64,
+    max_skew: i64,
+    min_domains: i64,
+}
+
+impl HardConstraint {
+    fn new(world: &mut World, constraint: &Constraint, pod: &PodInfo) -> HardConstraint {
+        let counter = world.acquire_counter(MatchCounter::for_filter(constraint));
+        let key = world.ensure_label_column(&constraint.key);
+        HardConstraint {
+            counter,
+            key,
+            is_unique: world.nodes().labels().column(key).is_unique(),
+            self_match_num: i64::from(constraint.pods.selector.matches(&pod.template.labels)),
+            max_skew: constraint.max_skew,
+            min_domains: constraint.min_domains,
+        }
+    }
+
+    fn key_element(&self, world: &World, row: NodeRow) -> i64 {
+        let domain = world.nodes().labels().column(self.key).value(row);
+        if self.is_unique { pod_count(world, self.counter, domain) } else { i64::from(domain.0) }
+    }
+
+    fn allows(&self, world: &World, key_element: i64) -> bool {
+        let Some(domains) = domains(world, self.counter) else { return true };
+        let count = if self.is_unique {
+            key_element
+        } else {
+            domains.sum(LabelValueId(key_element as u32))
+        };
+        let enough = i64::from(domains.n_domains()) >= self.min_domains;
+        let least = if enough { domains.min().unwrap_or(i64::from(i32::MAX)) } else { 0 };
+        count + self.self_match_num - least <= self.max_skew
+    }
+}
+
+/// A soft constraint. Its key element is [`ABSENT`], the domain, or the count.
+struct SoftConstraint {
+    key: LabelKeyId,
+    max_skew: i64,
+    source: CountSource,
+}
+
+/// Where the counts of a soft constraint come from.
+enum CountSource {
+    /// Domains of several nodes: looked up once per class.
+    Shared(CounterId),
+    /// Domains of one node each, for keys other than the host name.
+    Unique(CounterId),
+    /// Host names: pods also count on nodes that the inclusion policies exclude.
+    Hostname(CounterId),
+    /// Several nodes with the same host name, which is an error of the cluster: counted for every
+    /// row.
+    SharedHostname(MatchingPods),
+}
+
+impl SoftConstraint {
+    fn new(world: &mut World, constraint: &Constraint) -> SoftConstraint {
+        let key = world.ensure_label_column(&constraint.key);
+        let is_unique = world.nodes().labels().column(key).is_unique();
+        let source = match (constraint.key == HOSTNAME, is_unique) {
+            (false, false) => {
+                CountSource::Shared(world.acquire_counter(MatchCounter::for_score(constraint)))
+            }
+            (false, true) => {
+                CountSource::Unique(world.acquire_counter(MatchCounter::for_score(constraint)))
+            }
+            (true, true) => {
+                CountSource::Hostname(world.acquire_counter(MatchCounter::on_all_nodes(constraint)))
+            }
+            (true, false) => CountSource::SharedHostname(constraint.pods.clone()),
+        };
+        SoftConstraint { key, max_skew: constraint.max_skew, source }
+    }
+
+    fn domain(&self, labels: &LabelColumns, row: NodeRow) -> LabelValueId {
+        labels.column(self.key).value(row)
+    }
+
+    fn key_element(&self, world: &World, row: NodeRow) -> i64 {
+        let domain = self.domain(world.nodes().labels(), row);
+        if !domain.is_present() {
+            return ABSENT;
+        }
+        match &self.source {
+            CountSource::Shared(_) => i64::from(domain.0),
+            CountSource::Unique(counter) | CountSource::Hostname(counter) => {
+                pod_count(world, *counter, domain)
+            }
+            CountSource::SharedHostname(pods) => {
+                NodeInfo::new(world.nodes(), row).map_or(0, |node| pods.count_on_node(node))
+            }
+        }
+    }
+
+    fn counter(&self) -> Option<CounterId> {
+        match self.source {
+            CountSource::Shared(id) | CountSource::Unique(id) | CountSource::Hostname(id) => {
+                Some(id)
+            }
+            CountSource::SharedHostname(_) => None,
+        }
+    }
+
+    fn reads_pods(&self) -> bool {
+        !matches!(self.source, CountSource::Shared(_))
+    }
+
+    /// The number of domains of the scored nodes; those without the label form one more domain. For
+    /// host names, the number of scored nodes.
+    fn n_domains(&self, world: &World, scored: &ScoredClasses<'_>, key_element: usize) -> usize {
+        match self.source {
+            CountSource::Hostname(_) | CountSource::SharedHostname(_) => {
+                scored.classes().map(|class| scored.rows(class)).sum()
+            }
+            CountSource::Unique(_) => {
+                let present = |class: &usize| scored.key_element(*class, key_element) != ABSENT;
+                let rows: usize =
+                    scored.classes().filter(present).map(|class| scored.rows(class)).sum();
+                rows + usize::from(!scored.classes().all(|class| present(&class)))
+            }
+            CountSource::Shared(_) => {
+                let ids_max = world.nodes().labels().column(self.key).ids_max();
+                n_distinct(
+                    scored.classes().map(|class| scored.key_element(class, key_element)),
+                    ids_max,
+                )
+            }
+        }
+    }
+}
+
+/// The feasible classes that are scored, with the key elements of the soft constraints.
+struct ScoredClasses<'a> {
+    classes: &'a NodeClasses<'a>,
+    /// Index of the first key element of the soft constraints.
+    first: usize,
+    all_keys: bool,
+}
+
+impl ScoredClasses<'_> {
+    fn classes(&self) -> impl Iterator<Item = usize> + Clone + '_ {
+        self.classes.feasible().filter(|class| !self.is_ignored(*class))
+    }
+
+    /// A row that is not scored has [`ABSENT`] for every soft constraint.
+    fn is_ignored(&self, class: usize) -> bool {
+        self.all_keys && self.key_element(class, 0) == ABSENT
+    }
+
+    fn key_element(&self, class: usize, at: usize) -> i64 {
+        self.classes.key(class)[self.first + at]
+    }
+
+    fn rows(&self, class: usize) -> usize {
+        self.classes.rows[class] as usize
+    }
+}
+
+/// The inputs for scoring by one soft constraint, computed once per decision.
+struct WeightedConstraint<'a> {
+    /// `None` where the key element is the count.
+    domains: Option<&'a TopologyDomains>,
+    max_skew: i64,
+    weight: f64,
+}
+
+impl WeightedConstraint<'_> {
+    fn score(&self, key_element: i64) -> f64 {
+        if key_element == ABSENT {
+            return 0.0;
+        }
+        let count = self
+            .domains
+            .map_or(key_element, |domains| domains.sum(LabelValueId(key_element as u32)));
+        score::score_for_count(count, self.max_skew, self.weight)
+    }
+}
+
+impl PluginEvaluator for PodTopologySpreadEvaluator {
+    fn dependencies(&self) -> Dependencies {
+        let has_key = self.class_key_len() > 0;
+        let reads_pods = self.hard.iter().any(|constraint| constraint.is_unique)
+            || self.soft.iter().any(SoftConstraint::reads_pods);
+        let part = if reads_pods { RowDependency::Pods } else { RowDependency::Node };
+        Dependencies {
+            filter: (!self.hard.is_empty()).then_some(RowDependency::Node),
+            class: has_key.then_some(part),
+            ..Dependencies::default()
+        }
+    }
+
+    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
+        let labels = nodes.labels();
+        self.hard.iter().all(|hard| labels.column(hard.key).value(row).is_present())
+    }
+
+    fn class_key_len(&self) -> usize {
+        self.hard.len() + self.soft.len()
+    }
+
+    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
+        out.extend(self.hard.iter().map(|hard| hard.key_element(world, row)));
+        let labels = world.nodes().labels();
+        let is_ignored =
+            self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present());
+        out.extend(
+            self.soft
+                .iter()
+                .map(|soft| if is_ignored { ABSENT } else { soft.key_element(world, row) }),
+        );
+    }
+
+    fn filter_class(&self, world: &World, key: &[i64]) -> bool {
+        self.hard.iter().zip(key).all(|(hard, key_element)| hard.allows(world, *key_element))
+    }
+
+    fn has_class_scores(&self) -> bool {
+        !self.soft.is_empty()
+    }
+
+    fn score_classes(&self, world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        let scored = ScoredClasses { classes, first: self.hard.len(), all_keys: self.all_keys };
+        let weighted = self.soft.iter().enumerate().map(|(at, soft)| WeightedConstraint {
+            domains: match soft.source {
+                CountSource::Shared(counter) => domains(world, counter),
+                _ => None,
+            },
+            max_skew: soft.max_skew,
+            weight: score::topology_normalizing_weight(soft.n_domains(world, &scored, at)),
+        });
+        let weighted: SmallVec<[WeightedConstraint<'_>; 4]> = weighted.collect();
+        let mut range = ScoreRange::default();
+        for class in scored.classes() {
+            let key = &classes.key(class)[scored.first..];
+            let sum: f64 = weighted
+                .iter()
+                .zip(key)
+                .fold(0.0, |sum, (soft, key_element)| sum + soft.score(*key_element));
+            out[class] = score::rounded(sum);
+            range.add(out[class]);
+        }
+        for class in classes.feasible() {
+            out[class] = if scored.is_ignored(class) { 0 } else { range.normalize(out[class]) };
+        }
+    }
+
+    fn is_stale(&self, world: &World) -> bool {
+        let labels = world.nodes().labels();
+        let is_empty_domain = |soft: &SoftConstraint| has_empty_value(labels.column(soft.key));
+        !self.all_keys && self.soft.iter().any(is_empty_domain)
+    }
+
+    fn release(&mut self, world: &mut World) {
+        let hard = self.hard.iter().map(|hard| hard.counter);
+        for counter in hard.chain(self.soft.iter().filter_map(SoftConstraint::counter)) {
+            world.release_counter(counter);
+        }
+    }
+}
+
+/// The domains of a counter with one topology key.
+fn domains(world: &World, counter: CounterId) -> Option<&TopologyDomains> {
+    world.counter(counter).domains().first()
+}
+
+fn pod_count(world: &World, counter: CounterId, domain: LabelValueId) -> i64 {
+    domains(world, counter).map_or(0, |domains| domains.sum(domain))
+}
+
+/// The number of distinct key elements: value ids below `ids_max`, and [`ABSENT`].
+fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
+    let mut seen: SmallVec<[u64; 16]> = SmallVec::from_elem(0, ids_max / 64 + 1);
+    let mut n = 0;
+    let mut is_any_absent = false;
+    for key_element in elements {
+        if key_element == ABSENT {
+            is_any_absent = true;
+            continue;
+        }
+        let (at, bit) = (key_element as usize / 64, 1 << (key_element % 64));
+        n += usize::from(seen[at] & bit == 0);
+        seen[at] |= bit;
+    }
+    n + usize::from(is_any_absent)
+}

@@ -1,0 +1,403 @@
+//! VolumeBinding, DynamicResources, VolumeRestrictions, NodeVolumeLimits and VolumeZone: pods with claims are rejected with
+//! a reason that says so, because volumes and devices are not supported yet.
+//!
+//! | | |
+//! | --- | --- |
+//! | extension points | VolumeBinding and DynamicResources: PreFilter, Sign. VolumeRestrictions, NodeVolumeLimits, VolumeZone: none |
+//! | woken by | no event: none can change the result |
+//! | upstream | `plugins/{volumebinding,volumerestrictions,nodevolumelimits,volumezone,dynamicresources}`, 1.36 |
+//! | deviations | pods with claims stay pending; arguments other than the defaults are rejected |
+//! | cost | O(volumes and claims of the pod), once per scheduling cycle, no allocation |
+//!
+//! All five have upstream's names, so that configurations that name them are accepted. A pod whose claim is ignored could
+//! be placed on a node without its data. One rejection per pod prevents that, so the other three implement no extension
+//! point: they check claims, and disks that only old in-tree volume types name.
+
+use std::sync::Arc;
+
+use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::{
+    Cx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo, PluginDef,
+    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, Prepared, Rejection, Score,
+    SerialCx, Sign, World,
+};
+use loadmaster_stdx::duration::parse_nanos;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub const VOLUME_RESTRICTIONS: PluginDef = without_points("VolumeRestrictions");
+pub const NODE_VOLUME_LIMITS: PluginDef = without_points("NodeVolumeLimits");
+pub const VOLUME_ZONE: PluginDef = without_points("VolumeZone");
+
+pub const VOLUME_BINDING: PluginDef = PluginDef {
+    name: "VolumeBinding",
+    build: build_volume_binding,
+    args: Some(complete_volume_binding_args),
+};
+
+pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
+    name: "DynamicResources",
+    build: build_dynamic_resources,
+    args: Some(complete_dynamic_resources_args),
+};
+
+const REASON_VOLUMES: &str =
+    "pod has PersistentVolumeClaims, which this version does not support yet";
+const REASON_DEVICES: &str = "pod has ResourceClaims, which this version does not support yet";
+
+const fn without_points(name: &'static str) -> PluginDef {
+    PluginDef { name, build: build_nothing, args: None }
+}
+
+fn build_nothing(_points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    Ok(())
+}
+
+/// Upstream's default for `bindTimeoutSeconds`.
+const BIND_TIMEOUT_SECONDS: i64 = 600;
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct VolumeBindingArgs {
+    bind_timeout_seconds: Option<i64>,
+    shape: Option<Vec<ShapePoint>>,
+}
+
+/// Decoded with the field names of a configuration file, shown with those of upstream's messages.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+#[serde(rename_all(serialize = "PascalCase", deserialize = "camelCase"))]
+struct ShapePoint {
+    utilization: i32,
+    score: i32,
+}
+
+fn complete_volume_binding_args(
+    given: &Value,
+    _gates: &FeatureGates,
+) -> Result<Value, Vec<FieldError>> {
+    let args: VolumeBindingArgs = decode(given).map_err(|error| vec![error])?;
+    let mut errors = Vec::new();
+    let seconds = args.bind_timeout_seconds.unwrap_or(BIND_TIMEOUT_SECONDS);
+    if seconds < 0 {
+        let expected = "invalid BindTimeoutSeconds, should not be a negative value";
+        errors.push(FieldError::invalid("bindTimeoutSeconds", seconds, expected));
+    } else if seconds != BIND_TIMEOUT_SECONDS {
+        let expected =
+            "volumes are not bound by this version yet, only the default 600 is accepted";
+        errors.push(FieldError::invalid("bindTimeoutSeconds", seconds, expected));
+    }
+    if let Some(shape) = args.shape {
+        let expected = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
+        let shape = serde_json::to_string(&shape).unwrap_or_default();
+        errors.push(FieldError::invalid("shape", shape, expected));
+    }
+    if errors.is_empty() { Ok(json!({"bindTimeoutSeconds": seconds})) } else { Err(errors) }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct DynamicResourcesArgs {
+    filter_timeout: Option<String>,
+    binding_timeout: Option<String>,
+}
+
+fn complete_dynamic_resources_args(
+    given: &Value,
+    _gates: &FeatureGates,
+) -> Result<Value, Vec<FieldError>> {
+    let args: DynamicResourcesArgs = decode(given).map_err(|error| vec![error])?;
+    let filter = Timeout {
+        field: "filterTimeout",
+        default: "10s",
+        default_seconds: 10,
+        min_seconds: 0,
+        expected: "must be zero or positive",
+    };
+    let binding = Timeout {
+        field: "bindingTimeout",
+        default: "10m0s",
+        default_seconds: 600,
+        min_seconds: 1,
+        expected: "must be at least 1 second",
+    };
+    let given = [(&filter, args.filter_timeout), (&binding, args.binding_timeout)];
+    let errors = given.into_iter().filter_map(|(rule, given)| rule.check(&given?).err());
+    let errors: Vec<FieldError> = errors.collect();
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    Ok(json!({filter.field: filter.default, binding.field: binding.default}))
+}
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// A timeout that must be valid by upstream's rules and, as long as it has no effect, equal to the default.
+struct Timeout {
+    field: &'static str,
+    /// As upstream formats it.
+    default: &'static str,
+    default_seconds: i64,
+    min_seconds: i64,
+    expected: &'static str,
+}
+
+impl Timeout {
+    fn check(&self, given: &str) -> Result<(), FieldError> {
+        let nanos = parse_nanos(given)
+            .map_err(|error| FieldError { path: self.field.to_owned(), text: error.to_string() })?;
+        let invalid = |expected: &str| FieldError::invalid(self.field, json!(given), expected);
+        if nanos < self.min_seconds * NANOS_PER_SECOND {
+            return Err(invalid(self.expected));
+        }
+        if nanos != self.default_seconds * NANOS_PER_SECOND {
+            let default = self.default;
+            let expected = format!(
+                "devices are not allocated by this version yet, only the default {default} is accepted"
+            );
+            return Err(invalid(&expected));
+        }
+        Ok(())
+    }
+}
+
+struct VolumeBinding;
+
+fn build_volume_binding(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    let plugin = Arc::new(VolumeBinding);
+    points.pre_filter = Some(plugin.clone());
+    points.sign = Some(plugin.clone());
+    points.incremental = Some(plugin);
+    points.register_no_events();
+    Ok(())
+}
+
+impl PreFilter for VolumeBinding {
+    fn pre_filter(&self, _cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        reject_if(has_volume_claims(&pod.template), REASON_VOLUMES)
+    }
+}
+
+impl Sign for VolumeBinding {
+    /// Volumes other than claims have no effect here, so all pods without claims have the same fragment.
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+        if has_volume_claims(&pod.template) {
+            return Err(Unsignable);
+        }
+        Ok(vec![SignFragment {
+            key: "v1.Pod.Spec.Volumes.NonSyntheticSources()",
+            value: json!([]),
+        }])
+    }
+}
+
+impl Incremental for VolumeBinding {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+        prepare_or_reject(has_volume_claims(&pod.template), REASON_VOLUMES)
+    }
+}
+
+struct DynamicResources;
+
+fn build_dynamic_resources(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    let plugin = Arc::new(DynamicResources);
+    points.pre_filter = Some(plugin.clone());
+    points.score = Some(plugin.clone());
+    points.sign = Some(plugin.clone());
+    points.incremental = Some(plugin);
+    points.register_no_events();
+    Ok(())
+}
+
+impl PreFilter for DynamicResources {
+    fn pre_filter(&self, _cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        reject_if(has_resource_claims(&pod.template), REASON_DEVICES)
+    }
+}
+
+impl Sign for DynamicResources {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+        if has_resource_claims(&pod.template) { Err(Unsignable) } else { Ok(Vec::new()) }
+    }
+}
+
+/// Upstream scores a pod without claims too, with 0 on every node, and reports these scores.
+impl Score for DynamicResources {
+    fn score(&self, _: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<i64, Failure> {
+        Ok(0)
+    }
+}
+
+impl Incremental for DynamicResources {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+        prepare_or_reject(has_resource_claims(&pod.template), REASON_DEVICES)
+    }
+}
+
+fn reject_if(claims: bool, reason: &'static str) -> Result<PreFilterResult, Rejection> {
+    if claims { Err(Rejection::unresolvable(reason)) } else { Ok(PreFilterResult::Skip) }
+}
+
+fn prepare_or_reject(claims: bool, reason: &'static str) -> Prepared {
+    if claims { Prepared::Rejected(Rejection::unresolvable(reason)) } else { Prepared::Skip }
+}
+
+fn has_volume_claims(pod: &PodTemplate) -> bool {
+    let mut volumes = pod.spec.volumes.iter();
+    volumes.any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
+}
+
+fn has_resource_claims(pod: &PodTemplate) -> bool {
+    !pod.spec.resource_claims.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use loadmaster_framework::testkit::Bench;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(def: &PluginDef, spec: Value, want: &Expect) {
+        let mut bench = Bench::new(def, json!({})).unwrap();
+        bench.node(json!({"metadata": {"name": "a"}})).unwrap();
+        let pod = json!({"metadata": {"name": "web"}, "spec": spec});
+        let pre_filter = bench.pre_filter(pod.clone()).unwrap();
+        bench.filter(pod.clone()).unwrap();
+        let signed = if bench.sign(pod).unwrap().is_null() { "refuses to sign" } else { "signs" };
+        want.assert_eq(&format!("{pre_filter}; {signed}"));
+        assert_eq!(bench.points().events.as_ref().map(Vec::len), Some(0));
+    }
+
+    #[test]
+    fn pods_with_volume_claims_are_rejected() {
+        let volume = |source: Value| json!({"volumes": [{"name": "v", "emptyDir": {}}, source]});
+        check(&VOLUME_BINDING, json!({}), &expect!["Skip; signs"]);
+        check(
+            &VOLUME_BINDING,
+            volume(json!({"configMap": {"name": "c"}})),
+            &expect!["Skip; signs"],
+        );
+        check(
+            &VOLUME_BINDING,
+            volume(json!({"persistentVolumeClaim": {"claimName": "data"}})),
+            &expect![
+                "UnschedulableAndUnresolvable pod has PersistentVolumeClaims, which this version does not support yet; refuses to sign"
+            ],
+        );
+        check(
+            &VOLUME_BINDING,
+            volume(json!({"ephemeral": {"volumeClaimTemplate": {}}})),
+            &expect![
+                "UnschedulableAndUnresolvable pod has PersistentVolumeClaims, which this version does not support yet; refuses to sign"
+            ],
+        );
+        check(
+            &VOLUME_BINDING,
+            json!({"resourceClaims": [{"name": "gpu"}]}),
+            &expect!["Skip; signs"],
+        );
+    }
+
+    #[test]
+    fn pods_with_resource_claims_are_rejected() {
+        check(&DYNAMIC_RESOURCES, json!({}), &expect!["Skip; signs"]);
+        check(
+            &DYNAMIC_RESOURCES,
+            json!({"resourceClaims": [{"name": "gpu"}]}),
+            &expect![
+                "UnschedulableAndUnresolvable pod has ResourceClaims, which this version does not support yet; refuses to sign"
+            ],
+        );
+    }
+
+    #[test]
+    fn the_other_plugins_implement_no_extension_point() {
+        for def in [VOLUME_RESTRICTIONS, NODE_VOLUME_LIMITS, VOLUME_ZONE] {
+            let bench = Bench::new(&def, json!({})).unwrap();
+            let points = bench.points();
+            assert!(points.pre_filter.is_none() && points.filter.is_none(), "{}", def.name);
+        }
+    }
+
+    #[track_caller]
+    fn check_args(def: &PluginDef, given: Value, want: &Expect) {
+        let result = match def.args.unwrap()(&given, &FeatureGates::default()) {
+            Ok(args) => args.to_string(),
+            Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        };
+        want.assert_eq(&result);
+    }
+
+    #[test]
+    fn volume_binding_args() {
+        check_args(&VOLUME_BINDING, json!({}), &expect![[r#"{"bindTimeoutSeconds":600}"#]]);
+        check_args(
+            &VOLUME_BINDING,
+            json!({"bindTimeoutSeconds": 600, "shape": null}),
+            &expect![[r#"{"bindTimeoutSeconds":600}"#]],
+        );
+        check_args(
+            &VOLUME_BINDING,
+            json!({"bindTimeoutSeconds": 30}),
+            &expect![
+                "bindTimeoutSeconds: Invalid value: 30: volumes are not bound by this version yet, only the default 600 is accepted"
+            ],
+        );
+        let shape = json!([{"utilization": 0, "score": 10}]);
+        check_args(
+            &VOLUME_BINDING,
+            json!({"bindTimeoutSeconds": -1, "shape": shape}),
+            &expect![[r#"
+                bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value
+                shape: Invalid value: [{"Utilization":0,"Score":10}]: unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"#]],
+        );
+        check_args(
+            &VOLUME_BINDING,
+            json!({"timeout": 1}),
+            &expect!["timeout: unknown field `timeout`, expected `bindTimeoutSeconds` or `shape`"],
+        );
+    }
+
+    #[test]
+    fn dynamic_resources_args() {
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({}),
+            &expect![[r#"{"bindingTimeout":"10m0s","filterTimeout":"10s"}"#]],
+        );
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({"filterTimeout": "10000ms", "bindingTimeout": "0.1h4m"}),
+            &expect![[r#"{"bindingTimeout":"10m0s","filterTimeout":"10s"}"#]],
+        );
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({"filterTimeout": "-1s", "bindingTimeout": "1ms"}),
+            &expect![[r#"
+                filterTimeout: Invalid value: "-1s": must be zero or positive
+                bindingTimeout: Invalid value: "1ms": must be at least 1 second"#]],
+        );
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({"filterTimeout": "0", "bindingTimeout": "1h"}),
+            &expect![[r#"
+                filterTimeout: Invalid value: "0": devices are not allocated by this version yet, only the default 10s is accepted
+                bindingTimeout: Invalid value: "1h": devices are not allocated by this version yet, only the default 10m0s is accepted"#]],
+        );
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({"filterTimeout": "10x", "bindingTimeout": ""}),
+            &expect![[r#"
+                filterTimeout: time: unknown unit "x" in duration "10x"
+                bindingTimeout: time: invalid duration """#]],
+        );
+        check_args(
+            &DYNAMIC_RESOURCES,
+            json!({"filterTimeout": 10}),
+            &expect!["filterTimeout: invalid type: integer `10`, expected a string"],
+        );
+    }
+}

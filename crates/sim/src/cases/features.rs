@@ -1,0 +1,117 @@
+//! The features that a case uses.
+
+use loadmaster_stdx::Rng;
+
+/// A feature of a cluster, a pod or a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    /// `spec.unschedulable` of nodes.
+    Unschedulable,
+    Taints,
+    /// `spec.nodeName` of the pod.
+    NodeName,
+    NodeSelector,
+    NodeAffinity,
+    /// `matchFields` in node affinity.
+    MatchFields,
+    PreferredNodes,
+    Ports,
+    Resources,
+    /// Extended resources, huge pages, local storage.
+    Scalars,
+    /// Init containers, sidecars, overhead, requests of the pod as a whole.
+    PodShapes,
+    /// Statuses of an in-place resize.
+    Resize,
+    Images,
+    Spread,
+    SoftSpread,
+    /// Services and controllers, for default spread constraints.
+    Owners,
+    Affinity,
+    AntiAffinity,
+    PreferredPods,
+    /// Several namespaces, and selectors for them.
+    Namespaces,
+    Gates,
+    Nominated,
+    Terminating,
+    /// Volumes with PersistentVolumeClaims, and ResourceClaims.
+    Claims,
+    /// A configuration other than the default one.
+    Config,
+}
+
+use Feature as F;
+
+const ALL: [Feature; 25] = [
+    F::Unschedulable,
+    F::Taints,
+    F::NodeName,
+    F::NodeSelector,
+    F::NodeAffinity,
+    F::MatchFields,
+    F::PreferredNodes,
+    F::Ports,
+    F::Resources,
+    F::Scalars,
+    F::PodShapes,
+    F::Resize,
+    F::Images,
+    F::Spread,
+    F::SoftSpread,
+    F::Owners,
+    F::Affinity,
+    F::AntiAffinity,
+    F::PreferredPods,
+    F::Namespaces,
+    F::Gates,
+    F::Nominated,
+    F::Terminating,
+    F::Claims,
+    F::Config,
+];
+
+/// Features that matter mostly in combination with another one.
+const SECONDARY: [Feature; 6] =
+    [F::Config, F::Namespaces, F::Terminating, F::Nominated, F::Taints, F::NodeSelector];
+
+/// A set of features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeatureSet(u32);
+
+impl FeatureSet {
+    /// Mostly one to three features, sometimes about half of all.
+    pub fn draw(rng: &mut Rng) -> FeatureSet {
+        let mut focus = FeatureSet::default();
+        if rng.one_in(6) {
+            ALL.iter().filter(|_| rng.one_in(2)).for_each(|feature| focus.add(*feature));
+        } else {
+            for _ in 0..rng.range(1, 3) {
+                focus.add(*rng.pick(&ALL));
+            }
+            if rng.one_in(3) {
+                focus.add(*rng.pick(&SECONDARY));
+            }
+        }
+        // Loadmaster does not support claims yet, so a few such cases are enough.
+        if !rng.one_in(5) {
+            focus.0 &= !bit(F::Claims);
+        }
+        focus
+    }
+
+    /// Adds a feature.
+    pub fn add(&mut self, feature: Feature) {
+        self.0 |= bit(feature);
+    }
+
+    /// Whether the case uses this feature.
+    pub fn has(self, feature: Feature) -> bool {
+        self.0 & bit(feature) != 0
+    }
+}
+
+fn bit(feature: Feature) -> u32 {
+    1 << feature as u32
+}

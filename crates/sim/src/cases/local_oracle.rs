@@ -1,0 +1,433 @@
+//! Loadmaster's answers in the format of `conformance/README.md`, so that they can be compared with kube-scheduler's.
+
+use std::collections::BTreeMap;
+
+use loadmaster_api::document::Document;
+use loadmaster_api::snapshot::{Snapshot, SnapshotError};
+use loadmaster_api::{Namespace, Node, Pod, Str};
+use loadmaster_config::{CheckedConfiguration, ExtensionPoint, Gates, check_default, check_value};
+use loadmaster_engine::evaluate::filter_runner::ProfileFilters;
+use loadmaster_engine::evaluate::per_node;
+use loadmaster_engine::explain::{self, Explanation, Status};
+use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, ProfileError, diagnosis};
+use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::cluster_event::QueueingHintArgs;
+use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::{
+    ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
+    PodInfo, QueueingHint, Registry, SerialCx, TemplateError, World,
+};
+use loadmaster_stdx::{ErrorChain, Rng};
+use serde_json::{Map, Value, json};
+
+use super::{Case, CaseEvent, CaseKind};
+use crate::world_loader::{self, LoadError, SchedulingInput};
+
+/// Answers questions with Loadmaster's code, as the oracle does with kube-scheduler's.
+pub struct LocalOracle {
+    registry: Registry,
+    gates: Gates,
+    /// Most cases have the default configuration.
+    default: (CheckedConfiguration, Vec<Profile>),
+}
+
+/// Why a question cannot be answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LocalOracleError {
+    #[error("configuration: {}", .0.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; "))]
+    Config(Vec<FieldError>),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("expected one pod {0:?} among the objects")]
+    PodNotFound(String),
+    #[error("{side} object")]
+    Object {
+        side: &'static str,
+        #[source]
+        source: EventObjectError,
+    },
+    #[error("profile {profile:?} has no plugin {plugin:?}")]
+    PluginNotFound { profile: String, plugin: String },
+    #[error("unknown event {0:?}")]
+    Event(String),
+}
+
+/// An object of an event cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventObjectError {
+    #[error("{0}")]
+    Field(FieldError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+}
+
+impl LocalOracle {
+    /// Uses the plugins of the registry and the default feature gates.
+    pub fn new(registry: Registry) -> Result<LocalOracle, LocalOracleError> {
+        let gates = Gates::default();
+        let checked = check_default(&registry, &gates).map_err(LocalOracleError::Config)?;
+        let profiles = world_loader::build_profiles(&checked, &registry, &gates.framework())?;
+        Ok(LocalOracle { registry, gates, default: (checked, profiles) })
+    }
+
+    /// The plugin registry.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The profiles of the default configuration.
+    pub fn default_profiles(&self) -> &[Profile] {
+        &self.default.1
+    }
+
+    /// The answer, or `{"error": ...}`.
+    pub fn answer(&self, case: &Case) -> Value {
+        self.try_answer(case)
+            .unwrap_or_else(|error| json!({"error": ErrorChain(&error).to_string()}))
+    }
+
+    fn try_answer(&self, case: &Case) -> Result<Value, LocalOracleError> {
+        if case.kind == CaseKind::Config {
+            let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
+            let checked = own.as_ref().map_or(&self.default.0, |(checked, _)| checked);
+            return Ok(json!({"plugins": plugins(checked)}));
+        }
+        self.with_scheduling_input(case, |input| match &case.kind {
+            CaseKind::Hint(event) => hint(input, event),
+            CaseKind::Sign => Ok(json!({"signature": pod_signature(input.profile, &input.pod)})),
+            CaseKind::Preemption => Ok(preemption(input, case.id)),
+            CaseKind::Explain | CaseKind::Config => Ok(explanation(input)),
+        })?
+    }
+
+    /// Builds the world of a case and calls `act` with it and the pod to schedule.
+    ///
+    /// # Errors
+    ///
+    /// If no world can be built from the case.
+    pub fn with_scheduling_input<R>(
+        &self,
+        case: &Case,
+        act: impl FnOnce(&mut SchedulingInput<'_>) -> R,
+    ) -> Result<R, LocalOracleError> {
+        let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
+        let profiles = own.as_ref().map_or(&self.default.1, |(_, profiles)| profiles);
+        // The pod to schedule is separate: it may have a node that does not exist, which a cluster file must not.
+        let (target, others): (Vec<&Value>, Vec<&Value>) =
+            case.objects.iter().partition(|object| is_pod(object, &case.pod));
+        let [target] = target[..] else {
+            return Err(LocalOracleError::PodNotFound(case.pod.clone()));
+        };
+        let snapshot = snapshot(&others)?;
+        let target =
+            pod(target).map_err(|source| LocalOracleError::Object { side: "target", source })?;
+        let mut input =
+            world_loader::load_for_pod(&snapshot, profiles, &self.gates.framework(), &target)?;
+        Ok(act(&mut input))
+    }
+
+    fn build_config(
+        &self,
+        config: &Value,
+    ) -> Result<(CheckedConfiguration, Vec<Profile>), LocalOracleError> {
+        let checked = check_value(config.clone(), &self.registry, &self.gates)
+            .map_err(LocalOracleError::Config)?;
+        let profiles =
+            world_loader::build_profiles(&checked, &self.registry, &self.gates.framework())?;
+        Ok((checked, profiles))
+    }
+}
+
+/// The objects as a cluster file.
+fn snapshot(objects: &[&Value]) -> Result<Snapshot, SnapshotError> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    Snapshot::read(&[Document::new("case.json", list.to_string())])
+}
+
+fn is_pod(object: &Value, full_name: &str) -> bool {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    object["kind"] == "Pod" && full_name.split_once('/') == Some((namespace, name))
+}
+
+fn pod(value: &Value) -> Result<Pod, EventObjectError> {
+    let mut pod: Pod = decode(value).map_err(EventObjectError::Field)?;
+    if pod.metadata.namespace.is_empty() {
+        pod.metadata.namespace = Str::new("default");
+    }
+    Ok(pod)
+}
+
+fn explanation(input: &SchedulingInput<'_>) -> Value {
+    let Explanation { pod, profile, pre_filter, nodes, best, message, .. } =
+        explain::explain(input.profile, &input.world, &input.profile.states, &input.pod);
+    let nodes: Vec<Value> = nodes
+        .into_iter()
+        .map(|node| {
+            let mut shown = json!({"name": node.name, "filter": status(&node.filter)});
+            if !node.scores.is_empty() {
+                shown["scores"] = node
+                    .scores
+                    .iter()
+                    .map(|(name, score)| (name.to_string(), json!(score)))
+                    .collect();
+            }
+            if let Some(total) = node.total {
+                shown["total"] = json!(total);
+            }
+            shown
+        })
+        .collect();
+    let mut answer =
+        json!({"pod": pod, "profile": profile, "nodes": nodes, "best": best, "message": message});
+    if let Some(rejected) = pre_filter.filter(|_| !input.world.nodes().is_empty()) {
+        answer["preFilter"] = status(&rejected);
+    }
+    if let Some(rejection) = pre_enqueue_rejection(input) {
+        answer["preEnqueue"] = rejection;
+    }
+    answer
+}
+
+/// The preemption preview of DefaultPreemption, and the result of its PostFilter.
+fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
+    let SchedulingInput { world, profile, pod } = input;
+    let mut states = profile.states.clone();
+    let attempted = per_node::attempt(profile, world, &mut states, pod);
+    let evaluation = &attempted.evaluation;
+    let mut answer = json!({"pod": pod.full_name(), "fits": false, "candidates": {}, "best": []});
+    // The pod's nominated node is selected without scoring, so that a failure of a Score plugin does not matter.
+    let nominated_row = world.nodes().row(&pod.nominated_node_name);
+    let is_taken = |node: &NodeEvaluation| {
+        node.filter_result == FilterResult::Feasible
+            && (evaluation.failure.is_none() || nominated_row == Some(node.row))
+    };
+    if evaluation.nodes.iter().any(is_taken) {
+        answer["fits"] = json!(true);
+        return answer;
+    }
+    if evaluation.failure.is_some() || world.nodes().is_empty() {
+        answer["cycleError"] = json!(diagnosis::fit_error_message(evaluation, world.nodes().len()));
+        return answer;
+    }
+    if let Some(shown) = explain::explain(profile, world, &profile.states, pod).preemption {
+        let candidates = shown.candidates.into_iter().map(|candidate| {
+            let victims =
+                json!({"victims": candidate.victims, "pdbViolations": candidate.n_pdb_violations});
+            (candidate.node, victims)
+        });
+        answer["candidates"] = Value::Object(candidates.collect());
+        answer["best"] = json!(shown.best);
+    }
+    let member = profile.post_filter.iter().find(|member| member.name == "DefaultPreemption");
+    let Some(member) = member else { return answer };
+    let filters = ProfileFilters { profile, skipped: &attempted.skipped };
+    let verdicts = evaluation.node_codes(world, pod);
+    let fit_error = FitError {
+        node_codes: &verdicts,
+        filter_runner: &filters,
+        has_preempting_extenders: false,
+    };
+    let mut cycle = attempted.cycle.clone();
+    let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
+    let step =
+        member.point.post_filter(cx, pod, fit_error, &mut Rng::new(seed), PluginInput::Start);
+    let PluginStep::Done(done) = step else { return answer };
+    answer["status"] = match &done.rejection {
+        None => json!({"code": "Success"}),
+        Some(rejection) => {
+            json!({"code": rejection.code().name(), "reasons": rejection.reasons()})
+        }
+    };
+    if let Some(node) = done.nominated_node {
+        answer["nominated"] = json!(node);
+    }
+    answer
+}
+
+fn status(status: &Status) -> Value {
+    let mut shown = json!({"code": status.code});
+    if let Some(plugin) = &status.plugin {
+        shown["plugin"] = json!(plugin);
+    }
+    if !status.reasons.is_empty() {
+        shown["reasons"] = json!(status.reasons);
+    }
+    shown
+}
+
+/// The rejection of the first PreEnqueue plugin that keeps the pod out of activeQ.
+fn pre_enqueue_rejection(input: &SchedulingInput<'_>) -> Option<Value> {
+    let cycle = CycleState::default();
+    let cx = Cx { world: &input.world, cycle: &cycle, states: &input.profile.states };
+    input.profile.pre_enqueue.iter().find_map(|member| {
+        let rejection = member.point.pre_enqueue(cx, &input.pod).err()?;
+        let (code, reasons) = (rejection.code().name(), rejection.reasons());
+        Some(json!({"code": code, "plugin": member.name, "reasons": reasons}))
+    })
+}
+
+/// The signature fragments of all plugins by key; null if a plugin returns an error.
+pub fn pod_signature(profile: &Profile, pod: &PodInfo) -> Value {
+    let mut fragments = Map::new();
+    // The framework's own fragment.
+    fragments.insert("v1.Pod.Spec.SchedulerName".to_owned(), json!(pod.template.scheduler_name()));
+    for (at, plugin) in profile.plugins.iter().enumerate() {
+        if !is_sign_required(profile, at) {
+            continue;
+        }
+        match profile.sign.iter().find(|member| member.plugin == at) {
+            Some(signer) => match signer.point.sign(pod) {
+                Ok(signed) => fragments
+                    .extend(signed.into_iter().map(|part| (part.key.to_owned(), part.value))),
+                Err(_) => return Value::Null,
+            },
+            // If a plugin that filters or scores does not implement Sign, no pod has a signature.
+            None => return json!({"notSignedBy": plugin.name}),
+        }
+    }
+    Value::Object(fragments)
+}
+
+/// Whether a plugin is enabled at some extension point.
+fn is_enabled(profile: &Profile, plugin: usize) -> bool {
+    is_sign_required(profile, plugin)
+        || profile.pre_enqueue.iter().any(|member| member.plugin == plugin)
+        || profile.queue_sort.iter().any(|member| member.plugin == plugin)
+}
+
+fn is_sign_required(profile: &Profile, plugin: usize) -> bool {
+    profile.pre_filter.iter().any(|member| member.plugin == plugin)
+        || profile.filter.iter().any(|member| member.plugin == plugin)
+        || profile.pre_score.iter().any(|member| member.plugin == plugin)
+        || profile.score.iter().any(|member| member.plugin == plugin)
+}
+
+fn hint(input: &mut SchedulingInput<'_>, event: &CaseEvent) -> Result<Value, LocalOracleError> {
+    let plugins = input.profile.plugins.iter().enumerate();
+    let mut running =
+        plugins.filter(|(at, _)| is_enabled(input.profile, *at)).map(|(_, plugin)| plugin);
+    let plugin = running.find(|plugin| plugin.name == event.plugin);
+    let plugin = plugin.ok_or_else(|| LocalOracleError::PluginNotFound {
+        profile: input.profile.scheduler_name.clone(),
+        plugin: event.plugin.clone(),
+    })?;
+    let cluster_event = parse_cluster_event(event)?;
+    let parse = |world: &mut World, side, value: &Value| {
+        object(world, &cluster_event.resource, value)
+            .map_err(|source| LocalOracleError::Object { side, source })
+    };
+    let old = parse(&mut input.world, "old", &event.old)?;
+    let new = parse(&mut input.world, "new", &event.new)?;
+    let question = QueueingHintArgs {
+        pod: &input.pod,
+        event: &cluster_event,
+        old: old.as_ref().map(CaseEventObject::borrow),
+        new: new.as_ref().map(CaseEventObject::borrow),
+        world: &input.world,
+    };
+    // Without registered events every event requeues the plugin's pods.
+    let Some(events) = &plugin.events else {
+        return Ok(json!({"hint": "Queue", "registered": [["*", "All"]]}));
+    };
+    let mut strongest = (0, "Unregistered", String::new());
+    for registered in events.iter().filter(|registered| registered.event.matches(&cluster_event)) {
+        let answer = match registered
+            .hint
+            .as_ref()
+            .map_or(Ok(QueueingHint::Queue), |hint| hint(&question))
+        {
+            Ok(QueueingHint::Skip) => (1, "QueueSkip", String::new()),
+            Err(failure) => (2, "Error", failure.to_string()),
+            Ok(QueueingHint::Queue) => (3, "Queue", String::new()),
+        };
+        strongest = strongest.max(answer);
+    }
+    let names: Vec<Value> = events
+        .iter()
+        .map(|known| json!([known.event.resource.name(), known.event.action.to_string()]))
+        .collect();
+    let mut answer = json!({"hint": strongest.1, "registered": names});
+    if strongest.1 == "Error" {
+        answer["error"] = json!(strongest.2);
+    }
+    Ok(answer)
+}
+
+/// Parses resource and action types as upstream spells them.
+pub fn parse_cluster_event(event: &CaseEvent) -> Result<ClusterEvent, LocalOracleError> {
+    let unknown = || LocalOracleError::Event(format!("{} {}", event.resource, event.action));
+    let mut action: Option<ActionType> = None;
+    for name in event.action.split('|') {
+        let one = ActionType::from_name(name.trim()).ok_or_else(unknown)?;
+        action = Some(action.map_or(one, |others| others | one));
+    }
+    let known = [
+        EventResource::Pod,
+        EventResource::AssignedPod,
+        EventResource::UnschedulablePod,
+        EventResource::Node,
+    ];
+    let resource = known.into_iter().find(|known| known.name() == event.resource);
+    let resource = resource.unwrap_or_else(|| EventResource::Other(Str::new(&event.resource)));
+    Ok(ClusterEvent::new(resource, action.ok_or_else(unknown)?))
+}
+
+/// The object of an event.
+enum CaseEventObject {
+    Pod(PodInfo),
+    Node(Node),
+    Namespace(Namespace),
+}
+
+impl CaseEventObject {
+    fn borrow(&self) -> EventObject<'_> {
+        match self {
+            CaseEventObject::Pod(pod) => EventObject::Pod(pod),
+            CaseEventObject::Node(node) => EventObject::Node(node),
+            CaseEventObject::Namespace(namespace) => EventObject::Namespace(namespace),
+        }
+    }
+}
+
+fn object(
+    world: &mut World,
+    resource: &EventResource,
+    value: &Value,
+) -> Result<Option<CaseEventObject>, EventObjectError> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    Ok(Some(match resource {
+        EventResource::Node => {
+            CaseEventObject::Node(decode(value).map_err(EventObjectError::Field)?)
+        }
+        EventResource::Pod | EventResource::AssignedPod | EventResource::UnschedulablePod => {
+            CaseEventObject::Pod(world.parse_pod(&pod(value)?)?)
+        }
+        _ => CaseEventObject::Namespace(decode(value).map_err(EventObjectError::Field)?),
+    }))
+}
+
+/// The enabled plugins per profile and extension point, in order, with their weights at Score.
+fn plugins(checked: &CheckedConfiguration) -> Value {
+    let mut profiles = Map::new();
+    for profile in &checked.profiles {
+        let mut points: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for (point, placed) in
+            profile.extension_points.iter().filter(|(_, placed)| !placed.is_empty())
+        {
+            let weight = |weight: i32| if point == ExtensionPoint::Score { weight } else { 0 };
+            let all = placed.iter().map(|plugin| json!([plugin.name, weight(plugin.weight)]));
+            points.insert(point.field(), all.collect());
+        }
+        profiles.insert(profile.scheduler_name.clone(), json!(points));
+    }
+    Value::Object(profiles)
+}

@@ -1,0 +1,288 @@
+//! The invariants. Each returns an error message that says what is violated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Pod, Str};
+use loadmaster_engine::Engine;
+use loadmaster_engine::engine::EventRecord;
+use loadmaster_engine::evaluate::per_node;
+use loadmaster_framework::{NodeInfo, NodeRow, World};
+use loadmaster_stdx::Set;
+
+use super::SchedulerSetup;
+use super::reference_model::{self, ReferenceModel};
+use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
+
+pub(super) type CheckResult = Result<(), String>;
+
+/// The engine may bind a pod only if it is pending, only once, and only to a node that passes every Filter in a world that is built
+/// from scratch without the pod.
+pub(super) fn check_bind(
+    setup: &SchedulerSetup,
+    model: &ReferenceModel,
+    engine: &Engine,
+    uid: &str,
+    node: &Str,
+) -> CheckResult {
+    let Some(pod) = model.pods.get(uid) else {
+        return Err(format!("pod {uid} is bound to {node}, but does not exist"));
+    };
+    let name = pod.full_name();
+    if !pod.spec.node_name.is_empty() || model.bound.contains(uid) {
+        return Err(format!("pod {name} is bound to {node}, but it is bound already"));
+    }
+    if model.binds.contains_key(uid) {
+        return Err(format!("pod {name} is bound to {node}, but another bind of it is in flight"));
+    }
+    if pod.metadata.deletion_timestamp.is_some() || !pod.spec.scheduling_gates.is_empty() {
+        return Err(format!("pod {name} is bound to {node}, but it is gated or being deleted"));
+    }
+    let mut world = model.world(&setup.gates, uid);
+    add_nominated_pods(&mut world, model, engine, uid);
+    let Some(row) = world.nodes().row(node) else {
+        return Err(format!("pod {name} is bound to {node}, but that node does not exist"));
+    };
+    let Ok(info) = world.parse_pod(pod) else { return Ok(()) };
+    let mut states = setup.profile.states.clone();
+    let results = per_node::filter_rows(&setup.profile, &world, &mut states, &info, &[row]);
+    match results {
+        Ok(verdicts) if verdicts.iter().all(Result::is_ok) => Ok(()),
+        other => Err(format!("pod {name} is bound to {node}, but does not fit there: {other:?}")),
+    }
+}
+
+/// Adds the engine's nominated pods, which Filters take into account.
+fn add_nominated_pods(world: &mut World, model: &ReferenceModel, engine: &Engine, without: &str) {
+    for node in engine.world().nominated_nodes() {
+        for pod in engine.world().nominated_pods_for_node(node) {
+            if *pod.uid != *without
+                && let Some(object) = model.pods.get(&pod.uid)
+                && let Ok(info) = world.parse_pod(object)
+            {
+                world.add_nominated_pod(node.clone(), Arc::new(info));
+            }
+        }
+    }
+}
+
+/// A victim has a lower priority than some pod that is nominated to its node.
+pub(super) fn check_victim(model: &ReferenceModel, engine: &Engine, uid: &str) -> CheckResult {
+    let on = model.assumed.get(uid).map(|(_, node)| node.clone());
+    let on = on.or_else(|| model.pods.get(uid).map(|pod| pod.spec.node_name.clone()));
+    let Some(node) = on.filter(|node| !node.is_empty()) else {
+        return Err(format!("pod {uid} is evicted, but is not assigned"));
+    };
+    let priority = model.priorities.get(uid).copied().unwrap_or(0);
+    let mut preemptors = engine.world().nominated_pods_for_node(&node).iter();
+    if preemptors.any(|pod| pod.template.priority() > priority) {
+        return Ok(());
+    }
+    Err(format!("pod {uid} of priority {priority} is evicted from {node} without a preemptor"))
+}
+
+/// The Preempted event names a preemptor of higher priority.
+pub(super) fn check_preempted_event(model: &ReferenceModel, record: &EventRecord) -> CheckResult {
+    let Some(preemptor) = &record.related else { return Ok(()) };
+    let priority = |uid: &str| model.priorities.get(uid).copied().unwrap_or(0);
+    let (victim, preemptor) = (&record.regarding.uid, &preemptor.uid);
+    if priority(preemptor) > priority(victim) {
+        return Ok(());
+    }
+    Err(format!("pod {victim} was evicted for {preemptor}, whose priority is not higher"))
+}
+
+/// Every pending pod is exactly one of: in the scheduling queue, in flight, assumed or being bound. Nothing else is in the queue.
+pub(super) fn check_queue(
+    setup: &SchedulerSetup,
+    model: &ReferenceModel,
+    engine: &Engine,
+) -> CheckResult {
+    let mut queued: BTreeMap<&str, usize> = BTreeMap::new();
+    for (pod, _) in engine.queue().iter() {
+        *queued.entry(&pod.info.pod.uid).or_default() += 1;
+    }
+    for pod in engine.queue().in_flight() {
+        *queued.entry(&pod.uid).or_default() += 1;
+    }
+    for (uid, pod) in &model.pods {
+        if !model.is_pending(pod, &setup.profile.scheduler_name) {
+            continue;
+        }
+        let n_queued = queued.remove(&**uid).unwrap_or(0);
+        let is_on_its_way = model.assumed.contains_key(uid) || model.binds.contains_key(uid);
+        let n = n_queued + usize::from(is_on_its_way);
+        // A pod that is being deleted is dropped when it is popped from the queue.
+        let ends = pod.metadata.deletion_timestamp.is_some();
+        if n > 1 || (n == 0 && !ends) {
+            let name = pod.full_name();
+            return Err(format!(
+                "pod {name} is {n_queued} times in the queue, assumed or being bound: {is_on_its_way}"
+            ));
+        }
+    }
+    match queued.first_key_value() {
+        None => Ok(()),
+        Some((uid, n)) => Err(format!("pod {uid} is {n} times in the queue, but is not pending")),
+    }
+}
+
+/// The engine's nodes, pods and requested resources equal those of a world that is built from scratch.
+pub(super) fn check_same_world(engine: &World, other: &World) -> CheckResult {
+    let names = |world: &World| -> Set<Str> {
+        world.node_infos().map(|node| Str::new(node.name())).collect()
+    };
+    if names(engine) != names(other) {
+        return Err("the engine's nodes differ from the watch events it received".to_owned());
+    }
+    for node in other.node_infos() {
+        let row = engine.nodes().row(node.name());
+        let mine = row.and_then(|row| engine.node(row)).map(|node| node_sums(&node));
+        let theirs = node_sums(&node);
+        if mine.as_ref() != Some(&theirs) {
+            let name = node.name();
+            return Err(format!("node {name}: the engine has {mine:?}, expected {theirs:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A node with its pods and the sums over them.
+#[derive(Debug, PartialEq)]
+struct NodeSums {
+    node: Arc<Node>,
+    pods: Vec<(Box<str>, bool)>,
+    n_pods: i64,
+    requested: [i64; 5],
+    ports: Vec<String>,
+}
+
+fn node_sums(node: &NodeInfo<'_>) -> NodeSums {
+    let mut pods: Vec<_> = node.pods().map(|pod| (pod.uid.clone(), pod.terminating)).collect();
+    pods.sort_unstable();
+    let mut ports: Vec<String> = node.host_ports().map(|port| format!("{port:?}")).collect();
+    ports.sort_unstable();
+    NodeSums {
+        node: node.node().clone(),
+        pods,
+        n_pods: node.n_pods(),
+        requested: [
+            node.requested("cpu"),
+            node.requested("memory"),
+            node.requested("ephemeral-storage"),
+            node.nonzero_requested_cpu(),
+            node.nonzero_requested_memory(),
+        ],
+        ports,
+    }
+}
+
+/// Only pending pods are nominated.
+pub(super) fn check_nominations(
+    setup: &SchedulerSetup,
+    model: &ReferenceModel,
+    engine: &Engine,
+) -> CheckResult {
+    let world = engine.world();
+    for pod in world.nominated_nodes().flat_map(|node| world.nominated_pods_for_node(node)) {
+        let waits = model.pods.get(&pod.uid).is_some_and(|object| {
+            model.is_pending(object, &setup.profile.scheduler_name)
+                && !model.assumed.contains_key(&pod.uid)
+        });
+        if !waits {
+            return Err(format!("pod {} is nominated, but is not pending", pod.full_name()));
+        }
+    }
+    Ok(())
+}
+
+/// When nothing is in flight any more, no pod is assumed or being bound.
+pub(super) fn check_nothing_in_flight(engine: &Engine) -> CheckResult {
+    let (n_assumed, n_binding) = (engine.n_assumed_pods(), engine.n_binding_pods());
+    let binding = engine.binding_pods();
+    if n_assumed > 0 || n_binding > 0 || !binding.is_empty() {
+        return Err(format!(
+            "after everything has settled {n_assumed} pods are assumed and {n_binding} are being bound: {binding:?}"
+        ));
+    }
+    match engine.queue().in_flight().next() {
+        None => Ok(()),
+        Some(pod) => {
+            Err(format!("after everything has settled pod {} is in flight", pod.full_name()))
+        }
+    }
+}
+
+/// A node with the pods that the engine nominated to it.
+fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
+    let Some(node) = world.node(row) else { return String::new() };
+    let pods = engine.world().nominated_pods_for_node(node.name()).iter();
+    let pods: Vec<String> = pods.map(|pod| pod.full_name()).collect();
+    format!("{}, nominated pods {pods:?}", node.name())
+}
+
+/// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
+/// pending pods.
+pub(super) fn check_settled(
+    setup: &SchedulerSetup,
+    api_server: &FakeApiServer,
+    engine: &Engine,
+) -> Result<u64, String> {
+    let assigned =
+        api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
+    let assigned = assigned.map(|pod| (pod, pod.spec.node_name.clone()));
+    let mut world = reference_model::build_world(
+        &setup.gates,
+        api_server.nodes(),
+        api_server.disruption_budgets(),
+        assigned,
+    );
+    check_same_world(engine.world(), &world)?;
+    let mut n_left = 0;
+    for pod in pending_pods(setup, api_server) {
+        n_left += 1;
+        let Ok(info) = world.parse_pod(pod) else { continue };
+        let mut states = setup.profile.states.clone();
+        let found = per_node::evaluate(&setup.profile, &world, &mut states, &info);
+        if found.is_feasible() {
+            let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
+            let name = pod.full_name();
+            let nodes: Vec<String> =
+                found.best().into_iter().map(|row| describe_node(engine, &world, row)).collect();
+            let nodes = nodes.join(", ");
+            return Err(format!(
+                "pod {name} is feasible, but was not bound; in the queue: {place:?}; feasible nodes: {nodes}"
+            ));
+        }
+    }
+    Ok(n_left)
+}
+
+/// Every pending pod has the condition PodScheduled.
+pub(super) fn check_pod_scheduled_conditions(
+    setup: &SchedulerSetup,
+    api_server: &FakeApiServer,
+) -> CheckResult {
+    let is_received = |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
+    match pending_pods(setup, api_server).find(|pod| !is_received(pod)) {
+        None => Ok(()),
+        Some(pod) => {
+            let name = pod.full_name();
+            Err(format!("pod {name} is unschedulable, but has no condition PodScheduled"))
+        }
+    }
+}
+
+/// Pods of our profile that could be bound.
+fn pending_pods<'a>(
+    setup: &'a SchedulerSetup,
+    api_server: &'a FakeApiServer,
+) -> impl Iterator<Item = &'a Pod> {
+    api_server.pods().filter(|pod| {
+        pod.spec.node_name.is_empty()
+            && !is_pod_terminal(pod)
+            && pod.metadata.deletion_timestamp.is_none()
+            && pod.spec.scheduling_gates.is_empty()
+            && reference_model::has_scheduler_name(pod, &setup.profile.scheduler_name)
+    })
+}

@@ -1,0 +1,171 @@
+//! The reference model: an independent record of the events that the engine received and of its calls: objects, assumed pods, binds in
+//! flight. A [`World`] can be built from it from scratch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str};
+use loadmaster_engine::engine::{Call, CallId, Event, Object, ObjectKey, Reply};
+use loadmaster_framework::api_calls::Verb;
+use loadmaster_framework::{FeatureGates, World};
+use serde_json::Value;
+
+use crate::fake_api_server::is_pod_terminal;
+
+#[derive(Default)]
+pub(super) struct ReferenceModel {
+    pub nodes: BTreeMap<Str, Arc<Node>>,
+    /// Pods that are not terminal, by uid.
+    pub pods: BTreeMap<Box<str>, Pod>,
+    budgets: BTreeMap<Str, Arc<PodDisruptionBudget>>,
+    /// Assumed pods and their nodes, by uid: each as it was when it was assumed.
+    pub assumed: BTreeMap<Box<str>, (Pod, Str)>,
+    /// Binds in flight, by uid.
+    pub binds: BTreeMap<Box<str>, CallId>,
+    /// Pods whose bind succeeded.
+    pub bound: BTreeSet<Box<str>>,
+    /// Pods whose eviction has started.
+    pub victims: BTreeSet<Box<str>>,
+    /// Priority by uid of every pod ever seen.
+    pub priorities: BTreeMap<Box<str>, i32>,
+}
+
+/// What an API call does.
+pub(super) enum CallKind {
+    Bind { uid: Box<str>, node: Str },
+    DisruptionCondition { uid: Box<str> },
+    DeletePod { uid: Box<str> },
+    PodStatus,
+}
+
+impl CallKind {
+    pub fn of(call: &Call) -> CallKind {
+        let request = &call.request;
+        let body = request.body.as_ref().unwrap_or(&Value::Null);
+        let text = |at: &str| body.pointer(at).and_then(Value::as_str).unwrap_or_default();
+        let kind = text("/status/conditions/0/type");
+        match (request.verb, request.subresource.as_str()) {
+            (Verb::Create, "binding") => CallKind::Bind {
+                uid: text("/metadata/uid").into(),
+                node: Str::new(text("/target/name")),
+            },
+            (Verb::Delete, _) => CallKind::DeletePod { uid: text("/preconditions/uid").into() },
+            (_, "status") if kind == "DisruptionTarget" => {
+                CallKind::DisruptionCondition { uid: text("/metadata/uid").into() }
+            }
+            _ => CallKind::PodStatus,
+        }
+    }
+}
+
+impl ReferenceModel {
+    /// The engine received an event.
+    pub fn handle_event(&mut self, event: &Event) {
+        match event {
+            Event::Upsert(Object::Node(node)) => {
+                self.nodes.insert(Str::new(node.name()), node.clone());
+            }
+            Event::Delete(ObjectKey::Node(name)) => drop(self.nodes.remove(name)),
+            Event::Upsert(Object::PodDisruptionBudget(budget)) => {
+                self.budgets.insert(Str::new(&budget.metadata.name), budget.clone());
+            }
+            Event::Upsert(Object::Pod(pod)) => self.upsert_pod(pod),
+            Event::Delete(ObjectKey::Pod(uid)) => self.delete_pod(uid),
+            _ => {}
+        }
+    }
+
+    fn upsert_pod(&mut self, pod: &Pod) {
+        let uid = &pod.metadata.uid;
+        self.priorities.insert(uid.clone(), pod.spec.priority.unwrap_or(0));
+        if is_pod_terminal(pod) {
+            return self.delete_pod(uid);
+        }
+        if !pod.spec.node_name.is_empty() || pod.metadata.deletion_timestamp.is_some() {
+            self.assumed.remove(uid);
+        }
+        self.pods.insert(uid.clone(), pod.clone());
+    }
+
+    fn delete_pod(&mut self, uid: &str) {
+        self.pods.remove(uid);
+        self.assumed.remove(uid);
+    }
+
+    /// The engine has started to bind a pod.
+    pub fn start_binding(&mut self, call: CallId, uid: &str, node: Str) {
+        self.binds.insert(uid.into(), call);
+        if let Some(pod) = self.pods.get(uid) {
+            self.assumed.insert(uid.into(), (pod.clone(), node));
+        }
+    }
+
+    /// The engine received the reply of an API call.
+    pub fn handle_reply(&mut self, call: &Call, reply: &Reply) {
+        let CallKind::Bind { uid, .. } = CallKind::of(call) else { return };
+        if self.binds.get(&uid) != Some(&call.id) {
+            return;
+        }
+        self.binds.remove(&uid);
+        if reply.is_ok() {
+            self.bound.insert(uid);
+        } else {
+            self.assumed.remove(&uid);
+        }
+    }
+
+    /// The engine gave up waiting for the extender that should bind the pod.
+    pub fn forget(&mut self, uid: &str) {
+        self.binds.remove(uid);
+        self.assumed.remove(uid);
+    }
+
+    /// Whether a pod is not assigned and has our scheduler name.
+    pub fn is_pending(&self, pod: &Pod, scheduler_name: &str) -> bool {
+        pod.spec.node_name.is_empty() && has_scheduler_name(pod, scheduler_name)
+    }
+
+    /// Builds the world from these objects, without one pod.
+    pub fn world(&self, gates: &FeatureGates, without: &str) -> World {
+        let assigned = self.pods.iter().filter(|(uid, pod)| {
+            !pod.spec.node_name.is_empty() && !self.assumed.contains_key(*uid)
+        });
+        let assigned = assigned.map(|(_, pod)| (pod, pod.spec.node_name.clone()));
+        let assumed = self.assumed.values().map(|(pod, node)| (pod, node.clone()));
+        let pods = assigned.chain(assumed).filter(|(pod, _)| *pod.metadata.uid != *without);
+        build_world(gates, self.nodes.values(), self.budgets.values(), pods)
+    }
+}
+
+pub(super) fn has_scheduler_name(pod: &Pod, scheduler_name: &str) -> bool {
+    let name = pod.spec.scheduler_name.as_str();
+    name == scheduler_name || name.is_empty() && scheduler_name == "default-scheduler"
+}
+
+/// Builds a world from scratch. Pods on missing nodes and pods that cannot be parsed are left out.
+pub(super) fn build_world<'a>(
+    gates: &FeatureGates,
+    nodes: impl Iterator<Item = &'a Arc<Node>>,
+    budgets: impl Iterator<Item = &'a Arc<PodDisruptionBudget>>,
+    pods: impl Iterator<Item = (&'a Pod, Str)>,
+) -> World {
+    let mut world = World::new(gates.clone());
+    for node in nodes {
+        world.upsert_node(node.clone());
+    }
+    for budget in budgets {
+        world.update_without_invalidation(|cluster| {
+            let namespace = budget.metadata.namespace.clone();
+            cluster.disruption_budgets.entry(namespace).or_default().push(budget.clone());
+        });
+    }
+    for (pod, node) in pods {
+        if let Some(row) = world.nodes().row(&node)
+            && let Ok(mut info) = world.parse_pod(pod)
+        {
+            info.node_name = node;
+            world.add_pod(row, Arc::new(info));
+        }
+    }
+    world
+}

@@ -1,0 +1,479 @@
+//! The steps of a run.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use loadmaster_api::{Str, Timestamp};
+use loadmaster_engine::engine::{
+    Call, CallId, CycleResult, Effect, Effects, Event, ExtenderCall, Object, ObjectKey,
+    Observation, Options as EngineOptions,
+};
+use loadmaster_engine::{Engine, MonoTime, Now, Profile};
+use loadmaster_extender::ExtenderOperation;
+use loadmaster_stdx::Rng;
+
+use super::fake_extenders::{self, FakeExtenders};
+use super::faulty_network::{Delivery, FaultyNetwork};
+use super::invariants::{self, CheckResult};
+use super::panicking_plugin;
+use super::reference_model::{CallKind, ReferenceModel};
+use super::trace::{Trace, TraceLog};
+use super::workload::Workload;
+use super::{InjectedBug, InvariantViolation, Options, Report, SchedulerSetup};
+use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
+
+/// Virtual time at which a run begins.
+const START: MonoTime = MonoTime(10_000_000_000);
+const START_WALL: i64 = 1_700_000_000_000_000_000;
+
+/// After the faults everything must settle within this much virtual time: two flushes of unschedulable pods, and a backoff after
+/// each.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// Longer than any run, in virtual time.
+const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Virtual time may stand still for at most this many rounds.
+const N_ROUNDS_MAX: u32 = 20_000;
+
+/// The engine's event note when the extender that should bind a pod did not answer in time.
+const EXTENDER_TIMEOUT_NOTE: &str = "no reply from the extender";
+
+/// Invariants that need a world built from scratch are checked every this many steps.
+const FULL_CHECK_EVERY: u32 = 8;
+
+/// Runs a seed: first with faults, then without. The log receives every event and effect as a line.
+///
+/// # Errors
+///
+/// The first invariant that was violated.
+pub fn run<'a>(
+    setup: &'a SchedulerSetup,
+    options: Options,
+    log: TraceLog<'a>,
+) -> Result<Report, Box<InvariantViolation>> {
+    let mut run = Runner::new(setup, options, log);
+    let ended = run.with_faults().and_then(|()| run.without_faults());
+    match ended {
+        Ok(()) => Ok(run.report()),
+        Err(message) => Err(Box::new(InvariantViolation {
+            seed: options.seed,
+            step: run.step,
+            at_ms: run.at_ms(),
+            message,
+        })),
+    }
+}
+
+struct Runner<'a> {
+    setup: &'a SchedulerSetup,
+    options: Options,
+    /// Whether pods leave unschedulablePods after a timeout. Without the flush a missed event is detected.
+    flushes: bool,
+    rng: Rng,
+    step: u32,
+    now: Now,
+    /// The profile of this run.
+    profile: Arc<Profile>,
+    api_server: FakeApiServer,
+    workload: Workload,
+    network: FaultyNetwork,
+    extenders: FakeExtenders,
+    model: ReferenceModel,
+    /// Events that the engine received while an attempt waited for an extender: that attempt does not see them yet.
+    deferred_events: VecDeque<Event>,
+    engine: Engine,
+    /// Leader term: an engine that lost its lease receives no replies.
+    term: u64,
+    trace: Trace<'a>,
+    report: Report,
+    /// Uids of the pods to which the injected bug was already applied.
+    affected_pods: BTreeSet<Box<str>>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(setup: &'a SchedulerSetup, options: Options, log: TraceLog<'a>) -> Runner<'a> {
+        let rng = Rng::new(options.seed);
+        let mut api_server = FakeApiServer::default();
+        let workload = Workload::new(rng.split("users"), &mut api_server);
+        let mut panic_rng = rng.split("panics");
+        let panicking = setup.panicking.as_ref().filter(|_| panic_rng.one_in(3));
+        let mut extender_rng = rng.split("extenders");
+        let with_extenders = (panicking.is_none() && !setup.with_extenders.is_empty())
+            .then(|| extender_rng.pick(&setup.with_extenders).clone())
+            .filter(|_| extender_rng.one_in(3));
+        // A pod whose PreEnqueue panicked, or that an extender rejected at random, is requeued by the flush only.
+        let is_odd = panicking.is_some() || with_extenders.is_some();
+        let flushes = is_odd || rng.split("flushes").one_in(2);
+        let profile =
+            with_extenders.or(panicking.cloned()).unwrap_or_else(|| setup.profile.clone());
+        panicking_plugin::set_panic_rng(panicking.is_some().then_some(panic_rng));
+        let mut run = Runner {
+            engine: new_engine(&profile, setup, flushes, &mut rng.split("engine 0")),
+            flushes,
+            profile,
+            setup,
+            options,
+            rng: rng.split("steps"),
+            step: 0,
+            now: Now { mono: START, wall: Timestamp(START_WALL) },
+            api_server,
+            workload,
+            network: FaultyNetwork::new(rng.split("network")),
+            extenders: FakeExtenders::new(extender_rng),
+            deferred_events: VecDeque::new(),
+            model: ReferenceModel::default(),
+            term: 0,
+            trace: Trace::new(log),
+            report: Report::default(),
+            affected_pods: BTreeSet::new(),
+        };
+        run.network.relist_all(START);
+        run
+    }
+
+    fn report(mut self) -> Report {
+        self.report.pods = self.workload.n_pods();
+        self.report.relists = self.network.n_relists;
+        self.report.failed_calls = self.network.n_failed_calls;
+        self.report.extender_calls = self.extenders.n_requests;
+        self.report.failed_extender_calls = self.extenders.n_failed;
+        self.report.trace = self.trace.value();
+        self.report
+    }
+
+    fn at_ms(&self) -> u64 {
+        self.now.mono.since(START).as_millis() as u64
+    }
+
+    fn with_faults(&mut self) -> CheckResult {
+        for step in 0..self.options.steps {
+            self.step = step;
+            self.advance();
+            for _ in 0..self.rng.below(3) {
+                self.workload.step(&mut self.api_server, self.now.wall);
+            }
+            self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
+            if self.network.faults.leader_losses && self.rng.one_in(60) {
+                self.lose_leader();
+            }
+            let n_max = if self.rng.one_in(3) { self.rng.below(6) } else { u64::MAX };
+            self.deliver(n_max)?;
+            self.handle_timeouts()?;
+            let n_max = if self.rng.one_in(3) { self.rng.below(4) } else { u64::MAX };
+            self.cycle(n_max)?;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self) {
+        let ms = match self.rng.below(30) {
+            0..=19 => self.rng.range(0, 500),
+            20..=28 => self.rng.range(500, 5_000),
+            _ if self.network.faults.stalls => self.rng.range(10_000, 400_000),
+            _ => self.rng.range(5_000, 30_000),
+        };
+        self.advance_to(self.now.mono.after(Duration::from_millis(ms as u64)));
+    }
+
+    fn advance_to(&mut self, then: MonoTime) {
+        let passed = then.since(self.now.mono).as_nanos() as u64;
+        self.now.mono = MonoTime(self.now.mono.0 + passed);
+        self.now.wall = Timestamp(self.now.wall.0 + passed as i64);
+    }
+
+    /// The lease is lost: a new engine starts empty, and API calls of the old one may still arrive.
+    fn lose_leader(&mut self) {
+        self.term += 1;
+        self.report.leader_losses += 1;
+        self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
+        let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
+        self.engine = new_engine(&self.profile, self.setup, self.flushes, &mut engine_rng);
+        self.model = ReferenceModel::default();
+        self.deferred_events.clear();
+        self.network.relist_all(self.now.mono);
+    }
+
+    /// Lets the network deliver what is due, at most this many deliveries.
+    fn deliver(&mut self, n_max: u64) -> CheckResult {
+        let mut out = Vec::new();
+        for _ in 0..n_max {
+            let events = self.api_server.take_watch_events();
+            self.network.send_watch_events(self.now.mono, events);
+            if let Some(response) = self.extenders.next_response(self.now, &mut self.api_server) {
+                self.handle_extender_reply(response)?;
+                continue;
+            }
+            if !self.network.deliver(self.now, &mut self.api_server, &mut out) {
+                break;
+            }
+            for delivery in out.drain(..) {
+                match delivery {
+                    Delivery::WatchEvent(event) => {
+                        self.deferred_events.push_back(event.clone());
+                        self.handle_event(event)?;
+                    }
+                    Delivery::Reply { term, call, reply } if term == self.term => {
+                        self.model.handle_reply(&call, &reply);
+                        let is_bind = matches!(CallKind::of(&call), CallKind::Bind { .. });
+                        self.report.bound += u64::from(is_bind && reply.is_ok());
+                        self.handle_reply(&call, reply)?;
+                    }
+                    Delivery::Reply { .. } | Delivery::RequestArrived => {}
+                }
+            }
+        }
+        let events = self.api_server.take_watch_events();
+        self.network.send_watch_events(self.now.mono, events);
+        match self.api_server.bound_twice().first() {
+            None => Ok(()),
+            Some(pod) => Err(format!("pod {pod} was bound twice")),
+        }
+    }
+
+    fn handle_extender_reply(&mut self, response: fake_extenders::ExtenderReply) -> CheckResult {
+        if response.term != self.term {
+            return Ok(());
+        }
+        if let Some((call, reply)) = &response.bind {
+            self.model.handle_reply(call, reply);
+            self.report.bound += u64::from(reply.is_ok());
+        }
+        self.apply(response.event)
+    }
+
+    /// Passes an event to the engine, unless the injected bug drops it.
+    fn handle_event(&mut self, event: Event) -> CheckResult {
+        let is_lost = match (self.options.injected_bug, &event) {
+            (Some(InjectedBug::LostPodDelete), Event::Delete(ObjectKey::Pod(uid))) => {
+                self.engine.world().row_of_pod(uid).is_some()
+            }
+            (Some(InjectedBug::LostPodUpdate), Event::Upsert(Object::Pod(pod))) => {
+                let is_known = self.engine.pending_pod(&pod.metadata.uid).is_some();
+                is_known && pod.spec.node_name.is_empty() && !is_pod_terminal(pod)
+            }
+            _ => false,
+        };
+        if is_lost { Ok(()) } else { self.apply(event) }
+    }
+
+    fn handle_reply(
+        &mut self,
+        call: &Call,
+        reply: loadmaster_engine::engine::Reply,
+    ) -> CheckResult {
+        let CallKind::Bind { uid, .. } = CallKind::of(call) else {
+            return self.apply(Event::Replied { call: call.id, reply });
+        };
+        if self.options.injected_bug == Some(InjectedBug::LostBindFailure) && reply.is_err() {
+            return Ok(());
+        }
+        let is_bound = reply.is_ok();
+        self.apply(Event::Replied { call: call.id, reply })?;
+        if self.options.injected_bug == Some(InjectedBug::StalePod)
+            && is_bound
+            && self.affected_pods.insert(uid.clone())
+            && let Some(pod) = self.model.pods.get(&uid).cloned()
+        {
+            let mut pod = pod;
+            pod.spec.node_name = loadmaster_api::Str::default();
+            self.apply(Event::Delete(ObjectKey::Pod(uid)))?;
+            self.apply(Event::Upsert(Object::Pod(Box::new(pod))))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, event: Event) -> CheckResult {
+        self.apply_deferred_events();
+        self.trace.event(self.at_ms(), &event);
+        let mut effects = Effects::new();
+        self.engine.apply(self.now, event, &mut effects);
+        self.carry_out(effects, false)?;
+        self.apply_deferred_events();
+        Ok(())
+    }
+
+    /// Updates the reference model with the deferred events once no attempt is suspended.
+    fn apply_deferred_events(&mut self) {
+        if !self.engine.is_suspended() {
+            self.deferred_events.drain(..).for_each(|event| self.model.handle_event(&event));
+        }
+    }
+
+    fn handle_timeouts(&mut self) -> CheckResult {
+        let is_due = self.engine.deadline().is_some_and(|due| due <= self.now.mono);
+        if !is_due {
+            return Ok(());
+        }
+        let mut effects = Effects::new();
+        self.engine.handle_timeouts(self.now, &mut effects);
+        self.carry_out(effects, false)?;
+        self.apply_deferred_events();
+        Ok(())
+    }
+
+    /// Runs scheduling cycles, at most this many.
+    fn cycle(&mut self, n_max: u64) -> CheckResult {
+        for _ in 0..n_max.min(u64::from(N_ROUNDS_MAX)) {
+            let mut effects = Effects::new();
+            let cycled = self.engine.cycle(self.now, &mut effects);
+            self.carry_out(effects, true)?;
+            if cycled != CycleResult::Ran {
+                return Ok(());
+            }
+            self.report.attempts += 1;
+        }
+        match n_max {
+            u64::MAX => {
+                Err("the engine schedules pods forever while virtual time stands still".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, effects: Effects, in_cycle: bool) -> CheckResult {
+        for effect in effects {
+            self.trace.effect(self.at_ms(), &effect);
+            match effect {
+                Effect::Call(call) => self.call(call, in_cycle)?,
+                Effect::RecordEvent(record) if record.reason == "Preempted" => {
+                    invariants::check_preempted_event(&self.model, &record)?;
+                }
+                // While faults are injected, resources may also become free after the flush.
+                Effect::Observe(Observation::Bound { after_flush: true, .. })
+                    if self.step == self.options.steps && self.profile.extenders.is_empty() =>
+                {
+                    self.report.bound_after_flush += 1;
+                }
+                Effect::Observe(Observation::PluginPanicked(panic)) => {
+                    self.report.panics += panic.times
+                }
+                Effect::CallExtender(call) => self.call_extender(call)?,
+                Effect::RecordEvent(record) if record.note == EXTENDER_TIMEOUT_NOTE => {
+                    self.model.forget(&record.regarding.uid);
+                }
+                Effect::RecordEvent(_) | Effect::Observe(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn call_extender(&mut self, call: ExtenderCall) -> CheckResult {
+        if let ExtenderOperation::Bind(node) = &call.request.operation {
+            self.bind(call.id, &call.request.uid, node.clone())?;
+        }
+        self.extenders.send(self.now.mono, self.term, call);
+        Ok(())
+    }
+
+    fn bind(&mut self, call: CallId, uid: &str, node: Str) -> CheckResult {
+        self.report.binds += 1;
+        invariants::check_bind(self.setup, &self.model, &self.engine, uid, &node)?;
+        self.model.start_binding(call, uid, node);
+        Ok(())
+    }
+
+    fn call(&mut self, call: Call, in_cycle: bool) -> CheckResult {
+        match CallKind::of(&call) {
+            CallKind::Bind { uid, node } => self.bind(call.id, &uid, node)?,
+            CallKind::DisruptionCondition { uid } => {
+                if in_cycle {
+                    invariants::check_victim(&self.model, &self.engine, &uid)?;
+                }
+                self.model.victims.insert(uid);
+            }
+            CallKind::DeletePod { uid } => {
+                self.report.evictions += 1;
+                if !self.model.victims.contains(&uid) {
+                    return Err(format!("pod {uid} is deleted, but was not selected as a victim"));
+                }
+            }
+            CallKind::PodStatus => {}
+        }
+        self.network.send_call(self.now.mono, self.term, call);
+        Ok(())
+    }
+
+    fn check(&self) -> CheckResult {
+        if self.engine.is_suspended() {
+            // The reference model is not updated yet, see `deferred_events`.
+            return self.check_fast_decisions();
+        }
+        invariants::check_queue(self.setup, &self.model, &self.engine)?;
+        invariants::check_nominations(self.setup, &self.model, &self.engine)?;
+        self.check_fast_decisions()?;
+        if self.step.is_multiple_of(FULL_CHECK_EVERY) {
+            let counted = self.model.world(&self.setup.gates, "");
+            invariants::check_same_world(self.engine.world(), &counted)?;
+        }
+        Ok(())
+    }
+
+    fn check_fast_decisions(&self) -> CheckResult {
+        match self.engine.decision_mismatches().next() {
+            Some(difference) => {
+                Err(format!("a fast decision differs from per-node evaluation: {difference}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The faults end, the workload stops, and virtual time advances until everything has settled.
+    fn without_faults(&mut self) -> CheckResult {
+        self.step = self.options.steps;
+        self.trace.note(self.at_ms(), format_args!("no more faults"));
+        self.network.end_faults(self.now.mono);
+        self.extenders.end_faults(self.now.mono);
+        panicking_plugin::set_panic_rng(None);
+        self.workload.restore_nodes(&mut self.api_server);
+        let end = self.now.mono.after(SETTLE_TIMEOUT);
+        let mut n_rounds = 0;
+        while self.now.mono <= end {
+            let before = self.now.mono;
+            self.workload.run_kubelets(&mut self.api_server, self.now.wall, true);
+            self.deliver(u64::MAX)?;
+            self.handle_timeouts()?;
+            self.cycle(u64::MAX)?;
+            let replies = self.network.next_due().into_iter().chain(self.extenders.next_due());
+            let due = replies.chain(self.engine.deadline()).min();
+            let is_idle = Workload::kubelets_are_idle(&self.api_server);
+            let next = if is_idle { due.unwrap_or(end.after(SETTLE_TIMEOUT)) } else { before };
+            self.advance_to(next.max(before));
+            n_rounds = if self.now.mono == before { n_rounds + 1 } else { 0 };
+            if n_rounds > N_ROUNDS_MAX {
+                return Err("virtual time stands still: something is always due".to_owned());
+            }
+        }
+        self.check()?;
+        if self.network.has_calls_in_flight() {
+            return Err("API calls are in flight when everything should have settled".to_owned());
+        }
+        invariants::check_nothing_in_flight(&self.engine)?;
+        self.report.unschedulable =
+            invariants::check_settled(self.setup, &self.api_server, &self.engine)?;
+        // A status that could not be written is written after the next attempt only.
+        if self.flushes {
+            invariants::check_pod_scheduled_conditions(self.setup, &self.api_server)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn new_engine(
+    profile: &Arc<Profile>,
+    setup: &SchedulerSetup,
+    flushes: bool,
+    engine_rng: &mut Rng,
+) -> Engine {
+    let options = EngineOptions {
+        seed: engine_rng.next_u64(),
+        bind_window: *engine_rng.pick(&[1, 3, 20, 500]),
+        max_in_unschedulable: if flushes { Duration::from_secs(300) } else { NEVER },
+        verify_every: 1,
+        ..EngineOptions::default()
+    };
+    Engine::new(vec![Arc::clone(profile)], setup.gates.clone(), options)
+}

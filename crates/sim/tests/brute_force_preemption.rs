@@ -1,0 +1,24 @@
+//! A sample of small cases in which every set of victims is tried; `cargo xtask twin --preemption` runs many more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
+
+use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
+use loadmaster_sim::cases::CaseGenerator;
+use loadmaster_sim::cases::local_oracle::LocalOracle;
+
+#[test]
+fn preemption_dry_run_equals_brute_force() {
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree()).unwrap();
+    let mut all = BruteForceStats::default();
+    for case in CaseGenerator::preemption(11).take(150) {
+        // Some cases have an invalid configuration.
+        let Ok(checked) = ours.with_scheduling_input(&case, brute_force_preemption::check) else {
+            continue;
+        };
+        match checked {
+            Ok(seen) => all.add(seen.unwrap_or_default()),
+            Err(difference) => panic!("{difference}\n{}", case.question()),
+        }
+    }
+    assert!(all.n_candidates > 20 && all.n_nodes > all.n_candidates, "{all:?}");
+}

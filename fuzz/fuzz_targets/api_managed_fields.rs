@@ -1,0 +1,10 @@
+//! Decodes `managedFields`, and applies objects of several managers one after the other.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/apiserver/tests/decoders/mod.rs"]
+mod decoders;
+
+fuzz_target!(|bytes: &[u8]| decoders::fields(bytes));
