@@ -38,7 +38,7 @@ pub struct LoadmasterFlags {
     /// Maximum size of the recording, after which it ends; 0 means no limit.
     #[arg(long, value_name = "quantity", default_value = "0", value_parser = pflag::bytes)]
     pub record_max_size: u64,
-    /// Verify one in this many decisions against a full scan of all plugins and nodes; 0 disables it. A difference is a bug; it is
+    /// Verify one in this many decisions against per-node evaluation with every plugin; 0 disables it. A difference is a bug; it is
     /// logged and counted in loadmaster_decision_mismatches_total.
     #[arg(long, value_name = "int", default_value = "0", value_parser = pflag::integer::<u64>)]
     pub check_every: u64,

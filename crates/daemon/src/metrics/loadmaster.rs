@@ -89,7 +89,7 @@ impl LoadmasterMetrics {
             ))?,
             decision_mismatches: families.total(def(
                 "loadmaster_decision_mismatches_total",
-                "Number of decisions verified by --check-every that differ from a full scan of all plugins and nodes. Each is a bug.",
+                "Number of decisions verified by --check-every that differ from per-node evaluation. Each is a bug.",
                 ALPHA,
                 [],
             ))?,

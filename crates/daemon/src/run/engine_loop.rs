@@ -312,7 +312,7 @@ impl EngineLoop {
             for mismatch in self.engine.decision_mismatches().skip(state.n_reported_mismatches) {
                 tracing::error!(
                     mismatch,
-                    "A decision differs from a full scan of all nodes; this is a bug"
+                    "A decision differs from per-node evaluation; this is a bug"
                 );
                 self.metrics.loadmaster.decision_mismatches(1);
                 state.n_reported_mismatches += 1;
