@@ -16,11 +16,11 @@ use bytes::Bytes;
 use loadmaster_api::{Node, Pod, Timestamp};
 use loadmaster_client::extender::ExtenderClient;
 use loadmaster_config::v1;
-use loadmaster_engine::engine::{CycleResult, ExtenderCall, Object, Options};
-use loadmaster_engine::{Effect, Effects, Engine, Event, MonoTime, Now};
+use loadmaster_engine::engine::{ApiObject, CycleResult, EngineOptions, ExtenderCall};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now};
 use loadmaster_extender::request::RequestObjects;
 use loadmaster_extender::{Extender, ExtenderOperation, ExtenderResponse, Extenders};
-use loadmaster_extender_server::{ExtenderServer, Nodes, NodesRequest};
+use loadmaster_extender_server::{ExtenderServer, NodesRequest, RequestNodes};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -59,12 +59,16 @@ const WORKLOADS: [ExtenderWorkload; 4] = [
 pub fn serve() -> Result<()> {
     Runtime::new()?.block_on(async {
         let filter = |request: NodesRequest| match &request.nodes {
-            Nodes::Names(_) => Ok(request.filter_names(|_, _| Ok(()))),
-            Nodes::Objects(_) => request.filter_nodes(|_, _| Ok(())),
+            RequestNodes::Names(_) => Ok(request.filter_node_names(|_, _| Ok(()))),
+            RequestNodes::Objects(_) => request.filter_nodes(|_, _| Ok(())),
         };
         let scores = |request: NodesRequest| match &request.nodes {
-            Nodes::Names(_) => Ok(request.score_names(|_, name| Some(name.len() as i64))),
-            Nodes::Objects(_) => request.score_nodes(|_, node| Some(node.name().len() as i64)),
+            RequestNodes::Names(_) => {
+                Ok(request.score_node_names(|_, name| Some(name.len() as i64)))
+            }
+            RequestNodes::Objects(_) => {
+                request.score_nodes(|_, node| Some(node.name().len() as i64))
+            }
         };
         let listening =
             ExtenderServer::new().filter(filter).prioritize(scores).listen("127.0.0.1:0").await?;
@@ -195,7 +199,7 @@ struct Bench {
     client: Arc<ExtenderClient>,
     /// Runs on this thread, as the runtime of a scheduler's engine.
     runtime: Runtime,
-    replies: (UnboundedSender<Event>, UnboundedReceiver<Event>),
+    replies: (UnboundedSender<EngineEvent>, UnboundedReceiver<EngineEvent>),
     nodes: Vec<(String, Box<RawValue>)>,
     pod: Arc<RawValue>,
     /// URLs and bodies of the requests sent.
@@ -213,13 +217,13 @@ impl Bench {
             config["prioritizeVerb"] = "prioritize".into();
         }
         let parsed: v1::Extender = serde_json::from_value(config.clone())?;
-        let registry = loadmaster_plugins::in_tree();
+        let registry = loadmaster_plugins::in_tree_registry();
         let profile = crate::profile_of(&registry, json!({}), json!([config]))?;
-        let gates = loadmaster_config::Gates::default().framework();
+        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
         let mut bench = Bench {
             extenders: Arc::new(Extenders::new(std::slice::from_ref(&parsed))),
             client: Arc::new(ExtenderClient::new(&parsed)?),
-            engine: Engine::new(vec![profile], gates, Options::default()),
+            engine: Engine::new(vec![profile], gates, EngineOptions::default()),
             runtime: Builder::new_current_thread().enable_all().build()?,
             replies: unbounded_channel(),
             nodes: Vec::new(),
@@ -233,7 +237,7 @@ impl Bench {
             let node = node(i);
             let parsed: Node = serde_json::from_value(node.clone())?;
             bench.nodes.push((parsed.name().to_owned(), serde_json::value::to_raw_value(&node)?));
-            bench.apply(Event::Upsert(Object::Node(Arc::new(parsed))))?;
+            bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(parsed))))?;
         }
         Ok(bench)
     }
@@ -243,9 +247,9 @@ impl Bench {
         Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
     }
 
-    fn apply(&mut self, event: Event) -> Result<()> {
+    fn apply(&mut self, event: EngineEvent) -> Result<()> {
         let mut effects = Effects::new();
-        self.engine.apply(self.now(), event, &mut effects);
+        self.engine.apply_event(self.now(), event, &mut effects);
         self.execute_effects(effects)
     }
 
@@ -259,7 +263,7 @@ impl Bench {
     /// Adds these pods, and runs scheduling cycles until all are assumed on nodes.
     fn decide(&mut self, pods: Vec<Pod>) -> Result<()> {
         for pod in pods {
-            self.apply(Event::Upsert(Object::Pod(Box::new(pod))))?;
+            self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))))?;
         }
         loop {
             let mut effects = Effects::new();
@@ -289,7 +293,7 @@ impl Bench {
             match effect {
                 Effect::CallExtender(extend) => self.send_request(extend)?,
                 Effect::Call(call) => {
-                    self.apply(Event::Replied { call: call.id, reply: Ok(Value::Null) })?
+                    self.apply(EngineEvent::Replied { call: call.id, reply: Ok(Value::Null) })?
                 }
                 Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
                 Effect::RecordEvent(_) | Effect::Observe(_) => {}
@@ -320,7 +324,7 @@ impl Bench {
                 ExtenderResponse::decode(&request.operation, by_name, &body)
                     .map_err(|error| error.to_string())
             });
-            let _ = replies.send(Event::ExtenderReplied { call: id, reply });
+            let _ = replies.send(EngineEvent::ExtenderReplied { call: id, reply });
         });
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use loadmaster_config::{Gates, check_value};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::{Decision, Profile, Scheduler};
 use loadmaster_framework::{PodInfo, Registry, World};
 use loadmaster_stdx::Rng;
@@ -46,13 +46,13 @@ fn main() -> Result<()> {
 
 /// The profile of a configuration with these extenders.
 fn profile_of(registry: &Registry, profile: Value, extenders: Value) -> Result<Arc<Profile>> {
-    let gates = Gates::default();
+    let gates = AllFeatureGates::default();
     let config = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration", "profiles": [profile], "extenders": extenders});
-    let checked = check_value(config, registry, &gates);
+    let checked = check_configuration_value(config, registry, &gates);
     let checked = checked.map_err(|errors| anyhow!("the configuration: {errors:?}"))?;
     let profile = checked.profiles.first().context("a configuration without a profile")?;
-    Ok(Arc::new(Profile::new(profile, registry, &gates.framework())?))
+    Ok(Arc::new(Profile::new(profile, registry, &gates.framework_gates())?))
 }
 
 struct Run {
@@ -62,7 +62,7 @@ struct Run {
 }
 
 fn measure(workload: &Workload) -> Result<()> {
-    let registry = loadmaster_plugins::in_tree().with(sample_plugin::DEF);
+    let registry = loadmaster_plugins::in_tree_registry().with(sample_plugin::DEF);
     let profile = match workload.kind {
         Kind::SamplePlugin => workload::sample_plugin(),
         _ => json!({}),

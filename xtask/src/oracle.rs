@@ -18,7 +18,7 @@ use std::thread;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
-use loadmaster_sim::cases::{Case, CaseGenerator, shrink};
+use loadmaster_sim::cases::{CaseGenerator, OracleCase, shrink_case};
 use loadmaster_sim::scenario;
 use serde_json::Value;
 
@@ -80,14 +80,14 @@ pub fn run(args: &Args) -> Result<bool> {
         Some(n) => println!("oracle: --seed {seed} --preemption {n}"),
         None => println!("oracle: --seed {seed} --cases {}", args.cases),
     }
-    let ours =
-        LocalOracle::new(loadmaster_plugins::in_tree()).context("creating the default profile")?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())
+        .context("creating the default profile")?;
     let generator = match args.preemption {
-        Some(_) => CaseGenerator::preemption(seed),
+        Some(_) => CaseGenerator::preemption_cases(seed),
         None => CaseGenerator::new(seed, hinted_plugins(&ours)),
     };
     if let Some(id) = args.only {
-        return show(&binary, &ours, &generator.case(id));
+        return show(&binary, &ours, &generator.generate_case(id));
     }
     let stopwatch = process::Stopwatch::start();
     let found = ask_all(args, &binary, &ours, &generator)?;
@@ -115,7 +115,7 @@ struct Found {
     coverage: Coverage,
     n_deviations: BTreeMap<&'static str, u64>,
     /// By kind: the number of cases, and the smallest case.
-    differences: BTreeMap<String, (u64, Case, Difference)>,
+    differences: BTreeMap<String, (u64, OracleCase, Difference)>,
 }
 
 /// Streams the cases to the oracle, and answers them here meanwhile.
@@ -127,7 +127,7 @@ fn ask_all(
 ) -> Result<Found> {
     let (mut child, stdin, stdout) = process::spawn(binary, args.workers)?;
     let mut found = Found::default();
-    let (send, receive) = mpsc::sync_channel::<Case>(256);
+    let (send, receive) = mpsc::sync_channel::<OracleCase>(256);
     let outcome = thread::scope(|scope| -> Result<()> {
         let cases = generator.clone().take(usize::try_from(args.n_cases())?);
         let writer = scope.spawn(move || -> Result<()> {
@@ -157,13 +157,13 @@ fn ask_all(
     Ok(found)
 }
 
-fn compare_answers(found: &mut Found, case: &Case, theirs: &Value, ours: &LocalOracle) {
+fn compare_answers(found: &mut Found, case: &OracleCase, theirs: &Value, ours: &LocalOracle) {
     found.coverage.add(case, theirs);
     if let Some(deviation) = deviations::of(case) {
         *found.n_deviations.entry(deviation).or_default() += 1;
         return;
     }
-    let Some(difference) = compare::compare(case, theirs, &ours.answer(case)) else { return };
+    let Some(difference) = compare::compare(case, theirs, &ours.answer_case(case)) else { return };
     let entry = found.differences.entry(difference.kind.clone());
     let entry = entry.or_insert_with(|| (0, case.clone(), difference.clone()));
     entry.0 += 1;
@@ -177,7 +177,7 @@ fn report(
     seed: u64,
     binary: &std::path::Path,
     ours: &LocalOracle,
-    differences: BTreeMap<String, (u64, Case, Difference)>,
+    differences: BTreeMap<String, (u64, OracleCase, Difference)>,
 ) -> Result<bool> {
     if differences.is_empty() {
         println!("no difference");
@@ -185,13 +185,13 @@ fn report(
     }
     let mut oracle = Oracle::start(binary)?;
     for (kind, (n, case, _)) in &differences {
-        let small = shrink_case(&mut oracle, ours, case, kind, args.tries)?;
+        let small = shrink_difference(&mut oracle, ours, case, kind, args.tries)?;
         println!("\n== {kind}: {n} cases, for example case {} of seed {seed}", case.id);
         show_with(&mut oracle, ours, &small)?;
         if !args.dry {
             let about = format!("Differs from kube-scheduler: {kind}.");
             let from = args.reproduce_command(seed, case.id);
-            match scenario::from_case(&small, &about, &from) {
+            match scenario::scenario_from_case(&small, &about, &from) {
                 Some(text) => {
                     let path = scenarios::write_found(&mut oracle, ours, kind, text)?;
                     println!("written to {path}");
@@ -205,21 +205,21 @@ fn report(
 }
 
 /// The smallest case with this kind of difference.
-fn shrink_case(
+fn shrink_difference(
     oracle: &mut Oracle,
     ours: &LocalOracle,
-    case: &Case,
+    case: &OracleCase,
     kind: &str,
     tries: usize,
-) -> Result<Case> {
+) -> Result<OracleCase> {
     let mut failure = None;
-    let small = shrink(case, tries, |candidate| {
+    let small = shrink_case(case, tries, |candidate| {
         if failure.is_some() || deviations::of(candidate).is_some() {
             return false;
         }
         match oracle.ask(&candidate.question()) {
             Ok(theirs) => {
-                let difference = compare::compare(candidate, &theirs, &ours.answer(candidate));
+                let difference = compare::compare(candidate, &theirs, &ours.answer_case(candidate));
                 difference.is_some_and(|difference| difference.kind == kind)
             }
             Err(error) => {
@@ -234,13 +234,13 @@ fn shrink_case(
     }
 }
 
-fn show(binary: &std::path::Path, ours: &LocalOracle, case: &Case) -> Result<bool> {
+fn show(binary: &std::path::Path, ours: &LocalOracle, case: &OracleCase) -> Result<bool> {
     let mut oracle = Oracle::start(binary)?;
     show_with(&mut oracle, ours, case)
 }
 
-fn show_with(oracle: &mut Oracle, ours: &LocalOracle, case: &Case) -> Result<bool> {
-    let (theirs, mine) = (oracle.ask(&case.question())?, ours.answer(case));
+fn show_with(oracle: &mut Oracle, ours: &LocalOracle, case: &OracleCase) -> Result<bool> {
+    let (theirs, mine) = (oracle.ask(&case.question())?, ours.answer_case(case));
     println!("question: {}", case.question());
     match compare::compare(case, &theirs, &mine) {
         Some(difference) => {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use loadmaster_api::document::Document;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
-use loadmaster_sim::scenario::{self, Recorded, Scenario, ScenarioQuestion};
+use loadmaster_sim::scenario::{self, OracleQuestion, RecordedResult, Scenario};
 use loadmaster_stdx::ErrorChain;
 
 use crate::oracle;
@@ -57,7 +57,7 @@ impl File {
         self.path.strip_prefix(root).unwrap_or(&self.path).display().to_string()
     }
 
-    fn questions(&self) -> Result<Vec<ScenarioQuestion>> {
+    fn questions(&self) -> Result<Vec<OracleQuestion>> {
         self.scenario
             .questions(&self.plugin)
             .map_err(|error| anyhow::anyhow!("{}: {}", self.name(), ErrorChain(&error)))
@@ -74,9 +74,9 @@ fn files(words: &[String]) -> Result<Vec<File>> {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
             continue;
         }
-        let (text, scenario) = scenario::read_file(&path)
+        let (text, scenario) = scenario::read_scenario_file(&path)
             .map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
-        files.push(File { plugin: scenario::plugin_of_path(&path), path, text, scenario });
+        files.push(File { plugin: scenario::plugin_of_scenario_path(&path), path, text, scenario });
     }
     Ok(files)
 }
@@ -88,7 +88,7 @@ fn scorers(ours: &LocalOracle, plugin: &str) -> Option<Vec<String>> {
 }
 
 fn record(words: &[String]) -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let mut oracle = oracle::start()?;
     let (mut n_written, mut n_files) = (0, 0);
     for file in files(words)? {
@@ -107,18 +107,19 @@ fn record(words: &[String]) -> Result<bool> {
 /// The file's text with kube-scheduler's current answers.
 fn recorded(oracle: &mut Oracle, ours: &LocalOracle, file: &File) -> Result<String> {
     let scorers = scorers(ours, &file.plugin);
-    let mut answers: Vec<(ScenarioQuestion, Recorded)> = Vec::new();
+    let mut answers: Vec<(OracleQuestion, RecordedResult)> = Vec::new();
     for question in file.questions()? {
         let answer = oracle.ask(&question.case.question())?;
         if answer["error"].is_string() && answer.get("hint").is_none() {
             bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
         }
-        let found = file
-            .scenario
-            .keep_recorded_fragments(&question, question.to_recorded(&answer, scorers.as_deref()));
+        let found = file.scenario.keep_recorded_fragments(
+            &question,
+            question.to_recorded_result(&answer, scorers.as_deref()),
+        );
         answers.push((question, found));
     }
-    Ok(scenario::write_recorded(&file.text, &process::version()?, &answers))
+    Ok(scenario::write_recorded_results(&file.text, &process::version()?, &answers))
 }
 
 /// Writes a scenario with kube-scheduler's answers into `scenarios/found` and returns its path. An existing file is not changed.
@@ -141,7 +142,7 @@ pub fn write_found(
     let document = Document::new(path.display().to_string(), text.as_str());
     let scenario =
         Scenario::read(&document).map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
-    let file = File { plugin: scenario::plugin_of_path(&path), path, text, scenario };
+    let file = File { plugin: scenario::plugin_of_scenario_path(&path), path, text, scenario };
     // A case on which kube-scheduler fails cannot be recorded; it is written without its answers.
     let text = recorded(oracle, ours, &file).unwrap_or_else(|_| file.text.clone());
     std::fs::write(&file.path, text).with_context(|| format!("writing {}", file.name()))?;
@@ -149,15 +150,15 @@ pub fn write_found(
 }
 
 fn check(words: &[String]) -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let mut oracle = oracle::start()?;
     let (mut n_wrong, mut n_questions) = (0, 0);
     for file in files(words)? {
         let scorers = scorers(&ours, &file.plugin);
         for question in file.questions()? {
             let answer = oracle.ask(&question.case.question())?;
-            let found = question.to_recorded(&answer, scorers.as_deref());
-            let lines = match file.scenario.recorded(&question) {
+            let found = question.to_recorded_result(&answer, scorers.as_deref());
+            let lines = match file.scenario.recorded_result(&question) {
                 Some(recorded) => recorded.differences(&found),
                 None => vec!["not recorded yet".to_owned()],
             };
@@ -173,11 +174,11 @@ fn check(words: &[String]) -> Result<bool> {
 }
 
 /// All recorded answers of all files.
-fn all_recorded() -> Result<Vec<(ScenarioQuestion, Recorded)>> {
+fn all_recorded() -> Result<Vec<(OracleQuestion, RecordedResult)>> {
     let mut all = Vec::new();
     for file in files(&[])? {
         for question in file.questions()? {
-            if let Some(recorded) = file.scenario.recorded(&question) {
+            if let Some(recorded) = file.scenario.recorded_result(&question) {
                 all.push((question, recorded));
             }
         }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
 use loadmaster_sim::cases::CaseGenerator;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
-use loadmaster_sim::differential::{self, Options, Report};
+use loadmaster_sim::differential::{self, HistoryOptions, HistoryReport};
 use loadmaster_sim::world_loader::default_profile;
 
 /// Steps of one history; the next one has another seed, and so another size.
@@ -31,11 +31,11 @@ pub fn run(args: &Args) -> Result<bool> {
     if let Some(n_cases) = args.preemption {
         return every_eviction(args.seed, n_cases);
     }
-    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree())?);
-    let mut all = Report::default();
+    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree_registry())?);
+    let mut all = HistoryReport::default();
     for history in 0..u64::from(args.steps.div_ceil(STEPS_EACH)) {
         let seed = args.seed + history;
-        match differential::run(&profile, Options::random(seed, STEPS_EACH)) {
+        match differential::run_history(&profile, HistoryOptions::random(seed, STEPS_EACH)) {
             Ok(report) => {
                 all.decisions += report.decisions;
                 all.placed += report.placed;
@@ -57,12 +57,14 @@ pub fn run(args: &Args) -> Result<bool> {
 
 /// Generates cases until `n_cases` of them were small enough for brute force and had candidates.
 fn every_eviction(seed: u64, n_cases: u64) -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let (mut all, mut n_tried) = (BruteForceStats::default(), 0);
-    let mut cases = CaseGenerator::preemption(seed);
+    let mut cases = CaseGenerator::preemption_cases(seed);
     while n_tried < n_cases {
         let case = cases.next().context("the generator never ends")?;
-        let Ok(checked) = ours.with_scheduling_input(&case, brute_force_preemption::check) else {
+        let Ok(checked) = ours
+            .with_scheduling_input(&case, brute_force_preemption::check_preemption_by_brute_force)
+        else {
             continue;
         };
         match checked {

@@ -21,7 +21,7 @@ use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_path_to_error::Track;
 
 pub(crate) use locate::Cursor;
-pub use path::{Path, PathError, Segment};
+pub use path::{FieldPath, FieldPathError, FieldPathSegment};
 
 /// How deep maps and lists may be nested in YAML: its decoder takes up to 20 kB of stack a level.
 const YAML_DEPTH_MAX: usize = 64;
@@ -31,7 +31,7 @@ const AMBIGUOUS_BYTES_MAX: usize = 1 << 16;
 
 /// How a text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum DocumentFormat {
     /// One JSON value or several behind each other.
     Json,
     /// One YAML document or several, separated by `---`.
@@ -45,7 +45,7 @@ pub struct Document(Arc<Inner>);
 struct Inner {
     name: String,
     text: String,
-    format: Format,
+    format: DocumentFormat,
 }
 
 /// Without the text, which may be long.
@@ -66,7 +66,7 @@ pub struct LocatedError {
     /// Column of the faulty value.
     pub column: usize,
     /// Path to the faulty value from the root of its document.
-    pub path: Path,
+    pub path: FieldPath,
     /// What was expected, and what was found.
     pub text: String,
 }
@@ -188,7 +188,7 @@ impl Document {
                     file: name,
                     line,
                     column,
-                    path: Path::ROOT,
+                    path: FieldPath::ROOT,
                     text,
                 }))
             }
@@ -206,13 +206,13 @@ impl Document {
     }
 
     /// How the text is written.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> DocumentFormat {
         self.0.format
     }
 
     /// Whether there is nothing but blanks, comments and separators.
     pub fn is_empty(&self) -> bool {
-        self.format() == Format::Yaml && self.yaml_parts().is_empty()
+        self.format() == DocumentFormat::Yaml && self.yaml_parts().is_empty()
     }
 
     /// Decodes the only value of this document.
@@ -221,7 +221,7 @@ impl Document {
     ///
     /// When there is no value or more than one, when it is not well-formed, or when it is not a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, LocatedError> {
-        if self.format() == Format::Json
+        if self.format() == DocumentFormat::Json
             && let Ok(value) = serde_json::from_str(self.text())
         {
             return Ok(value);
@@ -259,23 +259,28 @@ impl Document {
 
     /// Line and column of the value at `path`, or of its nearest ancestor that is written in the text. None
     /// if there is no value at all.
-    pub fn locate(&self, path: &Path) -> Option<(usize, usize)> {
-        self.locate_in(0, path)
+    pub fn locate(&self, path: &FieldPath) -> Option<(usize, usize)> {
+        self.locate_in_part(0, path)
     }
 
     /// As [`Document::locate`] in value number `part` (from 0, empty ones not counted) of several.
-    pub fn locate_in(&self, part: usize, path: &Path) -> Option<(usize, usize)> {
+    pub fn locate_in_part(&self, part: usize, path: &FieldPath) -> Option<(usize, usize)> {
         Some(self.find(part, path)?.value)
     }
 
     /// An error about the value at `path`, with its line and column.
-    pub fn error_at(&self, path: Path, text: impl Into<String>) -> LocatedError {
-        self.error_in(0, path, text)
+    pub fn error_at(&self, path: FieldPath, text: impl Into<String>) -> LocatedError {
+        self.error_in_part(0, path, text)
     }
 
     /// An error about the value at `path` in value number `part`, with its line and column.
-    pub fn error_in(&self, part: usize, path: Path, text: impl Into<String>) -> LocatedError {
-        let (line, column) = self.locate_in(part, &path).unwrap_or((1, 1));
+    pub fn error_in_part(
+        &self,
+        part: usize,
+        path: FieldPath,
+        text: impl Into<String>,
+    ) -> LocatedError {
+        let (line, column) = self.locate_in_part(part, &path).unwrap_or((1, 1));
         LocatedError { file: self.name().to_owned(), line, column, path, text: text.into() }
     }
 
@@ -284,20 +289,22 @@ impl Document {
         seed: S,
     ) -> Result<S::Value, LocatedError> {
         match self.format() {
-            Format::Json => {
+            DocumentFormat::Json => {
                 let mut decoder = self.json_decoder();
                 let value = self.json_seed(0, &mut decoder, seed)?;
                 match decoder.end() {
                     Ok(()) => Ok(value),
-                    Err(error) => Err(self.json_error(0, Path::ROOT, &error)),
+                    Err(error) => Err(self.json_error(0, FieldPath::ROOT, &error)),
                 }
             }
-            Format::Yaml => match *self.yaml_parts() {
-                [] => Err(self.error_at(Path::ROOT, "expected a document, found nothing")),
+            DocumentFormat::Yaml => match *self.yaml_parts() {
+                [] => Err(self.error_at(FieldPath::ROOT, "expected a document, found nothing")),
                 [part] => self.yaml_seed(0, part, seed),
-                [..] => {
-                    Err(self.error_in(1, Path::ROOT, "expected the end, found another document"))
-                }
+                [..] => Err(self.error_in_part(
+                    1,
+                    FieldPath::ROOT,
+                    "expected the end, found another document",
+                )),
             },
         }
     }
@@ -307,7 +314,7 @@ impl Document {
         seed: impl Fn() -> S,
     ) -> Result<Vec<S::Value>, LocatedError> {
         match self.format() {
-            Format::Json => {
+            DocumentFormat::Json => {
                 let mut decoder = self.json_decoder();
                 let mut values = Vec::new();
                 while values.is_empty() || decoder.end().is_err() {
@@ -315,7 +322,7 @@ impl Document {
                 }
                 Ok(values)
             }
-            Format::Yaml => {
+            DocumentFormat::Yaml => {
                 let parts = self.yaml_parts().into_iter().enumerate();
                 parts.map(|(nth, part)| self.yaml_seed(nth, part, seed())).collect()
             }
@@ -337,7 +344,7 @@ impl Document {
         let mut track = Track::new();
         let tracked = serde_path_to_error::Deserializer::new(decoder, &mut track);
         let result = seed.deserialize(tracked);
-        result.map_err(|error| self.json_error(part, Path::from(&track.path()), &error))
+        result.map_err(|error| self.json_error(part, FieldPath::from(&track.path()), &error))
     }
 
     /// Decodes a YAML document, watching the path.
@@ -353,7 +360,7 @@ impl Document {
             yaml_options(),
             |decoder| seed.deserialize(serde_path_to_error::Deserializer::new(decoder, &mut track)),
         );
-        result.map_err(|error| self.yaml_error(nth, part, Path::from(&track.path()), &error))
+        result.map_err(|error| self.yaml_error(nth, part, FieldPath::from(&track.path()), &error))
     }
 
     /// The documents of a YAML stream that hold something.
@@ -370,7 +377,7 @@ impl Document {
     pub(crate) fn json_error(
         &self,
         part: usize,
-        path: Path,
+        path: FieldPath,
         error: &serde_json::Error,
     ) -> LocatedError {
         let text = message::json(error);
@@ -382,7 +389,7 @@ impl Document {
             None => self.json_position(error),
         };
         // Of a text that is no JSON the path so far would say little.
-        let path = if error.is_data() { path } else { Path::ROOT };
+        let path = if error.is_data() { path } else { FieldPath::ROOT };
         LocatedError { file: self.name().to_owned(), line, column, path, text }
     }
 
@@ -398,13 +405,16 @@ impl Document {
         &self,
         nth: usize,
         part: YamlPart<'_>,
-        path: Path,
+        path: FieldPath,
         error: &serde_saphyr::Error,
     ) -> LocatedError {
         let error = message::innermost(error);
         let text = message::yaml(error, part.text);
-        let path =
-            if matches!(error, serde_saphyr::Error::Budget { .. }) { Path::ROOT } else { path };
+        let path = if matches!(error, serde_saphyr::Error::Budget { .. }) {
+            FieldPath::ROOT
+        } else {
+            path
+        };
         let own = error
             .location()
             .map(|at| (at.line() as usize + part.lines_before, (at.column() as usize).max(1)));
@@ -416,10 +426,10 @@ impl Document {
         LocatedError { file: self.name().to_owned(), line, column, path, text }
     }
 
-    fn find(&self, part: usize, path: &Path) -> Option<locate::Found> {
+    fn find(&self, part: usize, path: &FieldPath) -> Option<locate::Found> {
         match self.format() {
-            Format::Json => locate::find_json(self.text(), part, path),
-            Format::Yaml => {
+            DocumentFormat::Json => locate::find_json(self.text(), part, path),
+            DocumentFormat::Yaml => {
                 let parts = self.yaml_parts();
                 let part = parts.get(part)?;
                 let mut found = locate::find_yaml(part.text, path)?;
@@ -434,12 +444,12 @@ impl Document {
 }
 
 /// The text of a JSON error without its position: what was expected, then what was found.
-pub fn json_message(error: &serde_json::Error) -> String {
+pub fn json_error_text(error: &serde_json::Error) -> String {
     message::json(error)
 }
 
 /// What a decoder says, in the words of this module: `invalid type: A, expected B` becomes `expected B, found A`.
-pub fn expected_first(text: &str) -> String {
+pub fn reword_decode_error(text: &str) -> String {
     message::expected_first(text)
 }
 
@@ -484,15 +494,15 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-fn format_of(text: &str) -> Format {
+fn format_of(text: &str) -> DocumentFormat {
     let blank = [' ', '\t', '\r', '\n'];
     let inside = match text.trim_start_matches(blank) {
         text if text.starts_with('{') => text[1..].trim_start_matches(blank),
         text if text.starts_with('[') => "",
-        _ => return Format::Yaml,
+        _ => return DocumentFormat::Yaml,
     };
     if !(inside.is_empty() || inside.starts_with(['"', '}'])) {
-        return Format::Yaml;
+        return DocumentFormat::Yaml;
     }
     let is_json = || {
         let mut values =
@@ -500,9 +510,9 @@ fn format_of(text: &str) -> Format {
         values.all(|value| value.is_ok())
     };
     if text.len() <= AMBIGUOUS_BYTES_MAX && !is_json() && locate::is_yaml(text) {
-        return Format::Yaml;
+        return DocumentFormat::Yaml;
     }
-    Format::Json
+    DocumentFormat::Json
 }
 
 fn yaml_options() -> serde_saphyr::Options {

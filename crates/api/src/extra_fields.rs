@@ -60,7 +60,7 @@ impl ExtraFieldsByKind {
     }
 
     /// Whether something can be read from JSON alone.
-    pub fn json_only(self) -> bool {
+    pub fn needs_json(self) -> bool {
         self.pods.object || self.nodes.object
     }
 }
@@ -81,7 +81,7 @@ impl ExtraFields {
             return Ok(None);
         }
         let extra = match encoding {
-            Encoding::Protobuf => return Ok(ExtraFields::of_message(bytes, parts)?),
+            Encoding::Protobuf => return Ok(ExtraFields::from_message(bytes, parts)?),
             Encoding::Json => of_json(bytes, parts)
                 .map_err(|source| RawObjectError::Json { kind: "object", source })?,
         };
@@ -93,7 +93,7 @@ impl ExtraFields {
     /// # Errors
     ///
     /// When the bytes are not an object.
-    pub fn of_message(
+    pub fn from_message(
         bytes: &[u8],
         parts: ExtraFieldSelection,
     ) -> Result<Option<Arc<ExtraFields>>, ProtoError> {
@@ -104,7 +104,7 @@ impl ExtraFields {
     }
 
     /// The same, from a value.
-    pub fn of_value(value: &Value, parts: ExtraFieldSelection) -> Option<Arc<ExtraFields>> {
+    pub fn from_value(value: &Value, parts: ExtraFieldSelection) -> Option<Arc<ExtraFields>> {
         if parts.is_empty() {
             return None;
         }
@@ -188,7 +188,7 @@ mod tests {
         });
         let text = value.to_string();
         assert_eq!(ExtraFields::read(Encoding::Json, text.as_bytes(), parts).unwrap(), want);
-        assert_eq!(ExtraFields::of_value(value, parts), want);
+        assert_eq!(ExtraFields::from_value(value, parts), want);
     }
 
     #[test]
@@ -222,6 +222,6 @@ mod tests {
         let some = ExtraFieldsByKind { pods: ANNOTATIONS, ..ExtraFieldsByKind::default() };
         let others = ExtraFieldsByKind { nodes: WHOLE, ..ExtraFieldsByKind::default() };
         assert_eq!(some.union(others), ExtraFieldsByKind { pods: ANNOTATIONS, nodes: WHOLE });
-        assert_eq!([some.json_only(), others.json_only()], [false, true]);
+        assert_eq!([some.needs_json(), others.needs_json()], [false, true]);
     }
 }

@@ -217,7 +217,7 @@ pub enum ProtoError {
 }
 
 /// Kinds that can be decoded from protobuf.
-pub trait Kind: Sized + sealed::Sealed {
+pub trait ProtoKind: Sized + sealed::Sealed {
     /// Its `apiVersion`.
     const API_VERSION: &'static str;
     /// Its `kind`.
@@ -235,12 +235,12 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Implements [`Kind`]: the message it is decoded as, and how that becomes the lean type.
+/// Implements [`ProtoKind`]: the message it is decoded as, and how that becomes the lean type.
 macro_rules! kinds {
     ($($api_version:literal $kind:ident: $message:ident, $convert:expr;)*) => {$(
         impl sealed::Sealed for $kind {}
 
-        impl Kind for $kind {
+        impl ProtoKind for $kind {
             const API_VERSION: &'static str = $api_version;
             const KIND: &'static str = stringify!($kind);
 
@@ -296,19 +296,21 @@ pub fn decode(bytes: &[u8]) -> Result<Object, ProtoError> {
 /// Decodes the bare message of an object of any known kind.
 fn object(api_version: &str, kind: &str, raw: &[u8]) -> Result<Object, ProtoError> {
     Ok(match (api_version, kind) {
-        ("v1", "Node") => Object::Node(Box::new(Kind::from_message(raw)?)),
-        ("v1", "Pod") => Object::Pod(Box::new(Kind::from_message(raw)?)),
-        ("v1", "Namespace") => Object::Namespace(Kind::from_message(raw)?),
-        ("v1", "Service") => Object::Service(Kind::from_message(raw)?),
-        ("v1", "ReplicationController") => Object::ReplicationController(Kind::from_message(raw)?),
-        ("apps/v1", "ReplicaSet") => Object::ReplicaSet(Box::new(Kind::from_message(raw)?)),
-        ("apps/v1", "StatefulSet") => Object::StatefulSet(Box::new(Kind::from_message(raw)?)),
-        ("apps/v1", "Deployment") => Object::Deployment(Box::new(Kind::from_message(raw)?)),
+        ("v1", "Node") => Object::Node(Box::new(ProtoKind::from_message(raw)?)),
+        ("v1", "Pod") => Object::Pod(Box::new(ProtoKind::from_message(raw)?)),
+        ("v1", "Namespace") => Object::Namespace(ProtoKind::from_message(raw)?),
+        ("v1", "Service") => Object::Service(ProtoKind::from_message(raw)?),
+        ("v1", "ReplicationController") => {
+            Object::ReplicationController(ProtoKind::from_message(raw)?)
+        }
+        ("apps/v1", "ReplicaSet") => Object::ReplicaSet(Box::new(ProtoKind::from_message(raw)?)),
+        ("apps/v1", "StatefulSet") => Object::StatefulSet(Box::new(ProtoKind::from_message(raw)?)),
+        ("apps/v1", "Deployment") => Object::Deployment(Box::new(ProtoKind::from_message(raw)?)),
         ("policy/v1", "PodDisruptionBudget") => {
-            Object::PodDisruptionBudget(Kind::from_message(raw)?)
+            Object::PodDisruptionBudget(ProtoKind::from_message(raw)?)
         }
         ("scheduling.k8s.io/v1", "PriorityClass") => {
-            Object::PriorityClass(Kind::from_message(raw)?)
+            Object::PriorityClass(ProtoKind::from_message(raw)?)
         }
         ("v1", "Status") => Object::Status(wire::status(raw)?),
         _ => return Err(unexpected(api_version, kind, "a kind that scheduling reads".to_owned())),
@@ -320,7 +322,7 @@ fn object(api_version: &str, kind: &str, raw: &[u8]) -> Result<Object, ProtoErro
 /// # Errors
 ///
 /// When the envelope or the message is malformed, or the object is of another kind.
-pub fn decode_as<T: Kind>(bytes: &[u8]) -> Result<T, ProtoError> {
+pub fn decode_as<T: ProtoKind>(bytes: &[u8]) -> Result<T, ProtoError> {
     let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
     if (api_version, kind) != (T::API_VERSION, T::KIND) {
         return Err(unexpected(api_version, kind, format!("{} of {}", T::KIND, T::API_VERSION)));
@@ -333,7 +335,7 @@ pub fn decode_as<T: Kind>(bytes: &[u8]) -> Result<T, ProtoError> {
 /// # Errors
 ///
 /// When the envelope or a message is malformed, or the list is of another kind.
-pub fn decode_list<T: Kind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
+pub fn decode_list<T: ProtoKind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
     let Envelope { api_version, kind, raw } = Envelope::open(bytes)?;
     if api_version != T::API_VERSION || kind.strip_suffix("List") != Some(T::KIND) {
         return Err(unexpected(
@@ -356,7 +358,7 @@ pub fn decode_list<T: Kind>(bytes: &[u8]) -> Result<List<T>, ProtoError> {
 /// # Errors
 ///
 /// When the frame is malformed, or the object is of another kind.
-pub fn decode_event<T: Kind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> {
+pub fn decode_event<T: ProtoKind>(frame: &[u8]) -> Result<WatchEvent<T>, ProtoError> {
     decode_event_with(frame, decode_as)
 }
 

@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use self::pod::{missing_resources, sum_over_containers};
+pub use self::pod::{missing_quota_resources, sum_over_containers};
 use crate::Quantity;
-use crate::resource_names::is_native;
+use crate::resource_names::is_native_resource_name;
 
 /// Amounts by resource name.
 pub type ResourceAmounts = BTreeMap<String, Quantity>;
 
 /// Parses a resource list, such as `spec.hard`. Invalid quantities are left out.
-pub fn parse_amounts(list: &Value) -> ResourceAmounts {
+pub fn parse_resource_amounts(list: &Value) -> ResourceAmounts {
     let members = list.as_object().into_iter().flatten();
     let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
     members.filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect()
 }
 
 /// Adds amounts.
-pub fn add_amounts(total: &mut ResourceAmounts, more: &ResourceAmounts) {
+pub fn add_resource_amounts(total: &mut ResourceAmounts, more: &ResourceAmounts) {
     for (name, amount) in more {
         match total.get_mut(name) {
             Some(known) => *known += *amount,
@@ -40,7 +40,7 @@ pub fn add_amounts(total: &mut ResourceAmounts, more: &ResourceAmounts) {
 }
 
 /// Raises each amount to at least the other one.
-pub fn max_amounts(total: &mut ResourceAmounts, least: &ResourceAmounts) {
+pub fn raise_amounts_to_at_least(total: &mut ResourceAmounts, least: &ResourceAmounts) {
     for (name, amount) in least {
         let known = total.entry(name.clone()).or_insert(*amount);
         *known = (*known).max(*amount);
@@ -75,7 +75,7 @@ impl QuotaResource<'_> {
     }
 
     /// Whether a name in a quota is about such objects.
-    pub fn is_about(self, name: &str) -> bool {
+    pub fn matches_quota_name(self, name: &str) -> bool {
         if let Some(counted) = name.strip_prefix("count/") {
             let group = counted.strip_prefix(self.resource);
             let group = group.map(|it| if it.is_empty() { Some("") } else { it.strip_prefix('.') });
@@ -158,7 +158,8 @@ impl QuotaResource<'_> {
             Value::String(class) => class.as_str(),
             _ => text(&claim["spec"]["storageClassName"]),
         };
-        let amount = |list: &Value| parse_amounts(list).get("storage").map(|it| it.rounded_up());
+        let amount =
+            |list: &Value| parse_resource_amounts(list).get("storage").map(|it| it.rounded_up());
         let wanted = amount(&claim["spec"]["resources"]["requests"]);
         // A claim that grew, and is to be smaller again, has what it grew to.
         let storage = wanted.map(|wanted| match amount(&claim["status"]["allocatedResources"]) {
@@ -192,12 +193,12 @@ impl QuotaResource<'_> {
             // Of several that would do, the most of each class.
             let mut most = ResourceAmounts::new();
             for choice in entries(&request["firstAvailable"]) {
-                max_amounts(&mut most, &devices(choice));
+                raise_amounts_to_at_least(&mut most, &devices(choice));
             }
             if !request["exactly"].is_null() {
                 most = devices(&request["exactly"]);
             }
-            add_amounts(&mut used, &most);
+            add_resource_amounts(&mut used, &most);
         }
         used
     }
@@ -252,7 +253,7 @@ fn is_volume_claim_in(scope: &Scope<'_>, claim: &Value) -> bool {
 /// Whether a name stands for an extended resource of pods, or one that stands for a device class.
 fn is_extended_request(name: &str) -> bool {
     let Some(resource) = name.strip_prefix("requests.") else { return false };
-    !is_native(name) || resource.starts_with(DEVICE_CLASS)
+    !is_native_resource_name(name) || resource.starts_with(DEVICE_CLASS)
 }
 
 fn entries(value: &Value) -> &[Value] {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use crate::proto::{Kind, ProtoError};
+use crate::proto::{ProtoError, ProtoKind};
 
 /// How an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ impl RawObject {
     /// # Errors
     ///
     /// When the bytes are not an object of the kind asked for.
-    pub fn decode<T: Kind + DeserializeOwned>(&self) -> Result<T, RawObjectError> {
+    pub fn decode<T: ProtoKind + DeserializeOwned>(&self) -> Result<T, RawObjectError> {
         match self.encoding {
             Encoding::Protobuf => Ok(T::from_message(&self.bytes)?),
             Encoding::Json => serde_json::from_slice(&self.bytes)

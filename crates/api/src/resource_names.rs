@@ -3,20 +3,20 @@
 use crate::selector::label_key_errors;
 
 /// Whether a resource is extended: it has a domain of its own and is not a quota name (upstream's `IsExtendedResourceName`).
-pub fn is_extended(name: &str) -> bool {
-    if is_native(name) || name.starts_with("requests.") {
+pub fn is_extended_resource_name(name: &str) -> bool {
+    if is_native_resource_name(name) || name.starts_with("requests.") {
         return false;
     }
     is_qualified_name(&format!("requests.{name}"))
 }
 
 /// Whether a resource has no domain or one of `kubernetes.io` (upstream's `IsNativeResource`).
-pub fn is_native(name: &str) -> bool {
-    !name.contains('/') || is_prefixed_native(name)
+pub fn is_native_resource_name(name: &str) -> bool {
+    !name.contains('/') || is_prefixed_native_resource_name(name)
 }
 
 /// Whether a resource has a domain of `kubernetes.io` (upstream's `IsPrefixedNativeResource`).
-pub fn is_prefixed_native(name: &str) -> bool {
+pub fn is_prefixed_native_resource_name(name: &str) -> bool {
     name.contains("kubernetes.io/")
 }
 

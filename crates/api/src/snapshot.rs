@@ -25,7 +25,7 @@ use loadmaster_stdx::{Map, Set};
 use serde::Deserialize;
 use serde::de::DeserializeSeed;
 
-use crate::document::{Document, Format, JsonDecoder, LocatedError, Path};
+use crate::document::{Document, DocumentFormat, FieldPath, JsonDecoder, LocatedError};
 use crate::interned_str::Str;
 use crate::meta::ObjectMeta;
 use crate::node::Node;
@@ -74,7 +74,7 @@ pub struct ObjectWithOrigin<T> {
     /// The object.
     pub object: T,
     /// Where it was read.
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
 }
 
 impl<T> Deref for ObjectWithOrigin<T> {
@@ -87,7 +87,7 @@ impl<T> Deref for ObjectWithOrigin<T> {
 
 /// The place of an object in the files of a [`Snapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct ObjectOrigin {
     /// Which of the files.
     document: u32,
     /// Which value of the file.
@@ -96,27 +96,27 @@ pub struct Origin {
     item: u32,
 }
 
-impl Origin {
+impl ObjectOrigin {
     const NO_ITEM: u32 = u32::MAX;
 
-    fn new(document: usize, part: usize) -> Origin {
-        Origin { document: document as u32, part: part as u32, item: Origin::NO_ITEM }
+    fn new(document: usize, part: usize) -> ObjectOrigin {
+        ObjectOrigin { document: document as u32, part: part as u32, item: ObjectOrigin::NO_ITEM }
     }
 
-    fn at(self, item: u32) -> Origin {
-        Origin { item, ..self }
+    fn at(self, item: u32) -> ObjectOrigin {
+        ObjectOrigin { item, ..self }
     }
 
     /// Whether this is an earlier item of the same list.
-    fn is_before(self, other: Origin) -> bool {
+    fn is_before(self, other: ObjectOrigin) -> bool {
         (self.document, self.part) == (other.document, other.part) && self.item < other.item
     }
 
     /// The path to the object from the root of its JSON value or YAML document, such as `items[17]`.
-    pub fn path(self) -> Path {
+    pub fn path(self) -> FieldPath {
         match self.item {
-            Origin::NO_ITEM => Path::ROOT,
-            item => Path::ROOT.field("items").index(item as usize),
+            ObjectOrigin::NO_ITEM => FieldPath::ROOT,
+            item => FieldPath::ROOT.field("items").index(item as usize),
         }
     }
 }
@@ -141,7 +141,7 @@ pub enum SnapshotError {
 
 impl SnapshotError {
     /// Where the error is.
-    pub fn located(&self) -> Option<&LocatedError> {
+    pub fn located_error(&self) -> Option<&LocatedError> {
         match self {
             SnapshotError::NoDocuments => None,
             SnapshotError::Invalid(located)
@@ -220,7 +220,7 @@ impl Snapshot {
                 other.name == meta.name && other.namespace == meta.namespace
             };
             let first = all.iter().find(is_first).map_or(sourced.origin, |first| first.origin);
-            let first = self.error(first, &Path::ROOT, "");
+            let first = self.error_at(first, &FieldPath::ROOT, "");
             let name = match &*meta.namespace {
                 "" => meta.name.to_string(),
                 namespace => format!("{namespace}/{}", meta.name),
@@ -229,8 +229,8 @@ impl Snapshot {
                 "expected one {what} {name:?}, found a second; the first is at {}:{}:{}",
                 first.file, first.line, first.column
             );
-            let path = Path::ROOT.field("metadata").field("name");
-            return Err(SnapshotError::Duplicate(self.error(sourced.origin, &path, text)));
+            let path = FieldPath::ROOT.field("metadata").field("name");
+            return Err(SnapshotError::Duplicate(self.error_at(sourced.origin, &path, text)));
         }
         Ok(())
     }
@@ -245,10 +245,10 @@ impl Snapshot {
             !node_name.is_empty() && !nodes.contains(node_name)
         };
         let Some(pod) = self.pods.iter().find(is_dangling) else { return Ok(()) };
-        let path = Path::ROOT.field("spec").field("nodeName");
+        let path = FieldPath::ROOT.field("spec").field("nodeName");
         let text =
             format!("expected one of the {} nodes, found {:?}", nodes.len(), &*pod.spec.node_name);
-        Err(SnapshotError::Dangling(self.error(pod.origin, &path, text)))
+        Err(SnapshotError::Dangling(self.error_at(pod.origin, &path, text)))
     }
 
     /// Adds the objects of `other`, whose list begins at item `first` of ours.
@@ -260,7 +260,7 @@ impl Snapshot {
         ) {
             ours.extend(theirs.into_iter().map(|ObjectWithOrigin { object, origin }| {
                 let origin = match origin.item {
-                    Origin::NO_ITEM => origin,
+                    ObjectOrigin::NO_ITEM => origin,
                     item => origin.at(first + item),
                 };
                 ObjectWithOrigin { object, origin }
@@ -285,16 +285,21 @@ impl Snapshot {
 
     /// Line and column of a value of an object, or of its nearest ancestor that is written in the file. Walks
     /// the file up to there.
-    pub fn locate(&self, origin: Origin, path: &Path) -> Option<(usize, usize)> {
+    pub fn locate(&self, origin: ObjectOrigin, path: &FieldPath) -> Option<(usize, usize)> {
         let document = self.documents.get(origin.document as usize)?;
-        document.locate_in(origin.part as usize, &origin.path().join(path))
+        document.locate_in_part(origin.part as usize, &origin.path().join(path))
     }
 
     /// An error about a value of an object, with file, line and column.
-    pub fn error(&self, origin: Origin, path: &Path, text: impl Into<String>) -> LocatedError {
+    pub fn error_at(
+        &self,
+        origin: ObjectOrigin,
+        path: &FieldPath,
+        text: impl Into<String>,
+    ) -> LocatedError {
         let path = origin.path().join(path);
         match self.documents.get(origin.document as usize) {
-            Some(document) => document.error_in(origin.part as usize, path, text),
+            Some(document) => document.error_in_part(origin.part as usize, path, text),
             None => {
                 LocatedError { file: String::new(), line: 1, column: 1, path, text: text.into() }
             }
@@ -303,12 +308,12 @@ impl Snapshot {
 }
 
 /// The types of values whose items cannot be read without.
-type Types = Map<Origin, TypeMeta>;
+type Types = Map<ObjectOrigin, TypeMeta>;
 
 enum Failure {
     Located(LocatedError),
     /// The value is a list of this type, which was not known when its items were read.
-    NeedsType(Origin, TypeMeta),
+    NeedsType(ObjectOrigin, TypeMeta),
 }
 
 fn read_all(
@@ -321,15 +326,15 @@ fn read_all(
         let result = match document.format() {
             _ if document.is_empty() => {
                 let text = "expected Kubernetes objects, found nothing";
-                Err(document.error_at(Path::ROOT, text))
+                Err(document.error_at(FieldPath::ROOT, text))
             }
-            Format::Json
+            DocumentFormat::Json
                 if types.is_empty() && split::read(&mut loader, nth, document, chunk_bytes) =>
             {
                 Ok(())
             }
-            Format::Json => read_json(&mut loader, nth, document, types),
-            Format::Yaml => read_yaml(&mut loader, nth, document, types),
+            DocumentFormat::Json => read_json(&mut loader, nth, document, types),
+            DocumentFormat::Yaml => read_yaml(&mut loader, nth, document, types),
         };
         result.map_err(|located| failure(&mut loader, document, located))?;
     }
@@ -344,15 +349,15 @@ fn read_json(
 ) -> Result<(), LocatedError> {
     let Err(error) = each_json(loader, nth, document, types, quick) else { return Ok(()) };
     if loader.problem.is_some() || !error.is_data() {
-        return Err(document.json_error(loader.origin.part as usize, Path::ROOT, &error));
+        return Err(document.json_error(loader.origin.part as usize, FieldPath::ROOT, &error));
     }
     // Once more, to learn the path to the fault.
     let mut second = Loader::new();
-    second.resume_at = (loader.origin.item != Origin::NO_ITEM).then_some(loader.origin);
+    second.resume_at = (loader.origin.item != ObjectOrigin::NO_ITEM).then_some(loader.origin);
     let tracked =
         |part, decoder: &mut _, seed: ObjectSeed<'_>| document.json_seed(part, decoder, seed);
     each_json(&mut second, nth, document, types, tracked)?;
-    Err(document.json_error(loader.origin.part as usize, Path::ROOT, &error))
+    Err(document.json_error(loader.origin.part as usize, FieldPath::ROOT, &error))
 }
 
 /// Decodes without watching the path.
@@ -374,7 +379,7 @@ fn each_json<'d, E>(
     let mut decoder = document.json_decoder();
     let mut part = 0;
     while decoder.end().is_err() {
-        loader.origin = Origin::new(nth, part);
+        loader.origin = ObjectOrigin::new(nth, part);
         let implied = types.get(&loader.origin);
         take(part, &mut decoder, ObjectSeed { loader, implied, is_item: false })?;
         part += 1;
@@ -389,7 +394,7 @@ fn read_yaml(
     types: &Types,
 ) -> Result<(), LocatedError> {
     for (part, yaml) in document.yaml_parts().into_iter().enumerate() {
-        loader.origin = Origin::new(nth, part);
+        loader.origin = ObjectOrigin::new(nth, part);
         let implied = types.get(&loader.origin);
         document.yaml_seed(part, yaml, ObjectSeed { loader, implied, is_item: false })?;
     }
@@ -405,9 +410,9 @@ fn failure(loader: &mut Loader, document: &Document, located: LocatedError) -> F
         && let Some((version, kind)) = type_of(document, part)
         && kind.len() > "List".len()
     {
-        return Failure::NeedsType(origin.at(Origin::NO_ITEM), (version, kind));
+        return Failure::NeedsType(origin.at(ObjectOrigin::NO_ITEM), (version, kind));
     }
-    Failure::Located(document.error_in(part, origin.path().join(&problem.path), problem.text))
+    Failure::Located(document.error_in_part(part, origin.path().join(&problem.path), problem.text))
 }
 
 /// The type of a value, wherever in it that stands.
@@ -419,11 +424,11 @@ fn type_of(document: &Document, part: usize) -> Option<TypeMeta> {
         kind: Str,
     }
     let typed: Typed = match document.format() {
-        Format::Json => {
+        DocumentFormat::Json => {
             let text = document.json_part(part)?;
             Typed::deserialize(&mut serde_json::Deserializer::from_str(text)).ok()?
         }
-        Format::Yaml => {
+        DocumentFormat::Yaml => {
             let yaml = *document.yaml_parts().get(part)?;
             document.yaml_seed(part, yaml, std::marker::PhantomData).ok()?
         }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::authentication::User;
-use crate::authorization::{Attributes, Decision, RequestTarget};
+use crate::authorization::{AuthorizationAttributes, AuthorizationDecision, RequestTarget};
 use crate::status::ApiError;
 
 pub use policy::{AuditPolicy, PolicyError, Stage};
@@ -73,7 +73,7 @@ impl AuditLog {
     pub(crate) fn begin(
         &self,
         id: &str,
-        attributes: &Attributes<'_>,
+        attributes: &AuthorizationAttributes<'_>,
         version: &str,
         received: Timestamp,
         request: (&Uri, &HeaderMap, Option<PeerAddress>),
@@ -168,7 +168,7 @@ impl AuditEntry {
     }
 
     /// Sets the authorization decision.
-    pub fn set_decision(&mut self, decision: &Decision) {
+    pub fn set_decision(&mut self, decision: &AuthorizationDecision) {
         let word = if decision.is_allowed() { "allow" } else { "forbid" };
         let mut add = |name: &str, text: &str| {
             self.annotations.insert(format!("authorization.k8s.io/{name}"), text.into());

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
-pub use jwt::{BoundObjects, Claims, ISSUER, KeyError, ObjectRef, SigningKey, TokenError};
+pub use jwt::{BoundObjects, Claims, KeyError, ObjectRef, SigningKey, TOKEN_ISSUER, TokenError};
 pub use token_file::{TokenFileError, read_token_file};
 
 /// The anonymous user.

@@ -11,17 +11,17 @@ use crate::status::ApiError;
 pub use bootstrap::{BootstrapObject, bootstrap_objects};
 pub use escalation::missing_rights;
 pub use policy::{RbacPolicy, RbacTable, RuleSource, aggregated_rules};
-pub use rule::{PolicyRule, quoted};
+pub use rule::{PolicyRule, quoted_list};
 
 /// The group of roles and bindings.
-pub const GROUP: &str = "rbac.authorization.k8s.io";
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// The group that may do everything, whatever the roles are.
-pub const MASTERS: &str = "system:masters";
+pub const MASTERS_GROUP: &str = "system:masters";
 
 /// The authorization mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum AuthorizationMode {
     /// Every authenticated user may do everything.
     #[default]
     AlwaysAllow,
@@ -31,7 +31,7 @@ pub enum Mode {
 
 /// The attributes of a request for authorization.
 #[derive(Clone, Copy, Debug)]
-pub struct Attributes<'a> {
+pub struct AuthorizationAttributes<'a> {
     pub user: &'a User,
     pub verb: &'a str,
     pub what: RequestTarget<'a>,
@@ -57,7 +57,7 @@ pub struct ResourceAttributes<'a> {
 
 /// An authorization decision. The reason may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum AuthorizationDecision {
     Allowed {
         reason: String,
     },
@@ -67,20 +67,21 @@ pub enum Decision {
     },
 }
 
-impl Decision {
+impl AuthorizationDecision {
     /// Whether it is allowed.
     pub fn is_allowed(&self) -> bool {
-        matches!(self, Decision::Allowed { .. })
+        matches!(self, AuthorizationDecision::Allowed { .. })
     }
 
     /// Why; may be empty.
     pub fn reason(&self) -> &str {
-        let (Decision::Allowed { reason } | Decision::Refused { reason }) = self;
+        let (AuthorizationDecision::Allowed { reason } | AuthorizationDecision::Refused { reason }) =
+            self;
         reason
     }
 }
 
-impl<'a> Attributes<'a> {
+impl<'a> AuthorizationAttributes<'a> {
     /// The namespace; empty for what has none.
     pub fn namespace(&self) -> &'a str {
         match self.what {
@@ -125,15 +126,20 @@ impl<'a> Attributes<'a> {
 }
 
 /// Authorizes a request with RBAC.
-pub fn decide(policy: &RbacPolicy, attributes: &Attributes<'_>) -> Decision {
-    if attributes.user.groups.iter().any(|it| it == MASTERS) {
-        return Decision::Allowed { reason: String::new() };
+pub fn authorize_by_rbac(
+    policy: &RbacPolicy,
+    attributes: &AuthorizationAttributes<'_>,
+) -> AuthorizationDecision {
+    if attributes.user.groups.iter().any(|it| it == MASTERS_GROUP) {
+        return AuthorizationDecision::Allowed { reason: String::new() };
     }
     let mut errors = Vec::new();
     for (source, rules) in policy.rules_of(attributes.user, attributes.namespace()) {
         match rules {
             Ok(rules) if rules.iter().any(|rule| rule.allows(attributes)) => {
-                return Decision::Allowed { reason: format!("RBAC: allowed by {source}") };
+                return AuthorizationDecision::Allowed {
+                    reason: format!("RBAC: allowed by {source}"),
+                };
             }
             Ok(_) => {}
             Err(error) => errors.push(error),
@@ -143,7 +149,7 @@ pub fn decide(policy: &RbacPolicy, attributes: &Attributes<'_>) -> Decision {
         Some(text) => format!("RBAC: {text}"),
         None => String::new(),
     };
-    Decision::Refused { reason }
+    AuthorizationDecision::Refused { reason }
 }
 
 /// Errors as Go prints several of them; none if there are none.

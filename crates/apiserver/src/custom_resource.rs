@@ -31,20 +31,20 @@ use crate::managed_fields::{TypeRef, Types};
 use crate::schema::{DecodeError, Decoded};
 use cel::Rules;
 use json_path::Path;
-use structural::Schema;
+use structural::StructuralSchema;
 use table::Column;
 
 /// A custom resource in one version.
 #[derive(Debug)]
-pub struct Version {
+pub struct CustomResourceVersion {
     pub list_kind: String,
     /// `group/version` of this version.
     pub api_version: String,
     /// `group/version` in which objects are stored.
     pub storage: String,
     /// The schemas of all versions, by `group/version`.
-    schemas: Arc<BTreeMap<String, Arc<Schema>>>,
-    pub schema: Arc<Schema>,
+    schemas: Arc<BTreeMap<String, Arc<StructuralSchema>>>,
+    pub schema: Arc<StructuralSchema>,
     /// The schema as it was written.
     pub written: Value,
     /// Its types for server-side apply.
@@ -73,7 +73,7 @@ pub struct Scale {
     pub selector: Option<Path>,
 }
 
-impl Version {
+impl CustomResourceVersion {
     /// Decodes an object that a client sent.
     ///
     /// # Errors
@@ -84,10 +84,10 @@ impl Version {
     }
 
     /// A stored object in this version: converting changes `apiVersion` only.
-    pub fn shown(&self, mut value: Value) -> Value {
+    pub fn to_request_version(&self, mut value: Value) -> Value {
         let stored = value["apiVersion"].as_str().unwrap_or_default();
         if let Some(schema) = self.schemas.get(stored) {
-            decode::refresh(&mut value, schema);
+            decode::apply_current_schema(&mut value, schema);
         }
         if value["apiVersion"] != self.api_version.as_str() {
             value["apiVersion"] = self.api_version.as_str().into();
@@ -97,7 +97,7 @@ impl Version {
     }
 
     /// An object of this version as it is stored.
-    pub fn stored(&self, mut value: Value) -> Value {
+    pub fn to_storage_version(&self, mut value: Value) -> Value {
         if self.storage != self.api_version {
             value["apiVersion"] = self.storage.as_str().into();
             if let Some(schema) = self.schemas.get(&self.storage) {
@@ -110,19 +110,19 @@ impl Version {
 
 /// The current definition of a custom resource in one version: watches outlive changes of the schema.
 #[derive(Clone, Debug)]
-pub struct CurrentVersion(Arc<RwLock<Arc<Version>>>);
+pub struct CurrentCustomResourceVersion(Arc<RwLock<Arc<CustomResourceVersion>>>);
 
-impl CurrentVersion {
-    fn new(version: Version) -> CurrentVersion {
-        CurrentVersion(Arc::new(RwLock::new(Arc::new(version))))
+impl CurrentCustomResourceVersion {
+    fn new(version: CustomResourceVersion) -> CurrentCustomResourceVersion {
+        CurrentCustomResourceVersion(Arc::new(RwLock::new(Arc::new(version))))
     }
 
     /// As it is now.
-    pub fn get(&self) -> Arc<Version> {
+    pub fn get(&self) -> Arc<CustomResourceVersion> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn set(&self, version: Arc<Version>) {
+    fn set(&self, version: Arc<CustomResourceVersion>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = version;
     }
 }

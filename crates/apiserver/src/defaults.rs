@@ -4,11 +4,11 @@
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-use crate::object::{entries, members_mut, meta_mut};
+use crate::object::{list_entries, members_mut, meta_mut};
 use crate::schema::{Kind, Schema, Shape, TypeId, schema};
 
 /// Sets the defaults of an object and of everything in it.
-pub fn apply(kind: &Kind, value: &mut Value) {
+pub fn apply_defaults(kind: &Kind, value: &mut Value) {
     if kind.is("", "secrets") {
         encode_texts(value);
     }
@@ -93,7 +93,7 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
     match name {
         "core/v1.Pod" => pod(it),
         "apiextensions/v1.CustomResourceDefinition" => {
-            crate::custom_resource::definition::default(it)
+            crate::custom_resource::definition::set_definition_defaults(it)
         }
         "core/v1.PodSpec" => pod_spec(it),
         "core/v1.PodStatus" => pod_status(it),
@@ -162,7 +162,7 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
         }
         "networking/v1.NetworkPolicyPort" => set(it, "protocol", "TCP"),
         "networking/v1.NetworkPolicySpec" => {
-            let has_egress = it.get("egress").is_some_and(|rules| !entries(rules).is_empty());
+            let has_egress = it.get("egress").is_some_and(|rules| !list_entries(rules).is_empty());
             let types = if has_egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
             set(it, "policyTypes", types);
         }
@@ -276,7 +276,7 @@ fn service(spec: &mut Map<String, Value>) {
         }
     }
     let kind = text(spec, "type").to_owned();
-    let has_more = spec.get("externalIPs").is_some_and(|it| !entries(it).is_empty());
+    let has_more = spec.get("externalIPs").is_some_and(|it| !list_entries(it).is_empty());
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") || kind == "ClusterIP" && has_more {
         set(spec, "externalTrafficPolicy", "Cluster");
     }
@@ -391,7 +391,7 @@ fn stateful_set(spec: &mut Map<String, Value>) {
 
 fn autoscaler(spec: &mut Map<String, Value>) {
     set(spec, "minReplicas", 1);
-    if spec.get("metrics").is_none_or(|it| entries(it).is_empty()) {
+    if spec.get("metrics").is_none_or(|it| list_entries(it).is_empty()) {
         let target = json!({"type": "Utilization", "averageUtilization": 80});
         let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
         spec.insert("metrics".to_owned(), json!([metric]));

@@ -37,7 +37,7 @@ fn architecture() -> &'static str {
 }
 
 /// The response to a discovery path; none for other paths.
-pub fn answer(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Option<ApiResponse> {
+pub fn discovery_response(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Option<ApiResponse> {
     let aggregated = wants_aggregated(headers);
     match path {
         "/api" if aggregated => Some(aggregated_answer(kinds, |group| group.is_empty())),
@@ -141,7 +141,7 @@ fn aggregated_answer(kinds: &Kinds, wanted: impl Fn(&str) -> bool) -> ApiRespons
     }
     let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {}, "items": items});
-    ApiResponse::of(200, AGGREGATED, list.to_string())
+    ApiResponse::from_bytes(200, AGGREGATED, list.to_string())
 }
 
 fn aggregated_resource(kind: &Kind) -> Value {

@@ -18,16 +18,16 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Whether a kind is stored in another API version than its own.
-pub fn is_other(kind: &Kind) -> bool {
+pub fn has_other_storage_version(kind: &Kind) -> bool {
     kind.custom.is_some() || kind.is("events.k8s.io", "events")
 }
 
 /// Converts a stored value to the API version of the kind.
 pub fn to_request_version(kind: &Kind, mut value: Value) -> Value {
     if let Some(custom) = kind.custom() {
-        return custom.shown(value);
+        return custom.to_request_version(value);
     }
-    if is_other(kind) {
+    if has_other_storage_version(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (stored, shown));
         value["apiVersion"] = "events.k8s.io/v1".into();
     }
@@ -37,9 +37,9 @@ pub fn to_request_version(kind: &Kind, mut value: Value) -> Value {
 /// Converts a value of the kind to its storage version.
 pub fn to_storage_version(kind: &Kind, mut value: Value) -> Value {
     if let Some(custom) = kind.custom() {
-        return custom.stored(value);
+        return custom.to_storage_version(value);
     }
-    if is_other(kind) {
+    if has_other_storage_version(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (shown, stored));
         value["apiVersion"] = "v1".into();
     }

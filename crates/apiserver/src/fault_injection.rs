@@ -1,6 +1,6 @@
 //! Fault injection: which requests fail and how, decided from a seed.
 //!
-//! [`Faults::decide`] is a function of the seed, of the number of matching requests before, and of the request: a
+//! [`Faults::decide_faults`] is a function of the seed, of the number of matching requests before, and of the request: a
 //! single client gets the same faults in every run. `http` injects them. Requests that match no rule are not affected
 //! and not counted. Responses are never wrong: they are only delayed, truncated or dropped.
 
@@ -192,7 +192,7 @@ impl Faults {
     }
 
     /// The faults of a request; `nth` counts the requests that match a rule. None if no rule matches.
-    pub fn decide(
+    pub fn decide_faults(
         &self,
         seed: u64,
         nth: impl FnOnce() -> u64,
@@ -286,7 +286,7 @@ impl BodyFaults {
     }
 
     /// How the next part, which has so many bytes, is sent.
-    pub fn next(&mut self, n_bytes: usize) -> ChunkFault {
+    pub fn next_chunk_fault(&mut self, n_bytes: usize) -> ChunkFault {
         if let Some(left) = &mut self.cut_after {
             match left.checked_sub(n_bytes as u64) {
                 Some(rest) => *left = rest,
@@ -341,7 +341,7 @@ mod tests {
         let faults = Faults::from_flag(faults).expect("faults");
         let pods = target("pods", "");
         (0..n)
-            .map(|nth| faults.decide(seed, || nth, asked(verb, &pods)).expect("a rule"))
+            .map(|nth| faults.decide_faults(seed, || nth, asked(verb, &pods)).expect("a rule"))
             .map(|it| name(&it.fate))
             .collect()
     }
@@ -380,7 +380,7 @@ mod tests {
         let faults = Faults::from_flag("expire=1").expect("faults");
         let pods = target("pods", "");
         let fresh = FaultRequest { is_continuation: false, ..asked("list", &pods) };
-        assert_eq!(name(&faults.decide(1, || 0, fresh).expect("a rule").fate), "pass");
+        assert_eq!(name(&faults.decide_faults(1, || 0, fresh).expect("a rule").fate), "pass");
     }
 
     #[test]
@@ -392,7 +392,8 @@ mod tests {
         let check = |verb: &str, subresource: &str, user_agent: &str, want: Option<&str>| {
             let pods = target("pods", subresource);
             let asked = FaultRequest { verb, target: &pods, user_agent, is_continuation: false };
-            let fate = faults.decide(1, || 0, asked).map(|it| name(&it.fate)[..1].to_owned());
+            let fate =
+                faults.decide_faults(1, || 0, asked).map(|it| name(&it.fate)[..1].to_owned());
             assert_eq!(fate.as_deref(), want, "{verb} {subresource} {user_agent}");
         };
         check("create", "binding", "any", Some("d"));
@@ -406,24 +407,25 @@ mod tests {
         let stream = |words: &str, verb: &str| {
             let pods = target("pods", "");
             let faults = Faults::from_flag(words).expect("faults");
-            faults.decide(5, || 0, asked(verb, &pods)).expect("a rule").stream
+            faults.decide_faults(5, || 0, asked(verb, &pods)).expect("a rule").stream
         };
         let mut cut = stream("cut=1", "get");
         let mut n_bytes = 0;
         let end = loop {
-            match cut.next(100) {
+            match cut.next_chunk_fault(100) {
                 ChunkFault::Pass(_) => n_bytes += 100,
                 other => break other,
             }
         };
         assert!(matches!(end, ChunkFault::Cut(n) if n < 100) && n_bytes <= 8 * 1024, "{end:?}");
         let mut expired = stream("expire=1", "watch");
-        assert!((0..30).any(|_| expired.next(10) == ChunkFault::Expire));
+        assert!((0..30).any(|_| expired.next_chunk_fault(10) == ChunkFault::Expire));
         assert!(
             stream("late=1", "get").has_no_faults(),
             "only watches have parts that can be late"
         );
-        let ChunkFault::Pass(late) = stream("late=1,lateMs=40", "watch").next(10) else {
+        let ChunkFault::Pass(late) = stream("late=1,lateMs=40", "watch").next_chunk_fault(10)
+        else {
             panic!("cut")
         };
         assert!((1..=40).contains(&late.as_millis()));

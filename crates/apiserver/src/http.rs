@@ -29,7 +29,7 @@ use crate::status::ApiError;
 pub use fault_injection::FaultInjector;
 pub use limits::HttpLimits;
 use limits::LimitSemaphores;
-pub use tls::{Identity, Pki, TlsError};
+pub use tls::{CertificateAndKey, Pki, TlsError};
 
 /// The most concurrent streams of an HTTP/2 connection; kube-apiserver's default is 100.
 const N_STREAMS_MAX: u32 = 1_000;
@@ -203,7 +203,13 @@ async fn respond(service: &Service, request: Request<Incoming>) -> Response<Body
     let user = match server.authenticate(user.as_ref(), path, &parts.headers) {
         Ok(user) => user,
         Err(error) => {
-            return server.refuse(&parts.method, &parts.uri, &parts.headers, Some(peer), error);
+            return server.refuse_unauthenticated(
+                &parts.method,
+                &parts.uri,
+                &parts.headers,
+                Some(peer),
+                error,
+            );
         }
     };
     let Some(permit) = gates.request() else { return busy() };
@@ -219,7 +225,7 @@ async fn respond(service: &Service, request: Request<Incoming>) -> Response<Body
     // The token is not needed any more.
     parts.headers.remove(header::AUTHORIZATION);
     parts.extensions.insert(peer);
-    let mut response = server.respond(&user, &Request::from_parts(parts, body)).await;
+    let mut response = server.handle_durably(&user, &Request::from_parts(parts, body)).await;
     if response.extensions().get::<LongRunning>().is_some() {
         let Some(watch) = gates.watch() else { return busy() };
         response.body_mut().when_done(move || drop(watch));

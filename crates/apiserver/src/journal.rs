@@ -26,7 +26,7 @@ use std::sync::{Arc, mpsc};
 
 use tokio::sync::{oneshot, watch};
 
-use crate::store::{Change, Limits, Object, Store, TableId};
+use crate::store::{Change, Object, Store, StoreLimits, TableId};
 use data_dir::DataDir;
 use writer::{Wake, Writer};
 
@@ -46,15 +46,15 @@ pub enum DataError {
 
 /// When a new snapshot is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Compaction {
+pub struct SnapshotPolicy {
     /// A log smaller than this stays, however small the snapshot is.
     pub log_bytes_min: u64,
 }
 
-impl Default for Compaction {
+impl Default for SnapshotPolicy {
     fn default() -> Self {
         // Reading so much at a restart takes a fraction of a second.
-        Compaction { log_bytes_min: 64 << 20 }
+        SnapshotPolicy { log_bytes_min: 64 << 20 }
     }
 }
 
@@ -100,7 +100,11 @@ impl OpenJournal {
     ///
     /// When it cannot be read or written, another server uses it, or a file is damaged. An incomplete last write,
     /// which no client saw, is no damage.
-    pub fn open(path: &Path, limits: Limits, fingerprint: u32) -> Result<OpenJournal, DataError> {
+    pub fn open(
+        path: &Path,
+        limits: StoreLimits,
+        fingerprint: u32,
+    ) -> Result<OpenJournal, DataError> {
         let mut folder = DataDir::lock(path)?;
         let read = folder.read(limits, fingerprint)?;
         let (is_new, is_outdated) = (read.is_new, read.is_outdated);
@@ -145,7 +149,7 @@ impl UnstartedJournal {
     }
 
     /// Starts the thread.
-    pub fn start(self, source: impl ChangeSource, compaction: Compaction) -> Journal {
+    pub fn start(self, source: impl ChangeSource, compaction: SnapshotPolicy) -> Journal {
         let (failed, failure) = oneshot::channel();
         let writer = Writer::new(source, self.folder, self.fingerprint, compaction);
         let (inbox, durable, wake) = (self.inbox, self.durable, self.wake.clone());

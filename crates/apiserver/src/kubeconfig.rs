@@ -3,10 +3,15 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::http::Identity;
+use crate::http::CertificateAndKey;
 
 /// A kubeconfig for one cluster and one user; cluster, user and context all have the same name.
-pub fn kubeconfig(name: &str, server: &str, authority_pem: &str, user: &Identity) -> Value {
+pub fn kubeconfig(
+    name: &str,
+    server: &str,
+    authority_pem: &str,
+    user: &CertificateAndKey,
+) -> Value {
     let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
     json!({
         "apiVersion": "v1",

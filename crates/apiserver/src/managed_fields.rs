@@ -25,11 +25,11 @@ mod validate;
 mod value;
 
 pub use field_manager::{
-    ApplyError, Conflict, FieldManager, VersionedTypes, conflict_message, is_reset,
+    ApplyError, Conflict, FieldManager, VersionedTypes, conflict_message, is_managed_fields_reset,
     set_managed_fields,
 };
 pub use field_path::PathElement;
 pub use field_set::FieldSet;
 pub use reset_fields::ResetFields;
-pub use scale::{ManagedFieldsList, ScaleFields};
+pub use scale::{ManagedFieldsList, ScaleManagedFields};
 pub use types::{TypeRef, Types, built_in};

@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 
 use crate::schema::Kind;
 use crate::status::ApiError;
-use crate::store::{Draft, Field, Object};
+use crate::store::{Draft, FilterField, Object};
 
 /// A text in `metadata`; empty when absent.
-pub fn meta<'a>(object: &'a Value, name: &str) -> &'a str {
+pub fn metadata_text<'a>(object: &'a Value, name: &str) -> &'a str {
     object["metadata"][name].as_str().unwrap_or_default()
 }
 
@@ -29,7 +29,7 @@ pub fn members_mut(value: &mut Value) -> &mut Map<String, Value> {
 }
 
 /// The entries of a list; none when absent.
-pub fn entries(value: &Value) -> &[Value] {
+pub fn list_entries(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -79,7 +79,7 @@ const OBJECT_BYTES_MAX: usize = 2 * 1024 * 1024;
 ///
 /// When it is too large, or not an object, which a decoded one always is.
 pub fn draft(kind: &Kind, value: &Value) -> Result<Draft, ApiError> {
-    let key = key_of(kind, meta(value, "namespace"), meta(value, "name"));
+    let key = key_of(kind, metadata_text(value, "namespace"), metadata_text(value, "name"));
     let labels = labels(value);
     let draft = Draft::new(key, labels, selectable_values(kind, value), value)
         .map_err(|error| ApiError::internal(&format!("encoding {}: {error}", kind.kind)))?;
@@ -188,7 +188,7 @@ static EVENT: &[Selectable] = &[
     at("type"),
 ];
 
-/// The selectable fields of a resource, in the order of [`Object::fields`].
+/// The selectable fields of a resource, in the order of [`Object::selectable_values`].
 pub fn selectable(kind: &Kind) -> &'static [Selectable] {
     let row = SELECTABLE.iter().find(|(group, resource, _)| kind.is(group, resource));
     row.map_or(&[], |(_, _, fields)| fields)
@@ -208,27 +208,27 @@ pub fn selectable_fingerprint() -> u32 {
 }
 
 /// Whether selectors may name fields beside those of metadata.
-pub fn has_fields(kind: &Kind) -> bool {
+pub fn has_selectable_fields(kind: &Kind) -> bool {
     kind.custom().is_some() || !selectable(kind).is_empty()
 }
 
 /// The field a selector names.
-pub fn selectable_field(kind: &Kind, name: &str) -> Option<Field> {
+pub fn selectable_field(kind: &Kind, name: &str) -> Option<FilterField> {
     match name {
-        "metadata.name" => return Some(Field::Name),
-        "metadata.namespace" => return Some(Field::Namespace),
+        "metadata.name" => return Some(FilterField::Name),
+        "metadata.namespace" => return Some(FilterField::Namespace),
         _ => {}
     }
     if let Some(custom) = kind.custom() {
         let found = custom.selectable.iter().find(|(known, _)| known == name);
-        return found.map(|(_, slot)| Field::Slot(*slot));
+        return found.map(|(_, slot)| FilterField::Slot(*slot));
     }
     // The other form of an event has other names.
     let name = match name.strip_prefix("regarding.") {
         Some(rest) if kind.group == "events.k8s.io" => &format!("involvedObject.{rest}"),
         _ => name,
     };
-    selectable(kind).iter().position(|it| it.name == name).map(Field::Slot)
+    selectable(kind).iter().position(|it| it.name == name).map(FilterField::Slot)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::status::ApiError;
 /// # Errors
 ///
 /// When version 2 is requested in an unsupported media type.
-pub fn answer(
+pub fn openapi_response(
     kinds: &Kinds,
     request: &Request<Bytes>,
     now: Timestamp,
@@ -43,7 +43,7 @@ pub fn answer(
         },
     };
     let own = kinds_of(kinds, group, version);
-    Ok((!own.is_empty()).then(|| document_cache::answer(&own, request, now)))
+    Ok((!own.is_empty()).then(|| document_cache::document_response(&own, request, now)))
 }
 
 fn kinds_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
@@ -55,11 +55,14 @@ fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<ApiResponse, ApiError
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or("*/*");
     let is_json = |clause: &str| match clause.split(';').next().unwrap_or_default().trim() {
         "application/json" | "application/*" | "*/*" => Some(true),
-        protobuf::REQUEST_MEDIA_TYPE | protobuf::MEDIA_TYPE => Some(false),
+        protobuf::OPENAPI_V2_REQUEST_MEDIA_TYPE | protobuf::OPENAPI_V2_MEDIA_TYPE => Some(false),
         _ => None,
     };
     let is_json = accept.split(',').find_map(is_json).ok_or_else(|| {
-        ApiError::not_acceptable(&format!("application/json, {}", protobuf::REQUEST_MEDIA_TYPE))
+        ApiError::not_acceptable(&format!(
+            "application/json, {}",
+            protobuf::OPENAPI_V2_REQUEST_MEDIA_TYPE
+        ))
     })?;
     let mut parts = Vec::new();
     for (group, versions) in kinds.groups() {
@@ -67,11 +70,15 @@ fn version_2(kinds: &Kinds, headers: &HeaderMap) -> Result<ApiResponse, ApiError
             parts.push(document(&kinds_of(kinds, group, version)));
         }
     }
-    let document = v2::document(&parts);
+    let document = v2::convert_to_openapi_v2(&parts);
     Ok(if is_json {
         ApiResponse::json(&document)
     } else {
-        ApiResponse::of(200, protobuf::MEDIA_TYPE, protobuf::document(&document))
+        ApiResponse::from_bytes(
+            200,
+            protobuf::OPENAPI_V2_MEDIA_TYPE,
+            protobuf::encode_openapi_document(&document),
+        )
     })
 }
 
@@ -83,7 +90,7 @@ fn index(kinds: &Kinds) -> Value {
                 "" => format!("api/{version}"),
                 _ => format!("apis/{group}/{version}"),
             };
-            let hash = document_cache::hash(&kinds_of(kinds, group, version));
+            let hash = document_cache::document_hash(&kinds_of(kinds, group, version));
             let url = format!("/openapi/v3/{path}?hash={hash}");
             paths.insert(path, json!({"serverRelativeURL": url}));
         }
@@ -100,7 +107,7 @@ fn document(kinds: &[&Kind]) -> Value {
             for name in ["meta/v1.ObjectMeta", "meta/v1.ListMeta"] {
                 schema().find(name).into_iter().for_each(|id| schemas.add(id));
             }
-            custom_openapi::add(kind, &custom, &mut schemas.out);
+            custom_openapi::add_custom_resource_schemas(kind, &custom, &mut schemas.out);
             continue;
         }
         schemas.add(kind.type_id);
@@ -128,7 +135,7 @@ fn add_paths(kind: &Kind, paths: &mut Map<String, Value>) {
     let namespace = if kind.is_namespaced { "/namespaces/{namespace}" } else { "" };
     let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let of_body = match kind.custom {
-        Some(_) => custom_openapi::reference(&custom_openapi::name(kind)),
+        Some(_) => custom_openapi::schema_reference(&custom_openapi::openapi_schema_name(kind)),
         None => json!({"$ref": reference(schema().get(kind.type_id).name)}),
     };
     let body = json!({"content": {"application/json": {"schema": of_body}}});
@@ -195,11 +202,11 @@ impl Schemas<'_> {
         let own = self.kinds.iter().find(|kind| kind.type_id == id);
         let is_list = kind.ends_with("List") && self.schema.field(id, "items").is_some();
         if it.is_kind {
-            properties.extend(type_meta());
+            properties.extend(type_meta_properties());
         }
         self.add_fields(id, &mut properties, &mut required);
         let mut entry = json!({"type": "object", "properties": properties});
-        if let Some(text) = descriptions::of_type(it.name) {
+        if let Some(text) = descriptions::type_description(it.name) {
             entry["description"] = text.into();
         }
         if !required.is_empty() {
@@ -232,7 +239,7 @@ impl Schemas<'_> {
                 required.push(field.name);
             }
             let mut property = self.property(field);
-            if let Some(text) = descriptions::of_field(it.name, field.name) {
+            if let Some(text) = descriptions::field_description(it.name, field.name) {
                 property["description"] = text.into();
             }
             properties.insert(field.name.to_owned(), beside_reference(property));
@@ -335,11 +342,14 @@ impl Schemas<'_> {
 }
 
 /// The fields that every kind has, and which the table of types leaves out.
-pub fn type_meta() -> [(String, Value); 2] {
+pub fn type_meta_properties() -> [(String, Value); 2] {
     let field = |name: &str, description: &str| {
         (name.to_owned(), json!({"type": "string", "description": description}))
     };
-    [field("apiVersion", descriptions::API_VERSION), field("kind", descriptions::KIND)]
+    [
+        field("apiVersion", descriptions::API_VERSION_DESCRIPTION),
+        field("kind", descriptions::KIND_DESCRIPTION),
+    ]
 }
 
 /// A `$ref` must be the only member of its schema: with others beside it, it moves into an `allOf`.
@@ -356,11 +366,11 @@ fn beside_reference(mut schema: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Limits, Store};
+    use crate::store::{Store, StoreLimits};
 
     #[test]
     fn schemas_are_those_of_kube_apiserver_but_for_descriptions() {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let document = document(&kinds_of(&kinds, "", "v1"));
         let schemas = &document["components"]["schemas"];
         let check = |path: &str, want: Value| {
@@ -402,7 +412,7 @@ mod tests {
 
     #[test]
     fn objects_within_others_have_a_kind() {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let document = document(&kinds_of(&kinds, "apps", "v1"));
         let schemas = &document["components"]["schemas"];
         let names = |name: &str| -> Vec<&str> {

@@ -21,7 +21,7 @@ const MAGIC: &[u8] = b"k8s\0";
 /// Why bytes are not an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ProtobufError {
     #[error("provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}")]
     NoMagic,
     #[error("the message ends at byte {at} of its type {name}")]
@@ -47,8 +47,8 @@ pub struct Envelope {
 /// # Errors
 ///
 /// When the magic is missing or the envelope is damaged.
-pub fn decode_envelope(bytes: &[u8]) -> Result<Envelope, Error> {
-    let bytes = bytes.strip_prefix(MAGIC).ok_or(Error::NoMagic)?;
+pub fn decode_envelope(bytes: &[u8]) -> Result<Envelope, ProtobufError> {
+    let bytes = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::NoMagic)?;
     decode::envelope(bytes)
 }
 

@@ -86,7 +86,7 @@ impl Query {
     }
 
     /// A boolean parameter: present and not `false` or `0`, as upstream reads it.
-    pub fn is_on(&self, name: &str) -> bool {
+    pub fn is_true(&self, name: &str) -> bool {
         match self.0.get(name).and_then(|values| values.first()) {
             None => false,
             Some(value) => !matches!(value.as_str(), "false" | "0"),
@@ -252,9 +252,9 @@ pub fn content_type(headers: &HeaderMap) -> &str {
 }
 
 /// The verb of a request on resources, as authorization and audit name it.
-pub fn verb(method: &Method, target: &RequestPath, query: &Query) -> Option<&'static str> {
+pub fn request_verb(method: &Method, target: &RequestPath, query: &Query) -> Option<&'static str> {
     Some(match *method {
-        Method::GET | Method::HEAD if query.is_on("watch") && target.subresource.is_empty() => {
+        Method::GET | Method::HEAD if query.is_true("watch") && target.subresource.is_empty() => {
             "watch"
         }
         Method::GET | Method::HEAD if target.name.is_empty() => "list",

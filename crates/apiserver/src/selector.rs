@@ -4,20 +4,20 @@ use loadmaster_api::selector::Requirement;
 use loadmaster_api::{LabelSelector, Labels, Selector, Str};
 use serde_json::Value;
 
-use crate::object::{entries, has_fields, selectable_field};
+use crate::object::{has_selectable_fields, list_entries, selectable_field};
 use crate::request::Query;
 use crate::schema::Kind;
 use crate::status::ApiError;
-use crate::store::{FieldTest, Filter};
+use crate::store::{FieldRequirement, Filter};
 
 /// The filter of `labelSelector` and `fieldSelector`.
 ///
 /// # Errors
 ///
 /// When one of them cannot be parsed or names a field that is not selectable.
-pub fn filter(kind: &Kind, query: &Query) -> Result<Filter, ApiError> {
+pub fn parse_filter(kind: &Kind, query: &Query) -> Result<Filter, ApiError> {
     let labels = match query.get("labelSelector") {
-        Some(text) => labels(text)?,
+        Some(text) => parse_label_selector(text)?,
         None => Selector::everything(),
     };
     let fields = match query.get("fieldSelector") {
@@ -29,12 +29,12 @@ pub fn filter(kind: &Kind, query: &Query) -> Result<Filter, ApiError> {
 
 /// Whether a selector within an object, such as a disruption budget's, selects these labels. One that is absent or
 /// cannot be compiled selects nothing.
-pub fn selects(selector: &Value, labels: &Labels) -> bool {
+pub fn label_selector_matches(selector: &Value, labels: &Labels) -> bool {
     let selector: Option<LabelSelector> = serde_json::from_value(selector.clone()).ok();
     Selector::new(selector.as_ref()).is_ok_and(|it| it.matches(labels))
 }
 
-fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldTest>, ApiError> {
+fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, ApiError> {
     let mut tests = Vec::new();
     for term in text.split(',').filter(|term| !term.is_empty()) {
         let (name, equals, value) = split_term(term).ok_or_else(|| {
@@ -43,12 +43,12 @@ fn fields(kind: &Kind, text: &str) -> Result<Vec<FieldTest>, ApiError> {
             ))
         })?;
         let field = selectable_field(kind, name).ok_or_else(|| {
-            ApiError::bad_request(match has_fields(kind) {
+            ApiError::bad_request(match has_selectable_fields(kind) {
                 true => format!("field label not supported: {name}"),
                 false => format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
             })
         })?;
-        tests.push(FieldTest { field, equals, value: value.into() });
+        tests.push(FieldRequirement { field, equals, value: value.into() });
     }
     Ok(tests)
 }
@@ -65,7 +65,7 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
 /// # Errors
 ///
 /// 400 when it cannot be read.
-pub fn labels(text: &str) -> Result<Selector, ApiError> {
+pub fn parse_label_selector(text: &str) -> Result<Selector, ApiError> {
     let bad = |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
     let mut match_expressions = Vec::new();
     let mut rest = text.trim();
@@ -95,9 +95,10 @@ pub fn selector_text(selector: &Value) -> String {
             terms.push((key.clone(), format!("{key}={value}")));
         }
     }
-    for it in entries(&selector["matchExpressions"]) {
+    for it in list_entries(&selector["matchExpressions"]) {
         let key = it["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> = entries(&it["values"]).iter().filter_map(Value::as_str).collect();
+        let values: Vec<&str> =
+            list_entries(&it["values"]).iter().filter_map(Value::as_str).collect();
         let values = values.join(",");
         let text = match it["operator"].as_str().unwrap_or_default() {
             "In" => format!("{key} in ({values})"),
@@ -160,7 +161,7 @@ mod tests {
     #[track_caller]
     fn check(selector: &str, pairs: &[(&str, &str)], want: Option<bool>) {
         let labels_of: Labels = pairs.iter().map(|(key, value)| (*key, (*value).into())).collect();
-        let got = labels(selector).ok().map(|it| it.matches(&labels_of));
+        let got = parse_label_selector(selector).ok().map(|it| it.matches(&labels_of));
         assert_eq!(got, want, "{selector}");
     }
 

@@ -56,13 +56,13 @@ pub(crate) use watch::expired_frame;
 
 use crate::audit;
 use crate::authentication::{Claims, SigningKey, StaticTokens, User};
-use crate::authorization::{Attributes, RbacPolicy, RequestTarget};
+use crate::authorization::{AuthorizationAttributes, RbacPolicy, RequestTarget};
 use crate::custom_resource::registry::Registry;
 use crate::object::{key_of, parsed};
-use crate::request::{Query, RequestPath, ResponseFormat, verb};
+use crate::request::{Query, RequestPath, ResponseFormat, request_verb};
 use crate::schema::{Kind, Kinds};
 use crate::status::ApiError;
-use crate::store::{Limits, Object, Precondition, Store, TableId, WriteConflict};
+use crate::store::{Object, Precondition, Store, StoreLimits, TableId, WriteConflict};
 use crate::{discovery, openapi};
 
 /// Reads the time. The server has no clock of its own, so that a simulator can hand it a virtual one.
@@ -76,7 +76,7 @@ pub struct Options {
     /// Seed of the random number generator for uids and name suffixes.
     pub seed: u64,
     /// How much history is kept for watches.
-    pub limits: Limits,
+    pub limits: StoreLimits,
     /// Group-versions to serve beside the stable ones, such as `scheduling.k8s.io/v1alpha2`; see
     /// [`Kinds::can_also_serve`]. Others are not served.
     pub also_serve: Vec<String>,
@@ -259,7 +259,7 @@ impl ApiServer {
         self.run_maintenance();
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let target = RequestPath::parse(request.uri().path());
-        let verb = target.as_ref().and_then(|it| verb(request.method(), it, &query));
+        let verb = target.as_ref().and_then(|it| request_verb(request.method(), it, &query));
         let method = request.method().as_str().to_ascii_lowercase();
         let what = match &target {
             None => RequestTarget::Path(request.uri().path()),
@@ -273,7 +273,7 @@ impl ApiServer {
                 },
             )),
         };
-        let attributes = Attributes { user, verb: verb.unwrap_or(&method), what };
+        let attributes = AuthorizationAttributes { user, verb: verb.unwrap_or(&method), what };
         let version = target.as_ref().map_or("", |it| it.version.as_str());
         *entry = self.begin_entry(&attributes, version, request);
         let asked = ParsedRequest { request, query: &query, target: target.as_ref(), verb };
@@ -283,7 +283,7 @@ impl ApiServer {
 
     fn answer(
         &self,
-        attributes: &Attributes<'_>,
+        attributes: &AuthorizationAttributes<'_>,
         asked: &ParsedRequest<'_>,
         mut entry: Option<&mut audit::AuditEntry>,
     ) -> Result<Response<Body>, ApiError> {
@@ -292,7 +292,7 @@ impl ApiServer {
         if let (Some(entry), true) = (entry.as_deref_mut(), acting.is_impersonated) {
             entry.set_impersonated_user(&acting.user);
         }
-        let attributes = Attributes { user: &acting.user, ..*attributes };
+        let attributes = AuthorizationAttributes { user: &acting.user, ..*attributes };
         let decision = self.decide(&attributes);
         if let Some(entry) = entry {
             entry.set_decision(&decision);
@@ -333,7 +333,7 @@ impl ApiServer {
             response::warn(&mut response, &warning);
         }
         let writes = !matches!(verb, "get" | "list" | "watch");
-        if writes && kind.is(crate::authorization::GROUP, "clusterroles") {
+        if writes && kind.is(crate::authorization::RBAC_GROUP, "clusterroles") {
             self.aggregate_roles()?;
         }
         Ok(response)
@@ -395,9 +395,9 @@ impl ApiServer {
             "/version" => Some(ApiResponse::json(&discovery::version())),
             "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {
-                openapi::answer(&self.kinds(), request, self.now())?
+                openapi::openapi_response(&self.kinds(), request, self.now())?
             }
-            _ => discovery::answer(&self.kinds(), path, request.headers()),
+            _ => discovery::discovery_response(&self.kinds(), path, request.headers()),
         };
         Ok(answer.unwrap_or_else(|| ApiResponse::text(404, "404 page not found\n")).into_response())
     }

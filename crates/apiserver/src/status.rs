@@ -38,18 +38,18 @@ impl Cause {
 
     /// A field with an invalid value.
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Cause {
-        let message = format!("Invalid value: {}", printed(value));
+        let message = format!("Invalid value: {}", go_value_text(value));
         Cause::new("FieldValueInvalid", message, field, detail)
     }
 
     /// A value of a wrong type.
     pub fn type_invalid(field: impl Into<String>, value: &Value, detail: &str) -> Cause {
-        let message = format!("Invalid value: {}", printed(value));
+        let message = format!("Invalid value: {}", go_value_text(value));
         Cause::new("FieldValueTypeInvalid", message, field, detail)
     }
 
     /// An invalid value that is not shown.
-    pub fn invalid_unshown(field: impl Into<String>, detail: &str) -> Cause {
+    pub fn invalid_without_value(field: impl Into<String>, detail: &str) -> Cause {
         Cause::new("FieldValueInvalid", "Invalid value".to_owned(), field, detail)
     }
 
@@ -67,14 +67,14 @@ impl Cause {
 
     /// A value that occurs twice where it may not.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Cause {
-        let message = format!("Duplicate value: {}", printed(value));
+        let message = format!("Duplicate value: {}", go_value_text(value));
         Cause::new("FieldValueDuplicate", message, field, "")
     }
 
     /// An unsupported value; the supported ones are listed in the given order.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Cause {
         let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
-        let message = format!("Unsupported value: {}", printed(value));
+        let message = format!("Unsupported value: {}", go_value_text(value));
         let detail = format!("supported values: {}", names.join(", "));
         Cause::new("FieldValueNotSupported", message, field, &detail)
     }
@@ -88,7 +88,7 @@ impl Cause {
 
     /// A reference to something that does not exist.
     pub fn not_found(field: impl Into<String>, value: &Value) -> Cause {
-        let message = format!("Not found: {}", printed(value));
+        let message = format!("Not found: {}", go_value_text(value));
         Cause::new("FieldValueNotFound", message, field, "")
     }
 
@@ -103,7 +103,7 @@ impl Cause {
 }
 
 /// As Go prints a value in a validation error: lists and maps as JSON that is safe within HTML.
-pub fn printed(value: &Value) -> String {
+pub fn go_value_text(value: &Value) -> String {
     let text = value.to_string();
     match value {
         Value::Array(_) | Value::Object(_) => {
@@ -296,7 +296,7 @@ impl ApiError {
     }
 
     /// 415 for an unknown patch type.
-    pub fn unrouted_media_type() -> ApiError {
+    pub fn unknown_patch_type() -> ApiError {
         let message = "415: Unsupported Media Type";
         ApiError::new(415, "UnsupportedMediaType", message).with(json!({}))
     }
@@ -307,7 +307,7 @@ impl ApiError {
     }
 
     /// 422 because an update does not say which version it is about.
-    pub fn no_revision(kind: &Kind, name: &str) -> ApiError {
+    pub fn missing_resource_version(kind: &Kind, name: &str) -> ApiError {
         let detail = "must be specified for an update";
         let cause = Cause::invalid("metadata.resourceVersion", &0.into(), detail);
         ApiError::invalid_named(kind.group, kind.resource, name, &[cause])
@@ -438,18 +438,18 @@ impl ApiError {
 }
 
 /// The `Status` of something created that is not shown.
-pub fn created() -> Value {
+pub fn created_status() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
 
 /// The `Status` of something deleted.
-pub fn deleted(details: Value) -> Value {
+pub fn deleted_status(details: Value) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": details})
 }
 
 /// A `Status` as text, with its members in upstream's order for readability.
-pub fn written(status: &Value) -> String {
+pub fn status_json_text(status: &Value) -> String {
     const ORDER: &[&str] =
         &["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"];
     let text = serde_json::to_string(&Ordered(status, ORDER));
@@ -491,7 +491,7 @@ mod tests {
                 "name": "p"},
             "message": "no", "reason": "Conflict", "status": "Failure"});
         assert_eq!(
-            written(&status),
+            status_json_text(&status),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no","reason":"Conflict","details":{"name":"p","kind":"pods","causes":[{"reason":"r","message":"m","field":"f"}]},"code":409}
 "#
         );

@@ -27,7 +27,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 pub use change::{Change, ChangeKind, Cursor, WatchEvent};
-pub use filter::{Field, FieldTest, Filter};
+pub use filter::{FieldRequirement, Filter, FilterField};
 pub use object::{Draft, Object};
 pub use restore::ReplayError;
 
@@ -44,16 +44,16 @@ impl TableId {
 
 /// How much history a table keeps for watchers and paged lists.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct StoreLimits {
     /// Changes per table.
     pub n_changes_max: usize,
     /// Bytes of old versions that only the log refers to, per table.
     pub superseded_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for StoreLimits {
     fn default() -> Self {
-        Limits { n_changes_max: 200_000, superseded_bytes_max: 64 << 20 }
+        StoreLimits { n_changes_max: 200_000, superseded_bytes_max: 64 << 20 }
     }
 }
 
@@ -124,7 +124,7 @@ pub struct Store {
     /// The revision before which there is no history.
     first: u64,
     tables: Vec<Table>,
-    limits: Limits,
+    limits: StoreLimits,
     /// Changes for the journal that it has not taken yet, if there is one.
     outbox: Option<Vec<(TableId, Change)>>,
 }
@@ -156,12 +156,12 @@ struct Earlier {
 
 impl Store {
     /// An empty store at revision 1, as etcd's.
-    pub fn new(limits: Limits) -> Store {
+    pub fn new(limits: StoreLimits) -> Store {
         Store::starting_at(1, limits)
     }
 
     /// An empty store at a revision, without history.
-    pub fn starting_at(revision: u64, limits: Limits) -> Store {
+    pub fn starting_at(revision: u64, limits: StoreLimits) -> Store {
         Store { revision, first: revision, tables: Vec::new(), limits, outbox: None }
     }
 
@@ -351,7 +351,7 @@ impl Store {
 }
 
 impl Table {
-    fn record(&mut self, change: Change, limits: &Limits) {
+    fn record(&mut self, change: Change, limits: &StoreLimits) {
         self.superseded_bytes += change.superseded_bytes();
         self.log.push_back(change);
         while self.log.len() > limits.n_changes_max

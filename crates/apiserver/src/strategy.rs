@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::custom_resource::{definition, strategy};
 use crate::managed_fields::ResetFields;
-use crate::object::{entries, members_mut, meta, meta_mut};
+use crate::object::{list_entries, members_mut, meta_mut, metadata_text};
 use crate::schema::{Kind, schema, zero_value};
 
 /// Resources whose `metadata.generation` counts changes of the spec.
@@ -72,7 +72,7 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
         }
         ("", "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
         ("", "persistentvolumes") => {
-            let made = meta(value, "creationTimestamp");
+            let made = metadata_text(value, "creationTimestamp");
             value["status"] = json!({"phase": "Pending", PHASE_SINCE: made});
         }
         ("batch", "jobs") => {
@@ -82,7 +82,7 @@ pub fn prepare_create(kind: &Kind, value: &mut Value) {
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             members_mut(value).remove("status");
-            definition::note_storage(value);
+            definition::add_stored_version(value);
         }
         _ if kind.has_status() => reset_status(kind, value),
         _ => {}
@@ -102,7 +102,7 @@ fn job_selector(job: &mut Value) {
     if job["spec"]["manualSelector"] == true {
         return;
     }
-    let (name, uid) = (meta(job, "name").to_owned(), meta(job, "uid").to_owned());
+    let (name, uid) = (metadata_text(job, "name").to_owned(), metadata_text(job, "uid").to_owned());
     let labels = json!({
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": name,
@@ -147,8 +147,8 @@ pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Val
     match subresource {
         "" if kind.has_status() => {
             copy(old, members_mut(new), "status");
-            if definition::is(kind) {
-                definition::note_storage(new);
+            if definition::is_custom_resource_definition(kind) {
+                definition::add_stored_version(new);
             }
             if kind.is("certificates.k8s.io", "certificatesigningrequests") {
                 // The spec stays as it was.
@@ -229,7 +229,7 @@ fn note_template(value: &mut Value, generation: i64) {
 fn fields_preserved_by_status_update(kind: &Kind) -> &'static [&'static str] {
     const BASE: &[&str] = &["ownerReferences", "deletionTimestamp"];
     match kind {
-        _ if ResetFields::keeps_metadata(kind) => {
+        _ if ResetFields::status_keeps_metadata(kind) => {
             &["ownerReferences", "deletionTimestamp", "labels", "annotations", "finalizers"]
         }
         _ if kind.is("apps", "deployments") => &["ownerReferences", "deletionTimestamp", "labels"],
@@ -246,7 +246,7 @@ fn restore(old: &Value, new: &mut Value) {
 
 fn take_resources(from: &Value, to: &mut Value) {
     for container in to.as_array_mut().into_iter().flatten() {
-        if let Some(same) = entries(from).iter().find(|it| it["name"] == container["name"]) {
+        if let Some(same) = list_entries(from).iter().find(|it| it["name"] == container["name"]) {
             copy(same, members_mut(container), "resources");
         }
     }
@@ -281,7 +281,8 @@ pub fn qos_class(spec: &Value) -> &'static str {
     let mut all_limited = true;
     // Pod-level resources count if they are set, else those of the containers.
     let own = &spec["resources"];
-    let containers = entries(&spec["containers"]).iter().chain(entries(&spec["initContainers"]));
+    let containers =
+        list_entries(&spec["containers"]).iter().chain(list_entries(&spec["initContainers"]));
     let resources: Vec<&Value> = match own {
         Value::Null => containers.map(|it| &it["resources"]).collect(),
         own => vec![own],

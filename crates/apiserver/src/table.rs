@@ -54,7 +54,7 @@ pub fn row(kind: &Kind, object: &Value, now: Timestamp, include: Include) -> Val
         Some(custom) => custom_table::cells(&custom.columns, object, now),
         None => {
             // Events have one table in both of their forms.
-            let other = event_conversion::is_other(kind)
+            let other = event_conversion::has_other_storage_version(kind)
                 .then(|| event_conversion::to_storage_version(kind, object.clone()));
             let object = other.as_ref().unwrap_or(object);
             columns::of(kind).iter().map(|column| (column.cell)(object, now)).collect()

@@ -12,9 +12,9 @@ pub(crate) mod service;
 use loadmaster_stdx::Set;
 use serde_json::Value;
 
-use crate::authorization::GROUP;
+use crate::authorization::RBAC_GROUP;
 use crate::custom_resource::{definition, strategy, validate_definition};
-use crate::object::{entries, meta};
+use crate::object::{list_entries, metadata_text};
 use crate::schema::Kind;
 use crate::status::Cause;
 
@@ -45,10 +45,12 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
         ("" | "events.k8s.io", "events") => event::create(kind, value, &mut causes),
         ("scheduling.k8s.io", "priorityclasses") => priority_class(value, &mut causes),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
-            causes.extend(validate_definition::create(value));
+            causes.extend(validate_definition::validate_definition_create(value));
         }
-        (GROUP, "roles" | "clusterroles") => rbac::role(value, kind.is_namespaced, &mut causes),
-        (GROUP, "rolebindings" | "clusterrolebindings") => {
+        (RBAC_GROUP, "roles" | "clusterroles") => {
+            rbac::role(value, kind.is_namespaced, &mut causes)
+        }
+        (RBAC_GROUP, "rolebindings" | "clusterrolebindings") => {
             rbac::binding(value, kind.is_namespaced, &mut causes);
         }
         _ => {}
@@ -72,10 +74,10 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
     if !matches!(subresource, "" | "ephemeralcontainers" | "resize") {
         return Vec::new();
     }
-    if definition::is(kind) {
+    if definition::is_custom_resource_definition(kind) {
         let mut causes = metadata(kind, new);
         finalizers(old, new, &mut causes);
-        causes.extend(validate_definition::update(old, new));
+        causes.extend(validate_definition::validate_definition_update(old, new));
         return causes;
     }
     if kind.is("", "services") {
@@ -109,7 +111,7 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Vec<C
             }
         }
         ("apps", "statefulsets") => stateful_set_update(old, new, &mut causes),
-        (GROUP, "rolebindings" | "clusterrolebindings") => {
+        (RBAC_GROUP, "rolebindings" | "clusterrolebindings") => {
             rbac::binding_update(old, new, &mut causes);
         }
         ("", "secrets" | "configmaps") if old["immutable"] == true => {
@@ -201,8 +203,8 @@ fn finalizers(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if before["deletionTimestamp"].is_null() {
         return;
     }
-    let known = entries(&before["finalizers"]);
-    let added = entries(&after["finalizers"]).iter().filter(|it| !known.contains(it));
+    let known = list_entries(&before["finalizers"]);
+    let added = list_entries(&after["finalizers"]).iter().filter(|it| !known.contains(it));
     let added: Vec<String> = added.map(ToString::to_string).collect();
     if !added.is_empty() {
         let why = format!(
@@ -215,7 +217,7 @@ fn finalizers(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 
 fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let name = meta(value, "name");
+    let name = metadata_text(value, "name");
     let complaints = if kind.group == "rbac.authorization.k8s.io" {
         names::path_segment(name)
     } else if kind.group.is_empty() && NAMED_BY_LABEL.contains(&kind.resource) {
@@ -228,7 +230,7 @@ fn metadata(kind: &Kind, value: &Value) -> Vec<Cause> {
     }
     labels(&value["metadata"]["labels"], "metadata.labels", &mut causes);
     annotations(&value["metadata"]["annotations"], &mut causes);
-    for (at, owner) in entries(&value["metadata"]["ownerReferences"]).iter().enumerate() {
+    for (at, owner) in list_entries(&value["metadata"]["ownerReferences"]).iter().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
                 let path = format!("metadata.ownerReferences[{at}].{field}");
@@ -292,11 +294,11 @@ fn workload(value: &Value, causes: &mut Vec<Cause>) {
     }
     if !selector.is_null()
         && is_empty("matchLabels")
-        && entries(&selector["matchExpressions"]).is_empty()
+        && list_entries(&selector["matchExpressions"]).is_empty()
     {
         let detail = "empty selector is invalid for deployment";
         causes.push(Cause::invalid("spec.selector", selector, detail));
-    } else if !crate::selector::selects(selector, &crate::object::labels(template)) {
+    } else if !crate::selector::label_selector_matches(selector, &crate::object::labels(template)) {
         let shown = if template_labels.is_null() { &Value::Null } else { template_labels };
         let detail = "`selector` does not match template `labels`";
         causes.push(Cause::invalid("spec.template.metadata.labels", shown, detail));
@@ -367,7 +369,7 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 fn node(spec: &Value, causes: &mut Vec<Cause>) {
     let mut seen: Set<(&Value, &Value)> = Set::default();
-    for (at, taint) in entries(&spec["taints"]).iter().enumerate() {
+    for (at, taint) in list_entries(&spec["taints"]).iter().enumerate() {
         let path = format!("metadata.taints[{at}]");
         let key = taint["key"].as_str().unwrap_or_default();
         for complaint in loadmaster_api::selector::label_key_errors(key) {
@@ -401,7 +403,7 @@ fn node(spec: &Value, causes: &mut Vec<Cause>) {
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
 
 fn priority_class(value: &Value, causes: &mut Vec<Cause>) {
-    let name = meta(value, "name");
+    let name = metadata_text(value, "name");
     if name.starts_with("system-") {
         if !matches!(name, "system-node-critical" | "system-cluster-critical") {
             let detail = "priority class names with 'system-' prefix are reserved for system use only. error: unknown system priority class";
@@ -426,14 +428,14 @@ mod tests {
 
     use super::*;
     use crate::schema::Kinds;
-    use crate::store::{Limits, Store};
+    use crate::store::{Store, StoreLimits};
 
     #[track_caller]
     fn check(group: &str, resource: &str, value: Value, want: &Expect) {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let kind = kinds.find_stable(group, resource).expect("a kind");
         let mut value = value;
-        crate::defaults::apply(kind, &mut value);
+        crate::defaults::apply_defaults(kind, &mut value);
         let lines: Vec<String> =
             create(kind, &value).iter().map(|it| format!("{}: {}", it.field, it.message)).collect();
         want.assert_eq(&lines.join("\n"));

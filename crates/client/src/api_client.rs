@@ -79,9 +79,9 @@ pub struct Request {
 }
 
 /// The media type of JSON.
-pub const JSON: &str = "application/json";
+pub const JSON_MEDIA_TYPE: &str = "application/json";
 /// Media types: protobuf, or JSON from servers that do not support protobuf for a kind.
-pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf,application/json";
+pub const PROTOBUF_MEDIA_TYPES: &str = "application/vnd.kubernetes.protobuf,application/json";
 
 /// Default timeout of a request: the API server's own is 60 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -93,8 +93,8 @@ impl Request {
         Request {
             method: Method::GET,
             path: path.into(),
-            accept: JSON,
-            content_type: JSON,
+            accept: JSON_MEDIA_TYPE,
+            content_type: JSON_MEDIA_TYPE,
             body: Bytes::new(),
             timeout: CALL_TIMEOUT,
             response_bytes_max: RESPONSE_BYTES_MAX,

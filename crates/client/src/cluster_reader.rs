@@ -11,7 +11,7 @@ use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_stdx::Set;
 
-use crate::kinds::{Kind, Resource};
+use crate::kinds::{ApiResource, Kind};
 use crate::paged_list;
 
 /// Selects a kubeconfig and a context.
@@ -28,7 +28,7 @@ pub struct KubeconfigSource {
 pub struct ClusterObjects {
     /// The objects. Pods on nodes that no longer exist are left out.
     pub snapshot: Snapshot,
-    /// The JSON of nodes, pods and additional kinds, as [`ReadOptions`] requests.
+    /// The JSON of nodes, pods and additional kinds, as [`ClusterReadOptions`] requests.
     pub documents: Vec<(Kind, Document)>,
     /// What could not be read and the consequence, one sentence each.
     pub warnings: Vec<String>,
@@ -38,7 +38,7 @@ pub struct ClusterObjects {
 
 /// What is read in addition to the kinds of a snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct ReadOptions {
+pub struct ClusterReadOptions {
     /// Additional kinds.
     pub extra_kinds: Vec<Kind>,
     /// Whether the JSON of nodes and pods is returned, too.
@@ -124,7 +124,7 @@ pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// When there is no usable kubeconfig, when the API server does not respond, or when nodes or pods cannot be read.
 pub fn read_cluster(
     options: &KubeconfigSource,
-    read_options: &ReadOptions,
+    read_options: &ClusterReadOptions,
 ) -> Result<ClusterObjects, ReadClusterError> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(ReadClusterError::Runtime)?;
@@ -133,7 +133,7 @@ pub fn read_cluster(
 
 async fn read(
     options: &KubeconfigSource,
-    read_options: &ReadOptions,
+    read_options: &ClusterReadOptions,
 ) -> Result<ClusterObjects, ReadClusterError> {
     let mut config = load_config(options).await?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -166,13 +166,13 @@ impl ClusterObjects {
         &mut self,
         kind: Kind,
         pages: Document,
-        read_options: &ReadOptions,
+        read_options: &ClusterReadOptions,
     ) -> Result<(), ReadClusterError> {
-        let is_other = matches!(kind, Kind::Other(_));
-        if !is_other {
+        let is_dynamic = matches!(kind, Kind::Dynamic(_));
+        if !is_dynamic {
             append(&mut self.snapshot, Snapshot::read(std::slice::from_ref(&pages))?);
         }
-        if is_other || read_options.raw_nodes_and_pods && matches!(kind, Kind::Pod | Kind::Node) {
+        if is_dynamic || read_options.raw_nodes_and_pods && matches!(kind, Kind::Pod | Kind::Node) {
             self.documents.push((kind, pages));
         }
         Ok(())
@@ -222,6 +222,6 @@ fn drop_pods_on_missing_nodes(snapshot: &mut Snapshot) -> Option<String> {
 }
 
 /// The warning for a kind that cannot be read, with the consequence.
-pub(crate) fn warning(kind: &Resource, why: &str) -> String {
+pub(crate) fn warning(kind: &ApiResource, why: &str) -> String {
     format!("{why}: {}", kind.effect_if_missing)
 }

@@ -27,46 +27,46 @@ pub enum Kind {
     /// PriorityClasses.
     PriorityClass,
     /// Any other kind, decoded from JSON.
-    Other(OtherKind),
+    Dynamic(DynamicKind),
 }
 
 /// A kind that is not known at compile time, such as those that plugins watch.
 #[derive(Clone, Copy)]
-pub struct OtherKind(&'static Resource);
+pub struct DynamicKind(&'static ApiResource);
 
-impl OtherKind {
+impl DynamicKind {
     fn key(&self) -> (&str, &str, &str) {
         (self.0.group, self.0.version, self.0.resource)
     }
 }
 
-impl PartialEq for OtherKind {
+impl PartialEq for DynamicKind {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for OtherKind {}
+impl Eq for DynamicKind {}
 
-impl PartialOrd for OtherKind {
+impl PartialOrd for DynamicKind {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for OtherKind {
+impl Ord for DynamicKind {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-impl Hash for OtherKind {
+impl Hash for DynamicKind {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
 }
 
-impl fmt::Debug for OtherKind {
+impl fmt::Debug for DynamicKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (group, version, resource) = self.key();
         write!(f, "{resource}.{version}.{group}")
@@ -100,11 +100,11 @@ impl Kind {
     ];
 
     /// A kind that is not among [`Kind::ALL`]. It is never freed: create each kind once.
-    pub fn other(group: &str, version: &str, resource: &str, required: bool) -> Kind {
+    pub fn dynamic(group: &str, version: &str, resource: &str, required: bool) -> Kind {
         fn leak(text: &str) -> &'static str {
             Box::leak(text.into())
         }
-        Kind::Other(OtherKind(Box::leak(Box::new(Resource {
+        Kind::Dynamic(DynamicKind(Box::leak(Box::new(ApiResource {
             group: leak(group),
             version: leak(version),
             resource: leak(resource),
@@ -115,7 +115,7 @@ impl Kind {
     }
 
     /// Its resource on the API server.
-    pub fn resource(self) -> &'static Resource {
+    pub fn resource(self) -> &'static ApiResource {
         let at = match self {
             Kind::Pod => 0,
             Kind::Node => 1,
@@ -126,7 +126,7 @@ impl Kind {
             Kind::StatefulSet => 6,
             Kind::PodDisruptionBudget => 7,
             Kind::PriorityClass => 8,
-            Kind::Other(OtherKind(resource)) => return resource,
+            Kind::Dynamic(DynamicKind(resource)) => return resource,
         };
         &RESOURCES[at]
     }
@@ -134,7 +134,7 @@ impl Kind {
 
 /// The API resource of a kind.
 #[derive(Debug)]
-pub struct Resource {
+pub struct ApiResource {
     /// The API group, empty for core.
     pub group: &'static str,
     /// The version, such as `v1`.
@@ -149,8 +149,12 @@ pub struct Resource {
     pub effect_if_missing: &'static str,
 }
 
-const fn optional(group: &'static str, resource: &'static str, without: &'static str) -> Resource {
-    Resource {
+const fn optional(
+    group: &'static str,
+    resource: &'static str,
+    without: &'static str,
+) -> ApiResource {
+    ApiResource {
         group,
         version: "v1",
         resource,
@@ -163,8 +167,8 @@ const fn optional(group: &'static str, resource: &'static str, without: &'static
 const DEFAULT_SPREADING: &str = "default spreading of pods over zones may be scored differently";
 
 /// In the order of [`Kind`]. Pods before nodes: the node of a pod is older than the pod, so that the later list contains it.
-pub(crate) const RESOURCES: [Resource; 9] = [
-    Resource {
+pub(crate) const RESOURCES: [ApiResource; 9] = [
+    ApiResource {
         group: "",
         version: "v1",
         resource: "pods",
@@ -172,7 +176,7 @@ pub(crate) const RESOURCES: [Resource; 9] = [
         required: true,
         effect_if_missing: "",
     },
-    Resource {
+    ApiResource {
         group: "",
         version: "v1",
         resource: "nodes",
@@ -189,10 +193,10 @@ pub(crate) const RESOURCES: [Resource; 9] = [
     optional("scheduling.k8s.io", "priorityclasses", "priorities are read from the pods only"),
 ];
 
-impl Resource {
+impl ApiResource {
     /// The path of the list in all namespaces.
-    pub fn path(&self) -> String {
-        let Resource { group, version, resource, .. } = self;
+    pub fn list_path(&self) -> String {
+        let ApiResource { group, version, resource, .. } = self;
         match *group {
             "" => format!("/api/{version}/{resource}"),
             group => format!("/apis/{group}/{version}/{resource}"),
@@ -200,12 +204,12 @@ impl Resource {
     }
 
     /// The ClusterRole rule that allows the list.
-    pub fn rule(&self) -> String {
+    pub fn cluster_role_rule(&self) -> String {
         format!("{{apiGroups: [{:?}], resources: [{}], verbs: [list]}}", self.group, self.resource)
     }
 
     /// A permission as text, such as `list pods in core at cluster scope`.
-    pub fn permission(&self, verb: &str) -> String {
+    pub fn permission_text(&self, verb: &str) -> String {
         let group = if self.group.is_empty() { "core" } else { self.group };
         format!("{verb} {} in {group} at cluster scope", self.resource)
     }
@@ -224,30 +228,33 @@ mod tests {
     #[test]
     fn the_table_is_in_the_order_of_the_kinds() {
         for (kind, resource) in Kind::ALL.into_iter().zip(&RESOURCES) {
-            assert_eq!(kind.resource().path(), resource.path());
+            assert_eq!(kind.resource().list_path(), resource.list_path());
             let name = format!("{kind:?}").to_lowercase();
             assert!(resource.resource.starts_with(&name), "{name}: {}", resource.resource);
         }
         let pods = Kind::Pod.resource();
-        assert_eq!(pods.permission("list"), "list pods in core at cluster scope");
+        assert_eq!(pods.permission_text("list"), "list pods in core at cluster scope");
         let budgets = Kind::PodDisruptionBudget.resource();
         assert_eq!(
-            budgets.permission("watch"),
+            budgets.permission_text("watch"),
             "watch poddisruptionbudgets in policy at cluster scope"
         );
     }
 
     #[test]
     fn kinds_registered_by_plugins() {
-        let foos = Kind::other("example.com", "v1beta1", "foos", true);
-        assert_eq!(foos.resource().path(), "/apis/example.com/v1beta1/foos");
-        assert_eq!(foos, Kind::other("example.com", "v1beta1", "foos", false));
-        assert_ne!(foos, Kind::other("example.com", "v1", "foos", true));
+        let foos = Kind::dynamic("example.com", "v1beta1", "foos", true);
+        assert_eq!(foos.resource().list_path(), "/apis/example.com/v1beta1/foos");
+        assert_eq!(foos, Kind::dynamic("example.com", "v1beta1", "foos", false));
+        assert_ne!(foos, Kind::dynamic("example.com", "v1", "foos", true));
         assert_eq!(
-            Kind::other("", "v1", "configmaps", true).resource().path(),
+            Kind::dynamic("", "v1", "configmaps", true).resource().list_path(),
             "/api/v1/configmaps"
         );
-        assert_eq!(format!("{foos:?}"), "Other(foos.v1beta1.example.com)");
-        assert_eq!(foos.resource().permission("list"), "list foos in example.com at cluster scope");
+        assert_eq!(format!("{foos:?}"), "Dynamic(foos.v1beta1.example.com)");
+        assert_eq!(
+            foos.resource().permission_text("list"),
+            "list foos in example.com at cluster scope"
+        );
     }
 }

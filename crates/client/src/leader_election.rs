@@ -21,7 +21,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use election::{Election, ElectionAction, LeaderElectionTiming, LeaseReply, Now};
+pub use election::{ClockReading, Election, ElectionAction, LeaderElectionTiming, LeaseReply};
 pub use elector::{LeaderElectionOptions, LeaderElector, LeadershipStatus, start_leader_election};
 pub use record::LeaderElectionRecord;
 pub(crate) use record::format_micro_time;

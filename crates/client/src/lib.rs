@@ -38,7 +38,7 @@ pub mod status;
 
 pub use api_client::{ApiClient, ApiClients, Reply, Request, SendError};
 pub use cluster_reader::{
-    ClusterObjects, KubeconfigSource, ReadClusterError, ReadOptions, read_cluster,
+    ClusterObjects, ClusterReadOptions, KubeconfigSource, ReadClusterError, read_cluster,
 };
 pub use connect::{Cluster, ClusterOptions, ConnectError};
 pub use http::Method;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loadmaster_api::proto::Object;
 
-use crate::api_client::{ApiClient, PROTOBUF, Request};
+use crate::api_client::{ApiClient, PROTOBUF_MEDIA_TYPES, Request};
 use crate::kinds::Kind;
 use crate::reflector::{DecodeOptions, ListPage, list_path};
 use crate::status::decode_status;
@@ -45,7 +45,7 @@ async fn try_list<T>(
     let (mut all, mut after) = (Vec::new(), String::new());
     loop {
         let request = Request {
-            accept: PROTOBUF,
+            accept: PROTOBUF_MEDIA_TYPES,
             timeout: PAGE_TIMEOUT,
             response_bytes_max: PAGE_BYTES_MAX,
             ..Request::get(list_path(kind, "", &after, PAGE_LEN))

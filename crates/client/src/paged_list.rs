@@ -7,7 +7,7 @@ use loadmaster_api::document::Document;
 use serde::Deserialize;
 
 use crate::cluster_reader::{PAGE_TIMEOUT, ReadClusterError, warning};
-use crate::kinds::Resource;
+use crate::kinds::ApiResource;
 use crate::status::{error_chain, percent_encode, status_message};
 
 /// Objects per page, and size limits of a page and of a list.
@@ -22,7 +22,7 @@ const N_RESTARTS: usize = 3;
 pub(crate) struct ListRequest<'a> {
     pub client: &'a Client,
     pub server: &'a str,
-    pub kind: &'a Resource,
+    pub kind: &'a ApiResource,
 }
 
 /// A kind cannot be listed.
@@ -74,7 +74,7 @@ async fn try_list_all_pages(request: &ListRequest<'_>) -> Result<Option<Document
             break;
         }
     }
-    let name = format!("{}{}", request.server, request.kind.path());
+    let name = format!("{}{}", request.server, request.kind.list_path());
     Ok(Some(Document::new(name, all)))
 }
 
@@ -103,8 +103,8 @@ async fn get(request: &ListRequest<'_>, after: &str) -> Result<PageReply, ListEr
     }
 }
 
-fn uri(kind: &Resource, after: &str) -> String {
-    let mut uri = format!("{}?limit={PAGE_LEN}", kind.path());
+fn uri(kind: &ApiResource, after: &str) -> String {
+    let mut uri = format!("{}?limit={PAGE_LEN}", kind.list_path());
     if let Some(selector) = kind.field_selector {
         uri.push_str("&fieldSelector=");
         percent_encode(selector, &mut uri);
@@ -138,9 +138,9 @@ impl ListRequest<'_> {
     }
 
     fn refused(&self, status: u16, message: &str) -> ListError {
-        let Resource { resource, required, .. } = *self.kind;
+        let ApiResource { resource, required, .. } = *self.kind;
         let (server, message) = (self.server.to_owned(), message.to_owned());
-        let rule = self.kind.rule();
+        let rule = self.kind.cluster_role_rule();
         match status {
             401 => ReadClusterError::Unauthorized { server, message }.into(),
             403 if required => ReadClusterError::Forbidden { resource, message, rule }.into(),

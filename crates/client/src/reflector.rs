@@ -61,7 +61,7 @@ pub enum ReflectorEvent {
         /// The kind.
         kind: Kind,
         /// The reason.
-        why: UnavailableReason,
+        why: KindUnavailableReason,
     },
     /// The kind can be listed and watched again.
     Available(Kind),
@@ -70,7 +70,7 @@ pub enum ReflectorEvent {
 /// Why a kind cannot be listed or watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum UnavailableReason {
+pub enum KindUnavailableReason {
     /// RBAC does not allow it.
     Forbidden {
         /// The missing permission, such as `list pods in core at cluster scope`.

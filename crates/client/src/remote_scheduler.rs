@@ -141,7 +141,7 @@ impl RemoteScheduler {
     /// # Errors
     ///
     /// When there is no response, or it is too large.
-    pub fn get(&self, path: &str) -> Result<Reply, RemoteSchedulerError> {
+    pub fn http_get(&self, path: &str) -> Result<Reply, RemoteSchedulerError> {
         let request = Request {
             timeout: RESPONSE_TIMEOUT,
             response_bytes_max: RESPONSE_BYTES_MAX,

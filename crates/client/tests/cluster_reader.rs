@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use expect_test::{Expect, expect};
-use loadmaster_client::{ClusterObjects, KubeconfigSource, ReadOptions, read_cluster};
+use loadmaster_client::{ClusterObjects, ClusterReadOptions, KubeconfigSource, read_cluster};
 use loadmaster_stdx::ErrorChain;
 
 /// Status and body of the response for a path with its query.
@@ -74,7 +74,7 @@ impl Drop for Kubeconfig {
 fn check(replies: Replies, want: &Expect) {
     let server = format!("http://127.0.0.1:{}", serve(replies));
     let kubeconfig = Kubeconfig::new(&server);
-    let text = match read_cluster(&kubeconfig.options(), &ReadOptions::default()) {
+    let text = match read_cluster(&kubeconfig.options(), &ClusterReadOptions::default()) {
         Ok(reading) => describe(&reading),
         Err(error) => format!("{}\n", ErrorChain(&error)),
     };
@@ -217,19 +217,20 @@ fn an_unreachable_cluster_or_missing_kubeconfig_is_an_error() {
     let server = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
     drop(listener);
     let kubeconfig = Kubeconfig::new(&server);
-    let unreachable = read_cluster(&kubeconfig.options(), &ReadOptions::default()).unwrap_err();
+    let unreachable =
+        read_cluster(&kubeconfig.options(), &ClusterReadOptions::default()).unwrap_err();
     let text = ErrorChain(&unreachable).to_string().replace(&server, "SERVER");
     assert!(text.starts_with("listing pods from SERVER: "), "{text}");
 
     let no_file =
         KubeconfigSource { kubeconfig: Some(PathBuf::from("/does/not/exist")), context: None };
-    let text =
-        ErrorChain(&read_cluster(&no_file, &ReadOptions::default()).unwrap_err()).to_string();
+    let text = ErrorChain(&read_cluster(&no_file, &ClusterReadOptions::default()).unwrap_err())
+        .to_string();
     assert!(text.starts_with("finding a cluster: ") && text.contains("/does/not/exist"), "{text}");
 
     let context = Some("other".to_owned());
     let no_context = KubeconfigSource { context, ..kubeconfig.options() };
-    let text =
-        ErrorChain(&read_cluster(&no_context, &ReadOptions::default()).unwrap_err()).to_string();
+    let text = ErrorChain(&read_cluster(&no_context, &ClusterReadOptions::default()).unwrap_err())
+        .to_string();
     expect!["finding a cluster: failed to load current context: other"].assert_eq(&text);
 }

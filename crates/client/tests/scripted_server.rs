@@ -22,7 +22,7 @@ use loadmaster_client::leader_election::{
 };
 use loadmaster_client::listing::list_all;
 use loadmaster_client::reflector::{
-    ObjectFormat, ReflectorEvent, ReflectorOptions, UnavailableReason, start_reflectors,
+    KindUnavailableReason, ObjectFormat, ReflectorEvent, ReflectorOptions, start_reflectors,
 };
 use loadmaster_client::{
     ApiClients, Credentials, Kind, KubeconfigSource, RemoteScheduler, RemoteSchedulerOptions,
@@ -162,7 +162,7 @@ fn describe_event(event: &ReflectorEvent) -> String {
         ReflectorEvent::Upsert { object, .. } => format!("set {}", object.metadata().unwrap().name),
         ReflectorEvent::Delete { name, .. } => format!("deleted {name}"),
         ReflectorEvent::Synced(kind) => format!("synced {kind:?}"),
-        ReflectorEvent::Unavailable { why: UnavailableReason::Forbidden { rule }, .. } => {
+        ReflectorEvent::Unavailable { why: KindUnavailableReason::Forbidden { rule }, .. } => {
             rule.clone()
         }
         other => format!("{other:?}"),
@@ -554,7 +554,7 @@ async fn a_refused_list_is_an_error_with_the_servers_message() {
 async fn query(options: RemoteSchedulerOptions) -> Result<String, String> {
     let blocking = tokio::task::spawn_blocking(move || {
         let remote = RemoteScheduler::new(&options).map_err(|error| error.to_string())?;
-        let reply = remote.get("/explain/a/b").map_err(|error| error.to_string())?;
+        let reply = remote.http_get("/explain/a/b").map_err(|error| error.to_string())?;
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     });
     soon(blocking).await.unwrap()

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use loadmaster_framework::registry::ArgsFn;
+use loadmaster_framework::registry::CompleteArgsFn;
 use loadmaster_framework::{FeatureGates, FieldError, Registry};
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ pub(crate) struct ArgsCompleter<'a> {
 impl ArgsCompleter<'_> {
     /// The function that completes a plugin's arguments; `None` for a plugin without arguments and for an
     /// unknown plugin.
-    fn args_fn(&self, name: &str) -> Option<ArgsFn> {
+    fn args_fn(&self, name: &str) -> Option<CompleteArgsFn> {
         self.registry.get(name)?.args
     }
 
@@ -66,7 +66,11 @@ impl ArgsCompleter<'_> {
         (complete, errors)
     }
 
-    fn complete_args(&self, make: ArgsFn, config: &PluginConfig) -> Result<Value, Vec<FieldError>> {
+    fn complete_args(
+        &self,
+        make: CompleteArgsFn,
+        config: &PluginConfig,
+    ) -> Result<Value, Vec<FieldError>> {
         let mut args = match &config.args {
             Value::Null => Map::new(),
             Value::Object(args) => args.clone(),

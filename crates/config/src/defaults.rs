@@ -2,7 +2,7 @@
 //! are merged with.
 
 use crate::duration::Duration;
-use crate::gates::Gates;
+use crate::gates::AllFeatureGates;
 use crate::v1::{
     ClientConnection, LeaderElection, Plugin, PluginSet, Plugins, SchedulerConfiguration,
     SchedulerProfile, WrittenConfiguration, WrittenProfile,
@@ -65,7 +65,7 @@ const GATED_PLUGINS: &[(&str, &str, i32)] = &[
 ];
 
 /// The default plugins of a profile, all of them enabled in `multiPoint`.
-pub fn plugins(gates: &Gates) -> Vec<Plugin> {
+pub fn default_plugins(gates: &AllFeatureGates) -> Vec<Plugin> {
     let gated = GATED_PLUGINS
         .iter()
         .filter(|(gate, ..)| gates.enabled(gate))
@@ -75,7 +75,10 @@ pub fn plugins(gates: &Gates) -> Vec<Plugin> {
 }
 
 /// Fills in all defaults, except those of plugin arguments.
-pub(crate) fn complete(written: WrittenConfiguration, gates: &Gates) -> SchedulerConfiguration {
+pub(crate) fn complete(
+    written: WrittenConfiguration,
+    gates: &AllFeatureGates,
+) -> SchedulerConfiguration {
     let enable_profiling = written.enable_profiling.unwrap_or(true);
     let mut profiles = written.profiles;
     if profiles.is_empty() {
@@ -108,12 +111,12 @@ pub(crate) fn complete(written: WrittenConfiguration, gates: &Gates) -> Schedule
 fn complete_profile(
     written: WrittenProfile,
     scheduler_name: &str,
-    gates: &Gates,
+    gates: &AllFeatureGates,
 ) -> SchedulerProfile {
     SchedulerProfile {
         scheduler_name: written.scheduler_name.unwrap_or_else(|| scheduler_name.to_owned()),
         percentage_of_nodes_to_score: written.percentage_of_nodes_to_score,
-        plugins: merge(plugins(gates), written.plugins),
+        plugins: merge(default_plugins(gates), written.plugins),
         plugin_config: written.plugin_config,
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the configuration document and adds line and column to errors.
 
-use loadmaster_api::document::{Document, LocatedError, Path, expected_first};
+use loadmaster_api::document::{Document, FieldPath, LocatedError, reword_decode_error};
 use loadmaster_framework::FieldError;
 use serde_json::Value;
 
@@ -13,8 +13,8 @@ pub(crate) fn read(document: &Document) -> Result<Value, LocatedError> {
 /// sorted by position.
 pub(crate) fn locate(document: &Document, errors: Vec<FieldError>) -> Vec<LocatedError> {
     let locate = |error: FieldError| {
-        let path = error.path.parse().unwrap_or(Path::ROOT);
-        document.error_at(path, expected_first(&error.text))
+        let path = error.path.parse().unwrap_or(FieldPath::ROOT);
+        document.error_at(path, reword_decode_error(&error.text))
     };
     let mut located: Vec<LocatedError> = errors.into_iter().map(locate).collect();
     located.sort_by_key(|error| (error.line, error.column));

@@ -4,8 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-pub use loadmaster_stdx::duration::Error as DurationError;
-use loadmaster_stdx::duration::parse_nanos;
+pub use loadmaster_stdx::duration::DurationError;
+use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -45,7 +45,7 @@ impl FromStr for Duration {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, DurationError> {
-        parse_nanos(text).map(Duration)
+        parse_duration_nanos(text).map(Duration)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct ExpandedPlugins([Vec<WeightedPlugin>; ExtensionPoint::ALL.len()]);
 
 impl ExpandedPlugins {
     /// The plugins of one extension point.
-    pub fn at(&self, point: ExtensionPoint) -> &[WeightedPlugin] {
+    pub fn at_extension_point(&self, point: ExtensionPoint) -> &[WeightedPlugin] {
         &self.0[point as usize]
     }
 
@@ -29,7 +29,7 @@ impl ExpandedPlugins {
     pub fn iter(&self) -> impl Iterator<Item = (ExtensionPoint, &[WeightedPlugin])> {
         ExtensionPoint::ALL
             .into_iter()
-            .map(|point| (point, self.at(point)))
+            .map(|point| (point, self.at_extension_point(point)))
             .filter(|(_, plugins)| !plugins.is_empty())
     }
 
@@ -88,7 +88,7 @@ pub enum ExpandErrorKind {
 
 /// Expands a profile's plugin sets. `implements` returns the extension points that a plugin implements,
 /// and `None` for an unknown plugin.
-pub fn expand(
+pub fn expand_plugin_sets(
     profile: &str,
     plugins: &Plugins,
     implements: impl Fn(&str) -> Option<ExtensionPointSet>,
@@ -106,7 +106,7 @@ pub fn expand(
         }
     }
     for point in ExtensionPoint::ALL {
-        let set = plugins.at(point);
+        let set = plugins.at_extension_point(point);
         check_enabled(point, set, &implements, &mut errors);
         let names = ordered_names(point, set, &plugins.multi_point, &implements, &mut errors);
         let weights = if point.is_weighted() {
@@ -150,7 +150,7 @@ fn check_enabled(
             }
             Some(_) => continue,
         };
-        errors.push(error(point.field(), &plugin.name, kind));
+        errors.push(error(point.field_name(), &plugin.name, kind));
     }
 }
 
@@ -205,7 +205,7 @@ fn weights<'a>(
     let mut weights: Vec<(&str, i32)> = Vec::new();
     let mut total: i64 = 0;
     for Plugin { name, weight } in
-        plugins.at(point).enabled.iter().chain(&plugins.multi_point.enabled)
+        plugins.at_extension_point(point).enabled.iter().chain(&plugins.multi_point.enabled)
     {
         let extends = implements(name).is_some_and(|points| points.contains(point));
         if !extends || weights.iter().any(|(known, _)| known == name) {
@@ -221,7 +221,7 @@ fn weights<'a>(
             } else {
                 "placement score plugins"
             };
-            errors.push(error(point.field(), name, ExpandErrorKind::ScoreOverflow { what }));
+            errors.push(error(point.field_name(), name, ExpandErrorKind::ScoreOverflow { what }));
             break;
         }
         total += largest;
@@ -232,20 +232,20 @@ fn weights<'a>(
 
 fn check_counts(profile: &str, expanded: &ExpandedPlugins, errors: &mut Vec<ExpandError>) {
     let mut fail = |point: ExtensionPoint, kind| {
-        errors.push(ExpandError { at: point.field(), plugin: None, kind })
+        errors.push(ExpandError { at: point.field_name(), plugin: None, kind })
     };
     let profile = profile.to_owned();
-    match expanded.at(ExtensionPoint::QueueSort).len() {
+    match expanded.at_extension_point(ExtensionPoint::QueueSort).len() {
         1 => {}
         n_plugins => fail(
             ExtensionPoint::QueueSort,
             ExpandErrorKind::QueueSortCount { profile: profile.clone(), n_plugins },
         ),
     }
-    if expanded.at(ExtensionPoint::Bind).is_empty() {
+    if expanded.at_extension_point(ExtensionPoint::Bind).is_empty() {
         fail(ExtensionPoint::Bind, ExpandErrorKind::NoBindPlugin { profile: profile.clone() });
     }
-    if expanded.at(ExtensionPoint::PlacementGenerate).len() > 1 {
+    if expanded.at_extension_point(ExtensionPoint::PlacementGenerate).len() > 1 {
         fail(ExtensionPoint::PlacementGenerate, ExpandErrorKind::PlacementGenerate { profile });
     }
 }

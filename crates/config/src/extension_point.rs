@@ -43,7 +43,7 @@ impl ExtensionPoint {
     ];
 
     /// The field of `plugins` in a configuration file.
-    pub const fn field(self) -> &'static str {
+    pub const fn field_name(self) -> &'static str {
         match self {
             ExtensionPoint::PreEnqueue => "preEnqueue",
             ExtensionPoint::QueueSort => "queueSort",
@@ -81,7 +81,7 @@ pub struct ExtensionPointSet(u16);
 
 impl ExtensionPointSet {
     /// The set of these extension points.
-    pub const fn of(points: &[ExtensionPoint]) -> Self {
+    pub const fn from_points(points: &[ExtensionPoint]) -> Self {
         let mut bits = 0;
         let mut i = 0;
         while i < points.len() {
@@ -120,7 +120,7 @@ impl ExtensionPointSet {
 
     /// The union of both sets.
     #[must_use]
-    pub const fn or(self, other: ExtensionPointSet) -> Self {
+    pub const fn union(self, other: ExtensionPointSet) -> Self {
         ExtensionPointSet(self.0 | other.0)
     }
 

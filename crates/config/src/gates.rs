@@ -1,8 +1,8 @@
 //! Feature gates: parsing of `--feature-gates`, the defaults of 1.36, and the gates that plugins read.
 //!
 //! ```
-//! use loadmaster_config::Gates;
-//! let gates = Gates::parse(["PodLevelResources=true,kube:NodeSwap=true"]);
+//! use loadmaster_config::AllFeatureGates;
+//! let gates = AllFeatureGates::parse(["PodLevelResources=true,kube:NodeSwap=true"]);
 //! assert!(gates.is_err(), "either all names have a prefix or none has");
 //! ```
 
@@ -96,7 +96,7 @@ impl Gate {
 /// An invalid `--feature-gates` value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum GateError {
+pub enum FeatureGateError {
     /// A gate without a value.
     #[error("missing bool value for {gate}")]
     MissingValue { gate: String },
@@ -134,7 +134,7 @@ pub enum GateError {
 
 /// The value of every feature gate.
 #[derive(Clone)]
-pub struct Gates {
+pub struct AllFeatureGates {
     /// Values in the order of the table.
     on: Vec<bool>,
     /// Gates that were set and are not read by the scheduler.
@@ -143,15 +143,15 @@ pub struct Gates {
     without_effect: Vec<&'static str>,
 }
 
-impl Default for Gates {
+impl Default for AllFeatureGates {
     /// The defaults of 1.36.
     fn default() -> Self {
         let on = table::GATES.iter().map(|gate| gate.on).collect();
-        Gates { on, unread: Vec::new(), without_effect: Vec::new() }
+        AllFeatureGates { on, unread: Vec::new(), without_effect: Vec::new() }
     }
 }
 
-impl fmt::Debug for Gates {
+impl fmt::Debug for AllFeatureGates {
     /// What differs from the defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let changed =
@@ -160,32 +160,34 @@ impl fmt::Debug for Gates {
     }
 }
 
-impl Gates {
+impl AllFeatureGates {
     /// Parses the values of `--feature-gates`, which may be given several times:
     /// `Name=true,kube:Name=false`. Later values override earlier ones.
-    pub fn parse<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, Vec<GateError>> {
+    pub fn parse<'a>(
+        flags: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Vec<FeatureGateError>> {
         let wanted = read_flags(flags).map_err(|error| vec![error])?;
         let mut errors = Vec::new();
         let mut named: BTreeMap<usize, bool> = BTreeMap::new();
         for (name, to) in &wanted.gates {
             match table::GATES.binary_search_by_key(&name.as_str(), |gate| gate.name) {
-                Err(_) => errors.push(GateError::Unrecognized { gate: name.clone() }),
+                Err(_) => errors.push(FeatureGateError::Unrecognized { gate: name.clone() }),
                 Ok(idx) => match &table::GATES[idx] {
                     gate if gate.locked && gate.on != *to => {
-                        errors.push(GateError::Locked {
+                        errors.push(FeatureGateError::Locked {
                             gate: gate.name,
                             to: *to,
                             locked_to: gate.on,
                         });
                     }
                     gate if gate.on != *to && unsupported::GATES.contains(&gate.name) => {
-                        errors.push(GateError::NotImplemented { gate: gate.name, to: *to });
+                        errors.push(FeatureGateError::NotImplemented { gate: gate.name, to: *to });
                     }
                     _ => drop(named.insert(idx, *to)),
                 },
             }
         }
-        let mut gates = Gates::default();
+        let mut gates = AllFeatureGates::default();
         for (toggle, stage, to) in [
             (ALL_ALPHA, FeatureStage::Alpha, wanted.all_alpha),
             (ALL_BETA, FeatureStage::Beta, wanted.all_beta),
@@ -214,7 +216,7 @@ impl Gates {
     }
 
     /// The gates that plugins read.
-    pub fn framework(&self) -> FeatureGates {
+    pub fn framework_gates(&self) -> FeatureGates {
         let mut features = FeatureGates::default();
         for (gate, on) in self.rows() {
             if let Some(field) = gate.field {
@@ -225,7 +227,7 @@ impl Gates {
     }
 
     /// Notes on gates that were set and have no effect.
-    pub fn notes(&self) -> Vec<String> {
+    pub fn ineffective_gate_notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.unread.is_empty() {
             notes.push(format!(
@@ -263,7 +265,7 @@ impl Gates {
         stage: FeatureStage,
         to: bool,
         named: &BTreeMap<usize, bool>,
-        errors: &mut Vec<GateError>,
+        errors: &mut Vec<FeatureGateError>,
     ) {
         let mut not_implemented = Vec::new();
         for (idx, gate) in table::GATES.iter().enumerate() {
@@ -276,17 +278,17 @@ impl Gates {
             self.on[idx] = to;
         }
         if !not_implemented.is_empty() {
-            errors.push(GateError::NotImplementedAll { toggle, to, gates: not_implemented });
+            errors.push(FeatureGateError::NotImplementedAll { toggle, to, gates: not_implemented });
         }
     }
 
-    fn dependencies(&self) -> Vec<GateError> {
+    fn dependencies(&self) -> Vec<FeatureGateError> {
         let mut errors = Vec::new();
         for (gate, _) in self.rows().filter(|(_, on)| *on) {
             let disabled: Vec<&str> =
                 gate.depends_on.iter().copied().filter(|name| !self.enabled(name)).collect();
             if !disabled.is_empty() {
-                errors.push(GateError::Dependency { gate: gate.name, disabled });
+                errors.push(FeatureGateError::Dependency { gate: gate.name, disabled });
             }
         }
         errors
@@ -307,7 +309,9 @@ struct FlagValues {
     all_beta: Option<bool>,
 }
 
-fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<FlagValues, GateError> {
+fn read_flags<'a>(
+    flags: impl IntoIterator<Item = &'a str>,
+) -> Result<FlagValues, FeatureGateError> {
     let mut wanted = FlagValues::default();
     let mut prefixed = None;
     for item in flags.into_iter().flat_map(|flag| flag.split(',')).filter(|item| !item.is_empty()) {
@@ -317,11 +321,11 @@ fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<FlagValues
         };
         if let Some(component) = component.filter(|component| !matches!(*component, COMPONENT | ""))
         {
-            return Err(GateError::UnknownComponent { component: component.to_owned() });
+            return Err(FeatureGateError::UnknownComponent { component: component.to_owned() });
         }
         let has_prefix = component == Some(COMPONENT);
         if *prefixed.get_or_insert(has_prefix) != has_prefix {
-            return Err(GateError::MixedPrefix);
+            return Err(FeatureGateError::MixedPrefix);
         }
         if item.is_empty() {
             continue;
@@ -337,15 +341,15 @@ fn read_flags<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<FlagValues
 }
 
 /// Parses `Name=value`, with the spellings of a bool that Go accepts.
-fn read_item(item: &str) -> Result<(&str, bool), GateError> {
+fn read_item(item: &str) -> Result<(&str, bool), FeatureGateError> {
     let Some((gate, value)) = item.split_once('=') else {
-        return Err(GateError::MissingValue { gate: item.to_owned() });
+        return Err(FeatureGateError::MissingValue { gate: item.to_owned() });
     };
     let (gate, value) = (gate.trim(), value.trim());
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok((gate, true)),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok((gate, false)),
-        _ => Err(GateError::InvalidValue { gate: gate.to_owned(), value: value.to_owned() }),
+        _ => Err(FeatureGateError::InvalidValue { gate: gate.to_owned(), value: value.to_owned() }),
     }
 }
 

@@ -11,48 +11,48 @@ use ExtensionPoint::{
 };
 
 const PLUGINS: &[(&str, ExtensionPointSet)] = &[
-    ("SchedulingGates", ExtensionPointSet::of(&[PreEnqueue])),
-    ("PrioritySort", ExtensionPointSet::of(&[QueueSort])),
-    ("NodeUnschedulable", ExtensionPointSet::of(&[Filter])),
-    ("NodeName", ExtensionPointSet::of(&[Filter])),
-    ("TaintToleration", ExtensionPointSet::of(&[Filter, PreScore, Score])),
-    ("NodeAffinity", ExtensionPointSet::of(&[PreFilter, Filter, PreScore, Score])),
-    ("NodePorts", ExtensionPointSet::of(&[PreFilter, Filter])),
+    ("SchedulingGates", ExtensionPointSet::from_points(&[PreEnqueue])),
+    ("PrioritySort", ExtensionPointSet::from_points(&[QueueSort])),
+    ("NodeUnschedulable", ExtensionPointSet::from_points(&[Filter])),
+    ("NodeName", ExtensionPointSet::from_points(&[Filter])),
+    ("TaintToleration", ExtensionPointSet::from_points(&[Filter, PreScore, Score])),
+    ("NodeAffinity", ExtensionPointSet::from_points(&[PreFilter, Filter, PreScore, Score])),
+    ("NodePorts", ExtensionPointSet::from_points(&[PreFilter, Filter])),
     (
         "NodeResourcesFit",
-        ExtensionPointSet::of(&[PreFilter, Filter, PreScore, Score, PlacementScore]),
+        ExtensionPointSet::from_points(&[PreFilter, Filter, PreScore, Score, PlacementScore]),
     ),
-    ("VolumeRestrictions", ExtensionPointSet::of(&[PreFilter, Filter])),
-    ("NodeVolumeLimits", ExtensionPointSet::of(&[PreFilter, Filter])),
+    ("VolumeRestrictions", ExtensionPointSet::from_points(&[PreFilter, Filter])),
+    ("NodeVolumeLimits", ExtensionPointSet::from_points(&[PreFilter, Filter])),
     (
         "VolumeBinding",
-        ExtensionPointSet::of(&[PreFilter, Filter, PreScore, Score, Reserve, PreBind]),
+        ExtensionPointSet::from_points(&[PreFilter, Filter, PreScore, Score, Reserve, PreBind]),
     ),
-    ("VolumeZone", ExtensionPointSet::of(&[PreFilter, Filter])),
-    ("PodTopologySpread", ExtensionPointSet::of(&[PreFilter, Filter, PreScore, Score])),
-    ("InterPodAffinity", ExtensionPointSet::of(&[PreFilter, Filter, PreScore, Score])),
+    ("VolumeZone", ExtensionPointSet::from_points(&[PreFilter, Filter])),
+    ("PodTopologySpread", ExtensionPointSet::from_points(&[PreFilter, Filter, PreScore, Score])),
+    ("InterPodAffinity", ExtensionPointSet::from_points(&[PreFilter, Filter, PreScore, Score])),
     (
         "DynamicResources",
-        ExtensionPointSet::of(&[
+        ExtensionPointSet::from_points(&[
             PreEnqueue, PreFilter, Filter, PostFilter, Score, Reserve, PreBind,
         ]),
     ),
-    ("DefaultPreemption", ExtensionPointSet::of(&[PreEnqueue, PostFilter])),
-    ("NodeResourcesBalancedAllocation", ExtensionPointSet::of(&[PreScore, Score])),
-    ("ImageLocality", ExtensionPointSet::of(&[Score])),
-    ("DefaultBinder", ExtensionPointSet::of(&[Bind])),
-    ("NodeDeclaredFeatures", ExtensionPointSet::of(&[PreFilter, Filter])),
-    ("GangScheduling", ExtensionPointSet::of(&[PreEnqueue, Permit])),
-    ("TopologyPlacementGenerator", ExtensionPointSet::of(&[PlacementGenerate])),
-    ("PodGroupPodsCount", ExtensionPointSet::of(&[PlacementScore])),
+    ("DefaultPreemption", ExtensionPointSet::from_points(&[PreEnqueue, PostFilter])),
+    ("NodeResourcesBalancedAllocation", ExtensionPointSet::from_points(&[PreScore, Score])),
+    ("ImageLocality", ExtensionPointSet::from_points(&[Score])),
+    ("DefaultBinder", ExtensionPointSet::from_points(&[Bind])),
+    ("NodeDeclaredFeatures", ExtensionPointSet::from_points(&[PreFilter, Filter])),
+    ("GangScheduling", ExtensionPointSet::from_points(&[PreEnqueue, Permit])),
+    ("TopologyPlacementGenerator", ExtensionPointSet::from_points(&[PlacementGenerate])),
+    ("PodGroupPodsCount", ExtensionPointSet::from_points(&[PlacementScore])),
 ];
 
 /// The extension points of the in-tree plugin with this name; `None` if kube-scheduler has no such plugin.
-pub fn extension_points(name: &str) -> Option<ExtensionPointSet> {
+pub fn in_tree_extension_points(name: &str) -> Option<ExtensionPointSet> {
     PLUGINS.iter().find(|(known, _)| *known == name).map(|(_, points)| *points)
 }
 
 /// The names of all in-tree plugins, the default plugins first.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn in_tree_plugin_names() -> impl Iterator<Item = &'static str> {
     PLUGINS.iter().map(|(name, _)| *name)
 }

@@ -8,8 +8,8 @@
 //!                                                                Profile, one or several
 //! ```
 //!
-//! Read in this order: [`check`], [`v1`] (the file), `defaults`, `args`, `validate`, [`expand`]
-//! (multiPoint), `resolve`, [`Gates`]; `unsupported` lists what this version does not implement. This
+//! Read in this order: [`check_configuration`], [`v1`] (the file), `defaults`, `args`, `validate`, [`expand_plugin_sets`]
+//! (multiPoint), `resolve`, [`AllFeatureGates`]; `unsupported` lists what this version does not implement. This
 //! crate does not read files and knows plugins by name only: the caller passes a [`Registry`].
 
 mod args;
@@ -28,14 +28,16 @@ pub mod v1;
 mod validate;
 
 pub use args::ArgsByPlugin;
-pub use defaults::plugins as default_plugins;
+pub use defaults::default_plugins;
 pub use duration::{Duration, DurationError};
-pub use expand::{ExpandError, ExpandErrorKind, ExpandedPlugins, WeightedPlugin, expand};
+pub use expand::{
+    ExpandError, ExpandErrorKind, ExpandedPlugins, WeightedPlugin, expand_plugin_sets,
+};
 pub use extension_point::{ExtensionPoint, ExtensionPointSet};
-pub use gates::{FeatureStage, GateError, Gates};
-pub use in_tree_plugins::extension_points as in_tree_extension_points;
+pub use gates::{AllFeatureGates, FeatureGateError, FeatureStage};
+pub use in_tree_plugins::in_tree_extension_points;
 pub use print::PrintError;
-pub use resolve::Profile;
+pub use resolve::ResolvedProfile;
 pub use v1::SchedulerConfiguration;
 
 use loadmaster_api::document::{Document, LocatedError};
@@ -48,27 +50,27 @@ pub struct CheckedConfiguration {
     /// The whole configuration, as `--write-config-to` shows it.
     pub config: SchedulerConfiguration,
     /// Its profiles, ready to be built.
-    pub profiles: Vec<Profile>,
+    pub profiles: Vec<ResolvedProfile>,
     /// Values that were accepted and have no effect, one sentence each.
     pub notes: Vec<String>,
 }
 
 /// Decodes a configuration, fills in defaults and validates it. Returns all errors in the order of the
 /// file; a configuration that cannot be decoded is not validated further.
-pub fn check(
+pub fn check_configuration(
     document: &Document,
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
 ) -> Result<CheckedConfiguration, Vec<LocatedError>> {
-    check_with_overrides(document, registry, gates, |_| ())
+    check_configuration_with_overrides(document, registry, gates, |_| ())
 }
 
-/// As [`check`], with overrides of the file: command-line flags. They are applied after the defaults and
+/// As [`check_configuration`], with overrides of the file: command-line flags. They are applied after the defaults and
 /// before validation.
-pub fn check_with_overrides(
+pub fn check_configuration_with_overrides(
     document: &Document,
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<LocatedError>> {
     let value = document::read(document).map_err(|error| vec![error])?;
@@ -77,28 +79,28 @@ pub fn check_with_overrides(
 }
 
 /// The configuration that is used when no file is given.
-pub fn check_default(
+pub fn default_configuration(
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
-    check_default_with_overrides(registry, gates, |_| ())
+    check_default_configuration_with_overrides(registry, gates, |_| ())
 }
 
-/// As [`check_default`], with command-line flags over the defaults.
-pub fn check_default_with_overrides(
+/// As [`default_configuration`], with command-line flags over the defaults.
+pub fn check_default_configuration_with_overrides(
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
     let empty = serde_json::json!({"apiVersion": v1::API_VERSION, "kind": v1::KIND});
     check_value_with_overrides(empty, registry, gates, adjust)
 }
 
-/// As [`check`], for a value that does not come from a file.
-pub fn check_value(
+/// As [`check_configuration`], for a value that does not come from a file.
+pub fn check_configuration_value(
     value: Value,
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
     check_value_with_overrides(value, registry, gates, |_| ())
 }
@@ -106,12 +108,12 @@ pub fn check_value(
 fn check_value_with_overrides(
     mut value: Value,
     registry: &Registry,
-    gates: &Gates,
+    gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
     decode::take_type_meta(&mut value).map_err(|error| vec![error])?;
     decode::drop_nulls(&mut value);
-    let features = gates.framework();
+    let features = gates.framework_gates();
     let args_completer = args::ArgsCompleter { registry, gates: &features };
     let (written, undecoded) = decode::decode_strict(value.clone());
     let Some(written) = written else { return Err(undecoded) };
@@ -137,7 +139,8 @@ fn check_value_with_overrides(
         unsupported::plugin_note(&config.profiles, registry),
         unsupported::no_effect_note(&config),
     ];
-    let notes = gates.notes().into_iter().chain(notes.into_iter().flatten()).collect();
+    let notes =
+        gates.ineffective_gate_notes().into_iter().chain(notes.into_iter().flatten()).collect();
     for profile in &mut config.profiles {
         resolve::trim_args(profile, registry);
     }

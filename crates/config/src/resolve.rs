@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::args::ArgsByPlugin;
 use crate::defaults;
-use crate::expand::{ExpandError, ExpandedPlugins, expand};
+use crate::expand::{ExpandError, ExpandedPlugins, expand_plugin_sets};
 use crate::extension_point::{ExtensionPoint, ExtensionPointSet};
-use crate::gates::Gates;
+use crate::gates::AllFeatureGates;
 use crate::in_tree_plugins;
 use crate::unsupported;
 use crate::v1::{Extender, SchedulerConfiguration, SchedulerProfile};
@@ -20,7 +20,7 @@ const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";
 
 /// A scheduling profile, ready to be built by the engine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct ResolvedProfile {
     /// The `spec.schedulerName` of its pods.
     pub scheduler_name: String,
     /// Percentage of nodes that must be feasible before the search ends: the profile's own value or the
@@ -36,7 +36,7 @@ pub struct Profile {
     pub extenders: Vec<Extender>,
 }
 
-impl Profile {
+impl ResolvedProfile {
     /// The arguments of a plugin; null for one that takes none.
     pub fn args_of(&self, plugin: &str) -> &Value {
         self.args.get(plugin).unwrap_or(&Value::Null)
@@ -76,7 +76,7 @@ fn ignore_managed_resources(
 /// a plugin for error messages.
 pub(crate) struct Resolver<'a> {
     pub registry: &'a Registry,
-    pub gates: &'a Gates,
+    pub gates: &'a AllFeatureGates,
     pub features: &'a FeatureGates,
     pub written: &'a Value,
 }
@@ -87,13 +87,13 @@ impl Resolver<'_> {
         &self,
         config: &SchedulerConfiguration,
         args: Vec<ArgsByPlugin>,
-    ) -> Result<Vec<Profile>, Vec<FieldError>> {
+    ) -> Result<Vec<ResolvedProfile>, Vec<FieldError>> {
         let mut profiles = Vec::new();
         let mut errors = Vec::new();
         for (idx, (profile, mut args)) in config.profiles.iter().zip(args).enumerate() {
             errors.extend(ignore_managed_resources(&config.extenders, profile, &mut args));
             match self.profile(idx, profile, args) {
-                Ok((points, plugins, args)) => profiles.push(Profile {
+                Ok((points, plugins, args)) => profiles.push(ResolvedProfile {
                     scheduler_name: profile.scheduler_name.clone(),
                     percentage_of_nodes_to_score: profile
                         .percentage_of_nodes_to_score
@@ -129,14 +129,14 @@ impl Resolver<'_> {
         // registered for.
         let implements = |name: &str| match (
             implemented.get(name).copied(),
-            in_tree_plugins::extension_points(name),
+            in_tree_plugins::in_tree_extension_points(name),
         ) {
             (None, None) => None,
             (implemented, known) => {
-                Some(implemented.unwrap_or_default().or(known.unwrap_or_default()))
+                Some(implemented.unwrap_or_default().union(known.unwrap_or_default()))
             }
         };
-        let expanded = expand(&profile.scheduler_name, &profile.plugins, implements);
+        let expanded = expand_plugin_sets(&profile.scheduler_name, &profile.plugins, implements);
         let mut points = match expanded {
             Ok(points) if errors.is_empty() => points,
             Ok(_) => return Err(errors),
@@ -160,10 +160,10 @@ impl Resolver<'_> {
 
     /// Errors for plugins of kube-scheduler that are not implemented and not enabled by default.
     fn unimplemented_plugins(&self, idx: usize, profile: &SchedulerProfile) -> Vec<FieldError> {
-        let defaults = defaults::plugins(self.gates);
+        let defaults = defaults::default_plugins(self.gates);
         let is_default = |name: &str| defaults.iter().any(|plugin| plugin.name == name);
         let mut errors = Vec::new();
-        for (at, set) in profile.plugins.sets() {
+        for (at, set) in profile.plugins.plugin_sets() {
             for plugin in &set.enabled {
                 let name = &plugin.name;
                 if unsupported::is_unimplemented(name, self.registry) && !is_default(name) {
@@ -231,11 +231,11 @@ impl Resolver<'_> {
 
 /// All profiles share one queue: also after expansion they must have the same queue sort plugin with the
 /// same arguments.
-fn different_queue_sorts(profiles: &[Profile]) -> Vec<FieldError> {
-    let queue_sort = |profile: &Profile| {
+fn different_queue_sorts(profiles: &[ResolvedProfile]) -> Vec<FieldError> {
+    let queue_sort = |profile: &ResolvedProfile| {
         let name = profile
             .extension_points
-            .at(ExtensionPoint::QueueSort)
+            .at_extension_point(ExtensionPoint::QueueSort)
             .first()
             .map_or("", |plugin| plugin.name.as_str());
         (name.to_owned(), profile.args_of(name).clone())

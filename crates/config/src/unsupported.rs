@@ -66,14 +66,14 @@ pub(crate) fn unsupported_plugin(path: String, name: &str) -> FieldError {
 
 /// Whether this is a plugin of kube-scheduler that is not implemented.
 pub(crate) fn is_unimplemented(name: &str, registry: &Registry) -> bool {
-    registry.get(name).is_none() && in_tree_plugins::extension_points(name).is_some()
+    registry.get(name).is_none() && in_tree_plugins::in_tree_extension_points(name).is_some()
 }
 
 /// The note on default plugins that are not implemented, one for all profiles.
 pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) -> Option<String> {
     let enabled =
         |name: &str| profiles.iter().any(|profile| profile.plugins.enabled_names().contains(&name));
-    let names: Vec<&str> = in_tree_plugins::names()
+    let names: Vec<&str> = in_tree_plugins::in_tree_plugin_names()
         .filter(|name| is_unimplemented(name, registry) && enabled(name))
         .collect();
     let names = (!names.is_empty()).then(|| names.join(", "))?;

@@ -126,7 +126,7 @@ pub struct Plugins {
 
 impl Plugins {
     /// The plugin set of one extension point.
-    pub fn at(&self, point: ExtensionPoint) -> &PluginSet {
+    pub fn at_extension_point(&self, point: ExtensionPoint) -> &PluginSet {
         match point {
             ExtensionPoint::PreEnqueue => &self.pre_enqueue,
             ExtensionPoint::QueueSort => &self.queue_sort,
@@ -146,10 +146,10 @@ impl Plugins {
     }
 
     /// Every plugin set, `multiPoint` last, with its name in the file.
-    pub fn sets(&self) -> impl Iterator<Item = (&'static str, &PluginSet)> {
+    pub fn plugin_sets(&self) -> impl Iterator<Item = (&'static str, &PluginSet)> {
         ExtensionPoint::ALL
             .into_iter()
-            .map(|point| (point.field(), self.at(point)))
+            .map(|point| (point.field_name(), self.at_extension_point(point)))
             .chain([("multiPoint", &self.multi_point)])
     }
 
@@ -177,7 +177,7 @@ impl Plugins {
     /// The names of all enabled plugins, sorted, without duplicates.
     pub fn enabled_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self
-            .sets()
+            .plugin_sets()
             .flat_map(|(_, set)| &set.enabled)
             .map(|plugin| plugin.name.as_str())
             .collect();

@@ -1,6 +1,6 @@
 //! Validation of a complete configuration, with upstream's rules and messages; reports all errors.
 
-use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::resource_names::is_extended_resource_name;
 use loadmaster_api::selector::label_key_errors;
 use loadmaster_framework::FieldError;
 
@@ -127,8 +127,8 @@ fn validate_profile(path: &str, profile: &SchedulerProfile, errors: &mut Vec<Fie
     // In multiPoint and at the placement extension points, removed plugins fail as unknown plugins.
     for point in ExtensionPoint::ALL.into_iter().filter(|point| *point <= ExtensionPoint::PostBind)
     {
-        for (i, plugin) in profile.plugins.at(point).enabled.iter().enumerate() {
-            let path = format!("{path}.plugins.{}.enabled[{i}]", point.field());
+        for (i, plugin) in profile.plugins.at_extension_point(point).enabled.iter().enumerate() {
+            let path = format!("{path}.plugins.{}.enabled[{i}]", point.field_name());
             removed_plugin(path, &plugin.name, errors);
         }
     }
@@ -220,7 +220,7 @@ fn extenders(extenders: &[Extender], errors: &mut Vec<FieldError>) {
 /// Kubernetes' own.
 fn extended_resource_complaints(name: &str) -> Vec<String> {
     let complaints = label_key_errors(name);
-    if complaints.is_empty() && !is_extended(name) {
+    if complaints.is_empty() && !is_extended_resource_name(name) {
         return vec!["is an invalid extended resource name".to_owned()];
     }
     complaints

@@ -21,7 +21,7 @@ pub struct Cache {
 }
 
 /// An object that can be stored in a [`Store`].
-pub trait Stored {
+pub trait StoredObject {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
 
@@ -73,7 +73,7 @@ impl<K> Default for Store<K> {
     }
 }
 
-impl<K: Stored> Store<K> {
+impl<K: StoredObject> Store<K> {
     /// One object; the namespace is empty for kinds without.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
         self.objects.get(namespace)?.get(name)
@@ -107,7 +107,7 @@ impl<K: Stored> Store<K> {
         here.filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    /// The objects with this [`Stored::index_key`]: the pods of a node, the claims of a volume.
+    /// The objects with this [`StoredObject::index_key`]: the pods of a node, the claims of a volume.
     pub fn by_index_key<'a>(
         &'a self,
         place: &str,

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::cache::Cache;
 use crate::kind::{Key, Kind, Object, Typed};
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 
 /// A controller.
 pub trait Controller: Send {
@@ -43,7 +43,13 @@ pub trait Controller: Send {
 
     /// Called with the response to each request, before the key is reconciled again. Only needed for reporting failures: failed requests
     /// are retried by the runner with exponential backoff.
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        now: Timestamp,
+    ) {
         let _ = (key, request, response, now);
     }
 }
@@ -59,13 +65,13 @@ pub struct ObjectChange<'a> {
 
 impl<'a> ObjectChange<'a> {
     /// The new object, else the old one.
-    pub fn object(&self) -> Option<&'a Object> {
+    pub fn new_or_old(&self) -> Option<&'a Object> {
         self.new.or(self.old)
     }
 
     /// The new object, else the old one, if it is of this type.
-    pub fn typed<K: Typed>(&self) -> Option<&'a K> {
-        K::of(self.object()?).map(|object| &**object)
+    pub fn new_or_old_typed<K: Typed>(&self) -> Option<&'a K> {
+        K::of(self.new_or_old()?).map(|object| &**object)
     }
 
     /// The old object, if it is of this type.
@@ -84,7 +90,7 @@ impl<'a> ObjectChange<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReconcileResult {
     /// Sent concurrently, in no particular order: a request that must come later belongs in the next result.
-    pub requests: Vec<Request>,
+    pub requests: Vec<ControllerRequest>,
     /// Reconcile again after this time, even if nothing changes. Each result replaces the previous one.
     pub requeue_after: Option<Duration>,
 }
@@ -101,12 +107,12 @@ impl ReconcileResult {
     }
 
     /// One request.
-    pub fn request(request: Request) -> ReconcileResult {
-        ReconcileResult::requests(vec![request])
+    pub fn with_request(request: ControllerRequest) -> ReconcileResult {
+        ReconcileResult::with_requests(vec![request])
     }
 
     /// Some requests.
-    pub fn requests(requests: Vec<Request>) -> ReconcileResult {
+    pub fn with_requests(requests: Vec<ControllerRequest>) -> ReconcileResult {
         ReconcileResult { requests, requeue_after: None }
     }
 }

@@ -22,7 +22,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::job::{has_succeeded, is_finished};
 use crate::kind::{Key, Kind};
-use crate::meta::{annotation, controller_reference, is_controlled_by, is_terminating};
+use crate::meta::{annotation_value, controller_reference, is_controlled_by, is_terminating};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty};
 use crate::workload::controller_key;
 use schedule::Schedule;
@@ -47,7 +47,7 @@ impl Controller for CronJobController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         if object.kind() == Kind::CronJob {
             return vec![object.key()];
         }
@@ -87,7 +87,7 @@ fn name_of(meta: &ObjectMeta) -> &str {
 
 /// The scheduled time for which a Job was made.
 fn scheduled(job: &Job) -> Option<Timestamp> {
-    annotation(&job.metadata, SCHEDULED)?.parse().ok()
+    annotation_value(&job.metadata, SCHEDULED)?.parse().ok()
 }
 
 impl CronJobSync<'_> {

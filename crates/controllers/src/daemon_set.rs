@@ -26,9 +26,9 @@ use crate::history::{
     REVISION_HASH, bump_revision, by_revision, excess_revisions, matches_template, new_revision,
 };
 use crate::kind::{Key, Kind};
-use crate::meta::{annotation, is_terminating, label};
+use crate::meta::{annotation_value, is_terminating, label_value};
 use crate::replica_set::BURST;
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::result_builder::{ReconcileResultBuilder, omit_zero};
 use crate::workload::{
     PodControlEvents, by_age, candidates, claim_objects, is_available, is_ready, is_terminal,
@@ -70,7 +70,7 @@ impl Controller for DaemonSetController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        if change.typed::<Node>().is_some() {
+        if change.new_or_old_typed::<Node>().is_some() {
             let is_same =
                 change.old::<Node>().zip(change.new::<Node>()).is_some_and(|(old, new)| {
                     let taints =
@@ -105,7 +105,13 @@ impl Controller for DaemonSetController {
         writes.build()
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
         self.pod_events.handle_response(key, request, response);
     }
 }
@@ -185,11 +191,14 @@ fn current(
     let others = revisions.iter().filter(|one| !is_same(one));
     let next = others.map(|one| one.revision).max().unwrap_or(0).max(0) + 1;
     if let Some((newest, rest)) = same.split_last() {
-        let hash = label(&newest.metadata, REVISION_HASH).unwrap_or_default();
+        let hash = label_value(&newest.metadata, REVISION_HASH).unwrap_or_default();
         if !rest.is_empty() {
-            for pod in pods.iter().filter(|pod| label(&pod.metadata, REVISION_HASH) != Some(hash)) {
+            for pod in
+                pods.iter().filter(|pod| label_value(&pod.metadata, REVISION_HASH) != Some(hash))
+            {
                 if rest.iter().any(|one| {
-                    label(&pod.metadata, REVISION_HASH) == label(&one.metadata, REVISION_HASH)
+                    label_value(&pod.metadata, REVISION_HASH)
+                        == label_value(&one.metadata, REVISION_HASH)
                 }) {
                     writes.patch_meta(*pod, json!({"labels": {REVISION_HASH: hash}}));
                 }
@@ -260,15 +269,15 @@ impl<'a> DaemonSetSync<'a> {
     }
 
     fn generation(&self) -> Option<&str> {
-        let generation = annotation(&self.set.metadata, GENERATION)?;
+        let generation = annotation_value(&self.set.metadata, GENERATION)?;
         generation.parse::<i64>().is_ok().then_some(generation)
     }
 
     /// Whether a pod was made from the current template.
     fn is_new(&self, pod: &Pod) -> bool {
         let generation = self.generation();
-        label(&pod.metadata, REVISION_HASH) == Some(&self.hash)
-            || generation.is_some() && label(&pod.metadata, POD_GENERATION) == generation
+        label_value(&pod.metadata, REVISION_HASH) == Some(&self.hash)
+            || generation.is_some() && label_value(&pod.metadata, POD_GENERATION) == generation
     }
 
     fn pod(&self, node: &str) -> Pod {
@@ -356,7 +365,7 @@ impl<'a> DaemonSetSync<'a> {
         }
         let (mut new, mut old) = (None, None);
         for pod in running {
-            let is_new = label(&pod.metadata, REVISION_HASH) == Some(&self.hash);
+            let is_new = label_value(&pod.metadata, REVISION_HASH) == Some(&self.hash);
             let slot = if is_new { &mut new } else { &mut old };
             if slot.is_some() {
                 plan.delete.push(pod);
@@ -437,8 +446,8 @@ impl<'a> DaemonSetSync<'a> {
         let old: Vec<_> = old.collect();
         let excess = excess_revisions(old.len(), self.spec.revision_history_limit);
         let is_live = |one: &ControllerRevision| {
-            let hash = label(&one.metadata, REVISION_HASH);
-            pods.iter().any(|pod| label(&pod.metadata, REVISION_HASH) == hash)
+            let hash = label_value(&one.metadata, REVISION_HASH);
+            pods.iter().any(|pod| label_value(&pod.metadata, REVISION_HASH) == hash)
         };
         for revision in old.into_iter().filter(|one| !is_live(one)).take(excess) {
             writes.delete(*revision);

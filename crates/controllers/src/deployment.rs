@@ -64,7 +64,7 @@ impl Controller for DeploymentController {
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
         // Pods matter only where the next ones wait for the last ones to go.
-        if let Some(pod) = change.typed::<Pod>() {
+        if let Some(pod) = change.new_or_old_typed::<Pod>() {
             let set = controller_key(&pod.metadata, Kind::ReplicaSet);
             let set = set.and_then(|key| cache.get::<ReplicaSet>(&key.namespace, &key.name));
             let key = set.and_then(|set| controller_key(&set.metadata, Kind::Deployment));

@@ -49,7 +49,7 @@ impl Controller for DisruptionController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         let budgets = cache.store::<PodDisruptionBudget>();
         match object.kind() {
             Kind::PodDisruptionBudget => vec![object.key()],
@@ -268,12 +268,12 @@ mod tests {
         bench.create(json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "default"},
             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
                 "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}));
-        bench.settle();
+        bench.run_until_idle();
         let mut spec = budget;
         spec["selector"] = json!({"matchLabels": {"app": "web"}});
         bench.create(json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
             "metadata": {"name": "web", "namespace": "default"}, "spec": spec}));
-        bench.settle();
+        bench.run_until_idle();
         bench
     }
 
@@ -316,10 +316,10 @@ mod tests {
         let mut bench = start(3, json!({"maxUnavailable": 1}));
         let pod = bench.names::<Pod>().remove(0);
         bench.set_phase(&pod, "Running");
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!(numbers(&bench), [0, 2, 2, 3]);
         bench.merge(Kind::ReplicaSet, "web", json!({"spec": {"replicas": 0}}));
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!(numbers(&bench), [0, 0, 0, 0]);
     }
 
@@ -330,7 +330,7 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "Odd", "name": "x", "uid": "1", "controller": true});
         bench.create(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "odd", "namespace": "default",
             "labels": {"app": "web"}, "ownerReferences": [owner]}, "spec": {"containers": [{"name": "c", "image": "i"}]}}));
-        bench.settle();
+        bench.run_until_idle();
         let status = found(&bench);
         assert_eq!(status.disruptions_allowed, Some(0));
         assert_eq!(status.conditions.unwrap()[0].message, "found no controllers for pod \"odd\"");
@@ -344,8 +344,8 @@ mod tests {
         let time = Timestamp::from_second(bench.now().as_second()).unwrap().to_string();
         let key = Key::new(Kind::PodDisruptionBudget, "default", "web");
         let patch = crate::Patch::Merge(json!({"status": {"disruptedPods": {pod: time}}}));
-        bench.apply(&crate::Request::patch_status(key, patch));
-        bench.settle();
+        bench.send_as_client(&crate::ControllerRequest::patch_status(key, patch));
+        bench.run_until_idle();
         assert_eq!(numbers(&bench), [0, 2, 2, 3]);
         bench.wait(122);
         assert_eq!(numbers(&bench), [1, 3, 2, 3]);

@@ -20,21 +20,21 @@ use tokio::task::JoinSet;
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object};
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::runner::{ControllerEvent, ControllerRunner, OutgoingRequest};
 
-/// Options of [`run`].
+/// Options of [`run_controllers`].
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DriverOptions {
     /// Maximum number of requests in flight.
     pub n_calls_max: usize,
     /// Seed of the random number generator for backoff jitter.
     pub seed: u64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { n_calls_max: 64, seed: 0 }
+impl Default for DriverOptions {
+    fn default() -> DriverOptions {
+        DriverOptions { n_calls_max: 64, seed: 0 }
     }
 }
 
@@ -48,10 +48,10 @@ const BATCH: usize = 1024;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs controllers on a cluster until `stop` completes. Must be called within a tokio runtime.
-pub async fn run(
+pub async fn run_controllers(
     cluster: &Cluster,
     controllers: Vec<Box<dyn Controller>>,
-    options: Options,
+    options: DriverOptions,
     stop: impl Future<Output = ()>,
 ) {
     let limits = ConnectionLimits { http2_connections_max: 4, http1_connections_max: 64 };
@@ -136,7 +136,7 @@ impl Watches {
                 continue;
             }
             let info = kind.info();
-            let name = client::Kind::other(info.group, info.version, info.resource, true);
+            let name = client::Kind::dynamic(info.group, info.version, info.resource, true);
             self.kinds.insert(name, *kind);
             let what = ReflectorOptions {
                 kinds: vec![name],
@@ -209,15 +209,18 @@ impl Watches {
     }
 }
 
-async fn send_request(api_client: ApiClient, call: OutgoingRequest) -> (u64, Response) {
+async fn send_request(api_client: ApiClient, call: OutgoingRequest) -> (u64, ControllerResponse) {
     (call.id, call_api_server(&api_client, &call.request).await)
 }
 
-async fn call_api_server(api_client: &ApiClient, request: &Request) -> Response {
+async fn call_api_server(
+    api_client: &ApiClient,
+    request: &ControllerRequest,
+) -> ControllerResponse {
     let encoded = match request.encode() {
         Ok(encoded) => encoded,
         Err(error) => {
-            return Response::NoResponse {
+            return ControllerResponse::NoResponse {
                 message: format!("encoding the request as JSON: {error}"),
             };
         }
@@ -230,20 +233,20 @@ async fn call_api_server(api_client: &ApiClient, request: &Request) -> Response 
         Ok(reply) if reply.is_success() => request.parse_success_body(&reply.body),
         Ok(reply) => {
             let proto::Status { reason, message, .. } = decode_status(reply.status, &reply.body);
-            Response::Rejected {
+            ControllerResponse::Rejected {
                 status: reply.status,
                 reason,
                 message,
                 retry_after: reply.retry_after,
             }
         }
-        Err(error) => Response::NoResponse { message: error.to_string() },
+        Err(error) => ControllerResponse::NoResponse { message: error.to_string() },
     }
 }
 
 fn handle_response(
     runner: &mut ControllerRunner,
-    ended: Result<(u64, Response), tokio::task::JoinError>,
+    ended: Result<(u64, ControllerResponse), tokio::task::JoinError>,
 ) {
     match ended {
         Ok((id, response)) => runner.handle_response(id, &response, Timestamp::now()),

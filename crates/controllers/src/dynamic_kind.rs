@@ -5,7 +5,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::cache::Stored;
+use crate::cache::StoredObject;
 use crate::kind::{Kind, KindInfo};
 
 /// A kind that was found by API discovery.
@@ -74,7 +74,7 @@ impl PartialObjectMetadata {
     }
 }
 
-impl Stored for PartialObjectMetadata {
+impl StoredObject for PartialObjectMetadata {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::Cache;
 use crate::kind::{Key, Kind, Object};
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 
 /// The controller and key that wait for an expectation, and the round of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,27 +37,29 @@ pub(crate) struct Expectations {
 
 impl Expectation {
     /// The expectation that follows from a response.
-    pub fn from_response(request: &Request, response: &Response) -> Option<Expectation> {
-        let Response::Success(object) = response else { return None };
+    pub fn from_response(
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+    ) -> Option<Expectation> {
+        let ControllerResponse::Success(object) = response else { return None };
         let version = object.as_ref().map_or(0, Object::version);
         match request {
-            Request::Delete { key, options } | Request::Evict { key, options } => {
-                Some(Expectation {
-                    object: key.clone(),
-                    version,
-                    deleted_uid: Some(options.uid.clone().unwrap_or_default()),
-                    terminating_is_enough: version == 0 && options.grace_period_seconds != Some(0),
-                })
-            }
-            Request::Count { .. } | Request::DeleteCollection { .. } => None,
-            Request::Get(_)
-            | Request::Create(_)
-            | Request::Update { .. }
-            | Request::Patch { .. } => {
+            ControllerRequest::Delete { key, options }
+            | ControllerRequest::Evict { key, options } => Some(Expectation {
+                object: key.clone(),
+                version,
+                deleted_uid: Some(options.uid.clone().unwrap_or_default()),
+                terminating_is_enough: version == 0 && options.grace_period_seconds != Some(0),
+            }),
+            ControllerRequest::Count { .. } | ControllerRequest::DeleteCollection { .. } => None,
+            ControllerRequest::Get(_)
+            | ControllerRequest::Create(_)
+            | ControllerRequest::Update { .. }
+            | ControllerRequest::Patch { .. } => {
                 let object = object.as_ref()?;
                 // Without its last finalizer an object may be deleted, and the kind's resourceVersion may never reach this one.
                 let gone = match request {
-                    Request::Get(_) | Request::Create(_) => None,
+                    ControllerRequest::Get(_) | ControllerRequest::Create(_) => None,
                     _ => Some(object.metadata().uid.clone().unwrap_or_default()),
                 };
                 Some(Expectation {
@@ -140,9 +142,14 @@ mod tests {
     #[test]
     fn expectations() {
         #[track_caller]
-        fn check(request: &Request, response: Option<Object>, seen: &[(Option<Object>, bool)]) {
+        fn check(
+            request: &ControllerRequest,
+            response: Option<Object>,
+            seen: &[(Option<Object>, bool)],
+        ) {
             let expectation =
-                Expectation::from_response(request, &Response::Success(response)).unwrap();
+                Expectation::from_response(request, &ControllerResponse::Success(response))
+                    .unwrap();
             for (object, want) in seen {
                 let mut cache = Cache::default();
                 if let Some(object) = object {
@@ -153,13 +160,13 @@ mod tests {
         }
         let key = pod("u", 1, false).key();
         let old = (Some(pod("u", 6, false)), false);
-        let patch = Request::patch(key.clone(), Patch::Merge(json!({})));
+        let patch = ControllerRequest::patch(key.clone(), Patch::Merge(json!({})));
         check(
             &patch,
             Some(pod("u", 7, false)),
             &[old.clone(), (None, true), (Some(pod("u", 7, false)), true)],
         );
-        let delete = |grace_period_seconds| Request::Delete {
+        let delete = |grace_period_seconds| ControllerRequest::Delete {
             key: key.clone(),
             options: DeleteOptions {
                 uid: Some("u".into()),
@@ -177,10 +184,12 @@ mod tests {
     #[test]
     fn a_satisfied_expectation_is_returned_once() {
         let (mut cache, mut all) = (Cache::default(), Expectations::default());
-        let request = Request::create(pod("u", 0, false));
-        let expectation =
-            Expectation::from_response(&request, &Response::Success(Some(pod("u", 7, false))))
-                .unwrap();
+        let request = ControllerRequest::create(pod("u", 0, false));
+        let expectation = Expectation::from_response(
+            &request,
+            &ControllerResponse::Success(Some(pod("u", 7, false))),
+        )
+        .unwrap();
         let key = expectation.object.clone();
         let waiter = WaitingKey { slot: 1, key: key.clone(), round: 3 };
         all.add(expectation, waiter.clone());
@@ -192,7 +201,10 @@ mod tests {
         assert_eq!(all.take_satisfied(&key, &cache), []);
         assert!(all.by_object.is_empty() && all.by_version.is_empty());
         assert_eq!(
-            Expectation::from_response(&request, &Response::NoResponse { message: String::new() }),
+            Expectation::from_response(
+                &request,
+                &ControllerResponse::NoResponse { message: String::new() }
+            ),
             None
         );
     }

@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, DeleteOptions, Patch};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -69,7 +69,7 @@ impl Controller for GarbageCollector {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         let meta = object.metadata();
         let mut keys = Vec::new();
         if change.new.is_some() && (meta.owner_references.is_some() || is_held(meta)) {
@@ -100,20 +100,28 @@ impl Controller for GarbageCollector {
         self.reconcile_owners(&object, cache)
     }
 
-    fn on_response(&mut self, _key: &Key, request: &Request, response: &Response, _now: Timestamp) {
-        let Request::Get(owner) = request else { return };
+    fn on_response(
+        &mut self,
+        _key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
+        let ControllerRequest::Get(owner) = request else { return };
         let of_owner = (owner.clone(), String::new())..;
         let asked = self.asked.range(of_owner).take_while(|(key, _)| key == owner);
         let asked: Vec<Name> = asked.cloned().collect();
         for name in asked {
             self.asked.remove(&name);
             let is_gone = match response {
-                Response::Success(Some(found)) => found.metadata().uid.as_ref() != Some(&name.1),
-                Response::Success(None) => true,
-                // The error does not show whether the owner exists.
-                Response::Count(_) | Response::Rejected { .. } | Response::NoResponse { .. } => {
-                    false
+                ControllerResponse::Success(Some(found)) => {
+                    found.metadata().uid.as_ref() != Some(&name.1)
                 }
+                ControllerResponse::Success(None) => true,
+                // The error does not show whether the owner exists.
+                ControllerResponse::Count(_)
+                | ControllerResponse::Rejected { .. }
+                | ControllerResponse::NoResponse { .. } => false,
             };
             if is_gone {
                 if self.absent_owners.len() >= ABSENT_OWNERS_MAX {
@@ -159,7 +167,8 @@ impl GarbageCollector {
             let unseen = in_state(Owner::Unseen)
                 .filter_map(|owner| Some((owner_key(owner, meta, cache)?, owner.uid.clone())));
             let new = unseen.filter(|name| self.asked.insert(name.clone()));
-            let requests: Vec<Request> = new.map(|(key, _)| Request::Get(key)).collect();
+            let requests: Vec<ControllerRequest> =
+                new.map(|(key, _)| ControllerRequest::Get(key)).collect();
             // Other dependents of the owner wait for the same response.
             let again = requests.is_empty().then_some(Duration::from_millis(50));
             return ReconcileResult { requests, requeue_after: again.or(Some(Duration::ZERO)) };
@@ -169,14 +178,14 @@ impl GarbageCollector {
             if kept.len() == owners.len() {
                 return ReconcileResult::none();
             }
-            return ReconcileResult::request(patch(object, json!({"ownerReferences": kept})));
+            return ReconcileResult::with_request(patch(object, json!({"ownerReferences": kept})));
         }
         let mut dependents = dependents(meta, cache).peekable();
         let propagation = if states.contains(&Owner::Waiting) && dependents.peek().is_some() {
             // An owner further up may be among those that wait for this one.
             let may_be_circle = dependents.any(|one| is_held(one.metadata()));
             if may_be_circle && owners.iter().any(blocks) {
-                return ReconcileResult::request(unblock(object, owners));
+                return ReconcileResult::with_request(unblock(object, owners));
             }
             "Foreground"
         } else if has_finalizer(meta, FOREGROUND) {
@@ -186,7 +195,7 @@ impl GarbageCollector {
         } else {
             "Background"
         };
-        ReconcileResult::request(delete(object, propagation))
+        ReconcileResult::with_request(delete(object, propagation))
     }
 }
 
@@ -221,13 +230,13 @@ fn dependents<'a>(meta: &'a ObjectMeta, cache: &'a Cache) -> impl Iterator<Item 
 }
 
 /// A patch of the metadata, rejected with a conflict if the object has changed meanwhile.
-fn patch(object: &Object, mut meta: serde_json::Value) -> Request {
+fn patch(object: &Object, mut meta: serde_json::Value) -> ControllerRequest {
     meta["resourceVersion"] = json!(object.metadata().resource_version);
-    Request::patch(object.key(), Patch::Merge(json!({"metadata": meta})))
+    ControllerRequest::patch(object.key(), Patch::Merge(json!({"metadata": meta})))
 }
 
 /// Clears `blockOwnerDeletion`.
-fn unblock(object: &Object, owners: &[OwnerReference]) -> Request {
+fn unblock(object: &Object, owners: &[OwnerReference]) -> ControllerRequest {
     let free = |owner: &OwnerReference| OwnerReference {
         block_owner_deletion: Some(false),
         ..owner.clone()
@@ -236,7 +245,7 @@ fn unblock(object: &Object, owners: &[OwnerReference]) -> Request {
     patch(object, json!({"ownerReferences": owners}))
 }
 
-fn delete(object: &Object, propagation: &'static str) -> Request {
+fn delete(object: &Object, propagation: &'static str) -> ControllerRequest {
     let ObjectMeta { uid, resource_version, .. } = object.metadata().clone();
     let options = DeleteOptions {
         uid,
@@ -244,10 +253,10 @@ fn delete(object: &Object, propagation: &'static str) -> Request {
         propagation: Some(propagation),
         ..Default::default()
     };
-    Request::Delete { key: object.key(), options }
+    ControllerRequest::Delete { key: object.key(), options }
 }
 
-fn without(object: &Object, finalizer: &str) -> Request {
+fn without(object: &Object, finalizer: &str) -> ControllerRequest {
     let all = object.metadata().finalizers.iter().flatten();
     let left: Vec<&String> = all.filter(|one| *one != finalizer).collect();
     patch(object, json!({"finalizers": left}))
@@ -261,11 +270,12 @@ fn orphan(object: &Object, cache: &Cache) -> ReconcileResult {
         let kept: Vec<&OwnerReference> = kept.filter(|owner| Some(&owner.uid) != uid).collect();
         patch(&one, json!({"ownerReferences": kept}))
     };
-    let requests: Vec<Request> = dependents(object.metadata(), cache).map(release).collect();
+    let requests: Vec<ControllerRequest> =
+        dependents(object.metadata(), cache).map(release).collect();
     if requests.is_empty() {
-        ReconcileResult::request(without(object, ORPHAN))
+        ReconcileResult::with_request(without(object, ORPHAN))
     } else {
-        ReconcileResult::requests(requests)
+        ReconcileResult::with_requests(requests)
     }
 }
 
@@ -278,7 +288,7 @@ fn wait_for_dependents(object: &Object, cache: &Cache) -> ReconcileResult {
     };
     match dependents(object.metadata(), cache).find(waits_for) {
         Some(_) => ReconcileResult::none(),
-        None => ReconcileResult::request(without(object, FOREGROUND)),
+        None => ReconcileResult::with_request(without(object, FOREGROUND)),
     }
 }
 
@@ -308,7 +318,7 @@ mod tests {
             &[("coordination.k8s.io/v1", "Lease", "owner", owner.as_deref().unwrap())],
         );
         child(&mut bench, "c", &[("v1", "ConfigMap", "a", &a)]);
-        bench.settle();
+        bench.run_until_idle();
         bench
     }
 
@@ -326,7 +336,10 @@ mod tests {
 
     fn remove(bench: &mut ControllerBench, propagation: &'static str) {
         let options = DeleteOptions { propagation: Some(propagation), ..Default::default() };
-        bench.apply(&Request::Delete { key: Key::new(Kind::Lease, "default", "owner"), options });
+        bench.send_as_client(&ControllerRequest::Delete {
+            key: Key::new(Kind::Lease, "default", "owner"),
+            options,
+        });
         bench.wait(1);
     }
 
@@ -399,9 +412,9 @@ mod tests {
     /// Foo `top`, whose definition was made while the collector ran; config map `a` and Foo `low` are owned by it, a pod by `low`.
     fn custom_family() -> ControllerBench {
         let mut bench = bench(vec![Box::<GarbageCollector>::default()]);
-        bench.settle();
+        bench.run_until_idle();
         bench.define("Foo", "foos", "Namespaced");
-        bench.settle();
+        bench.run_until_idle();
         let foo = |bench: &mut ControllerBench, name: &str, owners: Value| {
             let meta = json!({"name": name, "namespace": "default", "ownerReferences": owners});
             let made = bench.create(json!({"apiVersion": "example.com/v1", "kind": "Foo",
@@ -418,7 +431,7 @@ mod tests {
         bench.create(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "default", "ownerReferences": owner("low", &low)},
             "spec": {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": 0}}));
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!(
             (foos(&bench), bench.names::<ConfigMap>()),
             (names(&["low", "top"]), names(&["a"]))
@@ -486,7 +499,7 @@ mod tests {
         bench.wait(100);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c", "d"]);
         bench.define("Foo", "foos", "Namespaced");
-        bench.settle();
+        bench.run_until_idle();
         bench.wait(31);
         assert_eq!(bench.names::<ConfigMap>(), ["a", "b", "c"]);
     }
@@ -496,7 +509,7 @@ mod tests {
     fn a_cluster_scoped_object_cannot_have_a_namespaced_owner() {
         let mut bench = family();
         bench.define("Bar", "bars", "Cluster");
-        bench.settle();
+        bench.run_until_idle();
         let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "1"});
         bench.create(json!({"apiVersion": "example.com/v1", "kind": "Bar",
             "metadata": {"name": "bar", "ownerReferences": [owner]}}));
@@ -526,10 +539,10 @@ mod tests {
         let b = child(&mut bench, "b", &[("v1", "ConfigMap", "a", &a)]);
         let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "b", "uid": b, "blockOwnerDeletion": true});
         bench.merge(Kind::ConfigMap, "a", json!({"metadata": {"ownerReferences": [owner]}}));
-        bench.settle();
+        bench.run_until_idle();
         let options = DeleteOptions { propagation: Some("Foreground"), ..Default::default() };
         let key = Key::new(Kind::ConfigMap, "default", "a");
-        bench.apply(&Request::Delete { key, options });
+        bench.send_as_client(&ControllerRequest::Delete { key, options });
         bench.wait(1);
         assert_eq!(bench.names::<ConfigMap>(), [] as [&str; 0]);
     }

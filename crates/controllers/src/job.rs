@@ -29,9 +29,9 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::{
-    annotation, controller_of, controller_reference, is_terminating, selector_matches,
+    annotation_value, controller_of, controller_reference, is_terminating, selector_matches,
 };
-use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, DeleteOptions, Patch};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty};
 use crate::workload::{
     Claim, PodControlEvents, candidates, claim, controller_key, is_active, is_ready, is_terminal,
@@ -67,7 +67,7 @@ impl Controller for JobController {
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
         let mut keys = keys_for_change::<Job>(change, cache, selector);
         // Pods of a finished or deleted Job must not keep a finalizer that no controller would remove.
-        if let Some(job) = change.typed::<Job>() {
+        if let Some(job) = change.new_or_old_typed::<Job>() {
             if change.new.is_none() || is_finished(job) {
                 let uid = job.metadata.uid.as_deref().unwrap_or_default();
                 let pods = cache.store::<Pod>().owned_by(uid).filter(|pod| is_tracked(pod));
@@ -112,7 +112,13 @@ impl Controller for JobController {
         writes.build()
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
         self.pod_events.handle_response(key, request, response);
     }
 }
@@ -154,7 +160,10 @@ fn is_abandoned(pod: &Pod, cache: &Cache) -> bool {
 /// Takes a pod's finalizer away, whatever else changes about the pod meanwhile.
 fn free(pod: &Pod, writes: &mut ReconcileResultBuilder) {
     let meta = json!({"uid": pod.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]});
-    writes.push(Request::patch(Key::from_object(pod), Patch::Strategic(json!({"metadata": meta}))));
+    writes.push(ControllerRequest::patch(
+        Key::from_object(pod),
+        Patch::Strategic(json!({"metadata": meta})),
+    ));
 }
 
 /// Deletes a Job when its time after the end is over.
@@ -169,7 +178,7 @@ fn expire(job: &Job, spec: &JobSpec, now: Timestamp, writes: &mut ReconcileResul
     } else if !is_terminating(&job.metadata) {
         let uid = job.metadata.uid.clone();
         let options = DeleteOptions { uid, propagation: Some("Foreground"), ..Default::default() };
-        writes.push(Request::Delete { key: Key::from_object(job), options });
+        writes.push(ControllerRequest::Delete { key: Key::from_object(job), options });
     }
 }
 
@@ -269,7 +278,7 @@ impl<'a> JobSync<'a> {
 
     /// A pod's index; none if it has none that counts.
     fn index(&self, pod: &Pod) -> Option<i32> {
-        let index: i32 = annotation(&pod.metadata, INDEX)?.parse().ok()?;
+        let index: i32 = annotation_value(&pod.metadata, INDEX)?.parse().ok()?;
         (0..self.spec.completions.unwrap_or(0)).contains(&index).then_some(index)
     }
 

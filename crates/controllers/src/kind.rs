@@ -16,12 +16,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Store, Stored};
+use crate::cache::{Cache, Store, StoredObject};
 use crate::dynamic_kind::{DynamicKind, PartialObjectMetadata};
 
 /// A typed object of a built-in kind.
 pub trait Typed:
-    Stored
+    StoredObject
     + Metadata<Ty = ObjectMeta>
     + Serialize
     + DeserializeOwned
@@ -281,7 +281,7 @@ macro_rules! kinds {
                 }
             }
 
-            impl Stored for $type {
+            impl StoredObject for $type {
                 fn meta(&self) -> &ObjectMeta {
                     &self.metadata
                 }

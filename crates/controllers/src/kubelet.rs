@@ -54,14 +54,14 @@ impl ManagedNodes {
         let metadata = &node.metadata;
         let is_selected =
             |selector: &LabelSelector| meta::selector_matches(selector, metadata.labels.as_ref());
-        meta::annotation(metadata, FAKE_NODE_ANNOTATION.0) == Some(FAKE_NODE_ANNOTATION.1)
+        meta::annotation_value(metadata, FAKE_NODE_ANNOTATION.0) == Some(FAKE_NODE_ANNOTATION.1)
             || self.selector.as_ref().is_some_and(is_selected)
     }
 }
 
 /// Options of the simulated kubelets.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KubeletOptions {
     /// Nodes to create unless nodes of these names exist.
     pub nodes: Vec<Node>,
     /// The nodes that are simulated.
@@ -75,9 +75,9 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for KubeletOptions {
+    fn default() -> KubeletOptions {
+        KubeletOptions {
             nodes: Vec::new(),
             managed: ManagedNodes::default(),
             lease: Duration::from_secs(40),
@@ -88,8 +88,8 @@ impl Default for Options {
 }
 
 /// The controllers that simulate kubelets.
-pub fn controllers(options: Options) -> Vec<Box<dyn Controller>> {
-    let Options { nodes, managed, lease, stages, seed } = options;
+pub fn kubelet_controllers(options: KubeletOptions) -> Vec<Box<dyn Controller>> {
+    let KubeletOptions { nodes, managed, lease, stages, seed } = options;
     let has_stages = |kind: Kind| stages.iter().any(|stage| stage.kind == kind);
     let staged = |kind: Kind| Box::new(StageController::new(kind, &stages, managed.clone(), seed));
     let heartbeat = if lease.is_zero() { node::HEARTBEAT_WITHOUT_LEASES } else { node::HEARTBEAT };
@@ -115,7 +115,7 @@ pub fn controllers(options: Options) -> Vec<Box<dyn Controller>> {
 /// # Errors
 ///
 /// When it is invalid, with the reason.
-pub fn parse_selector(text: &str) -> Result<LabelSelector, String> {
+pub fn parse_label_selector(text: &str) -> Result<LabelSelector, String> {
     let mut expressions = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (key, operator, value) = if let Some((key, value)) = part.split_once("!=") {

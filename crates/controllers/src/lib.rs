@@ -57,5 +57,5 @@ mod workload;
 pub use cache::{Cache, Store};
 pub use controller::{Controller, ObjectChange, ReconcileResult};
 pub use kind::{Key, Kind, Object, Typed};
-pub use request::{DeleteOptions, Patch, Request, Response};
+pub use request::{ControllerRequest, ControllerResponse, DeleteOptions, Patch};
 pub use runner::ControllerRunner;

@@ -22,14 +22,14 @@ use crate::taint_eviction::TaintEvictionController;
 /// Options of the controllers.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Options {
+pub struct ControllerOptions {
     /// The CA certificate of the API server, in PEM. If set, it is published in every namespace in the ConfigMap `kube-root-ca.crt`.
     pub root_ca: Option<String>,
 }
 
 /// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, PersistentVolumes and their protection, disruption
 /// budgets, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
-pub fn all_controllers(options: Options) -> Vec<Box<dyn Controller>> {
+pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
     vec![
         Box::<DeploymentController>::default(),
         Box::<ReplicaSetController>::default(),
@@ -57,13 +57,13 @@ mod tests {
 
     use super::*;
     use crate::kind::{Key, Kind};
-    use crate::request::{DeleteOptions, Request};
+    use crate::request::{ControllerRequest, DeleteOptions};
     use crate::test_kubelet::bench;
 
     /// A namespace with one of each, all controllers at once.
     #[test]
     fn all_controllers_work_together_and_become_idle() {
-        let mut bench = bench(all_controllers(Options { root_ca: Some("PEM".into()) }));
+        let mut bench = bench(all_controllers(ControllerOptions { root_ca: Some("PEM".into()) }));
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
         bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
@@ -93,7 +93,7 @@ mod tests {
             bench.create(json!({"apiVersion": version, "kind": kind,
                 "metadata": {"name": name, "namespace": "x"}, "spec": spec}));
         }
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!(bench.list::<Pod>().len(), 8);
         bench.wait(10);
         let n_sent = bench.sent.len();
@@ -102,16 +102,16 @@ mod tests {
 
         let options = DeleteOptions { propagation: Some("Foreground"), ..Default::default() };
         let key = Key::new(Kind::Deployment, "x", "deployment");
-        bench.apply(&Request::Delete { key, options });
+        bench.send_as_client(&ControllerRequest::Delete { key, options });
         bench.wait(1);
         assert_eq!(bench.list::<Pod>().len(), 5);
-        bench.apply(&Request::Delete {
+        bench.send_as_client(&ControllerRequest::Delete {
             key: Key::new(Kind::Job, "x", "job"),
             options: Default::default(),
         });
         bench.wait(1);
         assert_eq!(bench.list::<Pod>().len(), 3);
-        bench.apply(&Request::Delete {
+        bench.send_as_client(&ControllerRequest::Delete {
             key: Key::new(Kind::Namespace, "", "x"),
             options: Default::default(),
         });
@@ -123,7 +123,7 @@ mod tests {
     /// The largest numbers that the API server takes.
     #[test]
     fn the_largest_numbers_do_not_panic() {
-        let mut bench = bench(all_controllers(Options::default()));
+        let mut bench = bench(all_controllers(ControllerOptions::default()));
         let (int, long) = (i32::MAX, i64::MAX);
         let labels = json!({"app": "a"});
         let pod = |policy: &str| {

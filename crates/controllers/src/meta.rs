@@ -39,12 +39,12 @@ pub fn is_terminating(metadata: &ObjectMeta) -> bool {
 }
 
 /// A label, or None.
-pub fn label<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+pub fn label_value<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(name).map(String::as_str)
 }
 
 /// An annotation, or None.
-pub fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+pub fn annotation_value<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 

@@ -17,7 +17,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::workload::stamp;
 
 const FINALIZER: &str = "kubernetes";
@@ -57,7 +57,7 @@ impl Controller for NamespaceController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         if let Object::Namespace(namespace) = object {
             let is_going = change.new.is_none() || is_terminating(&namespace.metadata);
             return is_going.then(|| object.key()).into_iter().collect();
@@ -95,12 +95,12 @@ impl Controller for NamespaceController {
         if !is_reported && (is_empty || !left.counts.is_empty() || !sweep.failures.is_empty()) {
             let mut changed = (**namespace).clone();
             changed.status = Some(status);
-            outcome.requests.push(Request::update_status(changed));
+            outcome.requests.push(ControllerRequest::update_status(changed));
         } else if is_empty {
             let mut done = (**namespace).clone();
             let finalizers = done.spec.get_or_insert_default().finalizers.get_or_insert_default();
             finalizers.retain(|one| one != FINALIZER);
-            outcome = ReconcileResult::request(Request::Update {
+            outcome = ReconcileResult::with_request(ControllerRequest::Update {
                 object: done.into(),
                 subresource: "finalize",
             });
@@ -108,28 +108,36 @@ impl Controller for NamespaceController {
         outcome
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
         let Some(sweep) = self.sweeps.get_mut(key) else { return };
-        let (Request::Count { kind, .. } | Request::DeleteCollection { kind, .. }) = request else {
+        let (ControllerRequest::Count { kind, .. }
+        | ControllerRequest::DeleteCollection { kind, .. }) = request
+        else {
             return;
         };
         sweep.failures.remove(kind);
         sweep.full.remove(kind);
         let is_empty = match response {
-            Response::Count(n) => *n == 0,
+            ControllerResponse::Count(n) => *n == 0,
             // They are not counted again.
-            Response::Success(_) => *kind == Kind::Event,
+            ControllerResponse::Success(_) => *kind == Kind::Event,
             // It is no longer served.
-            Response::Rejected { status: 404, .. } => true,
-            Response::Rejected { message, .. } => {
+            ControllerResponse::Rejected { status: 404, .. } => true,
+            ControllerResponse::Rejected { message, .. } => {
                 sweep.failures.insert(*kind, message.clone());
                 false
             }
-            Response::NoResponse { .. } => false,
+            ControllerResponse::NoResponse { .. } => false,
         };
         if is_empty {
             sweep.empty.insert(*kind);
-        } else if let Response::Count(_) = response {
+        } else if let ControllerResponse::Count(_) = response {
             sweep.full.insert(*kind);
         }
     }
@@ -137,8 +145,8 @@ impl Controller for NamespaceController {
 
 impl Sweep {
     /// Takes the events away at once, whatever else stays: the cache never shows them.
-    fn events(&self, namespace: &str) -> Option<Request> {
-        (!self.empty.contains(&Kind::Event)).then(|| Request::DeleteCollection {
+    fn events(&self, namespace: &str) -> Option<ControllerRequest> {
+        (!self.empty.contains(&Kind::Event)).then(|| ControllerRequest::DeleteCollection {
             kind: Kind::Event,
             namespace: namespace.to_owned(),
         })
@@ -150,9 +158,9 @@ impl Sweep {
         let request = |kind: Kind| {
             let namespace = namespace.to_owned();
             if kind == Kind::Event || self.full.contains(&kind) {
-                Request::DeleteCollection { kind, namespace }
+                ControllerRequest::DeleteCollection { kind, namespace }
             } else {
-                Request::Count { kind, namespace }
+                ControllerRequest::Count { kind, namespace }
             }
         };
         let unknown = namespaced.filter(|kind| !self.empty.contains(kind));
@@ -199,8 +207,8 @@ impl Content {
         content
     }
 
-    fn delete(&self, namespace: &str) -> Vec<Request> {
-        let all = |kind: &Kind| Request::DeleteCollection {
+    fn delete(&self, namespace: &str) -> Vec<ControllerRequest> {
+        let all = |kind: &Kind| ControllerRequest::DeleteCollection {
             kind: *kind,
             namespace: namespace.to_owned(),
         };
@@ -300,12 +308,12 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "x"},
             "spec": {"containers": [{"name": "c", "image": "i"}]}}),
         );
-        bench.settle();
+        bench.run_until_idle();
         bench
     }
 
     fn delete(bench: &mut ControllerBench) {
-        bench.apply(&Request::Delete {
+        bench.send_as_client(&ControllerRequest::Delete {
             key: Key::new(Kind::Namespace, "", "x"),
             options: Default::default(),
         });
@@ -333,12 +341,12 @@ mod tests {
         let mut bench = start();
         let key = Key::new(Kind::ConfigMap, "x", "a");
         let finalizers = |finalizers: serde_json::Value| {
-            Request::patch(
+            ControllerRequest::patch(
                 key.clone(),
                 crate::Patch::Merge(json!({"metadata": {"finalizers": finalizers}})),
             )
         };
-        bench.apply(&finalizers(json!(["example.com/wait"])));
+        bench.send_as_client(&finalizers(json!(["example.com/wait"])));
         delete(&mut bench);
         let status = bench.get::<Namespace>("", "x").unwrap().status.unwrap();
         assert_eq!(status.phase.as_deref(), Some("Terminating"));
@@ -354,7 +362,7 @@ mod tests {
             all[4],
             "NamespaceFinalizersRemaining True Some content in the namespace has finalizers remaining: example.com/wait in 1 resource instances"
         );
-        bench.apply(&finalizers(json!(null)));
+        bench.send_as_client(&finalizers(json!(null)));
         bench.wait(10);
         assert!(bench.get::<Namespace>("", "x").is_none());
     }
@@ -415,10 +423,10 @@ mod tests {
     #[test]
     fn deletion_failures_are_reported() {
         let mut n = 0;
-        let refuse = move |request: &Request| {
+        let refuse = move |request: &ControllerRequest| {
             let is_of_foos = request.kind().info().kind == "Foo";
             n += usize::from(is_of_foos);
-            (is_of_foos && n <= 2).then(|| Response::Rejected {
+            (is_of_foos && n <= 2).then(|| ControllerResponse::Rejected {
                 status: 500,
                 reason: String::new(),
                 message: "out of order".to_owned(),
@@ -450,7 +458,10 @@ mod tests {
     fn an_empty_namespace_reports_deleted_content() {
         let mut bench = start();
         let hold = json!({"metadata": {"finalizers": ["example.com/wait"]}});
-        bench.apply(&Request::patch(Key::new(Kind::Namespace, "", "x"), crate::Patch::Merge(hold)));
+        bench.send_as_client(&ControllerRequest::patch(
+            Key::new(Kind::Namespace, "", "x"),
+            crate::Patch::Merge(hold),
+        ));
         delete(&mut bench);
         let status = bench.get::<Namespace>("", "x").unwrap().status.unwrap();
         let conditions = status.conditions.unwrap();

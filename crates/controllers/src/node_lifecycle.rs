@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::request::{Patch, Request};
+use crate::request::{ControllerRequest, Patch};
 use crate::result_builder::ReconcileResultBuilder;
 use crate::workload::{is_ready, stamp};
 
@@ -66,7 +66,7 @@ impl Controller for NodeLifecycleController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
-        match change.object() {
+        match change.new_or_old() {
             Some(object) if object.kind() == Kind::Node => vec![object.key()],
             Some(object) if object.kind() == Kind::Lease => {
                 let key = object.key();
@@ -102,7 +102,7 @@ impl Controller for NodeLifecycleController {
             let version = &node.metadata.resource_version;
             let patch =
                 json!({"metadata": {"resourceVersion": version}, "spec": {"taints": after}});
-            writes.push(Request::patch(key.clone(), Patch::Merge(patch)));
+            writes.push(ControllerRequest::patch(key.clone(), Patch::Merge(patch)));
         }
         writes.build()
     }
@@ -232,7 +232,10 @@ fn mark_pods(node: &Node, cache: &Cache, now: Timestamp, writes: &mut ReconcileR
         let ready = json!({"type": "Ready", "status": "False", "lastTransitionTime": stamp(now)});
         let patch =
             json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [ready]}});
-        writes.push(Request::patch_status(Key::from_object(&**pod), Patch::Strategic(patch)));
+        writes.push(ControllerRequest::patch_status(
+            Key::from_object(&**pod),
+            Patch::Strategic(patch),
+        ));
         writes.warning(&**pod, "NodeNotReady", "Node is not ready");
     }
 }
@@ -295,7 +298,7 @@ mod tests {
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
         bench.create(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}}));
-        bench.settle();
+        bench.run_until_idle();
         bench
     }
 
@@ -317,9 +320,12 @@ mod tests {
             bench.create(lease);
         } else {
             let key = Key::new(Kind::Lease, LEASES, "n");
-            bench.apply(&Request::patch(key, Patch::Merge(json!({"spec": lease["spec"]}))));
+            bench.send_as_client(&ControllerRequest::patch(
+                key,
+                Patch::Merge(json!({"spec": lease["spec"]})),
+            ));
         }
-        bench.settle();
+        bench.run_until_idle();
     }
 
     #[test]
@@ -333,8 +339,11 @@ mod tests {
         assert!(!is_ready(&pod));
         let time = bench.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let good = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time}]}});
-        bench.apply(&Request::patch_status(Key::new(Kind::Node, "", "n"), Patch::Strategic(good)));
-        bench.settle();
+        bench.send_as_client(&ControllerRequest::patch_status(
+            Key::new(Kind::Node, "", "n"),
+            Patch::Strategic(good),
+        ));
+        bench.run_until_idle();
         assert_eq!(state(&bench), ("True".into(), 0));
     }
 

@@ -23,7 +23,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::meta::{annotation, is_terminating};
+use crate::meta::{annotation_value, is_terminating};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty};
 
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -71,12 +71,13 @@ impl Controller for PersistentVolumeController {
             let unbound = claims.iter().filter(|one| volume_name(one).is_none());
             unbound.map(|one| Key::from_object(&**one)).collect::<Vec<Key>>()
         };
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         match object.kind() {
             Kind::PersistentVolumeClaim => {
                 let mut keys = vec![object.key()];
-                let volume =
-                    change.typed::<PersistentVolumeClaim>().and_then(|claim| volume_name(claim));
+                let volume = change
+                    .new_or_old_typed::<PersistentVolumeClaim>()
+                    .and_then(|claim| volume_name(claim));
                 keys.extend(volume.map(|name| Key::new(Kind::PersistentVolume, "", name)));
                 let uid = object.metadata().uid.as_ref();
                 let meant = cache.store::<PersistentVolume>().iter().filter(|volume| {
@@ -88,7 +89,7 @@ impl Controller for PersistentVolumeController {
             }
             Kind::PersistentVolume => {
                 let mut keys = vec![object.key()];
-                match change.typed::<PersistentVolume>().and_then(claim_ref) {
+                match change.new_or_old_typed::<PersistentVolume>().and_then(claim_ref) {
                     Some(claim) => keys.push(claim_key(claim)),
                     None => keys.extend(unbound()),
                 }
@@ -166,7 +167,7 @@ fn keep_claim(
     match cache.get::<PersistentVolume>("", name) {
         Some(volume) if is_for(volume, claim) => bind(claim, spec, volume, writes),
         Some(volume) if claim_ref(volume).is_none() => set_claim_ref(claim, volume, writes),
-        None if annotation(&claim.metadata, COMPLETED).is_some() => {
+        None if annotation_value(&claim.metadata, COMPLETED).is_some() => {
             say_phase(claim, "Lost", writes);
             let text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
             return WaitingClaimEvent::warning("ClaimLost", text);
@@ -193,7 +194,7 @@ fn find_volume(
     let class = cache.get::<StorageClass>("", class_name).map(|class| &**class);
     let waits = class.and_then(|class| class.volume_binding_mode.as_deref())
         == Some("WaitForFirstConsumer");
-    if waits && annotation(&claim.metadata, SELECTED_NODE).is_none() {
+    if waits && annotation_value(&claim.metadata, SELECTED_NODE).is_none() {
         say_phase(claim, "Pending", writes);
         let text = "waiting for first consumer to be created before binding".to_owned();
         return Some(WaitingClaimEvent { is_warning: false, reason: "WaitForFirstConsumer", text });
@@ -280,7 +281,8 @@ fn bind(
         return writes.update(&changed);
     }
     let name = volume.metadata.name.as_deref().unwrap_or_default();
-    if spec.volume_name.as_deref() != Some(name) || annotation(&claim.metadata, COMPLETED).is_none()
+    if spec.volume_name.as_deref() != Some(name)
+        || annotation_value(&claim.metadata, COMPLETED).is_none()
     {
         let mut changed = claim.clone();
         if spec.volume_name.as_deref() != Some(name) {
@@ -309,7 +311,7 @@ fn provision(
     writes: &mut ReconcileResultBuilder,
 ) {
     let driver = class.provisioner.as_str();
-    if PROVISIONER.iter().any(|key| annotation(&claim.metadata, key) != Some(driver)) {
+    if PROVISIONER.iter().any(|key| annotation_value(&claim.metadata, key) != Some(driver)) {
         let mut changed = claim.clone();
         PROVISIONER.iter().for_each(|key| annotate(&mut changed.metadata, key, driver));
         return writes.update(&changed);
@@ -377,7 +379,7 @@ fn keep_volume(volume: &PersistentVolume, cache: &Cache, writes: &mut ReconcileR
         });
         return writes.update_status(&changed);
     }
-    let is_made = annotation(&volume.metadata, PROVISIONED_BY).is_some();
+    let is_made = annotation_value(&volume.metadata, PROVISIONED_BY).is_some();
     // Folders below /tmp are the only volumes of people that upstream's controller itself deletes.
     let is_folder = spec.host_path.as_ref().is_some_and(|it| it.path.starts_with("/tmp/"));
     if phase == "Released"

@@ -18,7 +18,7 @@ use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::{controller_of, is_controlled_by, is_terminating, selector_matches};
 use crate::node_matching::contains;
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty, omit_zero};
 use crate::workload::{
     PodControlEvents, PodControlFailure, candidates, claim_objects, is_active, is_available,
@@ -71,7 +71,13 @@ impl Controller for ReplicaSetController {
         writes.build()
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
         self.pod_events.handle_response(key, request, response);
     }
 }

@@ -9,7 +9,7 @@ use crate::kind::{Key, Kind, Object, Typed};
 
 /// A write, or a read that the cache cannot serve.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
+pub enum ControllerRequest {
     /// Reads an object from the server. Not found is a success without object.
     Get(Key),
     /// Counts the objects of a kind in a namespace.
@@ -84,9 +84,9 @@ pub struct DeleteOptions {
     pub propagation: Option<&'static str>,
 }
 
-/// The server's response to a [`Request`].
+/// The server's response to a [`ControllerRequest`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Response {
+pub enum ControllerResponse {
     /// Success, with the object if the response contains it.
     Success(Option<Object>),
     /// The number of objects.
@@ -109,36 +109,36 @@ pub enum Response {
     },
 }
 
-impl Request {
+impl ControllerRequest {
     /// Creates an object.
-    pub fn create(object: impl Into<Object>) -> Request {
-        Request::Create(object.into())
+    pub fn create(object: impl Into<Object>) -> ControllerRequest {
+        ControllerRequest::Create(object.into())
     }
 
     /// Replaces an object.
-    pub fn update(object: impl Into<Object>) -> Request {
-        Request::Update { object: object.into(), subresource: "" }
+    pub fn update(object: impl Into<Object>) -> ControllerRequest {
+        ControllerRequest::Update { object: object.into(), subresource: "" }
     }
 
     /// Replaces an object's status.
-    pub fn update_status(object: impl Into<Object>) -> Request {
-        Request::Update { object: object.into(), subresource: "status" }
+    pub fn update_status(object: impl Into<Object>) -> ControllerRequest {
+        ControllerRequest::Update { object: object.into(), subresource: "status" }
     }
 
     /// Patches an object.
-    pub fn patch(key: Key, patch: Patch) -> Request {
-        Request::Patch { key, subresource: "", patch }
+    pub fn patch(key: Key, patch: Patch) -> ControllerRequest {
+        ControllerRequest::Patch { key, subresource: "", patch }
     }
 
     /// Patches an object's status.
-    pub fn patch_status(key: Key, patch: Patch) -> Request {
-        Request::Patch { key, subresource: "status", patch }
+    pub fn patch_status(key: Key, patch: Patch) -> ControllerRequest {
+        ControllerRequest::Patch { key, subresource: "status", patch }
     }
 
     /// Deletes this object, with its uid as precondition.
-    pub fn delete<K: Typed>(object: &K) -> Request {
+    pub fn delete<K: Typed>(object: &K) -> ControllerRequest {
         let uid = object.metadata().uid.clone();
-        Request::Delete {
+        ControllerRequest::Delete {
             key: Key::from_object(object),
             options: DeleteOptions { uid, ..Default::default() },
         }
@@ -147,18 +147,21 @@ impl Request {
     /// The kind of the object.
     pub fn kind(&self) -> Kind {
         match self {
-            Request::Create(object) | Request::Update { object, .. } => object.kind(),
-            Request::Get(key)
-            | Request::Patch { key, .. }
-            | Request::Delete { key, .. }
-            | Request::Evict { key, .. } => key.kind,
-            Request::Count { kind, .. } | Request::DeleteCollection { kind, .. } => *kind,
+            ControllerRequest::Create(object) | ControllerRequest::Update { object, .. } => {
+                object.kind()
+            }
+            ControllerRequest::Get(key)
+            | ControllerRequest::Patch { key, .. }
+            | ControllerRequest::Delete { key, .. }
+            | ControllerRequest::Evict { key, .. } => key.kind,
+            ControllerRequest::Count { kind, .. }
+            | ControllerRequest::DeleteCollection { kind, .. } => *kind,
         }
     }
 
     /// Whether it creates an Event, which is best effort.
     pub(crate) fn is_event(&self) -> bool {
-        matches!(self, Request::Create(Object::Event(_)))
+        matches!(self, ControllerRequest::Create(Object::Event(_)))
     }
 
     /// The HTTP form of the request.
@@ -174,19 +177,19 @@ impl Request {
             Ok(HttpRequest { method: Method::GET, path, content_type: JSON, body: Vec::new() })
         };
         match self {
-            Request::Get(key) => read(path(key, "")),
-            Request::Count { kind, namespace } => {
+            ControllerRequest::Get(key) => read(path(key, "")),
+            ControllerRequest::Count { kind, namespace } => {
                 read(format!("{}?limit=1", kind.api_path(namespace)))
             }
-            Request::Create(object) => {
+            ControllerRequest::Create(object) => {
                 let path = object.kind().api_path(&object.key().namespace);
                 with(Method::POST, path, JSON, &object.to_json()?)
             }
-            Request::Update { object, subresource } => {
+            ControllerRequest::Update { object, subresource } => {
                 let path = path(&object.key(), subresource);
                 with(Method::PUT, path, JSON, &object.to_json()?)
             }
-            Request::Patch { key, subresource, patch } => {
+            ControllerRequest::Patch { key, subresource, patch } => {
                 let (content_type, body) = match patch {
                     Patch::Merge(body) => ("application/merge-patch+json", body),
                     Patch::Strategic(body) => ("application/strategic-merge-patch+json", body),
@@ -194,16 +197,16 @@ impl Request {
                 };
                 with(Method::PATCH, path(key, subresource), content_type, body)
             }
-            Request::Delete { key, options } => {
+            ControllerRequest::Delete { key, options } => {
                 with(Method::DELETE, path(key, ""), JSON, &options.to_json())
             }
-            Request::DeleteCollection { kind, namespace } => with(
+            ControllerRequest::DeleteCollection { kind, namespace } => with(
                 Method::DELETE,
                 kind.api_path(namespace),
                 JSON,
                 &DeleteOptions::default().to_json(),
             ),
-            Request::Evict { key, options } => {
+            ControllerRequest::Evict { key, options } => {
                 let body = json!({"apiVersion": "policy/v1", "kind": "Eviction",
                     "metadata": {"namespace": &*key.namespace, "name": &*key.name},
                     "deleteOptions": options.to_json()});
@@ -214,24 +217,26 @@ impl Request {
 
     /// Parses the body of a successful response. A body that is not an object of the kind (a Status, a list) is a success
     /// without object.
-    pub fn parse_success_body(&self, body: &[u8]) -> Response {
+    pub fn parse_success_body(&self, body: &[u8]) -> ControllerResponse {
         let kind = self.kind();
         let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
-        if let Request::Count { .. } = self {
+        if let ControllerRequest::Count { .. } = self {
             let Some(items) = value["items"].as_array() else {
-                return Response::NoResponse { message: "the response is not a list".to_owned() };
+                return ControllerResponse::NoResponse {
+                    message: "the response is not a list".to_owned(),
+                };
             };
             let more = value["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
-            return Response::Count(items.len() as u64 + more);
+            return ControllerResponse::Count(items.len() as u64 + more);
         }
         let is_object =
             value["kind"] == kind.info().kind && value["apiVersion"] == kind.info().api_version;
         match is_object.then(|| Object::from_json(kind, value).ok()).flatten() {
             // A missing object is a 404, not a success.
-            None if matches!(self, Request::Get(_)) => Response::NoResponse {
+            None if matches!(self, ControllerRequest::Get(_)) => ControllerResponse::NoResponse {
                 message: format!("the response is not a {}", kind.info().kind),
             },
-            object => Response::Success(object),
+            object => ControllerResponse::Success(object),
         }
     }
 }
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn requests_in_http_form() {
         #[track_caller]
-        fn check(request: &Request, want: &str) {
+        fn check(request: &ControllerRequest, want: &str) {
             let HttpRequest { method, path, content_type, body } = request.encode().unwrap();
             let kind = content_type.trim_start_matches("application/");
             assert_eq!(
@@ -302,19 +307,19 @@ mod tests {
         let text =
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"a","uid":"u"}}"#;
         check(
-            &Request::create(pod.clone()),
+            &ControllerRequest::create(pod.clone()),
             &format!("POST /api/v1/namespaces/a/pods json {text}"),
         );
         check(
-            &Request::update(pod.clone()),
+            &ControllerRequest::update(pod.clone()),
             &format!("PUT /api/v1/namespaces/a/pods/b json {text}"),
         );
         check(
-            &Request::patch_status(key.clone(), Patch::Merge(json!({"status": null}))),
+            &ControllerRequest::patch_status(key.clone(), Patch::Merge(json!({"status": null}))),
             r#"PATCH /api/v1/namespaces/a/pods/b/status merge-patch+json {"status":null}"#,
         );
         check(
-            &Request::delete(&pod),
+            &ControllerRequest::delete(&pod),
             r#"DELETE /api/v1/namespaces/a/pods/b json {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u"}}"#,
         );
         let options = DeleteOptions {
@@ -323,39 +328,43 @@ mod tests {
             ..Default::default()
         };
         check(
-            &Request::Evict { key, options },
+            &ControllerRequest::Evict { key, options },
             r#"POST /api/v1/namespaces/a/pods/b/eviction json {"apiVersion":"policy/v1","deleteOptions":{"apiVersion":"v1","gracePeriodSeconds":0,"kind":"DeleteOptions","propagationPolicy":"Orphan"},"kind":"Eviction","metadata":{"name":"b","namespace":"a"}}"#,
         );
         check(
-            &Request::Count { kind: Kind::Lease, namespace: "a".into() },
+            &ControllerRequest::Count { kind: Kind::Lease, namespace: "a".into() },
             "GET /apis/coordination.k8s.io/v1/namespaces/a/leases?limit=1 json ",
         );
-        check(&Request::Get(Key::from_object(&pod)), "GET /api/v1/namespaces/a/pods/b json ");
         check(
-            &Request::DeleteCollection { kind: Kind::ConfigMap, namespace: "a".into() },
+            &ControllerRequest::Get(Key::from_object(&pod)),
+            "GET /api/v1/namespaces/a/pods/b json ",
+        );
+        check(
+            &ControllerRequest::DeleteCollection { kind: Kind::ConfigMap, namespace: "a".into() },
             r#"DELETE /api/v1/namespaces/a/configmaps json {"apiVersion":"v1","kind":"DeleteOptions"}"#,
         );
         assert_eq!(
-            Request::create(pod.clone()).parse_success_body(text.as_bytes()),
-            Response::Success(Some(pod.clone().into()))
+            ControllerRequest::create(pod.clone()).parse_success_body(text.as_bytes()),
+            ControllerResponse::Success(Some(pod.clone().into()))
         );
         let count = |body: &str| {
-            let count = Request::Count { kind: Kind::Pod, namespace: "a".into() };
+            let count = ControllerRequest::Count { kind: Kind::Pod, namespace: "a".into() };
             count.parse_success_body(body.as_bytes())
         };
-        assert_eq!(count(r#"{"items":[]}"#), Response::Count(0));
+        assert_eq!(count(r#"{"items":[]}"#), ControllerResponse::Count(0));
         assert_eq!(
             count(r#"{"metadata":{"remainingItemCount":6},"items":[{}]}"#),
-            Response::Count(7)
+            ControllerResponse::Count(7)
         );
-        assert!(matches!(count(r#"{"items":null}"#), Response::NoResponse { .. }));
+        assert!(matches!(count(r#"{"items":null}"#), ControllerResponse::NoResponse { .. }));
         assert!(matches!(
-            Request::Get(Key::from_object(&pod)).parse_success_body(b"{}"),
-            Response::NoResponse { .. }
+            ControllerRequest::Get(Key::from_object(&pod)).parse_success_body(b"{}"),
+            ControllerResponse::NoResponse { .. }
         ));
         assert_eq!(
-            Request::delete(&pod).parse_success_body(br#"{"apiVersion":"v1","kind":"Status"}"#),
-            Response::Success(None)
+            ControllerRequest::delete(&pod)
+                .parse_success_body(br#"{"apiVersion":"v1","kind":"Status"}"#),
+            ControllerResponse::Success(None)
         );
     }
 }

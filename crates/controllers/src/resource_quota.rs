@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use loadmaster_api::Quantity;
-use loadmaster_api::quota::{QuotaResource, ResourceAmounts, add_amounts};
+use loadmaster_api::quota::{QuotaResource, ResourceAmounts, add_resource_amounts};
 
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
@@ -60,7 +60,7 @@ impl Controller for ResourceQuotaController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         let kind = object.kind();
         let mut keys = Vec::new();
         if kind == Kind::ResourceQuota {
@@ -74,8 +74,8 @@ impl Controller for ResourceQuotaController {
         if has_amounts || change.old.is_none() || change.new.is_none() {
             let namespace = object.metadata().namespace.as_deref().unwrap_or_default();
             let here = cache.store::<ResourceQuota>().in_namespace(namespace);
-            let counting =
-                here.filter(|quota| hard(quota).keys().any(|it| counted(kind).is_about(it)));
+            let counting = here
+                .filter(|quota| hard(quota).keys().any(|it| counted(kind).matches_quota_name(it)));
             keys.extend(counting.map(|quota| Key::from_object(&**quota)));
         }
         keys
@@ -146,7 +146,7 @@ fn found(
     let (mut used, mut n_objects) = (ResourceAmounts::new(), 0);
     for kind in cache.served_kinds().watchable() {
         let counted = counted(*kind);
-        let mut names = hard.keys().filter(|name| counted.is_about(name)).peekable();
+        let mut names = hard.keys().filter(|name| counted.matches_quota_name(name)).peekable();
         if names.peek().is_none() || !kind.info().is_namespaced {
             continue;
         }
@@ -159,7 +159,7 @@ fn found(
             if counted.is_in_scope(&spec, &object) {
                 let mut more = counted.usage(&object, now);
                 more.retain(|name, _| hard.contains_key(name));
-                add_amounts(&mut used, &more);
+                add_resource_amounts(&mut used, &more);
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     fn quota(bench: &mut ControllerBench, spec: Value) {
         bench.create(json!({"apiVersion": "v1", "kind": "ResourceQuota",
             "metadata": {"name": "q", "namespace": "default"}, "spec": spec}));
-        bench.settle();
+        bench.run_until_idle();
     }
 
     fn object(bench: &mut ControllerBench, kind: &str, name: &str, more: Value) {
@@ -259,7 +259,7 @@ mod tests {
             "q",
             json!({"spec": {"hard": {"pods": null, "requests.cpu": "1"}}}),
         );
-        bench.settle();
+        bench.run_until_idle();
         let status = bench.get::<ResourceQuota>("default", "q").unwrap().status.unwrap();
         assert_eq!(texts(amounts(status.used.as_ref()))["requests.cpu"].0, "500m", "at once");
         check(&mut bench, "requests.cpu 500m/1");
@@ -281,7 +281,7 @@ mod tests {
         object(&mut bench, "Pod", "b", plain);
         check(&mut bench, "pods 1/5");
         bench.delete(Kind::ResourceQuota, "q");
-        bench.settle();
+        bench.run_until_idle();
         object(&mut bench, "Crew", "a", json!({}));
         quota(&mut bench, json!({"hard": {"count/crews.example.com": "2"}}));
         object(&mut bench, "Crew", "b", json!({}));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::controller::ReconcileResult;
 use crate::kind::{Key, Object, Typed};
 use crate::meta::controller_reference;
-use crate::request::{DeleteOptions, Patch, Request};
+use crate::request::{ControllerRequest, DeleteOptions, Patch};
 
 /// A count as Go encodes it in a status: zero is omitted.
 pub(crate) fn omit_zero(number: i32) -> Option<i32> {
@@ -25,7 +25,7 @@ pub(crate) fn omit_empty(text: &str) -> Option<String> {
 /// A builder of a [`ReconcileResult`].
 #[derive(Debug)]
 pub(crate) struct ReconcileResultBuilder {
-    requests: Vec<Request>,
+    requests: Vec<ControllerRequest>,
     requeue_after: Option<Duration>,
     now: Timestamp,
     component: &'static str,
@@ -53,26 +53,26 @@ impl ReconcileResultBuilder {
     }
 
     /// Any request.
-    pub fn push(&mut self, request: Request) {
+    pub fn push(&mut self, request: ControllerRequest) {
         self.requests.push(request);
     }
 
     pub fn create<K: Typed + Into<Object>>(&mut self, object: &K) {
-        self.push(Request::create(object.clone()));
+        self.push(ControllerRequest::create(object.clone()));
     }
 
     pub fn update<K: Typed + Into<Object>>(&mut self, object: &K) {
-        self.push(Request::update(object.clone()));
+        self.push(ControllerRequest::update(object.clone()));
     }
 
     pub fn update_status<K: Typed + Into<Object>>(&mut self, object: &K) {
-        self.push(Request::update_status(object.clone()));
+        self.push(ControllerRequest::update_status(object.clone()));
     }
 
     /// Deletes an object unless it is terminating.
     pub fn delete<K: Typed>(&mut self, object: &K) {
         if object.metadata().deletion_timestamp.is_none() {
-            self.push(Request::delete(object));
+            self.push(ControllerRequest::delete(object));
         }
     }
 
@@ -82,14 +82,14 @@ impl ReconcileResultBuilder {
             let uid = object.metadata().uid.clone();
             let options =
                 DeleteOptions { uid, propagation: Some("Background"), ..Default::default() };
-            self.push(Request::Delete { key: Key::from_object(object), options });
+            self.push(ControllerRequest::Delete { key: Key::from_object(object), options });
         }
     }
 
     /// A merge patch of the metadata, rejected with a conflict if the object has changed meanwhile.
     pub fn patch_meta<K: Typed>(&mut self, object: &K, mut meta: Value) {
         meta["resourceVersion"] = json!(object.metadata().resource_version);
-        self.push(Request::patch(
+        self.push(ControllerRequest::patch(
             Key::from_object(object),
             Patch::Merge(json!({"metadata": meta})),
         ));
@@ -126,7 +126,7 @@ impl ReconcileResultBuilder {
         let what = (self.now.as_nanosecond(), self.requests.len(), &meta.resource_version);
         let number = fnv64(format!("{what:?}{}{reason}{message}", K::KIND).as_bytes());
         let name = meta.name.clone().unwrap_or_default();
-        self.push(Request::create(event::<K>(
+        self.push(ControllerRequest::create(event::<K>(
             meta,
             format!("{name}.{number:016x}"),
             (self.component, kind, reason, message),

@@ -10,7 +10,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::expectations::{Expectation, Expectations, WaitingKey};
 use crate::kind::{Key, Kind, Object};
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::served_kinds::ServedKinds;
 use crate::work_queue::{RequestResult, WorkQueue, backoff_delay, saturating_add};
 
@@ -35,7 +35,7 @@ pub struct OutgoingRequest {
     /// Its number.
     pub id: u64,
     /// The request.
-    pub request: Request,
+    pub request: ControllerRequest,
 }
 
 /// Controllers with their cache, work queues and expectations.
@@ -46,7 +46,7 @@ pub struct ControllerRunner {
     /// Kinds that have been listed, or that cannot be.
     listed_or_unavailable: BTreeSet<Kind>,
     /// Requests that were sent and have no response yet.
-    calls: BTreeMap<u64, (WaitingKey, Request)>,
+    calls: BTreeMap<u64, (WaitingKey, ControllerRequest)>,
     n_calls: u64,
     /// The controller that runs next.
     next_slot: usize,
@@ -61,7 +61,7 @@ struct Slot {
     needs_served: bool,
     queue: WorkQueue,
     /// Requests that wait to be sent.
-    outbox: VecDeque<(WaitingKey, Request)>,
+    outbox: VecDeque<(WaitingKey, ControllerRequest)>,
     /// Changes for which the controller panicked, by object.
     failed_changes: BTreeMap<Key, FailedChange>,
     n_panics: u64,
@@ -223,7 +223,7 @@ impl ControllerRunner {
     }
 
     /// Handles the response to a request.
-    pub fn handle_response(&mut self, id: u64, response: &Response, now: Timestamp) {
+    pub fn handle_response(&mut self, id: u64, response: &ControllerResponse, now: Timestamp) {
         let Some((waiter, request)) = self.calls.remove(&id) else { return };
         let response = &treat_not_found_as_success(&request, response);
         let slot = &mut self.slots[waiter.slot];
@@ -233,12 +233,12 @@ impl ControllerRunner {
         let controller = slot.controller.name();
         let end = match response {
             _ if !is_handled => RequestResult::Failed { retry_after: Duration::ZERO },
-            Response::Success(_) | Response::Count(_) => RequestResult::Done,
-            Response::Rejected { status, message, retry_after, .. } => {
+            ControllerResponse::Success(_) | ControllerResponse::Count(_) => RequestResult::Done,
+            ControllerResponse::Rejected { status, message, retry_after, .. } => {
                 tracing::debug!(controller, key = %waiter.key, status, message, "request rejected");
                 RequestResult::Failed { retry_after: retry_after.unwrap_or_default() }
             }
-            Response::NoResponse { message } => {
+            ControllerResponse::NoResponse { message } => {
                 tracing::debug!(controller, key = %waiter.key, message, "no response to a request");
                 RequestResult::Failed { retry_after: UNKNOWN_RESULT_DELAY }
             }
@@ -259,12 +259,17 @@ impl ControllerRunner {
 const UNKNOWN_RESULT_DELAY: Duration = Duration::from_secs(2);
 
 /// Not found counts as success when an object is read, deleted or evicted.
-fn treat_not_found_as_success(request: &Request, response: &Response) -> Response {
+fn treat_not_found_as_success(
+    request: &ControllerRequest,
+    response: &ControllerResponse,
+) -> ControllerResponse {
     match (request, response) {
         (
-            Request::Get(_) | Request::Delete { .. } | Request::Evict { .. },
-            Response::Rejected { status: 404, .. },
-        ) => Response::Success(None),
+            ControllerRequest::Get(_)
+            | ControllerRequest::Delete { .. }
+            | ControllerRequest::Evict { .. },
+            ControllerResponse::Rejected { status: 404, .. },
+        ) => ControllerResponse::Success(None),
         (_, response) => response.clone(),
     }
 }
@@ -379,10 +384,10 @@ mod tests {
         }
 
         fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
-            if let Some(map) = change.typed::<ConfigMap>() {
+            if let Some(map) = change.new_or_old_typed::<ConfigMap>() {
                 return vec![Key::from_object(map)];
             }
-            let Some(pod) = change.typed::<Pod>() else { return Vec::new() };
+            let Some(pod) = change.new_or_old_typed::<Pod>() else { return Vec::new() };
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             let owner = meta::controller_of(&pod.metadata);
             owner
@@ -403,13 +408,14 @@ mod tests {
                 "ownerReferences": [meta::controller_reference(&**map)]},
                 "spec": {"containers": [{"name": "c", "image": "i"}]}});
             let pod = || Object::from_json(Kind::Pod, pod.clone()).unwrap();
-            let mut requests: Vec<_> = (pods.len()..want).map(|_| Request::Create(pod())).collect();
-            requests.extend(pods.iter().skip(want).map(|pod| Request::delete(&***pod)));
+            let mut requests: Vec<_> =
+                (pods.len()..want).map(|_| ControllerRequest::Create(pod())).collect();
+            requests.extend(pods.iter().skip(want).map(|pod| ControllerRequest::delete(&***pod)));
             if data("seen") != Some(pods.len()) {
                 let patch = json!({"data": {"seen": pods.len().to_string()}});
-                requests.push(Request::patch(key.clone(), Patch::Merge(patch)));
+                requests.push(ControllerRequest::patch(key.clone(), Patch::Merge(patch)));
             }
-            ReconcileResult::requests(requests)
+            ReconcileResult::with_requests(requests)
         }
     }
 
@@ -419,18 +425,21 @@ mod tests {
     }
 
     fn n_creates(bench: &ControllerBench) -> usize {
-        bench.sent.iter().filter(|it| matches!(it, Request::Create(_))).count()
+        bench.sent.iter().filter(|it| matches!(it, ControllerRequest::Create(_))).count()
     }
 
     #[test]
     fn no_object_is_created_twice() {
         let mut bench = ControllerBench::new(vec![Box::new(Replicas)]);
         bench.create(map(5));
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (5, 5));
         let patch = Patch::Merge(json!({"data": {"n": "2"}}));
-        bench.apply(&Request::patch(Key::new(Kind::ConfigMap, "default", "m"), patch));
-        bench.settle();
+        bench.send_as_client(&ControllerRequest::patch(
+            Key::new(Kind::ConfigMap, "default", "m"),
+            patch,
+        ));
+        bench.run_until_idle();
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (2, 5));
         let seen = bench.get::<ConfigMap>("default", "m").unwrap().data.unwrap();
         assert_eq!(seen["seen"], "2");
@@ -439,23 +448,24 @@ mod tests {
     #[test]
     fn only_failed_requests_are_retried() {
         let mut n = 0;
-        let refuse = move |request: &Request| {
-            n += usize::from(matches!(request, Request::Create(_)));
-            let too_busy = Response::Rejected {
+        let refuse = move |request: &ControllerRequest| {
+            n += usize::from(matches!(request, ControllerRequest::Create(_)));
+            let too_busy = ControllerResponse::Rejected {
                 status: 429,
                 reason: "TooManyRequests".into(),
                 message: String::new(),
                 retry_after: Some(Duration::from_secs(1)),
             };
-            (matches!(request, Request::Create(_)) && (n == 2 || n == 5)).then_some(too_busy)
+            (matches!(request, ControllerRequest::Create(_)) && (n == 2 || n == 5))
+                .then_some(too_busy)
         };
         let mut bench = ControllerBench::new(vec![Box::new(Replicas)]).with_faults(refuse);
         bench.create(map(3));
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (2, 3));
-        bench.advance(Duration::from_millis(999));
+        bench.advance_time(Duration::from_millis(999));
         assert_eq!(bench.list::<Pod>().len(), 2, "the server wants to be left alone");
-        bench.advance(Duration::from_millis(1));
+        bench.advance_time(Duration::from_millis(1));
         assert_eq!((bench.list::<Pod>().len(), n_creates(&bench)), (3, 4));
     }
 
@@ -484,8 +494,8 @@ mod tests {
         }
 
         fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
-            self.look("concerns", change.typed());
-            change.object().map(Object::key).into_iter().collect()
+            self.look("concerns", change.new_or_old_typed());
+            change.new_or_old().map(Object::key).into_iter().collect()
         }
 
         fn reconcile(&mut self, key: &Key, cache: &Cache, _: Timestamp) -> ReconcileResult {
@@ -496,11 +506,17 @@ mod tests {
                 return ReconcileResult::none();
             }
             let patch = Patch::Merge(json!({"data": {"here": "yes"}}));
-            ReconcileResult::request(Request::patch(key.clone(), patch))
+            ReconcileResult::with_request(ControllerRequest::patch(key.clone(), patch))
         }
 
-        fn on_response(&mut self, _: &Key, _: &Request, response: &Response, _: Timestamp) {
-            let Response::Success(Some(object)) = response else { return };
+        fn on_response(
+            &mut self,
+            _: &Key,
+            _: &ControllerRequest,
+            response: &ControllerResponse,
+            _: Timestamp,
+        ) {
+            let ControllerResponse::Success(Some(object)) = response else { return };
             self.look("answered", object.typed::<ConfigMap>().map(|map| &**map));
         }
     }
@@ -519,23 +535,26 @@ mod tests {
             bench.create(alike("a"));
             bench.create(alike("b"));
             bench.create(map(2));
-            bench.settle();
+            bench.run_until_idle();
             let seen = |bench: &ControllerBench| {
                 let maps = bench.list::<ConfigMap>().into_iter().filter(is_here);
                 maps.map(|map| map.metadata.name.unwrap()).collect::<Vec<_>>()
             };
             assert_eq!(seen(&bench), seen_at_once);
             assert_eq!(bench.list::<Pod>().len(), 2, "the others go on");
-            bench.advance(Duration::from_millis(49));
+            bench.advance_time(Duration::from_millis(49));
             assert_eq!(bench.stats().n_panics, 1);
-            bench.advance(Duration::from_secs(1));
+            bench.advance_time(Duration::from_secs(1));
             assert_eq!(bench.stats().n_panics, n_panics, "later each time");
             // The object at which it panicked is deleted.
             let mended = Patch::Merge(json!({"data": {"bad": null}}));
-            bench.apply(&Request::patch(Key::new(Kind::ConfigMap, "default", "a"), mended));
-            bench.settle();
+            bench.send_as_client(&ControllerRequest::patch(
+                Key::new(Kind::ConfigMap, "default", "a"),
+                mended,
+            ));
+            bench.run_until_idle();
             assert_eq!(seen(&bench), ["a", "b", "m"]);
-            bench.advance(Duration::from_secs(60));
+            bench.advance_time(Duration::from_secs(60));
             assert_eq!(bench.stats().n_panics, n_panics);
         }
         fn is_bad(map: &ConfigMap) -> bool {

@@ -72,7 +72,8 @@ impl Resource {
 
 impl ServedKinds {
     /// The `Accept` header for [`ServedKinds::DISCOVERY_PATHS`].
-    pub const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    pub const DISCOVERY_ACCEPT: &str =
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
     /// The paths of aggregated discovery.
     pub const DISCOVERY_PATHS: [&str; 2] = ["/api", "/apis"];

@@ -42,7 +42,7 @@ impl Controller for ServiceAccountController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         let key = object.key();
         let name = match (key.kind, &*key.name) {
             (Kind::Namespace, _) => key.name,
@@ -99,19 +99,22 @@ mod tests {
         let mut bench =
             bench(vec![Box::new(ServiceAccountController { root_ca: Some("PEM".into()) })]);
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
-        bench.settle();
+        bench.run_until_idle();
         assert!(bench.get::<ServiceAccount>("x", ACCOUNT).is_some());
-        let delete = |kind, name: &str| crate::Request::Delete {
+        let delete = |kind, name: &str| crate::ControllerRequest::Delete {
             key: Key::new(kind, "x", name),
             options: Default::default(),
         };
-        bench.apply(&delete(Kind::ServiceAccount, ACCOUNT));
-        bench.apply(&delete(Kind::ConfigMap, CERTIFICATE));
-        bench.settle();
+        bench.send_as_client(&delete(Kind::ServiceAccount, ACCOUNT));
+        bench.send_as_client(&delete(Kind::ConfigMap, CERTIFICATE));
+        bench.run_until_idle();
         assert!(bench.get::<ServiceAccount>("x", ACCOUNT).is_some());
         let patch = crate::Patch::Merge(json!({"data": {"ca.crt": "other"}}));
-        bench.apply(&crate::Request::patch(Key::new(Kind::ConfigMap, "x", CERTIFICATE), patch));
-        bench.settle();
+        bench.send_as_client(&crate::ControllerRequest::patch(
+            Key::new(Kind::ConfigMap, "x", CERTIFICATE),
+            patch,
+        ));
+        bench.run_until_idle();
         let map: ConfigMap = bench.get("x", CERTIFICATE).unwrap();
         assert_eq!(map.data.unwrap()["ca.crt"], "PEM");
     }

@@ -25,7 +25,7 @@ use crate::history::{
 };
 use crate::kind::{Key, Kind, Object};
 use crate::meta::is_terminating;
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty, omit_zero};
 use crate::workload::{
     PodControlEvents, candidates, claim_objects, is_available, is_ready, is_terminal,
@@ -78,34 +78,42 @@ impl Controller for StatefulSetController {
         writes.build()
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _now: Timestamp,
+    ) {
         let (verb, what) = match request {
-            Request::Create(Object::Pod(pod)) => ("Create", text(&pod.metadata.name)),
-            Request::Create(Object::PersistentVolumeClaim(claim)) => {
+            ControllerRequest::Create(Object::Pod(pod)) => ("Create", text(&pod.metadata.name)),
+            ControllerRequest::Create(Object::PersistentVolumeClaim(claim)) => {
                 let name = text(&claim.metadata.name);
                 let number = name.rsplit('-').next().unwrap_or_default();
                 let claim = format!(
                     "Create Claim {name} Pod {}-{number} in StatefulSet {} success",
                     key.name, key.name
                 );
-                if matches!(response, Response::Success(_)) {
+                if matches!(response, ControllerResponse::Success(_)) {
                     self.pod_events.add_event(key, true, "SuccessfulCreate", claim);
                 }
                 return;
             }
-            Request::Delete { key: pod, .. } if pod.kind == Kind::Pod => ("Delete", &*pod.name),
+            ControllerRequest::Delete { key: pod, .. } if pod.kind == Kind::Pod => {
+                ("Delete", &*pod.name)
+            }
             _ => return,
         };
         let pod = format!("{verb} Pod {what} in StatefulSet {}", key.name);
         match response {
-            Response::Success(_) => {
+            ControllerResponse::Success(_) => {
                 let reason = if verb == "Create" { "SuccessfulCreate" } else { "SuccessfulDelete" };
                 self.pod_events.add_event(key, true, reason, format!("{pod} successful"));
             }
-            Response::Rejected { status: 404 | 409, .. }
-            | Response::Count(_)
-            | Response::NoResponse { .. } => {}
-            Response::Rejected { message, .. } => {
+            ControllerResponse::Rejected { status: 404 | 409, .. }
+            | ControllerResponse::Count(_)
+            | ControllerResponse::NoResponse { .. } => {}
+            ControllerResponse::Rejected { message, .. } => {
                 let reason = if verb == "Create" { "FailedCreate" } else { "FailedDelete" };
                 self.pod_events.add_event(
                     key,

@@ -36,7 +36,7 @@ impl Controller for VolumeProtectionController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         if object.kind() != Kind::Pod {
             return change.new.into_iter().map(Object::key).collect();
         }
@@ -87,7 +87,7 @@ impl Controller for VolumeAttributesClassProtectionController {
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _cache: &Cache) -> Vec<Key> {
         let key = |name: &str| Key::new(Kind::VolumeAttributesClass, "", name);
-        match change.object().map(Object::kind) {
+        match change.new_or_old().map(Object::kind) {
             Some(Kind::VolumeAttributesClass) => change.new.into_iter().map(Object::key).collect(),
             Some(Kind::PersistentVolumeClaim) => {
                 let claim = change.old::<PersistentVolumeClaim>();
@@ -192,7 +192,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::request::{DeleteOptions, Patch, Request};
+    use crate::request::{ControllerRequest, DeleteOptions, Patch};
     use crate::testkit::ControllerBench;
 
     fn start() -> ControllerBench {
@@ -216,11 +216,14 @@ mod tests {
 
     fn kill(bench: &mut ControllerBench) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..Default::default() };
-        bench.apply(&Request::Delete { key: Key::new(Kind::Pod, "default", "p"), options });
+        bench.send_as_client(&ControllerRequest::Delete {
+            key: Key::new(Kind::Pod, "default", "p"),
+            options,
+        });
     }
 
     fn is_there<K: Typed>(bench: &mut ControllerBench, namespace: &str, name: &str) -> bool {
-        bench.settle();
+        bench.run_until_idle();
         bench.get::<K>(namespace, name).is_some()
     }
 
@@ -236,7 +239,7 @@ mod tests {
             if let Some(phase) = phase {
                 bench.set_phase("p", phase);
             }
-            bench.settle();
+            bench.run_until_idle();
             bench.delete(Kind::PersistentVolumeClaim, "data");
             let found = is_there::<PersistentVolumeClaim>(&mut bench, "default", "data");
             assert_eq!(found, stays, "{node} {phase:?}");
@@ -260,7 +263,7 @@ mod tests {
                 let patch = json!({"metadata": {"ownerReferences": [owner]}});
                 bench.merge(Kind::PersistentVolumeClaim, "p-v", patch);
             }
-            bench.settle();
+            bench.run_until_idle();
             bench.delete(Kind::PersistentVolumeClaim, "p-v");
             let found = is_there::<PersistentVolumeClaim>(&mut bench, "default", "p-v");
             assert_eq!(found, stays);
@@ -274,13 +277,17 @@ mod tests {
             "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}}));
         let key = || Key::new(Kind::PersistentVolume, "", "disk");
         let phase = |phase: &str| {
-            Request::patch_status(key(), Patch::Merge(json!({"status": {"phase": phase}})))
+            ControllerRequest::patch_status(
+                key(),
+                Patch::Merge(json!({"status": {"phase": phase}})),
+            )
         };
-        bench.apply(&phase("Bound"));
-        bench.settle();
-        bench.apply(&Request::Delete { key: key(), options: Default::default() });
+        bench.send_as_client(&phase("Bound"));
+        bench.run_until_idle();
+        bench
+            .send_as_client(&ControllerRequest::Delete { key: key(), options: Default::default() });
         assert!(is_there::<PersistentVolume>(&mut bench, "", "disk"));
-        bench.apply(&phase("Released"));
+        bench.send_as_client(&phase("Released"));
         assert!(!is_there::<PersistentVolume>(&mut bench, "", "disk"));
     }
 
@@ -290,9 +297,9 @@ mod tests {
         bench.create(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
             "metadata": {"name": "fast"}, "driverName": "example.com", "parameters": {"a": "b"}}));
         claim(&mut bench, "data", json!({"volumeAttributesClassName": "fast"}));
-        bench.settle();
+        bench.run_until_idle();
         let key = Key::new(Kind::VolumeAttributesClass, "", "fast");
-        bench.apply(&Request::Delete { key, options: Default::default() });
+        bench.send_as_client(&ControllerRequest::Delete { key, options: Default::default() });
         assert!(is_there::<VolumeAttributesClass>(&mut bench, "", "fast"));
         bench.delete(Kind::PersistentVolumeClaim, "data");
         assert!(!is_there::<VolumeAttributesClass>(&mut bench, "", "fast"));
@@ -302,7 +309,7 @@ mod tests {
     fn a_missing_finalizer_is_added() {
         let mut bench = start();
         claim(&mut bench, "data", json!({}));
-        bench.settle();
+        bench.run_until_idle();
         let n_sent = bench.sent.len();
         assert_eq!(n_sent, 0, "admission has set it");
         bench.merge(
@@ -310,7 +317,7 @@ mod tests {
             "data",
             json!({"metadata": {"finalizers": ["a.io/b"]}}),
         );
-        bench.settle();
+        bench.run_until_idle();
         let found: PersistentVolumeClaim = bench.get("default", "data").unwrap();
         assert_eq!(found.metadata.finalizers.unwrap(), ["a.io/b", CLAIM]);
     }

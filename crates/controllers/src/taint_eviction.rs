@@ -17,7 +17,7 @@ use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::is_terminating;
 use crate::node_matching::tolerates;
-use crate::request::{DeleteOptions, Patch, Request};
+use crate::request::{ControllerRequest, DeleteOptions, Patch};
 use crate::result_builder::ReconcileResultBuilder;
 use crate::workload::{condition, is_terminal, node_of, stamp};
 
@@ -53,7 +53,7 @@ impl Controller for TaintEvictionController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        if let Some(pod) = change.typed::<Pod>() {
+        if let Some(pod) = change.new_or_old_typed::<Pod>() {
             let key = Key::from_object(pod);
             let is_gone = change.new.is_none() && self.since.contains_key(&key);
             let is_hit = is_gone
@@ -159,7 +159,8 @@ fn evict(pod: &Pod, stay: EvictionDecision, now: Timestamp, writes: &mut Reconci
             status["phase"] = json!("Failed");
         }
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
-        writes.push(Request::patch_status(Key::from_object(pod), Patch::Strategic(patch)));
+        writes
+            .push(ControllerRequest::patch_status(Key::from_object(pod), Patch::Strategic(patch)));
         if !is_orphan {
             let meta = &pod.metadata;
             let name = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -177,7 +178,7 @@ fn evict(pod: &Pod, stay: EvictionDecision, now: Timestamp, writes: &mut Reconci
 fn remove(pod: &Pod, grace_period_seconds: Option<i64>, writes: &mut ReconcileResultBuilder) {
     let uid = pod.metadata.uid.clone();
     let options = DeleteOptions { uid, grace_period_seconds, ..DeleteOptions::default() };
-    writes.push(Request::Delete { key: Key::from_object(pod), options });
+    writes.push(ControllerRequest::Delete { key: Key::from_object(pod), options });
 }
 
 #[cfg(test)]
@@ -219,14 +220,14 @@ mod tests {
                 "finalizers": ["example.com/wait"]}, "spec": {"nodeName": "n", "tolerations": tolerations,
                 "containers": [{"name": "c", "image": "i"}]}}));
         }
-        bench.settle();
+        bench.run_until_idle();
         bench
     }
 
     fn taint(bench: &mut ControllerBench, taints: Value) {
         let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        bench.apply(&Request::patch(Key::new(Kind::Node, "", "n"), patch));
-        bench.settle();
+        bench.send_as_client(&ControllerRequest::patch(Key::new(Kind::Node, "", "n"), patch));
+        bench.run_until_idle();
     }
 
     /// The pods that must go, with the reason.
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn pods_of_a_deleted_node_are_deleted() {
         let mut bench = start();
-        bench.apply(&Request::Delete {
+        bench.send_as_client(&ControllerRequest::Delete {
             key: Key::new(Kind::Node, "", "n"),
             options: Default::default(),
         });

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Typed};
-use crate::meta::{annotation, is_terminating};
-use crate::request::{Patch, Request};
+use crate::meta::{annotation_value, is_terminating};
+use crate::request::{ControllerRequest, Patch};
 use crate::testkit::ControllerBench;
 use crate::workload::phase;
 
@@ -34,11 +34,14 @@ impl Controller for TestKubelet {
         let Some(pod) = cache.get::<Pod>(&key.namespace, &key.name) else {
             return ReconcileResult::none();
         };
-        let waits = annotation(&pod.metadata, "play") == Some("wait");
+        let waits = annotation_value(&pod.metadata, "play") == Some("wait");
         if waits || phase(pod) != "Pending" || is_terminating(&pod.metadata) {
             return ReconcileResult::none();
         }
-        ReconcileResult::request(Request::patch_status(key.clone(), Patch::Merge(running(now))))
+        ReconcileResult::with_request(ControllerRequest::patch_status(
+            key.clone(),
+            Patch::Merge(running(now)),
+        ))
     }
 }
 
@@ -72,7 +75,7 @@ impl ControllerBench {
         let time = Timestamp::from_second(self.now().as_second()).unwrap().to_string();
         let status = json!({"status": {"phase": phase, "conditions": [
             {"type": "Ready", "status": "False", "lastTransitionTime": time}]}});
-        self.apply(&Request::patch_status(
+        self.send_as_client(&ControllerRequest::patch_status(
             Key::new(Kind::Pod, "default", pod),
             Patch::Merge(status),
         ));
@@ -81,14 +84,17 @@ impl ControllerBench {
     /// A merge patch on an object of the namespace `default`.
     #[track_caller]
     pub(crate) fn merge(&mut self, kind: Kind, name: &str, patch: Value) {
-        self.apply(&Request::patch(Key::new(kind, "default", name), Patch::Merge(patch)));
+        self.send_as_client(&ControllerRequest::patch(
+            Key::new(kind, "default", name),
+            Patch::Merge(patch),
+        ));
     }
 
     /// Deletes an object of the namespace `default`.
     #[track_caller]
     pub(crate) fn delete(&mut self, kind: Kind, name: &str) {
         let key = Key::new(kind, "default", name);
-        self.apply(&Request::Delete { key, options: Default::default() });
+        self.send_as_client(&ControllerRequest::Delete { key, options: Default::default() });
     }
 
     /// A definition of `example.com`, whose objects may have anything in them.
@@ -123,6 +129,6 @@ impl ControllerBench {
     /// Seconds pass.
     #[track_caller]
     pub(crate) fn wait(&mut self, seconds: u64) {
-        self.advance(Duration::from_secs(seconds));
+        self.advance_time(Duration::from_secs(seconds));
     }
 }

@@ -9,19 +9,19 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use loadmaster_apiserver::authentication::User;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Options};
 use serde_json::{Value, json};
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object, Typed};
-use crate::request::{HttpRequest, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, HttpRequest};
 use crate::runner::{ControllerEvent, ControllerRunner, RunnerStats};
 use crate::served_kinds::ServedKinds;
 use crate::work_queue::saturating_add;
 
 /// Fault injection: optionally responds to a request in place of the server.
-type Faults = Box<dyn FnMut(&Request) -> Option<Response>>;
+type Faults = Box<dyn FnMut(&ControllerRequest) -> Option<ControllerResponse>>;
 
 /// Runs controllers against an API server.
 pub(crate) struct ControllerBench {
@@ -35,7 +35,7 @@ pub(crate) struct ControllerBench {
     /// Objects under this path are not watched.
     pub unwatched_path: Option<&'static str>,
     /// Every request that controllers have made.
-    pub sent: Vec<Request>,
+    pub sent: Vec<ControllerRequest>,
 }
 
 /// Maximum number of rounds until the controllers must be idle.
@@ -52,11 +52,12 @@ impl ControllerBench {
                 Timestamp::from_millisecond(read.load(Ordering::Relaxed)).unwrap()
             }),
             seed: 1,
-            limits: Limits::default(),
+            limits: StoreLimits::default(),
             also_serve: Vec::new(),
         });
         let runner = ControllerRunner::new(controllers);
-        let (delivered, faults, sent) = (BTreeMap::new(), Box::new(|_: &Request| None), Vec::new());
+        let (delivered, faults, sent) =
+            (BTreeMap::new(), Box::new(|_: &ControllerRequest| None), Vec::new());
         let server = server.unwrap();
         let bench = ControllerBench {
             server,
@@ -93,7 +94,7 @@ impl ControllerBench {
     /// Sets the fault injection.
     pub fn with_faults(
         mut self,
-        faults: impl FnMut(&Request) -> Option<Response> + 'static,
+        faults: impl FnMut(&ControllerRequest) -> Option<ControllerResponse> + 'static,
     ) -> ControllerBench {
         self.faults = Box::new(faults);
         self
@@ -127,9 +128,9 @@ impl ControllerBench {
 
     /// Sends a request as another client; it must succeed.
     #[track_caller]
-    pub fn apply(&mut self, request: &Request) -> Option<Object> {
+    pub fn send_as_client(&mut self, request: &ControllerRequest) -> Option<Object> {
         match self.send_request(request) {
-            Response::Success(object) => object,
+            ControllerResponse::Success(object) => object,
             other => panic!("{request:?}: {other:?}"),
         }
     }
@@ -166,7 +167,7 @@ impl ControllerBench {
         list["items"].as_array_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn send_request(&self, request: &Request) -> Response {
+    fn send_request(&self, request: &ControllerRequest) -> ControllerResponse {
         let HttpRequest { method, path, content_type, body } = request.encode().unwrap();
         let (status, body) = self.call(method, &path, &[("content-type", content_type)], body);
         if status < 300 {
@@ -174,7 +175,7 @@ impl ControllerBench {
         }
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        Response::Rejected {
+        ControllerResponse::Rejected {
             status,
             reason: text("reason"),
             message: text("message"),
@@ -184,7 +185,7 @@ impl ControllerBench {
 
     /// Runs the controllers until they are idle at the current time.
     #[track_caller]
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         for _ in 0..N_ROUNDS_MAX {
             self.deliver_events();
             let now = self.now();
@@ -204,25 +205,25 @@ impl ControllerBench {
 
     /// Advances the clock by `span` and runs the controllers as their timers expire.
     #[track_caller]
-    pub fn advance(&mut self, span: Duration) {
+    pub fn advance_time(&mut self, span: Duration) {
         let end = saturating_add(self.now(), span);
-        self.settle();
+        self.run_until_idle();
         while let Some(at) = self.runner.next_wakeup().filter(|at| *at <= end) {
             self.clock.fetch_max(
                 at.as_millisecond() + i64::from(at.subsec_nanosecond() % 1_000_000 != 0),
                 Ordering::Relaxed,
             );
-            self.settle();
+            self.run_until_idle();
         }
         self.clock.store(end.as_millisecond(), Ordering::Relaxed);
-        self.settle();
+        self.run_until_idle();
     }
 
     /// Delivers changed objects to the controllers, as a watch does.
     fn deliver_events(&mut self) {
         let now = self.now();
         if self.runner.watches_all_kinds() {
-            let accept = [("accept", ServedKinds::ACCEPT)];
+            let accept = [("accept", ServedKinds::DISCOVERY_ACCEPT)];
             let ask = |path| self.call(http::Method::GET, path, &accept, Vec::new()).1;
             let served = self
                 .runner

@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::controller::ObjectChange;
 use crate::kind::{Key, Kind, Object, Typed};
 use crate::meta::{controller_of, controller_reference, is_terminating, selector_matches};
-use crate::request::{Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse};
 use crate::result_builder::ReconcileResultBuilder;
 
 /// A time in whole seconds, as in API objects.
@@ -81,7 +81,7 @@ pub(crate) fn keys_for_change<O: Typed>(
     cache: &Cache,
     selector: fn(&O) -> Option<&LabelSelector>,
 ) -> Vec<Key> {
-    if let Some(own) = change.typed::<O>() {
+    if let Some(own) = change.new_or_old_typed::<O>() {
         return vec![Key::from_object(own)];
     }
     let mut keys = Vec::new();
@@ -174,14 +174,19 @@ impl PodControlEvents {
     }
 
     /// Handles the response to a request of a key.
-    pub(crate) fn handle_response(&mut self, key: &Key, request: &Request, response: &Response) {
+    pub(crate) fn handle_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+    ) {
         let is_create = match request {
-            Request::Create(Object::Pod(_)) => true,
-            Request::Delete { key: pod, .. } if pod.kind == Kind::Pod => false,
+            ControllerRequest::Create(Object::Pod(_)) => true,
+            ControllerRequest::Delete { key: pod, .. } if pod.kind == Kind::Pod => false,
             _ => return,
         };
         match (is_create, response) {
-            (true, Response::Success(pod)) => {
+            (true, ControllerResponse::Success(pod)) => {
                 let name = pod.as_ref().map(|pod| pod.key().name.to_string());
                 self.add_event(
                     key,
@@ -191,20 +196,20 @@ impl PodControlEvents {
                 );
                 self.failures.remove(key);
             }
-            (false, Response::Success(_)) => {
+            (false, ControllerResponse::Success(_)) => {
                 let name = match request {
-                    Request::Delete { key, .. } => key.name.to_string(),
+                    ControllerRequest::Delete { key, .. } => key.name.to_string(),
                     _ => String::new(),
                 };
                 self.add_event(key, true, "SuccessfulDelete", format!("Deleted pod: {name}"));
                 self.failures.remove(key);
             }
             // The namespace is terminating: nothing can be created in it.
-            (true, Response::Rejected { message, .. })
+            (true, ControllerResponse::Rejected { message, .. })
                 if message.contains("because it is being terminated") => {}
-            (false, Response::Rejected { status: 404, .. })
-            | (_, Response::Count(_) | Response::NoResponse { .. }) => {}
-            (_, Response::Rejected { message, .. }) => {
+            (false, ControllerResponse::Rejected { status: 404, .. })
+            | (_, ControllerResponse::Count(_) | ControllerResponse::NoResponse { .. }) => {}
+            (_, ControllerResponse::Rejected { message, .. }) => {
                 let (reason, what) = if is_create {
                     ("FailedCreate", "creating")
                 } else {

@@ -5,11 +5,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use loadmaster_daemon::serve::{EndpointsConfig, Health, HealthState, start};
-use loadmaster_daemon::{CompletedConfig, EarlyExit, prepare};
+use loadmaster_daemon::serve::{EndpointsConfig, Health, HealthState, start_server};
+use loadmaster_daemon::{CompletedConfig, EarlyExit, load_startup_config};
 
 fn main() -> ExitCode {
-    let startup = prepare(std::env::args_os(), &loadmaster_plugins::in_tree());
+    let startup = load_startup_config(std::env::args_os(), &loadmaster_plugins::in_tree_registry());
     match startup.and_then(|it| it.start_logging()).and_then(|config| run(&config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => exit.report(),
@@ -23,10 +23,11 @@ fn run(config: &CompletedConfig) -> Result<(), EarlyExit> {
         let mut endpoints =
             EndpointsConfig::new(&config.options, &config.loaded, config.metrics.clone());
         let synced = HealthState::failing("handlers are not fully synchronized");
-        endpoints.health = Health::for_scheduler(None, &HealthState::passing(), &synced);
+        endpoints.health = Health::scheduler_health_checks(None, &HealthState::passing(), &synced);
         let logs = config.logs.clone();
         endpoints.set_verbosity = Arc::new(move |level| logs.set_verbosity(level));
-        let server = start(&config.options, endpoints).await.map_err(|error| failed(&error))?;
+        let server =
+            start_server(&config.options, endpoints).await.map_err(|error| failed(&error))?;
         let _server = server.ok_or_else(|| failed(&"--secure-port=0: nothing is served"))?;
         std::future::pending().await
     })

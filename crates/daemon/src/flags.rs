@@ -1,9 +1,9 @@
 //! The command line of `run`: every flag of kube-scheduler 1.36, and those of older versions.
 //!
 //! ```
-//! use loadmaster_daemon::flags::{ParsedCommandLine, parse};
+//! use loadmaster_daemon::flags::{ParsedCommandLine, parse_command_line};
 //! let args = ["kube-scheduler", "--leader-elect=false", "--secure-port", "0", "-v=2"];
-//! let Ok(ParsedCommandLine::Run(options)) = parse(args) else { unreachable!() };
+//! let Ok(ParsedCommandLine::Run(options)) = parse_command_line(args) else { unreachable!() };
 //! assert!(!options.leader_election.leader_elect && options.logs.verbosity == 2);
 //! ```
 //!
@@ -84,7 +84,7 @@ pub enum ParsedCommandLine {
 pub struct UsageError(String);
 
 /// Parses the command line; the first argument is the program's name.
-pub fn parse(
+pub fn parse_command_line(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<ParsedCommandLine, UsageError> {
     let args: Vec<OsString> = args.into_iter().map(Into::into).map(underscores_to_dashes).collect();
@@ -97,7 +97,7 @@ pub fn parse(
         let rest: Vec<&String> = rest.filter(|arg| !arg.is_empty()).collect();
         if !rest.is_empty() {
             return Err(UsageError(format!(
-                "error: {NAME:?} does not take any arguments, got {rest:?}; bool flags need `=`: --flag=false"
+                "error: {COMMAND_NAME:?} does not take any arguments, got {rest:?}; bool flags need `=`: --flag=false"
             )));
         }
     }
@@ -119,7 +119,7 @@ impl Options {
     }
 
     /// Every flag of 1.36 with its value as Go prints it, sorted by name: `/flagz`.
-    pub fn listing(&self) -> &[(String, String)] {
+    pub fn all_flag_values(&self) -> &[(String, String)] {
         &self.listing
     }
 
@@ -130,7 +130,7 @@ impl Options {
 }
 
 /// The command name, which is upstream's whatever the binary is called.
-pub const NAME: &str = "kube-scheduler";
+pub const COMMAND_NAME: &str = "kube-scheduler";
 /// The description of the command in its help.
 const ABOUT: &str = "Runs the scheduler, which assigns pods to nodes: a drop-in replacement for kube-scheduler 1.36 with its flags, \
                      configuration file, endpoints and metrics";
@@ -139,7 +139,7 @@ const VERSION: &str = "version";
 
 /// The command with its groups of flags; for help and shell completion too.
 pub fn command() -> Command {
-    let command = Command::new(NAME).args_override_self(true).disable_version_flag(true);
+    let command = Command::new(COMMAND_NAME).args_override_self(true).disable_version_flag(true);
     let command = MiscFlags::augment_args(command);
     let command = LoadmasterFlags::augment_args(command);
     let command = SecureServingFlags::augment_args(command);

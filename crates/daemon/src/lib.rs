@@ -1,14 +1,14 @@
 //! The scheduler process: flags, endpoints, metrics, logs, and [`run`], which connects them to the engine.
 //!
 //! ```text
-//! argv ─flags::parse─► Options ─load─► LoadedConfig (configuration, profiles, feature gates)
-//!   │                     │               │
-//!   └─prepare─► StartupConfig ─start_logging─► CompletedConfig (logs, metrics) ─► serve::start(.., EndpointsConfig) ─► HTTPS
+//! argv ─flags::parse_command_line─► Options ─load_config─► LoadedConfig (configuration, profiles, feature gates)
+//!   │                                  │                      │
+//!   └─load_startup_config─► StartupConfig ─start_logging─► CompletedConfig (logs, metrics) ─► serve::start_server(.., EndpointsConfig) ─► HTTPS
 //! ```
 //!
 //! Only [`run`] depends on the engine and the client. The rest takes closures and values
 //! ([`serve::EndpointsConfig`], [`serve::ReviewClient`], [`metrics::Metrics`]). Read in this order: [`flags`],
-//! [`Options::load`](flags::Options::load), [`prepare`], [`run`], [`serve`], [`metrics`], [`logs`].
+//! [`Options::load_config`](flags::Options::load_config), [`load_startup_config`], [`run`], [`serve`], [`metrics`], [`logs`].
 
 pub mod flags;
 mod load_config;
@@ -19,4 +19,6 @@ pub mod serve;
 mod startup;
 
 pub use load_config::{LoadConfigError, LoadedConfig};
-pub use startup::{CompletedConfig, EarlyExit, StartupConfig, is_kube_scheduler, prepare};
+pub use startup::{
+    CompletedConfig, EarlyExit, StartupConfig, is_kube_scheduler, load_startup_config,
+};

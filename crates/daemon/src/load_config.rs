@@ -3,8 +3,9 @@
 use loadmaster_api::document::{Document, DocumentError, LocatedError};
 use loadmaster_config::v1::PluginConfig;
 use loadmaster_config::{
-    CheckedConfiguration, Duration, GateError, Gates, Profile, SchedulerConfiguration,
-    check_default_with_overrides, check_with_overrides,
+    AllFeatureGates, CheckedConfiguration, Duration, FeatureGateError, ResolvedProfile,
+    SchedulerConfiguration, check_configuration_with_overrides,
+    check_default_configuration_with_overrides,
 };
 use loadmaster_framework::{FieldError, Registry};
 use serde_json::json;
@@ -20,9 +21,9 @@ pub struct LoadedConfig {
     /// The complete configuration with all defaults: `/configz`, `--write-config-to`.
     pub config: SchedulerConfiguration,
     /// Its profiles, validated.
-    pub profiles: Vec<Profile>,
+    pub profiles: Vec<ResolvedProfile>,
     /// The feature gates.
-    pub gates: Gates,
+    pub gates: AllFeatureGates,
     /// Binary, emulation and minimum compatibility version.
     pub versions: Versions,
     /// `--master`: overrides the server address of the kubeconfig unless empty.
@@ -42,7 +43,7 @@ pub enum LoadConfigError {
     Flags(Vec<String>),
     /// `--feature-gates`.
     #[error("{}", join(.0))]
-    Gates(Vec<GateError>),
+    Gates(Vec<FeatureGateError>),
     /// `--emulated-version`, `--min-compatibility-version`.
     #[error(transparent)]
     Versions(#[from] VersionsError),
@@ -65,7 +66,7 @@ impl Options {
     /// Reads the file of `--config` and merges the flags into it. Without a file, the configuration is made
     /// of the deprecated flags and the leader election flags; with a file, only leader election flags
     /// that were set override it.
-    pub fn load(&self, registry: &Registry) -> Result<LoadedConfig, LoadConfigError> {
+    pub fn load_config(&self, registry: &Registry) -> Result<LoadedConfig, LoadConfigError> {
         let errors = self.validate();
         if !errors.is_empty() {
             return Err(LoadConfigError::Flags(errors));
@@ -74,16 +75,16 @@ impl Options {
         let versions =
             Versions::parse(&features.emulated_version, &features.min_compatibility_version)?;
         let gates = features.feature_gates.iter().map(String::as_str);
-        let gates = Gates::parse(gates).map_err(LoadConfigError::Gates)?;
+        let gates = AllFeatureGates::parse(gates).map_err(LoadConfigError::Gates)?;
         let CheckedConfiguration { config, profiles, notes } = if self.misc.config.is_empty() {
-            check_default_with_overrides(registry, &gates, |config| {
+            check_default_configuration_with_overrides(registry, &gates, |config| {
                 self.apply_deprecated(config);
                 self.apply_leader_election(config);
             })
             .map_err(LoadConfigError::Fields)?
         } else {
             let document = Document::read(&self.misc.config, Some(CONFIG_BYTES_MAX))?;
-            check_with_overrides(&document, registry, &gates, |config| {
+            check_configuration_with_overrides(&document, registry, &gates, |config| {
                 self.apply_leader_election(config)
             })
             .map_err(LoadConfigError::File)?

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use loadmaster_config::Gates;
+use loadmaster_config::AllFeatureGates;
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::SetGlobalDefaultError;
@@ -66,7 +66,10 @@ const BETA: &str = "LoggingBetaOptions";
 
 impl LogSettings {
     /// From the flags; on an error, upstream's error messages.
-    pub fn from_flags(flags: &LogFlags, gates: &Gates) -> Result<LogSettings, Vec<String>> {
+    pub fn from_flags(
+        flags: &LogFlags,
+        gates: &AllFeatureGates,
+    ) -> Result<LogSettings, Vec<String>> {
         let mut errors = Vec::new();
         let flush_frequency = flags.log_flush_frequency.to_std().filter(|it| !it.is_zero());
         if flush_frequency.is_none() {

@@ -5,7 +5,7 @@
 //! use loadmaster_daemon::metrics::{AttemptResult, Metrics, MetricsSettings};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let metrics = Metrics::new(&MetricsSettings::default())?;
-//! metrics.scheduler.attempt(AttemptResult::Scheduled, "default-scheduler", 0.002);
+//! metrics.scheduler.scheduling_attempt(AttemptResult::Scheduled, "default-scheduler", 0.002);
 //! assert!(metrics.text().contains(
 //!     r#"scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 1"#
 //! ));
@@ -29,7 +29,7 @@ mod text_format;
 use std::collections::BTreeMap;
 
 use loadmaster_api::document::Document;
-use loadmaster_config::{FeatureStage, Gates};
+use loadmaster_config::{AllFeatureGates, FeatureStage};
 
 pub use component_base::{
     AuthMetrics, AuthenticationResult, AuthorizationResult, LeaderElectionMetrics,
@@ -38,7 +38,7 @@ pub use component_base::{
 pub use family::{Counters, Gauges, Histograms, UnlabeledCounter};
 pub use labels::{ApiCallResult, AttemptResult, CacheKind, EvaluatedExtensionPoint, QueueLabel};
 pub use loadmaster::LoadmasterMetrics;
-pub use resources::{PodResources, resources_text};
+pub use resources::{PodResources, resource_metrics_text};
 pub use scheduler::SchedulerMetrics;
 pub(crate) use text_format::CONTENT_TYPE;
 
@@ -53,7 +53,7 @@ pub struct MetricsSettings {
     /// `metric,label` -> the allowed values of the label, separated by commas.
     pub allowed_labels: BTreeMap<String, String>,
     /// Feature gates: they enable some metrics, and each is itself shown in a metric.
-    pub gates: Gates,
+    pub gates: AllFeatureGates,
     /// Shown in `version_info`.
     pub versions: Versions,
     /// Shown in `kubernetes_build_info`; the default version if empty.
@@ -79,7 +79,7 @@ impl MetricsSettings {
     /// From the flags; reads the manifest if there is one.
     pub fn from_flags(
         flags: &MetricsFlags,
-        gates: &Gates,
+        gates: &AllFeatureGates,
         versions: Versions,
         reported_version: &str,
     ) -> Result<MetricsSettings, ManifestError> {
@@ -140,7 +140,7 @@ impl Metrics {
     /// Creates and registers all metrics. Fails only if two metrics have the same name.
     pub fn new(settings: &MetricsSettings) -> Result<Metrics, prometheus::Error> {
         let mut families = Families::new(settings)?;
-        let mut checks = families.sibling();
+        let mut checks = families.empty_copy();
         let metrics = Metrics {
             scheduler: SchedulerMetrics::new(&mut families, |gate| settings.gates.enabled(gate))?,
             loadmaster: LoadmasterMetrics::new(&mut families)?,
@@ -211,7 +211,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         self.scheduler.init_gauges();
         let mut text = text_format::print(&self.families.gather());
-        text.push_str(&process::text(self.families.disabled()));
+        text.push_str(&process::text(self.families.disabled_metrics()));
         text.push_str(&text_format::print(&self.checks.gather()));
         text
     }

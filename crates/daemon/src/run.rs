@@ -48,8 +48,8 @@ use loadmaster_client::reflector::{
     ObjectFormat, ReflectorEvent, ReflectorOptions, start_reflectors,
 };
 use loadmaster_client::{ApiClients, Cluster, ClusterOptions, ConnectError, Kind};
-use loadmaster_config::Gates;
-use loadmaster_engine::engine::{Engine, Options as EngineOptions};
+use loadmaster_config::AllFeatureGates;
+use loadmaster_engine::engine::{Engine, EngineOptions};
 use loadmaster_engine::{Profile, ProfileError};
 use loadmaster_framework::{Registry, WatchRequirement};
 use loadmaster_stdx::ErrorChain;
@@ -69,8 +69,8 @@ use engine_loop::{Command, EngineLoop};
 use engine_thread::EngineThread;
 use extender_calls::ExtenderCaller;
 use missing_kinds::{Lease, MissingKinds};
-pub use recording::RecordError;
 use recording::Recording;
+pub use recording::RecordingError;
 use service::Service;
 
 /// Watch events that wait for the engine; when the channel is full, the watches stop reading from the API server.
@@ -100,7 +100,7 @@ pub enum RunError {
     Extender(#[from] ExtenderError),
     /// The recording of `--record` could not be started.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] RecordingError),
     /// The HTTPS endpoints could not be started.
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
@@ -117,7 +117,7 @@ pub enum RunError {
 
 /// Runs a scheduler until it receives SIGTERM or SIGINT (exit code 0) or fails (exit code 1), as kube-scheduler. `out_of_tree` are the
 /// names of plugins that are not in-tree: they are written to recordings, which cannot be replayed without them.
-pub fn run(
+pub fn run_scheduler(
     ready: CompletedConfig,
     registry: &Registry,
     services: &[Service],
@@ -137,13 +137,13 @@ pub fn run(
 /// # Errors
 ///
 /// When a plugin cannot be built.
-pub fn engine(
-    profiles: &[loadmaster_config::Profile],
-    gates: &Gates,
+pub fn build_engine(
+    profiles: &[loadmaster_config::ResolvedProfile],
+    gates: &AllFeatureGates,
     registry: &Registry,
     options: EngineOptions,
 ) -> Result<Engine, ProfileError> {
-    let gates = gates.framework();
+    let gates = gates.framework_gates();
     let profiles: Result<Vec<Arc<Profile>>, ProfileError> =
         profiles.iter().map(|it| Profile::new(it, registry, &gates).map(Arc::new)).collect();
     Ok(Engine::new(profiles?, gates, options))
@@ -197,7 +197,7 @@ impl PreparedScheduler {
         loadmaster_engine::guard::silence_caught_panics();
         let loaded = &ready.loaded;
         let options = engine_options(loaded, &ready.options.loadmaster);
-        let engine = engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
+        let engine = build_engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
         let recording = start_recording(&ready, &options, out_of_tree)?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let daemon = Daemon { ready, services: services.to_vec(), commands };
@@ -215,7 +215,7 @@ fn start_recording(
     ready: &CompletedConfig,
     options: &EngineOptions,
     out_of_tree: &[String],
-) -> Result<Option<Recording>, RecordError> {
+) -> Result<Option<Recording>, RecordingError> {
     let flags = &ready.options.loadmaster;
     if flags.record.is_empty() {
         return Ok(None);
@@ -229,7 +229,7 @@ fn start_recording(
 fn watched_kinds(engine: &Engine) -> Vec<Kind> {
     let watched = engine.watched_kinds().map(|(kind, requirement)| {
         let required = requirement == WatchRequirement::Required;
-        Kind::other(&kind.group, &kind.version, &kind.resource, required)
+        Kind::dynamic(&kind.group, &kind.version, &kind.resource, required)
     });
     Kind::SCHEDULING.into_iter().chain(watched).collect()
 }
@@ -299,7 +299,7 @@ impl Daemon {
             ExtenderCaller::new(extenders, metrics.clone(), runtime)?;
         let elector = self.elect_leader(&clients);
         let kinds = watched_kinds(&engine);
-        let reflector_options = self.reflector_options(kinds.clone(), engine.needs());
+        let reflector_options = self.reflector_options(kinds.clone(), engine.extra_fields());
         let (leading_sender, leading_receiver) = watch::channel(false);
         let server = self.serve(&clients, &metrics, &health, elector.as_ref()).await?;
         let mut thread = EngineThread::start(EngineLoop {
@@ -394,7 +394,7 @@ impl Daemon {
         let client = &self.ready.loaded.config.client_connection;
         let has_extenders = !self.ready.loaded.config.extenders.is_empty();
         let is_protobuf =
-            client.content_type.contains("protobuf") && !has_extenders && !needs.json_only();
+            client.content_type.contains("protobuf") && !has_extenders && !needs.needs_json();
         ReflectorOptions {
             kinds,
             use_watch_list: self.ready.loaded.gates.enabled("WatchListClient"),
@@ -498,7 +498,7 @@ impl Daemon {
                 Ok(())
             })
         });
-        endpoints.health = Health::for_scheduler(lease, &health.shutdown, &health.synced);
+        endpoints.health = Health::scheduler_health_checks(lease, &health.shutdown, &health.synced);
         let api = delegated_auth::DelegatedReviewClient::new(&clients.other);
         let options = &self.ready.options;
         let kubeconfig = &options.authentication.authentication_kubeconfig;
@@ -509,7 +509,7 @@ impl Daemon {
         endpoints.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
         endpoints.pod_resources = engine_queries::pod_resources(self.commands.clone());
         endpoints.routes = engine_queries::routes(&self.commands);
-        Ok(serve::start(options, endpoints).await?)
+        Ok(serve::start_server(options, endpoints).await?)
     }
 
     /// Lets the engine schedule while this replica is the leader.

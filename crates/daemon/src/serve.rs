@@ -6,7 +6,7 @@
 //!                certificates     Authenticator     Authorizer ──► ReviewClient (TokenReview, SubjectAccessReview)
 //! ```
 //!
-//! [`start`] needs the flags and an [`EndpointsConfig`]: closures and values that the scheduler supplies. Nothing
+//! [`start_server`] needs the flags and an [`EndpointsConfig`]: closures and values that the scheduler supplies. Nothing
 //! here depends on a Kubernetes client; the few API requests go through [`ReviewClient`]. Read `endpoints` first.
 
 mod authentication;
@@ -98,7 +98,7 @@ impl EndpointsConfig {
             metrics,
             health: Health::default(),
             configz: loaded.config.to_v1_json().unwrap_or_default(),
-            flagz: flagz.then(|| options.listing().to_vec()),
+            flagz: flagz.then(|| options.all_flag_values().to_vec()),
             has_statusz: loaded.gates.enabled("ComponentStatusz"),
             has_debug: loaded.config.enable_profiling,
             versions: loaded.versions,
@@ -188,18 +188,18 @@ const REFRESH_PERIOD: Duration = Duration::from_secs(5);
 const LOOKUP_EVERY: u32 = 12;
 
 /// Listens as the flags say and serves until [`Server::shutdown`]; `None` for `--secure-port=0`.
-pub async fn start(
+pub async fn start_server(
     options: &Options,
     config: EndpointsConfig,
 ) -> Result<Option<Server>, ServeError> {
     match listen(&options.serving)? {
-        Some(listener) => start_on(listener, options, config).await.map(Some),
+        Some(listener) => start_server_on(listener, options, config).await.map(Some),
         None => Ok(None),
     }
 }
 
-/// As [`start`], on an existing listener, for example of systemd socket activation.
-pub async fn start_on(
+/// As [`start_server`], on an existing listener, for example of systemd socket activation.
+pub async fn start_server_on(
     listener: TcpListener,
     options: &Options,
     mut config: EndpointsConfig,
@@ -240,7 +240,7 @@ impl Server {
     /// Reloads certificate and CA files now instead of within five seconds; returns whether a serving
     /// certificate changed.
     pub fn reload(&self) -> Result<bool, ServeError> {
-        self.authenticator.read_files()?;
+        self.authenticator.reload_ca_files()?;
         self.certificates.reload()
     }
 
@@ -464,11 +464,11 @@ async fn refresh(certificates: Arc<Certificates>, authenticator: Arc<Authenticat
                 tracing::warn!(err = %loadmaster_stdx::ErrorChain(&error), "Failed to reload the serving certificates; keeping the current ones");
             }
         }
-        if let Err(error) = authenticator.read_files() {
+        if let Err(error) = authenticator.reload_ca_files() {
             tracing::warn!(err = %loadmaster_stdx::ErrorChain(&error), "Failed to reload the client CAs; keeping the current ones");
         }
         if n.is_multiple_of(LOOKUP_EVERY)
-            && let Err(error) = authenticator.look_up().await
+            && let Err(error) = authenticator.read_config_map().await
         {
             tracing::warn!(
                 err = error,

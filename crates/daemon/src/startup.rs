@@ -4,7 +4,7 @@
 //! # use std::process::ExitCode;
 //! # fn run(_: loadmaster_daemon::CompletedConfig) -> ExitCode { ExitCode::SUCCESS }
 //! fn main() -> ExitCode {
-//!     match loadmaster_daemon::prepare(std::env::args_os(), &loadmaster_plugins::in_tree()) {
+//!     match loadmaster_daemon::load_startup_config(std::env::args_os(), &loadmaster_plugins::in_tree_registry()) {
 //!         Ok(startup) => match startup.start_logging() {
 //!             Ok(config) => run(config),
 //!             Err(exit) => exit.report(),
@@ -24,7 +24,9 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 use tracing::subscriber::SetGlobalDefaultError;
 
-use crate::flags::{KUBERNETES_VERSION, NAME, Options, ParsedCommandLine, parse};
+use crate::flags::{
+    COMMAND_NAME, KUBERNETES_VERSION, Options, ParsedCommandLine, parse_command_line,
+};
 use crate::load_config::LoadedConfig;
 use crate::logs::{LogSettings, Logs};
 use crate::metrics::{Metrics, MetricsSettings};
@@ -32,7 +34,7 @@ use crate::metrics::{Metrics, MetricsSettings};
 /// Whether a program of this name runs as kube-scheduler, so that its arguments are the flags of `run`.
 pub fn is_kube_scheduler(program: &OsStr) -> bool {
     let name = Path::new(program).file_stem();
-    name.is_some_and(|name| name == NAME)
+    name.is_some_and(|name| name == COMMAND_NAME)
 }
 
 /// The process exits without running the scheduler.
@@ -87,16 +89,17 @@ pub struct CompletedConfig {
 
 /// Parses the arguments, of which the first is the program's name, and reads the files they name; handles
 /// `--help`, `--version` and `--write-config-to`.
-pub fn prepare(
+pub fn load_startup_config(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     registry: &Registry,
 ) -> Result<StartupConfig, EarlyExit> {
     let failed = |text: String| EarlyExit::Failed(text);
-    let options = match parse(args).map_err(|error| failed(error.to_string()))? {
+    let options = match parse_command_line(args).map_err(|error| failed(error.to_string()))? {
         ParsedCommandLine::Run(options) => *options,
         ParsedCommandLine::Print(text) => return Err(EarlyExit::Done(text)),
     };
-    let loaded = options.load(registry).map_err(|error| failed(ErrorChain(&error).to_string()))?;
+    let loaded =
+        options.load_config(registry).map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let log_settings = LogSettings::from_flags(&options.logs, &loaded.gates)
         .map_err(|errors| failed(errors.join("\n")))?;
     let version = &options.reported_version;
@@ -138,7 +141,7 @@ impl StartupConfig {
         let StartupConfig { options, loaded, log_settings: _, metrics } = self;
         let logs =
             logs.map_err(|error| EarlyExit::Failed(format!("initializing the log: {error}")))?;
-        for (name, value) in options.listing() {
+        for (name, value) in options.all_flag_values() {
             tracing::info!(v = 1, "FLAG: --{name}={value:?}");
         }
         for note in &loaded.notes {
@@ -169,7 +172,7 @@ mod tests {
 
     fn stop(args: &[&str]) -> EarlyExit {
         let args = ["kube-scheduler"].iter().chain(args);
-        prepare(args, &loadmaster_plugins::in_tree()).err().expect("stops")
+        load_startup_config(args, &loadmaster_plugins::in_tree_registry()).err().expect("stops")
     }
 
     #[test]

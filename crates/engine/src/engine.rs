@@ -4,14 +4,14 @@
 //! synchronous and reads no clock, no random source and no socket: the time is an argument of every call, random numbers come from a seed.
 //!
 //! ```text
-//! Event ──apply──► world, pending pods ──► queue ──cycle──► scheduling cycle ──► assume ──► binding cycle ──► Effect
-//!   ▲                                        ▲                   │ fails                        │ fails           │
-//!   │                                        └───────────────────┴──────────────────────────────┘                 │
-//!   └─────────────────────────── Event::Replied ◄── the API client's reply ◄──────────────────────────────────────┘
+//! EngineEvent ──apply_event──► world, pending pods ──► queue ──cycle──► scheduling cycle ──► assume ──► binding cycle ──► Effect
+//!   ▲                                                    ▲                      │ fails                       │ fails         │
+//!   │                                                    └──────────────────────┴─────────────────────────────┘               │
+//!   └─────────────────────────── EngineEvent::Replied ◄── the API client's reply ◄────────────────────────────────────────────┘
 //! ```
 //!
-//! [`Engine::apply`] handles an event and never schedules. [`Engine::cycle`] runs at most one scheduling cycle.
-//! [`Engine::handle_timeouts`] does what is due, and [`Engine::deadline`] says when that is. Nothing else changes the engine.
+//! [`Engine::apply_event`] handles an event and never schedules. [`Engine::cycle`] runs at most one scheduling cycle.
+//! [`Engine::handle_timeouts`] does what is due, and [`Engine::next_timeout`] says when that is. Nothing else changes the engine.
 //!
 //! | module | |
 //! | --- | --- |
@@ -35,7 +35,7 @@
 mod bind;
 mod binding_cycle;
 pub mod conflicts;
-mod deferred;
+mod deferred_events;
 pub mod effect;
 pub mod event;
 mod event_handlers;
@@ -46,9 +46,9 @@ mod nominator;
 mod plugin_actions;
 mod plugin_objects;
 mod post_filter;
-pub mod progress;
 mod scheduling_cycle;
 mod scheduling_failure;
+pub mod scheduling_state;
 pub mod shadow;
 mod status_patch;
 pub mod stuck;
@@ -66,7 +66,7 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::{Map, Rng};
 
-use crate::explain::{Explanation, explain};
+use crate::explain::{Explanation, explain_pod};
 use crate::guard::{self, PluginPanic};
 use crate::profile::Profile;
 use crate::queue::{IncomingPods, PluginIdx, PreEnqueueRejection, ProfileIdx, Queue, QueuePlugins};
@@ -75,11 +75,12 @@ use crate::time::{MonoTime, Now};
 
 use binding_cycle::{AssumedPod, CallOwner, PluginWait};
 pub use conflicts::{Conflict, ConflictKind, ConflictingPod};
-use deferred::DeferredEvents;
+use deferred_events::DeferredEvents;
 pub use effect::{
-    Call, CallId, Effect, Effects, EventRecord, ExtenderCall, ObjectName, Observation, Outcome,
+    ApiServerCall, AttemptOutcome, CallId, Effect, Effects, EventRecord, ExtenderCall, Observation,
+    RegardingObject,
 };
-pub use event::{ApiError, Event, Object, ObjectKey, PermitDecision, Reply};
+pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, PermitDecision};
 use eviction::Eviction;
 use extender_cycle::SuspendedAttempt;
 use plugin_objects::Publication;
@@ -90,7 +91,7 @@ pub use stuck::StuckPlugin;
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     pub seed: u64,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
@@ -108,10 +109,10 @@ pub struct Options {
     pub stopwatch: fn() -> u64,
 }
 
-impl Default for Options {
+impl Default for EngineOptions {
     /// Upstream's defaults, and a bind window of 500.
     fn default() -> Self {
-        Options {
+        EngineOptions {
             seed: 0,
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
@@ -162,7 +163,7 @@ pub(crate) struct PendingPod {
 
 /// A scheduler without a clock, a random source or a socket.
 pub struct Engine {
-    options: Options,
+    options: EngineOptions,
     gates: FeatureGates,
     profiles: Vec<ProfileScheduler>,
     needs: ExtraFieldsByKind,
@@ -207,13 +208,13 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without any objects. There must be at least one profile, and all profiles have the same QueueSort plugin.
-    pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: Options) -> Engine {
+    pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: EngineOptions) -> Engine {
         let rng = Rng::new(options.seed);
         let sort = profiles.iter().find_map(|profile| profile.queue_sort.first());
         let sort: Arc<dyn QueueSort> =
             sort.map_or_else(|| Arc::new(ArrivalOrder) as _, |member| member.point.clone());
         let queue = Queue::new(
-            crate::queue::Options {
+            crate::queue::QueueOptions {
                 initial_backoff: options.initial_backoff,
                 max_backoff: options.max_backoff,
                 max_in_unschedulable: options.max_in_unschedulable,
@@ -224,13 +225,13 @@ impl Engine {
         let profiles = profiles.into_iter().map(|profile| {
             let rng = rng.split(&profile.scheduler_name);
             let mut scheduler = Scheduler::new(profile.clone(), rng);
-            scheduler.verify_every(options.verify_every);
+            scheduler.set_verification_interval(options.verify_every);
             ProfileScheduler { profile, scheduler }
         });
         let profiles: Vec<ProfileScheduler> = profiles.collect();
         let mut world = World::new(gates.clone());
         let watches = profiles.iter().flat_map(|it| &it.profile.watches);
-        watches.for_each(|watch| world.watch(watch));
+        watches.for_each(|watch| world.watch_objects(watch));
         Engine {
             registrations: EventRegistrations::of(&profiles),
             needs: profiles
@@ -265,10 +266,12 @@ impl Engine {
     }
 
     /// Handles an event. Never schedules.
-    pub fn apply(&mut self, now: Now, event: Event, effects: &mut Effects) {
-        self.handling_since =
-            matches!(event, Event::Upsert(_) | Event::Delete(_) | Event::ObjectChanged { .. })
-                .then(self.options.stopwatch);
+    pub fn apply_event(&mut self, now: Now, event: EngineEvent, effects: &mut Effects) {
+        self.handling_since = matches!(
+            event,
+            EngineEvent::Upsert(_) | EngineEvent::Delete(_) | EngineEvent::ObjectChanged { .. }
+        )
+        .then(self.options.stopwatch);
         self.recording_plugin_calls(effects, |engine, effects| {
             engine.handle_event(now, event, effects);
             engine.handling_since = None;
@@ -278,31 +281,31 @@ impl Engine {
         effects.extend(self.handled.drain(..).map(Effect::Observe));
     }
 
-    fn handle_event(&mut self, now: Now, event: Event, effects: &mut Effects) {
+    fn handle_event(&mut self, now: Now, event: EngineEvent, effects: &mut Effects) {
         if self.must_defer(&event) {
             return self.deferred.push(event);
         }
         match event {
-            Event::Upsert(object) => self.upsert_object(now, object, effects),
-            Event::Delete(key) => self.delete_object(now, &key, effects),
-            Event::Replied { call, reply } => self.handle_reply(now, call, &reply, effects),
-            Event::ExtenderReplied { call, reply } => {
+            EngineEvent::Upsert(object) => self.upsert_object(now, object, effects),
+            EngineEvent::Delete(key) => self.delete_object(now, &key, effects),
+            EngineEvent::Replied { call, reply } => self.handle_reply(now, call, &reply, effects),
+            EngineEvent::ExtenderReplied { call, reply } => {
                 self.handle_extender_reply(now, call, reply, effects)
             }
-            Event::ObjectChanged { object, value } => {
+            EngineEvent::ObjectChanged { object, value } => {
                 self.handle_object_change(now, &object, value.as_ref(), effects);
                 self.resume_waiting_plugins(now, &object, value.as_ref(), effects);
             }
-            Event::Synced { group, resource, has_synced } => {
+            EngineEvent::Synced { group, resource, has_synced } => {
                 self.world.set_synced(&group, &resource, has_synced);
             }
-            Event::Published { plugin, value, ttl } => {
+            EngineEvent::Published { plugin, value, ttl } => {
                 self.handle_published(now, &plugin, &value, ttl, effects);
             }
-            Event::Permit { uid, plugin, decision } => {
+            EngineEvent::Permit { uid, plugin, decision } => {
                 self.handle_permit_decision(now, &uid, plugin.as_deref(), &decision, effects);
             }
-            Event::Activate(uids) => self.activate(now, &uids),
+            EngineEvent::Activate(uids) => self.activate(now, &uids),
         }
     }
 
@@ -350,7 +353,7 @@ impl Engine {
     }
 
     /// When [`Engine::handle_timeouts`] has something to do next.
-    pub fn deadline(&self) -> Option<MonoTime> {
+    pub fn next_timeout(&self) -> Option<MonoTime> {
         let waits = self.plugin_waits.iter().filter(|wait| !self.is_deferred(&wait.owner));
         let waits = waits.map(|wait| wait.until).min();
         let others = [
@@ -359,7 +362,7 @@ impl Engine {
             self.extender_deadline(),
             self.publication_deadline(),
         ];
-        self.queue.deadline().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
+        self.queue.next_flush().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }
 
     /// All nodes and assigned pods.
@@ -378,8 +381,8 @@ impl Engine {
     }
 
     /// How many pods were added to which queue since the last call (`scheduler_queue_incoming_pods_total`).
-    pub fn take_incoming(&mut self) -> Vec<IncomingPods> {
-        self.queue.take_incoming()
+    pub fn take_incoming_counts(&mut self) -> Vec<IncomingPods> {
+        self.queue.take_incoming_counts()
     }
 
     /// How many pods are between Permit and the end of their binding cycle, without those with a stuck PreBind plugin.
@@ -393,10 +396,10 @@ impl Engine {
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
         let profile_scheduler = self.profile_scheduler(pending.profile_idx);
-        Some(explain(
+        Some(explain_pod(
             &profile_scheduler.profile,
             &self.world,
-            profile_scheduler.scheduler.states(),
+            profile_scheduler.scheduler.plugin_states(),
             &pending.pod,
         ))
     }
@@ -439,7 +442,7 @@ impl Engine {
         uids
     }
 
-    /// Differences between incremental and per-node evaluation that verification found ([`Options::verify_every`]).
+    /// Differences between incremental and per-node evaluation that verification found ([`EngineOptions::verify_every`]).
     pub fn decision_mismatches(&self) -> impl Iterator<Item = &String> {
         self.profiles.iter().flat_map(|it| it.scheduler.decision_mismatches())
     }
@@ -523,8 +526,11 @@ impl QueuePlugins for PluginHandle<'_> {
     ) -> Result<(), PreEnqueueRejection> {
         let profile_scheduler = &self.profiles[profile_idx.0 as usize];
         let cycle = CycleState::default();
-        let cx =
-            Cx { world: self.world, cycle: &cycle, states: profile_scheduler.scheduler.states() };
+        let cx = Cx {
+            world: self.world,
+            cycle: &cycle,
+            states: profile_scheduler.scheduler.plugin_states(),
+        };
         let is_first = |plugin: usize| first == Some(PluginIdx(plugin as u32));
         let members = &profile_scheduler.profile.pre_enqueue;
         let ordered = members

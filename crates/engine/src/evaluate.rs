@@ -95,7 +95,7 @@ fn extender_rejection(failure: &NodeFailure) -> PluginRejection {
 
 impl Evaluation {
     /// The feasible nodes with the highest total, by row.
-    pub fn best(&self) -> Vec<NodeRow> {
+    pub fn best_nodes(&self) -> Vec<NodeRow> {
         let top = self.nodes.iter().filter_map(|node| node.total).max();
         let best = self.nodes.iter().filter(|node| node.total.is_some() && node.total == top);
         best.map(|node| node.row).collect()
@@ -130,7 +130,7 @@ impl Evaluation {
     }
 
     /// The feasible node, if there is exactly one.
-    pub fn only_feasible(&self) -> Option<NodeRow> {
+    pub fn single_feasible_node(&self) -> Option<NodeRow> {
         let mut feasible =
             self.nodes.iter().filter(|node| node.filter_result == FilterResult::Feasible);
         let only = feasible.next()?.row;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnosis;
 use crate::evaluate::filter_runner::ProfileFilters;
-use crate::evaluate::per_node::{self, AttemptResult};
+use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::profile::Profile;
 
@@ -92,17 +92,17 @@ pub struct NodeExplanation {
 }
 
 /// Evaluates a pod against all nodes. Changes nothing; the plugins' states are copied. Initial states are [`Profile::states`].
-pub fn explain(
+pub fn explain_pod(
     profile: &Profile,
     world: &World,
     states: &PluginStates,
     pod: &Arc<PodInfo>,
 ) -> Explanation {
     let mut states = states.clone();
-    let attempted = per_node::attempt(profile, world, &mut states, pod);
+    let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
-    let mut best: Vec<String> = evaluation.best().into_iter().map(name).collect();
+    let mut best: Vec<String> = evaluation.best_nodes().into_iter().map(name).collect();
     best.sort_unstable();
     Explanation {
         pod: pod.full_name(),
@@ -121,7 +121,7 @@ fn preemption(
     world: &World,
     states: &PluginStates,
     pod: &Arc<PodInfo>,
-    attempted: &AttemptResult,
+    attempted: &AttemptEvaluation,
 ) -> Option<PreemptionExplanation> {
     let evaluation = &attempted.evaluation;
     if evaluation.is_feasible() || evaluation.failure.is_some() || world.nodes().is_empty() {

@@ -170,7 +170,7 @@ impl FullScan {
     }
 
     /// The failure of a plugin.
-    pub fn failed(&self) -> Option<&str> {
+    pub fn plugin_failure(&self) -> Option<&str> {
         match &self.failure {
             Some(ScanError::Failed(failure)) => Some(failure),
             _ => None,
@@ -178,7 +178,7 @@ impl FullScan {
     }
 
     /// Every feasible row with its total. `Err` when a score is out of range.
-    pub fn totals(&self) -> Result<Vec<(NodeRow, i64)>, ScoreOutOfRange> {
+    pub fn total_scores(&self) -> Result<Vec<(NodeRow, i64)>, ScoreOutOfRange> {
         match &self.failure {
             None => {}
             Some(ScanError::Failed(_)) => return Ok(Vec::new()),
@@ -192,7 +192,7 @@ impl FullScan {
     fn classify(&mut self, evaluator: &Evaluator, world: &World) {
         self.table.clear();
         let mut key = ClassKey::new();
-        if evaluator.stride() == 0 {
+        if evaluator.class_key_len() == 0 {
             // A single class; the class of each row is not needed.
             let n = self.set.iter().map(|member| u32::from(*member)).sum();
             if n > 0 {
@@ -233,7 +233,7 @@ impl FullScan {
         if self.table.feasible.iter().all(|feasible| *feasible) {
             return;
         }
-        if evaluator.stride() == 0 {
+        if evaluator.class_key_len() == 0 {
             self.set.fill(0);
             return;
         }
@@ -247,7 +247,7 @@ impl FullScan {
         self.table.rows.fill(0);
         for (at, member) in self.set.iter().enumerate() {
             if *member != 0 {
-                let class = if evaluator.stride() == 0 { 0 } else { self.class_of[at] };
+                let class = if evaluator.class_key_len() == 0 { 0 } else { self.class_of[at] };
                 self.table.rows[class as usize] += 1;
             }
         }
@@ -257,7 +257,7 @@ impl FullScan {
     }
 
     fn add_offsets(&mut self, evaluator: &Evaluator) {
-        if evaluator.stride() == 0 {
+        if evaluator.class_key_len() == 0 {
             let offset = self.table.offsets.first().copied().unwrap_or(0);
             if offset != 0 {
                 self.totals.iter_mut().for_each(|total| *total += offset);

@@ -17,7 +17,7 @@ use loadmaster_stdx::catch_panic;
 pub use loadmaster_stdx::catch_panic::silence_caught_panics;
 
 use crate::profile::Profile;
-use crate::queue::Cause;
+use crate::queue::EnqueueCause;
 
 /// An extension point, or another place where a plugin is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,7 @@ impl ExtensionPoint {
     }
 
     /// What happens instead of the plugin's result when it panics, for log lines.
-    pub fn fallback(self) -> &'static str {
+    pub fn fallback_description(self) -> &'static str {
         match self {
             ExtensionPoint::PreEnqueue => "the pod stays gated until an event or the next flush",
             ExtensionPoint::QueueSort => "pods are popped in order of arrival",
@@ -137,7 +137,7 @@ impl PluginPanic {
 
 /// The duration of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginExecution {
+pub struct PluginExecutionDuration {
     pub plugin: PluginRef,
     pub extension_point: ExtensionPoint,
     pub code: Code,
@@ -151,14 +151,14 @@ pub struct PluginExecution {
 pub struct RecordedCalls {
     pub panics: Vec<PluginPanic>,
     /// At most [`N_EXECUTIONS_MAX`].
-    pub executions: Vec<PluginExecution>,
+    pub executions: Vec<PluginExecutionDuration>,
 }
 
 /// Filters and hints may be called many thousand times in one call to the engine: further durations are dropped.
 const N_EXECUTIONS_MAX: usize = 256;
 
 /// Returns nanoseconds since an arbitrary start.
-pub type Stopwatch = fn() -> u64;
+pub type StopwatchFn = fn() -> u64;
 
 /// The running plugin, by its index in the profile.
 #[derive(Clone, Copy, Debug)]
@@ -176,13 +176,13 @@ const NO_PLUGIN: CurrentPlugin =
 
 thread_local! {
     static CURRENT_PLUGIN: Cell<CurrentPlugin> = const { Cell::new(NO_PLUGIN) };
-    static STOPWATCH: Cell<Option<Stopwatch>> = const { Cell::new(None) };
+    static STOPWATCH: Cell<Option<StopwatchFn>> = const { Cell::new(None) };
     static RECORDED_CALLS: RefCell<Option<RecordedCalls>> = const { RefCell::new(None) };
 }
 
 /// Runs work and records panics of plugins; with a stopwatch, also durations of their calls.
 pub(crate) fn record_plugin_calls<R>(
-    stopwatch: Option<Stopwatch>,
+    stopwatch: Option<StopwatchFn>,
     work: impl FnOnce() -> R,
 ) -> (R, RecordedCalls) {
     RECORDED_CALLS.with_borrow_mut(|recorded| *recorded = Some(RecordedCalls::default()));
@@ -201,7 +201,7 @@ pub(crate) fn n_panics() -> u64 {
 }
 
 /// The stopwatch, if calls are being timed.
-pub(crate) fn stopwatch() -> Option<Stopwatch> {
+pub(crate) fn stopwatch() -> Option<StopwatchFn> {
     STOPWATCH.get()
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn record_execution(
     code: Code,
     began: u64,
 ) {
-    push_execution(began, |nanos| PluginExecution {
+    push_execution(began, |nanos| PluginExecutionDuration {
         plugin: plugin(),
         extension_point,
         code,
@@ -223,8 +223,8 @@ pub(crate) fn record_execution(
 
 /// Records the duration of a hint.
 fn record_hint_execution(plugin: &PluginRef, event: &ClusterEvent, code: Code, began: u64) {
-    let event = Some(Cause::Event(event.clone()).to_string().into());
-    push_execution(began, |nanos| PluginExecution {
+    let event = Some(EnqueueCause::Event(event.clone()).to_string().into());
+    push_execution(began, |nanos| PluginExecutionDuration {
         plugin: plugin.clone(),
         extension_point: ExtensionPoint::QueueingHint,
         code,
@@ -233,7 +233,7 @@ fn record_hint_execution(plugin: &PluginRef, event: &ClusterEvent, code: Code, b
     });
 }
 
-fn push_execution(began: u64, call: impl FnOnce(u64) -> PluginExecution) {
+fn push_execution(began: u64, call: impl FnOnce(u64) -> PluginExecutionDuration) {
     let Some(stopwatch) = stopwatch() else { return };
     let nanos = stopwatch().saturating_sub(began);
     RECORDED_CALLS.with_borrow_mut(|recorded| {

@@ -17,7 +17,7 @@ pub mod scheduler;
 mod score_index;
 pub mod time;
 
-pub use engine::{Effect, Effects, Engine, Event};
+pub use engine::{Effect, Effects, Engine, EngineEvent};
 pub use evaluate::{Evaluation, FilterResult, NodeEvaluation};
 pub use profile::{Profile, ProfileError};
 pub use queue::Queue;

@@ -12,7 +12,7 @@ use loadmaster_framework::extension_points::{
     PreScore, QueueSort, Reserve, Score, Sign,
 };
 use loadmaster_framework::incremental::Incremental;
-use loadmaster_framework::state::PublishHandler;
+use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
     ActionType, ClusterEvent, EventResource, ExtensionPoints, FeatureGates, Gvr, PluginError,
@@ -34,7 +34,7 @@ pub struct EnabledPlugin<T: ?Sized> {
 }
 
 /// A plugin as built for one profile.
-pub struct Plugin {
+pub struct ProfilePlugin {
     pub name: &'static str,
     /// The incremental form, if it has one.
     pub incremental: Option<Arc<dyn Incremental>>,
@@ -50,7 +50,7 @@ pub struct Plugin {
     pub watched_kinds: Vec<Gvr>,
     pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
     /// Stores the value that a service publishes to it.
-    pub publish_handler: Option<PublishHandler>,
+    pub publish_handler: Option<PublishedValueHandler>,
 }
 
 /// The plugins of one schedulerName.
@@ -58,7 +58,7 @@ pub struct Profile {
     pub scheduler_name: String,
     /// How many feasible nodes to find.
     pub sampling: NodeSampling,
-    pub plugins: Vec<Plugin>,
+    pub plugins: Vec<ProfilePlugin>,
     pub pre_enqueue: Vec<EnabledPlugin<dyn PreEnqueue>>,
     pub queue_sort: Vec<EnabledPlugin<dyn QueueSort>>,
     pub pre_filter: Vec<EnabledPlugin<dyn PreFilter>>,
@@ -100,7 +100,7 @@ pub struct ProfileError {
 impl Profile {
     /// Builds every plugin that the configuration enables, and orders them at every extension point.
     pub fn new(
-        spec: &config::Profile,
+        spec: &config::ResolvedProfile,
         registry: &Registry,
         gates: &FeatureGates,
     ) -> Result<Profile, ProfileError> {
@@ -110,10 +110,11 @@ impl Profile {
         let order =
             ProfileBuilder { profile: name, built: &built, enabled: &spec.extension_points };
         let extenders = Extenders::new(&spec.extenders);
-        let mut plugins: Vec<Plugin> = built.iter().map(|built| order.plugin(built)).collect();
+        let mut plugins: Vec<ProfilePlugin> =
+            built.iter().map(|built| order.plugin(built)).collect();
         if !extenders.is_empty() {
             // They register no events, so that any event may make pods schedulable that they rejected.
-            plugins.push(Plugin {
+            plugins.push(ProfilePlugin {
                 name: EXTENDER_NAME,
                 incremental: None,
                 has_pre_filter: false,
@@ -151,8 +152,8 @@ impl Profile {
             cycle_state_users: order.cycle_state_users(),
             needs: built
                 .iter()
-                .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.points.needs())),
-            watches: built.iter().flat_map(|it| it.points.watches()).collect(),
+                .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.points.extra_fields())),
+            watches: built.iter().flat_map(|it| it.points.watched_kinds()).collect(),
             plugins,
             states,
             extenders,
@@ -175,7 +176,7 @@ struct BuiltPlugin {
 type Built = Vec<BuiltPlugin>;
 
 fn build_all(
-    spec: &config::Profile,
+    spec: &config::ResolvedProfile,
     registry: &Registry,
     gates: &FeatureGates,
 ) -> Result<(Built, PluginStates), PluginError> {
@@ -186,7 +187,7 @@ fn build_all(
         let n_states = slots.1.len();
         let mut points = ExtensionPoints::for_next_plugin(gates.clone(), slots.0, slots.1);
         (def.build)(&mut points, spec.args_of(name))?;
-        slots = points.take_states();
+        slots = points.take_initial_states();
         built.push(BuiltPlugin { name: def.name, points, states: n_states..slots.1.len() });
     }
     Ok((built, slots.1))
@@ -204,7 +205,7 @@ impl ProfileBuilder<'_> {
         point: ExtensionPoint,
         get: impl Fn(&ExtensionPoints) -> Option<Arc<T>>,
     ) -> Vec<EnabledPlugin<T>> {
-        let listed = self.enabled.at(point).iter();
+        let listed = self.enabled.at_extension_point(point).iter();
         let members = listed.filter_map(|placed| {
             let plugin = self.built.iter().position(|known| known.name == placed.name)?;
             let BuiltPlugin { name, points, .. } = &self.built[plugin];
@@ -230,8 +231,9 @@ impl ProfileBuilder<'_> {
         ];
         let signers = self.built.iter().enumerate().filter_map(|(plugin, built)| {
             let BuiltPlugin { name, points, .. } = built;
-            let is_enabled =
-                |point| self.enabled.at(point).iter().any(|placed| placed.name == *name);
+            let is_enabled = |point| {
+                self.enabled.at_extension_point(point).iter().any(|placed| placed.name == *name)
+            };
             let point =
                 points.sign.clone().filter(|_| signing_points.into_iter().any(is_enabled))?;
             Some(EnabledPlugin { plugin, name, weight: 1, point })
@@ -248,7 +250,9 @@ impl ProfileBuilder<'_> {
             ExtensionPoint::PostBind,
         ];
         let listed = |name: &str| {
-            points.iter().any(|at| self.enabled.at(*at).iter().any(|placed| placed.name == name))
+            points.iter().any(|at| {
+                self.enabled.at_extension_point(*at).iter().any(|placed| placed.name == name)
+            })
         };
         let late = self.built.iter().enumerate().filter(|(_, BuiltPlugin { name, points, .. })| {
             (points.pre_filter.is_some() || points.filter.is_some()) && listed(name)
@@ -256,7 +260,7 @@ impl ProfileBuilder<'_> {
         late.map(|(at, _)| at).collect()
     }
 
-    fn plugin(&self, BuiltPlugin { name, points, states }: &BuiltPlugin) -> Plugin {
+    fn plugin(&self, BuiltPlugin { name, points, states }: &BuiltPlugin) -> ProfilePlugin {
         let rejects = points.pre_enqueue.is_some()
             || points.pre_filter.is_some()
             || points.filter.is_some()
@@ -273,7 +277,7 @@ impl ProfileBuilder<'_> {
             None if rejects => None,
             None => Some(Vec::new()),
         };
-        Plugin {
+        ProfilePlugin {
             name,
             incremental: points.incremental.clone(),
             has_pre_filter: points.pre_filter.is_some(),
@@ -281,9 +285,9 @@ impl ProfileBuilder<'_> {
             has_pre_score: points.pre_score.is_some(),
             events,
             states: states.clone(),
-            watched_kinds: points.watches().map(|watch| watch.kind).collect(),
+            watched_kinds: points.watched_kinds().map(|watch| watch.kind).collect(),
             object_event_handler: points.object_event_handler.clone(),
-            publish_handler: points.publish_handler().cloned(),
+            publish_handler: points.published_value_handler().cloned(),
         }
     }
 }

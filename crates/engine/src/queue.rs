@@ -18,7 +18,7 @@
 //! | unschedulablePods | none; grouped by the plugins that rejected them |
 //! | in flight | popped pods, and the events since the first of them was popped |
 //!
-//! The queue reads no clock: its owner passes the time and calls [`Queue::flush`] at [`Queue::deadline`]. Upstream's timers tick every
+//! The queue reads no clock: its owner passes the time and calls [`Queue::flush`] at [`Queue::next_flush`]. Upstream's timers tick every
 //! second for backoffs and every 30 s for pods that stay too long in unschedulablePods; a flush depends on the last tick, not on the exact
 //! time of the call. Differences from upstream: pods are identified by uid; pods that are equal for QueueSort are popped in order of arrival;
 //! node conditions, declared features and ResourceClaims generated for a pod cause no events; changes of annotations do where a plugin
@@ -49,9 +49,10 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::Map;
 
-pub use backoff::Options;
+pub use backoff::QueueOptions;
 pub use event::{
-    Cause, ClusterEventOccurrence, Events, Object, node_update_events, pod_update_events,
+    ClusterEventOccurrence, ClusterEvents, EnqueueCause, OwnedEventObject, node_update_events,
+    pod_update_events,
 };
 pub use incoming::{IncomingPods, IncomingQueue};
 pub use queued_pod::{PluginIdx, PluginIdxSet, PreEnqueueRejection, ProfileIdx, QueuedPod};
@@ -111,7 +112,7 @@ pub struct PendingCounts {
 
 /// The scheduling queue.
 pub struct Queue {
-    options: Options,
+    options: QueueOptions,
     pods: PodSlab,
     slots: Map<Box<str>, Slot>,
     active: Heap,
@@ -130,7 +131,7 @@ pub struct Queue {
 struct MoveContext<'a> {
     now: Now,
     plugins: &'a dyn QueuePlugins,
-    cause: &'a Cause,
+    cause: &'a EnqueueCause,
     origin: Origin,
 }
 
@@ -146,7 +147,7 @@ enum Origin {
 
 impl Queue {
     /// An empty queue. `sort` is the QueueSort plugin, the same in all profiles.
-    pub fn new(options: Options, sort: Arc<dyn QueueSort>) -> Queue {
+    pub fn new(options: QueueOptions, sort: Arc<dyn QueueSort>) -> Queue {
         Queue {
             pods: PodSlab::new(sort, &options),
             options,
@@ -188,8 +189,8 @@ impl Queue {
     ) {
         if let Some(old) = self.in_flight.replace(&pod) {
             for event in pod_update_events(&old, &pod) {
-                let [old, new] = [&old, &pod].map(|pod| Some(Object::Pod(pod.clone())));
-                let cause = Cause::Event(event.clone());
+                let [old, new] = [&old, &pod].map(|pod| Some(OwnedEventObject::Pod(pod.clone())));
+                let cause = EnqueueCause::Event(event.clone());
                 self.in_flight.record(InFlightEvent { cause, event, old, new });
             }
             return;
@@ -210,7 +211,7 @@ impl Queue {
     }
 
     /// Replaces a pod by a newer version that differs in nothing that could requeue or reorder it.
-    pub fn refresh(&mut self, pod: &Arc<PodInfo>) {
+    pub fn refresh_pod(&mut self, pod: &Arc<PodInfo>) {
         if self.in_flight.replace(pod).is_some() {
             return;
         }
@@ -233,7 +234,7 @@ impl Queue {
             Some(slot) => slot,
             None if self.options.pop_from_backoff => {
                 let slot = self.backoff.peek()?;
-                self.incoming.count(IncomingQueue::Active, &Cause::PopFromBackoffQ);
+                self.incoming.count(IncomingQueue::Active, &EnqueueCause::PopFromBackoffQ);
                 slot
             }
             None => return None,
@@ -247,7 +248,7 @@ impl Queue {
     }
 
     /// Whether [`Queue::pop`] would return a pod.
-    pub fn is_ready(&self) -> bool {
+    pub fn can_pop(&self) -> bool {
         self.active.len() > 0 || self.options.pop_from_backoff && self.backoff.len() > 0
     }
 
@@ -283,7 +284,7 @@ impl Queue {
         // The sub-queue is set by the move.
         let slot = self.pods.insert(Entry { pod, sub_queue: SubQueue::Unschedulable });
         self.slots.insert(uid, slot);
-        let cause = &Cause::ScheduleAttemptFailure;
+        let cause = &EnqueueCause::ScheduleAttemptFailure;
         self.requeue_with_strategy(
             slot,
             strategy,
@@ -319,14 +320,14 @@ impl Queue {
                 {
                     continue;
                 }
-                let strategy = hints.strategy(pod);
+                let strategy = hints.queueing_strategy(pod);
                 if strategy != QueueingStrategy::Skip {
                     woken.push((*member, strategy));
                 }
             }
         }
         woken.sort_unstable_by_key(|((nth, _), _)| *nth);
-        let cause = Cause::Event(event.clone());
+        let cause = EnqueueCause::Event(event.clone());
         let step = MoveContext { now, plugins, cause: &cause, origin: Origin::Anywhere };
         for ((_, slot), strategy) in woken {
             self.detach(slot);
@@ -338,10 +339,10 @@ impl Queue {
     /// Moves pods to activeQ on request of a plugin. PreEnqueue can still gate them. Pods in flight are retried after their backoff if their
     /// attempt fails.
     pub fn activate(&mut self, now: Now, plugins: &dyn QueuePlugins, uids: &[&str]) {
-        let cause = &Cause::ForceActivate;
+        let cause = &EnqueueCause::ForceActivate;
         for uid in uids {
             if let Some(pod) = self.in_flight.pod(uid) {
-                let new = Some(Object::Pod(pod.clone()));
+                let new = Some(OwnedEventObject::Pod(pod.clone()));
                 let (cause, event) = (cause.clone(), ClusterEvent::wildcard());
                 self.in_flight.record(InFlightEvent { cause, event, old: None, new });
             }
@@ -357,7 +358,7 @@ impl Queue {
     }
 
     /// Moves pods whose backoff is completed, and pods that stay too long in unschedulablePods (upstream's `flushBackoffQCompleted` and
-    /// `flushUnschedulablePodsLeftover`). To be called at [`Queue::deadline`]; calls at other times are harmless.
+    /// `flushUnschedulablePodsLeftover`). To be called at [`Queue::next_flush`]; calls at other times are harmless.
     pub fn flush(&mut self, now: Now, plugins: &dyn QueuePlugins) {
         let tick = now.mono.floor(WINDOW);
         let mut over = Vec::new();
@@ -365,7 +366,7 @@ impl Queue {
             self.detach(slot);
             over.push(slot);
         }
-        let cause = &Cause::BackoffComplete;
+        let cause = &EnqueueCause::BackoffComplete;
         for slot in over {
             self.move_to_active(slot, MoveContext { now, plugins, cause, origin: Origin::Backoff });
         }
@@ -377,7 +378,7 @@ impl Queue {
     }
 
     /// When [`Queue::flush`] has something to do next.
-    pub fn deadline(&self) -> Option<MonoTime> {
+    pub fn next_flush(&self) -> Option<MonoTime> {
         let heads = [&self.backoff, &self.error_backoff].map(Heap::peek);
         let ends = heads.into_iter().flatten().filter_map(|slot| self.pods[slot].pod.backoff_until);
         let over = ends.map(|end| end.floor(WINDOW).after(WINDOW)).min();
@@ -415,17 +416,17 @@ impl Queue {
     }
 
     /// Pods in flight, in their newest versions, in the order in which they were popped.
-    pub fn in_flight(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+    pub fn in_flight_pods(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.in_flight.pods()
     }
 
     /// The causes of the events that are stored for pods in flight; `scheduler_inflight_events` counts them and the pods.
-    pub fn in_flight_events(&self) -> impl Iterator<Item = &Cause> {
+    pub fn in_flight_events(&self) -> impl Iterator<Item = &EnqueueCause> {
         self.in_flight.events().map(|recorded| &recorded.cause)
     }
 
     /// How many pods were added to which queue and why, since the last call.
-    pub fn take_incoming(&mut self) -> Vec<IncomingPods> {
+    pub fn take_incoming_counts(&mut self) -> Vec<IncomingPods> {
         self.incoming.take()
     }
 
@@ -443,7 +444,8 @@ impl Queue {
         // The sub-queue is set by the move.
         let slot = self.pods.insert(Entry { pod, sub_queue: SubQueue::Unschedulable });
         self.slots.insert(uid, slot);
-        let cause = &Cause::Event(ClusterEvent::new(EventResource::UnschedulablePod, action));
+        let cause =
+            &EnqueueCause::Event(ClusterEvent::new(EventResource::UnschedulablePod, action));
         self.move_to_active(slot, MoveContext { now, plugins, cause, origin: Origin::Anywhere });
     }
 
@@ -457,17 +459,22 @@ impl Queue {
         new: Arc<PodInfo>,
     ) {
         let events = pod_update_events(&old, &new);
-        let [old, new] = [old, new].map(Object::Pod);
+        let [old, new] = [old, new].map(OwnedEventObject::Pod);
         for event in events {
             let pod = &self.pods[slot].pod;
-            let hints =
-                EventHints::new(plugins, &RejecterGroup::of(pod), &event, Some(&old), Some(&new));
-            let strategy = hints.strategy(&pod.info.pod);
+            let hints = EventHints::new(
+                plugins,
+                &RejecterGroup::of_pod(pod),
+                &event,
+                Some(&old),
+                Some(&new),
+            );
+            let strategy = hints.queueing_strategy(&pod.info.pod);
             if strategy == QueueingStrategy::Skip {
                 continue;
             }
             self.detach(slot);
-            let cause = &Cause::Event(event.clone());
+            let cause = &EnqueueCause::Event(event.clone());
             self.requeue_with_strategy(
                 slot,
                 strategy,
@@ -488,18 +495,18 @@ impl Queue {
         if !pod.has_rejecters() {
             return QueueingStrategy::AfterBackoff;
         }
-        let Some(events) = self.in_flight.since_pop(&pod.info.pod.uid) else {
+        let Some(events) = self.in_flight.events_since_pop(&pod.info.pod.uid) else {
             return QueueingStrategy::AfterBackoff;
         };
         let enough = match pod.pending_plugins.is_empty() {
             true => QueueingStrategy::AfterBackoff,
             false => QueueingStrategy::Immediately,
         };
-        let group = RejecterGroup::of(pod);
+        let group = RejecterGroup::of_pod(pod);
         let mut strategy = QueueingStrategy::Skip;
         for InFlightEvent { event, old, new, .. } in events {
             let hints = EventHints::new(plugins, &group, event, old.as_ref(), new.as_ref());
-            strategy = strategy.max(hints.strategy(&pod.info.pod));
+            strategy = strategy.max(hints.queueing_strategy(&pod.info.pod));
             if strategy >= enough {
                 break;
             }
@@ -515,7 +522,7 @@ impl Queue {
         if timed_out.is_empty() {
             return;
         }
-        let (cause, event) = (Cause::UnschedulableTimeout, ClusterEvent::wildcard());
+        let (cause, event) = (EnqueueCause::UnschedulableTimeout, ClusterEvent::wildcard());
         for (_, slot) in timed_out {
             let pod = &mut self.pods[slot].pod;
             pod.flushed_by_timeout = true;
@@ -523,7 +530,7 @@ impl Queue {
             let has_failed = |rejection: &PreEnqueueRejection| {
                 matches!(rejection.rejection, Rejection::Failed(_))
             };
-            if may_ungate(plugins, &RejecterGroup::of(pod), &event)
+            if may_ungate(plugins, &RejecterGroup::of_pod(pod), &event)
                 || pod.gating.as_ref().is_some_and(has_failed)
             {
                 self.detach(slot);

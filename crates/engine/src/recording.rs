@@ -23,7 +23,7 @@
 //! | `replay` | repeats the calls and compares the effects |
 //! | `describe` | effects as text, for differences |
 //!
-//! There is no I/O here: [`Writer`] produces bytes, [`Reader`] takes them in pieces of any size.
+//! There is no I/O here: [`RecordingWriter`] produces bytes, [`RecordingReader`] takes them in pieces of any size.
 
 mod block;
 mod convert;
@@ -37,13 +37,14 @@ mod tests;
 mod writer;
 
 pub use block::{encode_block, encode_preamble};
-pub use header::Header;
+pub use header::RecordingHeader;
 pub use message::RecordedEffects;
 pub use reader::{
-    EndReason, EngineCall, Entry, Reader, RecordingEnd, RecordingError, RecordingItem,
+    EngineCall, RecordingEnd, RecordingEndReason, RecordingEntry, RecordingError, RecordingItem,
+    RecordingReader,
 };
-pub use replay::{BindRequest, Replay, ReplayDifference, ReplayReport, bind_request};
-pub use writer::{MissingBytes, Writer};
+pub use replay::{BindRequest, Replay, ReplayDifference, ReplayReport, bind_request_of_effect};
+pub use writer::{MissingObjectBytes, RecordingWriter};
 
 /// The magic bytes of a recording, up to the version of its format.
 const MAGIC: &[u8] = b"loadmaster log ";

@@ -26,7 +26,7 @@ use loadmaster_framework::{CycleState, Failure, NodeRow, PluginStates, PodInfo, 
 use loadmaster_stdx::{Map, Rng};
 
 use crate::evaluate::incremental::Evaluator;
-use crate::evaluate::per_node::{self, AttemptResult};
+use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, ExtenderResults, NodeEvaluation, PluginRejection};
 use crate::full_scan::FullScan;
 use crate::guard::{self, PluginPanic};
@@ -109,17 +109,17 @@ impl Scheduler {
     }
 
     /// The plugins' states.
-    pub fn states(&self) -> &PluginStates {
+    pub fn plugin_states(&self) -> &PluginStates {
         &self.states
     }
 
     /// Mutable access to the plugins' states.
-    pub fn states_mut(&mut self) -> &mut PluginStates {
+    pub fn plugin_states_mut(&mut self) -> &mut PluginStates {
         &mut self.states
     }
 
     /// Verifies one in `n` decisions against a per-node evaluation; 0 verifies none.
-    pub fn verify_every(&mut self, n: u64) {
+    pub fn set_verification_interval(&mut self, n: u64) {
         self.verify_every = (n > 0).then_some(n);
     }
 
@@ -152,7 +152,7 @@ impl Scheduler {
     /// Selects a node for a pod. The caller assumes the pod; nodes and pods of the world do not change here.
     pub fn schedule_pod(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         let n_panics = guard::n_panics();
-        let slow = self.is_verified(world, pod).then(|| self.evaluate(world, pod));
+        let slow = self.is_verified(world, pod).then(|| self.evaluate_for_diagnosis(world, pod));
         let decided = guard::catch_plugin_panic(|| self.schedule_pod_inner(world, pod));
         let decided = decided.unwrap_or_else(|caught| {
             let (_, failure) = caught.record(&self.profile);
@@ -199,7 +199,7 @@ impl Scheduler {
         let id = pod.template.id;
         let Some(cached) = self.cached.get_mut(&id) else { return Decision::Unschedulable };
         // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
-        let needs_per_node = cached.evaluator.narrows_nodes()
+        let needs_per_node = cached.evaluator.pre_filter_excludes_nodes()
             || ends_early && !cached.evaluator.per_node_plugins.is_empty();
         if sampling != NodeSampling::All && needs_per_node {
             return self.schedule_pod_per_node(world, pod);
@@ -253,7 +253,7 @@ impl Scheduler {
     }
 
     /// Selects one of these rows at random; there must be at least one.
-    pub fn pick_random(&mut self, rows: &[NodeRow]) -> NodeRow {
+    pub fn pick_random_row(&mut self, rows: &[NodeRow]) -> NodeRow {
         *self.rng.pick(rows)
     }
 
@@ -265,7 +265,9 @@ impl Scheduler {
         }
         let row = world.nodes().row(&pod.nominated_node_name)?;
         let states = &mut self.states;
-        let results = per_node::filter_rows(&self.profile, world, states, pod, &[row]).ok()?;
+        let results =
+            per_node::filter_rows_with_nominated_pods(&self.profile, world, states, pod, &[row])
+                .ok()?;
         matches!(results.as_slice(), [Ok(())]).then_some(row)
     }
 
@@ -287,7 +289,7 @@ impl Scheduler {
         }
         rows.sort_unstable();
         let states = &mut self.states;
-        match per_node::filter_rows(&self.profile, world, states, pod, &rows) {
+        match per_node::filter_rows_with_nominated_pods(&self.profile, world, states, pod, &rows) {
             Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
                 Err(failure.to_string())
             }
@@ -310,18 +312,18 @@ impl Scheduler {
     }
 
     /// Evaluates every node for a pod that is unschedulable, for its diagnosis.
-    pub fn evaluate(&mut self, world: &World, pod: &PodInfo) -> Evaluation {
-        per_node::evaluate(&self.profile, world, &mut self.states.clone(), pod)
+    pub fn evaluate_for_diagnosis(&mut self, world: &World, pod: &PodInfo) -> Evaluation {
+        per_node::evaluate_per_node(&self.profile, world, &mut self.states.clone(), pod)
     }
 
     /// The same, with the state that PostFilter needs.
-    pub fn attempt(
+    pub fn evaluate_attempt(
         &mut self,
         world: &World,
         pod: &PodInfo,
         extended: &ExtenderResults,
-    ) -> AttemptResult {
-        per_node::attempt_with_extenders(
+    ) -> AttemptEvaluation {
+        per_node::evaluate_attempt_with_extenders(
             &self.profile,
             world,
             &mut self.states,
@@ -339,7 +341,11 @@ impl Scheduler {
     }
 
     /// The feasible rows with their totals, by row, computed as [`Scheduler::decide`] would now; empty when a plugin fails.
-    pub fn feasible_totals(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(NodeRow, i64)> {
+    pub fn feasible_total_scores(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+    ) -> Vec<(NodeRow, i64)> {
         let totals = guard::catch_plugin_panic(|| self.feasible_totals_inner(world, pod));
         totals.unwrap_or_else(|caught| {
             caught.record(&self.profile);
@@ -353,7 +359,7 @@ impl Scheduler {
         let cached = self.cached.get_mut(&pod.template.id).filter(|_| is_known);
         let Some(cached) = cached else { return Vec::new() };
         let totals = match &mut cached.index {
-            Some(index) => index.totals(&cached.evaluator, world).map(Iterator::collect),
+            Some(index) => index.total_scores(&cached.evaluator, world).map(Iterator::collect),
             None if cached.evaluator.rejected.is_some() => Ok(Vec::new()),
             None => {
                 self.full_scan.run(
@@ -365,11 +371,12 @@ impl Scheduler {
                     &[],
                     None,
                 );
-                self.full_scan.totals()
+                self.full_scan.total_scores()
             }
         };
-        totals
-            .unwrap_or_else(|ScoreOutOfRange| per_node::feasible_totals(&self.evaluate(world, pod)))
+        totals.unwrap_or_else(|ScoreOutOfRange| {
+            per_node::feasible_total_scores(&self.evaluate_for_diagnosis(world, pod))
+        })
     }
 
     fn schedule_pod_per_node(&mut self, world: &World, pod: &PodInfo) -> Decision {
@@ -377,12 +384,12 @@ impl Scheduler {
         if let Some(failure) = evaluation.failure {
             return Decision::Failed(failure);
         }
-        if let Some(row) = evaluation.only_feasible() {
+        if let Some(row) = evaluation.single_feasible_node() {
             let only = evaluation.nodes.iter().find(|node| node.row == row);
             let total = only.and_then(|node| node.total).unwrap_or(0);
             return Decision::Selected { row, total, n_ties: 1 };
         }
-        let best = evaluation.best();
+        let best = evaluation.best_nodes();
         let total = evaluation.nodes.iter().filter_map(|node| node.total).max();
         match total {
             Some(total) if !best.is_empty() => {
@@ -407,8 +414,8 @@ impl Scheduler {
         }
         let node_search = samples.then(|| self.node_order.node_search(sampling));
         let states = &mut self.states;
-        let AttemptResult { evaluation, n_filtered_nodes: n_visited, .. } =
-            per_node::attempt_with_extenders(
+        let AttemptEvaluation { evaluation, n_filtered_nodes: n_visited, .. } =
+            per_node::evaluate_attempt_with_extenders(
                 &self.profile,
                 world,
                 states,
@@ -470,7 +477,7 @@ impl Scheduler {
 
     fn forget(&mut self, id: TemplateId, world: &mut World) {
         if let Some(cached) = self.cached.remove(&id) {
-            cached.evaluator.release(&self.profile, world);
+            cached.evaluator.release_counters(&self.profile, world);
         }
     }
 
@@ -509,18 +516,18 @@ impl Scheduler {
             Decision::Failed(_) => true,
             Decision::Unschedulable => !slow.is_feasible(),
             // A single feasible node is selected whatever its score.
-            Decision::Selected { row, .. } if slow.only_feasible().is_some() => {
-                slow.only_feasible() == Some(*row)
+            Decision::Selected { row, .. } if slow.single_feasible_node().is_some() => {
+                slow.single_feasible_node() == Some(*row)
             }
             Decision::Selected { row, total, n_ties } => {
-                let best = slow.best();
+                let best = slow.best_nodes();
                 let is_best =
                     |node: &NodeEvaluation| node.row == *row && node.total == Some(*total);
                 best.contains(row) && best.len() as u64 == *n_ties && slow.nodes.iter().any(is_best)
             }
         };
         if !is_right {
-            let slow = per_node::feasible_totals(slow);
+            let slow = per_node::feasible_total_scores(slow);
             let line = format!("{}: {decided:?}, per node {slow:?}", pod.full_name());
             self.decision_mismatches.push(line);
         }

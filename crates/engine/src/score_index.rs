@@ -79,7 +79,7 @@ impl ScoreIndex {
     ) -> Result<Decision, ScoreOutOfRange> {
         self.evaluate_classes(evaluator, world)?;
         let picked = self.buckets.best(&self.table).and_then(|best| {
-            let row = self.buckets.pick(&self.table, best, rng)?;
+            let row = self.buckets.pick_best_row(&self.table, best, rng)?;
             Some(Decision::Selected { row, total: best.total, n_ties: best.n_ties })
         });
         Ok(picked.unwrap_or(Decision::Unschedulable))
@@ -98,20 +98,20 @@ impl ScoreIndex {
         {
             return Ok(nodes.clone());
         }
-        let rows = self.buckets.totals(&self.table).map(|(row, _)| row).collect();
+        let rows = self.buckets.total_scores(&self.table).map(|(row, _)| row).collect();
         let nodes = names.of(world, rows);
         self.feasible_nodes = Some((self.table.feasible.clone(), nodes.clone()));
         Ok(nodes)
     }
 
     /// Every feasible row with its total, by row.
-    pub fn totals(
+    pub fn total_scores(
         &mut self,
         evaluator: &Evaluator,
         world: &World,
     ) -> Result<impl Iterator<Item = (NodeRow, i64)>, ScoreOutOfRange> {
         self.evaluate_classes(evaluator, world)?;
-        Ok(self.buckets.totals(&self.table))
+        Ok(self.buckets.total_scores(&self.table))
     }
 
     fn evaluate_classes(
@@ -162,7 +162,7 @@ impl ScoreIndex {
         }
         let nodes = world.nodes();
         if !evaluator.passes_row_filters(nodes, row, RowDependency::Pods) {
-            if self.buckets.get(row).is_some() {
+            if self.buckets.class_and_score(row).is_some() {
                 self.feasible_nodes = None;
             }
             self.remove_row(evaluator, row);
@@ -170,7 +170,7 @@ impl ScoreIndex {
         }
         let score = self.node_score[row.index()]
             + self.score_row(evaluator, world, row, RowDependency::Pods);
-        let before = self.buckets.get(row);
+        let before = self.buckets.class_and_score(row);
         match before {
             Some((class, old)) if !evaluator.class_key_depends_on_pods() => {
                 if old != score {
@@ -180,7 +180,7 @@ impl ScoreIndex {
                 return;
             }
             Some((class, _)) => {
-                let known = self.table.key(class, evaluator.stride());
+                let known = self.table.key(class, evaluator.class_key_len());
                 evaluator.update_class_key(world, row, known, &mut self.key);
             }
             None => evaluator.class_key(world, row, &mut self.key),
@@ -195,9 +195,9 @@ impl ScoreIndex {
     }
 
     fn remove_row(&mut self, evaluator: &Evaluator, row: NodeRow) {
-        if let Some((class, _)) = self.buckets.get(row) {
+        if let Some((class, _)) = self.buckets.class_and_score(row) {
             self.buckets.remove(row);
-            self.table.remove_row(class, evaluator.stride());
+            self.table.remove_row(class, evaluator.class_key_len());
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::metrics::Metrics;
 use crate::server::{HandlerFuture, PageHandler, VerbHandler};
-use crate::{Error, Limits, Reply};
+use crate::{Error, PageReply, RequestLimits};
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -32,7 +32,7 @@ pub(crate) struct Endpoints {
 /// A running server's endpoints and limits.
 pub(crate) struct Service {
     pub endpoints: Endpoints,
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Whether all paths but health checks require a client certificate.
     pub needs_certificate: bool,
     /// A permit for each request that may be in flight.
@@ -65,11 +65,11 @@ impl Endpoints {
         })
     }
 
-    fn not_found(&self, path: &str) -> Reply {
+    fn not_found(&self, path: &str) -> PageReply {
         let verbs: Vec<_> =
             self.verbs.keys().map(|verb| format!("{}/{verb}", self.prefix)).collect();
         let line = format!("{path} not found; the verbs are at {}", verbs.join(", "));
-        Reply::text(StatusCode::NOT_FOUND, line)
+        PageReply::text(StatusCode::NOT_FOUND, line)
     }
 }
 
@@ -89,7 +89,7 @@ impl Service {
         let health = self.health(&path);
         let wanted = if health.is_none() && self.needs_certificate && !has_certificate {
             let line = "a client certificate signed by the configured CA is required";
-            return response(Reply::text(StatusCode::UNAUTHORIZED, line), None);
+            return response(PageReply::text(StatusCode::UNAUTHORIZED, line), None);
         } else if let Some((name, verb)) = self.endpoints.verb(&path) {
             if request.method() != Method::POST {
                 return not_allowed("POST", &path);
@@ -110,15 +110,15 @@ impl Service {
         response(reply, None)
     }
 
-    fn health(&self, path: &str) -> Option<Reply> {
-        let unready = |line| Reply::text(StatusCode::SERVICE_UNAVAILABLE, line);
+    fn health(&self, path: &str) -> Option<PageReply> {
+        let unready = |line| PageReply::text(StatusCode::SERVICE_UNAVAILABLE, line);
         match path {
-            "/healthz" | "/livez" => Some(Reply::text(StatusCode::OK, "ok")),
+            "/healthz" | "/livez" => Some(PageReply::text(StatusCode::OK, "ok")),
             "/readyz" if self.is_stopping.load(Ordering::Relaxed) => {
                 Some(unready("stopping".to_owned()))
             }
             "/readyz" => Some(match (self.endpoints.ready)() {
-                Ok(()) => Reply::text(StatusCode::OK, "ok"),
+                Ok(()) => PageReply::text(StatusCode::OK, "ok"),
                 Err(error) => unready(format!("not ready: {error}")),
             }),
             _ => None,
@@ -132,13 +132,13 @@ impl Service {
     }
 
     /// The response of a page.
-    async fn get_page(&self, path: &str) -> Reply {
+    async fn get_page(&self, path: &str) -> PageReply {
         if path == "/metrics" {
             let body = self.endpoints.metrics.text().into();
-            return Reply { status: StatusCode::OK, content_type: METRICS_TYPE, body };
+            return PageReply { status: StatusCode::OK, content_type: METRICS_TYPE, body };
         }
         if let ("/version", Some(version)) = (path, &self.endpoints.version) {
-            return Reply::text(StatusCode::OK, version);
+            return PageReply::text(StatusCode::OK, version);
         }
         match self.endpoints.page(path) {
             Some((page, rest)) => match self.acquire_permit().await {
@@ -149,7 +149,7 @@ impl Service {
         }
     }
 
-    async fn call_verb<B>(&self, name: &'static str, verb: &VerbHandler, body: B) -> Reply
+    async fn call_verb<B>(&self, name: &'static str, verb: &VerbHandler, body: B) -> PageReply
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -162,14 +162,17 @@ impl Service {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 let line = format!("the body has more than {bytes_max} bytes");
-                return Reply::text(StatusCode::PAYLOAD_TOO_LARGE, line);
+                return PageReply::text(StatusCode::PAYLOAD_TOO_LARGE, line);
             }
             Ok(Err(error)) => {
-                return Reply::text(StatusCode::BAD_REQUEST, format!("reading the body: {error}"));
+                return PageReply::text(
+                    StatusCode::BAD_REQUEST,
+                    format!("reading the body: {error}"),
+                );
             }
             Err(_) => {
                 let line = "the body did not arrive in time";
-                return Reply::text(StatusCode::REQUEST_TIMEOUT, line);
+                return PageReply::text(StatusCode::REQUEST_TIMEOUT, line);
             }
         };
         self.run_handler(name, verb(body), permit).await
@@ -188,7 +191,7 @@ impl Service {
         name: &str,
         future: HandlerFuture,
         permit: OwnedSemaphorePermit,
-    ) -> Reply {
+    ) -> PageReply {
         let task = tokio::spawn(async move {
             let reply = future.await;
             drop(permit);
@@ -199,27 +202,27 @@ impl Service {
             Ok(Err(error)) => {
                 tracing::error!(verb = name, err = %error, "A handler panicked");
                 let line = format!("the handler of {name} panicked; see the extender's log");
-                Reply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
+                PageReply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
             }
             Err(_) => {
                 let seconds = self.limits.handler_time_max.as_secs_f64();
                 let line = format!("the handler of {name} took more than {seconds} s");
-                Reply::text(StatusCode::GATEWAY_TIMEOUT, line)
+                PageReply::text(StatusCode::GATEWAY_TIMEOUT, line)
             }
         }
     }
 }
 
-fn busy() -> Reply {
-    Reply::text(StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight")
+fn busy() -> PageReply {
+    PageReply::text(StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight")
 }
 
 fn not_allowed(allowed: &'static str, path: &str) -> Response<Full<Bytes>> {
     let line = format!("{path} supports only {allowed}");
-    response(Reply::text(StatusCode::METHOD_NOT_ALLOWED, line), Some(allowed))
+    response(PageReply::text(StatusCode::METHOD_NOT_ALLOWED, line), Some(allowed))
 }
 
-fn response(reply: Reply, allowed: Option<&'static str>) -> Response<Full<Bytes>> {
+fn response(reply: PageReply, allowed: Option<&'static str>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(reply.body));
     *response.status_mut() = reply.status;
     let headers = response.headers_mut();

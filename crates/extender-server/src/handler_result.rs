@@ -52,35 +52,35 @@ pub trait IntoHandlerResult<T, Form>: Send {
 /// The forms of [`IntoHandlerResult`].
 pub mod form {
     /// The value itself.
-    pub struct Value;
+    pub struct HandlerValueForm;
     /// A result.
-    pub struct Fallible;
+    pub struct HandlerResultForm;
     /// A future of the value.
-    pub struct FutureValue;
+    pub struct HandlerFutureForm;
     /// A future of a result.
-    pub struct FutureFallible;
+    pub struct HandlerFutureResultForm;
 }
 
-impl<T: Send> IntoHandlerResult<T, form::Value> for T {
+impl<T: Send> IntoHandlerResult<T, form::HandlerValueForm> for T {
     fn into_handler_result(self) -> impl Future<Output = Result<T, Error>> + Send {
         ready(Ok(self))
     }
 }
 
-impl<T: Send> IntoHandlerResult<T, form::Fallible> for Result<T, Error> {
+impl<T: Send> IntoHandlerResult<T, form::HandlerResultForm> for Result<T, Error> {
     fn into_handler_result(self) -> impl Future<Output = Result<T, Error>> + Send {
         ready(self)
     }
 }
 
-impl<T, F: Future<Output = T> + Send> IntoHandlerResult<T, form::FutureValue> for F {
+impl<T, F: Future<Output = T> + Send> IntoHandlerResult<T, form::HandlerFutureForm> for F {
     async fn into_handler_result(self) -> Result<T, Error> {
         Ok(self.await)
     }
 }
 
-impl<T, F: Future<Output = Result<T, Error>> + Send> IntoHandlerResult<T, form::FutureFallible>
-    for F
+impl<T, F: Future<Output = Result<T, Error>> + Send>
+    IntoHandlerResult<T, form::HandlerFutureResultForm> for F
 {
     fn into_handler_result(self) -> impl Future<Output = Result<T, Error>> + Send {
         self

@@ -5,7 +5,7 @@
 //! call it in the same way. This one rejects nodes without a label and prefers nodes with a high number in it:
 //!
 //! ```no_run
-//! use loadmaster_extender_server::{ExtenderServer, Rejection, ServeError};
+//! use loadmaster_extender_server::{ExtenderServer, NodeRejection, ServeError};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), ServeError> {
@@ -13,7 +13,7 @@
 //!         .filter(|request| {
 //!             request.filter_nodes(|_pod, node| match node.label("example.com/tier") {
 //!                 Some(_) => Ok(()),
-//!                 None => Err(Rejection::unresolvable("node(s) had no tier")),
+//!                 None => Err(NodeRejection::unresolvable("node(s) had no tier")),
 //!             })
 //!         })
 //!         .prioritize(|request| {
@@ -51,10 +51,10 @@ mod tls;
 
 pub use handler_result::{Error, IntoHandlerResult};
 pub use listener::{BoundServer, ServeError};
-pub use nodes_request::{FilteredNodes, Nodes, NodesRequest, Rejection};
+pub use nodes_request::{FilteredNodes, NodeRejection, NodesRequest, RequestNodes};
 pub use object::Object;
-pub use preemption_request::{Candidate, PreemptionRequest};
-pub use server::{ExtenderServer, Limits, Reply};
+pub use preemption_request::{CandidateNodeVictims, PreemptionRequest};
+pub use server::{ExtenderServer, PageReply, RequestLimits};
 pub use tls::{Tls, TlsError};
 
 pub use loadmaster_extender::messages;

@@ -21,7 +21,7 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::endpoints::Service;
-use crate::{ExtenderServer, Limits, Tls, TlsError};
+use crate::{ExtenderServer, RequestLimits, Tls, TlsError};
 
 /// Concurrent connections; more wait.
 const CONNECTIONS_MAX: usize = 1000;
@@ -116,7 +116,7 @@ impl BoundServer {
         drop(listener);
         service.is_stopping.store(true, Ordering::Relaxed);
         let _ = stopping.send(());
-        let Limits { stop_time_max, requests_max, .. } = service.limits;
+        let RequestLimits { stop_time_max, requests_max, .. } = service.limits;
         let ended = timeout(stop_time_max, async {
             while connections.join_next().await.is_some() {}
             // Handlers whose clients have disconnected.

@@ -13,12 +13,12 @@ pub struct NodesRequest {
     /// The pod being scheduled.
     pub pod: Object,
     /// The nodes.
-    pub nodes: Nodes,
+    pub nodes: RequestNodes,
 }
 
 /// The nodes of a request, as objects or as names.
 #[derive(Clone, Debug)]
-pub enum Nodes {
+pub enum RequestNodes {
     /// Node objects: `nodeCacheCapable: false`.
     Objects(Vec<Object>),
     /// Node names: `nodeCacheCapable: true`, for extenders with a node cache of their own.
@@ -27,22 +27,22 @@ pub enum Nodes {
 
 /// Why a node is rejected for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejection {
+pub enum NodeRejection {
     /// Preemption may help.
     Unschedulable(String),
     /// Preemption cannot help: the scheduler does not try it on this node.
     Unresolvable(String),
 }
 
-impl Rejection {
+impl NodeRejection {
     /// Preemption may help. Users see the reason after a count of nodes: `3 node(s) had ...`.
-    pub fn unschedulable(reason: impl Into<String>) -> Rejection {
-        Rejection::Unschedulable(reason.into())
+    pub fn unschedulable(reason: impl Into<String>) -> NodeRejection {
+        NodeRejection::Unschedulable(reason.into())
     }
 
     /// Preemption cannot help.
-    pub fn unresolvable(reason: impl Into<String>) -> Rejection {
-        Rejection::Unresolvable(reason.into())
+    pub fn unresolvable(reason: impl Into<String>) -> NodeRejection {
+        NodeRejection::Unresolvable(reason.into())
     }
 }
 
@@ -51,26 +51,26 @@ impl Rejection {
 #[derive(Clone, Debug)]
 pub struct FilteredNodes {
     /// The remaining nodes.
-    pub nodes: Nodes,
+    pub nodes: RequestNodes,
     /// Reasons by node name, where preemption may help.
     pub failed: FailedNodesMap,
     /// Reasons by node name, where preemption cannot help.
     pub failed_and_unresolvable: FailedNodesMap,
 }
 
-impl Nodes {
+impl RequestNodes {
     /// The names of the nodes.
     pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
-            Nodes::Objects(nodes) => Box::new(nodes.iter().map(Object::name)),
-            Nodes::Names(names) => Box::new(names.iter().map(String::as_str)),
+            RequestNodes::Objects(nodes) => Box::new(nodes.iter().map(Object::name)),
+            RequestNodes::Names(names) => Box::new(names.iter().map(String::as_str)),
         }
     }
 
     fn objects(&self) -> Result<&[Object], Error> {
         match self {
-            Nodes::Objects(nodes) => Ok(nodes),
-            Nodes::Names(_) => Err(Error::new(
+            RequestNodes::Objects(nodes) => Ok(nodes),
+            RequestNodes::Names(_) => Err(Error::new(
                 "this extender needs node objects but received node names: set nodeCacheCapable: false for it",
             )),
         }
@@ -85,7 +85,7 @@ impl NodesRequest {
     /// When the request has only node names.
     pub fn filter_nodes(
         self,
-        mut fits: impl FnMut(&Object, &Object) -> Result<(), Rejection>,
+        mut fits: impl FnMut(&Object, &Object) -> Result<(), NodeRejection>,
     ) -> Result<FilteredNodes, Error> {
         let NodesRequest { pod, nodes } = self;
         let results: Vec<_> = nodes.objects()?.iter().map(|node| fits(&pod, node)).collect();
@@ -93,9 +93,9 @@ impl NodesRequest {
     }
 
     /// Filters the nodes by name with `fits`; the request may have objects or names.
-    pub fn filter_names(
+    pub fn filter_node_names(
         self,
-        mut fits: impl FnMut(&Object, &str) -> Result<(), Rejection>,
+        mut fits: impl FnMut(&Object, &str) -> Result<(), NodeRejection>,
     ) -> FilteredNodes {
         let NodesRequest { pod, nodes } = self;
         let results: Vec<_> = nodes.names().map(|name| fits(&pod, name)).collect();
@@ -116,7 +116,7 @@ impl NodesRequest {
     }
 
     /// Scores the nodes by name with `score`, as [`NodesRequest::score_nodes`]; the request may have objects or names.
-    pub fn score_names(
+    pub fn score_node_names(
         self,
         mut score: impl FnMut(&Object, &str) -> Option<i64>,
     ) -> HostPriorityList {
@@ -129,31 +129,31 @@ fn host_priority(name: &str, score: Option<i64>) -> HostPriority {
     HostPriority { host: name.to_owned(), score }
 }
 
-impl Nodes {
+impl RequestNodes {
     /// The remaining and the rejected nodes, by one result per node.
-    fn partition(self, results: Vec<Result<(), Rejection>>) -> FilteredNodes {
+    fn partition(self, results: Vec<Result<(), NodeRejection>>) -> FilteredNodes {
         let mut failed = FailedNodesMap::new();
         let mut failed_and_unresolvable = FailedNodesMap::new();
         let mut remains = |name: &str, result| {
             let (map, reason) = match result {
                 Ok(()) => return true,
-                Err(Rejection::Unschedulable(reason)) => (&mut failed, reason),
-                Err(Rejection::Unresolvable(reason)) => (&mut failed_and_unresolvable, reason),
+                Err(NodeRejection::Unschedulable(reason)) => (&mut failed, reason),
+                Err(NodeRejection::Unresolvable(reason)) => (&mut failed_and_unresolvable, reason),
             };
             map.insert(name.to_owned(), reason);
             false
         };
         let nodes = match self {
-            Nodes::Objects(nodes) => {
+            RequestNodes::Objects(nodes) => {
                 let zipped = nodes.into_iter().zip(results);
                 let remaining =
                     zipped.filter_map(|(node, it)| remains(node.name(), it).then_some(node));
-                Nodes::Objects(remaining.collect())
+                RequestNodes::Objects(remaining.collect())
             }
-            Nodes::Names(names) => {
+            RequestNodes::Names(names) => {
                 let zipped = names.into_iter().zip(results);
                 let remaining = zipped.filter_map(|(name, it)| remains(&name, it).then_some(name));
-                Nodes::Names(remaining.collect())
+                RequestNodes::Names(remaining.collect())
             }
         };
         FilteredNodes { nodes, failed, failed_and_unresolvable }
@@ -167,8 +167,8 @@ impl TryFrom<ExtenderArgs<Object, Object>> for NodesRequest {
     fn try_from(args: ExtenderArgs<Object, Object>) -> Result<NodesRequest, Error> {
         let pod = args.pod.ok_or_else(|| Error::new("arg or pod is nil"))?;
         let nodes = match (args.nodes, args.node_names) {
-            (Some(list), _) => Nodes::Objects(list.items),
-            (None, Some(names)) => Nodes::Names(names),
+            (Some(list), _) => RequestNodes::Objects(list.items),
+            (None, Some(names)) => RequestNodes::Names(names),
             (None, None) => return Err(Error::new("cannot get node names")),
         };
         Ok(NodesRequest { pod, nodes })
@@ -178,8 +178,8 @@ impl TryFrom<ExtenderArgs<Object, Object>> for NodesRequest {
 impl From<FilteredNodes> for ExtenderFilterResult<Object> {
     fn from(filtered: FilteredNodes) -> Self {
         let (nodes, node_names) = match filtered.nodes {
-            Nodes::Objects(items) => (Some(NodeList { items }), None),
-            Nodes::Names(names) => (None, Some(names)),
+            RequestNodes::Objects(items) => (Some(NodeList { items }), None),
+            RequestNodes::Names(names) => (None, Some(names)),
         };
         ExtenderFilterResult {
             nodes,

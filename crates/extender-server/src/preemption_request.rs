@@ -14,12 +14,12 @@ pub struct PreemptionRequest {
     /// The preemptor.
     pub pod: Object,
     /// The candidates by node name.
-    pub candidates: BTreeMap<String, Candidate>,
+    pub candidates: BTreeMap<String, CandidateNodeVictims>,
 }
 
 /// The victims on a candidate node.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct CandidateNodeVictims {
     /// The uids of the victims.
     pub victims: Vec<String>,
     /// The victims as objects, unless the extender is `nodeCacheCapable`.
@@ -32,13 +32,13 @@ impl PreemptionRequest {
     /// Keeps the candidates for which `keep` returns true. `keep` may change the victims, but the scheduler ignores the whole
     /// response
     /// if a candidate has no victims or one that is not on the node.
-    pub fn retain(
+    pub fn retain_candidates(
         mut self,
-        mut keep: impl FnMut(&Object, &str, &mut Candidate) -> bool,
+        mut keep: impl FnMut(&Object, &str, &mut CandidateNodeVictims) -> bool,
     ) -> ExtenderPreemptionResult {
         let pod = self.pod;
         self.candidates.retain(|node, candidate| keep(&pod, node, candidate));
-        let meta = |candidate: Candidate| MetaVictims {
+        let meta = |candidate: CandidateNodeVictims| MetaVictims {
             pods: candidate.victims.into_iter().map(|uid| MetaPod { uid }).collect(),
             num_pdb_violations: candidate.num_pdb_violations,
         };
@@ -55,13 +55,20 @@ impl TryFrom<ExtenderPreemptionArgs<Object>> for PreemptionRequest {
         let named = args.node_name_to_meta_victims.into_iter().map(|(node, victims)| {
             let uids = victims.pods.into_iter().map(|pod| pod.uid).collect();
             let n = victims.num_pdb_violations;
-            (node, Candidate { victims: uids, pods: None, num_pdb_violations: n })
+            (node, CandidateNodeVictims { victims: uids, pods: None, num_pdb_violations: n })
         });
         let mut candidates: BTreeMap<_, _> = named.collect();
         candidates.extend(args.node_name_to_victims.into_iter().map(|(node, victims)| {
             let uids = victims.pods.iter().map(|pod| pod.uid().to_owned()).collect();
             let n = victims.num_pdb_violations;
-            (node, Candidate { victims: uids, pods: Some(victims.pods), num_pdb_violations: n })
+            (
+                node,
+                CandidateNodeVictims {
+                    victims: uids,
+                    pods: Some(victims.pods),
+                    num_pdb_violations: n,
+                },
+            )
         }));
         Ok(PreemptionRequest { pod, candidates })
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use loadmaster_extender::messages::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
-    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriorityList, decode,
+    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriorityList, decode_message,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The future of a handler's response.
-pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = PageReply> + Send>>;
 /// Handles a verb: from the body of a request to the response.
 pub(crate) type VerbHandler = Box<dyn Fn(Bytes) -> HandlerFuture + Send + Sync>;
 /// The error of a handler, and the status for verbs whose responses have no error field.
@@ -37,13 +37,13 @@ pub(crate) type PageHandler = Box<dyn Fn(String) -> HandlerFuture + Send + Sync>
 /// `/metrics`.
 pub struct ExtenderServer {
     pub(crate) endpoints: Endpoints,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     pub(crate) tls: Option<Tls>,
 }
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Size of a body: 128 MiB. A node object with 50 images takes about 20 KB, so that the 5,000 nodes of a large cluster take
     /// 100 MB. Names alone take 200 KB.
     pub body_bytes_max: usize,
@@ -57,9 +57,9 @@ pub struct Limits {
     pub stop_time_max: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for RequestLimits {
+    fn default() -> RequestLimits {
+        RequestLimits {
             body_bytes_max: 128 << 20,
             body_time_max: Duration::from_secs(30),
             handler_time_max: Duration::from_secs(60),
@@ -71,28 +71,28 @@ impl Default for Limits {
 
 /// The response of a page.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct PageReply {
     pub(crate) status: StatusCode,
     pub(crate) content_type: &'static str,
     pub(crate) body: Bytes,
 }
 
-impl Reply {
+impl PageReply {
     /// A response with a JSON body.
-    pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
+    pub fn json(status: StatusCode, body: &impl Serialize) -> PageReply {
         match serde_json::to_vec(body) {
-            Ok(body) => Reply { status, content_type: "application/json", body: body.into() },
+            Ok(body) => PageReply { status, content_type: "application/json", body: body.into() },
             Err(error) => {
                 let line = format!("encoding the response: {error}");
-                Reply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
+                PageReply::text(StatusCode::INTERNAL_SERVER_ERROR, line)
             }
         }
     }
 
     /// A response with one line of plain text.
-    pub fn text(status: StatusCode, line: impl Into<String>) -> Reply {
+    pub fn text(status: StatusCode, line: impl Into<String>) -> PageReply {
         let body = line.into() + "\n";
-        Reply { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+        PageReply { status, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 }
 
@@ -105,7 +105,7 @@ impl Default for ExtenderServer {
 impl ExtenderServer {
     /// A server without handlers.
     pub fn new() -> ExtenderServer {
-        ExtenderServer { endpoints: Endpoints::new(), limits: Limits::default(), tls: None }
+        ExtenderServer { endpoints: Endpoints::new(), limits: RequestLimits::default(), tls: None }
     }
 
     /// Sets the handler of filter. An error is returned to the scheduler, which fails the scheduling cycle of the pod unless the
@@ -127,7 +127,7 @@ impl ExtenderServer {
                     outcome.map(ExtenderFilterResult::from).unwrap_or_else(|(_, error)| {
                         ExtenderFilterResult { error: error.to_string(), ..Default::default() }
                     });
-                Reply::json(StatusCode::OK, &result)
+                PageReply::json(StatusCode::OK, &result)
             },
         )
     }
@@ -188,7 +188,7 @@ impl ExtenderServer {
         };
         self.verb("bind", handler, to_request, |outcome: Result<(), HandlerFailure>| {
             let error = outcome.err().map(|(_, error)| error.to_string()).unwrap_or_default();
-            Reply::json(StatusCode::OK, &ExtenderBindingResult { error })
+            PageReply::json(StatusCode::OK, &ExtenderBindingResult { error })
         })
     }
 
@@ -197,7 +197,7 @@ impl ExtenderServer {
     pub fn page<F, O, Form>(mut self, path: &str, handler: F) -> Self
     where
         F: Fn(String) -> O + Send + Sync + 'static,
-        O: IntoHandlerResult<Reply, Form>,
+        O: IntoHandlerResult<PageReply, Form>,
         Form: 'static,
     {
         let handler = Arc::new(handler);
@@ -205,7 +205,7 @@ impl ExtenderServer {
             let handler = handler.clone();
             Box::pin(async move {
                 handler(rest).into_handler_result().await.unwrap_or_else(|error| {
-                    Reply::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+                    PageReply::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
                 })
             })
         };
@@ -215,7 +215,7 @@ impl ExtenderServer {
 
     /// The prefix of the verbs' paths, such as `/gpushare-scheduler`.
     #[must_use]
-    pub fn prefix(mut self, prefix: &str) -> Self {
+    pub fn url_prefix(mut self, prefix: &str) -> Self {
         self.endpoints.prefix = normalize_path(prefix);
         self
     }
@@ -229,14 +229,17 @@ impl ExtenderServer {
 
     /// The check of `/readyz`: an error means not ready, for example because caches have not synced.
     #[must_use]
-    pub fn ready(mut self, check: impl Fn() -> Result<(), Error> + Send + Sync + 'static) -> Self {
+    pub fn readiness_check(
+        mut self,
+        check: impl Fn() -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
         self.endpoints.ready = Box::new(check);
         self
     }
 
     /// Sets the limits.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: RequestLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -275,7 +278,7 @@ impl ExtenderServer {
         name: &'static str,
         handler: F,
         to_request: fn(Wire) -> Result<Request, Error>,
-        encode: fn(Result<Response, HandlerFailure>) -> Reply,
+        encode: fn(Result<Response, HandlerFailure>) -> PageReply,
     ) -> Self
     where
         Wire: Default + DeserializeOwned + 'static,
@@ -289,7 +292,7 @@ impl ExtenderServer {
         let verb = move |body: Bytes| -> HandlerFuture {
             let handler = handler.clone();
             Box::pin(async move {
-                let request = match decode::<Wire>(&body).map(to_request) {
+                let request = match decode_message::<Wire>(&body).map(to_request) {
                     Ok(Ok(request)) => request,
                     Ok(Err(invalid)) => {
                         return log_and_encode(
@@ -300,7 +303,7 @@ impl ExtenderServer {
                     }
                     Err(error) => {
                         let line = format!("the body is not a valid {name} request: {error}");
-                        return Reply::text(StatusCode::BAD_REQUEST, line);
+                        return PageReply::text(StatusCode::BAD_REQUEST, line);
                     }
                 };
                 drop(body);
@@ -317,9 +320,9 @@ impl ExtenderServer {
 /// Encodes the response, and logs errors.
 fn log_and_encode<Response>(
     verb: &str,
-    encode: fn(Result<Response, HandlerFailure>) -> Reply,
+    encode: fn(Result<Response, HandlerFailure>) -> PageReply,
     outcome: Result<Response, HandlerFailure>,
-) -> Reply {
+) -> PageReply {
     if let Err((_, error)) = &outcome {
         tracing::info!(verb, err = %error, "Responding with an error");
     }
@@ -327,10 +330,10 @@ fn log_and_encode<Response>(
 }
 
 /// The response of verbs without an error field.
-fn json_or_status(verb: &str, outcome: Result<impl Serialize, HandlerFailure>) -> Reply {
+fn json_or_status(verb: &str, outcome: Result<impl Serialize, HandlerFailure>) -> PageReply {
     match outcome {
-        Ok(response) => Reply::json(StatusCode::OK, &response),
-        Err((status, error)) => Reply::text(status, format!("{verb}: {error}")),
+        Ok(response) => PageReply::json(StatusCode::OK, &response),
+        Err((status, error)) => PageReply::text(status, format!("{verb}: {error}")),
     }
 }
 

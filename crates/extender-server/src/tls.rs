@@ -64,7 +64,7 @@ pub enum TlsError {
 
 impl Tls {
     /// Files with the certificate chain and the private key, as PEM.
-    pub fn files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
+    pub fn from_files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
         Tls { certificate: certificate.into(), key: key.into(), client_ca: None }
     }
 

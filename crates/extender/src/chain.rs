@@ -158,7 +158,7 @@ impl Extenders {
     }
 
     /// Whether an interested extender does not support prioritize: upstream then counts 0 for every node.
-    pub fn any_without_prioritize(&self, pod: &PodSpec) -> bool {
+    pub fn any_interested_without_prioritize(&self, pod: &PodSpec) -> bool {
         self.0.iter().any(|it| !it.supports(Verb::Prioritize) && it.is_interested(pod))
     }
 }

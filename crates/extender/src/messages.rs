@@ -195,13 +195,13 @@ message! {
     /// An object of which only the name is decoded.
     pub struct NamedObject {
         /// The decoded part of `metadata`.
-        metadata: Metadata = "metadata",
+        metadata: NamedObjectMetadata = "metadata",
     }
 }
 
 message! {
-    /// `metadata` of a [`Named`].
-    pub struct Metadata {
+    /// `metadata` of a [`NamedObject`].
+    pub struct NamedObjectMetadata {
         /// The name; empty when there is none.
         name: String = "name",
     }
@@ -256,7 +256,9 @@ pub enum DecodeError {
 /// Decodes one message as Go's `json.Decoder`: `null` is the zero value, text after the message is ignored, and invalid UTF-8
 /// becomes
 /// U+FFFD.
-pub fn decode<T: Default + for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, DecodeError> {
+pub fn decode_message<T: Default + for<'de> Deserialize<'de>>(
+    body: &[u8],
+) -> Result<T, DecodeError> {
     // Validating UTF-8 is fast; only invalid UTF-8 is converted.
     let text = str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed);
     match serde_json::Deserializer::from_str(&text).into_iter::<Option<T>>().next() {

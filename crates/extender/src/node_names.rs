@@ -124,7 +124,7 @@ impl NodeNames {
         let (left, n) = self.match_names(&body[begin..])?;
         // The rest of the response is decoded with a placeholder for the names, which no node has as its name.
         let rest = [&body[..begin], br#"[""]"#, &body[begin + n..]].concat();
-        let mut result: ExtenderFilterResult<NamedObject> = messages::decode(&rest).ok()?;
+        let mut result: ExtenderFilterResult<NamedObject> = messages::decode_message(&rest).ok()?;
         match result.node_names.take()?.as_slice() {
             [name] if name.is_empty() => Some((left, result)),
             _ => None,

@@ -171,15 +171,17 @@ impl ExtenderResponse {
                 let in_order = if by_name { nodes.decode_filter_response(body) } else { None };
                 match in_order {
                     Some((remaining, result)) => ExtenderResponse::FilterInOrder(remaining, result),
-                    None => ExtenderResponse::Filter(messages::decode(body)?),
+                    None => ExtenderResponse::Filter(messages::decode_message(body)?),
                 }
             }
             ExtenderOperation::Prioritize(nodes) => match nodes.decode_prioritize_response(body) {
                 Some(scores) => ExtenderResponse::PrioritizeInOrder(scores),
-                None => ExtenderResponse::Prioritize(messages::decode(body)?),
+                None => ExtenderResponse::Prioritize(messages::decode_message(body)?),
             },
-            ExtenderOperation::Preempt(_) => ExtenderResponse::Preempt(messages::decode(body)?),
-            ExtenderOperation::Bind(_) => ExtenderResponse::Bind(messages::decode(body)?),
+            ExtenderOperation::Preempt(_) => {
+                ExtenderResponse::Preempt(messages::decode_message(body)?)
+            }
+            ExtenderOperation::Bind(_) => ExtenderResponse::Bind(messages::decode_message(body)?),
         })
     }
 }

@@ -48,7 +48,7 @@ pub enum Verb {
 
 /// The input of a resumable plugin (PreBind, Bind, PostFilter): the result of its previous step.
 #[derive(Clone, Debug)]
-pub enum PluginInput<'a> {
+pub enum PluginStepInput<'a> {
     /// The first call in this attempt.
     Start,
     /// The reply to the last [`PluginStep::Call`]: the object, or the error's status code and message.

@@ -203,7 +203,7 @@ impl ClusterEvent {
     }
 
     /// A service published a value to this plugin.
-    pub fn published(plugin: &str) -> Self {
+    pub fn published_to_plugin(plugin: &str) -> Self {
         let name = format!("{plugin}.published");
         ClusterEvent::new(EventResource::Other(name.into()), ActionType::UPDATE)
     }
@@ -261,7 +261,7 @@ impl<'a> EventObject<'a> {
 
     /// The object of a kind that the plugin watches, if it is one, decoded into the type that the plugin requested.
     pub fn watched_object<T: 'static>(self) -> Option<&'a T> {
-        if let EventObject::Other(info) = self { info.get() } else { None }
+        if let EventObject::Other(info) = self { info.decoded_as() } else { None }
     }
 }
 

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use loadmaster_api::Str;
 use loadmaster_stdx::Rng;
 
-use crate::api_calls::{PluginInput, PluginStep};
+use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::{PodInfo, QueuedPodInfo};
 use crate::preemption::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
-use crate::state::{CycleState, PluginStates, PublishedSlot};
+use crate::state::{CycleState, PluginStates, PublishedValueSlot};
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
 use crate::watched_objects::{ObjectChange, ObjectLister, ObjectSlot};
 use crate::world::World;
@@ -36,12 +36,15 @@ pub struct Cx<'a> {
 impl<'a> Cx<'a> {
     /// The objects of a kind that the plugin watches.
     pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
-        self.world.objects().view(slot)
+        self.world.watched_objects().lister(slot)
     }
 
     /// The value that a service published last to the plugin; `None` when it has expired.
-    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&'a T> {
-        self.states.published(slot)
+    pub fn published_value<T: Send + Sync + 'static>(
+        &self,
+        slot: PublishedValueSlot<T>,
+    ) -> Option<&'a T> {
+        self.states.published_value(slot)
     }
 }
 
@@ -63,12 +66,15 @@ impl SerialCx<'_> {
 
     /// The objects of a kind that the plugin watches.
     pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'_, T> {
-        self.world.objects().view(slot)
+        self.world.watched_objects().lister(slot)
     }
 
     /// The value that a service published last to the plugin; `None` when it has expired.
-    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&T> {
-        self.states.published(slot)
+    pub fn published_value<T: Send + Sync + 'static>(
+        &self,
+        slot: PublishedValueSlot<T>,
+    ) -> Option<&T> {
+        self.states.published_value(slot)
     }
 
     /// The pods that wait at Permit.
@@ -225,7 +231,7 @@ impl PostFilterResult {
 
 /// Called when no node is feasible, usually to preempt other pods. Resumable.
 pub trait PostFilter: Send + Sync {
-    /// Called first with [`PluginInput::Start`], then with the result of the previous step. `rng` is the attempt's random number
+    /// Called first with [`PluginStepInput::Start`], then with the result of the previous step. `rng` is the attempt's random number
     /// generator.
     fn post_filter(
         &self,
@@ -233,7 +239,7 @@ pub trait PostFilter: Send + Sync {
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult>;
 
     /// All preemptions that are possible for the pod, without carrying any out; shown by `explain`. `None` for a plugin that does
@@ -339,13 +345,13 @@ pub trait PreBind: Send + Sync {
         node: &str,
     ) -> Result<PreBindPreFlight, Rejection>;
 
-    /// Called first with [`PluginInput::Start`], then with the result of the previous step.
+    /// Called first with [`PluginStepInput::Start`], then with the result of the previous step.
     fn pre_bind(
         &self,
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<()>;
 }
 
@@ -360,13 +366,13 @@ pub enum BindResult {
 
 /// Binds a pod to its node. Resumable.
 pub trait Bind: Send + Sync {
-    /// Called first with [`PluginInput::Start`], then with the result of the previous step.
+    /// Called first with [`PluginStepInput::Start`], then with the result of the previous step.
     fn bind(
         &self,
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<BindResult>;
 }
 
@@ -385,12 +391,12 @@ pub trait ObjectEventHandler: Send + Sync {
 
 /// The pod has no signature: scheduling results cannot be reused for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsignable;
+pub struct UnsignablePod;
 
 /// The plugin's part of the pod signature (KEP-5598): the plugin gives equal results for pods with equal signatures.
 pub trait Sign: Send + Sync {
     /// Fragments with upstream's keys, such as `v1.Pod.Spec.Tolerations`.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable>;
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod>;
 }
 
 /// One part of a pod signature.

@@ -25,11 +25,11 @@ pub type ClassKey = SmallVec<[i64; 8]>;
 pub trait Incremental: Send + Sync {
     /// Prepares the evaluation of all pods that share this pod's template. Counters acquired here are released in
     /// [`PluginEvaluator::release`].
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared;
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult;
 }
 
 /// The result of [`Incremental::prepare`].
-pub enum Prepared {
+pub enum PrepareResult {
     /// The plugin neither filters nor scores these pods.
     Skip,
     /// The plugin rejects these pods on all nodes.
@@ -42,7 +42,7 @@ pub enum Prepared {
 
 /// What a plugin's results depend on; determines when the engine computes them again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dependencies {
+pub struct ResultDependencies {
     /// [`PluginEvaluator::filter_row`] may reject, depending on this.
     pub filter: Option<RowDependency>,
     /// [`PluginEvaluator::score_row`] may differ from 0, depending on this.
@@ -116,7 +116,7 @@ pub fn check_score_range(score: i64) -> Result<i64, ScoreOutOfRange> {
 /// A plugin's Filter and Score for one pod template.
 pub trait PluginEvaluator: Send + Sync {
     /// What the results depend on. Constant for one evaluator.
-    fn dependencies(&self) -> Dependencies;
+    fn dependencies(&self) -> ResultDependencies;
 
     /// Whether PreFilter returns a subset of the nodes for these pods. `percentageOfNodesToScore` then applies to that subset.
     fn narrows_nodes(&self) -> bool {

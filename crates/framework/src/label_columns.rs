@@ -74,7 +74,7 @@ impl LabelColumn {
     }
 
     /// All ids are below this; the size of a table indexed by id.
-    pub fn ids_max(&self) -> usize {
+    pub fn id_upper_bound(&self) -> usize {
         self.values.len()
     }
 

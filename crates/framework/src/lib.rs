@@ -41,7 +41,7 @@ pub use extension_points::{
     Score, SerialCx, Sign,
 };
 pub use feature_gates::FeatureGates;
-pub use incremental::{Incremental, PluginEvaluator, Prepared};
+pub use incremental::{Incremental, PluginEvaluator, PrepareResult};
 pub use node_info::{NodeInfo, NodeOverlay};
 pub use node_table::{NodeRow, NodeTable};
 pub use plugin_args::FieldError;
@@ -49,7 +49,7 @@ pub use pod_info::{PodInfo, QueuedPodInfo};
 pub use registry::{ExtensionPoints, ExtraField, PluginDef, PluginError, Registry};
 pub use resources::Resources;
 pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};
-pub use state::{CycleState, CycleStateSlot, PluginStateSlot, PluginStates, PublishedSlot};
+pub use state::{CycleState, CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueSlot};
 pub use template::{PodTemplate, TemplateError};
 pub use waiting_pods::{PodEventRecord, WaitingPod};
 pub use watched_objects::{

@@ -93,12 +93,12 @@ impl<'a> NodeInfo<'a> {
         &self.entry.labels
     }
 
-    /// An annotation, for plugins that [need](crate::Need) them.
+    /// An annotation, for plugins that [need](crate::ExtraField) them.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         self.entry.node.extra.as_ref()?.annotations.get(key).map(|value| &**value)
     }
 
-    /// The node as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
+    /// The node as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::ExtraField) it.
     pub fn object(&self) -> Option<&'a Value> {
         self.entry.node.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }
@@ -158,9 +158,9 @@ impl<'a> NodeInfo<'a> {
         let c = self.table.columns();
         let at = self.row.index();
         match resource {
-            crate::resources::CPU => c.allocatable_cpu[at],
-            crate::resources::MEMORY => c.allocatable_memory[at],
-            crate::resources::EPHEMERAL_STORAGE => c.allocatable_storage[at],
+            crate::resources::RESOURCE_CPU => c.allocatable_cpu[at],
+            crate::resources::RESOURCE_MEMORY => c.allocatable_memory[at],
+            crate::resources::RESOURCE_EPHEMERAL_STORAGE => c.allocatable_storage[at],
             other => self.table.scalar(other).map_or(0, |column| column.allocatable[at]),
         }
     }
@@ -168,13 +168,13 @@ impl<'a> NodeInfo<'a> {
     /// Amount of a resource that its pods request, in the same units.
     pub fn requested(&self, resource: &str) -> i64 {
         match resource {
-            crate::resources::CPU => {
+            crate::resources::RESOURCE_CPU => {
                 self.value(|c| &c.requested_cpu, |pod| pod.requests().resources.cpu_milli)
             }
-            crate::resources::MEMORY => {
+            crate::resources::RESOURCE_MEMORY => {
                 self.value(|c| &c.requested_memory, |pod| pod.requests().resources.memory_bytes)
             }
-            crate::resources::EPHEMERAL_STORAGE => self.value(
+            crate::resources::RESOURCE_EPHEMERAL_STORAGE => self.value(
                 |c| &c.requested_storage,
                 |pod| pod.requests().resources.ephemeral_storage_bytes,
             ),

@@ -330,7 +330,7 @@ impl NodeTable {
     }
 
     fn write_node(&mut self, row: NodeRow, node: &Node) {
-        let offered = Resources::from_list(&node.status.allocatable);
+        let offered = Resources::from_resource_list(&node.status.allocatable);
         let at = row.index();
         let taints = self.taint_set(&node.spec.taints);
         let c = &mut self.columns;

@@ -79,7 +79,7 @@ impl fmt::Display for FieldError {
 /// # Errors
 ///
 /// The path of the field that does not decode, and why.
-pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
+pub fn decode_json_value<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         FieldError {
@@ -97,16 +97,16 @@ pub trait PluginArgs: DeserializeOwned + Serialize {
     }
 }
 
-/// Decodes the arguments, sets defaults and validates: a [`crate::registry::ArgsFn`] for arguments of a [`PluginArgs`] type.
+/// Decodes the arguments, sets defaults and validates: a [`crate::registry::CompleteArgsFn`] for arguments of a [`PluginArgs`] type.
 ///
 /// # Errors
 ///
 /// All validation errors, or the error of the field that does not decode.
-pub fn default_and_validate<T: PluginArgs>(
+pub fn default_and_validate_args<T: PluginArgs>(
     given: &Value,
     _: &FeatureGates,
 ) -> Result<Value, Vec<FieldError>> {
-    let args: T = decode(given).map_err(|error| vec![error])?;
+    let args: T = decode_json_value(given).map_err(|error| vec![error])?;
     let errors = args.validate();
     if !errors.is_empty() {
         return Err(errors);
@@ -120,6 +120,9 @@ pub fn default_and_validate<T: PluginArgs>(
 /// # Errors
 ///
 /// When the arguments do not decode.
-pub fn read<T: PluginArgs>(plugin: &'static str, args: &Value) -> Result<T, PluginError> {
-    decode(args).map_err(|error| PluginError::Args { plugin, error })
+pub fn decode_plugin_args<T: PluginArgs>(
+    plugin: &'static str,
+    args: &Value,
+) -> Result<T, PluginError> {
+    decode_json_value(args).map_err(|error| PluginError::Args { plugin, error })
 }

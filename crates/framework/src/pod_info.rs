@@ -34,7 +34,7 @@ pub struct PodInfo {
     pub terminating: bool,
     /// Its condition DisruptionTarget, which few pods have.
     pub disruption: Option<Box<PodCondition>>,
-    /// Fields that only plugins need ([`crate::ExtensionPoints::need`]).
+    /// Fields that only plugins need ([`crate::ExtensionPoints::request_field`]).
     pub extra: Option<Arc<ExtraFields>>,
     /// Requests, if the pod's status makes them differ from its template's (in-place resize).
     pub resized: Option<Box<PodRequests>>,
@@ -83,12 +83,12 @@ impl PodInfo {
         self.terminating && self.disruption.as_deref().is_some_and(by_scheduler)
     }
 
-    /// An annotation, for plugins that [need](crate::Need) them.
+    /// An annotation, for plugins that [need](crate::ExtraField) them.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.extra.as_ref()?.annotations.get(key).map(|value| &**value)
     }
 
-    /// The pod as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::Need) it.
+    /// The pod as the API server has it, without `metadata.managedFields`, for plugins that [need](crate::ExtraField) it.
     pub fn object(&self) -> Option<&Value> {
         self.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }

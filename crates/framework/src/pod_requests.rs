@@ -31,9 +31,9 @@ impl PodRequests {
         let nonzero = RequestRule { fill: &fill, ..rule }.total();
         let amount = |name: &str| nonzero.get(name).copied().unwrap_or_default();
         PodRequests {
-            resources: Resources::from_list(&requests.into_list()),
-            nonzero_cpu_milli: amount(resources::CPU).milli_value(),
-            nonzero_memory_bytes: amount(resources::MEMORY).value(),
+            resources: Resources::from_resource_list(&requests.into_list()),
+            nonzero_cpu_milli: amount(resources::RESOURCE_CPU).milli_value(),
+            nonzero_memory_bytes: amount(resources::RESOURCE_MEMORY).value(),
         }
     }
 
@@ -50,7 +50,7 @@ impl PodRequests {
         let limited: Vec<(&Str, &Quantity)> =
             overhead.iter().filter(|(name, _)| total.get(name).is_some()).collect();
         total.add(limited.into_iter());
-        Resources::from_list(&total.into_list())
+        Resources::from_resource_list(&total.into_list())
     }
 
     /// The requests that NodeResourcesFit's score uses for the incoming pod: those of containers, with defaults for missing CPU
@@ -59,15 +59,18 @@ impl PodRequests {
         let gates = FeatureGates { pod_level_resources: false, ..FeatureGates::default() };
         let rule =
             RequestRule { spec, status: &PodStatus::default(), gates: &gates, fill: &defaults() };
-        Resources::from_list(&rule.total().into_list())
+        Resources::from_resource_list(&rule.total().into_list())
     }
 }
 
 /// The requests that a container without CPU or memory request counts as in scores.
 fn defaults() -> [(Str, Quantity); 2] {
     [
-        (Str::new(resources::CPU), Quantity::from_milli(resources::DEFAULT_CPU_MILLI)),
-        (Str::new(resources::MEMORY), Quantity::from_value(resources::DEFAULT_MEMORY_BYTES)),
+        (Str::new(resources::RESOURCE_CPU), Quantity::from_milli(resources::DEFAULT_CPU_MILLI)),
+        (
+            Str::new(resources::RESOURCE_MEMORY),
+            Quantity::from_value(resources::DEFAULT_MEMORY_BYTES),
+        ),
     ]
 }
 
@@ -83,7 +86,9 @@ pub fn is_sidecar(container: &Container) -> bool {
 }
 
 fn is_pod_level(name: &str) -> bool {
-    name == resources::CPU || name == resources::MEMORY || name.starts_with("hugepages-")
+    name == resources::RESOURCE_CPU
+        || name == resources::RESOURCE_MEMORY
+        || name.starts_with("hugepages-")
 }
 
 #[derive(Clone, Copy)]
@@ -268,7 +273,7 @@ mod tests {
 
     #[track_caller]
     fn check_under(gates: &FeatureGates, pod: Value, want: &str) {
-        let pod: Pod = crate::plugin_args::decode(&pod).unwrap();
+        let pod: Pod = crate::plugin_args::decode_json_value(&pod).unwrap();
         let requests = PodRequests::new(&pod.spec, &pod.status, gates);
         assert_eq!(line(&requests), want);
     }
@@ -362,7 +367,7 @@ mod tests {
             "1005m 0 hugepages-2Mi 8 x.io/y 1; scored 1005m 419430400",
         );
         check(pod(json!({"x.io/y": 9})), "1005m 0 x.io/y 1; scored 1105m 419430400");
-        let pod: Pod = crate::plugin_args::decode(&pod(both)).unwrap();
+        let pod: Pod = crate::plugin_args::decode_json_value(&pod(both)).unwrap();
         let scored = PodRequests::container_requests(&pod.spec);
         assert_eq!((scored.cpu_milli, scored.memory_bytes), (1105, 419_430_400));
     }

@@ -126,7 +126,7 @@ impl<'a> Preemptor<'a> {
     }
 
     /// A dry run on a node.
-    pub fn new_dry_run(self, node: NodeInfo<'a>) -> NodeDryRun<'a> {
+    pub fn new_node_dry_run(self, node: NodeInfo<'a>) -> NodeDryRun<'a> {
         NodeDryRun::new(self, node)
     }
 
@@ -142,7 +142,7 @@ impl<'a> Preemptor<'a> {
         for at in 0..rows.len() {
             let row = rows[(sample.offset + at) % rows.len()];
             let Some(node) = self.cx.world.node(row) else { continue };
-            match select(&mut self.new_dry_run(node)) {
+            match select(&mut self.new_node_dry_run(node)) {
                 Ok(victims) => {
                     let candidates = match victims.n_pdb_violations {
                         0 => &mut result.candidates,
@@ -210,7 +210,7 @@ impl DryRunResult {
 
 /// Orders pods by importance, the most important first: by priority, then by start time (upstream's `MoreImportantPod`). A pod
 /// that has not started counts as started last.
-pub fn compare_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
+pub fn compare_pod_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
     let started = |pod: &PodInfo| pod.started.map_or(i64::MAX, |started| started.0);
     b.template.priority().cmp(&a.template.priority()).then_with(|| started(a).cmp(&started(b)))
 }

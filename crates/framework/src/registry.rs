@@ -14,7 +14,9 @@ use crate::extension_points::{
 use crate::feature_gates::FeatureGates;
 use crate::incremental::Incremental;
 use crate::plugin_args::FieldError;
-use crate::state::{CycleStateSlot, PluginStateSlot, PluginStates, PublishHandler, PublishedSlot};
+use crate::state::{
+    CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler, PublishedValueSlot,
+};
 use crate::watched_objects::{Gvr, ObjectSlot, ObjectWatch, WatchRequirement};
 
 /// A plugin that can be enabled in a profile.
@@ -26,12 +28,12 @@ pub struct PluginDef {
     /// them.
     pub build: fn(&mut ExtensionPoints, &Value) -> Result<(), PluginError>,
     /// Decodes strictly, fills in defaults and validates; `None` when the plugin takes no arguments.
-    pub args: Option<ArgsFn>,
+    pub args: Option<CompleteArgsFn>,
 }
 
 /// Makes complete arguments from those in the configuration (`{}` when there are none). Paths in errors are relative to the
 /// arguments.
-pub type ArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
+pub type CompleteArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
 
 /// A plugin could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +99,7 @@ impl Registry {
     }
 }
 
-/// Fields of pods and nodes that a plugin needs and the scheduler does not read itself ([`ExtensionPoints::need`]).
+/// Fields of pods and nodes that a plugin needs and the scheduler does not read itself ([`ExtensionPoints::request_field`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraField {
     /// [`PodInfo::annotation`](crate::PodInfo::annotation). Needs memory for the annotations of all pods.
@@ -152,7 +154,7 @@ pub struct ExtensionPoints {
     pub events: Option<Vec<ClusterEventWithHint>>,
     watches: Vec<ObjectWatch>,
     needs: ExtraFieldsByKind,
-    publish_handler: Option<PublishHandler>,
+    publish_handler: Option<PublishedValueHandler>,
     n_slots: u32,
     states: PluginStates,
 }
@@ -200,13 +202,13 @@ impl ExtensionPoints {
     }
 
     /// The requested fields.
-    pub fn needs(&self) -> ExtraFieldsByKind {
+    pub fn extra_fields(&self) -> ExtraFieldsByKind {
         self.needs
     }
 
     /// Allocates the slot for the value that a service publishes to this plugin; at most one per plugin. Each published value is
-    /// the event [`ClusterEvent::published`].
-    pub fn published_slot<T>(&mut self) -> PublishedSlot<T>
+    /// the event [`ClusterEvent::published_to_plugin`].
+    pub fn published_value_slot<T>(&mut self) -> PublishedValueSlot<T>
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
@@ -216,7 +218,7 @@ impl ExtensionPoints {
     }
 
     /// The kinds that the plugin watches.
-    pub fn watches(&self) -> impl Iterator<Item = ObjectWatch> {
+    pub fn watched_kinds(&self) -> impl Iterator<Item = ObjectWatch> {
         let is_kept = self.incremental.is_some();
         self.watches.iter().cloned().map(move |mut watch| {
             watch.used_by_incremental = is_kept;
@@ -225,7 +227,7 @@ impl ExtensionPoints {
     }
 
     /// Stores a published value in the plugin's slot.
-    pub fn publish_handler(&self) -> Option<&PublishHandler> {
+    pub fn published_value_handler(&self) -> Option<&PublishedValueHandler> {
         self.publish_handler.as_ref()
     }
 
@@ -242,7 +244,7 @@ impl ExtensionPoints {
     }
 
     /// Number of cycle state slots so far, and the plugins' initial states, which move to the profile.
-    pub fn take_states(&mut self) -> (u32, PluginStates) {
+    pub fn take_initial_states(&mut self) -> (u32, PluginStates) {
         (self.n_slots, std::mem::take(&mut self.states))
     }
 }

@@ -1,17 +1,17 @@
 //! Resource amounts in the scheduler's units (upstream's `framework.Resource`).
 
-use loadmaster_api::resource_names::{is_extended, is_prefixed_native};
+use loadmaster_api::resource_names::{is_extended_resource_name, is_prefixed_native_resource_name};
 use loadmaster_api::{ResourceList, Str};
 use smallvec::SmallVec;
 
 /// Name of the CPU resource.
-pub const CPU: &str = "cpu";
+pub const RESOURCE_CPU: &str = "cpu";
 /// Name of the memory resource.
-pub const MEMORY: &str = "memory";
+pub const RESOURCE_MEMORY: &str = "memory";
 /// Name of the ephemeral-storage resource.
-pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+pub const RESOURCE_EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// Name of the resource that limits the number of pods.
-pub const PODS: &str = "pods";
+pub const RESOURCE_PODS: &str = "pods";
 
 /// Milli-CPU that a container without a CPU request counts as in scores (upstream's `DefaultMilliCPURequest`).
 pub const DEFAULT_CPU_MILLI: i64 = 100;
@@ -35,16 +35,18 @@ pub struct Resources {
 
 impl Resources {
     /// Converts a resource list; names that are neither native nor scalar are dropped, as upstream does.
-    pub fn from_list(list: &ResourceList) -> Self {
+    pub fn from_resource_list(list: &ResourceList) -> Self {
         let mut all = Resources::default();
         for (name, quantity) in list.iter() {
             match name.as_str() {
-                CPU => all.cpu_milli = quantity.milli_value(),
-                MEMORY => all.memory_bytes = quantity.value(),
-                EPHEMERAL_STORAGE => all.ephemeral_storage_bytes = quantity.value(),
-                PODS => all.pods = quantity.value(),
+                RESOURCE_CPU => all.cpu_milli = quantity.milli_value(),
+                RESOURCE_MEMORY => all.memory_bytes = quantity.value(),
+                RESOURCE_EPHEMERAL_STORAGE => all.ephemeral_storage_bytes = quantity.value(),
+                RESOURCE_PODS => all.pods = quantity.value(),
                 // The list is sorted, and so are the scalars.
-                other if is_scalar(other) => all.scalars.push((name.clone(), quantity.value())),
+                other if is_scalar_resource_name(other) => {
+                    all.scalars.push((name.clone(), quantity.value()))
+                }
                 _ => {}
             }
         }
@@ -65,7 +67,7 @@ impl Resources {
     }
 
     /// Adds (`sign` 1) or subtracts (`sign` -1) other resources.
-    pub fn apply(&mut self, other: &Resources, sign: i64) {
+    pub fn add_or_subtract(&mut self, other: &Resources, sign: i64) {
         let sum = |mine: i64, theirs: i64| mine.wrapping_add(sign.wrapping_mul(theirs));
         self.cpu_milli = sum(self.cpu_milli, other.cpu_milli);
         self.memory_bytes = sum(self.memory_bytes, other.memory_bytes);
@@ -79,25 +81,25 @@ impl Resources {
 
 /// Whether upstream treats this resource as a scalar: extended, huge pages, of a `kubernetes.io/` domain, or attachable
 /// volumes (upstream's `IsScalarResourceName`).
-pub fn is_scalar(name: &str) -> bool {
-    is_extended(name)
+pub fn is_scalar_resource_name(name: &str) -> bool {
+    is_extended_resource_name(name)
         || name.starts_with("hugepages-")
-        || is_prefixed_native(name)
+        || is_prefixed_native_resource_name(name)
         || name.starts_with("attachable-volumes-")
 }
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_api::resource_names::is_native;
+    use loadmaster_api::resource_names::is_native_resource_name;
 
     use super::*;
 
     #[track_caller]
     fn check(name: &str, want: &str) {
         let all = [
-            ("native", is_native(name)),
-            ("extended", is_extended(name)),
-            ("scalar", is_scalar(name)),
+            ("native", is_native_resource_name(name)),
+            ("extended", is_extended_resource_name(name)),
+            ("scalar", is_scalar_resource_name(name)),
         ];
         let found: Vec<&str> =
             all.iter().filter(|(_, holds)| *holds).map(|(kind, _)| *kind).collect();
@@ -125,8 +127,8 @@ mod tests {
 
     #[track_caller]
     fn check_list(list: serde_json::Value, want: &str) {
-        let list: ResourceList = crate::plugin_args::decode(&list).unwrap();
-        let r = Resources::from_list(&list);
+        let list: ResourceList = crate::plugin_args::decode_json_value(&list).unwrap();
+        let r = Resources::from_resource_list(&list);
         let found = format!(
             "cpu {} memory {} storage {} pods {} {:?}",
             r.cpu_milli, r.memory_bytes, r.ephemeral_storage_bytes, r.pods, r.scalars

@@ -45,21 +45,21 @@ impl<T> Clone for PluginStateSlot<T> {
 impl<T> Copy for PluginStateSlot<T> {}
 
 /// The slot of the value that a service publishes to a plugin.
-pub struct PublishedSlot<T>(PluginStateSlot<Option<Arc<T>>>);
+pub struct PublishedValueSlot<T>(PluginStateSlot<Option<Arc<T>>>);
 
-impl<T> Clone for PublishedSlot<T> {
+impl<T> Clone for PublishedValueSlot<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for PublishedSlot<T> {}
+impl<T> Copy for PublishedValueSlot<T> {}
 
 /// Stores a published value in the plugin's slot; `None` removes it.
 ///
 /// # Errors
 ///
 /// When the value does not decode into the slot's type.
-pub type PublishHandler = Arc<
+pub type PublishedValueHandler = Arc<
     dyn Fn(&mut PluginStates, Option<&serde_json::Value>) -> Result<(), FieldError> + Send + Sync,
 >;
 
@@ -174,7 +174,10 @@ impl PluginStates {
     }
 
     /// The value that was published last.
-    pub fn published<T: Send + Sync + 'static>(&self, slot: PublishedSlot<T>) -> Option<&T> {
+    pub fn published_value<T: Send + Sync + 'static>(
+        &self,
+        slot: PublishedValueSlot<T>,
+    ) -> Option<&T> {
         self.get(slot.0)?.as_deref()
     }
 
@@ -188,19 +191,19 @@ impl PluginStates {
         std::mem::take(&mut self.requested_actions)
     }
 
-    pub(crate) fn add_published_slot<T>(&mut self) -> (PublishedSlot<T>, PublishHandler)
+    pub(crate) fn add_published_slot<T>(&mut self) -> (PublishedValueSlot<T>, PublishedValueHandler)
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
         let slot = self.add_state::<Option<Arc<T>>>(None);
         let receive = move |states: &mut PluginStates, value: Option<&serde_json::Value>| {
-            let value = value.map(plugin_args::decode::<T>).transpose()?.map(Arc::new);
+            let value = value.map(plugin_args::decode_json_value::<T>).transpose()?.map(Arc::new);
             if let Some(published) = states.get_mut(slot) {
                 *published = value;
             }
             Ok(())
         };
-        (PublishedSlot(slot), Arc::new(receive))
+        (PublishedValueSlot(slot), Arc::new(receive))
     }
 }
 

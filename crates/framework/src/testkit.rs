@@ -2,10 +2,10 @@
 //! engine calls them, and its incremental form compared with its per-node Filter and Score.
 //!
 //! ```
-//! use loadmaster_framework::testkit::{Bench, node, pod};
+//! use loadmaster_framework::testkit::{PluginTestBench, node, pod};
 //! # use loadmaster_framework::{PluginDef, Registry};
-//! # fn demo(def: &PluginDef) -> Result<(), loadmaster_framework::testkit::BenchError> {
-//! let mut bench = Bench::new(def, serde_json::json!({}))?;
+//! # fn demo(def: &PluginDef) -> Result<(), loadmaster_framework::testkit::PluginTestBenchError> {
+//! let mut bench = PluginTestBench::new(def, serde_json::json!({}))?;
 //! bench.node(node("a"))?;
 //! assert_eq!(bench.filter(pod("web"))?, ["a Success"]);
 //! # Ok(())
@@ -27,7 +27,9 @@ use crate::api_calls::ObjectRef;
 use crate::cluster_event::{ClusterEvent, EventObject, QueueingHint, QueueingHintArgs};
 use crate::extension_points::{Cx, NodeScore, SerialCx};
 use crate::feature_gates::FeatureGates;
-use crate::incremental::{ClassKey, NodeClasses, PluginEvaluator, Prepared, check_score_range};
+use crate::incremental::{
+    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, check_score_range,
+};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::plugin_args::{self, FieldError};
@@ -39,7 +41,7 @@ use crate::watched_objects::Gvr;
 use crate::world::World;
 
 /// A test bench: one plugin with its own world.
-pub struct Bench {
+pub struct PluginTestBench {
     /// The world; tests may change it.
     pub world: World,
     points: ExtensionPoints,
@@ -48,34 +50,34 @@ pub struct Bench {
 
 /// The test's input is invalid, or the incremental form and the per-node results differ.
 #[derive(Debug)]
-pub struct BenchError(pub String);
+pub struct PluginTestBenchError(pub String);
 
-impl fmt::Display for BenchError {
+impl fmt::Display for PluginTestBenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BenchError {}
+impl std::error::Error for PluginTestBenchError {}
 
-impl From<FieldError> for BenchError {
+impl From<FieldError> for PluginTestBenchError {
     fn from(error: FieldError) -> Self {
-        BenchError(error.to_string())
+        PluginTestBenchError(error.to_string())
     }
 }
 
 pub use builders::{NodeBuilder, PodBuilder, node, pod};
 
-type BenchResult<T> = Result<T, BenchError>;
+type BenchResult<T> = Result<T, PluginTestBenchError>;
 
-impl Bench {
+impl PluginTestBench {
     /// A bench for the plugin with these arguments, as in a configuration, and the default feature gates.
     ///
     /// # Errors
     ///
     /// When the arguments are invalid or the plugin cannot be built.
-    pub fn new(def: &PluginDef, args: Value) -> BenchResult<Bench> {
-        Bench::with_gates(def, args, FeatureGates::default())
+    pub fn new(def: &PluginDef, args: Value) -> BenchResult<PluginTestBench> {
+        PluginTestBench::with_gates(def, args, FeatureGates::default())
     }
 
     /// The same with other feature gates.
@@ -83,27 +85,31 @@ impl Bench {
     /// # Errors
     ///
     /// When the arguments are invalid or the plugin cannot be built.
-    pub fn with_gates(def: &PluginDef, args: Value, gates: FeatureGates) -> BenchResult<Bench> {
+    pub fn with_gates(
+        def: &PluginDef,
+        args: Value,
+        gates: FeatureGates,
+    ) -> BenchResult<PluginTestBench> {
         let args = match def.args {
             Some(complete) => complete(&args, &gates).map_err(|errors| {
                 let texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
-                BenchError(texts.join("; "))
+                PluginTestBenchError(texts.join("; "))
             })?,
             None => args,
         };
         let mut points =
             ExtensionPoints::for_next_plugin(gates.clone(), 0, PluginStates::default());
-        (def.build)(&mut points, &args).map_err(|error| BenchError(error.to_string()))?;
-        let (_, states) = points.take_states();
+        (def.build)(&mut points, &args).map_err(|error| PluginTestBenchError(error.to_string()))?;
+        let (_, states) = points.take_initial_states();
         let mut world = World::new(gates);
-        points.watches().for_each(|watch| world.watch(&watch));
-        Ok(Bench { world, points, states })
+        points.watched_kinds().for_each(|watch| world.watch_objects(&watch));
+        Ok(PluginTestBench { world, points, states })
     }
 
     /// Adds or replaces a node.
     pub fn node(&mut self, node: impl Into<Value>) -> BenchResult<NodeRow> {
         let node: Value = node.into();
-        let extra = ExtraFields::of_value(&node, self.points.needs().nodes);
+        let extra = ExtraFields::from_value(&node, self.points.extra_fields().nodes);
         let node = Node { extra, ..read(&node)? };
         Ok(self.world.upsert_node(Arc::new(node)))
     }
@@ -116,23 +122,27 @@ impl Bench {
     }
 
     /// Adds a pod that is assigned to a node. Its namespace is `default` if it has none.
-    pub fn assigned(&mut self, node: &str, pod: impl Into<Value>) -> BenchResult<Arc<PodInfo>> {
+    pub fn add_assigned_pod(
+        &mut self,
+        node: &str,
+        pod: impl Into<Value>,
+    ) -> BenchResult<Arc<PodInfo>> {
         let row = self.world.nodes().row(node);
-        let row = row.ok_or_else(|| BenchError(format!("there is no node {node:?}")))?;
-        let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.pod(pod)? });
+        let row = row.ok_or_else(|| PluginTestBenchError(format!("there is no node {node:?}")))?;
+        let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.parse_pod(pod)? });
         self.world.add_pod(row, pod.clone());
         Ok(pod)
     }
 
     /// Parses a pending pod.
-    pub fn pod(&mut self, pod: impl Into<Value>) -> BenchResult<PodInfo> {
+    pub fn parse_pod(&mut self, pod: impl Into<Value>) -> BenchResult<PodInfo> {
         let pod: Value = pod.into();
-        let extra = ExtraFields::of_value(&pod, self.points.needs().pods);
+        let extra = ExtraFields::from_value(&pod, self.points.extra_fields().pods);
         let mut pod = Pod { extra, ..read(&pod)? };
         if pod.metadata.namespace.is_empty() {
             pod.metadata.namespace = Str::new("default");
         }
-        self.world.parse_pod(&pod).map_err(|error| BenchError(error.to_string()))
+        self.world.parse_pod(&pod).map_err(|error| PluginTestBenchError(error.to_string()))
     }
 
     /// Adds or replaces an object of a kind that the plugin watches.
@@ -145,28 +155,28 @@ impl Bench {
             name: name("name"),
         };
         self.world.set_synced(&kind.group, &kind.resource, true);
-        match self.world.update_object(&reference, Some(&object)).decode_error {
-            Some(trouble) => Err(BenchError(trouble)),
+        match self.world.update_watched_object(&reference, Some(&object)).decode_error {
+            Some(trouble) => Err(PluginTestBenchError(trouble)),
             None => Ok(()),
         }
     }
 
     /// Publishes a value to the plugin, as a service does.
     pub fn publish(&mut self, value: &Value) -> BenchResult<()> {
-        let receiver = self.points.publish_handler();
-        let receiver =
-            receiver.ok_or_else(|| BenchError("the plugin has no published slot".into()))?;
+        let receiver = self.points.published_value_handler();
+        let receiver = receiver
+            .ok_or_else(|| PluginTestBenchError("the plugin has no published slot".into()))?;
         Ok(receiver(&mut self.states, Some(value))?)
     }
 
     /// The plugin's extension points.
-    pub fn points(&self) -> &ExtensionPoints {
+    pub fn extension_points(&self) -> &ExtensionPoints {
         &self.points
     }
 
     /// The result of PreEnqueue: `Success`, or code and reasons.
     pub fn pre_enqueue(&mut self, pod: impl Into<Value>) -> BenchResult<String> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         let Some(point) = &self.points.pre_enqueue else { return Ok("Success".into()) };
         let cycle = CycleState::default();
         let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
@@ -175,7 +185,7 @@ impl Bench {
 
     /// The result of PreFilter: `All`, `Skip`, `Nodes [a b]`, or code and reasons.
     pub fn pre_filter(&mut self, pod: impl Into<Value>) -> BenchResult<String> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         Ok(match self.run_pre_filter(&mut CycleState::default(), &pod) {
             Ok(PreFilterResult::All) => "All".into(),
             Ok(PreFilterResult::Skip) => "Skip".into(),
@@ -191,7 +201,7 @@ impl Bench {
 
     /// For each node, by row: its name and the result of PreFilter and Filter. Also checks the incremental form.
     pub fn filter(&mut self, pod: impl Into<Value>) -> BenchResult<Vec<String>> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         self.check_incremental(&pod)?;
         let results = self.evaluate_per_node(&pod);
         let lines = results.filters.iter().map(|(row, status)| {
@@ -204,7 +214,7 @@ impl Bench {
     /// For each node that the plugin does not reject: its name and normalized score; empty when PreScore skips. Also checks the
     /// incremental form.
     pub fn score(&mut self, pod: impl Into<Value>) -> BenchResult<Vec<(String, i64)>> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         self.check_incremental(&pod)?;
         let results = self.evaluate_per_node(&pod);
         let named = results.scores?.unwrap_or_default().into_iter();
@@ -214,14 +224,14 @@ impl Bench {
     }
 
     /// The result of the plugin's hints for an event and a pod that it rejected: `Queue`, `Skip`, `Unregistered` or the error.
-    pub fn hint(
+    pub fn queueing_hint(
         &mut self,
         event: ClusterEvent,
         pod: Value,
         old: Option<EventObject<'_>>,
         new: Option<EventObject<'_>>,
     ) -> BenchResult<String> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         let Some(events) = &self.points.events else { return Ok("Queue".into()) };
         let hint_args = QueueingHintArgs { pod: &pod, event: &event, old, new, world: &self.world };
         let mut result = "Unregistered";
@@ -238,7 +248,7 @@ impl Bench {
 
     /// The plugin's fragments of the pod signature as one JSON object; `null` when the pod is unsignable.
     pub fn sign(&mut self, pod: Value) -> BenchResult<Value> {
-        let pod = self.pod(pod)?;
+        let pod = self.parse_pod(pod)?;
         let Some(point) = &self.points.sign else { return Ok(Value::Null) };
         Ok(match point.sign(&pod) {
             Ok(fragments) => fragments.into_iter().map(|f| (f.key.to_owned(), f.value)).collect(),
@@ -256,18 +266,18 @@ impl Bench {
         let prepared = prepare.prepare(&mut self.world, pod);
         let per_node = self.evaluate_per_node(pod);
         match prepared {
-            Prepared::PerNode => Ok(()),
-            Prepared::Rejected(rejection) => {
+            PrepareResult::PerNode => Ok(()),
+            PrepareResult::Rejected(rejection) => {
                 let want = status_text(Err(rejection));
                 match per_node.filters.iter().find(|(_, status)| *status != want) {
                     None => Ok(()),
                     Some((_, status)) => {
-                        Err(BenchError(format!("incremental {want}, per node {status}")))
+                        Err(PluginTestBenchError(format!("incremental {want}, per node {status}")))
                     }
                 }
             }
-            Prepared::Skip => compare(&self.world, &per_node, |_| true, |_| 0),
-            Prepared::Evaluator(mut evaluator) => {
+            PrepareResult::Skip => compare(&self.world, &per_node, |_| true, |_| 0),
+            PrepareResult::Evaluator(mut evaluator) => {
                 let outcome = self.compare_evaluator(&*evaluator, &per_node);
                 evaluator.release(&mut self.world);
                 outcome
@@ -324,7 +334,7 @@ impl Bench {
         pod: &PodInfo,
         feasible: &[NodeInfo<'_>],
     ) -> BenchResult<Option<Vec<NodeScore>>> {
-        let failed = |failure: crate::result::Failure| BenchError(failure.to_string());
+        let failed = |failure: crate::result::Failure| PluginTestBenchError(failure.to_string());
         if let Some(point) = &self.points.pre_score {
             let mut states = self.states.clone();
             let cx = SerialCx { world: &self.world, cycle, states: &mut states };
@@ -441,7 +451,7 @@ fn compare(
     for (row, status) in &per_node.filters {
         if passes(*row) != (status == "Success") {
             let text = format!("{}: incremental {}, per node {status}", name(*row), passes(*row));
-            return Err(BenchError(text));
+            return Err(PluginTestBenchError(text));
         }
     }
     let Ok(scores) = &per_node.scores else { return Ok(()) };
@@ -453,7 +463,7 @@ fn compare(
         if score(*row) != want {
             let text =
                 format!("{}: incremental score {}, per node {want}", name(*row), score(*row));
-            return Err(BenchError(text));
+            return Err(PluginTestBenchError(text));
         }
     }
     Ok(())
@@ -467,5 +477,5 @@ fn status_text(result: Result<(), Rejection>) -> String {
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> BenchResult<T> {
-    Ok(plugin_args::decode(value)?)
+    Ok(plugin_args::decode_json_value(value)?)
 }

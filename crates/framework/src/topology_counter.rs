@@ -1,7 +1,7 @@
 //! Sums over assigned pods by topology domain, owned and updated by the world.
 //!
 //! A constraint such as "spread these pods over zones" needs the number of matching pods per zone. Computing it anew means
-//! iterating over all pods; updating it means a few additions per assigned pod. A plugin describes the sum by a [`CounterSpec`];
+//! iterating over all pods; updating it means a few additions per assigned pod. A plugin describes the sum by a [`TopologyCounterSpec`];
 //! equal specs share one counter.
 
 use std::any::{Any, TypeId};
@@ -19,7 +19,7 @@ use crate::node_table::{NodeRow, NodeTable};
 use crate::template::PodTemplate;
 
 /// What a counter sums: a pure function of a pod's template, and which nodes count.
-pub trait CounterSpec: Send + Sync + 'static {
+pub trait TopologyCounterSpec: Send + Sync + 'static {
     /// Adds to `out` what an assigned pod with this template contributes, by topology key. `terminating` pods have a deletion
     /// timestamp.
     fn delta(
@@ -30,7 +30,7 @@ pub trait CounterSpec: Send + Sync + 'static {
         out: &mut TopologyDeltas,
     );
 
-    /// Whether the pods of some nodes may not count; only then is [`CounterSpec::counts_node`] called.
+    /// Whether the pods of some nodes may not count; only then is [`TopologyCounterSpec::counts_node`] called.
     fn has_node_filter(&self) -> bool {
         false
     }
@@ -64,9 +64,9 @@ impl TopologyDeltas {
     }
 }
 
-/// The id of a counter of the world, valid until [`crate::World::release_counter`].
+/// The id of a counter of the world, valid until [`crate::World::release_topology_counter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CounterId {
+pub struct TopologyCounterId {
     slot: u32,
     /// Distinguishes counters that used the same slot at different times.
     serial: u32,
@@ -97,12 +97,12 @@ impl TopologyDomains {
     }
 
     /// The sum of a domain; 0 if nothing was counted or the node does not have the key.
-    pub fn sum(&self, domain: LabelValueId) -> i64 {
+    pub fn domain_sum(&self, domain: LabelValueId) -> i64 {
         self.sums.get(domain.0 as usize).copied().unwrap_or(0)
     }
 
     /// Whether an eligible node has this value.
-    pub fn exists(&self, domain: LabelValueId) -> bool {
+    pub fn domain_exists(&self, domain: LabelValueId) -> bool {
         self.nodes.get(domain.0 as usize).is_some_and(|nodes| *nodes > 0)
     }
 
@@ -112,7 +112,7 @@ impl TopologyDomains {
     }
 
     /// The minimum over existing domains; `None` if there are none, or if the spec does not track it.
-    pub fn min(&self) -> Option<i64> {
+    pub fn min_domain_sum(&self) -> Option<i64> {
         self.histogram.as_ref()?.first_key_value().map(|(sum, _)| *sum)
     }
 
@@ -180,7 +180,7 @@ impl TopologyDomains {
 
 /// One counter.
 pub struct TopologyCounter {
-    spec: Arc<dyn CounterSpec>,
+    spec: Arc<dyn TopologyCounterSpec>,
     domains: SmallVec<[TopologyDomains; 1]>,
     /// By row; `None` if all nodes count.
     eligible: Option<Vec<bool>>,
@@ -196,7 +196,7 @@ impl TopologyCounter {
     }
 
     /// The sums for one key.
-    pub fn for_key(&self, key: LabelKeyId) -> Option<&TopologyDomains> {
+    pub fn domains_for_key(&self, key: LabelKeyId) -> Option<&TopologyDomains> {
         self.domains.iter().find(|domains| domains.key == key)
     }
 
@@ -219,7 +219,7 @@ impl TopologyCounter {
 
 /// What a pod of a template contributes, by counter and topology key; only counters to which it contributes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CounterDeltas(Vec<(CounterId, KeyDeltas)>);
+pub(crate) struct CounterDeltas(Vec<(TopologyCounterId, KeyDeltas)>);
 
 type KeyDeltas = SmallVec<[(LabelKeyId, i64); 1]>;
 
@@ -238,12 +238,12 @@ pub struct TopologyCounters {
 }
 
 trait CounterIdMap: Any + Send + Sync {
-    fn forget(&mut self, id: CounterId);
+    fn forget(&mut self, id: TopologyCounterId);
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-impl<C: CounterSpec + Hash + Eq> CounterIdMap for Map<Arc<C>, CounterId> {
-    fn forget(&mut self, id: CounterId) {
+impl<C: TopologyCounterSpec + Hash + Eq> CounterIdMap for Map<Arc<C>, TopologyCounterId> {
+    fn forget(&mut self, id: TopologyCounterId) {
         self.retain(|_, known| *known != id);
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
@@ -253,7 +253,7 @@ impl<C: CounterSpec + Hash + Eq> CounterIdMap for Map<Arc<C>, CounterId> {
 
 impl TopologyCounters {
     /// The counter, which must be in use.
-    pub fn get(&self, id: CounterId) -> &TopologyCounter {
+    pub fn get(&self, id: TopologyCounterId) -> &TopologyCounter {
         match self.try_get(id) {
             Some(counter) => counter,
             None => unreachable!("a counter is dropped only after its last release"),
@@ -261,7 +261,7 @@ impl TopologyCounters {
     }
 
     /// The counter, if it still exists: all are dropped when the contributions of pods may have changed.
-    pub fn try_get(&self, id: CounterId) -> Option<&TopologyCounter> {
+    pub fn try_get(&self, id: TopologyCounterId) -> Option<&TopologyCounter> {
         self.slots.get(id.slot as usize)?.as_ref().filter(|counter| counter.serial == id.serial)
     }
 
@@ -276,7 +276,7 @@ impl TopologyCounters {
     }
 
     /// Releases a counter; ignored if it was dropped already.
-    pub fn release(&mut self, id: CounterId) {
+    pub fn release(&mut self, id: TopologyCounterId) {
         if let Some(counter) = self.get_mut(id) {
             counter.users -= 1;
             let idle = usize::from(counter.users == 0);
@@ -292,16 +292,19 @@ impl TopologyCounters {
         self.n_idle = 0;
     }
 
-    fn get_mut(&mut self, id: CounterId) -> Option<&mut TopologyCounter> {
+    fn get_mut(&mut self, id: TopologyCounterId) -> Option<&mut TopologyCounter> {
         let counter = self.slots.get_mut(id.slot as usize)?.as_mut()?;
         (counter.serial == id.serial).then_some(counter)
     }
 
     /// An existing counter, with one more user.
-    pub(crate) fn reuse<C: CounterSpec + Hash + Eq>(&mut self, spec: &C) -> Option<CounterId> {
+    pub(crate) fn reuse<C: TopologyCounterSpec + Hash + Eq>(
+        &mut self,
+        spec: &C,
+    ) -> Option<TopologyCounterId> {
         self.clock += 1;
         let index = self.ids_by_spec.get_mut(&TypeId::of::<C>())?;
-        let known: &mut Map<Arc<C>, CounterId> = (**index).as_any_mut().downcast_mut()?;
+        let known: &mut Map<Arc<C>, TopologyCounterId> = (**index).as_any_mut().downcast_mut()?;
         let id = *known.get(spec)?;
         let clock = self.clock;
         let counter = self.get_mut(id)?;
@@ -313,18 +316,18 @@ impl TopologyCounters {
     }
 
     /// Creates a counter with one user; the caller fills its sums.
-    pub(crate) fn create<C: CounterSpec + Hash + Eq>(
+    pub(crate) fn create<C: TopologyCounterSpec + Hash + Eq>(
         &mut self,
         spec: C,
         nodes: &NodeTable,
-    ) -> CounterId {
+    ) -> TopologyCounterId {
         let spec = Arc::new(spec);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
         self.next_serial = self.next_serial.wrapping_add(1);
-        let id = CounterId { slot, serial: self.next_serial };
+        let id = TopologyCounterId { slot, serial: self.next_serial };
         let eligible = spec.has_node_filter().then(|| {
             let by_row = (0..nodes.n_rows()).map(|at| nodes.node(NodeRow(at as u32)));
             by_row.map(|node| node.is_some_and(|node| spec.counts_node(node))).collect()
@@ -332,8 +335,9 @@ impl TopologyCounters {
         let index = self
             .ids_by_spec
             .entry(TypeId::of::<C>())
-            .or_insert_with(|| Box::new(Map::<Arc<C>, CounterId>::default()));
-        if let Some(known) = (**index).as_any_mut().downcast_mut::<Map<Arc<C>, CounterId>>() {
+            .or_insert_with(|| Box::new(Map::<Arc<C>, TopologyCounterId>::default()));
+        if let Some(known) = (**index).as_any_mut().downcast_mut::<Map<Arc<C>, TopologyCounterId>>()
+        {
             known.insert(spec.clone(), id);
         }
         let domains = SmallVec::new();
@@ -350,19 +354,19 @@ impl TopologyCounters {
     }
 
     /// Drops the least recently used half of the counters without users, if there are too many; returns their ids.
-    pub(crate) fn drop_idle(&mut self) -> Vec<CounterId> {
+    pub(crate) fn drop_idle(&mut self) -> Vec<TopologyCounterId> {
         if self.n_idle <= IDLE_COUNTERS_MAX {
             return Vec::new();
         }
         let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
             let counter = slot.as_ref()?;
-            let id = CounterId { slot: at as u32, serial: counter.serial };
+            let id = TopologyCounterId { slot: at as u32, serial: counter.serial };
             (counter.users == 0).then_some((counter.last_used, id))
         });
-        let mut idle: Vec<(u64, CounterId)> = idle.collect();
+        let mut idle: Vec<(u64, TopologyCounterId)> = idle.collect();
         idle.sort_unstable();
         idle.truncate(idle.len() / 2);
-        let dropped: Vec<CounterId> = idle.into_iter().map(|(_, id)| id).collect();
+        let dropped: Vec<TopologyCounterId> = idle.into_iter().map(|(_, id)| id).collect();
         for id in &dropped {
             self.slots[id.slot as usize] = None;
             self.free.push(id.slot);
@@ -379,14 +383,14 @@ impl TopologyCounters {
     }
 
     /// The ids of all counters, with or without users.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = CounterId> + use<> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TopologyCounterId> + use<> {
         let held = self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            Some(CounterId { slot: at as u32, serial: slot.as_ref()?.serial })
+            Some(TopologyCounterId { slot: at as u32, serial: slot.as_ref()?.serial })
         });
         held.collect::<Vec<_>>().into_iter()
     }
 
-    pub(crate) fn spec(&self, id: CounterId) -> Arc<dyn CounterSpec> {
+    pub(crate) fn spec(&self, id: TopologyCounterId) -> Arc<dyn TopologyCounterSpec> {
         self.get(id).spec.clone()
     }
 
@@ -407,7 +411,7 @@ impl TopologyCounters {
     /// The same for one counter.
     pub(crate) fn apply_one(
         &mut self,
-        id: CounterId,
+        id: TopologyCounterId,
         effects: &CounterDeltas,
         labels: &LabelColumns,
         row: NodeRow,
@@ -420,7 +424,12 @@ impl TopologyCounters {
     }
 
     /// Ensures that a counter has sums and domains for a topology key.
-    pub(crate) fn ensure_domains(&mut self, id: CounterId, key: LabelKeyId, nodes: &NodeTable) {
+    pub(crate) fn ensure_domains(
+        &mut self,
+        id: TopologyCounterId,
+        key: LabelKeyId,
+        nodes: &NodeTable,
+    ) {
         let Some(counter) = self.get_mut(id) else { return };
         if !counter.domains_mut(key).1 {
             return;
@@ -484,8 +493,8 @@ impl CounterDeltas {
     /// Computes what a template contributes to a counter and stores it; returns the topology keys.
     pub(crate) fn add_counter(
         &mut self,
-        id: CounterId,
-        spec: &dyn CounterSpec,
+        id: TopologyCounterId,
+        spec: &dyn TopologyCounterSpec,
         pod: &PodTemplate,
         terminating: bool,
         cluster: &ClusterObjects,
@@ -506,7 +515,7 @@ impl CounterDeltas {
         keys
     }
 
-    pub(crate) fn forget(&mut self, dropped: &[CounterId]) {
+    pub(crate) fn forget(&mut self, dropped: &[TopologyCounterId]) {
         self.0.retain(|(id, _)| !dropped.contains(id));
     }
 

@@ -99,7 +99,7 @@ struct TypedDecoder {
 }
 
 fn decode<T: DeserializeOwned + Send + Sync + 'static>(value: &Value) -> Result<Typed, FieldError> {
-    plugin_args::decode::<T>(value).map(|typed| Arc::new(typed) as Typed)
+    plugin_args::decode_json_value::<T>(value).map(|typed| Arc::new(typed) as Typed)
 }
 
 impl ObjectWatch {
@@ -144,7 +144,7 @@ pub struct ObjectInfo {
 
 impl ObjectInfo {
     /// The object decoded into this type; `None` when no plugin requested the type, or decoding failed.
-    pub fn get<T: 'static>(&self) -> Option<&T> {
+    pub fn decoded_as<T: 'static>(&self) -> Option<&T> {
         self.shapes.iter().find_map(|typed| typed.downcast_ref())
     }
 }
@@ -169,13 +169,13 @@ impl<'a, T: 'static> ObjectLister<'a, T> {
 
     /// An object; the namespace is empty for kinds without namespaces.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&'a T> {
-        self.table?.by_namespace.get(namespace)?.get(name)?.get()
+        self.table?.by_namespace.get(namespace)?.get(name)?.decoded_as()
     }
 
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = (&'a ObjectInfo, &'a T)> + use<'a, T> {
         let all = self.table.into_iter().flat_map(|table| table.by_namespace.values());
-        all.flat_map(BTreeMap::values).filter_map(|info| Some((&**info, info.get()?)))
+        all.flat_map(BTreeMap::values).filter_map(|info| Some((&**info, info.decoded_as()?)))
     }
 
     /// The objects of a namespace.
@@ -185,7 +185,7 @@ impl<'a, T: 'static> ObjectLister<'a, T> {
     ) -> impl Iterator<Item = (&'a ObjectInfo, &'a T)> + use<'a, T> {
         let here = self.table.and_then(|table| table.by_namespace.get(namespace));
         let here = here.into_iter().flat_map(BTreeMap::values);
-        here.filter_map(|info| Some((&**info, info.get()?)))
+        here.filter_map(|info| Some((&**info, info.decoded_as()?)))
     }
 }
 
@@ -245,12 +245,12 @@ impl ObjectStore {
     }
 
     /// The watched kinds, and whether scheduling waits for their initial lists.
-    pub fn kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
+    pub fn watched_kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
         self.tables.iter().map(|table| (&table.kind, table.presence))
     }
 
     /// The objects of a slot's kind.
-    pub fn view<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'_, T> {
+    pub fn lister<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'_, T> {
         let table = self.tables.iter().find(|table| table.kind == slot.0);
         ObjectLister { table, shape: PhantomData }
     }
@@ -392,27 +392,27 @@ mod tests {
         store.watch(&ObjectWatch::new::<Value>(foos(), WatchRequirement::Required));
         store.watch(&ObjectWatch::new::<Foo>(foos(), WatchRequirement::Optional));
         assert_eq!(
-            store.kinds().map(|(_, presence)| presence).collect::<Vec<_>>(),
+            store.watched_kinds().map(|(_, presence)| presence).collect::<Vec<_>>(),
             [WatchRequirement::Required]
         );
         let (typed, dynamic) = (ObjectSlot::<Foo>::new(foos()), ObjectSlot::<Value>::new(foos()));
         for (namespace, name, size) in [("b", "x", 1), ("a", "y", 2), ("a", "x", 3)] {
             store.update(&foo(namespace, name), Some(&json!({"size": size})));
         }
-        let sizes: Vec<u32> = store.view(&typed).iter().map(|(_, foo)| foo.size).collect();
+        let sizes: Vec<u32> = store.lister(&typed).iter().map(|(_, foo)| foo.size).collect();
         assert_eq!(sizes, [3, 2, 1], "ordered by namespace and name");
         let names: Vec<&str> =
-            store.view(&typed).in_namespace("a").map(|(info, _)| info.name.as_str()).collect();
+            store.lister(&typed).in_namespace("a").map(|(info, _)| info.name.as_str()).collect();
         assert_eq!(names, ["x", "y"]);
-        assert_eq!(store.view(&dynamic).get("b", "x"), Some(&json!({"size": 1})));
-        assert!(store.view(&typed).get("b", "y").is_none());
+        assert_eq!(store.lister(&dynamic).get("b", "x"), Some(&json!({"size": 1})));
+        assert!(store.lister(&typed).get("b", "y").is_none());
         // It decodes into one type only, and stays visible in that type; the error is reported once.
         let odd = json!({"size": "large"});
         let trouble = store.update(&foo("b", "x"), Some(&odd)).decode_error.unwrap();
         assert!(trouble.starts_with("foos.v1.example.com b/x is ignored: size: "), "{trouble}");
         assert!(store.update(&foo("b", "x"), Some(&odd)).decode_error.is_none());
-        assert!(store.view(&typed).get("b", "x").is_none());
-        assert_eq!(store.view(&dynamic).get("b", "x"), Some(&odd));
+        assert!(store.lister(&typed).get("b", "x").is_none());
+        assert_eq!(store.lister(&dynamic).get("b", "x"), Some(&odd));
     }
 
     #[test]
@@ -441,11 +441,11 @@ mod tests {
     fn has_synced_after_the_initial_list() {
         let mut store = ObjectStore::default();
         let slot = ObjectSlot::<Foo>::new(foos());
-        assert!(!store.view(&slot).has_synced());
+        assert!(!store.lister(&slot).has_synced());
         store.watch(&ObjectWatch::new::<Foo>(foos(), WatchRequirement::Optional));
         assert!(store.set_synced("example.com", "foos", true));
         assert!(!store.set_synced("example.com", "foos", true), "unchanged");
-        assert!(store.view(&slot).has_synced());
+        assert!(store.lister(&slot).has_synced());
         assert!(!store.set_synced("example.com", "bars", true));
     }
 }

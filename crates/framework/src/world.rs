@@ -20,7 +20,7 @@ use crate::pod_info::PodInfo;
 use crate::preemption::OngoingPreemptions;
 use crate::template::{PodTemplate, TemplateError, TemplateId, TemplateKey};
 use crate::topology_counter::{
-    CounterDeltas, CounterId, CounterSpec, TopologyCounter, TopologyCounters,
+    CounterDeltas, TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::{ObjectStore, ObjectUpdate, ObjectWatch};
@@ -113,12 +113,12 @@ impl World {
     }
 
     /// All topology counters.
-    pub fn counters(&self) -> &TopologyCounters {
+    pub fn topology_counters(&self) -> &TopologyCounters {
         &self.counters
     }
 
     /// A counter that was acquired and not released.
-    pub fn counter(&self, id: CounterId) -> &TopologyCounter {
+    pub fn topology_counter(&self, id: TopologyCounterId) -> &TopologyCounter {
         self.counters.get(id)
     }
 
@@ -296,12 +296,12 @@ impl World {
     }
 
     /// The objects of the kinds that plugins watch.
-    pub fn objects(&self) -> &ObjectStore {
+    pub fn watched_objects(&self) -> &ObjectStore {
         &self.objects
     }
 
     /// Starts storing the objects of one more kind.
-    pub fn watch(&mut self, watch: &ObjectWatch) {
+    pub fn watch_objects(&mut self, watch: &ObjectWatch) {
         self.objects.watch(watch);
     }
 
@@ -315,7 +315,7 @@ impl World {
     }
 
     /// Handles a watch event of a kind that plugins watch: the object as it is now, or `None` when it was deleted.
-    pub fn update_object(
+    pub fn update_watched_object(
         &mut self,
         object: &ObjectRef,
         value: Option<&serde_json::Value>,
@@ -342,8 +342,11 @@ impl World {
         self.nodes.ensure_label_column(key)
     }
 
-    /// The counter for this spec, created and filled if it does not exist. Release it with [`World::release_counter`].
-    pub fn acquire_counter<C: CounterSpec + Hash + Eq>(&mut self, spec: C) -> CounterId {
+    /// The counter for this spec, created and filled if it does not exist. Release it with [`World::release_topology_counter`].
+    pub fn acquire_topology_counter<C: TopologyCounterSpec + Hash + Eq>(
+        &mut self,
+        spec: C,
+    ) -> TopologyCounterId {
         if let Some(id) = self.counters.reuse(&spec) {
             return id;
         }
@@ -364,7 +367,7 @@ impl World {
     }
 
     /// Releases a counter; it stays for a while in case it is acquired again.
-    pub fn release_counter(&mut self, id: CounterId) {
+    pub fn release_topology_counter(&mut self, id: TopologyCounterId) {
         self.counters.release(id);
     }
 
@@ -467,8 +470,8 @@ impl World {
 
     fn add_contributions(
         &mut self,
-        id: CounterId,
-        spec: &dyn CounterSpec,
+        id: TopologyCounterId,
+        spec: &dyn TopologyCounterSpec,
         placed: &mut PlacedTemplate,
     ) {
         let pod = &placed.template;
@@ -484,7 +487,7 @@ impl World {
     }
 
     /// Counts all assigned pods in a new counter.
-    fn fill_counter(&mut self, id: CounterId) {
+    fn fill_counter(&mut self, id: TopologyCounterId) {
         let spec = self.counters.spec(id);
         let mut all = std::mem::take(&mut self.templates.placed);
         for placed in all.iter_mut().flatten() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::topology_counter::{CounterSpec, TopologyDeltas};
+use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{PodInfo, PodTemplate, World};
 use loadmaster_stdx::Rng;
 use serde_json::json;
@@ -18,7 +18,7 @@ struct PodsOfApp {
     keys: [Str; 1],
 }
 
-impl CounterSpec for PodsOfApp {
+impl TopologyCounterSpec for PodsOfApp {
     fn delta(
         &self,
         pod: &PodTemplate,
@@ -80,8 +80,10 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
 /// All readable state of a world, with names instead of ids.
 fn describe_world(world: &mut World) -> Vec<String> {
     let mut lines = Vec::new();
-    let counters =
-        [world.acquire_counter(pods_of_app("p")), world.acquire_counter(pods_of_app("q"))];
+    let counters = [
+        world.acquire_topology_counter(pods_of_app("p")),
+        world.acquire_topology_counter(pods_of_app("q")),
+    ];
     for info in world.node_infos() {
         let mut pods: Vec<&str> = info.pods().map(|pod| &*pod.name).collect();
         pods.sort_unstable();
@@ -97,16 +99,22 @@ fn describe_world(world: &mut World) -> Vec<String> {
         ));
     }
     for id in counters {
-        for domains in world.counter(id).domains() {
+        for domains in world.topology_counter(id).domains() {
             let column = world.nodes().labels().column(domains.key());
             for zone in ["a", "b", "c"] {
                 let value = column.id(zone);
-                let sum = value.map(|value| (domains.exists(value), domains.sum(value)));
+                let sum =
+                    value.map(|value| (domains.domain_exists(value), domains.domain_sum(value)));
                 lines.push(format!("{zone} {sum:?}"));
             }
-            lines.push(format!("{:?} {} {}", domains.min(), domains.n_domains(), domains.total()));
+            lines.push(format!(
+                "{:?} {} {}",
+                domains.min_domain_sum(),
+                domains.n_domains(),
+                domains.total()
+            ));
         }
-        world.release_counter(id);
+        world.release_topology_counter(id);
     }
     lines
         .push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
@@ -142,8 +150,10 @@ fn an_incremental_world_equals_a_rebuilt_one() {
         let mut rng = Rng::new(seed);
         let mut world = World::default();
         // Acquired from the beginning, so that every change updates them.
-        let acquired =
-            [world.acquire_counter(pods_of_app("p")), world.acquire_counter(pods_of_app("q"))];
+        let acquired = [
+            world.acquire_topology_counter(pods_of_app("p")),
+            world.acquire_topology_counter(pods_of_app("q")),
+        ];
         for step in 0..120 {
             let name = format!("n{}", rng.below(6));
             match rng.below(8) {
@@ -166,6 +176,6 @@ fn an_incremental_world_equals_a_rebuilt_one() {
                 "seed {seed}, step {step}"
             );
         }
-        acquired.into_iter().for_each(|id| world.release_counter(id));
+        acquired.into_iter().for_each(|id| world.release_topology_counter(id));
     }
 }

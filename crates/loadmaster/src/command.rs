@@ -76,7 +76,7 @@ impl Default for SchedulerCommand {
 impl SchedulerCommand {
     /// A command line with the in-tree plugins.
     pub fn new() -> Self {
-        SchedulerCommand { registry: loadmaster_plugins::in_tree(), services: Vec::new() }
+        SchedulerCommand { registry: loadmaster_plugins::in_tree_registry(), services: Vec::new() }
     }
 
     /// Registers an out-of-tree plugin, so that configurations can enable it. If its name is already registered, every command fails.
@@ -118,10 +118,10 @@ impl SchedulerCommand {
             }
         };
         if let Command::Run(args) = command {
-            return self.run_scheduler(&args.with_program());
+            return self.run_scheduler(&args.with_program_name());
         }
         run_command(|| {
-            self.registry.validate().map_err(Failure::input)?;
+            self.registry.validate().map_err(Failure::invalid_input)?;
             let mut out = BufWriter::new(io::stdout().lock());
             let exit = dispatch(command, &self, &mut out)?;
             out.flush()?;

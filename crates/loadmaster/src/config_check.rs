@@ -36,8 +36,9 @@ enum Format {
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let gates = args.gates.parse()?;
     let document = Document::read(&args.file, Some(input::CONFIG_BYTES_MAX));
-    let document = document.map_err(|error| Failure::input(ErrorChain(&error)))?;
-    let checked = loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?;
+    let document = document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    let checked = loadmaster_config::check_configuration(&document, registry, &gates)
+        .map_err(Failure::invalid_inputs)?;
     for note in &checked.notes {
         print_to_stderr(&format!("note: {note}"));
     }
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
         Format::Yaml => checked.config.to_v1_yaml(),
         Format::Json => checked.config.to_v1_json(),
     };
-    let text = text.map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let text = text.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     writeln!(out, "{}", text.trim_end())?;
     Ok(Exit::Done)
 }

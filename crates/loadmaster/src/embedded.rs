@@ -14,10 +14,10 @@ use jiff::SignedDuration;
 use loadmaster_apiserver::authentication::SigningKey;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, Pki, serve_with_options};
-use loadmaster_apiserver::journal::{Compaction, Journal};
+use loadmaster_apiserver::journal::{Journal, SnapshotPolicy};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
 use loadmaster_stdx::ErrorChain;
 use serde_json::Value;
@@ -63,39 +63,42 @@ pub(crate) struct ServerArgs {
 #[derive(Clone, Copy)]
 pub(crate) struct HistoryLimits {
     /// Limits of the watch cache.
-    pub limits: Limits,
+    pub limits: StoreLimits,
     pub event_ttl: SignedDuration,
 }
 
 impl Default for HistoryLimits {
     fn default() -> HistoryLimits {
-        HistoryLimits { limits: Limits::default(), event_ttl: ClusterOptions::default().event_ttl }
+        HistoryLimits {
+            limits: StoreLimits::default(),
+            event_ttl: ClusterOptions::default().event_ttl,
+        }
     }
 }
 
 /// A running API server on the loopback address.
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedApiServer {
     runtime: Runtime,
     server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
     /// The entries of this server.
     config: Value,
-    _entries: kubeconfig::AllEntries,
+    _entries: kubeconfig::AllKubeconfigEntries,
     temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
     serving: JoinHandle<io::Result<()>>,
 }
 
 fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::input(format!("{doing}: {}", ErrorChain(error)))
+    Failure::invalid_input(format!("{doing}: {}", ErrorChain(error)))
 }
 
 impl ServerArgs {
     /// Starts the server and writes its kubeconfig.
-    pub fn start(&self, history: HistoryLimits) -> CommandResult<Embedded> {
+    pub fn start_api_server(&self, history: HistoryLimits) -> CommandResult<EmbeddedApiServer> {
         if let Some(unknown) = self.serve.iter().find(|it| !Kinds::can_also_serve(it)) {
-            return Err(Failure::input(format!(
+            return Err(Failure::invalid_input(format!(
                 "--serve {unknown}: not an API group and version that can be enabled"
             )));
         }
@@ -131,11 +134,11 @@ impl ServerArgs {
             listener,
             server.clone(),
             Some(Arc::new(pki)),
-            self.access.bounds(),
+            self.access.http_limits(),
             faults,
         );
         let serving = runtime.spawn(serving);
-        Ok(Embedded {
+        Ok(EmbeddedApiServer {
             runtime,
             server,
             address,
@@ -179,7 +182,7 @@ impl ServerArgs {
         let Some(folder) = &self.data_dir else {
             let server = ApiServer::with_cluster_options(
                 options,
-                self.access.setup(None, history.event_ttl)?,
+                self.access.server_setup(None, history.event_ttl)?,
             );
             let server = server.map_err(|error| failed("setting up the cluster", &error))?;
             return Ok((server, None));
@@ -189,8 +192,8 @@ impl ServerArgs {
         let made =
             || SigningKey::generate_pem().map_err(|error| failed("generating a key", &error));
         let key = known.clone().map_or_else(made, Ok)?;
-        let setup = self.access.setup(Some((&path, &key)), history.event_ttl)?;
-        let opened = ApiServer::open(options, setup, folder, Compaction::default());
+        let setup = self.access.server_setup(Some((&path, &key)), history.event_ttl)?;
+        let opened = ApiServer::open(options, setup, folder, SnapshotPolicy::default());
         let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
         if known.is_none() {
             write_key(&path, &key)?;
@@ -237,7 +240,7 @@ impl ServerArgs {
     }
 }
 
-impl Embedded {
+impl EmbeddedApiServer {
     /// The server, for requests without a connection.
     pub fn server(&self) -> &ApiServer {
         &self.server
@@ -268,7 +271,7 @@ impl Embedded {
     }
 
     /// Creates a temporary file that only its owner can read. It is removed when the server stops.
-    pub fn temporary(&mut self, extension: &str) -> CommandResult<(PathBuf, File)> {
+    pub fn create_temporary_file(&mut self, extension: &str) -> CommandResult<(PathBuf, File)> {
         let (file, open) = TemporaryFile::create(self.address, extension)?;
         let path = file.0.clone();
         self.temporaries.push(file);
@@ -285,14 +288,14 @@ impl Embedded {
     /// # Errors
     ///
     /// If connections can no longer be accepted, or the data folder cannot be written.
-    pub fn serve(mut self) -> CommandResult<()> {
+    pub fn serve_until_stopped(mut self) -> CommandResult<()> {
         let served = self.until(terminal::stop_signal());
         served.and(self.close())
     }
 
     /// Serves until the future is ready.
     fn until(&mut self, end: impl Future<Output = ()>) -> CommandResult<()> {
-        let Embedded { runtime, serving, journal, .. } = self;
+        let EmbeddedApiServer { runtime, serving, journal, .. } = self;
         runtime.block_on(async {
             let lost = async {
                 match journal {

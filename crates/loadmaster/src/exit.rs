@@ -36,12 +36,12 @@ impl From<io::Error> for Failure {
 
 impl Failure {
     /// Invalid input, one line.
-    pub fn input(text: impl Display) -> Failure {
+    pub fn invalid_input(text: impl Display) -> Failure {
         Failure::Input(vec![text.to_string()])
     }
 
     /// Invalid input, one line per error.
-    pub fn inputs<E: Display>(errors: impl IntoIterator<Item = E>) -> Failure {
+    pub fn invalid_inputs<E: Display>(errors: impl IntoIterator<Item = E>) -> Failure {
         Failure::Input(errors.into_iter().map(|error| error.to_string()).collect())
     }
 }
@@ -105,7 +105,11 @@ mod tests {
         };
         check(|| Ok(Exit::Done), 0, &[]);
         check(|| Ok(Exit::Finding), 1, &[]);
-        check(|| Err(Failure::inputs(["bad", "worse"])), 2, &["error: bad", "error: worse"]);
+        check(
+            || Err(Failure::invalid_inputs(["bad", "worse"])),
+            2,
+            &["error: bad", "error: worse"],
+        );
         check(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into()), 0, &[]);
         let full = "error: writing output: no storage space";
         check(|| Err(io::Error::from(io::ErrorKind::StorageFull).into()), 2, &[full]);

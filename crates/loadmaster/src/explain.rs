@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
 use loadmaster_engine::Profile;
-use loadmaster_engine::explain::explain;
+use loadmaster_engine::explain::explain_pod;
 use loadmaster_extender::Verb;
 use loadmaster_framework::{PodInfo, Registry};
 use loadmaster_sim::world_loader;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
     if let Some(server) = &args.remote.server {
         return running_scheduler::run(args, server, &mut timings, out);
     }
-    let setup = args.config.setup(registry)?;
+    let setup = args.config.read_profiles_and_gates(registry)?;
     timings.lap("configuration");
     let (mut snapshot, namespace, inputs) = read(args, &setup)?;
     inputs.add_needed_parts(&mut snapshot);
@@ -97,13 +97,14 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
         .iter()
         .find(|pod| pod.full_name() == name)
         .map(|pod| pod.spec.node_name.to_string());
-    let loaded = world_loader::load(&snapshot, &setup.profiles, &setup.gates, &name);
-    let mut loaded = loaded.map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let loaded =
+        world_loader::load_scheduling_input(&snapshot, &setup.profiles, &setup.gates, &name);
+    let mut loaded = loaded.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     timings.lap("loading");
     note_extenders(loaded.profile, &loaded.pod);
     inputs.add_to_world(loaded.profile, &mut loaded.world);
     let states = &loaded.profile.states;
-    let explanation = explain(loaded.profile, &loaded.world, states, &loaded.pod);
+    let explanation = explain_pod(loaded.profile, &loaded.world, states, &loaded.pod);
     timings.lap("deciding");
     let runs_on = runs_on.unwrap_or_default();
     print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;
@@ -132,31 +133,30 @@ fn note_extenders(profile: &Profile, pod: &PodInfo) {
 
 /// Reads the objects, the default namespace, and the additional inputs of plugins.
 fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, String, PluginInputs)> {
-    let mut inputs = PluginInputs::of(&setup.profiles);
+    let mut inputs = PluginInputs::for_profiles(&setup.profiles);
     if args.from.is_empty() {
         let options = client::KubeconfigSource {
             kubeconfig: args.kubeconfig.clone(),
             context: args.context.clone(),
         };
-        let reading = client::read_cluster(&options, &inputs.read_options())
-            .map_err(|error| Failure::input(ErrorChain(&error)))?;
+        let reading = client::read_cluster(&options, &inputs.cluster_read_options())
+            .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         reading.warnings.iter().for_each(|warning| print_to_stderr(&format!("warning: {warning}")));
-        inputs.read_live(&reading.documents);
+        inputs.read_live_objects(&reading.documents);
         return Ok((reading.snapshot, reading.namespace, inputs));
     }
     let documents = input::documents(&args.from)?;
     let snapshot =
-        Snapshot::read(&documents).map_err(|error| Failure::input(ErrorChain(&error)))?;
-    inputs.read_saved(&documents);
+        Snapshot::read(&documents).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    inputs.read_saved_objects(&documents);
     Ok((snapshot, "default".to_owned(), inputs))
 }
 
 fn full_name(args: &Args, namespace: &str) -> CommandResult<String> {
     match (args.pod.split_once('/'), &args.namespace) {
-        (Some((given, _)), Some(wanted)) if given != wanted => Err(Failure::input(format_args!(
-            "pod {}: does not match --namespace {wanted:?}",
-            args.pod
-        ))),
+        (Some((given, _)), Some(wanted)) if given != wanted => Err(Failure::invalid_input(
+            format_args!("pod {}: does not match --namespace {wanted:?}", args.pod),
+        )),
         (Some(_), _) => Ok(args.pod.clone()),
         (None, Some(wanted)) => Ok(format!("{wanted}/{}", args.pod)),
         (None, None) => Ok(format!("{namespace}/{}", args.pod)),
@@ -178,7 +178,9 @@ fn print(
         }
         Format::Yaml => {
             let text = serde_saphyr::to_string(answer);
-            out.write_all(text.map_err(|error| Failure::input(ErrorChain(&error)))?.as_bytes())?;
+            out.write_all(
+                text.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?.as_bytes(),
+            )?;
         }
     }
     Ok(())

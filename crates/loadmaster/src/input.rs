@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::document::{Document, DocumentError};
-use loadmaster_config::Gates;
+use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
 use loadmaster_sim::world_loader;
@@ -30,15 +30,16 @@ pub(crate) struct GateArgs {
 
 impl GateArgs {
     /// The values of the flag.
-    pub fn given(&self) -> &[String] {
+    pub fn flag_values(&self) -> &[String] {
         &self.feature_gates
     }
 
     /// Parses the flag.
-    pub fn parse(&self) -> CommandResult<Gates> {
+    pub fn parse(&self) -> CommandResult<AllFeatureGates> {
         let flags = self.feature_gates.iter().map(String::as_str);
         let with_flag = |error| format!("--feature-gates: {error}");
-        Gates::parse(flags).map_err(|errors| Failure::inputs(errors.into_iter().map(with_flag)))
+        AllFeatureGates::parse(flags)
+            .map_err(|errors| Failure::invalid_inputs(errors.into_iter().map(with_flag)))
     }
 }
 
@@ -60,22 +61,25 @@ pub(crate) struct ProfilesAndGates {
 
 impl ConfigArgs {
     /// Reads the configuration and builds its profiles.
-    pub fn setup(&self, registry: &Registry) -> CommandResult<ProfilesAndGates> {
+    pub fn read_profiles_and_gates(&self, registry: &Registry) -> CommandResult<ProfilesAndGates> {
         let gates = self.gates.parse()?;
         let checked = match &self.config {
             Some(file) => {
                 let document = Document::read(file, Some(CONFIG_BYTES_MAX));
-                let document = document.map_err(|error| Failure::input(ErrorChain(&error)))?;
-                loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?
+                let document =
+                    document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+                loadmaster_config::check_configuration(&document, registry, &gates)
+                    .map_err(Failure::invalid_inputs)?
             }
-            None => loadmaster_config::check_default(registry, &gates).map_err(Failure::inputs)?,
+            None => loadmaster_config::default_configuration(registry, &gates)
+                .map_err(Failure::invalid_inputs)?,
         };
         // Settings of a file that have no effect are noted; those of the defaults are documented in the manual.
         let notes = checked.notes.iter().filter(|_| self.config.is_some());
         notes.for_each(|note| print_to_stderr(&format!("note: {note}")));
-        let gates = gates.framework();
+        let gates = gates.framework_gates();
         let profiles = world_loader::build_profiles(&checked, registry, &gates);
-        let profiles = profiles.map_err(|error| Failure::input(ErrorChain(&error)))?;
+        let profiles = profiles.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         Ok(ProfilesAndGates { profiles, gates })
     }
 }
@@ -86,7 +90,7 @@ pub(crate) fn documents(names: &[String]) -> CommandResult<Vec<Document>> {
     let mut stdin_taken = false;
     for name in names {
         if name == "-" && std::mem::replace(&mut stdin_taken, true) {
-            return Err(Failure::input("standard input (-) can be read only once"));
+            return Err(Failure::invalid_input("standard input (-) can be read only once"));
         }
         let files = if name != "-" && Path::new(name).is_dir() {
             manifests_in(name)?
@@ -95,7 +99,7 @@ pub(crate) fn documents(names: &[String]) -> CommandResult<Vec<Document>> {
         };
         for file in files {
             let document = read_whole(&file);
-            documents.push(document.map_err(|error| Failure::input(ErrorChain(&error)))?);
+            documents.push(document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?);
         }
     }
     Ok(documents)
@@ -139,7 +143,7 @@ fn read_bytes(name: &str) -> io::Result<Vec<u8>> {
 
 /// Manifest files in a directory, sorted; subdirectories are ignored, as kubectl does.
 fn manifests_in(folder: &str) -> CommandResult<Vec<String>> {
-    let failed = |error| Failure::input(format_args!("reading {folder}: {error}"));
+    let failed = |error| Failure::invalid_input(format_args!("reading {folder}: {error}"));
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path: PathBuf = entry.map_err(failed)?.path();
@@ -149,7 +153,7 @@ fn manifests_in(folder: &str) -> CommandResult<Vec<String>> {
         }
     }
     if files.is_empty() {
-        return Err(Failure::input(format_args!(
+        return Err(Failure::invalid_input(format_args!(
             "{folder}: expected files that end in .json, .yaml or .yml"
         )));
     }

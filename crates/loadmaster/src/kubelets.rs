@@ -11,7 +11,7 @@ use loadmaster_client::{Cluster, ClusterOptions};
 use loadmaster_controllers::driver;
 use loadmaster_controllers::kubelet::node_template::{self, NodeTemplate};
 use loadmaster_controllers::kubelet::stage::Stage;
-use loadmaster_controllers::kubelet::{self, ManagedNodes, parse_selector};
+use loadmaster_controllers::kubelet::{self, ManagedNodes, parse_label_selector};
 use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
 use loadmaster_stdx::ErrorChain;
 
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     machines: SimulatedNodeArgs,
     /// Also manage existing nodes that match this label selector, such as `a=b,c!=d,e,!f`.
-    #[arg(long, value_name = "SELECTOR", value_parser = parse_selector)]
+    #[arg(long, value_name = "SELECTOR", value_parser = parse_label_selector)]
     manage_nodes_with_label_selector:
         Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
     /// Duration of node Leases in seconds. They are renewed after a quarter of it; 0 disables Leases.
@@ -73,7 +73,7 @@ impl SimulatedNodeArgs {
     pub fn stages(&self) -> CommandResult<Vec<Stage>> {
         let mut stages = Vec::new();
         for file in &self.stages {
-            stages.extend(Stage::from_document(&read(file)?).map_err(Failure::input)?);
+            stages.extend(Stage::from_document(&read(file)?).map_err(Failure::invalid_input)?);
         }
         Ok(stages)
     }
@@ -81,20 +81,22 @@ impl SimulatedNodeArgs {
     /// Builds `n` nodes.
     pub fn nodes(&self, n: u32) -> CommandResult<Vec<Node>> {
         let templates = match &self.node_template {
-            Some(file) => NodeTemplate::from_document(&read(file)?).map_err(Failure::input)?,
+            Some(file) => {
+                NodeTemplate::from_document(&read(file)?).map_err(Failure::invalid_input)?
+            }
             None => Vec::new(),
         };
         let nodes = node_template::nodes_from_templates(
             &templates,
             usize::try_from(n).unwrap_or(usize::MAX),
         );
-        nodes.map_err(|error| Failure::input(format!("creating nodes: {error}")))
+        nodes.map_err(|error| Failure::invalid_input(format!("creating nodes: {error}")))
     }
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
     let failed = |doing: &str, error: &dyn std::error::Error| {
-        Failure::input(format!("{doing}: {}", ErrorChain(error)))
+        Failure::invalid_input(format!("{doing}: {}", ErrorChain(error)))
     };
     let (nodes, stages) = (args.machines.nodes(args.nodes)?, args.machines.stages()?);
     let settings = LogSettings {
@@ -118,7 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
             user_agent: concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " kubelets").to_owned(),
         };
         let cluster = Cluster::from_options(&options).await;
-        let cluster = cluster.map_err(|error| Failure::input(ErrorChain(&error)))?;
+        let cluster = cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         writeln!(
             out,
             "kubelets for {}, {}",
@@ -126,19 +128,20 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
             crate::text::counted(nodes.len(), "node")
         )?;
         out.flush()?;
-        let kubelets = kubelet::controllers(kubelet::Options {
+        let kubelets = kubelet::kubelet_controllers(kubelet::KubeletOptions {
             nodes,
             managed: ManagedNodes { selector: args.manage_nodes_with_label_selector.clone() },
             lease: Duration::from_secs(args.node_lease_duration_seconds),
             stages,
             seed,
         });
-        let options = driver::Options { n_calls_max: usize::from(args.parallelism), seed };
-        driver::run(&cluster, kubelets, options, terminal::stop_signal()).await;
+        let options = driver::DriverOptions { n_calls_max: usize::from(args.parallelism), seed };
+        driver::run_controllers(&cluster, kubelets, options, terminal::stop_signal()).await;
         Ok(Exit::Done)
     })
 }
 
 fn read(file: &str) -> CommandResult<Document> {
-    Document::read(file, Some(CONFIG_BYTES_MAX)).map_err(|error| Failure::input(ErrorChain(&error)))
+    Document::read(file, Some(CONFIG_BYTES_MAX))
+        .map_err(|error| Failure::invalid_input(ErrorChain(&error)))
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use loadmaster_api::document::Document;
-use loadmaster_config::Gates;
-use loadmaster_engine::engine::{Engine, Options};
+use loadmaster_config::AllFeatureGates;
+use loadmaster_engine::engine::{Engine, EngineOptions};
 use loadmaster_engine::recording::{
-    EndReason, Header, Reader, RecordingEnd, RecordingError, RecordingItem, Replay,
-    ReplayDifference, ReplayReport, bind_request,
+    RecordingEnd, RecordingEndReason, RecordingError, RecordingHeader, RecordingItem,
+    RecordingReader, Replay, ReplayDifference, ReplayReport, bind_request_of_effect,
 };
 use loadmaster_engine::{Effect, Now};
 use loadmaster_framework::Registry;
@@ -60,7 +60,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// The result of a replay.
 struct ReplayOutcome {
-    header: Header,
+    header: RecordingHeader,
     report: ReplayReport,
     tail: RecordingEnd,
     difference: Option<Box<ReplayDifference>>,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
         Output::Text => print(&outcome, out)?,
         Output::Json => {
             let text = serde_json::to_string_pretty(&as_json(args, &outcome));
-            writeln!(out, "{}", text.map_err(|error| Failure::input(ErrorChain(&error)))?)?;
+            writeln!(out, "{}", text.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?)?;
         }
     }
     let is_same = outcome.difference.is_none() && outcome.wrong.is_empty();
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
 fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<ReplayOutcome> {
     let path = &*args.file;
     let bad = |error: &RecordingError| {
-        Failure::input(format!("{}: {}", path.display(), ErrorChain(error)))
+        Failure::invalid_input(format!("{}: {}", path.display(), ErrorChain(error)))
     };
     let mut source = Source::open(path)?;
     let header = match source.next()? {
@@ -96,12 +96,12 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResul
         Some(RecordingItem::Entry(_)) | None => return Err(bad(&RecordingError::NotARecording)),
     };
     let mut replay = Replay::new(build(args, &header, registry)?);
-    source.reader.set_needs(replay.engine().needs());
+    source.reader.set_extra_fields(replay.engine().extra_fields());
     let mut decisions = Vec::new();
     let mut printed = Ok(());
     let started = Instant::now();
     let mut show = |now: Now, effect: &Effect| {
-        if let (true, Some(bind)) = (args.decisions, bind_request(effect)) {
+        if let (true, Some(bind)) = (args.decisions, bind_request_of_effect(effect)) {
             let (at, pod) = (wall(now), format!("{}/{}", bind.namespace, bind.pod));
             match args.output {
                 Output::Json => decisions
@@ -123,8 +123,11 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResul
     }
     let took = started.elapsed();
     printed?;
-    let tail =
-        if difference.is_none() { source.reader.tail() } else { Ok(RecordingEnd::Unfinished) };
+    let tail = if difference.is_none() {
+        source.reader.recording_end()
+    } else {
+        Ok(RecordingEnd::Unfinished)
+    };
     let tail = tail.map_err(|error| bad(&error))?;
     let wrong = replay.engine().decision_mismatches().cloned().collect();
     let mut report = replay.report();
@@ -141,55 +144,61 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResul
 struct Source<'a> {
     path: &'a Path,
     file: File,
-    reader: Reader,
+    reader: RecordingReader,
     bytes: Vec<u8>,
 }
 
 impl<'a> Source<'a> {
     fn open(path: &'a Path) -> CommandResult<Source<'a>> {
         let file = File::open(path);
-        let file =
-            file.map_err(|error| Failure::input(format!("reading {}: {error}", path.display())))?;
-        Ok(Source { path, file, reader: Reader::new(), bytes: vec![0; CHUNK_BYTES] })
+        let file = file.map_err(|error| {
+            Failure::invalid_input(format!("reading {}: {error}", path.display()))
+        })?;
+        Ok(Source { path, file, reader: RecordingReader::new(), bytes: vec![0; CHUNK_BYTES] })
     }
 
     /// The next item; `None` at the end of the file.
     fn next(&mut self) -> CommandResult<Option<RecordingItem>> {
         let name = self.path.display();
         loop {
-            let piece = self.reader.read();
-            let piece =
-                piece.map_err(|error| Failure::input(format!("{name}: {}", ErrorChain(&error))))?;
+            let piece = self.reader.read_item();
+            let piece = piece.map_err(|error| {
+                Failure::invalid_input(format!("{name}: {}", ErrorChain(&error)))
+            })?;
             if piece.is_some() {
                 return Ok(piece);
             }
             let n_read = self.file.read(&mut self.bytes);
-            match n_read.map_err(|error| Failure::input(format!("reading {name}: {error}")))? {
+            match n_read
+                .map_err(|error| Failure::invalid_input(format!("reading {name}: {error}")))?
+            {
                 0 => return Ok(None),
-                n => self.reader.push(&self.bytes[..n]),
+                n => self.reader.push_bytes(&self.bytes[..n]),
             }
         }
     }
 }
 
 /// Builds the recorded engine, as `run` does.
-fn build(args: &Args, header: &Header, registry: &Registry) -> CommandResult<Engine> {
+fn build(args: &Args, header: &RecordingHeader, registry: &Registry) -> CommandResult<Engine> {
     let missing = header.plugins.iter().map(String::as_str);
     let missing: Vec<&str> = missing.filter(|name| registry.get(name).is_none()).collect();
     let name = args.file.display();
     if !missing.is_empty() {
-        return Err(Failure::input(format!(
+        return Err(Failure::invalid_input(format!(
             "{name} was recorded with the plugins {}, which this binary does not have: replay it with the binary that recorded it",
             missing.join(", ")
         )));
     }
-    let within = |text: &dyn std::fmt::Display| Failure::input(format!("{name}: {text}"));
-    let gates = Gates::parse(header.feature_gates.iter().map(String::as_str))
-        .map_err(|errors| Failure::inputs(errors.iter().map(|it| format!("{name}: {it}"))))?;
+    let within = |text: &dyn std::fmt::Display| Failure::invalid_input(format!("{name}: {text}"));
+    let gates = AllFeatureGates::parse(header.feature_gates.iter().map(String::as_str)).map_err(
+        |errors| Failure::invalid_inputs(errors.iter().map(|it| format!("{name}: {it}"))),
+    )?;
     let document = Document::new(format!("{name}: configuration.yaml"), &*header.configuration);
-    let checked = loadmaster_config::check(&document, registry, &gates).map_err(Failure::inputs)?;
-    let options = Options { verify_every: u64::from(args.check), ..header.options() };
-    let engine = loadmaster_daemon::run::engine(&checked.profiles, &gates, registry, options);
+    let checked = loadmaster_config::check_configuration(&document, registry, &gates)
+        .map_err(Failure::invalid_inputs)?;
+    let options = EngineOptions { verify_every: u64::from(args.check), ..header.engine_options() };
+    let engine = loadmaster_daemon::run::build_engine(&checked.profiles, &gates, registry, options);
     engine.map_err(|error| within(&ErrorChain(&error)))
 }
 
@@ -238,11 +247,13 @@ fn print(outcome: &ReplayOutcome, out: &mut dyn Write) -> CommandResult<()> {
 
 fn end_reason(tail: RecordingEnd) -> String {
     match tail {
-        RecordingEnd::Complete(EndReason::Stopped) => "the recording is complete".to_owned(),
-        RecordingEnd::Complete(EndReason::Full) => {
+        RecordingEnd::Complete(RecordingEndReason::Stopped) => {
+            "the recording is complete".to_owned()
+        }
+        RecordingEnd::Complete(RecordingEndReason::Full) => {
             "the recording ended at --record-max-size; the scheduler continued".to_owned()
         }
-        RecordingEnd::Complete(EndReason::DiskTooSlow) => {
+        RecordingEnd::Complete(RecordingEndReason::DiskTooSlow) => {
             "the recording ended because the disk was too slow; the scheduler continued".to_owned()
         }
         RecordingEnd::Complete(_) => {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use loadmaster_daemon::prepare;
+use loadmaster_daemon::load_startup_config;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 
@@ -20,22 +20,24 @@ pub(crate) struct Args {
 
 impl Args {
     /// The flags with the name of the program in front.
-    pub fn with_program(&self) -> Vec<OsString> {
+    pub fn with_program_name(&self) -> Vec<OsString> {
         [OsString::from("kube-scheduler")].into_iter().chain(self.flags.iter().cloned()).collect()
     }
 }
 
 /// Runs the scheduler until SIGTERM or Ctrl-C; the first argument is the name of the program.
 pub(crate) fn run(args: &[OsString], registry: &Registry, services: &[Service]) -> ExitCode {
-    match prepare(args, registry).and_then(|plan| plan.start_logging()) {
-        Ok(ready) => loadmaster_daemon::run::run(ready, registry, services, &out_of_tree(registry)),
+    match load_startup_config(args, registry).and_then(|plan| plan.start_logging()) {
+        Ok(ready) => {
+            loadmaster_daemon::run::run_scheduler(ready, registry, services, &out_of_tree(registry))
+        }
         Err(stop) => stop.report(),
     }
 }
 
 /// Names of the out-of-tree plugins.
 fn out_of_tree(registry: &Registry) -> Vec<String> {
-    let in_tree = loadmaster_plugins::in_tree();
+    let in_tree = loadmaster_plugins::in_tree_registry();
     let others = registry.iter().filter(|plugin| in_tree.get(plugin.name).is_none());
     others.map(|plugin| plugin.name.to_owned()).collect()
 }

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use loadmaster_config::Gates;
+use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::Registry;
 use loadmaster_sim::simulate::{
-    Options, Report, SchedulerSetup, fake_extenders, panicking_plugin, run as run_seed,
+    SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
+    panicking_plugin, run_simulation as run_seed,
 };
 use loadmaster_sim::world_loader::default_profile;
 use loadmaster_stdx::ErrorChain;
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
     /// Number of steps with faults per run.
-    #[arg(long, value_name = "N", default_value_t = Options::new(0).steps)]
+    #[arg(long, value_name = "N", default_value_t = SimulationOptions::new(0).steps)]
     steps: u32,
     /// Print every event, API call and Event of every run.
     #[arg(short, long)]
@@ -40,21 +41,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
-    let profile = default_profile(registry).map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let profile =
+        default_profile(registry).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     let panicking = panicking_plugin::profile_with_panicking_plugin(registry)
-        .map_err(|error| Failure::input(ErrorChain(&error)))?;
+        .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     let with_extenders = fake_extenders::profiles_with_extenders(registry);
-    let with_extenders = with_extenders.map_err(|error| Failure::input(ErrorChain(&error)))?;
-    let setup = SchedulerSetup {
+    let with_extenders =
+        with_extenders.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    let setup = SimulatedSchedulerConfig {
         profile: Arc::new(profile),
         panicking: Some(Arc::new(panicking)),
         with_extenders: with_extenders.map(Arc::new).into(),
-        gates: Gates::default().framework(),
+        gates: AllFeatureGates::default().framework_gates(),
     };
-    let mut all = Report::default();
+    let mut all = SimulationReport::default();
     let mut n_failed = 0u64;
     for seed in (0..args.runs).map(|nth| args.seed.wrapping_add(nth)) {
-        let options = Options { steps: args.steps, ..Options::new(seed) };
+        let options = SimulationOptions { steps: args.steps, ..SimulationOptions::new(seed) };
         let mut lines: Vec<String> = Vec::new();
         let mut log = |line: &str| lines.push(line.to_owned());
         let ended = run_seed(&setup, options, if args.verbose { Some(&mut log) } else { None });
@@ -70,7 +73,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
             }
             Err(violation) => {
                 n_failed += 1;
-                let steps = if args.steps == Options::new(seed).steps {
+                let steps = if args.steps == SimulationOptions::new(seed).steps {
                     String::new()
                 } else {
                     format!(" --steps {}", args.steps)

@@ -118,7 +118,7 @@ impl Screen {
     }
 
     /// Not supported on this system.
-    pub fn is_quit(&self, _: Duration) -> io::Result<bool> {
+    pub fn wait_for_quit(&self, _: Duration) -> io::Result<bool> {
         Ok(true)
     }
 }

@@ -1,20 +1,20 @@
-//! Test utilities for plugins: a bench for one plugin ([`Bench`]), and a scheduler with a simulated cluster ([`Cluster`]).
+//! Test utilities for plugins: a bench for one plugin ([`PluginTestBench`]), and a scheduler with a simulated cluster ([`TestCluster`]).
 //!
 //! ```
 //! use std::time::Duration;
-//! use loadmaster::testkit::{Cluster, node, pod};
+//! use loadmaster::testkit::{TestCluster, node, pod};
 //!
-//! # fn main() -> Result<(), loadmaster::testkit::BenchError> {
-//! let mut cluster = Cluster::new([], serde_json::json!({}))?;
+//! # fn main() -> Result<(), loadmaster::testkit::PluginTestBenchError> {
+//! let mut cluster = TestCluster::new([], serde_json::json!({}))?;
 //! cluster.upsert_node(node("a").allocatable("cpu", "1"))?;
 //! cluster.create_pod(pod("web").request("cpu", "1"))?;
 //! cluster.create_pod(pod("db").request("cpu", "1").priority(-1))?;
-//! cluster.settle()?;
+//! cluster.run_until_idle()?;
 //! assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
 //! assert!(cluster.pending_message("db").is_some_and(|message| message.contains("1 Insufficient cpu")));
 //!
 //! cluster.delete_pod("web");
-//! cluster.advance(Duration::from_secs(10))?;
+//! cluster.advance_time(Duration::from_secs(10))?;
 //! assert_eq!(cluster.node_of("db"), Some("a".to_owned()));
 //! # Ok(())
 //! # }
@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{ExtraFields, Node, Pod, Str, Timestamp};
-use loadmaster_config::{Gates, check_value};
-use loadmaster_engine::engine::{Effect, Effects, Engine, Event, Observation, Options};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
+use loadmaster_engine::engine::{Effect, Effects, Engine, EngineEvent, EngineOptions, Observation};
 use loadmaster_engine::{MonoTime, Now, Profile};
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::plugin_args;
@@ -37,9 +37,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use loadmaster_framework::testkit::{Bench, BenchError, NodeBuilder, PodBuilder, node, pod};
+pub use loadmaster_framework::testkit::{
+    NodeBuilder, PluginTestBench, PluginTestBenchError, PodBuilder, node, pod,
+};
 
-type BenchResult<T = ()> = Result<T, BenchError>;
+type BenchResult<T = ()> = Result<T, PluginTestBenchError>;
 
 /// With more steps than this without virtual time passing, the cluster never settles.
 const N_STEPS_MAX: usize = 1_000_000;
@@ -53,26 +55,26 @@ const START: Now =
 /// against per-node evaluation, so that a wrong incremental form of a plugin fails the test. Bound pods run at once, and evicted pods are
 /// removed at once. API calls for pods are carried out; other calls fail with 404. Plugins see the parts of pods and nodes that they
 /// [need](loadmaster_framework::Need); full objects are as they were passed in.
-pub struct Cluster {
+pub struct TestCluster {
     engine: Engine,
     api_server: FakeApiServer,
     now: Now,
     /// Events that are not delivered yet, by kind.
-    pending_events: BTreeMap<String, VecDeque<Event>>,
+    pending_events: BTreeMap<String, VecDeque<EngineEvent>>,
     rng: Rng,
     events: Vec<String>,
     errors: Vec<String>,
     n_pods: u32,
 }
 
-impl Cluster {
+impl TestCluster {
     /// A scheduler with the in-tree plugins and these, and one profile as in a KubeSchedulerConfiguration, such as
     /// `{"plugins": {"multiPoint": {"enabled": [{"name": "MyPlugin"}]}}}`.
     pub fn new(
         plugins: impl IntoIterator<Item = PluginDef>,
         profile: Value,
-    ) -> BenchResult<Cluster> {
-        Cluster::with_seed(plugins, profile, 0)
+    ) -> BenchResult<TestCluster> {
+        TestCluster::with_seed(plugins, profile, 0)
     }
 
     /// The same with a seed for the order of events and for the selection among equal nodes.
@@ -80,26 +82,27 @@ impl Cluster {
         plugins: impl IntoIterator<Item = PluginDef>,
         profile: Value,
         seed: u64,
-    ) -> BenchResult<Cluster> {
-        let registry =
-            plugins.into_iter().fold(loadmaster_plugins::in_tree(), |all, it| all.with(it));
+    ) -> BenchResult<TestCluster> {
+        let registry = plugins
+            .into_iter()
+            .fold(loadmaster_plugins::in_tree_registry(), |all, it| all.with(it));
         registry.validate().map_err(|error| bench_error(&error))?;
         let config = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "profiles": [profile],
         });
-        let gates = Gates::default();
-        let checked = check_value(config, &registry, &gates).map_err(|errors| {
+        let gates = AllFeatureGates::default();
+        let checked = check_configuration_value(config, &registry, &gates).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            BenchError(lines.join("\n"))
+            PluginTestBenchError(lines.join("\n"))
         })?;
-        let gates = gates.framework();
+        let gates = gates.framework_gates();
         let profiles = checked.profiles.iter();
         let profiles = profiles.map(|it| Profile::new(it, &registry, &gates).map(Arc::new));
         let profiles: Result<Vec<_>, _> = profiles.collect();
-        let options = Options { seed, verify_every: 1, ..Options::default() };
-        Ok(Cluster {
+        let options = EngineOptions { seed, verify_every: 1, ..EngineOptions::default() };
+        Ok(TestCluster {
             engine: Engine::new(profiles.map_err(|error| bench_error(&error))?, gates, options),
             api_server: FakeApiServer::default(),
             now: START,
@@ -114,7 +117,7 @@ impl Cluster {
     /// Adds or updates a node.
     pub fn upsert_node(&mut self, node: impl Into<Value>) -> BenchResult {
         let node: Value = node.into();
-        let extra = ExtraFields::of_value(&node, self.engine.needs().nodes);
+        let extra = ExtraFields::from_value(&node, self.engine.extra_fields().nodes);
         self.api_server.upsert_node(Node { extra, ..decode(&node)? });
         Ok(())
     }
@@ -127,7 +130,7 @@ impl Cluster {
     /// Creates a pod, by default in the namespace `default`. A pod with `spec.nodeName` is assigned.
     pub fn create_pod(&mut self, pod: impl Into<Value>) -> BenchResult {
         let pod: Value = pod.into();
-        let extra = ExtraFields::of_value(&pod, self.engine.needs().pods);
+        let extra = ExtraFields::from_value(&pod, self.engine.extra_fields().pods);
         let mut pod = Pod { extra, ..decode(&pod)? };
         let metadata = &mut pod.metadata;
         if metadata.namespace.is_empty() {
@@ -141,7 +144,7 @@ impl Cluster {
         metadata.generation = metadata.generation.max(1);
         let name = pod.full_name();
         if self.api_server.pod(&name).is_some() {
-            return Err(BenchError(format!("pod {name} already exists")));
+            return Err(PluginTestBenchError(format!("pod {name} already exists")));
         }
         self.api_server.create_pod(pod);
         Ok(())
@@ -154,60 +157,70 @@ impl Cluster {
 
     /// Adds or updates an object of a kind that a plugin watches.
     pub fn upsert_object(&mut self, kind: &Gvr, object: Value) {
-        self.set_synced(kind, true);
+        self.set_kind_synced(kind, true);
         let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let object_ref = object_ref(kind, &name("namespace"), &name("name"));
         self.enqueue_event(
             &kind.to_string(),
-            Event::ObjectChanged { object: object_ref, value: Some(object) },
+            EngineEvent::ObjectChanged { object: object_ref, value: Some(object) },
         );
     }
 
     /// Deletes such an object; the namespace is empty for cluster-scoped kinds.
     pub fn delete_object(&mut self, kind: &Gvr, namespace: &str, name: &str) {
         let object = object_ref(kind, namespace, name);
-        self.enqueue_event(&kind.to_string(), Event::ObjectChanged { object, value: None });
+        self.enqueue_event(&kind.to_string(), EngineEvent::ObjectChanged { object, value: None });
     }
 
     /// Sets whether the API server serves this kind, so that it is synced, possibly without objects.
-    pub fn set_synced(&mut self, kind: &Gvr, has_synced: bool) {
+    pub fn set_kind_synced(&mut self, kind: &Gvr, has_synced: bool) {
         let (group, resource) = (kind.group.clone(), kind.resource.clone());
-        self.enqueue_event(&kind.to_string(), Event::Synced { group, resource, has_synced });
+        self.enqueue_event(&kind.to_string(), EngineEvent::Synced { group, resource, has_synced });
     }
 
     /// Publishes a value to a plugin, as a background service does.
-    pub fn publish(&mut self, plugin: &str, value: &impl Serialize, ttl: Duration) -> BenchResult {
+    pub fn publish_to_plugin(
+        &mut self,
+        plugin: &str,
+        value: &impl Serialize,
+        ttl: Duration,
+    ) -> BenchResult {
         let value = serde_json::to_value(value).map_err(|error| bench_error(&error))?;
-        self.enqueue_event("published", Event::Published { plugin: plugin.into(), value, ttl });
+        self.enqueue_event(
+            "published",
+            EngineEvent::Published { plugin: plugin.into(), value, ttl },
+        );
         Ok(())
     }
 
     /// Runs until there is nothing left to do at the current virtual time.
-    pub fn settle(&mut self) -> BenchResult {
+    pub fn run_until_idle(&mut self) -> BenchResult {
         for _ in 0..N_STEPS_MAX {
             if !self.step()? {
                 return match self.engine.decision_mismatches().next() {
-                    Some(line) => Err(BenchError(format!(
+                    Some(line) => Err(PluginTestBenchError(format!(
                         "a fast decision differs from per-node evaluation: {line}"
                     ))),
                     None => Ok(()),
                 };
             }
         }
-        Err(BenchError("the cluster never settles: there is always something to do".into()))
+        Err(PluginTestBenchError(
+            "the cluster never settles: there is always something to do".into(),
+        ))
     }
 
     /// Advances virtual time, and runs everything when it is due.
-    pub fn advance(&mut self, time: Duration) -> BenchResult {
+    pub fn advance_time(&mut self, time: Duration) -> BenchResult {
         let end = self.now.mono.after(time);
-        self.settle()?;
-        while let Some(due) = self.engine.deadline().filter(|due| *due <= end) {
+        self.run_until_idle()?;
+        while let Some(due) = self.engine.next_timeout().filter(|due| *due <= end) {
             // Time must advance even if something is always due.
             self.advance_to(due.max(self.now.mono.after(Duration::from_nanos(1))));
-            self.settle()?;
+            self.run_until_idle()?;
         }
         self.advance_to(end);
-        self.settle()
+        self.run_until_idle()
     }
 
     /// The node that a pod is bound to.
@@ -254,7 +267,7 @@ impl Cluster {
             self.apply(event);
             return Ok(true);
         }
-        if self.engine.deadline().is_some_and(|due| due <= self.now.mono) {
+        if self.engine.next_timeout().is_some_and(|due| due <= self.now.mono) {
             let mut effects = Effects::new();
             self.engine.handle_timeouts(self.now, &mut effects);
             self.carry_out(effects);
@@ -284,12 +297,12 @@ impl Cluster {
         }
     }
 
-    fn enqueue_event(&mut self, kind: &str, event: Event) {
+    fn enqueue_event(&mut self, kind: &str, event: EngineEvent) {
         self.pending_events.entry(kind.to_owned()).or_default().push_back(event);
     }
 
     /// The next event: in order within a kind, in random order between kinds.
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         if self.pending_events.is_empty() {
             return None;
         }
@@ -303,9 +316,9 @@ impl Cluster {
         event
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: EngineEvent) {
         let mut effects = Effects::new();
-        self.engine.apply(self.now, event, &mut effects);
+        self.engine.apply_event(self.now, event, &mut effects);
         self.carry_out(effects);
     }
 
@@ -314,13 +327,16 @@ impl Cluster {
             match effect {
                 Effect::Call(call) => {
                     let reply = self.api_server.handle_request(&call.request, self.now.wall);
-                    self.enqueue_event("api-replies", Event::Replied { call: call.id, reply });
+                    self.enqueue_event(
+                        "api-replies",
+                        EngineEvent::Replied { call: call.id, reply },
+                    );
                 }
                 Effect::CallExtender(call) => {
                     let reply = Err("extenders are not supported in the test cluster".to_owned());
                     self.enqueue_event(
                         "api-replies",
-                        Event::ExtenderReplied { call: call.id, reply },
+                        EngineEvent::ExtenderReplied { call: call.id, reply },
                     );
                 }
                 Effect::RecordEvent(record) => {
@@ -358,9 +374,9 @@ fn full_name(pod: &str) -> String {
 }
 
 fn decode<T: DeserializeOwned>(value: &Value) -> BenchResult<T> {
-    Ok(plugin_args::decode(value)?)
+    Ok(plugin_args::decode_json_value(value)?)
 }
 
-fn bench_error(error: &(dyn std::error::Error + 'static)) -> BenchError {
-    BenchError(ErrorChain(error).to_string())
+fn bench_error(error: &(dyn std::error::Error + 'static)) -> PluginTestBenchError {
+    PluginTestBenchError(ErrorChain(error).to_string())
 }

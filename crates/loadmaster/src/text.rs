@@ -39,7 +39,7 @@ impl Line {
 
     /// Adds a piece.
     #[must_use]
-    pub fn with(mut self, look: Style, text: impl Into<String>) -> Line {
+    pub fn with_text(mut self, look: Style, text: impl Into<String>) -> Line {
         self.0.push((look, text.into()));
         self
     }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn lines_are_cut_and_colored() {
-        let line = Line::new(Style::Good, "green").with(Style::Plain, " and plain");
+        let line = Line::new(Style::Good, "green").with_text(Style::Plain, " and plain");
         assert_eq!(line.render(100, false), "green and plain");
         assert_eq!(line.render(100, true), "\x1b[32mgreen\x1b[0m and plain");
         assert_eq!(line.render(8, false), "green a…");

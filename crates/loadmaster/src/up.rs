@@ -15,7 +15,7 @@ mod summary;
 use std::io::Write;
 
 use jiff::SignedDuration;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
@@ -27,8 +27,8 @@ use crate::input::ConfigArgs;
 use crate::kubelets::SimulatedNodeArgs;
 use crate::terminal;
 use crate::text::counted;
-use api_client::Api;
-use cluster::{Cluster, prepare_scheduler};
+use api_client::InProcessApiClient;
+use cluster::{LocalCluster, prepare_scheduler};
 use cluster_driver::ClusterDriver;
 use manifests::{Manifest, Notes};
 use sample_workload::{Action, Churn, Millis};
@@ -98,11 +98,13 @@ pub(crate) fn run(
     let scheduler = prepare_scheduler(&args.config, args.check, registry)?;
     let stages = args.machines.stages()?;
     let content = content(args, run_until_stopped)?;
-    let embedded = args.server.start(history(args, content.nodes.len()))?;
-    let mut api = Api::new(embedded.server().clone(), embedded.runtime().handle().clone());
+    let embedded = args.server.start_api_server(history(args, content.nodes.len()))?;
+    let mut api =
+        InProcessApiClient::new(embedded.server().clone(), embedded.runtime().handle().clone());
     create_nodes(&mut api, &content)?;
     print_notes(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
-    let cluster = Cluster::start(embedded, api, scheduler, registry, services, stages, args.seed)?;
+    let cluster =
+        LocalCluster::start(embedded, api, scheduler, registry, services, stages, args.seed)?;
     let head = head(&cluster, content.nodes.len(), out)?;
     let mut driver = ClusterDriver::new(cluster, content.arrivals, content.churn);
     let last = if interactive {
@@ -125,7 +127,7 @@ pub(crate) fn run(
 fn content(args: &Args, run_until_stopped: bool) -> CommandResult<Content> {
     if args.file.is_empty() {
         let n_nodes = args.nodes.unwrap_or(N_SAMPLE_NODES);
-        let sample = sample_workload::workload(n_nodes).map_err(Failure::input)?;
+        let sample = sample_workload::workload(n_nodes).map_err(Failure::invalid_input)?;
         let rng = Rng::new(args.seed).split("churn");
         let churn = run_until_stopped.then(|| Churn::new(rng, n_nodes, &sample));
         let objects = sample.objects.into_iter();
@@ -149,7 +151,7 @@ fn history(args: &Args, n_nodes: usize) -> HistoryLimits {
         return usual;
     }
     let scale = (n_nodes / N_SAMPLE_NODES as usize).max(1);
-    let limits = Limits {
+    let limits = StoreLimits {
         n_changes_max: scale.saturating_mul(20_000).min(usual.limits.n_changes_max),
         superseded_bytes_max: scale.saturating_mul(4 << 20).min(usual.limits.superseded_bytes_max),
     };
@@ -162,15 +164,15 @@ fn nodes(args: &Args, n: u32) -> CommandResult<Vec<Value>> {
         return Ok(sample_workload::nodes(n).collect());
     }
     let nodes = args.machines.nodes(n)?.into_iter().map(serde_json::to_value);
-    nodes.collect::<Result<_, _>>().map_err(Failure::input)
+    nodes.collect::<Result<_, _>>().map_err(Failure::invalid_input)
 }
 
 /// Creates the nodes.
-fn create_nodes(api: &mut Api, content: &Content) -> CommandResult<()> {
+fn create_nodes(api: &mut InProcessApiClient, content: &Content) -> CommandResult<()> {
     for node in &content.nodes {
         match api.create(node) {
             Err(error) if !error.already_exists() => {
-                return Err(Failure::input(error.message));
+                return Err(Failure::invalid_input(error.message));
             }
             _ => {}
         }
@@ -194,11 +196,11 @@ fn print_notes(notes: &Notes) {
 }
 
 /// Prints the addresses of the cluster; returns the header of the dashboard.
-fn head(cluster: &Cluster, n_nodes: usize, out: &mut dyn Write) -> CommandResult<String> {
+fn head(cluster: &LocalCluster, n_nodes: usize, out: &mut dyn Write) -> CommandResult<String> {
     let shown = cluster.embedded.kubeconfig().display();
     writeln!(out, "API server on {}", cluster.embedded.url())?;
     writeln!(out, "kubeconfig:  {shown}")?;
-    writeln!(out, "log:         {}", cluster.log().display())?;
+    writeln!(out, "log:         {}", cluster.log_path().display())?;
     writeln!(out, "try:         kubectl --kubeconfig {shown} get pods -A -o wide")?;
     out.flush()?;
     Ok(format!("{} · KUBECONFIG={shown}", counted(n_nodes, "node")))

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::api_calls::{ApiRequest, PluginInput, PluginStep, Verb};
+use loadmaster_framework::api_calls::{ApiRequest, PluginStep, PluginStepInput, Verb};
 use loadmaster_framework::extension_points::BindResult;
 use loadmaster_framework::{
     Bind, ExtensionPoints, Failure, PluginDef, PluginError, PodInfo, Rejection, SerialCx,
@@ -35,17 +35,17 @@ impl Bind for DefaultBinder {
         _cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<BindResult> {
         match input {
-            PluginInput::Start => PluginStep::Call(binding(pod, node)),
-            PluginInput::Reply(Ok(_)) => PluginStep::Done(BindResult::Done),
-            PluginInput::Reply(Err((_, message))) => failed(message.to_owned()),
+            PluginStepInput::Start => PluginStep::Call(binding(pod, node)),
+            PluginStepInput::Reply(Ok(_)) => PluginStep::Done(BindResult::Done),
+            PluginStepInput::Reply(Err((_, message))) => failed(message.to_owned()),
             // This plugin never waits and calls no extender, and a request in flight cannot be cancelled.
-            PluginInput::Changed(_)
-            | PluginInput::ExtendersReplied(_)
-            | PluginInput::Deadline
-            | PluginInput::Cancelled => failed("binding was cancelled".to_owned()),
+            PluginStepInput::Changed(_)
+            | PluginStepInput::ExtendersReplied(_)
+            | PluginStepInput::Deadline
+            | PluginStepInput::Cancelled => failed("binding was cancelled".to_owned()),
         }
     }
 }
@@ -76,24 +76,24 @@ fn binding(pod: &PodInfo, node: &str) -> ApiRequest {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use loadmaster_framework::{CycleState, PluginStates};
 
     use super::*;
 
     #[test]
     fn bind_makes_one_request_and_returns_its_result() {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let pod = bench
-            .pod(json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u1"}}))
+            .parse_pod(json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u1"}}))
             .unwrap();
         let pod = Arc::new(pod);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
-        let mut bind = |input: PluginInput<'_>| {
+        let mut bind = |input: PluginStepInput<'_>| {
             let cx = SerialCx { world: &bench.world, cycle: &mut cycle, states: &mut states };
             DefaultBinder.bind(cx, &pod, "a", input)
         };
-        let PluginStep::Call(request) = bind(PluginInput::Start) else {
+        let PluginStep::Call(request) = bind(PluginStepInput::Start) else {
             panic!("no request was made")
         };
         assert_eq!(request.verb, Verb::Create);
@@ -103,10 +103,10 @@ mod tests {
         assert_eq!(body["metadata"]["uid"], "u1");
         assert_eq!(body["target"]["name"], "a");
         assert!(matches!(
-            bind(PluginInput::Reply(Ok(&Value::Null))),
+            bind(PluginStepInput::Reply(Ok(&Value::Null))),
             PluginStep::Done(BindResult::Done)
         ));
-        let PluginStep::Fail(rejection) = bind(PluginInput::Reply(Err((409, "already bound"))))
+        let PluginStep::Fail(rejection) = bind(PluginStepInput::Reply(Err((409, "already bound"))))
         else {
             panic!("binding did not fail")
         };

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::plugin_args::{self, PluginArgs};
 use loadmaster_framework::preemption::{
     Candidate, CandidateSampling, DisruptionBudgets, NodeDryRun, PreemptionPreview, Preemptor,
@@ -31,7 +31,7 @@ use crate::DeclaredReasons;
 pub const NAME: &str = "DefaultPreemption";
 
 pub const DEF: PluginDef =
-    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Args>) };
+    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
 const REASON_WAITS: &str = "waiting for the preemption for this pod to be finished";
 
@@ -93,7 +93,10 @@ struct DefaultPreemption {
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let is_async = points.gates.scheduler_async_preemption;
-    let plugin = Arc::new(DefaultPreemption { args: plugin_args::read(NAME, args)?, is_async });
+    let plugin = Arc::new(DefaultPreemption {
+        args: plugin_args::decode_plugin_args(NAME, args)?,
+        is_async,
+    });
     points.pre_enqueue = Some(plugin.clone());
     points.post_filter = Some(plugin);
     // Registered so that pods rejected by PreEnqueue are checked again when a victim is deleted.
@@ -133,9 +136,9 @@ impl PostFilter for DefaultPreemption {
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
-        if let PluginInput::ExtendersReplied(remaining) = input {
+        if let PluginStepInput::ExtendersReplied(remaining) = input {
             return PluginStep::Done(select_candidate(cx.world, pod, rng, remaining));
         }
         let n_nodes = nodes_where_preemption_might_help(fit_error.node_codes).len();

@@ -11,12 +11,14 @@
 use std::sync::Arc;
 
 use loadmaster_api::{PodSpec, Str};
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{
+    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
+};
 use loadmaster_framework::node_table::ImageState;
 use loadmaster_framework::{
     Cx, ExtensionPoints, Failure, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeTable,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, Prepared, Score, Sign, World,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareResult, Score, Sign, World,
 };
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -57,12 +59,12 @@ impl Score for ImageLocality {
 }
 
 impl Incremental for ImageLocality {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
         let spec = &pod.template.spec;
         let names: SmallVec<[Str; 2]> =
             image_references(spec).map(|name| Str::new(&normalized_image_name(name))).collect();
         let on_any_node = is_on_any_node(&names, world.nodes());
-        Prepared::Evaluator(Box::new(ImageLocalityEvaluator {
+        PrepareResult::Evaluator(Box::new(ImageLocalityEvaluator {
             names,
             on_any_node,
             n_containers: n_containers(spec),
@@ -97,11 +99,11 @@ struct ImageNodes<'a> {
 }
 
 impl PluginEvaluator for ImageLocalityEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies {
             score: self.on_any_node.then_some(RowDependency::Node),
             node_set: self.on_any_node,
-            ..Dependencies::default()
+            ..ResultDependencies::default()
         }
     }
 
@@ -142,7 +144,7 @@ impl PluginEvaluator for ImageLocalityEvaluator {
 
 impl Sign for ImageLocality {
     /// The images of volumes are not included, as upstream.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         let spec = &pod.template.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
         let mut names: Vec<String> =
@@ -203,7 +205,7 @@ fn score(bytes: i64, n_containers: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
 
     use super::*;
 
@@ -226,7 +228,7 @@ mod tests {
 
     #[track_caller]
     fn check(nodes: &[NodeImages<'_>], pod: Value, want: &[i64]) {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         for (at, images) in nodes.iter().enumerate() {
             bench.node(node(&format!("n{at}"), images)).unwrap();
         }
@@ -298,14 +300,15 @@ mod tests {
 
     #[test]
     fn an_evaluator_built_before_any_node_had_the_image_becomes_stale() {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         bench.node(node("n0", &[])).unwrap();
-        let web = bench.pod(pod(&["a"])).unwrap();
-        let incremental = bench.points().incremental.clone().unwrap();
-        let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+        let web = bench.parse_pod(pod(&["a"])).unwrap();
+        let incremental = bench.extension_points().incremental.clone().unwrap();
+        let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web)
+        else {
             unreachable!()
         };
-        assert_eq!(evaluator.dependencies(), Dependencies::default());
+        assert_eq!(evaluator.dependencies(), ResultDependencies::default());
         assert!(!evaluator.is_stale(&bench.world));
         bench.node(node("n1", &[(&["b:latest"], 100)])).unwrap();
         assert!(!evaluator.is_stale(&bench.world));
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn signature() {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let spec = json!({"containers": [{"name": "c", "image": "b:5000/x"}, {"name": "d", "image": "a:1"}],
             "initContainers": [{"name": "i", "image": "a:1"}]});
         let signed = bench.sign(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();

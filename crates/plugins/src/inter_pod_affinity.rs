@@ -27,7 +27,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, CycleStateSlot, EventResource, ExtensionPoints, FeatureGates,
     FieldError, PluginDef, PluginError, PodInfo, PodTemplate, Sign, plugin_args,
@@ -69,7 +69,7 @@ struct Args {
 const HARD_WEIGHT: i32 = 1;
 
 fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
     let weight = *args.hard_pod_affinity_weight.get_or_insert(HARD_WEIGHT);
     if !(0..=100).contains(&weight) {
         let error =
@@ -90,8 +90,8 @@ struct InterPodAffinity {
 }
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
-    let args: Args =
-        plugin_args::decode(args).map_err(|error| PluginError::Args { plugin: NAME, error })?;
+    let args: Args = plugin_args::decode_json_value(args)
+        .map_err(|error| PluginError::Args { plugin: NAME, error })?;
     let plugin = Arc::new(InterPodAffinity {
         hard_weight: i64::from(args.hard_pod_affinity_weight.unwrap_or(HARD_WEIGHT)),
         ignores_existing_preferences: args.ignore_preferred_terms_of_existing_pods,
@@ -132,10 +132,10 @@ fn has_preferred_terms(pod: &PodTemplate) -> bool {
 impl Sign for InterPodAffinity {
     /// Terms of existing pods may match this pod by its labels. A pod with terms of its own has no
     /// signature.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         let affinity = pod.template.spec.affinity.as_deref();
         if affinity.is_some_and(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some()) {
-            return Err(Unsignable);
+            return Err(UnsignablePod);
         }
         if self.ignores_existing_preferences {
             return Ok(Vec::new());

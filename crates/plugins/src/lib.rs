@@ -19,7 +19,7 @@ mod unsupported_claims;
 use loadmaster_framework::{Code, PluginDef, Registry};
 
 /// Every in-tree plugin, in upstream's default order.
-pub const ALL: &[PluginDef] = &[
+pub const IN_TREE_PLUGINS: &[PluginDef] = &[
     scheduling_gates::DEF,
     priority_sort::DEF,
     node_unschedulable::DEF,
@@ -45,7 +45,7 @@ pub const ALL: &[PluginDef] = &[
 pub type DeclaredReasons = &'static [(Code, &'static str)];
 
 /// By plugin, the reasons that equal kube-scheduler's. Each reason has a scenario that shows it.
-pub const REASONS: &[(&str, DeclaredReasons)] = &[
+pub const DECLARED_REASONS: &[(&str, DeclaredReasons)] = &[
     (scheduling_gates::NAME, scheduling_gates::REASONS),
     (node_unschedulable::NAME, node_unschedulable::REASONS),
     (node_name::NAME, node_name::REASONS),
@@ -59,6 +59,6 @@ pub const REASONS: &[(&str, DeclaredReasons)] = &[
 ];
 
 /// A registry of all in-tree plugins.
-pub fn in_tree() -> Registry {
-    Registry::new(ALL.iter().cloned())
+pub fn in_tree_registry() -> Registry {
+    Registry::new(IN_TREE_PLUGINS.iter().cloned())
 }

@@ -24,15 +24,15 @@ use loadmaster_api::selector::{
 };
 use loadmaster_api::{Labels, Node, NodeSelector, Str, pod};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ClassKey, Dependencies, NodeClasses, RowDependency, RowMask,
+    ClassKey, NodeClasses, ResultDependencies, RowDependency, RowMask,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventResource, ExtensionPoints, Failure,
     FieldError, Filter, Incremental, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
     PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, Prepared, QueueingHint, Rejection, Score, SerialCx, Sign, World,
+    PreScoreResult, PrepareResult, QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::Value;
 
@@ -221,27 +221,27 @@ impl NodeAffinity {
 }
 
 impl Sign for NodeAffinity {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         signature::fragments(&pod.template)
     }
 }
 
 impl Incremental for NodeAffinity {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
         let pod = &pod.template;
         let (filters, scores) = (self.filters(pod), self.scores(pod));
         if !filters && !scores {
-            return Prepared::Skip;
+            return PrepareResult::Skip;
         }
         let names = only_names(pod);
         if names.as_ref().is_some_and(Vec::is_empty) {
-            return Prepared::Rejected(Rejection::unresolvable(REASON_CONFLICT));
+            return PrepareResult::Rejected(Rejection::unresolvable(REASON_CONFLICT));
         }
         // Invalid preferred terms fail the attempt when nodes are scored, not before: only the per-node form can do that.
-        let Ok(preferred) = preferred_of(pod) else { return Prepared::PerNode };
+        let Ok(preferred) = preferred_of(pod) else { return PrepareResult::PerNode };
         let added = self.added.required.as_ref().map(|added| &added.written);
         let selectors = [added, affinity_of(pod).and_then(|affinity| affinity.required.as_ref())];
-        Prepared::Evaluator(Box::new(NodeAffinityEvaluator {
+        PrepareResult::Evaluator(Box::new(NodeAffinityEvaluator {
             added: self.added.clone(),
             selects_by_name: names.is_some(),
             column_filter: ColumnFilter::new(world, &pod.spec.node_selector, selectors, names),
@@ -267,11 +267,11 @@ impl PluginEvaluator for NodeAffinityEvaluator {
         self.selects_by_name
     }
 
-    fn dependencies(&self) -> Dependencies {
-        Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies {
             filter: self.required.is_some().then_some(RowDependency::Node),
             class: self.preferred.is_some().then_some(RowDependency::Node),
-            ..Dependencies::default()
+            ..ResultDependencies::default()
         }
     }
 

@@ -14,11 +14,11 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Filter, Incremental,
-    NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, Prepared,
+    NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareResult,
     Rejection, Sign, World,
 };
 use serde_json::Value;
@@ -53,18 +53,18 @@ impl Filter for NodeName {
 }
 
 impl Sign for NodeName {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         let value = Value::from(pod.node_name.as_str());
         Ok(vec![SignFragment { key: "v1.Pod.Spec.NodeName", value }])
     }
 }
 
 impl Incremental for NodeName {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
         if pod.node_name.is_empty() {
-            return Prepared::Skip;
+            return PrepareResult::Skip;
         }
-        Prepared::Evaluator(Box::new(NodeNameEvaluator { name: pod.node_name.clone() }))
+        PrepareResult::Evaluator(Box::new(NodeNameEvaluator { name: pod.node_name.clone() }))
     }
 }
 
@@ -73,8 +73,8 @@ struct NodeNameEvaluator {
 }
 
 impl PluginEvaluator for NodeNameEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies { filter: Some(RowDependency::Node), ..Dependencies::default() }
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
     }
 
     fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
@@ -93,13 +93,13 @@ impl PluginEvaluator for NodeNameEvaluator {
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
 
-    fn bench() -> Bench {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    fn bench() -> PluginTestBench {
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         for name in ["a", "b"] {
             bench.node(json!({"metadata": {"name": name}})).unwrap();
         }
@@ -134,7 +134,7 @@ mod tests {
     fn hint() {
         let hint = |action| {
             let event = ClusterEvent::new(EventResource::Node, action);
-            bench().hint(event, json!({}), None, None).unwrap()
+            bench().queueing_hint(event, json!({}), None, None).unwrap()
         };
         assert_eq!(hint(ActionType::ADD), "Queue");
         assert_eq!(hint(ActionType::UPDATE_NODE_LABEL), "Unregistered");

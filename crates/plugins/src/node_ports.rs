@@ -11,14 +11,14 @@
 use std::sync::Arc;
 
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
     Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    PodTemplate, PreFilter, PreFilterResult, Prepared, QueueingHint, Rejection, SerialCx, Sign,
-    World,
+    PodTemplate, PreFilter, PreFilterResult, PrepareResult, QueueingHint, Rejection, SerialCx,
+    Sign, World,
 };
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn after_pod_deleted(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
 }
 
 impl Sign for NodePorts {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         // Upstream's signature contains the ports of every init container, but neither address nor protocol.
         let spec = &pod.template.spec;
         let containers = spec.containers.iter().chain(&spec.init_containers);
@@ -88,11 +88,11 @@ impl Sign for NodePorts {
 }
 
 impl Incremental for NodePorts {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
         if pod.template.host_ports.is_empty() {
-            return Prepared::Skip;
+            return PrepareResult::Skip;
         }
-        Prepared::Evaluator(Box::new(NodePortsEvaluator { pod: pod.template.clone() }))
+        PrepareResult::Evaluator(Box::new(NodePortsEvaluator { pod: pod.template.clone() }))
     }
 }
 
@@ -101,8 +101,8 @@ struct NodePortsEvaluator {
 }
 
 impl PluginEvaluator for NodePortsEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies { filter: Some(RowDependency::Pods), ..Dependencies::default() }
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { filter: Some(RowDependency::Pods), ..ResultDependencies::default() }
     }
 
     fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
@@ -119,13 +119,13 @@ fn are_free<'a>(wanted: &[HostPort], mut used: impl Iterator<Item = &'a HostPort
 mod tests {
     use expect_test::{Expect, expect};
     use loadmaster_framework::EventObject;
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
 
-    fn bench() -> Bench {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    fn bench() -> PluginTestBench {
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         for name in ["free", "used"] {
             bench.node(json!({"metadata": {"name": name}})).unwrap();
         }
@@ -144,11 +144,11 @@ mod tests {
     #[track_caller]
     fn check(wanted: Value, used: Value, want: &Expect) {
         let mut bench = bench();
-        bench.assigned("used", pod("old", &[used])).unwrap();
+        bench.add_assigned_pod("used", pod("old", &[used])).unwrap();
         want.assert_eq(&filtered(&mut bench, pod("web", &[wanted])));
     }
 
-    fn filtered(bench: &mut Bench, pod: Value) -> String {
+    fn filtered(bench: &mut PluginTestBench, pod: Value) -> String {
         let pre_filter = bench.pre_filter(pod.clone()).unwrap();
         let results = bench.filter(pod).unwrap();
         assert_eq!(results[0], "free Success");
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn sidecars_count_and_other_init_containers_do_not() {
         let mut bench = bench();
-        bench.assigned("used", pod("old", &[json!([{"hostPort": 80}])])).unwrap();
+        bench.add_assigned_pod("used", pod("old", &[json!([{"hostPort": 80}])])).unwrap();
         let mut results = |policy: Option<&str>| {
             let init = json!({"ports": [{"hostPort": 80}], "restartPolicy": policy});
             filtered(&mut bench, json!({"spec": {"initContainers": [init]}}))
@@ -197,9 +197,9 @@ mod tests {
             let mut deleted = pod("old", &[json!([{"hostPort": port}])]);
             deleted["spec"]["nodeName"] = node.into();
             deleted["status"] = json!({"nominatedNodeName": nominated});
-            let deleted = bench.pod(deleted).unwrap();
+            let deleted = bench.parse_pod(deleted).unwrap();
             let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE);
-            bench.hint(event, web.clone(), Some(EventObject::Pod(&deleted)), None).unwrap()
+            bench.queueing_hint(event, web.clone(), Some(EventObject::Pod(&deleted)), None).unwrap()
         };
         assert_eq!(hint(80, "used", ""), "Queue");
         assert_eq!(hint(80, "", "used"), "Queue");
@@ -207,9 +207,9 @@ mod tests {
         assert_eq!(hint(443, "used", ""), "Skip");
         assert_eq!(hint(0, "used", ""), "Skip");
         let added = ClusterEvent::new(EventResource::Node, ActionType::ADD);
-        assert_eq!(bench.hint(added, web.clone(), None, None).unwrap(), "Queue");
+        assert_eq!(bench.queueing_hint(added, web.clone(), None, None).unwrap(), "Queue");
         let taint = ClusterEvent::new(EventResource::Node, ActionType::UPDATE_NODE_TAINT);
-        assert_eq!(bench.hint(taint, web, None, None).unwrap(), "Unregistered");
+        assert_eq!(bench.queueing_hint(taint, web, None, None).unwrap(), "Unregistered");
     }
 
     #[test]

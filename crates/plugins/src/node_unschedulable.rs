@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use loadmaster_api::{Str, Taint};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
     Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    Prepared, QueueingHint, Rejection, Sign, World,
+    PrepareResult, QueueingHint, Rejection, Sign, World,
 };
 use serde_json::Value;
 
@@ -92,25 +92,25 @@ fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
 }
 
 impl Sign for NodeUnschedulable {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         Ok(vec![signed_tolerations(pod)])
     }
 }
 
 impl Incremental for NodeUnschedulable {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
         if self.is_tolerated_by(pod) {
-            return Prepared::Skip;
+            return PrepareResult::Skip;
         }
-        Prepared::Evaluator(Box::new(NodeUnschedulableEvaluator))
+        PrepareResult::Evaluator(Box::new(NodeUnschedulableEvaluator))
     }
 }
 
 struct NodeUnschedulableEvaluator;
 
 impl PluginEvaluator for NodeUnschedulableEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies { filter: Some(RowDependency::Node), ..Dependencies::default() }
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
     }
 
     fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
@@ -129,13 +129,13 @@ mod tests {
     use expect_test::{Expect, expect};
     use loadmaster_api::Node;
     use loadmaster_framework::EventObject;
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
 
-    fn bench() -> Bench {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    fn bench() -> PluginTestBench {
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         for (name, unschedulable) in [("open", false), ("cordoned", true)] {
             let spec = json!({"unschedulable": unschedulable});
             bench.node(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
@@ -183,7 +183,7 @@ mod tests {
                 if old.is_some() { ActionType::UPDATE_NODE_TAINT } else { ActionType::ADD },
             );
             let old = old.as_ref().map(EventObject::Node);
-            bench().hint(event, json!({}), old, Some(EventObject::Node(&new))).unwrap()
+            bench().queueing_hint(event, json!({}), old, Some(EventObject::Node(&new))).unwrap()
         };
         assert_eq!(hint(None, false), "Queue");
         assert_eq!(hint(None, true), "Skip");
@@ -196,13 +196,13 @@ mod tests {
     fn hint_toleration_change() {
         let mut bench = bench();
         let mut hint = |name: &str, toleration: Value| {
-            let new = bench.pod(pod(name, &toleration)).unwrap();
+            let new = bench.parse_pod(pod(name, &toleration)).unwrap();
             let event = ClusterEvent::new(
                 EventResource::UnschedulablePod,
                 ActionType::UPDATE_POD_TOLERATION,
             );
             let rejected = json!({"metadata": {"name": "web"}});
-            bench.hint(event, rejected, None, Some(EventObject::Pod(&new))).unwrap()
+            bench.queueing_hint(event, rejected, None, Some(EventObject::Pod(&new))).unwrap()
         };
         assert_eq!(hint("web", json!({"operator": "Exists"})), "Queue");
         assert_eq!(hint("web", json!({"key": "other"})), "Skip");

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Selector, TopologySpreadConstraint};
 use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, CycleStateSlot, EventResource, ExtensionPoints, Failure,
     PluginDef, PluginError, PodInfo, PodTemplate, Sign,
@@ -165,8 +165,8 @@ impl PodTopologySpread {
 impl Sign for PodTopologySpread {
     /// The results depend on where other pods are, so pods with constraints, own or default, have no
     /// signature.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         let none = pod.template.spec.topology_spread_constraints.is_empty();
-        if none && self.defaults.is_empty() { Ok(Vec::new()) } else { Err(Unsignable) }
+        if none && self.defaults.is_empty() { Ok(Vec::new()) } else { Err(UnsignablePod) }
     }
 }

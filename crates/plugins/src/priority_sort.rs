@@ -35,7 +35,7 @@ impl QueueSort for PrioritySort {
 #[cfg(test)]
 mod tests {
     use loadmaster_api::Timestamp;
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
@@ -45,14 +45,14 @@ mod tests {
 
     #[track_caller]
     fn check(a: Queued, b: Queued, want: Ordering) {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let mut queued = |(priority, time): Queued| QueuedPodInfo {
-            pod: Arc::new(bench.pod(json!({"spec": {"priority": priority}})).unwrap()),
+            pod: Arc::new(bench.parse_pod(json!({"spec": {"priority": priority}})).unwrap()),
             queued: Timestamp(time),
             attempts: 0,
         };
         let (a, b) = (queued(a), queued(b));
-        let sort = bench.points().queue_sort.as_ref().unwrap();
+        let sort = bench.extension_points().queue_sort.as_ref().unwrap();
         assert_eq!(sort.compare(&a, &b), want);
         assert_eq!(sort.compare(&b, &a), want.reverse());
     }

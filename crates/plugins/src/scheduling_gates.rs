@@ -62,14 +62,14 @@ fn after_gates_eliminated(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHi
 mod tests {
     use expect_test::{Expect, expect};
     use loadmaster_framework::EventObject;
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
 
     #[track_caller]
     fn check(gates: &[&str], want: &Expect) {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();
         let pod = json!({"metadata": {"name": "web"}, "spec": {"schedulingGates": gates}});
         want.assert_eq(&bench.pre_enqueue(pod).unwrap());
@@ -87,15 +87,15 @@ mod tests {
 
     #[test]
     fn hint() {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let web = json!({"metadata": {"name": "web"}});
         let mut hint = |new: &str| {
-            let new = bench.pod(json!({"metadata": {"name": new}})).unwrap();
+            let new = bench.parse_pod(json!({"metadata": {"name": new}})).unwrap();
             let event = ClusterEvent::new(
                 EventResource::UnschedulablePod,
                 ActionType::UPDATE_POD_SCHEDULING_GATES_ELIMINATED,
             );
-            bench.hint(event, web.clone(), None, Some(EventObject::Pod(&new))).unwrap()
+            bench.queueing_hint(event, web.clone(), None, Some(EventObject::Pod(&new))).unwrap()
         };
         assert_eq!(hint("web"), "Queue");
         assert_eq!(hint("other"), "Skip");

@@ -13,15 +13,15 @@ use std::sync::Arc;
 
 use loadmaster_api::{Taint, Toleration};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ClassKey, Dependencies, NodeClasses, RowDependency, RowMask,
+    ClassKey, NodeClasses, ResultDependencies, RowDependency, RowMask,
 };
 use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, FeatureGates,
     Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreScore, PreScoreResult, Prepared,
+    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreScore, PreScoreResult, PrepareResult,
     QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::{Map, Value};
@@ -119,7 +119,7 @@ fn after_toleration_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingH
 }
 
 impl Sign for TaintToleration {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         Ok(vec![signed_tolerations(pod)])
     }
 }
@@ -146,8 +146,8 @@ fn toleration_json(toleration: &Toleration) -> Value {
 }
 
 impl Incremental for TaintToleration {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
-        Prepared::Evaluator(Box::new(TaintTolerationEvaluator::new(
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
+        PrepareResult::Evaluator(Box::new(TaintTolerationEvaluator::new(
             self.toleration_matcher,
             pod.template.clone(),
             world.nodes(),
@@ -206,9 +206,13 @@ impl TaintTolerationEvaluator {
 }
 
 impl PluginEvaluator for TaintTolerationEvaluator {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         let class = self.any_intolerable.then_some(RowDependency::Node);
-        Dependencies { filter: Some(RowDependency::Node), class, ..Dependencies::default() }
+        ResultDependencies {
+            filter: Some(RowDependency::Node),
+            class,
+            ..ResultDependencies::default()
+        }
     }
 
     fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {

@@ -15,14 +15,14 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{
     Cx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo, PluginDef,
-    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, Prepared, Rejection, Score,
+    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareResult, Rejection, Score,
     SerialCx, Sign, World,
 };
-use loadmaster_stdx::duration::parse_nanos;
+use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ fn complete_volume_binding_args(
     given: &Value,
     _gates: &FeatureGates,
 ) -> Result<Value, Vec<FieldError>> {
-    let args: VolumeBindingArgs = decode(given).map_err(|error| vec![error])?;
+    let args: VolumeBindingArgs = decode_json_value(given).map_err(|error| vec![error])?;
     let mut errors = Vec::new();
     let seconds = args.bind_timeout_seconds.unwrap_or(BIND_TIMEOUT_SECONDS);
     if seconds < 0 {
@@ -107,7 +107,7 @@ fn complete_dynamic_resources_args(
     given: &Value,
     _gates: &FeatureGates,
 ) -> Result<Value, Vec<FieldError>> {
-    let args: DynamicResourcesArgs = decode(given).map_err(|error| vec![error])?;
+    let args: DynamicResourcesArgs = decode_json_value(given).map_err(|error| vec![error])?;
     let filter = Timeout {
         field: "filterTimeout",
         default: "10s",
@@ -145,7 +145,7 @@ struct Timeout {
 
 impl Timeout {
     fn check(&self, given: &str) -> Result<(), FieldError> {
-        let nanos = parse_nanos(given)
+        let nanos = parse_duration_nanos(given)
             .map_err(|error| FieldError { path: self.field.to_owned(), text: error.to_string() })?;
         let invalid = |expected: &str| FieldError::invalid(self.field, json!(given), expected);
         if nanos < self.min_seconds * NANOS_PER_SECOND {
@@ -181,9 +181,9 @@ impl PreFilter for VolumeBinding {
 
 impl Sign for VolumeBinding {
     /// Volumes other than claims have no effect here, so all pods without claims have the same fragment.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         if has_volume_claims(&pod.template) {
-            return Err(Unsignable);
+            return Err(UnsignablePod);
         }
         Ok(vec![SignFragment {
             key: "v1.Pod.Spec.Volumes.NonSyntheticSources()",
@@ -193,7 +193,7 @@ impl Sign for VolumeBinding {
 }
 
 impl Incremental for VolumeBinding {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
         prepare_or_reject(has_volume_claims(&pod.template), REASON_VOLUMES)
     }
 }
@@ -217,8 +217,8 @@ impl PreFilter for DynamicResources {
 }
 
 impl Sign for DynamicResources {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
-        if has_resource_claims(&pod.template) { Err(Unsignable) } else { Ok(Vec::new()) }
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
+        if has_resource_claims(&pod.template) { Err(UnsignablePod) } else { Ok(Vec::new()) }
     }
 }
 
@@ -230,7 +230,7 @@ impl Score for DynamicResources {
 }
 
 impl Incremental for DynamicResources {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
         prepare_or_reject(has_resource_claims(&pod.template), REASON_DEVICES)
     }
 }
@@ -239,8 +239,12 @@ fn reject_if(claims: bool, reason: &'static str) -> Result<PreFilterResult, Reje
     if claims { Err(Rejection::unresolvable(reason)) } else { Ok(PreFilterResult::Skip) }
 }
 
-fn prepare_or_reject(claims: bool, reason: &'static str) -> Prepared {
-    if claims { Prepared::Rejected(Rejection::unresolvable(reason)) } else { Prepared::Skip }
+fn prepare_or_reject(claims: bool, reason: &'static str) -> PrepareResult {
+    if claims {
+        PrepareResult::Rejected(Rejection::unresolvable(reason))
+    } else {
+        PrepareResult::Skip
+    }
 }
 
 fn has_volume_claims(pod: &PodTemplate) -> bool {
@@ -255,20 +259,20 @@ fn has_resource_claims(pod: &PodTemplate) -> bool {
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
 
     use super::*;
 
     #[track_caller]
     fn check(def: &PluginDef, spec: Value, want: &Expect) {
-        let mut bench = Bench::new(def, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(def, json!({})).unwrap();
         bench.node(json!({"metadata": {"name": "a"}})).unwrap();
         let pod = json!({"metadata": {"name": "web"}, "spec": spec});
         let pre_filter = bench.pre_filter(pod.clone()).unwrap();
         bench.filter(pod.clone()).unwrap();
         let signed = if bench.sign(pod).unwrap().is_null() { "refuses to sign" } else { "signs" };
         want.assert_eq(&format!("{pre_filter}; {signed}"));
-        assert_eq!(bench.points().events.as_ref().map(Vec::len), Some(0));
+        assert_eq!(bench.extension_points().events.as_ref().map(Vec::len), Some(0));
     }
 
     #[test]
@@ -316,8 +320,8 @@ mod tests {
     #[test]
     fn the_other_plugins_implement_no_extension_point() {
         for def in [VOLUME_RESTRICTIONS, NODE_VOLUME_LIMITS, VOLUME_ZONE] {
-            let bench = Bench::new(&def, json!({})).unwrap();
-            let points = bench.points();
+            let bench = PluginTestBench::new(&def, json!({})).unwrap();
+            let points = bench.extension_points();
             assert!(points.pre_filter.is_none() && points.filter.is_none(), "{}", def.name);
         }
     }

@@ -64,9 +64,12 @@ type Victims = (Vec<Victim>, usize);
 /// # Errors
 ///
 /// The first difference.
-pub fn check(input: &mut SchedulingInput<'_>) -> Result<Option<BruteForceStats>, String> {
+pub fn check_preemption_by_brute_force(
+    input: &mut SchedulingInput<'_>,
+) -> Result<Option<BruteForceStats>, String> {
     let shown =
-        explain::explain(input.profile, &input.world, &input.profile.states, &input.pod).preemption;
+        explain::explain_pod(input.profile, &input.world, &input.profile.states, &input.pod)
+            .preemption;
     let Some(shown) = shown else { return Ok(None) };
     if shown.message.starts_with("preemption: not eligible") {
         return Ok(None);
@@ -115,7 +118,12 @@ pub fn check(input: &mut SchedulingInput<'_>) -> Result<Option<BruteForceStats>,
 }
 
 fn evaluate(input: &SchedulingInput<'_>) -> Evaluation {
-    per_node::evaluate(input.profile, &input.world, &mut input.profile.states.clone(), &input.pod)
+    per_node::evaluate_per_node(
+        input.profile,
+        &input.world,
+        &mut input.profile.states.clone(),
+        &input.pod,
+    )
 }
 
 /// Whether a dry run may differ from a world without the victims (see the module documentation).

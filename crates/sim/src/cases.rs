@@ -2,7 +2,7 @@
 //!
 //! A case is plain data (API objects as JSON), so that the same case can be given to kube-scheduler and to Loadmaster, written to a
 //! file, and shrunk field by field. Every case is valid for the real decoders. Most cases concentrate on a few features
-//! ([`FeatureSet`]), because a cluster that uses all of them rejects every pod for the first of many reasons.
+//! ([`CaseFeatureSet`]), because a cluster that uses all of them rejects every pod for the first of many reasons.
 
 mod affinity;
 mod case_rng;
@@ -22,24 +22,24 @@ use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use case_rng::CaseRng;
-pub use features::{Feature, FeatureSet};
-pub use shrink::shrink;
+pub use features::{CaseFeature, CaseFeatureSet};
+pub use shrink::shrink_case;
 
 /// One pod in one cluster, and what is asked about it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Case {
+pub struct OracleCase {
     pub id: u64,
     /// `namespace/name` of the pod to schedule; empty for cases without one.
     pub pod: String,
     /// A KubeSchedulerConfiguration; the default one if absent.
     pub config: Option<Value>,
     pub objects: Vec<Value>,
-    pub kind: CaseKind,
+    pub kind: OracleCaseKind,
 }
 
 /// What is asked about the pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum CaseKind {
+pub enum OracleCaseKind {
     /// Filter results, scores and best nodes.
     Explain,
     /// Preemption candidates and their victims.
@@ -64,7 +64,7 @@ pub struct CaseEvent {
     pub new: Value,
 }
 
-impl Case {
+impl OracleCase {
     /// The case as a question in the format of `conformance/README.md`.
     pub fn question(&self) -> Value {
         let mut question = json!({"id": self.id, "ask": self.kind.name(), "objects": self.objects});
@@ -74,7 +74,7 @@ impl Case {
         if let Some(config) = &self.config {
             question["config"] = config.clone();
         }
-        if let CaseKind::Hint(event) = &self.kind {
+        if let OracleCaseKind::Hint(event) = &self.kind {
             question["plugin"] = json!(event.plugin);
             question["event"] = json!({"resource": event.resource, "action": event.action});
             question["old"] = event.old.clone();
@@ -89,15 +89,15 @@ impl Case {
     }
 }
 
-impl CaseKind {
+impl OracleCaseKind {
     /// The value of the field `ask` in the oracle's protocol.
     pub fn name(&self) -> &'static str {
         match self {
-            CaseKind::Explain => "explain",
-            CaseKind::Preemption => "preemption",
-            CaseKind::Hint(_) => "hint",
-            CaseKind::Sign => "sign",
-            CaseKind::Config => "config",
+            OracleCaseKind::Explain => "explain",
+            OracleCaseKind::Preemption => "preemption",
+            OracleCaseKind::Hint(_) => "hint",
+            OracleCaseKind::Sign => "sign",
+            OracleCaseKind::Config => "config",
         }
     }
 }
@@ -121,12 +121,12 @@ impl CaseGenerator {
     }
 
     /// Cases of this seed that are all about preemption.
-    pub fn preemption(seed: u64) -> Self {
+    pub fn preemption_cases(seed: u64) -> Self {
         CaseGenerator { seed, next: 0, plugins: Vec::new(), only_preemption: true }
     }
 
     /// One case by its number.
-    pub fn case(&self, id: u64) -> Case {
+    pub fn generate_case(&self, id: u64) -> OracleCase {
         let mut kind = Rng::new(self.seed).split(&format!("kind {id}"));
         let rng = Rng::new(self.seed).split(&format!("case {id}"));
         let mut draw = CaseRng::new(rng);
@@ -141,7 +141,13 @@ impl CaseGenerator {
             90..95 => config::sign_case(&mut draw, id),
             95.. => {
                 let config = Some(config::random_config(&mut draw));
-                Case { id, pod: String::new(), config, objects: vec![], kind: CaseKind::Config }
+                OracleCase {
+                    id,
+                    pod: String::new(),
+                    config,
+                    objects: vec![],
+                    kind: OracleCaseKind::Config,
+                }
             }
             _ => cluster::case(&mut draw, id),
         }
@@ -171,7 +177,7 @@ fn host_ports(pod: &Value) -> Vec<Value> {
 }
 
 /// Whether two pods on one node use the same host port.
-pub fn has_host_port_conflict(case: &Case) -> bool {
+pub fn has_host_port_conflict(case: &OracleCase) -> bool {
     let mut seen: Vec<Value> = Vec::new();
     case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some()).any(|pod| {
         let own = host_ports(pod);
@@ -182,7 +188,7 @@ pub fn has_host_port_conflict(case: &Case) -> bool {
 }
 
 /// Whether two pods on one node have the same priority and no start time.
-pub fn has_equal_unstarted_pods(case: &Case) -> bool {
+pub fn has_equal_unstarted_pods(case: &OracleCase) -> bool {
     let mut seen: Vec<Value> = Vec::new();
     let pods = case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some());
     pods.filter(|pod| pod["status"].get("startTime").is_none_or(Value::is_null)).any(|pod| {
@@ -202,10 +208,10 @@ fn full_name(object: &Value) -> String {
 }
 
 impl Iterator for CaseGenerator {
-    type Item = Case;
+    type Item = OracleCase;
 
-    fn next(&mut self) -> Option<Case> {
-        let case = self.case(self.next);
+    fn next(&mut self) -> Option<OracleCase> {
+        let case = self.generate_case(self.next);
         self.next += 1;
         Some(case)
     }
@@ -219,9 +225,12 @@ mod tests {
 
     #[test]
     fn a_case_depends_on_seed_and_number_only() {
-        let all: Vec<Case> = CaseGenerator::new(7, ["NodePorts"]).take(50).collect();
-        assert_eq!(CaseGenerator::new(7, ["NodePorts"]).case(49), all[49]);
-        assert_ne!(CaseGenerator::new(8, ["NodePorts"]).case(49).question(), all[49].question());
+        let all: Vec<OracleCase> = CaseGenerator::new(7, ["NodePorts"]).take(50).collect();
+        assert_eq!(CaseGenerator::new(7, ["NodePorts"]).generate_case(49), all[49]);
+        assert_ne!(
+            CaseGenerator::new(8, ["NodePorts"]).generate_case(49).question(),
+            all[49].question()
+        );
         let kinds: BTreeSet<&str> = all.iter().map(|case| case.kind.name()).collect();
         assert_eq!(Vec::from_iter(kinds), ["config", "explain", "hint", "sign"]);
     }

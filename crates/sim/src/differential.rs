@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// The size of a history.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct HistoryOptions {
     pub seed: u64,
     pub steps: u32,
     /// Nodes at the beginning; the number changes over time.
@@ -26,20 +26,20 @@ pub struct Options {
     pub n_racks: u64,
 }
 
-impl Options {
+impl HistoryOptions {
     /// Sizes drawn from the seed: mostly small worlds, sometimes many nodes, racks or templates.
-    pub fn random(seed: u64, steps: u32) -> Options {
+    pub fn random(seed: u64, steps: u32) -> HistoryOptions {
         let mut rng = Rng::new(seed).split("options");
         let n_nodes = if rng.one_in(8) { 200 } else { rng.range(1, 40) as u32 };
         let n_templates = if rng.one_in(6) { 1_000 } else { rng.range(1, 40) as u32 };
         let n_racks = if rng.one_in(5) { 60 } else { rng.range(1, 8) as u64 };
-        Options { seed, steps, n_nodes, n_templates, n_racks }
+        HistoryOptions { seed, steps, n_nodes, n_templates, n_racks }
     }
 }
 
 /// Counts of a history without a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct HistoryReport {
     pub decisions: u64,
     pub placed: u64,
     pub unschedulable: u64,
@@ -52,7 +52,7 @@ pub struct Report {
 /// A fast decision that differs from per-node evaluation.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("seed {seed}, step {step}, pod {pod}: fast {fast:?}, per node {slow:?}\n{manifest}")]
-pub struct Difference {
+pub struct DecisionDifference {
     pub seed: u64,
     pub step: u32,
     pub pod: String,
@@ -66,7 +66,10 @@ pub struct Difference {
 /// # Errors
 ///
 /// The first difference.
-pub fn run(profile: &Arc<Profile>, options: Options) -> Result<Report, Box<Difference>> {
+pub fn run_history(
+    profile: &Arc<Profile>,
+    options: HistoryOptions,
+) -> Result<HistoryReport, Box<DecisionDifference>> {
     let mut history = History::new(profile.clone(), options);
     for step in 0..options.steps {
         history.change_world();
@@ -79,7 +82,7 @@ const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
 const APPS: [&str; 4] = ["a", "b", "c", "d"];
 
 struct History {
-    options: Options,
+    options: HistoryOptions,
     rng: Rng,
     world: World,
     scheduler: Scheduler,
@@ -89,11 +92,11 @@ struct History {
     nodes: Vec<String>,
     n_nodes_made: u32,
     n_pods_made: u32,
-    report: Report,
+    report: HistoryReport,
 }
 
 impl History {
-    fn new(profile: Arc<Profile>, options: Options) -> History {
+    fn new(profile: Arc<Profile>, options: HistoryOptions) -> History {
         let rng = Rng::new(options.seed);
         let mut history = History {
             options,
@@ -106,7 +109,7 @@ impl History {
             nodes: Vec::new(),
             n_nodes_made: 0,
             n_pods_made: 0,
-            report: Report::default(),
+            report: HistoryReport::default(),
         };
         for name in NAMESPACES {
             history.set_namespace(name);
@@ -135,22 +138,26 @@ impl History {
         }
     }
 
-    fn schedule_pod(&mut self, step: u32) -> Result<(), Box<Difference>> {
+    fn schedule_pod(&mut self, step: u32) -> Result<(), Box<DecisionDifference>> {
         let Some((manifest, pod)) = self.next_pod() else { return Ok(()) };
         let Ok(pod) = self.world.parse_pod(&pod) else { return Ok(()) };
         let pod = Arc::new(pod);
-        let fast = self.scheduler.feasible_totals(&mut self.world, &pod);
+        let fast = self.scheduler.feasible_total_scores(&mut self.world, &pod);
         let nominated = self.world.nominated_nodes().next().is_some();
-        let evaluation =
-            per_node::evaluate(&self.profile, &self.world, &mut self.profile.states.clone(), &pod);
-        let slow = per_node::feasible_totals(&evaluation);
+        let evaluation = per_node::evaluate_per_node(
+            &self.profile,
+            &self.world,
+            &mut self.profile.states.clone(),
+            &pod,
+        );
+        let slow = per_node::feasible_total_scores(&evaluation);
         self.report.compared_nodes += self.world.nodes().len() as u64;
         self.report.decisions += 1;
         if fast != slow && !nominated {
             return Err(self.difference(step, &pod, &manifest, &fast, &slow));
         }
         let decision = self.scheduler.schedule_pod(&mut self.world, &pod);
-        let best = evaluation.best();
+        let best = evaluation.best_nodes();
         match decision {
             Decision::Selected { row, n_ties, .. }
                 if best.contains(&row) && n_ties == best.len() as u64 =>
@@ -179,12 +186,12 @@ impl History {
         manifest: &Value,
         fast: &[(NodeRow, i64)],
         slow: &[(NodeRow, i64)],
-    ) -> Box<Difference> {
+    ) -> Box<DecisionDifference> {
         let named = |rows: &[(NodeRow, i64)]| {
             let name = |row| self.world.node(row).map_or("?", |node| node.name()).to_owned();
             rows.iter().map(|(row, total)| (name(*row), *total)).collect()
         };
-        Box::new(Difference {
+        Box::new(DecisionDifference {
             seed: self.options.seed,
             step,
             pod: pod.full_name(),

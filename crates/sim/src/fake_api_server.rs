@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loadmaster_api::pod::PodCondition;
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str, Timestamp};
-use loadmaster_engine::engine::{ApiError, Event, Object, ObjectKey, Reply};
+use loadmaster_engine::engine::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub struct WatchEvent {
     pub kind: WatchedKind,
     /// Key of the object: the uid of a pod, else the name.
     pub key: Box<str>,
-    pub event: Event,
+    pub event: EngineEvent,
 }
 
 /// The objects, and the watch events that were not taken yet.
@@ -70,7 +70,7 @@ impl FakeApiServer {
         self.budgets.values()
     }
 
-    pub fn bound_twice(&self) -> &[String] {
+    pub fn pods_bound_twice(&self) -> &[String] {
         &self.bound_twice
     }
 
@@ -84,7 +84,7 @@ impl FakeApiServer {
         self.push_event(
             WatchedKind::Node,
             node.name().into(),
-            Event::Upsert(Object::Node(node.clone())),
+            EngineEvent::Upsert(ApiObject::Node(node.clone())),
         );
         self.nodes.insert(Str::new(node.name()), node);
     }
@@ -94,7 +94,7 @@ impl FakeApiServer {
         self.push_event(
             WatchedKind::Node,
             node.name().into(),
-            Event::Delete(ObjectKey::Node(name.clone())),
+            EngineEvent::Delete(DeletedObjectKey::Node(name.clone())),
         );
         Some(node)
     }
@@ -102,7 +102,7 @@ impl FakeApiServer {
     pub fn upsert_disruption_budget(&mut self, budget: PodDisruptionBudget) {
         let budget = Arc::new(budget);
         let name = Str::new(&budget.metadata.name);
-        let event = Event::Upsert(Object::PodDisruptionBudget(budget.clone()));
+        let event = EngineEvent::Upsert(ApiObject::PodDisruptionBudget(budget.clone()));
         self.push_event(WatchedKind::Budget, name.as_str().into(), event);
         self.budgets.insert(name, budget);
     }
@@ -145,7 +145,11 @@ impl FakeApiServer {
     pub fn delete_pod(&mut self, full_name: &str) {
         if let Some(pod) = self.pods.remove(full_name) {
             let uid = pod.metadata.uid;
-            self.push_event(WatchedKind::Pod, uid.clone(), Event::Delete(ObjectKey::Pod(uid)));
+            self.push_event(
+                WatchedKind::Pod,
+                uid.clone(),
+                EngineEvent::Delete(DeletedObjectKey::Pod(uid)),
+            );
         }
     }
 
@@ -154,12 +158,12 @@ impl FakeApiServer {
         let node = |node: &Arc<Node>| WatchEvent {
             kind,
             key: node.name().into(),
-            event: Event::Upsert(Object::Node(node.clone())),
+            event: EngineEvent::Upsert(ApiObject::Node(node.clone())),
         };
         let budget = |budget: &Arc<PodDisruptionBudget>| WatchEvent {
             kind,
             key: budget.metadata.name.clone(),
-            event: Event::Upsert(Object::PodDisruptionBudget(budget.clone())),
+            event: EngineEvent::Upsert(ApiObject::PodDisruptionBudget(budget.clone())),
         };
         match kind {
             WatchedKind::Node => self.nodes.values().map(node).collect(),
@@ -169,7 +173,7 @@ impl FakeApiServer {
     }
 
     /// Handles an API request, or rejects it as kube-apiserver does.
-    pub fn handle_request(&mut self, request: &ApiRequest, now: Timestamp) -> Reply {
+    pub fn handle_request(&mut self, request: &ApiRequest, now: Timestamp) -> ApiReply {
         let full_name = format!("{}/{}", request.namespace, request.name);
         let Some(pod) = self.pods.get(&full_name) else {
             return rejected(404, format!("pods {:?} not found", request.name.as_str()));
@@ -202,7 +206,7 @@ impl FakeApiServer {
     }
 
     /// Binds a pod. As in kube-apiserver, the node need not exist.
-    pub fn bind_pod(&mut self, full_name: &str, node: Str) -> Reply {
+    pub fn bind_pod(&mut self, full_name: &str, node: Str) -> ApiReply {
         let Some(pod) = self.pods.get(full_name) else {
             return rejected(404, format!("pod {full_name} not found"));
         };
@@ -239,17 +243,17 @@ impl FakeApiServer {
         self.pending_events.push(pod_event(pod));
     }
 
-    fn push_event(&mut self, kind: WatchedKind, key: Box<str>, event: Event) {
+    fn push_event(&mut self, kind: WatchedKind, key: Box<str>, event: EngineEvent) {
         self.pending_events.push(WatchEvent { kind, key, event });
     }
 }
 
 fn pod_event(pod: &Pod) -> WatchEvent {
-    let event = Event::Upsert(Object::Pod(Box::new(pod.clone())));
+    let event = EngineEvent::Upsert(ApiObject::Pod(Box::new(pod.clone())));
     WatchEvent { kind: WatchedKind::Pod, key: pod.metadata.uid.clone(), event }
 }
 
-fn rejected(code: u16, message: String) -> Reply {
+fn rejected(code: u16, message: String) -> ApiReply {
     Err(ApiError { code, message })
 }
 

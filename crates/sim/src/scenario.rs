@@ -26,9 +26,9 @@
 //! | --- | --- |
 //! | `submit` | creates pending pods |
 //! | `delete` | deletes pods or nodes by name |
-//! | `expect` | per pod, the nodes where it is feasible now, and why others are rejected ([`Expect`]) |
+//! | `expect` | per pod, the nodes where it is feasible now, and why others are rejected ([`ExpectedResult`]) |
 //! | `event`, `old`, `new`, `hints` | per plugin, its queueing hint for a pod it rejected when this event happens (`Queue`, `Skip`, ...) |
-//! | `preempt` | per pod, the preemption candidates and their victims ([`Preempt`]) |
+//! | `preempt` | per pod, the preemption candidates and their victims ([`ExpectedPreemption`]) |
 //! | `sign` | per pod, parts of its signature; null if it has none |
 //!
 //! Expectations are never written by hand: `cargo xtask scenarios record` runs kube-scheduler and fills them in. A file with a
@@ -50,11 +50,11 @@ use loadmaster_framework::Registry;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub use expect::{Expect, Recorded};
-pub use preempt::{CandidateVictims, Preempt};
-pub use recording::{from_case, write_recorded};
+pub use expect::{ExpectedResult, RecordedResult};
+pub use preempt::{CandidateVictims, ExpectedPreemption};
+pub use recording::{scenario_from_case, write_recorded_results};
 use shorthand::{NodeShorthand, PodShorthand, ShorthandError};
-pub use steps::{ExpectationKind, ScenarioQuestion, StepError};
+pub use steps::{ExpectationKind, OracleQuestion, StepError};
 
 /// A scenario file.
 #[derive(Clone, Debug, Deserialize)]
@@ -89,21 +89,21 @@ pub struct Scenario {
     nominated: IndexMap<String, PodShorthand>,
     #[serde(default)]
     objects: Vec<Value>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScenarioStep>,
 }
 
 /// One step; exactly one kind of step is present.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct ScenarioStep {
     #[serde(default)]
     submit: Option<IndexMap<String, PodShorthand>>,
     #[serde(default)]
     delete: Option<Vec<String>>,
     #[serde(default)]
-    pub expect: Option<IndexMap<String, Expect>>,
+    pub expect: Option<IndexMap<String, ExpectedResult>>,
     #[serde(default)]
-    pub preempt: Option<IndexMap<String, Preempt>>,
+    pub preempt: Option<IndexMap<String, ExpectedPreemption>>,
     #[serde(default)]
     pub sign: Option<IndexMap<String, Option<Map<String, Value>>>>,
     /// Resource and action type, as upstream spells them: `Node Add`.
@@ -157,7 +157,7 @@ impl Scenario {
         };
         let mut objects = Vec::new();
         for (name, node) in &self.nodes {
-            objects.push(node.object(name).map_err(failed("nodes", name))?);
+            objects.push(node.expand_object(name).map_err(failed("nodes", name))?);
         }
         for (name, labels) in &self.namespaces {
             let metadata = json!({"name": name, "labels": labels});
@@ -165,7 +165,7 @@ impl Scenario {
         }
         for (kind, pods) in [("assigned", &self.assigned), ("nominated", &self.nominated)] {
             for (name, pod) in pods {
-                objects.push(pod.object(name).map_err(failed(kind, name))?);
+                objects.push(pod.expand_object(name).map_err(failed(kind, name))?);
             }
         }
         objects.extend(self.objects.iter().cloned());
@@ -207,7 +207,7 @@ pub fn scenario_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Reads a file: its text, and the scenario.
-pub fn read_file(path: &Path) -> Result<(String, Scenario), ScenarioError> {
+pub fn read_scenario_file(path: &Path) -> Result<(String, Scenario), ScenarioError> {
     let name = path.display().to_string();
     let document = Document::read(&name, None)?;
     let scenario = Scenario::read(&document)?;
@@ -215,7 +215,7 @@ pub fn read_file(path: &Path) -> Result<(String, Scenario), ScenarioError> {
 }
 
 /// The plugin that a file tests, by its folder: `node_ports` is NodePorts.
-pub fn plugin_of_path(path: &Path) -> String {
+pub fn plugin_of_scenario_path(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let words = folder.unwrap_or_default().split('_').map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));

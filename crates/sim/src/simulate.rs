@@ -34,11 +34,11 @@ use std::sync::Arc;
 use loadmaster_engine::Profile;
 use loadmaster_framework::FeatureGates;
 
-pub use runner::run;
+pub use runner::run_simulation;
 
 /// Options of one simulated run.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct SimulationOptions {
     pub seed: u64,
     /// Number of steps with faults. After them the run goes on without faults until everything has settled.
     pub steps: u32,
@@ -46,16 +46,16 @@ pub struct Options {
     pub injected_bug: Option<InjectedBug>,
 }
 
-impl Options {
+impl SimulationOptions {
     /// A run of 200 steps without an injected bug.
-    pub fn new(seed: u64) -> Options {
-        Options { seed, steps: 200, injected_bug: None }
+    pub fn new(seed: u64) -> SimulationOptions {
+        SimulationOptions { seed, steps: 200, injected_bug: None }
     }
 }
 
 /// The profiles and feature gates of the simulated scheduler.
 #[derive(Clone)]
-pub struct SchedulerSetup {
+pub struct SimulatedSchedulerConfig {
     pub profile: Arc<Profile>,
     /// The same profile with a plugin that panics, used in some runs. The invariants are always checked with `profile`.
     pub panicking: Option<Arc<Profile>>,
@@ -79,7 +79,7 @@ pub enum InjectedBug {
 
 /// Counts of a run in which no invariant was violated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SimulationReport {
     /// Pods created.
     pub pods: u64,
     /// Scheduling attempts.
@@ -108,10 +108,10 @@ pub struct Report {
     pub trace: u64,
 }
 
-impl Report {
+impl SimulationReport {
     /// Adds the counts of another run, and clears the trace.
-    pub fn add(&mut self, other: &Report) {
-        let Report {
+    pub fn add(&mut self, other: &SimulationReport) {
+        let SimulationReport {
             pods,
             attempts,
             binds,

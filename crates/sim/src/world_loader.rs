@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use loadmaster_api::snapshot::{ObjectWithOrigin, Snapshot};
 use loadmaster_api::{ObjectMeta, Pod, Str};
-use loadmaster_config::{CheckedConfiguration, Gates, check_default};
+use loadmaster_config::{AllFeatureGates, CheckedConfiguration, default_configuration};
 use loadmaster_engine::{Profile, ProfileError};
 use loadmaster_framework::{
     Cx, CycleState, FeatureGates, FieldError, PodInfo, Registry, TemplateError, World,
@@ -29,7 +29,7 @@ pub struct SchedulingInput<'p> {
 /// Why a pod cannot be scheduled from these objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum SchedulingInputError {
     /// The pod is not among the objects.
     #[error("pod {pod:?} is not among the {n_pods} pods")]
     PodNotFound { pod: String, n_pods: usize },
@@ -71,41 +71,42 @@ pub fn build_profiles(
 
 /// Builds the profile of an empty configuration, with the default feature gates.
 pub fn default_profile(registry: &Registry) -> Result<Profile, DefaultProfileError> {
-    let gates = Gates::default();
-    let checked = check_default(registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, registry, &gates.framework())?;
+    let gates = AllFeatureGates::default();
+    let checked = default_configuration(registry, &gates).map_err(DefaultProfileError::Config)?;
+    let mut profiles = build_profiles(&checked, registry, &gates.framework_gates())?;
     Ok(profiles.swap_remove(0))
 }
 
 /// Builds the world for scheduling the pod with this full name (`namespace/name`).
-pub fn load<'p>(
+pub fn load_scheduling_input<'p>(
     snapshot: &Snapshot,
     profiles: &'p [Profile],
     gates: &FeatureGates,
     target: &str,
-) -> Result<SchedulingInput<'p>, LoadError> {
+) -> Result<SchedulingInput<'p>, SchedulingInputError> {
     let found = snapshot.pods.iter().find(|pod| pod.full_name() == target);
-    let found = found.ok_or_else(|| LoadError::PodNotFound {
+    let found = found.ok_or_else(|| SchedulingInputError::PodNotFound {
         pod: target.to_owned(),
         n_pods: snapshot.pods.len(),
     })?;
-    load_for_pod(snapshot, profiles, gates, found)
+    load_scheduling_input_for_pod(snapshot, profiles, gates, found)
 }
 
 /// The same for a pod that need not be among the objects. A pod with its name is left out of the world.
-pub fn load_for_pod<'p>(
+pub fn load_scheduling_input_for_pod<'p>(
     snapshot: &Snapshot,
     profiles: &'p [Profile],
     gates: &FeatureGates,
     target: &Pod,
-) -> Result<SchedulingInput<'p>, LoadError> {
+) -> Result<SchedulingInput<'p>, SchedulingInputError> {
     let mut world = world_without_pods(snapshot, gates);
-    let pod = Arc::new(parse_pod(&mut world, &without_assigned_node(target))?);
-    let profile = profile_for_pod(profiles, &pod).ok_or_else(|| LoadError::ProfileNotFound {
-        pod: target.full_name(),
-        scheduler_name: pod.template.scheduler_name().to_owned(),
-        known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
-    })?;
+    let pod = Arc::new(parse_pod(&mut world, &pod_without_assigned_node(target))?);
+    let profile =
+        profile_for_pod(profiles, &pod).ok_or_else(|| SchedulingInputError::ProfileNotFound {
+            pod: target.full_name(),
+            scheduler_name: pod.template.scheduler_name().to_owned(),
+            known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
+        })?;
     let is_other = |pod: &&ObjectWithOrigin<Pod>| {
         pod.metadata.name != target.metadata.name
             || pod.metadata.namespace != target.metadata.namespace
@@ -120,14 +121,14 @@ pub fn build_world(
     snapshot: &Snapshot,
     profiles: &[Profile],
     gates: &FeatureGates,
-) -> Result<World, LoadError> {
+) -> Result<World, SchedulingInputError> {
     let mut world = world_without_pods(snapshot, gates);
     add_pods(&mut world, profiles, snapshot.pods.iter())?;
     Ok(world)
 }
 
 /// The pod without its node, if its status says that a scheduler assigned it.
-pub fn without_assigned_node(pod: &Pod) -> Pod {
+pub fn pod_without_assigned_node(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     if was_scheduled(&pod) {
         pod.spec.node_name = Str::default();
@@ -184,14 +185,15 @@ fn add_pods<'s>(
     world: &mut World,
     profiles: &[Profile],
     pods: impl Iterator<Item = &'s ObjectWithOrigin<Pod>>,
-) -> Result<(), LoadError> {
+) -> Result<(), SchedulingInputError> {
     for pod in pods {
         if !pod.spec.node_name.is_empty() {
-            let row =
-                world.nodes().row(&pod.spec.node_name).ok_or_else(|| LoadError::NodeNotFound {
+            let row = world.nodes().row(&pod.spec.node_name).ok_or_else(|| {
+                SchedulingInputError::NodeNotFound {
                     pod: pod.full_name(),
                     node: pod.spec.node_name.to_string(),
-                })?;
+                }
+            })?;
             let info = parse_pod(world, pod)?;
             world.add_pod(row, Arc::new(info));
         } else if !pod.status.nominated_node_name.is_empty() {
@@ -216,8 +218,10 @@ fn profile_for_pod<'p>(profiles: &'p [Profile], pod: &PodInfo) -> Option<&'p Pro
     profiles.iter().find(|profile| profile.scheduler_name == pod.template.scheduler_name())
 }
 
-fn parse_pod(world: &mut World, pod: &Pod) -> Result<PodInfo, LoadError> {
-    world.parse_pod(pod).map_err(|source| LoadError::InvalidPod { pod: pod.full_name(), source })
+fn parse_pod(world: &mut World, pod: &Pod) -> Result<PodInfo, SchedulingInputError> {
+    world
+        .parse_pod(pod)
+        .map_err(|source| SchedulingInputError::InvalidPod { pod: pod.full_name(), source })
 }
 
 #[cfg(test)]
@@ -231,17 +235,17 @@ mod tests {
     /// Loads a node `a` and these pods for scheduling `target`.
     #[track_caller]
     fn check(pods: &str, target: &str, want: &Expect) {
-        let registry = loadmaster_plugins::in_tree();
-        let gates = Gates::default();
-        let checked = check_default(&registry, &gates).unwrap();
-        let gates = gates.framework();
+        let registry = loadmaster_plugins::in_tree_registry();
+        let gates = AllFeatureGates::default();
+        let checked = default_configuration(&registry, &gates).unwrap();
+        let gates = gates.framework_gates();
         let profiles = build_profiles(&checked, &registry, &gates).unwrap();
         let node = "{apiVersion: v1, kind: Node, metadata: {name: a}}";
         let pods = pods.lines().map(|pod| format!("{{apiVersion: v1, kind: Pod, {}}}", pod.trim()));
         let text: Vec<String> = [node.to_owned()].into_iter().chain(pods).collect();
         let document = Document::new("x.yaml", text.join("\n---\n"));
         let snapshot = Snapshot::read(&[document]).unwrap();
-        let found = match load(&snapshot, &profiles, &gates, target) {
+        let found = match load_scheduling_input(&snapshot, &profiles, &gates, target) {
             Ok(SchedulingInput { world, profile, pod }) => {
                 let names = |pods: &[Arc<PodInfo>]| {
                     pods.iter().map(|pod| pod.full_name()).collect::<Vec<_>>().join(" ")

@@ -8,11 +8,13 @@ use loadmaster_sim::cases::local_oracle::LocalOracle;
 
 #[test]
 fn preemption_dry_run_equals_brute_force() {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree()).unwrap();
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry()).unwrap();
     let mut all = BruteForceStats::default();
-    for case in CaseGenerator::preemption(11).take(150) {
+    for case in CaseGenerator::preemption_cases(11).take(150) {
         // Some cases have an invalid configuration.
-        let Ok(checked) = ours.with_scheduling_input(&case, brute_force_preemption::check) else {
+        let Ok(checked) = ours
+            .with_scheduling_input(&case, brute_force_preemption::check_preemption_by_brute_force)
+        else {
             continue;
         };
         match checked {

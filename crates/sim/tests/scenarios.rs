@@ -10,11 +10,11 @@ use loadmaster_stdx::ErrorChain;
 
 /// All differences of one file.
 fn check(path: &Path, ours: &LocalOracle) -> Vec<String> {
-    let (_, file) = match scenario::read_file(path) {
+    let (_, file) = match scenario::read_scenario_file(path) {
         Ok(read) => read,
         Err(error) => return vec![ErrorChain(&error).to_string()],
     };
-    let plugin = scenario::plugin_of_path(path);
+    let plugin = scenario::plugin_of_scenario_path(path);
     let scorers =
         scenario::recorded_score_plugins(ours.registry(), ours.default_profiles(), &plugin);
     let questions = match file.questions(&plugin) {
@@ -26,15 +26,16 @@ fn check(path: &Path, ours: &LocalOracle) -> Vec<String> {
         lines.push("has no expectations".to_owned());
     }
     for question in questions {
-        let Some(recorded) = file.recorded(&question) else {
+        let Some(recorded) = file.recorded_result(&question) else {
             lines.push(format!(
                 "steps[{}]: not recorded, run `cargo xtask scenarios record`",
                 question.step
             ));
             continue;
         };
-        let answer = ours.answer(&question.case);
-        let differences = recorded.differences(&question.to_recorded(&answer, scorers.as_deref()));
+        let answer = ours.answer_case(&question.case);
+        let differences =
+            recorded.differences(&question.to_recorded_result(&answer, scorers.as_deref()));
         let differences =
             differences.into_iter().map(|line| format!("steps[{}]: {line}", question.step));
         lines.extend(differences);
@@ -54,7 +55,7 @@ fn check(path: &Path, ours: &LocalOracle) -> Vec<String> {
 #[test]
 fn scenarios() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree()).unwrap();
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry()).unwrap();
     let paths = scenario::scenario_paths(&folder).unwrap();
     assert!(!paths.is_empty());
     let mut wrong = Vec::new();

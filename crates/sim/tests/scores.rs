@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod};
-use loadmaster_config::{Gates, check_value};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Decision, Scheduler};
-use loadmaster_framework::incremental::{ClassKey, Dependencies, NodeClasses, RowDependency};
+use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::{
     Cx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, Prepared, Score, World,
+    PluginError, PluginEvaluator, PodInfo, PrepareResult, Score, World,
 };
 use loadmaster_sim::world_loader::build_profiles;
 use loadmaster_stdx::Rng;
@@ -49,21 +49,25 @@ impl Score for LabelScore {
 }
 
 impl Incremental for LabelScore {
-    fn prepare(&self, _: &mut World, _: &PodInfo) -> Prepared {
+    fn prepare(&self, _: &mut World, _: &PodInfo) -> PrepareResult {
         match self.0 {
-            EvaluationMode::OneByOne => Prepared::PerNode,
-            form => Prepared::Evaluator(Box::new(LabelScore(form))),
+            EvaluationMode::OneByOne => PrepareResult::PerNode,
+            form => PrepareResult::Evaluator(Box::new(LabelScore(form))),
         }
     }
 }
 
 impl PluginEvaluator for LabelScore {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         match self.0 {
-            EvaluationMode::Class => {
-                Dependencies { class: Some(RowDependency::Node), ..Dependencies::default() }
-            }
-            _ => Dependencies { score: Some(RowDependency::Node), ..Dependencies::default() },
+            EvaluationMode::Class => ResultDependencies {
+                class: Some(RowDependency::Node),
+                ..ResultDependencies::default()
+            },
+            _ => ResultDependencies {
+                score: Some(RowDependency::Node),
+                ..ResultDependencies::default()
+            },
         }
     }
 
@@ -92,8 +96,8 @@ impl PluginEvaluator for LabelScore {
 /// Schedules a pod with the default plugins and `Labeled`, by full scan, score index and per-node evaluation.
 #[track_caller]
 fn check(form: &str, nodes: &[Value], want: &str) {
-    let registry = loadmaster_plugins::in_tree().with(LABEL_SCORE);
-    let gates = Gates::default();
+    let registry = loadmaster_plugins::in_tree_registry().with(LABEL_SCORE);
+    let gates = AllFeatureGates::default();
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -102,8 +106,8 @@ fn check(form: &str, nodes: &[Value], want: &str) {
             "pluginConfig": [{"name": "Labeled", "args": {"form": form}}],
         }],
     });
-    let checked = check_value(config, &registry, &gates).unwrap();
-    let gates = gates.framework();
+    let checked = check_configuration_value(config, &registry, &gates).unwrap();
+    let gates = gates.framework_gates();
     let profile = build_profiles(&checked, &registry, &gates).unwrap().swap_remove(0);
     let mut world = World::new(gates);
     for node in nodes {
@@ -116,13 +120,16 @@ fn check(form: &str, nodes: &[Value], want: &str) {
     .unwrap();
     let pod = world.parse_pod(&pod).unwrap();
     let mut scheduler = Scheduler::new(Arc::new(profile), Rng::new(1));
-    let evaluation = scheduler.evaluate(&world, &pod);
-    let slow = match (&evaluation.failure, evaluation.only_feasible()) {
+    let evaluation = scheduler.evaluate_for_diagnosis(&world, &pod);
+    let slow = match (&evaluation.failure, evaluation.single_feasible_node()) {
         (Some(failure), _) => failure.clone(),
         (None, Some(row)) => name(&world, row),
-        (None, None) => {
-            evaluation.best().iter().map(|row| name(&world, *row)).collect::<Vec<_>>().join(" ")
-        }
+        (None, None) => evaluation
+            .best_nodes()
+            .iter()
+            .map(|row| name(&world, *row))
+            .collect::<Vec<_>>()
+            .join(" "),
     };
     assert_eq!(slow, want, "{form}, per node");
     // The first decision for a template is a full scan, the second one builds the score index.
@@ -134,10 +141,10 @@ fn check(form: &str, nodes: &[Value], want: &str) {
         };
         assert_eq!(fast, want, "{form}, {way}");
         if nodes.len() > 1 {
-            let totals = scheduler.feasible_totals(&mut world, &pod);
+            let totals = scheduler.feasible_total_scores(&mut world, &pod);
             assert_eq!(
                 totals,
-                per_node::feasible_totals(&evaluation),
+                per_node::feasible_total_scores(&evaluation),
                 "{form}, totals after {way}"
             );
         }

@@ -4,33 +4,36 @@
 
 use std::sync::Arc;
 
-use loadmaster_config::Gates;
+use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::ActionType;
 use loadmaster_sim::simulate::{
-    InjectedBug, Options, Report, SchedulerSetup, fake_extenders, panicking_plugin, run,
+    InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
+    panicking_plugin, run_simulation,
 };
 use loadmaster_sim::world_loader::default_profile;
 
-fn setup() -> SchedulerSetup {
-    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree()).unwrap());
+fn setup() -> SimulatedSchedulerConfig {
+    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree_registry()).unwrap());
     let panicking =
-        panicking_plugin::profile_with_panicking_plugin(&loadmaster_plugins::in_tree()).unwrap();
+        panicking_plugin::profile_with_panicking_plugin(&loadmaster_plugins::in_tree_registry())
+            .unwrap();
     let with_extenders =
-        fake_extenders::profiles_with_extenders(&loadmaster_plugins::in_tree()).unwrap();
-    SchedulerSetup {
+        fake_extenders::profiles_with_extenders(&loadmaster_plugins::in_tree_registry()).unwrap();
+    SimulatedSchedulerConfig {
         profile,
         panicking: Some(Arc::new(panicking)),
         with_extenders: with_extenders.map(Arc::new).into(),
-        gates: Gates::default().framework(),
+        gates: AllFeatureGates::default().framework_gates(),
     }
 }
 
 #[test]
 fn no_seed_violates_an_invariant() {
     let setup = setup();
-    let mut all = Report::default();
+    let mut all = SimulationReport::default();
     for seed in 0..60 {
-        let report = run(&setup, Options::new(seed), None).unwrap_or_else(|it| panic!("{it}"));
+        let report = run_simulation(&setup, SimulationOptions::new(seed), None)
+            .unwrap_or_else(|it| panic!("{it}"));
         all.binds += report.binds;
         all.evictions += report.evictions;
         all.relists += report.relists;
@@ -41,13 +44,21 @@ fn no_seed_violates_an_invariant() {
         all.extender_calls += report.extender_calls;
         all.failed_extender_calls += report.failed_extender_calls;
         if seed % 10 == 0 {
-            let again = run(&setup, Options::new(seed), None).unwrap();
+            let again = run_simulation(&setup, SimulationOptions::new(seed), None).unwrap();
             assert_eq!(report, again, "seed {seed} is not deterministic");
         }
     }
     // Every kind of fault must have occurred.
-    let Report { binds, evictions, relists, leader_losses, failed_calls, unschedulable, .. } = all;
-    let Report { panics, extender_calls, failed_extender_calls, .. } = all;
+    let SimulationReport {
+        binds,
+        evictions,
+        relists,
+        leader_losses,
+        failed_calls,
+        unschedulable,
+        ..
+    } = all;
+    let SimulationReport { panics, extender_calls, failed_extender_calls, .. } = all;
     let met = [
         binds,
         evictions,
@@ -72,25 +83,35 @@ const REGRESSIONS: [(u64, &str); 4] = [
 
 #[test]
 fn regression_seeds_pass() {
-    let setup = SchedulerSetup { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
     for (seed, what) in REGRESSIONS {
-        let ended = run(&setup, Options::new(seed), None);
+        let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
     }
 }
 
 /// Checks that within 30 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
-fn check_detected(setup: &SchedulerSetup, injected_bug: Option<InjectedBug>, expected: &str) {
-    let found = (0..30)
-        .find_map(|seed| run(setup, Options { injected_bug, ..Options::new(seed) }, None).err());
+fn check_detected(
+    setup: &SimulatedSchedulerConfig,
+    injected_bug: Option<InjectedBug>,
+    expected: &str,
+) {
+    let found = (0..30).find_map(|seed| {
+        run_simulation(
+            setup,
+            SimulationOptions { injected_bug, ..SimulationOptions::new(seed) },
+            None,
+        )
+        .err()
+    });
     let message = found.map(|violation| violation.message).unwrap_or_default();
     assert!(message.contains(expected), "{injected_bug:?} was detected as {message:?}");
 }
 
 #[test]
 fn injected_bugs_are_detected() {
-    let setup = SchedulerSetup { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
     check_detected(&setup, Some(InjectedBug::LostBindFailure), "times in the queue");
     check_detected(&setup, Some(InjectedBug::LostPodDelete), "the engine has");
     check_detected(&setup, Some(InjectedBug::StalePod), "bound already");
@@ -99,13 +120,13 @@ fn injected_bugs_are_detected() {
 
 #[test]
 fn a_plugin_with_a_missing_event_registration_is_detected() {
-    let mut profile = default_profile(&loadmaster_plugins::in_tree()).unwrap();
+    let mut profile = default_profile(&loadmaster_plugins::in_tree_registry()).unwrap();
     let fit = profile.plugins.iter_mut().find(|plugin| plugin.name == "NodeResourcesFit").unwrap();
     let events = fit.events.as_mut().unwrap();
     let n_known = events.len();
     events.retain(|known| !known.event.action.contains(ActionType::DELETE));
     assert!(events.len() < n_known);
-    let setup = SchedulerSetup {
+    let setup = SimulatedSchedulerConfig {
         profile: Arc::new(profile),
         panicking: None,
         with_extenders: Vec::new(),

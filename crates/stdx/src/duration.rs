@@ -10,7 +10,7 @@ const MAGNITUDE_MAX: u64 = 1 << 63;
 /// A text that is no span of time, in Go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum DurationError {
     /// Not of the form number and unit, or too large.
     #[error("time: invalid duration {text:?}")]
     Invalid { text: String },
@@ -23,8 +23,8 @@ pub enum Error {
 }
 
 /// The nanoseconds that a text such as `1h15m30.5s` stands for; may be negative, as Go's may.
-pub fn parse_nanos(text: &str) -> Result<i64, Error> {
-    let invalid = || Error::Invalid { text: text.to_owned() };
+pub fn parse_duration_nanos(text: &str) -> Result<i64, DurationError> {
+    let invalid = || DurationError::Invalid { text: text.to_owned() };
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -46,8 +46,8 @@ pub fn parse_nanos(text: &str) -> Result<i64, Error> {
 }
 
 /// Reads one number with its unit off the front of `rest`: nanoseconds, and what follows.
-fn parse_part<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), Error> {
-    let invalid = || Error::Invalid { text: text.to_owned() };
+fn parse_part<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), DurationError> {
+    let invalid = || DurationError::Invalid { text: text.to_owned() };
     let (whole, after) = split_digits(rest);
     let (fraction, after) = match after.strip_prefix('.') {
         Some(after) => split_digits(after),
@@ -59,7 +59,7 @@ fn parse_part<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), Error> {
     let end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
     let (unit, after) = after.split_at(end);
     let factor = match unit {
-        "" => return Err(Error::MissingUnit { text: text.to_owned() }),
+        "" => return Err(DurationError::MissingUnit { text: text.to_owned() }),
         "ns" => 1,
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
@@ -67,7 +67,10 @@ fn parse_part<'a>(rest: &'a str, text: &str) -> Result<(u64, &'a str), Error> {
         "m" => MINUTE,
         "h" => HOUR,
         _ => {
-            return Err(Error::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() });
+            return Err(DurationError::UnknownUnit {
+                unit: unit.to_owned(),
+                text: text.to_owned(),
+            });
         }
     };
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
@@ -110,7 +113,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, want: Result<i64, &str>) {
         assert_eq!(
-            parse_nanos(text).map_err(|error| error.to_string()),
+            parse_duration_nanos(text).map_err(|error| error.to_string()),
             want.map_err(str::to_owned)
         );
     }

@@ -12,16 +12,16 @@ pub type Map<K, V> = hashbrown::HashMap<K, V, FixedHashBuilder>;
 pub type Set<K> = hashbrown::HashSet<K, FixedHashBuilder>;
 
 /// A map whose keys are already well mixed numbers.
-pub type IdMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<mix::Mix>>;
+pub type IdMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<mix::IdHasher>>;
 
 mod mix {
     use std::hash::Hasher;
 
     /// One multiplication: enough for dense ids.
     #[derive(Default)]
-    pub struct Mix(u64);
+    pub struct IdHasher(u64);
 
-    impl Hasher for Mix {
+    impl Hasher for IdHasher {
         fn write(&mut self, bytes: &[u8]) {
             for byte in bytes {
                 self.write_u64(u64::from(*byte));

@@ -1,7 +1,7 @@
 //! The page that `kubectl inspect gpushare` reads: nodes, their devices, and the pods on them.
 
 use http::StatusCode;
-use loadmaster_extender_server::Reply;
+use loadmaster_extender_server::PageReply;
 use serde::Serialize;
 
 use crate::devices::{Capacity, Claim, Devices};
@@ -42,14 +42,14 @@ struct Pod<'a> {
 }
 
 /// All nodes, or only the one with this name.
-pub fn inspect(devices: &Devices, name: &str) -> Reply {
+pub fn inspect(devices: &Devices, name: &str) -> PageReply {
     let nodes = devices.nodes().filter(|(node, _)| name.is_empty() || *node == name);
     let nodes: Vec<Node<'_>> = nodes.map(|(name, it)| node(devices, name, it)).collect();
     let (status, error) = match nodes.is_empty() && !name.is_empty() {
         true => (StatusCode::NOT_FOUND, format!("the node {name} does not share GPUs")),
         false => (StatusCode::OK, String::new()),
     };
-    Reply::json(status, &Report { nodes, error })
+    PageReply::json(status, &Report { nodes, error })
 }
 
 fn node<'a>(devices: &'a Devices, name: &'a str, capacity: Capacity) -> Node<'a> {

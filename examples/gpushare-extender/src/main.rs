@@ -25,7 +25,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use loadmaster_extender_server::messages::ExtenderBindingArgs;
 use loadmaster_extender_server::{
-    Error, ExtenderServer, FilteredNodes, NodesRequest, Rejection, Tls,
+    Error, ExtenderServer, FilteredNodes, NodeRejection, NodesRequest, Tls,
 };
 
 use bind::Binder;
@@ -58,9 +58,9 @@ fn extender(cache: &Cache, client: &Client) -> ExtenderServer {
         (cache.clone(), cache.clone(), cache.clone(), cache.clone());
     let client = client.clone();
     ExtenderServer::new()
-        .prefix("/gpushare-scheduler")
+        .url_prefix("/gpushare-scheduler")
         .version(env!("CARGO_PKG_VERSION"))
-        .ready(move || check_synced(&ready_cache))
+        .readiness_check(move || check_synced(&ready_cache))
         .filter(move |request| filter(&filter_cache, request))
         .bind(move |args: ExtenderBindingArgs| {
             let (cache, client) = (bind_cache.clone(), client.clone());
@@ -87,11 +87,11 @@ fn filter(cache: &Cache, request: NodesRequest) -> Result<FilteredNodes, Error> 
     check_synced(cache)?;
     let memory = pod::memory(&request.pod.decode::<Pod>()?);
     let devices = cache.read();
-    Ok(request.filter_names(|_, node| match memory {
+    Ok(request.filter_node_names(|_, node| match memory {
         0 => Ok(()),
         memory => match devices.fit(node, memory) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Rejection::unschedulable(error.to_string())),
+            Err(error) => Err(NodeRejection::unschedulable(error.to_string())),
         },
     }))
 }
@@ -113,7 +113,7 @@ async fn main() -> Result<()> {
     let cache = Cache::default();
     let mut extender = extender(&cache, &client);
     if let (Some(certificate), Some(key)) = (args.tls_cert_file, args.tls_private_key_file) {
-        let tls = Tls::files(certificate, key);
+        let tls = Tls::from_files(certificate, key);
         extender = extender.tls(match args.client_ca_file {
             Some(file) => tls.client_ca(file),
             None => tls,

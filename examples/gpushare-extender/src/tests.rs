@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Options};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -30,7 +30,7 @@ impl Cluster {
         let server = ApiServer::new(Options {
             clock: Arc::new(jiff::Timestamp::now),
             seed: 1,
-            limits: Limits::default(),
+            limits: StoreLimits::default(),
             also_serve: Vec::new(),
         })
         .unwrap();

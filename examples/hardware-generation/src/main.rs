@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const NAME: &str = "HardwareGeneration";
-const DEF: PluginDef =
-    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Generation>) };
+const DEF: PluginDef = PluginDef {
+    name: NAME,
+    build,
+    args: Some(plugin_args::default_and_validate_args::<Generation>),
+};
 
 /// Nodes below `minimum` are rejected; each generation above it adds 10 to the score.
 #[derive(Serialize, Deserialize)]
@@ -21,7 +24,7 @@ struct Generation {
 impl plugin_args::PluginArgs for Generation {}
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(plugin_args::read::<Generation>(NAME, args)?);
+    let plugin = Arc::new(plugin_args::decode_plugin_args::<Generation>(NAME, args)?);
     points.filter = Some(plugin.clone());
     points.score = Some(plugin);
     Ok(())
@@ -51,9 +54,10 @@ fn main() -> std::process::ExitCode {
 }
 
 #[test]
-fn old_hardware_is_rejected_and_new_hardware_preferred() -> Result<(), testkit::BenchError> {
+fn old_hardware_is_rejected_and_new_hardware_preferred() -> Result<(), testkit::PluginTestBenchError>
+{
     let json = |text| serde_json::from_str::<Value>(text).expect("JSON");
-    let mut bench = testkit::Bench::new(&DEF, json(r#"{"label": "gen", "minimum": 2}"#))?;
+    let mut bench = testkit::PluginTestBench::new(&DEF, json(r#"{"label": "gen", "minimum": 2}"#))?;
     bench.node(json(r#"{"metadata": {"name": "old", "labels": {"gen": "1"}}}"#))?;
     bench.node(json(r#"{"metadata": {"name": "new", "labels": {"gen": "5"}}}"#))?;
     assert_eq!(bench.score(json(r#"{"metadata": {"name": "web"}}"#))?, [("new".into(), 30)]);

@@ -29,12 +29,12 @@ const REPORT_BYTES_MAX: u64 = 16 << 20;
 type Report = BTreeMap<String, f64>;
 
 struct Plugin {
-    report: PublishedSlot<Report>,
+    report: PublishedValueSlot<Report>,
 }
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     points.request_field(ExtraField::NodeAnnotations);
-    points.score = Some(Arc::new(Plugin { report: points.published_slot() }));
+    points.score = Some(Arc::new(Plugin { report: points.published_value_slot() }));
     points.register_no_events();
     Ok(())
 }
@@ -42,7 +42,7 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
 impl Score for Plugin {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         // Without a report all nodes get the same score. A node without any information counts as half loaded.
-        let Some(report) = cx.published(self.report) else { return Ok(0) };
+        let Some(report) = cx.published_value(self.report) else { return Ok(0) };
         let expected = || {
             node.annotation(EXPECTED_LOAD_ANNOTATION)?
                 .parse()

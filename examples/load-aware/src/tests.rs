@@ -1,4 +1,4 @@
-use loadmaster::testkit::{BenchError, Cluster, node, pod};
+use loadmaster::testkit::{PluginTestBenchError, TestCluster, node, pod};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -34,64 +34,64 @@ async fn reports_are_fetched_over_http() {
 }
 
 #[test]
-fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), BenchError> {
+fn the_least_loaded_node_is_best_while_the_report_is_fresh() -> Result<(), PluginTestBenchError> {
     // The only Score plugin.
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
     for seed in 0..20 {
-        let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
+        let mut cluster = TestCluster::with_seed([DEF], profile.clone(), seed)?;
         for name in ["a", "b", "c"] {
             cluster.upsert_node(node(name))?;
         }
-        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2, "c": 7}), REPORT_TTL)?;
-        cluster.settle()?;
+        cluster.publish_to_plugin(NAME, &json!({"a": 0.9, "b": 0.2, "c": 7}), REPORT_TTL)?;
+        cluster.run_until_idle()?;
         cluster.create_pod(pod("first"))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         assert_eq!(cluster.node_of("first"), Some("b".to_owned()), "seed {seed}");
-        cluster.publish(NAME, &json!({"b": 0.9}), REPORT_TTL)?;
-        cluster.settle()?;
+        cluster.publish_to_plugin(NAME, &json!({"b": 0.9}), REPORT_TTL)?;
+        cluster.run_until_idle()?;
         cluster.create_pod(pod("second"))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         assert_ne!(cluster.node_of("second"), Some("b".to_owned()), "seed {seed}");
     }
     Ok(())
 }
 
 #[test]
-fn a_node_missing_from_the_report_uses_its_annotation() -> Result<(), BenchError> {
+fn a_node_missing_from_the_report_uses_its_annotation() -> Result<(), PluginTestBenchError> {
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
     let cases = [("0.1", "quiet"), ("0.7", "reported"), ("much", "reported"), ("NaN", "reported")];
     for (expected, want) in cases {
-        let mut cluster = Cluster::new([DEF], profile.clone())?;
+        let mut cluster = TestCluster::new([DEF], profile.clone())?;
         cluster.upsert_node(node("reported"))?;
         cluster.upsert_node(node("quiet").annotation(EXPECTED_LOAD_ANNOTATION, expected))?;
-        cluster.publish(NAME, &json!({"reported": 0.4}), REPORT_TTL)?;
-        cluster.settle()?;
+        cluster.publish_to_plugin(NAME, &json!({"reported": 0.4}), REPORT_TTL)?;
+        cluster.run_until_idle()?;
         cluster.create_pod(pod("web"))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         assert_eq!(cluster.node_of("web").as_deref(), Some(want), "{expected}");
     }
     Ok(())
 }
 
 #[test]
-fn an_expired_report_is_ignored() -> Result<(), BenchError> {
+fn an_expired_report_is_ignored() -> Result<(), PluginTestBenchError> {
     let profile = json!({"plugins": {"score": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
     let mut chosen = std::collections::BTreeSet::new();
     for seed in 0..30 {
-        let mut cluster = Cluster::with_seed([DEF], profile.clone(), seed)?;
+        let mut cluster = TestCluster::with_seed([DEF], profile.clone(), seed)?;
         for name in ["a", "b"] {
             cluster.upsert_node(node(name))?;
         }
-        cluster.publish(NAME, &json!({"a": 0.9, "b": 0.2}), REPORT_TTL)?;
-        cluster.advance(REPORT_TTL)?;
+        cluster.publish_to_plugin(NAME, &json!({"a": 0.9, "b": 0.2}), REPORT_TTL)?;
+        cluster.advance_time(REPORT_TTL)?;
         cluster.create_pod(pod("late"))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         chosen.extend(cluster.node_of("late"));
     }
     assert_eq!(chosen.len(), 2, "both nodes have the same score");
@@ -107,14 +107,14 @@ fn the_sample_configuration_is_valid() {
 }
 
 #[test]
-fn a_single_feasible_node_is_not_scored() -> Result<(), BenchError> {
+fn a_single_feasible_node_is_not_scored() -> Result<(), PluginTestBenchError> {
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
-    let mut cluster = Cluster::new([DEF], profile)?;
+    let mut cluster = TestCluster::new([DEF], profile)?;
     cluster.upsert_node(node("a"))?;
-    cluster.publish(NAME, &json!({"a": 0.2}), REPORT_TTL)?;
-    cluster.settle()?;
+    cluster.publish_to_plugin(NAME, &json!({"a": 0.2}), REPORT_TTL)?;
+    cluster.run_until_idle()?;
     cluster.create_pod(pod("web"))?;
-    cluster.settle()?;
+    cluster.run_until_idle()?;
     assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
     Ok(())
 }

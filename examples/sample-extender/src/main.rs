@@ -4,7 +4,7 @@
 
 use loadmaster_extender_server::messages::HostPriorityList;
 use loadmaster_extender_server::{
-    Error, ExtenderServer, FilteredNodes, NodesRequest, Rejection, ServeError,
+    Error, ExtenderServer, FilteredNodes, NodeRejection, NodesRequest, ServeError,
 };
 
 const LABEL: &str = "example.com/tier";
@@ -13,7 +13,7 @@ const LABEL: &str = "example.com/tier";
 fn filter(request: NodesRequest) -> Result<FilteredNodes, Error> {
     request.filter_nodes(|_pod, node| match node.label(LABEL) {
         Some(_) => Ok(()),
-        None => Err(Rejection::unresolvable("node(s) had no tier")),
+        None => Err(NodeRejection::unresolvable("node(s) had no tier")),
     })
 }
 

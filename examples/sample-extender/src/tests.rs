@@ -1,4 +1,4 @@
-use loadmaster_extender_server::messages::{ExtenderArgs, ExtenderFilterResult, decode};
+use loadmaster_extender_server::messages::{ExtenderArgs, ExtenderFilterResult, decode_message};
 use serde_json::{Value, json};
 
 use super::*;
@@ -11,7 +11,7 @@ fn nodes_request(tiers: &[(&str, Option<&str>)]) -> NodesRequest {
     };
     let nodes: Vec<Value> = tiers.iter().map(node).collect();
     let args = json!({"Pod": {"metadata": {"name": "web"}}, "Nodes": {"items": nodes}});
-    decode::<ExtenderArgs<_, _>>(args.to_string().as_bytes()).unwrap().try_into().unwrap()
+    decode_message::<ExtenderArgs<_, _>>(args.to_string().as_bytes()).unwrap().try_into().unwrap()
 }
 
 #[test]

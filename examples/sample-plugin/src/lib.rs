@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use loadmaster::api::Str;
-use loadmaster::framework::api_calls::{PluginInput, PluginStep};
+use loadmaster::framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster::framework::extension_points::PreBindPreFlight;
 use loadmaster::framework::*;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use serde_json::Value;
 const NAME: &str = "sample-plugin";
 /// The plugin's definition, to be registered with `SchedulerCommand::with_plugin`.
 pub const DEF: PluginDef =
-    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate::<Args>) };
+    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,7 +52,7 @@ struct SamplePlugin {
 }
 
 fn build(points: &mut ExtensionPoints, given: &Value) -> Result<(), PluginError> {
-    let args: Args = plugin_args::read(NAME, given)?;
+    let args: Args = plugin_args::decode_plugin_args(NAME, given)?;
     let plugin = Arc::new(SamplePlugin::new(&args));
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
@@ -107,7 +107,7 @@ impl PreBind for SamplePlugin {
         cx: SerialCx<'_>,
         _: &Arc<PodInfo>,
         node: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         let node = cx.world.nodes().row(node).and_then(|row| cx.world.node(row));
         match node.map(|node| self.check(node)) {
@@ -121,21 +121,23 @@ impl PreBind for SamplePlugin {
 #[cfg(test)]
 mod tests {
     use loadmaster::SchedulerCommand;
-    use loadmaster::framework::testkit::{Bench, BenchError};
+    use loadmaster::framework::testkit::{PluginTestBench, PluginTestBenchError};
     use serde_json::json;
 
     use super::*;
 
-    fn bench() -> Result<Bench, BenchError> {
-        let mut bench =
-            Bench::new(&DEF, json!({"node_label": "pool/gold", "workload_name": "train"}))?;
+    fn bench() -> Result<PluginTestBench, PluginTestBenchError> {
+        let mut bench = PluginTestBench::new(
+            &DEF,
+            json!({"node_label": "pool/gold", "workload_name": "train"}),
+        )?;
         bench.node(json!({"metadata": {"name": "gold", "labels": {"pool": "gold"}}}))?;
         bench.node(json!({"metadata": {"name": "plain"}}))?;
         Ok(bench)
     }
 
     #[test]
-    fn only_the_workload_is_restricted_to_labeled_nodes() -> Result<(), BenchError> {
+    fn only_the_workload_is_restricted_to_labeled_nodes() -> Result<(), PluginTestBenchError> {
         let mut bench = bench()?;
         let refused = "UnschedulableAndUnresolvable node(s) didn't have pool=gold for train";
         assert_eq!(
@@ -150,15 +152,15 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_label_fails_pre_bind() -> Result<(), BenchError> {
+    fn a_removed_label_fails_pre_bind() -> Result<(), PluginTestBenchError> {
         let mut bench = bench()?;
         let args = Args { node_label: "pool/gold".into(), workload_name: "train".into() };
         let plugin = SamplePlugin::new(&args);
-        let pod = Arc::new(bench.pod(json!({"metadata": {"name": "train-7"}}))?);
+        let pod = Arc::new(bench.parse_pod(json!({"metadata": {"name": "train-7"}}))?);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
         let mut bind = |node: &str| {
             let cx = SerialCx { world: &bench.world, cycle: &mut cycle, states: &mut states };
-            match plugin.pre_bind(cx, &pod, node, PluginInput::Start) {
+            match plugin.pre_bind(cx, &pod, node, PluginStepInput::Start) {
                 PluginStep::Fail(rejection) => rejection.message(),
                 step => format!("{step:?}"),
             }
@@ -176,7 +178,7 @@ mod tests {
             (json!({"node_label": "a/b", "workload_name": ""}), "expected a part of a pod's name"),
             (json!({"node_label": "a/b", "workload": "x"}), "unknown field"),
         ] {
-            let error = Bench::new(&DEF, args).err().expect("refused").to_string();
+            let error = PluginTestBench::new(&DEF, args).err().expect("refused").to_string();
             assert!(error.contains(want), "{error}");
         }
     }

@@ -18,7 +18,7 @@ use loadmaster_api::ExtraFieldsByKind;
 use loadmaster_apiserver::authentication::User;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, HttpLimits, serve_with_options};
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Options};
 use loadmaster_client::reflector::{
     ObjectFormat, ReflectorEvent, ReflectorOptions, Reflectors, start_reflectors,
@@ -64,7 +64,7 @@ pub async fn run(args: &Args) -> Result<bool> {
             jiff::Timestamp::UNIX_EPOCH + passed
         }),
         seed: args.seed,
-        limits: Limits::default(),
+        limits: StoreLimits::default(),
         also_serve: Vec::new(),
     })
     .context("setting up the cluster")?;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
-use loadmaster_apiserver::authorization::Mode;
+use loadmaster_apiserver::authorization::AuthorizationMode;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, HttpLimits, serve_with_options};
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options as ServerOptions};
@@ -84,12 +84,12 @@ async fn embedded(faults: &str) -> Result<ApiClient> {
     let options = ServerOptions {
         clock: Arc::new(jiff::Timestamp::now),
         seed: 1,
-        limits: loadmaster_apiserver::store::Limits::default(),
+        limits: loadmaster_apiserver::store::StoreLimits::default(),
         also_serve: Vec::new(),
     };
     let server = ApiServer::with_cluster_options(
         options,
-        ClusterOptions { mode: Mode::Rbac, ..ClusterOptions::default() },
+        ClusterOptions { mode: AuthorizationMode::Rbac, ..ClusterOptions::default() },
     );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("listening")?;
     let url = format!("http://{}", listener.local_addr().context("listening")?);

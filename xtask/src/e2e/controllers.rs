@@ -146,13 +146,14 @@ async fn run_steps(setup: Setup<'_>) -> Result<StatesAfterSteps> {
     if setup == Setup::Reference {
         manager = Some(start_manager(&server)?);
     } else {
-        controllers.extend(manager::all_controllers(manager::Options::default()));
+        controllers.extend(manager::all_controllers(manager::ControllerOptions::default()));
     }
     let scheduler = scheduler(&server)?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let working = tokio::spawn(async move {
         let stop = async { stopped.await.unwrap_or_default() };
-        driver::run(&cluster, controllers, driver::Options::default(), stop).await;
+        driver::run_controllers(&cluster, controllers, driver::DriverOptions::default(), stop)
+            .await;
     });
     let api = ApiClient::new(&kubeconfig).await?;
     let states = steps::run_steps(&api, &kubeconfig, server.folder()).await;
@@ -168,7 +169,10 @@ async fn run_steps(setup: Setup<'_>) -> Result<StatesAfterSteps> {
 fn kubelets() -> Result<Vec<Box<dyn Controller>>> {
     let nodes =
         kubelet::node_template::nodes_from_templates(&[], N_NODES).context("making nodes")?;
-    Ok(kubelet::controllers(kubelet::Options { nodes, ..kubelet::Options::default() }))
+    Ok(kubelet::kubelet_controllers(kubelet::KubeletOptions {
+        nodes,
+        ..kubelet::KubeletOptions::default()
+    }))
 }
 
 fn start_manager(server: &Server) -> Result<Process> {

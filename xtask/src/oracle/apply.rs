@@ -13,7 +13,7 @@ use loadmaster_apiserver::managed_fields::{
     conflict_message, set_managed_fields,
 };
 use loadmaster_apiserver::schema::{Kind, Kinds};
-use loadmaster_apiserver::store::{Limits, Store};
+use loadmaster_apiserver::store::{Store, StoreLimits};
 use serde_json::{Value, json};
 
 /// Runs `n` cases of a seed, or one of them; returns whether there was no difference.
@@ -27,7 +27,7 @@ pub fn run(n: u64, seed: u64, only: Option<u64>) -> Result<bool> {
         .context("starting the oracle")?;
     let mut stdin = child.stdin.take().context("no pipe to the oracle")?;
     let mut lines = BufReader::new(child.stdout.take().context("no pipe from the oracle")?).lines();
-    let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+    let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
     let (mut n_operations, mut n_failures, mut n_conflicts, mut n_different) = (0, 0, 0, 0);
     for id in only.map_or(0..n, |id| id..id + 1) {
         let (kind, operations) = cases::case(seed, id);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadmaster_sim::cases::{Case, CaseKind};
+use loadmaster_sim::cases::{OracleCase, OracleCaseKind};
 use serde_json::{Value, json};
 
 use super::deviations;
@@ -17,7 +17,7 @@ pub struct Difference {
 }
 
 /// The first difference between the answers.
-pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> {
+pub fn compare(case: &OracleCase, theirs: &Value, ours: &Value) -> Option<Difference> {
     let (theirs_failed, ours_failed) = (theirs.get("error"), ours.get("error"));
     // Answers about hints may have an error beside the hint.
     let failed = |answer: &Value| answer.get("error").is_some() && answer.get("hint").is_none();
@@ -34,8 +34,8 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
         });
     }
     match &case.kind {
-        CaseKind::Explain => explanations(theirs, ours),
-        CaseKind::Hint(event) => {
+        OracleCaseKind::Explain => explanations(theirs, ours),
+        OracleCaseKind::Hint(event) => {
             let kind = format!("hint of {} to {} {}", event.plugin, event.resource, event.action);
             let registered = |answer: &Value| answer["registered"].clone();
             differ(&kind, &theirs["hint"], &ours["hint"]).or_else(|| {
@@ -43,9 +43,9 @@ pub fn compare(case: &Case, theirs: &Value, ours: &Value) -> Option<Difference> 
                 differ(&kind, &registered(theirs), &registered(ours))
             })
         }
-        CaseKind::Preemption => preemptions(theirs, ours),
-        CaseKind::Sign => signatures(theirs, ours),
-        CaseKind::Config => configurations(theirs, ours),
+        OracleCaseKind::Preemption => preemptions(theirs, ours),
+        OracleCaseKind::Sign => signatures(theirs, ours),
+        OracleCaseKind::Config => configurations(theirs, ours),
     }
 }
 
@@ -243,9 +243,14 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(ask: CaseKind, theirs: Value, ours: Value, want: Option<&str>) {
-        let case =
-            Case { id: 0, pod: "default/web".into(), config: None, objects: vec![], kind: ask };
+    fn check(ask: OracleCaseKind, theirs: Value, ours: Value, want: Option<&str>) {
+        let case = OracleCase {
+            id: 0,
+            pod: "default/web".into(),
+            config: None,
+            objects: vec![],
+            kind: ask,
+        };
         let found = compare(&case, &theirs, &ours).map(|difference| difference.kind);
         assert_eq!(found.as_deref(), want);
     }
@@ -254,7 +259,7 @@ mod tests {
     fn explanations() {
         let answer = |node: Value| json!({"nodes": [node], "best": [], "message": ""});
         let check = |theirs: Value, ours: Value, want: Option<&str>| {
-            check(CaseKind::Explain, answer(theirs), answer(ours), want);
+            check(OracleCaseKind::Explain, answer(theirs), answer(ours), want);
         };
         let rejected = |plugin: &str, code: &str, reasons: &[&str]| json!({"name": "a", "filter": {"code": code, "plugin": plugin, "reasons": reasons}});
         let fits = |scores: Value, total: i64| json!({"name": "a", "filter": {"code": "Success"}, "scores": scores, "total": total});
@@ -293,7 +298,7 @@ mod tests {
             ("preEnqueue", status, "preEnqueue of P versus none"),
         ] {
             let plain = answer("message", json!(""));
-            check(CaseKind::Explain, answer(field, value), plain, Some(want));
+            check(OracleCaseKind::Explain, answer(field, value), plain, Some(want));
         }
     }
 
@@ -307,42 +312,47 @@ mod tests {
             new: Value::Null,
         };
         let hint = |hint: &str, known: &str| json!({"hint": hint, "registered": [["Node", known]]});
-        let ask = || CaseKind::Hint(Box::new(event.clone()));
+        let ask = || OracleCaseKind::Hint(Box::new(event.clone()));
         check(ask(), hint("Queue", "Add"), hint("Queue", "Add"), None);
         check(ask(), hint("Queue", "Add"), hint("QueueSkip", "Add"), Some("hint of P to Node Add"));
         check(ask(), hint("Queue", "Add"), hint("Queue", "Delete"), Some("events registered by P"));
         let signed = |signature: Value| json!({"signature": signature});
-        check(CaseKind::Sign, signed(json!("{\"a\":1}")), signed(json!({"a": 1})), None);
+        check(OracleCaseKind::Sign, signed(json!("{\"a\":1}")), signed(json!({"a": 1})), None);
         check(
-            CaseKind::Sign,
+            OracleCaseKind::Sign,
             signed(json!("{\"a\":1}")),
             signed(json!({"a": 2})),
             Some("signature's a"),
         );
-        check(CaseKind::Sign, signed(json!("{}")), signed(json!({"a": 2})), Some("signature's a"));
         check(
-            CaseKind::Sign,
+            OracleCaseKind::Sign,
+            signed(json!("{}")),
+            signed(json!({"a": 2})),
+            Some("signature's a"),
+        );
+        check(
+            OracleCaseKind::Sign,
             signed(Value::Null),
             signed(json!({})),
             Some("signature: only Loadmaster signs, null"),
         );
         let config = |plugins: Value| json!({"plugins": {"x": {"score": plugins}}});
-        check(CaseKind::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
+        check(OracleCaseKind::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
         check(
-            CaseKind::Config,
+            OracleCaseKind::Config,
             config(json!([["P", 1], ["DefaultBinder", 0]])),
             config(json!([["P", 1]])),
             None,
         );
         check(
-            CaseKind::Config,
+            OracleCaseKind::Config,
             config(json!([["P", 1]])),
             config(json!([["P", 2]])),
             Some("plugins at score"),
         );
         let refused = json!({"error": "x \"y\" 17"});
-        check(CaseKind::Sign, refused.clone(), refused.clone(), None);
+        check(OracleCaseKind::Sign, refused.clone(), refused.clone(), None);
         let want = "sign: only kube-scheduler fails: x _ 0";
-        check(CaseKind::Sign, refused, signed(json!({})), Some(want));
+        check(OracleCaseKind::Sign, refused, signed(json!({})), Some(want));
     }
 }

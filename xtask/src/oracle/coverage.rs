@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use loadmaster_sim::cases::{Case, CaseKind};
-use loadmaster_sim::scenario::Preempt;
+use loadmaster_sim::cases::{OracleCase, OracleCaseKind};
+use loadmaster_sim::scenario::ExpectedPreemption;
 use serde_json::{Value, json};
 
 use super::compare::without_names;
@@ -28,24 +28,24 @@ pub struct Coverage {
 
 impl Coverage {
     /// Counts an answer.
-    pub fn add(&mut self, case: &Case, answer: &Value) {
+    pub fn add(&mut self, case: &OracleCase, answer: &Value) {
         *self.kinds.entry(case.kind.name()).or_default() += 1;
         if let Some(error) = answer["error"].as_str() {
             *self.errors.entry(without_names(error)).or_default() += 1;
         }
         match &case.kind {
-            CaseKind::Explain => self.explanation(answer),
-            CaseKind::Preemption => self.preemption(answer),
-            CaseKind::Hint(event) => {
+            OracleCaseKind::Explain => self.explanation(answer),
+            OracleCaseKind::Preemption => self.preemption(answer),
+            OracleCaseKind::Hint(event) => {
                 let hint = answer["hint"].as_str().unwrap_or("no answer").to_owned();
                 let event_name = format!("{}/{}", event.resource, event.action);
                 *self.hints.entry((event.plugin.clone(), event_name, hint)).or_default() += 1;
             }
-            CaseKind::Sign if answer["signature"].is_string() => self.signed += 1,
-            CaseKind::Sign => {
+            OracleCaseKind::Sign if answer["signature"].is_string() => self.signed += 1,
+            OracleCaseKind::Sign => {
                 *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1
             }
-            CaseKind::Config => {}
+            OracleCaseKind::Config => {}
         }
     }
 
@@ -73,7 +73,7 @@ impl Coverage {
             return;
         };
         self.status("preemption", &json!({"code": status["code"]}));
-        for text in Preempt::from_answer(answer).reasons() {
+        for text in ExpectedPreemption::from_answer(answer).rejection_reasons() {
             if !text.starts_with("preemption: 0/") {
                 *self
                     .reasons

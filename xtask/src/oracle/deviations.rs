@@ -1,6 +1,6 @@
 //! Intended deviations from kube-scheduler, which the comparison ignores, and the reasons.
 
-use loadmaster_sim::cases::{self, Case, CaseKind};
+use loadmaster_sim::cases::{self, OracleCase, OracleCaseKind};
 use serde_json::Value;
 
 /// Plugins of kube-scheduler that are not implemented here. They do not affect the generated cases.
@@ -19,19 +19,19 @@ const UNIMPLEMENTED_FRAGMENTS: [&str; 3] = [
 ];
 
 /// The deviation because of which this case is not compared.
-pub fn of(case: &Case) -> Option<&'static str> {
+pub fn of(case: &OracleCase) -> Option<&'static str> {
     let pod = case.objects.iter().find(|object| is_pod(object, &case.pod));
-    if case.kind != CaseKind::Config && pod.is_some_and(has_claims) {
+    if case.kind != OracleCaseKind::Config && pod.is_some_and(has_claims) {
         return Some(
             "pods with claims are rejected with our own reason, until the volume plugins are implemented",
         );
     }
-    if case.kind == CaseKind::Preemption && cases::has_host_port_conflict(case) {
+    if case.kind == OracleCaseKind::Preemption && cases::has_host_port_conflict(case) {
         return Some(
             "of two pods on a node with the same host port, kube-scheduler's dry run frees the port with the first victim",
         );
     }
-    if case.kind == CaseKind::Preemption && cases::has_equal_unstarted_pods(case) {
+    if case.kind == OracleCaseKind::Preemption && cases::has_equal_unstarted_pods(case) {
         return Some(
             "kube-scheduler orders pods that have not started by two different readings of the clock",
         );

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::{ActionType, ClusterEvent, EventResource};
-use loadmaster_sim::cases::CaseKind;
+use loadmaster_sim::cases::OracleCaseKind;
 use loadmaster_sim::cases::local_oracle::{self, LocalOracle};
-use loadmaster_sim::scenario::{Expect, Recorded};
+use loadmaster_sim::scenario::{ExpectedResult, RecordedResult};
 
 /// Plugins whose hints are always Skip.
 const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
@@ -20,10 +20,10 @@ fn is_left_out(event: &ClusterEvent) -> Option<&'static str> {
 
 /// Prints what is missing; returns whether nothing is.
 pub fn missing() -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree())?;
+    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let covered = Covered::new()?;
     let mut lines = Vec::new();
-    let declared = loadmaster_plugins::REASONS.iter();
+    let declared = loadmaster_plugins::DECLARED_REASONS.iter();
     let reasons = declared.flat_map(|(plugin, all)| all.iter().map(move |one| (plugin, one)));
     for (plugin, (code, reason)) in reasons {
         let start = format!("{plugin}, {}, ", code.name());
@@ -71,13 +71,13 @@ impl Covered {
         let mut covered = Covered::default();
         for (question, recorded) in super::all_recorded()? {
             match (recorded, &question.case.kind) {
-                (Recorded::Expect(expect), _) => covered.expectation(*expect),
-                (Recorded::Preempt(preempt), _) => {
-                    let texts = preempt.reasons().into_iter();
+                (RecordedResult::Expect(expect), _) => covered.expectation(*expect),
+                (RecordedResult::Preempt(preempt), _) => {
+                    let texts = preempt.rejection_reasons().into_iter();
                     let reason = |text| format!("DefaultPreemption, Unschedulable, {text}");
                     covered.filter_results.extend(texts.map(reason));
                 }
-                (Recorded::Hint(hint), CaseKind::Hint(event)) => {
+                (RecordedResult::Hint(hint), OracleCaseKind::Hint(event)) => {
                     covered.hints.push((
                         event.plugin.clone(),
                         local_oracle::parse_cluster_event(event)?,
@@ -90,7 +90,7 @@ impl Covered {
         Ok(covered)
     }
 
-    fn expectation(&mut self, expect: Expect) {
+    fn expectation(&mut self, expect: ExpectedResult) {
         self.filter_results.extend(expect.pre_enqueue.into_iter().chain(expect.pre_filter));
         self.filter_results.extend(expect.nodes.into_iter().flatten().map(|(_, result)| result));
         for (plugin, scores) in expect.scores.into_iter().flatten() {

@@ -3,7 +3,7 @@
 
 use granit_parser::{Event, Parser, Span, StrInput};
 
-use super::path::{Path, Segment};
+use super::path::{FieldPath, FieldPathSegment};
 
 /// Where a path leads in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub(super) fn json_part(text: &str, part: usize) -> Option<usize> {
 }
 
 /// Follows `path` into value number `part` of concatenated JSON values.
-pub(super) fn find_json(text: &str, part: usize, path: &Path) -> Option<Found> {
+pub(super) fn find_json(text: &str, part: usize, path: &FieldPath) -> Option<Found> {
     let mut cursor = Cursor { text, at: json_part(text, part)? };
     let (mut value, mut key, mut exact) = (cursor.at, None, true);
     for segment in path.segments() {
         let step = match segment {
-            Segment::Field(name) => cursor.enter_object(name),
-            Segment::Index(index) => cursor.enter_array(*index).map(|()| None),
+            FieldPathSegment::Field(name) => cursor.enter_object(name),
+            FieldPathSegment::Index(index) => cursor.enter_array(*index).map(|()| None),
         };
         let Some(step_key) = step else {
             exact = false;
@@ -165,14 +165,16 @@ fn is_string(raw: &str, wanted: &str) -> bool {
 }
 
 /// Follows `path` into one YAML document. Lines are those of `text`.
-pub(super) fn find_yaml(text: &str, path: &Path) -> Option<Found> {
+pub(super) fn find_yaml(text: &str, path: &FieldPath) -> Option<Found> {
     let mut events = Events(Parser::new_from_str(text));
     let mut node = events.root()?;
     let mut found = Found { value: start(&node.1), key: None, exact: true };
     for segment in path.segments() {
         let step = match (&node.0, segment) {
-            (Event::MappingStart(..), Segment::Field(name)) => events.enter_mapping(name),
-            (Event::SequenceStart(..), Segment::Index(index)) => events.enter_sequence(*index),
+            (Event::MappingStart(..), FieldPathSegment::Field(name)) => events.enter_mapping(name),
+            (Event::SequenceStart(..), FieldPathSegment::Index(index)) => {
+                events.enter_sequence(*index)
+            }
             _ => None,
         };
         let Some((key, below)) = step else {

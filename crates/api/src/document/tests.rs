@@ -264,22 +264,22 @@ fn aliases_are_limited() {
 }
 
 #[track_caller]
-fn check_path(text: &str, segments: &[Segment]) {
-    let path: Path = text.parse().unwrap();
+fn check_path(text: &str, segments: &[FieldPathSegment]) {
+    let path: FieldPath = text.parse().unwrap();
     assert_eq!(path.segments(), segments);
     assert_eq!(path.to_string(), text);
 }
 
 #[test]
 fn paths() {
-    let field = |name: &str| Segment::Field(name.to_owned());
+    let field = |name: &str| FieldPathSegment::Field(name.to_owned());
     check_path("", &[]);
     check_path("a", &[field("a")]);
-    check_path("[3]", &[Segment::Index(3)]);
+    check_path("[3]", &[FieldPathSegment::Index(3)]);
     check_path("a.5.b", &[field("a"), field("5"), field("b")]);
-    check_path("items[17].b", &[field("items"), Segment::Index(17), field("b")]);
+    check_path("items[17].b", &[field("items"), FieldPathSegment::Index(17), field("b")]);
     check_path("labels[a.b/c].d", &[field("labels"), field("a.b/c"), field("d")]);
-    check_path(r#"[""][0]["a\"]\\"]"#, &[field(""), Segment::Index(0), field("a\"]\\")]);
+    check_path(r#"[""][0]["a\"]\\"]"#, &[field(""), FieldPathSegment::Index(0), field("a\"]\\")]);
     for text in [
         ".a",
         "a.",
@@ -292,14 +292,14 @@ fn paths() {
         "[\"a\"",
         "a[99999999999999999999]",
     ] {
-        assert!(text.parse::<Path>().is_err(), "{text}");
+        assert!(text.parse::<FieldPath>().is_err(), "{text}");
     }
 }
 
 /// Positions of `path` in a JSON and a YAML text of the same value.
 #[track_caller]
 fn check_locate(path: &str, json: Option<(usize, usize)>, yaml: Option<(usize, usize)>) {
-    let path: Path = path.parse().unwrap();
+    let path: FieldPath = path.parse().unwrap();
     let text = "{\n  \"a\": {\"b.c/d\": [1, {\"\\u0065\": \"x\\\"y\"}, \"]\"]},\n  \"f\": null}\n{\"g\": 1}";
     assert_eq!(Document::new("f", text).locate(&path), json);
     let text = "---\n# first\na: # here\n  b.c/d:\n  - 1\n  - e: \"x\"\n  - ']'\nf:\n---\ng: 1\n";
@@ -318,11 +318,11 @@ fn locating() {
     check_locate("a.x.y", Some((2, 8)), Some((4, 3)));
     check_locate("f", Some((3, 8)), Some((8, 2)));
     let document = Document::new("f", "{\"a\": 1}\n {\"b\": 2}");
-    assert_eq!(document.locate_in(1, &Path::ROOT.field("b")), Some((2, 8)));
-    assert_eq!(document.locate_in(2, &Path::ROOT), None);
+    assert_eq!(document.locate_in_part(1, &FieldPath::ROOT.field("b")), Some((2, 8)));
+    assert_eq!(document.locate_in_part(2, &FieldPath::ROOT), None);
     let document = Document::new("f", "a: 1\n---\n---\nb: 2\n");
-    assert_eq!(document.locate_in(1, &Path::ROOT.field("b")), Some((4, 4)));
-    assert_eq!(Document::new("f", "").locate(&Path::ROOT), None);
+    assert_eq!(document.locate_in_part(1, &FieldPath::ROOT.field("b")), Some((4, 4)));
+    assert_eq!(Document::new("f", "").locate(&FieldPath::ROOT), None);
 }
 
 #[test]
@@ -395,12 +395,12 @@ proptest! {
             prop_assert_eq!(&[value.clone()][..], &values[..]);
         }
         let _ = document.decode::<Config>();
-        if let Ok(path) = path.parse::<Path>() {
+        if let Ok(path) = path.parse::<FieldPath>() {
             let _ = document.locate(&path);
-            prop_assert_eq!(path.to_string().parse::<Path>().unwrap(), path);
+            prop_assert_eq!(path.to_string().parse::<FieldPath>().unwrap(), path);
         }
         if value.is_ok() {
-            prop_assert!(document.locate(&Path::ROOT).is_some());
+            prop_assert!(document.locate(&FieldPath::ROOT).is_some());
         }
     }
 

@@ -66,7 +66,7 @@ fn envelope(api_version: &str, kind: &str, message: &impl Message) -> Vec<u8> {
 
 /// The message must come to the same object as the JSON text.
 #[track_caller]
-fn check<T: Kind + DeserializeOwned + PartialEq + Debug>(message: &impl Message, json: &str) {
+fn check<T: ProtoKind + DeserializeOwned + PartialEq + Debug>(message: &impl Message, json: &str) {
     let want: T = serde_json::from_str(json).unwrap();
     let bytes = envelope(T::API_VERSION, T::KIND, message);
     assert_eq!(decode_as::<T>(&bytes).unwrap(), want);

@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
-    DEVICE_CLASS, ONE, ResourceAmounts, Scope, add_amounts, entries, is_extended_request,
-    max_amounts, parse_amounts, text,
+    DEVICE_CLASS, ONE, ResourceAmounts, Scope, add_resource_amounts, entries, is_extended_request,
+    parse_resource_amounts, raise_amounts_to_at_least, text,
 };
-use crate::resource_names::is_extended;
+use crate::resource_names::is_extended_resource_name;
 
 /// Names of a quota that are about pods, beside huge pages and extended resources.
 const NAMES: &[&str] = &[
@@ -50,7 +50,7 @@ pub(super) fn usage(pod: &Value, now: Timestamp) -> ResourceAmounts {
         if is_basic(&name) || name.starts_with(HUGE_PAGES) {
             used.insert(request, amount);
             used.insert(name, amount);
-        } else if is_extended(&name) || name.starts_with(DEVICE_CLASS) {
+        } else if is_extended_resource_name(&name) || name.starts_with(DEVICE_CLASS) {
             used.insert(request, amount);
         }
     }
@@ -83,17 +83,19 @@ fn total(pod: &Value, field: &str) -> ResourceAmounts {
         if runs_on {
             effective(pod, container, field)
         } else {
-            parse_amounts(&container["resources"][field])
+            parse_resource_amounts(&container["resources"][field])
         }
     });
     total.extend(
-        parse_amounts(&spec["resources"][field]).into_iter().filter(|(name, _)| is_pod_level(name)),
+        parse_resource_amounts(&spec["resources"][field])
+            .into_iter()
+            .filter(|(name, _)| is_pod_level(name)),
     );
-    let mut overhead = parse_amounts(&spec["overhead"]);
+    let mut overhead = parse_resource_amounts(&spec["overhead"]);
     if field == "limits" {
         overhead.retain(|name, _| total.contains_key(name));
     }
-    add_amounts(&mut total, &overhead);
+    add_resource_amounts(&mut total, &overhead);
     total
 }
 
@@ -110,30 +112,30 @@ pub fn sum_over_containers(
 ) -> ResourceAmounts {
     let mut total = ResourceAmounts::new();
     for container in entries(&pod["spec"]["containers"]) {
-        add_amounts(&mut total, &of(container, true));
+        add_resource_amounts(&mut total, &of(container, true));
     }
     // Sidecars started so far run beside every later init container.
     let (mut sidecars, mut peak) = (ResourceAmounts::new(), ResourceAmounts::new());
     for container in entries(&pod["spec"]["initContainers"]) {
         if container["restartPolicy"] == "Always" {
             let own = of(container, true);
-            add_amounts(&mut total, &own);
-            add_amounts(&mut sidecars, &own);
-            max_amounts(&mut peak, &sidecars);
+            add_resource_amounts(&mut total, &own);
+            add_resource_amounts(&mut sidecars, &own);
+            raise_amounts_to_at_least(&mut peak, &sidecars);
         } else {
             let mut own = of(container, false);
-            add_amounts(&mut own, &sidecars);
-            max_amounts(&mut peak, &own);
+            add_resource_amounts(&mut own, &sidecars);
+            raise_amounts_to_at_least(&mut peak, &own);
         }
     }
-    max_amounts(&mut total, &peak);
+    raise_amounts_to_at_least(&mut total, &peak);
     total
 }
 
 /// The maximum of a container's desired, actual and allocated resources during a resize. An infeasible resize does
 /// not count.
 fn effective(pod: &Value, container: &Value, field: &str) -> ResourceAmounts {
-    let own = parse_amounts(&container["resources"][field]);
+    let own = parse_resource_amounts(&container["resources"][field]);
     let lists = ["initContainerStatuses", "containerStatuses"].map(|list| &pod["status"][list]);
     let mut statuses = lists.into_iter().flat_map(entries);
     let status = statuses.find(|it| it["name"] == container["name"]);
@@ -142,17 +144,24 @@ fn effective(pod: &Value, container: &Value, field: &str) -> ResourceAmounts {
     let pending = conditions.find(|it| it["type"] == "PodResizePending");
     let is_infeasible = pending.is_some_and(|it| it["reason"] == "Infeasible");
     let mut most = if is_infeasible { ResourceAmounts::new() } else { own };
-    max_amounts(&mut most, &parse_amounts(&status["resources"][field]));
+    raise_amounts_to_at_least(&mut most, &parse_resource_amounts(&status["resources"][field]));
     if field == "requests" {
-        max_amounts(&mut most, &parse_amounts(&status["allocatedResources"]));
+        raise_amounts_to_at_least(
+            &mut most,
+            &parse_resource_amounts(&status["allocatedResources"]),
+        );
     }
     most
 }
 
 /// The resources of a quota that a pod's containers must specify and do not, in upstream's words.
-pub fn missing_resources<'a>(pod: &Value, names: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn missing_quota_resources<'a>(
+    pod: &Value,
+    names: impl Iterator<Item = &'a str>,
+) -> Option<String> {
     let own = &pod["spec"]["resources"];
-    let says = |field: &str| parse_amounts(&own[field]).keys().any(|name| is_pod_level(name));
+    let says =
+        |field: &str| parse_resource_amounts(&own[field]).keys().any(|name| is_pod_level(name));
     if says("requests") || says("limits") {
         return None;
     }

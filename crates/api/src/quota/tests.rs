@@ -22,7 +22,7 @@ fn check(resource: &str, object: Value, want: &str) {
     let mut used = counted(resource).usage(&object, now());
     let count = format!("count/{resource}");
     assert_eq!(used.remove(&count), Some(ONE), "{object}");
-    assert!(used.keys().all(|name| counted(resource).is_about(name)), "{used:?}");
+    assert!(used.keys().all(|name| counted(resource).matches_quota_name(name)), "{used:?}");
     assert_eq!(shown(&used), want, "{object}");
 }
 
@@ -40,7 +40,7 @@ fn resource_names_that_count_objects() {
             "deployments.apps",
             "foos.example.com",
         ];
-        let found = all.iter().filter(|it| counted(it).is_about(name));
+        let found = all.iter().filter(|it| counted(it).matches_quota_name(name));
         assert_eq!(found.copied().collect::<Vec<_>>().join(" "), want, "{name}");
     }
     for name in ["pods", "count/pods", "cpu", "requests.memory", "limits.ephemeral-storage"] {
@@ -264,7 +264,7 @@ fn scopes() {
 fn resources_that_containers_must_specify() {
     #[track_caller]
     fn check(pod: &Value, names: &[&str], want: Option<&str>) {
-        assert_eq!(missing_resources(pod, names.iter().copied()).as_deref(), want);
+        assert_eq!(missing_quota_resources(pod, names.iter().copied()).as_deref(), want);
     }
     let mut pod = json!({"spec": {
         "containers": [{"name": "b"}, {"name": "a", "resources": {"requests": {"cpu": "1"}}}],

@@ -14,8 +14,8 @@ use serde_json::Value;
 use serde_path_to_error::Track;
 
 use super::kinds::{self, KindHandling, SnapshotKind};
-use super::{ObjectWithOrigin, Origin, Snapshot};
-use crate::document::Path;
+use super::{ObjectOrigin, ObjectWithOrigin, Snapshot};
+use crate::document::FieldPath;
 use crate::interned_str::Str;
 use crate::meta::ObjectMeta;
 use crate::node::Node;
@@ -26,7 +26,7 @@ pub(super) type TypeMeta = (Str, Str);
 
 /// A mistake that no decoder knows of. Its path begins at the object.
 pub(super) struct Problem {
-    pub(super) path: Path,
+    pub(super) path: FieldPath,
     pub(super) text: String,
 }
 
@@ -34,10 +34,10 @@ pub(super) struct Problem {
 pub(super) struct Loader {
     pub(super) snapshot: Snapshot,
     /// The current object.
-    pub(super) origin: Origin,
+    pub(super) origin: ObjectOrigin,
     pub(super) problem: Option<Problem>,
     /// The first item worth reading, if only an error is sought that is known to be there.
-    pub(super) resume_at: Option<Origin>,
+    pub(super) resume_at: Option<ObjectOrigin>,
     /// An item has no kind of its own and that of its list had not been read yet.
     pub(super) needs_type: bool,
     /// What an item says before its type ends the pass: kept aside as plain values, it may be nested as deep as the limit on the
@@ -47,7 +47,7 @@ pub(super) struct Loader {
 
 impl Loader {
     pub(super) fn new() -> Loader {
-        let (snapshot, origin) = (Snapshot::default(), Origin::new(0, 0));
+        let (snapshot, origin) = (Snapshot::default(), ObjectOrigin::new(0, 0));
         Loader {
             snapshot,
             origin,
@@ -59,7 +59,7 @@ impl Loader {
     }
 
     /// Ends the pass. The first problem counts: others follow from it.
-    fn fail<E: Error>(&mut self, path: Path, text: impl Into<String>) -> E {
+    fn fail<E: Error>(&mut self, path: FieldPath, text: impl Into<String>) -> E {
         let text = text.into();
         self.problem.get_or_insert(Problem { path, text });
         E::custom("")
@@ -157,7 +157,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
             (version, kind) => {
                 loader.needs_type = is_item;
                 let text = missing_type(version.as_deref(), kind.as_deref());
-                return Err(loader.fail(Path::ROOT, text));
+                return Err(loader.fail(FieldPath::ROOT, text));
             }
         };
         let (wrong, text) = match kinds::class_of(&version, &kind) {
@@ -184,7 +184,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
                 ("kind", format!("expected a kind of {version}, found {kind:?}"))
             }
         };
-        Err(loader.fail(Path::ROOT.field(wrong), text))
+        Err(loader.fail(FieldPath::ROOT.field(wrong), text))
     }
 }
 
@@ -220,7 +220,7 @@ fn read_head<'de, A: MapAccess<'de>>(
                 break;
             }
             Key::Field(_) if loader.type_comes_first => {
-                return Err(loader.fail(Path::ROOT, "expected apiVersion and kind first"));
+                return Err(loader.fail(FieldPath::ROOT, "expected apiVersion and kind first"));
             }
             Key::Field(name) => head.early.push((name, map.next_value()?)),
             Key::Items if !is_item => {
@@ -381,12 +381,12 @@ fn keep<'de, A: MapAccess<'de>>(
     if has_name {
         return Ok(());
     }
-    Err(loader.fail(Path::ROOT.field("metadata").field("name"), "expected a name, found none"))
+    Err(loader.fail(FieldPath::ROOT.field("metadata").field("name"), "expected a name, found none"))
 }
 
 fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
     all: &mut Vec<ObjectWithOrigin<T>>,
-    origin: Origin,
+    origin: ObjectOrigin,
     rest: Rest<'_, A>,
     metadata: impl Fn(&mut T) -> &mut ObjectMeta,
     is_namespaced: bool,
@@ -398,7 +398,7 @@ fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
 /// Adds an object; says whether it has a name.
 fn add<T>(
     all: &mut Vec<ObjectWithOrigin<T>>,
-    origin: Origin,
+    origin: ObjectOrigin,
     mut object: T,
     metadata: impl Fn(&mut T) -> &mut ObjectMeta,
     is_namespaced: bool,
@@ -448,8 +448,8 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
         let mut track = Track::new();
         let result = seed.deserialize(serde_path_to_error::Deserializer::new(value, &mut track));
         result.map_err(|error| {
-            let path = Path::ROOT.field(name).join(&Path::from(&track.path()));
-            let text = crate::document::json_message(&error);
+            let path = FieldPath::ROOT.field(name).join(&FieldPath::from(&track.path()));
+            let text = crate::document::json_error_text(&error);
             self.problem.get_or_insert(Problem { path, text });
             A::Error::custom("")
         })

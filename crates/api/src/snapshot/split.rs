@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, IgnoredAny};
 
 use super::kinds::{self, KindHandling};
 use super::load::{Loader, ObjectSeed, TypeMeta};
-use super::{Origin, Snapshot, Types, each_json, quick};
+use super::{ObjectOrigin, Snapshot, Types, each_json, quick};
 use crate::document::{Cursor, Document};
 use crate::interned_str::Str;
 
@@ -39,7 +39,7 @@ pub(super) fn read(
     }
     let Some(list) = List::find(text) else { return false };
     let pieces = list.cut(chunk_bytes);
-    let Some(read) = read_pieces(&pieces, list.implied.as_ref(), Origin::new(nth, 0)) else {
+    let Some(read) = read_pieces(&pieces, list.implied.as_ref(), ObjectOrigin::new(nth, 0)) else {
         return false;
     };
     let Some(rest) = read.last().map(|piece| piece.rest) else { return false };
@@ -185,7 +185,7 @@ struct Piece<'t> {
 fn read_pieces<'t>(
     pieces: &[&'t str],
     implied: Option<&TypeMeta>,
-    origin: Origin,
+    origin: ObjectOrigin,
 ) -> Option<Vec<Piece<'t>>> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -222,7 +222,7 @@ fn read_piece<'t>(
     piece: &'t str,
     is_last: bool,
     implied: Option<&TypeMeta>,
-    origin: Origin,
+    origin: ObjectOrigin,
 ) -> Option<Piece<'t>> {
     let mut loader = Loader::new();
     loader.type_comes_first = true;

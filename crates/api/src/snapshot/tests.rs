@@ -27,9 +27,9 @@ fn check(text: &str, want: &Expect) {
 
 fn describe(snapshot: &Snapshot) -> String {
     let mut all = Vec::new();
-    let mut add = |kind: &str, meta: &ObjectMeta, origin: Origin| {
-        let Origin { document, part, item } = origin;
-        let item = if item == Origin::NO_ITEM { "-".to_owned() } else { item.to_string() };
+    let mut add = |kind: &str, meta: &ObjectMeta, origin: ObjectOrigin| {
+        let ObjectOrigin { document, part, item } = origin;
+        let item = if item == ObjectOrigin::NO_ITEM { "-".to_owned() } else { item.to_string() };
         let name = format!("{}/{}", meta.namespace, meta.name);
         all.push(format!("{kind} {} @{document}.{part}.{item}", name.trim_start_matches('/')));
     };
@@ -105,7 +105,7 @@ fn a_list_of_kubectl() {
     let path = "spec.containers[0].resources.requests.cpu".parse().unwrap();
     assert_eq!(snapshot.locate(snapshot.pods[0].origin, &path), Some((15, 85)));
     let error =
-        snapshot.error(snapshot.nodes[0].origin, &"spec.taints[0].key".parse().unwrap(), "x");
+        snapshot.error_at(snapshot.nodes[0].origin, &"spec.taints[0].key".parse().unwrap(), "x");
     assert_eq!(error.to_string(), "f0:8:65: items[0].spec.taints[0].key: x");
 }
 

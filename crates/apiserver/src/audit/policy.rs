@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::authorization::{Attributes, RequestTarget};
+use crate::authorization::{AuthorizationAttributes, RequestTarget};
 
 /// The stage at which a line is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -106,7 +106,7 @@ impl AuditPolicy {
     }
 
     /// The stages that are left out of a request's lines; none if it has no lines at all.
-    pub(super) fn wants(&self, attributes: &Attributes<'_>) -> Option<Vec<Stage>> {
+    pub(super) fn wants(&self, attributes: &AuthorizationAttributes<'_>) -> Option<Vec<Stage>> {
         let rule = self.rules.iter().find(|rule| rule.fits(attributes))?;
         let all = self.omit_stages.iter().chain(&rule.omit_stages).copied();
         (rule.level != "None").then(|| all.collect())
@@ -118,7 +118,7 @@ fn is_in(list: &[String], text: &str) -> bool {
 }
 
 impl Rule {
-    fn fits(&self, attributes: &Attributes<'_>) -> bool {
+    fn fits(&self, attributes: &AuthorizationAttributes<'_>) -> bool {
         let user = attributes.user;
         let has_group = || user.groups.iter().any(|group| is_in(&self.user_groups, group));
         if (!self.users.is_empty() && !is_in(&self.users, &user.name))
@@ -198,7 +198,7 @@ rules:
     fn check(user: &str, verb: &str, what: RequestTarget<'_>, want: Option<usize>) {
         let policy = AuditPolicy::read(POLICY).expect("a policy");
         let user = User::authenticated(user, Vec::new());
-        let stages = policy.wants(&Attributes { user: &user, verb, what });
+        let stages = policy.wants(&AuthorizationAttributes { user: &user, verb, what });
         assert_eq!(stages.map(|it| it.len()), want, "{verb} {what:?}");
     }
 

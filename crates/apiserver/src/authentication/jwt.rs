@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::User;
 
 /// Issuer and default audience of the tokens, as kubeadm sets them.
-pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub const TOKEN_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// The allowed clock skew.
 const LEEWAY_SECONDS: i64 = 60;
@@ -227,7 +227,7 @@ impl SigningKey {
         key.verify(signed.as_bytes(), &decoded(signature)?).map_err(|_| TokenError::Unknown)?;
         let claims: Claims =
             serde_json::from_slice(&decoded(claims)?).map_err(|_| TokenError::Unknown)?;
-        if claims.issuer == ISSUER { Ok(claims) } else { Err(TokenError::Unknown) }
+        if claims.issuer == TOKEN_ISSUER { Ok(claims) } else { Err(TokenError::Unknown) }
     }
 
     /// The public half, as a set of JSON web keys.
@@ -249,7 +249,7 @@ mod tests {
             audiences: vec!["a".to_owned()],
             expires: 2_000,
             issued: 1_000,
-            issuer: ISSUER.to_owned(),
+            issuer: TOKEN_ISSUER.to_owned(),
             id: "i".to_owned(),
             kubernetes: BoundObjects {
                 namespace: "n".to_owned(),

@@ -66,12 +66,12 @@ fn add(object: &mut Value, words: &[&'static str]) {
             object["aggregationRule"] = json!({"clusterRoleSelectors": [selector]});
         }
         ["to", kind, name] => {
-            object["roleRef"] = json!({"apiGroup": super::GROUP, "kind": kind, "name": name});
+            object["roleRef"] = json!({"apiGroup": super::RBAC_GROUP, "kind": kind, "name": name});
         }
         ["subject", kind, namespace, name] => {
             let mut subject = json!({"kind": kind, "name": name});
             if namespace == "-" {
-                subject["apiGroup"] = super::GROUP.into();
+                subject["apiGroup"] = super::RBAC_GROUP.into();
             } else {
                 subject["namespace"] = namespace.into();
             }

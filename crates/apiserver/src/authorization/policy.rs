@@ -230,7 +230,7 @@ impl RbacPolicy {
             _ => return Err(format!("unsupported role reference kind: {kind:?}")),
         };
         let (_, role) = role.ok_or_else(|| {
-            format!("{}.{} {name:?} not found", kind.to_ascii_lowercase(), super::GROUP)
+            format!("{}.{} {name:?} not found", kind.to_ascii_lowercase(), super::RBAC_GROUP)
         })?;
         Ok(role.rules.as_deref().unwrap_or_default())
     }
@@ -277,10 +277,10 @@ pub fn aggregated_rules(role: &Value, roles: &[Value]) -> Option<Value> {
         for other in roles {
             let labels = crate::object::labels(other);
             let is_self = other["metadata"]["name"] == role["metadata"]["name"];
-            if is_self || !crate::selector::selects(selector, &labels) {
+            if is_self || !crate::selector::label_selector_matches(selector, &labels) {
                 continue;
             }
-            for rule in crate::object::entries(&other["rules"]) {
+            for rule in crate::object::list_entries(&other["rules"]) {
                 if !all.contains(&rule) {
                     all.push(rule);
                 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::{Attributes, RequestTarget};
+use super::{AuthorizationAttributes, RequestTarget};
 
 const ALL: &str = "*";
 
@@ -30,7 +30,7 @@ fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
 
 impl PolicyRule {
     /// Whether a request is allowed by this rule.
-    pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
+    pub fn allows(&self, attributes: &AuthorizationAttributes<'_>) -> bool {
         if !has_or_all(&self.verbs, attributes.verb) {
             return false;
         }
@@ -73,13 +73,13 @@ impl PolicyRule {
         ];
         let shown = lists.iter().filter(|(_, list)| !list.is_empty());
         let parts: Vec<String> =
-            shown.map(|(name, list)| format!("{name}:{}", quoted(list))).collect();
+            shown.map(|(name, list)| format!("{name}:{}", quoted_list(list))).collect();
         format!("{{{}}}", parts.join(", "))
     }
 }
 
 /// A list as Go's `%q` prints it.
-pub fn quoted(list: &[String]) -> String {
+pub fn quoted_list(list: &[String]) -> String {
     let words: Vec<String> = list.iter().map(|it| format!("{it:?}")).collect();
     format!("[{}]", words.join(" "))
 }

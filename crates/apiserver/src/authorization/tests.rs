@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::object::draft;
 use crate::schema::Kinds;
-use crate::store::{Filter, Limits, ListOptions, Precondition, Store};
+use crate::store::{Filter, ListOptions, Precondition, Store, StoreLimits};
 
 fn resource<'a>(path: &'a str, namespace: &'a str, name: &'a str) -> RequestTarget<'a> {
     let (group, path) = path.split_once(':').unwrap_or(("", path));
@@ -22,7 +22,7 @@ fn allows(rule: &Value, cases: &[(&str, RequestTarget<'_>, bool)]) {
     let rule: PolicyRule = serde_json::from_value(rule.clone()).expect("a rule");
     let user = user("ann", &[]);
     for (verb, what, want) in cases {
-        let attributes = Attributes { user: &user, verb, what: *what };
+        let attributes = AuthorizationAttributes { user: &user, verb, what: *what };
         assert_eq!(rule.allows(&attributes), *want, "{verb} {what:?}");
     }
 }
@@ -75,9 +75,9 @@ fn rules_of_paths() {
 
 /// The policy of these objects, each with its resource.
 fn policy(objects: &[(&str, Value)]) -> RbacPolicy {
-    let mut store = Store::new(Limits::default());
+    let mut store = Store::new(StoreLimits::default());
     let kinds = Kinds::new(&mut store, &[]);
-    let kind = |resource: &str| kinds.find_stable(GROUP, resource).expect("a kind");
+    let kind = |resource: &str| kinds.find_stable(RBAC_GROUP, resource).expect("a kind");
     let table = |resource: &str| kind(resource).table.expect("a table");
     for (resource, value) in objects {
         let draft = draft(kind(resource), value).expect("an object");
@@ -93,7 +93,7 @@ fn policy(objects: &[(&str, Value)]) -> RbacPolicy {
 fn binding(namespace: &str, name: &str, role: (&str, &str), subjects: Value) -> Value {
     let (kind, role) = role;
     json!({"metadata": {"name": name, "namespace": namespace}, "subjects": subjects,
-        "roleRef": {"apiGroup": GROUP, "kind": kind, "name": role}})
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": role}})
 }
 
 fn small() -> RbacPolicy {
@@ -125,8 +125,9 @@ fn small() -> RbacPolicy {
 
 #[track_caller]
 fn decides(who: &User, namespace: &str, allowed: bool, reason: &str) {
-    let attributes = Attributes { user: who, verb: "get", what: resource("pods", namespace, "p") };
-    let decision = decide(&small(), &attributes);
+    let attributes =
+        AuthorizationAttributes { user: who, verb: "get", what: resource("pods", namespace, "p") };
+    let decision = authorize_by_rbac(&small(), &attributes);
     assert_eq!((decision.is_allowed(), decision.reason()), (allowed, reason));
 }
 
@@ -148,7 +149,7 @@ fn decisions_say_why() {
 #[track_caller]
 fn refuses(verb: &str, what: RequestTarget<'_>, reason: &str, want: &str) {
     let user = user("a<b", &[]);
-    let error = Attributes { user: &user, verb, what }.forbidden(reason);
+    let error = AuthorizationAttributes { user: &user, verb, what }.forbidden(reason);
     assert_eq!((error.code, error.message.as_str()), (403, want));
 }
 
@@ -220,9 +221,12 @@ fn every_line_of_the_bootstrap_policy_is_parsed() {
         assert_eq!(count(resource), n, "{resource}");
     }
     let n_rules: usize =
-        all.iter().map(|it| crate::object::entries(&it.value["rules"]).len()).sum();
+        all.iter().map(|it| crate::object::list_entries(&it.value["rules"]).len()).sum();
     assert_eq!(n_rules, text.lines().filter(|line| line.starts_with("  rule ")).count());
-    let n = all.iter().map(|it| crate::object::entries(&it.value["subjects"]).len()).sum::<usize>();
+    let n = all
+        .iter()
+        .map(|it| crate::object::list_entries(&it.value["subjects"]).len())
+        .sum::<usize>();
     assert_eq!(n, text.lines().filter(|line| line.starts_with("  subject ")).count());
 }
 

@@ -18,11 +18,11 @@ use std::sync::LazyLock;
 use ::cel::{Env, Program};
 use serde_json::Value;
 
-use super::structural::{Rule, Schema};
+use super::structural::{StructuralSchema, ValidationRule};
 use super::validate_definition::field_path;
 use crate::status::Cause;
-use eval::{Failure, Patterns, Run};
-use types::{BOOL, TEXT, Ty};
+use eval::{CelEvaluation, Failure, Patterns};
+use types::{BOOL_TYPE, STRING_TYPE, Ty};
 use value::Val;
 
 /// The cost limits of one rule, and of all rules of an object, as upstream's `PerCallLimit` and
@@ -44,7 +44,7 @@ pub struct Expression {
 
 /// The required result type of an expression.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Wanted {
+pub enum RequiredResultType {
     Bool,
     Text,
 }
@@ -54,18 +54,19 @@ pub enum Wanted {
 /// # Errors
 ///
 /// With upstream's message, when it cannot be parsed or does not match the schema.
-pub fn compile(
+pub fn compile_expression(
     text: &str,
-    wanted: Wanted,
-    schema: &Schema,
+    wanted: RequiredResultType,
+    schema: &StructuralSchema,
     is_object: bool,
     optional_old: bool,
 ) -> Result<Expression, String> {
     let prefix = match wanted {
-        Wanted::Bool => "compilation failed: ",
-        Wanted::Text => "messageExpression compilation failed: ",
+        RequiredResultType::Bool => "compilation failed: ",
+        RequiredResultType::Text => "messageExpression compilation failed: ",
     };
-    depth_limit::check(text).map_err(|why| format!("{prefix}ERROR: <input>:-1:0: {why}"))?;
+    depth_limit::check_expression_limits(text)
+        .map_err(|why| format!("{prefix}ERROR: <input>:-1:0: {why}"))?;
     let program = ENV.compile(text).map_err(|errors| {
         let messages = errors.errors.iter().map(|it| {
             let (line, column) = (it.pos.0.max(1) as usize, it.pos.1.max(1) as usize);
@@ -79,12 +80,12 @@ pub fn compile(
         format!("{prefix}{}", messages.collect::<Vec<_>>().join("\n"))
     })?;
     let own = match is_object {
-        true => Ty::of_object(schema, "selfType"),
-        false => Ty::of(schema, "selfType").unwrap_or(Ty::Dyn),
+        true => Ty::of_object_schema(schema, "selfType"),
+        false => Ty::of_schema(schema, "selfType").unwrap_or(Ty::Dyn),
     };
     let old = if optional_old { Ty::Optional(Box::new(own.clone())) } else { own.clone() };
     let scope = vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)];
-    let (ty, typing) = typing::check(program.expression(), scope);
+    let (ty, typing) = typing::check_expression_type(program.expression(), scope);
     if !typing.complaints.is_empty() {
         let messages = typing.complaints.iter().map(|it| {
             let offset = program.source_info().offset_for(it.node).map_or(0, |it| it.0 as usize);
@@ -94,8 +95,12 @@ pub fn compile(
         return Err(format!("{prefix}{}", messages.collect::<Vec<_>>().join("\n")));
     }
     match wanted {
-        Wanted::Bool if ty != BOOL => Err("cel expression must evaluate to a bool".to_owned()),
-        Wanted::Text if ty != TEXT => Err("messageExpression must evaluate to a string".to_owned()),
+        RequiredResultType::Bool if ty != BOOL_TYPE => {
+            Err("cel expression must evaluate to a bool".to_owned())
+        }
+        RequiredResultType::Text if ty != STRING_TYPE => {
+            Err("messageExpression must evaluate to a string".to_owned())
+        }
         _ => Ok(Expression { program, uses_old: typing.uses_old }),
     }
 }
@@ -117,7 +122,7 @@ fn pointed(text: &str, line: usize, column: usize, what: &str) -> String {
 
 impl Expression {
     /// Whether it compares with an older state.
-    pub fn uses_old(&self) -> bool {
+    pub fn uses_old_self(&self) -> bool {
         self.uses_old
     }
 }
@@ -139,7 +144,7 @@ struct Node {
 
 #[derive(Debug)]
 struct Compiled {
-    rule: Rule,
+    rule: ValidationRule,
     expression: Expression,
     message: Option<Expression>,
     field_path: String,
@@ -147,7 +152,7 @@ struct Compiled {
 
 impl Rules {
     /// The rules of a schema; those that do not compile are left out, since a definition with such rules is rejected.
-    pub fn compile(schema: &Schema) -> Rules {
+    pub fn compile(schema: &StructuralSchema) -> Rules {
         Rules { root: Node::of(schema, true) }
     }
 
@@ -156,7 +161,12 @@ impl Rules {
     }
 
     /// Evaluates the rules on an object, and returns the failures.
-    pub fn check(&self, schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {
+    pub fn check(
+        &self,
+        schema: &StructuralSchema,
+        value: &Value,
+        old: Option<&Value>,
+    ) -> Vec<Cause> {
         let mut walk = Walk {
             causes: Vec::new(),
             budget: N_STEPS_ALL_MAX,
@@ -171,9 +181,9 @@ impl Rules {
 }
 
 impl Node {
-    fn of(schema: &Schema, is_root: bool) -> Option<Node> {
+    fn of(schema: &StructuralSchema, is_root: bool) -> Option<Node> {
         let is_object = is_root || schema.is_embedded;
-        let inner = |schema: &Schema| Node::of(schema, false);
+        let inner = |schema: &StructuralSchema| Node::of(schema, false);
         let rules = schema.rules.iter().filter_map(|rule| Compiled::of(rule, schema, is_object));
         let properties = schema.properties.iter();
         let node = Node {
@@ -194,20 +204,21 @@ impl Node {
 }
 
 impl Compiled {
-    fn of(rule: &Rule, schema: &Schema, is_object: bool) -> Option<Compiled> {
+    fn of(rule: &ValidationRule, schema: &StructuralSchema, is_object: bool) -> Option<Compiled> {
         let optional_old = rule.optional_old_self == Some(true);
-        let compile =
-            |text: &str, wanted| compile(text, wanted, schema, is_object, optional_old).ok();
+        let compile = |text: &str, wanted| {
+            compile_expression(text, wanted, schema, is_object, optional_old).ok()
+        };
         let field_path = match rule.field_path.as_str() {
             "" => String::new(),
             path => field_path(path, schema, true).map(|it| it.0).unwrap_or_default(),
         };
         Some(Compiled {
             rule: rule.clone(),
-            expression: compile(&rule.rule, Wanted::Bool)?,
+            expression: compile(&rule.rule, RequiredResultType::Bool)?,
             message: match rule.message_expression.as_str() {
                 "" => None,
-                text => compile(text, Wanted::Text),
+                text => compile(text, RequiredResultType::Text),
             },
             field_path,
         })
@@ -245,7 +256,7 @@ impl Walk {
     fn node(
         &mut self,
         node: &Node,
-        schema: &Schema,
+        schema: &StructuralSchema,
         path: &str,
         value: &Value,
         old: Option<&Value>,
@@ -277,7 +288,7 @@ impl Walk {
                 let (Some(inner), Some(items)) = (&node.items, schema.items()) else { return };
                 let known = schema.known_entries(old);
                 for (at, entry) in entries.iter().enumerate() {
-                    let old = schema.counterpart(entry, &known);
+                    let old = schema.find_old_entry(entry, &known);
                     self.node(inner, items, &format!("{path}[{at}]"), entry, old, is_settled);
                 }
             }
@@ -288,7 +299,7 @@ impl Walk {
     fn rules(
         &mut self,
         node: &Node,
-        schema: &Schema,
+        schema: &StructuralSchema,
         path: &str,
         value: &Value,
         old: Option<&Value>,
@@ -298,8 +309,8 @@ impl Walk {
             return;
         }
         let val = |value: &Value| match node.is_object {
-            true => Val::of_object(value, schema),
-            false => Val::of(value, Some(schema)),
+            true => Val::from_json_object(value, schema),
+            false => Val::from_json(value, Some(schema)),
         };
         let own = val(value);
         let old = old.filter(|it| !it.is_null()).map(val);
@@ -328,7 +339,7 @@ impl Walk {
     /// Runs an expression within the budget.
     fn run(&mut self, expression: &Expression, scope: Vec<(String, Val)>) -> Result<Val, Failure> {
         let allowed = self.budget.min(N_STEPS_MAX);
-        let mut run = Run::new(scope, allowed);
+        let mut run = CelEvaluation::new(scope, allowed);
         run.patterns = std::mem::take(&mut self.patterns);
         let result = run.eval(expression.program.expression());
         self.patterns = run.patterns;
@@ -339,7 +350,7 @@ impl Walk {
     fn ask(
         &mut self,
         compiled: &Compiled,
-        schema: &Schema,
+        schema: &StructuralSchema,
         path: &str,
         value: &Value,
         scope: Vec<(String, Val)>,
@@ -394,7 +405,7 @@ impl Walk {
                 field: place,
             },
             Some("FieldValueDuplicate") => Cause::duplicate(place, value),
-            _ if is_large => Cause::invalid_unshown(place, &detail),
+            _ if is_large => Cause::invalid_without_value(place, &detail),
             _ => Cause::invalid(place, value, &detail),
         })
     }

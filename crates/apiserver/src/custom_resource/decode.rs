@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::structural::{META_FIELDS, Schema};
+use super::structural::{META_FIELDS, StructuralSchema};
 use crate::object::members_mut;
 use crate::schema::{self, DecodeError, Decoded, schema};
 
@@ -11,7 +11,7 @@ use crate::schema::{self, DecodeError, Decoded, schema};
 /// # Errors
 ///
 /// When its metadata, or that of an embedded object, is invalid.
-pub fn decode(schema: &Schema, mut value: Value) -> Result<Decoded, DecodeError> {
+pub fn decode(schema: &StructuralSchema, mut value: Value) -> Result<Decoded, DecodeError> {
     if !value.is_object() {
         let what = "json: cannot unmarshal value into Go value of type map[string]interface {}";
         return Err(DecodeError(what.to_owned()));
@@ -24,15 +24,15 @@ pub fn decode(schema: &Schema, mut value: Value) -> Result<Decoded, DecodeError>
     prune_nulls(&mut value, Some(schema));
     coerce(&mut value, schema, false, &mut String::new(), &mut pruned)?;
     unknown.extend(pruned.iter().map(|path| format!("unknown field \"{path}\"")));
-    fill(&mut value, schema);
+    fill_defaults(&mut value, schema);
     Ok(Decoded { value, unknown })
 }
 
 /// Applies the current schema to a stored object.
-pub fn refresh(value: &mut Value, schema: &Schema) {
+pub fn apply_current_schema(value: &mut Value, schema: &StructuralSchema) {
     prune(value, schema);
     prune_nulls(value, Some(schema));
-    fill(value, schema);
+    fill_defaults(value, schema);
 }
 
 fn typed_metadata(
@@ -49,7 +49,7 @@ fn typed_metadata(
 }
 
 /// Drops the fields of an object that its schema does not know, and returns their paths.
-pub fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
+pub fn prune(value: &mut Value, schema: &StructuralSchema) -> Vec<String> {
     let mut pruner = Pruner::default();
     pruner.value(value, Some(schema), true, false);
     pruner.unknown.sort();
@@ -57,7 +57,7 @@ pub fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
 }
 
 /// Drops the unknown fields of a part of an object, such as a default.
-pub fn prune_part(value: &mut Value, schema: &Schema) {
+pub fn prune_part(value: &mut Value, schema: &StructuralSchema) {
     Pruner::default().value(value, Some(schema), schema.is_embedded, false);
 }
 
@@ -69,8 +69,14 @@ struct Pruner {
 
 impl Pruner {
     /// `stays` is true in lists whose own schema keeps what is unknown.
-    fn value(&mut self, value: &mut Value, schema: Option<&Schema>, is_object: bool, stays: bool) {
-        let stays = stays || schema.is_some_and(Schema::preserves);
+    fn value(
+        &mut self,
+        value: &mut Value,
+        schema: Option<&StructuralSchema>,
+        is_object: bool,
+        stays: bool,
+    ) {
+        let stays = stays || schema.is_some_and(StructuralSchema::preserves_unknown_fields);
         match value {
             Value::Object(members) => members.retain(|name, value| {
                 let is_meta = META_FIELDS.contains(&name.as_str());
@@ -86,7 +92,7 @@ impl Pruner {
                 is_preserved
             }),
             Value::Array(entries) => {
-                let items = schema.and_then(Schema::items);
+                let items = schema.and_then(StructuralSchema::items);
                 if stays && items.is_none() {
                     return;
                 }
@@ -103,7 +109,7 @@ impl Pruner {
     }
 
     /// Prunes within a member; false if the schema does not know it.
-    fn member(&mut self, name: &str, value: &mut Value, schema: Option<&Schema>) -> bool {
+    fn member(&mut self, name: &str, value: &mut Value, schema: Option<&StructuralSchema>) -> bool {
         let Some(schema) = schema else { return false };
         let own = schema.properties.get(name);
         if own.is_none() && schema.additional_properties.is_none() {
@@ -122,7 +128,7 @@ impl Pruner {
 }
 
 /// Drops nulls that are neither allowed nor replaced by a default.
-fn prune_nulls(value: &mut Value, schema: Option<&Schema>) {
+fn prune_nulls(value: &mut Value, schema: Option<&StructuralSchema>) {
     match value {
         Value::Object(members) => members.retain(|name, value| {
             let inner = schema.and_then(|it| it.field(name));
@@ -134,7 +140,7 @@ fn prune_nulls(value: &mut Value, schema: Option<&Schema>) {
             !is_stray
         }),
         Value::Array(entries) => {
-            let items = schema.and_then(Schema::items);
+            let items = schema.and_then(StructuralSchema::items);
             entries.iter_mut().for_each(|entry| prune_nulls(entry, items));
         }
         _ => {}
@@ -142,7 +148,7 @@ fn prune_nulls(value: &mut Value, schema: Option<&Schema>) {
 }
 
 /// Fills in the defaults of a schema.
-pub fn fill(value: &mut Value, schema: &Schema) {
+pub fn fill_defaults(value: &mut Value, schema: &StructuralSchema) {
     match value {
         Value::Object(members) => {
             for (name, inner) in &schema.properties {
@@ -161,7 +167,7 @@ pub fn fill(value: &mut Value, schema: &Schema) {
                     if own.is_none() {
                         replace_null(value, inner);
                     }
-                    fill(value, inner);
+                    fill_defaults(value, inner);
                 }
             }
         }
@@ -169,14 +175,14 @@ pub fn fill(value: &mut Value, schema: &Schema) {
             let Some(items) = schema.items() else { return };
             for entry in entries {
                 replace_null(entry, items);
-                fill(entry, items);
+                fill_defaults(entry, items);
             }
         }
         _ => {}
     }
 }
 
-fn replace_null(value: &mut Value, schema: &Schema) {
+fn replace_null(value: &mut Value, schema: &StructuralSchema) {
     if let (true, false, Some(default)) = (value.is_null(), schema.nullable, &schema.default) {
         *value = default.clone();
     }
@@ -185,7 +191,7 @@ fn replace_null(value: &mut Value, schema: &Schema) {
 /// Types the metadata of embedded objects.
 fn coerce(
     value: &mut Value,
-    schema: &Schema,
+    schema: &StructuralSchema,
     is_object: bool,
     path: &mut String,
     unknown: &mut Vec<String>,
@@ -255,7 +261,7 @@ mod tests {
 
     #[track_caller]
     fn check(schema: Value, value: Value, want: &Expect) {
-        let schema = Schema::read(&schema).expect("a schema");
+        let schema = StructuralSchema::read(&schema).expect("a schema");
         let got = match decode(&schema, value) {
             Ok(reading) => format!("{} {}", reading.value, reading.unknown.join(", ")),
             Err(problem) => problem.to_string(),

@@ -8,24 +8,24 @@ use serde_json::{Map, Value, json};
 
 use super::cel::Rules;
 use super::json_path::Path;
-use super::structural::Schema;
+use super::structural::StructuralSchema;
 use super::table::{self, Column};
-use super::{CurrentVersion, Scale, Version};
+use super::{CurrentCustomResourceVersion, CustomResourceVersion, Scale};
 use crate::managed_fields::Types;
-use crate::object::{entries, members_mut, meta};
+use crate::object::{list_entries, members_mut, metadata_text};
 use crate::schema::{Kind, Subresource, intern, schema};
 use crate::store::TableId;
 
 /// The finalizer of a definition until its objects are deleted.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Whether a resource is that of definitions.
-pub fn is(kind: &Kind) -> bool {
+pub fn is_custom_resource_definition(kind: &Kind) -> bool {
     kind.is("apiextensions.k8s.io", "customresourcedefinitions")
 }
 
 /// Sets the defaults of a definition.
-pub fn default(crd: &mut Map<String, Value>) {
+pub fn set_definition_defaults(crd: &mut Map<String, Value>) {
     let Some(spec) = crd.get_mut("spec") else { return };
     let names = members_mut(&mut spec["names"]);
     let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -41,8 +41,8 @@ pub fn default(crd: &mut Map<String, Value>) {
 }
 
 /// Adds the storage version to `status.storedVersions`.
-pub fn note_storage(crd: &mut Value) {
-    let storage = entries(&crd["spec"]["versions"]).iter().find(|it| it["storage"] == true);
+pub fn add_stored_version(crd: &mut Value) {
+    let storage = list_entries(&crd["spec"]["versions"]).iter().find(|it| it["storage"] == true);
     let Some(name) = storage.map(|it| it["name"].clone()) else { return };
     let known = members_mut(&mut crd["status"]).entry("storedVersions").or_insert(Value::Null);
     match known {
@@ -58,7 +58,7 @@ pub fn note_storage(crd: &mut Value) {
 
 /// Whether a condition is true.
 pub fn has_condition(crd: &Value, kind: &str) -> bool {
-    let conditions = entries(&crd["status"]["conditions"]);
+    let conditions = list_entries(&crd["status"]["conditions"]);
     conditions.iter().any(|it| it["type"] == kind && it["status"] == "True")
 }
 
@@ -92,7 +92,7 @@ pub fn set_accepted_names(crd: &mut Value, others: &[&Value], now: &str) {
     let (mut resources, mut kinds) = (Set::default(), Set::default());
     for names in &others {
         resources.extend([text(&names["plural"]), text(&names["singular"])]);
-        resources.extend(entries(&names["shortNames"]).iter().map(text));
+        resources.extend(list_entries(&names["shortNames"]).iter().map(text));
         kinds.extend([text(&names["kind"]), text(&names["listKind"])]);
     }
     let wanted = crd["spec"]["names"].clone();
@@ -113,8 +113,8 @@ pub fn set_accepted_names(crd: &mut Value, others: &[&Value], now: &str) {
             names[field] = wanted[field].clone();
         }
     }
-    let own = entries(&names["shortNames"]).to_vec();
-    let short: Vec<String> = entries(&wanted["shortNames"])
+    let own = list_entries(&names["shortNames"]).to_vec();
+    let short: Vec<String> = list_entries(&wanted["shortNames"])
         .iter()
         .filter(|it| !own.contains(it) && resources.contains(&text(it)))
         .map(|it| taken(&text(it)))
@@ -131,7 +131,7 @@ pub fn set_accepted_names(crd: &mut Value, others: &[&Value], now: &str) {
     }
     crd["status"]["acceptedNames"] = names;
     if super::validate_definition::is_protected(crd["spec"]["group"].as_str().unwrap_or_default())
-        && let Some((status, reason, message)) = super::validate_definition::approved(crd)
+        && let Some((status, reason, message)) = super::validate_definition::approval_condition(crd)
     {
         const POLICY: &str = "KubernetesAPIApprovalPolicyConformant";
         set_condition(crd, POLICY, (status, reason, &message), now);
@@ -161,25 +161,25 @@ const VERBS: &[&str] =
 const PART_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// The resources of an established definition, one per served version. `live` finds those that exist already.
-pub fn kinds(
+pub fn served_kinds(
     crd: &Value,
     table: TableId,
-    live: impl Fn(&str) -> Option<CurrentVersion>,
+    live: impl Fn(&str) -> Option<CurrentCustomResourceVersion>,
 ) -> Vec<Kind> {
     let spec = &crd["spec"];
     let group = spec["group"].as_str().unwrap_or_default();
-    let versions = entries(&spec["versions"]);
+    let versions = list_entries(&spec["versions"]);
     let api_version = |version: &Value| format!("{group}/{}", str_of(&version["name"]));
     let schema_of = |version: &Value| {
         let written = &version["schema"]["openAPIV3Schema"];
-        Schema::read(written).map(Arc::new).unwrap_or_default()
+        StructuralSchema::read(written).map(Arc::new).unwrap_or_default()
     };
-    let schemas: BTreeMap<String, Arc<Schema>> =
+    let schemas: BTreeMap<String, Arc<StructuralSchema>> =
         versions.iter().map(|it| (api_version(it), schema_of(it))).collect();
     let schemas = Arc::new(schemas);
     let storage = versions.iter().find(|it| it["storage"] == true).map(api_version);
     let mut selectable: Vec<&str> = Vec::new();
-    for field in versions.iter().flat_map(|it| entries(&it["selectableFields"])) {
+    for field in versions.iter().flat_map(|it| list_entries(&it["selectableFields"])) {
         let path = str_of(&field["jsonPath"]);
         if !selectable.contains(&path) {
             selectable.push(path);
@@ -192,12 +192,12 @@ pub fn kinds(
     let make = |version: &Value| {
         let own = api_version(version);
         let schema = schemas.get(&own).cloned().unwrap_or_default();
-        let fields = entries(&version["selectableFields"]).iter().filter_map(|field| {
+        let fields = list_entries(&version["selectableFields"]).iter().filter_map(|field| {
             let path = str_of(&field["jsonPath"]);
             let slot = selectable.iter().position(|it| *it == path)?;
             Some((path.trim_start_matches('.').to_owned(), slot))
         });
-        let made = Version {
+        let made = CustomResourceVersion {
             list_kind: str_of(&names["listKind"]).to_owned(),
             storage: storage.clone().unwrap_or_else(|| own.clone()),
             api_version: own,
@@ -228,12 +228,12 @@ fn kind(
     crd: &Value,
     version: &Value,
     table: TableId,
-    made: Version,
-    live: impl Fn(&str) -> Option<CurrentVersion>,
+    made: CustomResourceVersion,
+    live: impl Fn(&str) -> Option<CurrentCustomResourceVersion>,
 ) -> Option<Kind> {
     let names = &crd["status"]["acceptedNames"];
     let text = |value: &Value| intern(str_of(value));
-    let list = |value: &Value| entries(value).iter().map(text).collect();
+    let list = |value: &Value| list_entries(value).iter().map(text).collect();
     let (group, name) = (text(&crd["spec"]["group"]), text(&version["name"]));
     let type_id = schema().find("meta/v1.PartialObjectMetadata")?;
     let mut subresources = Vec::new();
@@ -258,7 +258,7 @@ fn kind(
             live.set(Arc::new(made));
             live
         }
-        None => CurrentVersion::new(made),
+        None => CurrentCustomResourceVersion::new(made),
     };
     Some(Kind {
         group,
@@ -292,11 +292,11 @@ fn scale(scale: &Value) -> Option<Scale> {
 }
 
 fn columns(version: &Value) -> Vec<Column> {
-    let columns = entries(&version["additionalPrinterColumns"]);
+    let columns = list_entries(&version["additionalPrinterColumns"]);
     if columns.is_empty() {
         return vec![Column::age()];
     }
-    columns.iter().filter_map(Column::read).collect()
+    columns.iter().filter_map(Column::from_definition).collect()
 }
 
 /// The warning for clients of a deprecated version, which names a newer one if there is one.
@@ -310,7 +310,7 @@ fn warning(spec: &Value, version: &Value) -> Option<String> {
     let (group, kind) = (str_of(&spec["group"]), str_of(&spec["names"]["kind"]));
     let name = str_of(&version["name"]);
     let text = format!("{group}/{name} {kind} is deprecated");
-    let mut newer: Vec<&str> = entries(&spec["versions"])
+    let mut newer: Vec<&str> = list_entries(&spec["versions"])
         .iter()
         .filter(|it| it["served"] == true && it["deprecated"] != true)
         .map(|it| str_of(&it["name"]))
@@ -324,11 +324,13 @@ fn warning(spec: &Value, version: &Value) -> Option<String> {
 }
 
 /// Formats that are in a new schema and not in the old one, and are not checked.
-pub fn format_warnings(old: Option<&Value>, new: &Value) -> Vec<String> {
+pub fn unrecognized_format_warnings(old: Option<&Value>, new: &Value) -> Vec<String> {
     let formats = |crd: &Value| -> Vec<String> {
         let mut found = Vec::new();
-        for version in entries(&crd["spec"]["versions"]) {
-            let Ok(schema) = Schema::read(&version["schema"]["openAPIV3Schema"]) else { continue };
+        for version in list_entries(&crd["spec"]["versions"]) {
+            let Ok(schema) = StructuralSchema::read(&version["schema"]["openAPIV3Schema"]) else {
+                continue;
+            };
             schema.visit(&mut |node| {
                 let is_known = match node.kind.as_str() {
                     "" | "string" => super::formats::is_known(&node.format),
@@ -354,9 +356,9 @@ pub fn mark_terminating(crd: &mut Value, now: &str) {
     metadata.insert("deletionTimestamp".to_owned(), now.into());
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Value::Array(finalizers) = finalizers
-        && !finalizers.iter().any(|it| it == CLEANUP)
+        && !finalizers.iter().any(|it| it == CLEANUP_FINALIZER)
     {
-        finalizers.push(CLEANUP.into());
+        finalizers.push(CLEANUP_FINALIZER.into());
     }
     let message =
         "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
@@ -364,17 +366,17 @@ pub fn mark_terminating(crd: &mut Value, now: &str) {
 }
 
 /// Removes the finalizer of a definition whose objects are deleted.
-pub fn release(crd: &mut Value, now: &str) {
+pub fn remove_cleanup_finalizer(crd: &mut Value, now: &str) {
     if let Some(Value::Array(finalizers)) = crate::object::meta_mut(crd).get_mut("finalizers") {
-        finalizers.retain(|it| it != CLEANUP);
+        finalizers.retain(|it| it != CLEANUP_FINALIZER);
     }
     let condition = ("False", "InstanceDeletionCompleted", "removed all instances");
     set_condition(crd, "Terminating", condition, now);
 }
 
-/// Whether two values are the same definition in its group.
-pub fn is_same_group(a: &Value, b: &Value) -> bool {
-    a["spec"]["group"] == b["spec"]["group"] && meta(a, "name") != meta(b, "name")
+/// Whether two definitions are different ones of the same group.
+pub fn is_other_definition_in_group(a: &Value, b: &Value) -> bool {
+    a["spec"]["group"] == b["spec"]["group"] && metadata_text(a, "name") != metadata_text(b, "name")
 }
 
 #[cfg(test)]
@@ -389,7 +391,7 @@ mod tests {
     }
 
     fn condition(crd: &Value) -> String {
-        let conditions = entries(&crd["status"]["conditions"]).iter();
+        let conditions = list_entries(&crd["status"]["conditions"]).iter();
         let text = |it: &Value| {
             format!("{} {} {}", str_of(&it["type"]), str_of(&it["status"]), str_of(&it["reason"]))
         };
@@ -428,10 +430,10 @@ mod tests {
     #[test]
     fn storage_versions_are_remembered() {
         let mut crd = crd("gangs", "Gang", &[]);
-        note_storage(&mut crd);
+        add_stored_version(&mut crd);
         crd["spec"]["versions"][0]["name"] = "v2".into();
-        note_storage(&mut crd);
-        note_storage(&mut crd);
+        add_stored_version(&mut crd);
+        add_stored_version(&mut crd);
         assert_eq!(crd["status"]["storedVersions"], json!(["v1", "v2"]));
     }
 

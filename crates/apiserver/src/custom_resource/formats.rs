@@ -56,7 +56,7 @@ pub fn is_known(format: &str) -> bool {
 }
 
 /// Whether a text has a format.
-pub fn has(format: &str, text: &str) -> bool {
+pub fn has_format(format: &str, text: &str) -> bool {
     let name = format.replace('-', "");
     let matches =
         || PATTERNS.iter().find(|(it, _)| *it == name).is_none_or(|(_, it)| it.is_match(text));
@@ -148,7 +148,7 @@ mod tests {
             ("unheard-of", "anything", true),
         ];
         for (format, text, want) in cases {
-            assert_eq!(has(format, text), want, "{format} {text}");
+            assert_eq!(has_format(format, text), want, "{format} {text}");
         }
         assert!(PATTERNS.len() == 17 && !is_known("unheard-of") && is_known("date-time"));
     }

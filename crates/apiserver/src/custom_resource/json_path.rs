@@ -121,13 +121,13 @@ impl Path {
     }
 
     /// The first value that the path selects.
-    pub fn first<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+    pub fn first_value<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         self.find(value).into_iter().next()
     }
 
     /// The selected value as text; empty if absent.
     pub fn text(&self, value: &Value) -> String {
-        match self.first(value) {
+        match self.first_value(value) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
@@ -272,7 +272,7 @@ fn children<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
 impl Operand {
     fn of<'a>(&'a self, entry: &'a Value) -> Option<&'a Value> {
         match self {
-            Operand::Path(path) => path.first(entry),
+            Operand::Path(path) => path.first_value(entry),
             Operand::Value(value) => Some(value),
         }
     }

@@ -2,34 +2,39 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Version;
-use crate::openapi::type_meta;
+use super::CustomResourceVersion;
+use crate::openapi::type_meta_properties;
 use crate::schema::Kind;
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
 /// `com.example.v1.Gang` of `example.com/v1` `Gang`.
-pub fn name(kind: &Kind) -> String {
+pub fn openapi_schema_name(kind: &Kind) -> String {
     let parts: Vec<&str> = kind.group.rsplit('.').collect();
     format!("{}.{}.{}", parts.join("."), kind.version, kind.kind)
 }
 
 /// A reference to a schema.
-pub fn reference(name: &str) -> Value {
+pub fn schema_reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
 /// Adds the schemas of a kind and of its lists.
-pub fn add(kind: &Kind, custom: &Version, schemas: &mut Map<String, Value>) {
+pub fn add_custom_resource_schemas(
+    kind: &Kind,
+    custom: &CustomResourceVersion,
+    schemas: &mut Map<String, Value>,
+) {
     let mut own = custom.written.clone();
     unfold(&mut own);
     add_object_fields(&mut own);
     own["x-kubernetes-group-version-kind"] = group_version_kind(kind, kind.kind);
-    let name = name(kind);
-    let mut properties = Map::from_iter(type_meta());
-    properties.insert("metadata".to_owned(), reference(LIST_META));
-    properties.insert("items".to_owned(), json!({"type": "array", "items": reference(&name)}));
+    let name = openapi_schema_name(kind);
+    let mut properties = Map::from_iter(type_meta_properties());
+    properties.insert("metadata".to_owned(), schema_reference(LIST_META));
+    properties
+        .insert("items".to_owned(), json!({"type": "array", "items": schema_reference(&name)}));
     let list = json!({
         "type": "object",
         "required": ["items"],
@@ -46,10 +51,10 @@ fn group_version_kind(kind: &Kind, name: &str) -> Value {
 
 /// Adds what every object has: `apiVersion`, `kind` and `metadata`.
 fn add_object_fields(schema: &mut Value) {
-    for (name, field) in type_meta() {
+    for (name, field) in type_meta_properties() {
         schema["properties"][name] = field;
     }
-    schema["properties"]["metadata"] = reference(OBJECT_META);
+    schema["properties"]["metadata"] = schema_reference(OBJECT_META);
 }
 
 /// Expands `x-kubernetes-int-or-string` to `anyOf`, and adds metadata to embedded objects.
@@ -65,7 +70,7 @@ fn unfold(schema: &mut Value) {
     }
     if schema["x-kubernetes-embedded-resource"] == true {
         add_object_fields(schema);
-        let mut required = crate::object::entries(&schema["required"]).to_vec();
+        let mut required = crate::object::list_entries(&schema["required"]).to_vec();
         for name in ["kind", "apiVersion"] {
             if !required.iter().any(|it| it == name) {
                 required.push(name.into());

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use serde_json::Value;
 
 use super::definition;
-use super::{CurrentVersion, json_path::Path};
-use crate::object::meta;
+use super::{CurrentCustomResourceVersion, json_path::Path};
+use crate::object::metadata_text;
 use crate::schema::{Kind, Kinds};
 use crate::store::{Store, TableId};
 
@@ -36,7 +36,7 @@ struct Definition {
 
 /// The changes after all definitions were processed.
 #[derive(Default)]
-pub struct Changes {
+pub struct RegistryChanges {
     /// Tables whose watches end: their definition was deleted or serves something else.
     pub ended: Vec<TableId>,
     /// Tables whose objects are selected by other fields now.
@@ -69,28 +69,33 @@ impl Registry {
     }
 
     /// Serves what the definitions say, which come with their revisions.
-    pub fn serve(&self, state: &mut State, all: &[(u64, Value)], store: &mut Store) -> Changes {
-        let mut changes = Changes::default();
+    pub fn serve(
+        &self,
+        state: &mut State,
+        all: &[(u64, Value)],
+        store: &mut Store,
+    ) -> RegistryChanges {
+        let mut changes = RegistryChanges::default();
         let removed =
-            |name: &String| !all.iter().any(|(_, crd)| meta(crd, "name") == name.as_str());
+            |name: &String| !all.iter().any(|(_, crd)| metadata_text(crd, "name") == name.as_str());
         let removed: Vec<String> =
             state.definitions.keys().filter(|it| removed(it)).cloned().collect();
         for definition in removed.iter().filter_map(|name| state.definitions.remove(name)) {
             changes.ended.extend(definition.kinds.first().and_then(|it| it.table));
         }
         for (revision, crd) in all {
-            let name = meta(crd, "name").to_owned();
+            let name = metadata_text(crd, "name").to_owned();
             let is_known = state.definitions.get(&name).is_some_and(|it| it.revision == *revision);
             if is_known || !definition::has_condition(crd, "Established") {
                 continue;
             }
             let table = *state.tables.entry(name.clone()).or_insert_with(|| store.add_table(&name));
             let old = state.definitions.remove(&name);
-            let live = |api_version: &str| -> Option<CurrentVersion> {
+            let live = |api_version: &str| -> Option<CurrentCustomResourceVersion> {
                 let mut kinds = old.iter().flat_map(|it| &it.kinds);
                 kinds.find(|it| it.api_version() == api_version)?.custom.clone()
             };
-            let kinds = definition::kinds(crd, table, live);
+            let kinds = definition::served_kinds(crd, table, live);
             let slots =
                 kinds.first().and_then(|it| it.custom.as_ref()).map(|it| it.get().slots.clone());
             let names: Vec<String> =

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use super::Version;
+use super::CustomResourceVersion;
 use super::json_path::Path;
-use super::validate_object::{embedded, uniqueness, validate};
+use super::validate_object::{validate, validate_embedded_objects, validate_list_uniqueness};
 use crate::object::{members_mut, meta_mut};
 use crate::status::Cause;
 use crate::strategy::preserve_metadata;
 
 /// Prepares a new object.
-pub fn prepare_create(custom: &Version, value: &mut Value) {
+pub fn prepare_create(custom: &CustomResourceVersion, value: &mut Value) {
     if custom.has_status {
         members_mut(value).remove("status");
     }
@@ -18,8 +18,13 @@ pub fn prepare_create(custom: &Version, value: &mut Value) {
 }
 
 /// Restores what an update through this (sub)resource cannot change. `old` is a stored object.
-pub fn prepare_update(custom: &Version, subresource: &str, old: &Value, new: &mut Value) {
-    let old = custom.shown(old.clone());
+pub fn prepare_update(
+    custom: &CustomResourceVersion,
+    subresource: &str,
+    old: &Value,
+    new: &mut Value,
+) {
+    let old = custom.to_request_version(old.clone());
     preserve_metadata(&old, new);
     if subresource == "status" {
         let status = new.get("status").cloned();
@@ -55,18 +60,23 @@ fn put(object: &mut Value, field: &str, value: Option<Value>) {
 }
 
 /// Validates a new object.
-pub fn check_create(custom: &Version, value: &Value) -> Vec<Cause> {
+pub fn check_create(custom: &CustomResourceVersion, value: &Value) -> Vec<Cause> {
     let mut causes = validate(&custom.schema, value, None, "");
     scale_numbers(custom, value, true, &mut causes);
-    embedded(&custom.schema, value, "", &mut causes);
-    uniqueness(&custom.schema, value, "", &mut causes);
+    validate_embedded_objects(&custom.schema, value, "", &mut causes);
+    validate_list_uniqueness(&custom.schema, value, "", &mut causes);
     rules(custom, value, None, &mut causes);
     causes
 }
 
 /// Validates an update.
-pub fn check_update(custom: &Version, subresource: &str, old: &Value, new: &Value) -> Vec<Cause> {
-    let old = custom.shown(old.clone());
+pub fn check_update(
+    custom: &CustomResourceVersion,
+    subresource: &str,
+    old: &Value,
+    new: &Value,
+) -> Vec<Cause> {
+    let old = custom.to_request_version(old.clone());
     let mut causes = Vec::new();
     if subresource == "status" {
         if let (Some(schema), Some(status)) =
@@ -79,18 +89,23 @@ pub fn check_update(custom: &Version, subresource: &str, old: &Value, new: &Valu
         causes = validate(&custom.schema, new, Some(&old), "");
         scale_numbers(custom, new, true, &mut causes);
     }
-    embedded(&custom.schema, new, "", &mut causes);
+    validate_embedded_objects(&custom.schema, new, "", &mut causes);
     let mut before = Vec::new();
-    uniqueness(&custom.schema, &old, "", &mut before);
+    validate_list_uniqueness(&custom.schema, &old, "", &mut before);
     if before.is_empty() {
-        uniqueness(&custom.schema, new, "", &mut causes);
+        validate_list_uniqueness(&custom.schema, new, "", &mut causes);
     }
     rules(custom, new, Some(&old), &mut causes);
     causes
 }
 
 /// Rules are evaluated only on objects that match the schema.
-fn rules(custom: &Version, value: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+fn rules(
+    custom: &CustomResourceVersion,
+    value: &Value,
+    old: Option<&Value>,
+    causes: &mut Vec<Cause>,
+) {
     const BLOCKING: [&str; 5] = [
         "FieldValueNotSupported",
         "FieldValueRequired",
@@ -110,7 +125,12 @@ fn rules(custom: &Version, value: &Value, old: Option<&Value>, causes: &mut Vec<
 }
 
 /// Validates the numbers of the scale subresource.
-fn scale_numbers(custom: &Version, value: &Value, with_spec: bool, causes: &mut Vec<Cause>) {
+fn scale_numbers(
+    custom: &CustomResourceVersion,
+    value: &Value,
+    with_spec: bool,
+    causes: &mut Vec<Cause>,
+) {
     let Some(scale) = &custom.scale else { return };
     let spec = with_spec.then_some(&scale.replicas);
     for path in spec.into_iter().chain([&scale.current]) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// One node of a schema (`JSONSchemaProps`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Schema {
+pub struct StructuralSchema {
     /// `object`, `array`, `string`, `integer`, `number`, `boolean`, or empty.
     #[serde(rename = "type")]
     pub kind: String,
@@ -35,11 +35,11 @@ pub struct Schema {
     pub required: Vec<String>,
     #[serde(rename = "enum")]
     pub allowed: Vec<Value>,
-    pub all_of: Vec<Schema>,
-    pub any_of: Vec<Schema>,
-    pub one_of: Vec<Schema>,
-    pub not: Option<Box<Schema>>,
-    pub properties: BTreeMap<String, Schema>,
+    pub all_of: Vec<StructuralSchema>,
+    pub any_of: Vec<StructuralSchema>,
+    pub one_of: Vec<StructuralSchema>,
+    pub not: Option<Box<StructuralSchema>>,
+    pub properties: BTreeMap<String, StructuralSchema>,
     pub additional_properties: Option<Additional>,
     items: Option<Items>,
     #[serde(rename = "x-kubernetes-preserve-unknown-fields")]
@@ -55,7 +55,7 @@ pub struct Schema {
     #[serde(rename = "x-kubernetes-map-type")]
     pub map_type: Option<String>,
     #[serde(rename = "x-kubernetes-validations")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ValidationRule>,
     // What JSON schema has and a definition may not use.
     pub id: String,
     #[serde(rename = "$ref")]
@@ -73,13 +73,13 @@ pub struct Schema {
 #[serde(untagged)]
 pub enum Additional {
     Allowed(bool),
-    Of(Box<Schema>),
+    Of(Box<StructuralSchema>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Items {
-    All(Box<Schema>),
+    All(Box<StructuralSchema>),
     Each(#[expect(dead_code, reason = "tells lists from schemas")] Vec<Value>),
 }
 
@@ -104,7 +104,7 @@ impl From<String> for Pattern {
 /// An entry of `x-kubernetes-validations`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Rule {
+pub struct ValidationRule {
     /// In CEL, over `self` and perhaps `oldSelf`.
     pub rule: String,
     pub message: String,
@@ -116,18 +116,18 @@ pub struct Rule {
     pub optional_old_self: Option<bool>,
 }
 
-impl Schema {
+impl StructuralSchema {
     /// Reads a schema.
     ///
     /// # Errors
     ///
     /// When a keyword has a value of a wrong type.
-    pub fn read(value: &Value) -> Result<Schema, serde_json::Error> {
-        Schema::deserialize(value)
+    pub fn read(value: &Value) -> Result<StructuralSchema, serde_json::Error> {
+        StructuralSchema::deserialize(value)
     }
 
     /// The schema of the entries of a list.
-    pub fn items(&self) -> Option<&Schema> {
+    pub fn items(&self) -> Option<&StructuralSchema> {
         match &self.items {
             Some(Items::All(schema)) => Some(schema),
             _ => None,
@@ -145,7 +145,7 @@ impl Schema {
     }
 
     /// The schema of fields that are not among the properties.
-    pub fn additional(&self) -> Option<&Schema> {
+    pub fn additional(&self) -> Option<&StructuralSchema> {
         match &self.additional_properties {
             Some(Additional::Of(schema)) => Some(schema),
             _ => None,
@@ -153,12 +153,12 @@ impl Schema {
     }
 
     /// The schema of a field.
-    pub fn field(&self, name: &str) -> Option<&Schema> {
+    pub fn field(&self, name: &str) -> Option<&StructuralSchema> {
         self.properties.get(name).or_else(|| self.additional())
     }
 
     /// Whether unknown fields stay.
-    pub fn preserves(&self) -> bool {
+    pub fn preserves_unknown_fields(&self) -> bool {
         self.preserves_unknown == Some(true)
     }
 
@@ -180,12 +180,12 @@ impl Schema {
     }
 
     /// The entry of an older list that has the keys of a new entry.
-    pub fn counterpart<'a>(&self, entry: &'a Value, known: &Known<'a>) -> Option<&'a Value> {
+    pub fn find_old_entry<'a>(&self, entry: &'a Value, known: &Known<'a>) -> Option<&'a Value> {
         if known.is_empty() { None } else { known.get(&self.keys_of(entry)).copied() }
     }
 
     /// Visits this node and all below, those of junctors included.
-    pub fn visit(&self, run: &mut impl FnMut(&Schema)) {
+    pub fn visit(&self, run: &mut impl FnMut(&StructuralSchema)) {
         run(self);
         let lists = [&self.all_of, &self.any_of, &self.one_of];
         let nested = lists.into_iter().flatten().chain(self.not.as_deref());

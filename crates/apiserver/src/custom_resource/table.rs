@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::json_path::Path;
-use crate::object::meta;
+use crate::object::metadata_text;
 use crate::table::since;
 
 /// A printer column.
@@ -22,7 +22,7 @@ pub struct Column {
 
 impl Column {
     /// Reads a column; none if its path cannot be read.
-    pub fn read(column: &Value) -> Option<Column> {
+    pub fn from_definition(column: &Value) -> Option<Column> {
         let text = |name: &str| column[name].as_str().unwrap_or_default().to_owned();
         let path = text("jsonPath");
         let mut description = text("description");
@@ -58,7 +58,7 @@ impl Column {
     }
 
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
-        let Some(value) = self.path.first(object) else { return Value::Null };
+        let Some(value) = self.path.first_value(object) else { return Value::Null };
         match (self.kind.as_str(), value) {
             ("string", Value::String(_)) => value.clone(),
             ("string", Value::Null) => "<nil>".into(),
@@ -78,7 +78,7 @@ impl Column {
 
 /// The cells of a row.
 pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Vec<Value> {
-    let name = std::iter::once(meta(object, "name").into());
+    let name = std::iter::once(metadata_text(object, "name").into());
     name.chain(columns.iter().map(|it| it.cell(object, now))).collect()
 }
 
@@ -117,7 +117,7 @@ mod tests {
         let object =
             json!({"n": 3, "f": 1.5, "s": "x", "b": true, "l": [1], "t": "2026-01-02T03:03:05Z"});
         let column = json!({"name": "C", "type": kind, "jsonPath": path});
-        let column = Column::read(&column).expect("a column");
+        let column = Column::from_definition(&column).expect("a column");
         assert_eq!(column.cell(&object, now), want, "{kind} {path}");
     }
 

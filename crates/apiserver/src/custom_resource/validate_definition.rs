@@ -13,22 +13,22 @@ use serde_json::Value;
 pub use rules::field_path;
 
 use super::json_path::Path;
-use super::structural::Schema;
-use crate::object::{entries, meta};
+use super::structural::StructuralSchema;
+use crate::object::{list_entries, metadata_text};
 use crate::status::Cause;
 use crate::validate::names;
 
 /// Validates a new definition.
-pub fn create(crd: &Value) -> Vec<Cause> {
+pub fn validate_definition_create(crd: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let spec = &crd["spec"];
     let wanted = format!("{}.{}", str_of(&spec["names"]["plural"]), str_of(&spec["group"]));
-    if meta(crd, "name") != wanted {
+    if metadata_text(crd, "name") != wanted {
         let detail = "must be spec.names.plural+\".\"+spec.group";
-        causes.push(Cause::invalid("metadata.name", &meta(crd, "name").into(), detail));
+        causes.push(Cause::invalid("metadata.name", &metadata_text(crd, "name").into(), detail));
     }
     self::spec(spec, &mut causes);
-    if entries(&crd["status"]["storedVersions"]).is_empty() {
+    if list_entries(&crd["status"]["storedVersions"]).is_empty() {
         let detail = "must have at least one stored version";
         causes.push(Cause::invalid("status.storedVersions", &Value::Null, detail));
     }
@@ -37,7 +37,7 @@ pub fn create(crd: &Value) -> Vec<Cause> {
 }
 
 /// Validates an update of a definition.
-pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
+pub fn validate_definition_update(old: &Value, new: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let spec = &new["spec"];
     self::spec(spec, &mut causes);
@@ -62,8 +62,8 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
 
 /// Stored versions cannot be removed.
 fn stored_versions(crd: &Value, causes: &mut Vec<Cause>) {
-    for (at, stored) in entries(&crd["status"]["storedVersions"]).iter().enumerate() {
-        if !entries(&crd["spec"]["versions"]).iter().any(|it| it["name"] == *stored) {
+    for (at, stored) in list_entries(&crd["status"]["storedVersions"]).iter().enumerate() {
+        if !list_entries(&crd["spec"]["versions"]).iter().any(|it| it["name"] == *stored) {
             let name = str_of(stored);
             let detail = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
@@ -138,7 +138,7 @@ fn names(names: &Value, causes: &mut Vec<Cause>) {
     label("spec.names.kind".to_owned(), &names["kind"], MIXED);
     label("spec.names.listKind".to_owned(), &names["listKind"], MIXED);
     for list in ["shortNames", "categories"] {
-        for (at, name) in entries(&names[list]).iter().enumerate() {
+        for (at, name) in list_entries(&names[list]).iter().enumerate() {
             label(format!("spec.names.{list}[{at}]"), name, "");
         }
     }
@@ -159,7 +159,7 @@ fn lifted<'a>(versions: &'a [Value], field: &str, name: &str) -> Vec<(String, &'
 }
 
 fn versions(spec: &Value, causes: &mut Vec<Cause>) {
-    let versions = entries(&spec["versions"]);
+    let versions = list_entries(&spec["versions"]);
     for (at, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{at}]");
         if version["schema"]["openAPIV3Schema"].is_null() {
@@ -194,13 +194,13 @@ fn versions(spec: &Value, causes: &mut Vec<Cause>) {
         let is_lifted = schemas.len() == 1;
         let field = format!("{path}.openAPIV3Schema");
         let with_status = if is_lifted { has_status } else { own };
-        schema::check(&value["openAPIV3Schema"], &field, with_status, causes);
+        schema::validate_schema(&value["openAPIV3Schema"], &field, with_status, causes);
     }
     for (path, value) in lifted(versions, "subresources", "subresources") {
         scale(&value["scale"], &path, causes);
     }
     for (path, value) in lifted(versions, "additionalPrinterColumns", "additionalPrinterColumns") {
-        for (at, column) in entries(value).iter().enumerate() {
+        for (at, column) in list_entries(value).iter().enumerate() {
             self::column(column, &format!("{path}[{at}]"), causes);
         }
     }
@@ -312,9 +312,9 @@ fn scale(scale: &Value, path: &str, causes: &mut Vec<Cause>) {
 const N_SELECTABLE_MAX: usize = 8;
 
 fn selectable_fields(fields: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
-    let Ok(schema) = Schema::read(schema) else { return };
+    let Ok(schema) = StructuralSchema::read(schema) else { return };
     let mut seen: Vec<&str> = Vec::new();
-    for (at, field) in entries(fields).iter().enumerate() {
+    for (at, field) in list_entries(fields).iter().enumerate() {
         let place = format!("{path}[{at}].jsonPath");
         let (value, text) = (&field["jsonPath"], str_of(&field["jsonPath"]));
         if text.is_empty() {
@@ -357,7 +357,7 @@ pub fn is_protected(group: &str) -> bool {
 }
 
 /// How the API of a protected group was approved: what a condition says of it.
-pub fn approved(crd: &Value) -> Option<(&'static str, &'static str, String)> {
+pub fn approval_condition(crd: &Value) -> Option<(&'static str, &'static str, String)> {
     let given = crd["metadata"]["annotations"][APPROVAL].as_str()?;
     if given.starts_with("unapproved") {
         return Some(("False", "UnapprovedAnnotation", format!("not approved: {given:?}")));

@@ -5,11 +5,16 @@ use loadmaster_stdx::Map;
 use serde_json::Value;
 
 use super::formats;
-use super::structural::{Additional, Schema};
+use super::structural::{Additional, StructuralSchema};
 use crate::status::Cause;
 
 /// Validates an object, or its status if `within` is `status`. `old` is the state before.
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, within: &str) -> Vec<Cause> {
+pub fn validate(
+    schema: &StructuralSchema,
+    value: &Value,
+    old: Option<&Value>,
+    within: &str,
+) -> Vec<Cause> {
     let checker = Checker { within };
     checker.node(schema, value, "", old).causes
 }
@@ -62,7 +67,13 @@ impl Checker<'_> {
         Cause::invalid(self.field(""), &"".into(), detail)
     }
 
-    fn node(&self, schema: &Schema, value: &Value, path: &str, old: Option<&Value>) -> Outcome {
+    fn node(
+        &self,
+        schema: &StructuralSchema,
+        value: &Value,
+        path: &str,
+        old: Option<&Value>,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
         if value.is_null() {
             if !types(schema).is_empty() && !schema.nullable {
@@ -94,7 +105,7 @@ impl Checker<'_> {
         outcome
     }
 
-    fn kind(&self, schema: &Schema, value: &Value, path: &str) -> Option<Cause> {
+    fn kind(&self, schema: &StructuralSchema, value: &Value, path: &str) -> Option<Cause> {
         let format = checked_format(schema);
         let wanted = types(schema);
         if wanted.is_empty() && format.is_empty() {
@@ -123,9 +134,15 @@ impl Checker<'_> {
         (!fits).then(|| self.wrong_type(path, wanted, found))
     }
 
-    fn junctors(&self, schema: &Schema, value: &Value, path: &str, outcome: &mut Outcome) {
+    fn junctors(
+        &self,
+        schema: &StructuralSchema,
+        value: &Value,
+        path: &str,
+        outcome: &mut Outcome,
+    ) {
         // Alternatives are never ratcheted.
-        let results = |list: &[Schema]| -> Vec<Outcome> {
+        let results = |list: &[StructuralSchema]| -> Vec<Outcome> {
             list.iter().map(|it| self.node(it, value, path, None)).collect()
         };
         if !schema.any_of.is_empty() {
@@ -171,7 +188,7 @@ impl Checker<'_> {
         }
     }
 
-    fn text(&self, schema: &Schema, text: &str, path: &str, causes: &mut Vec<Cause>) {
+    fn text(&self, schema: &StructuralSchema, text: &str, path: &str, causes: &mut Vec<Cause>) {
         let n_chars = text.chars().count() as i64;
         if let Some(max) = schema.max_length.filter(|max| n_chars > *max) {
             causes.push(Cause::too_long(self.field(path), max.max(0) as usize));
@@ -185,12 +202,18 @@ impl Checker<'_> {
             causes.push(self.invalid(path, &text.into(), &what));
         }
         let format = checked_format(schema);
-        if !format.is_empty() && !formats::has(format, text) {
+        if !format.is_empty() && !formats::has_format(format, text) {
             causes.push(self.wrong_type(path, format, text));
         }
     }
 
-    fn number(&self, schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
+    fn number(
+        &self,
+        schema: &StructuralSchema,
+        value: &Value,
+        path: &str,
+        causes: &mut Vec<Cause>,
+    ) {
         let Some(n) = value.as_f64() else { return };
         let is_typed = !schema.is_int_or_string && schema.kind == "integer";
         if is_typed {
@@ -240,7 +263,7 @@ impl Checker<'_> {
 
     fn list(
         &self,
-        schema: &Schema,
+        schema: &StructuralSchema,
         entries: &[Value],
         path: &str,
         old: Option<&Value>,
@@ -249,7 +272,7 @@ impl Checker<'_> {
         if let Some(items) = schema.items() {
             let known = schema.known_entries(old);
             for (at, entry) in entries.iter().enumerate() {
-                let old = schema.counterpart(entry, &known);
+                let old = schema.find_old_entry(entry, &known);
                 outcome.merge(self.node(items, entry, &format!("{path}[{at}]"), old));
             }
         }
@@ -265,7 +288,7 @@ impl Checker<'_> {
 
     fn members(
         &self,
-        schema: &Schema,
+        schema: &StructuralSchema,
         value: &Value,
         path: &str,
         old: Option<&Value>,
@@ -303,12 +326,12 @@ impl Checker<'_> {
     }
 }
 
-fn types(schema: &Schema) -> &str {
+fn types(schema: &StructuralSchema) -> &str {
     if schema.is_int_or_string { "integer,string" } else { &schema.kind }
 }
 
 /// The format of a node if it is one that is checked for its type.
-fn checked_format(schema: &Schema) -> &str {
+fn checked_format(schema: &StructuralSchema) -> &str {
     let format = schema.format.as_str();
     let is_checked = match types(schema) {
         "" | "string" => formats::is_known(format),
@@ -334,7 +357,12 @@ fn nearest(results: Vec<Outcome>) -> Outcome {
 }
 
 /// Complaints about lists of type set and map whose entries are not unique.
-pub fn uniqueness(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
+pub fn validate_list_uniqueness(
+    schema: &StructuralSchema,
+    value: &Value,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
     match value {
         Value::Array(entries) => {
             match schema.list_type.as_deref() {
@@ -353,7 +381,7 @@ pub fn uniqueness(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<C
             }
             if let Some(items) = schema.items() {
                 for (at, entry) in entries.iter().enumerate() {
-                    uniqueness(items, entry, &format!("{path}[{at}]"), causes);
+                    validate_list_uniqueness(items, entry, &format!("{path}[{at}]"), causes);
                 }
             }
         }
@@ -367,7 +395,7 @@ pub fn uniqueness(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<C
                     None => schema.additional().map(|it| (it, format!("{path}[{name}]"))),
                 };
                 if let Some((inner, path)) = inner {
-                    uniqueness(inner, value, &path, causes);
+                    validate_list_uniqueness(inner, value, &path, causes);
                 }
             }
         }
@@ -388,7 +416,12 @@ fn repeated(entries: &[Value], path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Complaints about embedded objects, which need a version and a kind.
-pub fn embedded(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
+pub fn validate_embedded_objects(
+    schema: &StructuralSchema,
+    value: &Value,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
     match value {
         Value::Object(members) => {
             if schema.is_embedded {
@@ -406,14 +439,14 @@ pub fn embedded(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cau
             for (name, value) in members {
                 if let Some(inner) = schema.field(name) {
                     let dot = if path.is_empty() { "" } else { "." };
-                    embedded(inner, value, &format!("{path}{dot}{name}"), causes);
+                    validate_embedded_objects(inner, value, &format!("{path}{dot}{name}"), causes);
                 }
             }
         }
         Value::Array(entries) => {
             let Some(items) = schema.items() else { return };
             for (at, entry) in entries.iter().enumerate() {
-                embedded(items, entry, &format!("{path}[{at}]"), causes);
+                validate_embedded_objects(items, entry, &format!("{path}[{at}]"), causes);
             }
         }
         _ => {}
@@ -429,12 +462,12 @@ mod tests {
 
     fn complaints(spec: &Value, value: Value, old: Option<Value>) -> String {
         let schema = json!({"type": "object", "properties": {"spec": spec}});
-        let schema = Schema::read(&schema).expect("a schema");
+        let schema = StructuralSchema::read(&schema).expect("a schema");
         let old = old.map(|old| json!({"spec": old}));
         let value = json!({"spec": value});
         let mut causes = validate(&schema, &value, old.as_ref(), "");
-        uniqueness(&schema, &value, "", &mut causes);
-        embedded(&schema, &value, "", &mut causes);
+        validate_list_uniqueness(&schema, &value, "", &mut causes);
+        validate_embedded_objects(&schema, &value, "", &mut causes);
         causes.iter().map(|it| format!("{}: {}\n", it.field, it.message)).collect()
     }
 

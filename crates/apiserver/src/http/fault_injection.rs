@@ -16,7 +16,7 @@ use super::{Service, respond};
 use crate::fault_injection::{
     BodyFaults, ChunkFault, FaultDecision, FaultRequest, Faults, RequestFault,
 };
-use crate::request::{Query, RequestPath, verb};
+use crate::request::{Query, RequestPath, request_verb};
 use crate::server::{ApiResponse, Body, expired_frame};
 
 /// An injected disconnect.
@@ -51,7 +51,7 @@ impl FaultInjector {
         }
         let target = RequestPath::parse(request.uri().path())?;
         let query = Query::parse(request.uri().query().unwrap_or_default());
-        let verb = verb(request.method(), &target, &query)?;
+        let verb = request_verb(request.method(), &target, &query)?;
         let agent = request.headers().get(header::USER_AGENT);
         let user_agent = agent.and_then(|it| it.to_str().ok()).unwrap_or_default();
         let revision = query.get("resourceVersion").unwrap_or("0");
@@ -60,7 +60,7 @@ impl FaultInjector {
             _ => query.get("continue").is_some(),
         };
         let nth = || self.n_asked.fetch_add(1, Ordering::Relaxed);
-        self.faults.decide(
+        self.faults.decide_faults(
             self.seed,
             nth,
             FaultRequest { verb, target: &target, user_agent, is_continuation },
@@ -142,7 +142,7 @@ impl BodyFaultState {
 
     /// What is sent in place of a part; none if it is delayed.
     fn pass(&mut self, part: Bytes) -> Option<Bytes> {
-        match self.stream.next(part.len()) {
+        match self.stream.next_chunk_fault(part.len()) {
             ChunkFault::Pass(Duration::ZERO) => Some(part),
             ChunkFault::Pass(late) => {
                 self.late = Some((Box::pin(tokio::time::sleep(late)), part));

@@ -27,7 +27,7 @@ pub enum TlsError {
 
 /// A certificate and its key, as PEM.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct CertificateAndKey {
     pub certificate_pem: String,
     pub key_pem: String,
 }
@@ -95,7 +95,7 @@ impl Pki {
     /// # Errors
     ///
     /// When it cannot be made.
-    pub fn client(&self, user: &str, group: &str) -> Result<Identity, TlsError> {
+    pub fn client(&self, user: &str, group: &str) -> Result<CertificateAndKey, TlsError> {
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -104,7 +104,7 @@ impl Pki {
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(TlsError::Certificate)?;
-        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+        Ok(CertificateAndKey { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
 
     pub(super) fn server_config(&self) -> Arc<ServerConfig> {

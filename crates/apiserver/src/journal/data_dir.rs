@@ -11,7 +11,7 @@ use prost::Message as _;
 use super::DataError;
 use super::frame::{self, HEAD_BYTES, Head, MAGIC};
 use super::record::{Frame, Record};
-use crate::store::{Limits, Store};
+use crate::store::{Store, StoreLimits};
 
 /// A locked data directory.
 pub(super) struct DataDir {
@@ -73,7 +73,7 @@ impl DataDir {
     }
 
     /// Reads everything, deletes what a crash left behind, and opens the log for appending.
-    pub fn read(&mut self, limits: Limits, fingerprint: u32) -> Result<Contents, DataError> {
+    pub fn read(&mut self, limits: StoreLimits, fingerprint: u32) -> Result<Contents, DataError> {
         let logs = self.revisions(LOG)?;
         let snapshots = self.revisions(SNAPSHOT)?;
         let base = snapshots.last().copied();

@@ -66,9 +66,9 @@ impl Record {
             key: object.key().to_owned(),
             revision: object.revision(),
             json: object.json(),
-            revision_at: object.revision_at(),
+            revision_at: object.revision_offset(),
             labels: labels.flat_map(|(k, v)| [k.to_string(), v.to_string()]).collect(),
-            fields: object.fields().iter().map(|it| it.to_string()).collect(),
+            fields: object.selectable_values().iter().map(|it| it.to_string()).collect(),
             is_removed: false,
         }
     }

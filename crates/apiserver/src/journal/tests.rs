@@ -34,7 +34,7 @@ impl Scratch {
     }
 
     fn open(&self) -> Result<OpenJournal, DataError> {
-        OpenJournal::open(&self.0, Limits::default(), 7)
+        OpenJournal::open(&self.0, StoreLimits::default(), 7)
     }
 }
 
@@ -75,7 +75,7 @@ fn start(opened: OpenJournal, log_bytes_min: u64) -> Server {
     #[expect(clippy::disallowed_types, reason = "the writer has a thread of its own")]
     let store = Arc::new(Mutex::new(store));
     let handle = pending.handle();
-    let journal = pending.start(Shared(Arc::clone(&store)), Compaction { log_bytes_min });
+    let journal = pending.start(Shared(Arc::clone(&store)), SnapshotPolicy { log_bytes_min });
     Server { store, handle, journal }
 }
 
@@ -106,7 +106,12 @@ fn picture(store: &Store) -> Vec<String> {
             let value: Value = serde_json::from_slice(&object.json()).expect("whole");
             assert_eq!(value["metadata"]["resourceVersion"], object.revision().to_string());
             let name = store.table_name(*table);
-            format!("{name} {} {:?} {:?} {value}", object.key(), object.labels(), object.fields())
+            format!(
+                "{name} {} {:?} {:?} {value}",
+                object.key(),
+                object.labels(),
+                object.selectable_values()
+            )
         })
         .collect();
     lines.sort();

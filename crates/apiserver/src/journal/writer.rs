@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::data_dir::{DataDir, FRAME_BYTES, write_snapshot};
 use super::frame;
 use super::record::{Frame, Record};
-use super::{ChangeSource, Compaction, DataError, PendingChanges};
+use super::{ChangeSource, DataError, PendingChanges, SnapshotPolicy};
 use crate::store::{Change, Object, TableId};
 
 /// Why the thread is woken.
@@ -23,14 +23,19 @@ pub(super) struct Writer<S> {
     source: S,
     folder: DataDir,
     fingerprint: u32,
-    compaction: Compaction,
+    compaction: SnapshotPolicy,
     /// Writes a snapshot.
     snapshot: Option<std::thread::JoinHandle<()>>,
     buffer: Vec<u8>,
 }
 
 impl<S: ChangeSource> Writer<S> {
-    pub fn new(source: S, folder: DataDir, fingerprint: u32, compaction: Compaction) -> Writer<S> {
+    pub fn new(
+        source: S,
+        folder: DataDir,
+        fingerprint: u32,
+        compaction: SnapshotPolicy,
+    ) -> Writer<S> {
         Writer { source, folder, fingerprint, compaction, snapshot: None, buffer: Vec::new() }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Comparison {
 
 impl Comparison {
     /// What the newer state set.
-    pub fn set(&self) -> FieldSet {
+    pub fn added_or_modified(&self) -> FieldSet {
         self.modified.union(&self.added)
     }
 

@@ -6,7 +6,7 @@ use super::types::{
     ANY_SCALAR, Atom, BOOLEAN, DEDUCED, List, ListKind, MapType, Member, NUMERIC, STRING, Scalar,
     TypeRef, Types, UNTYPED,
 };
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::schema::schema;
 
 impl Types {
@@ -62,7 +62,7 @@ impl Types {
         let kind = match node["x-kubernetes-list-type"].as_str() {
             Some("set") => ListKind::Set,
             Some("map") => {
-                let keys = entries(&node["x-kubernetes-list-map-keys"]).iter();
+                let keys = list_entries(&node["x-kubernetes-list-map-keys"]).iter();
                 ListKind::Keys(keys.filter_map(Value::as_str).map(Box::from).collect())
             }
             _ => ListKind::Atomic,

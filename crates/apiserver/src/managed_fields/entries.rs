@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::field_path;
 use super::field_set::FieldSet;
 use super::value;
-use crate::object::entries;
+use crate::object::list_entries;
 
 /// A field manager. An applier is one manager whatever the API version, others are one per version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +76,7 @@ pub(super) struct ManagedFields {
 /// Why entries cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ManagedFieldsError {
     #[error("operation must be `Apply` or `Update`")]
     Operation,
     #[error("apiVersion must not be empty")]
@@ -88,35 +88,37 @@ pub enum Error {
     #[error(
         "error decoding versioned set from managed fields entry {at}: error decoding set: {source}"
     )]
-    Fields { at: usize, source: field_path::Error },
+    Fields { at: usize, source: field_path::PathElementError },
 }
 
 impl ManagedFields {
     /// Reads `metadata.managedFields` of an object.
-    pub fn of(object: &Value) -> Result<ManagedFields, Error> {
+    pub fn of(object: &Value) -> Result<ManagedFields, ManagedFieldsError> {
         ManagedFields::read(&object["metadata"]["managedFields"])
     }
 
-    pub fn read(list: &Value) -> Result<ManagedFields, Error> {
+    pub fn read(list: &Value) -> Result<ManagedFields, ManagedFieldsError> {
         let mut managed = ManagedFields::default();
-        for (at, entry) in entries(list).iter().enumerate() {
+        for (at, entry) in list_entries(list).iter().enumerate() {
             let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
             let operation = match text("operation").as_str() {
                 "Apply" => Operation::Apply,
                 "Update" => Operation::Update,
-                _ => return Err(Error::Operation),
+                _ => return Err(ManagedFieldsError::Operation),
             };
             let api_version = text("apiVersion");
             if api_version.is_empty() {
-                return Err(Error::NoVersion);
+                return Err(ManagedFieldsError::NoVersion);
             }
             match text("fieldsType").as_str() {
                 "FieldsV1" => {}
-                "" => return Err(Error::NoFieldsType { at }),
-                found => return Err(Error::FieldsType { found: found.to_owned(), at }),
+                "" => return Err(ManagedFieldsError::NoFieldsType { at }),
+                found => {
+                    return Err(ManagedFieldsError::FieldsType { found: found.to_owned(), at });
+                }
             }
             let fields = FieldSet::from_json(&entry["fieldsV1"])
-                .map_err(|source| Error::Fields { at, source })?;
+                .map_err(|source| ManagedFieldsError::Fields { at, source })?;
             let id = ManagerId {
                 name: text("manager"),
                 operation,

@@ -13,7 +13,7 @@ use super::reset_fields::ResetFields;
 use super::types::{TypeRef, Types};
 use super::updater::Updater;
 use super::validate::{TypeMismatches, validate};
-use crate::object::{meta, meta_mut};
+use crate::object::{meta_mut, metadata_text};
 
 /// The API versions of a kind: types and conversion.
 pub trait VersionedTypes {
@@ -106,7 +106,7 @@ const ANCIENT: &str = "ancient-changes";
 const BEFORE: &str = "before-first-apply";
 
 /// Whether a client resets the managed fields of an object.
-pub fn is_reset(managed_fields: &Value) -> bool {
+pub fn is_managed_fields_reset(managed_fields: &Value) -> bool {
     match managed_fields.as_array().map(Vec::as_slice) {
         Some([]) => true,
         Some([Value::Object(only)]) => only.is_empty(),
@@ -120,7 +120,7 @@ impl FieldManager<'_> {
     pub fn update(&self, live: &Value, new: &Value, manager: &str) -> Option<Value> {
         let mut managed = self.before_update(live, new);
         // The owners of an existing object without managed fields are unknown.
-        let is_untracked = managed.owners.is_empty() && !meta(live, "uid").is_empty();
+        let is_untracked = managed.owners.is_empty() && !metadata_text(live, "uid").is_empty();
         if !is_untracked {
             // As upstream: what cannot be kept is dropped.
             self.track(live, new, &mut managed, manager).ok()?;
@@ -132,7 +132,7 @@ impl FieldManager<'_> {
     fn before_update(&self, live: &Value, new: &Value) -> ManagedFields {
         let given = &new["metadata"]["managedFields"];
         if self.subresource.is_empty() {
-            if is_reset(given) {
+            if is_managed_fields_reset(given) {
                 return ManagedFields::default();
             }
             if let Ok(managed) = ManagedFields::read(given)
@@ -182,7 +182,7 @@ impl FieldManager<'_> {
             let found = group_version_kind(text("apiVersion"), text("kind"));
             return Err(ApplyError::Invalid(format!("invalid object type: {found}")));
         }
-        let books = ManagedFields::of(live).map_err(|error: entries::Error| {
+        let books = ManagedFields::of(live).map_err(|error: entries::ManagedFieldsError| {
             ApplyError::Other(format!("failed to decode managed fields: {error}"))
         })?;
         let mut applied = self.applied(live, config, books.clone(), manager, force);
@@ -272,11 +272,16 @@ impl FieldManager<'_> {
 
     /// An object as errors name it: where it is, and what.
     pub fn described(&self, object: &Value) -> String {
-        format!("{}/{}; {}", meta(object, "namespace"), meta(object, "name"), self.form_name())
+        format!(
+            "{}/{}; {}",
+            metadata_text(object, "namespace"),
+            metadata_text(object, "name"),
+            self.group_version_kind_text()
+        )
     }
 
     /// The kind and its version as errors name them.
-    pub fn form_name(&self) -> String {
+    pub fn group_version_kind_text(&self) -> String {
         group_version_kind(self.api_version, self.kind)
     }
 }

@@ -22,7 +22,7 @@ pub enum PathElement {
 /// Why a text is no path element.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum PathElementError {
     #[error("key must be 2 characters long")]
     TooShort,
     #[error("missing colon: {0}")]
@@ -62,16 +62,16 @@ impl PathElement {
     /// # Errors
     ///
     /// When the text is malformed.
-    pub fn parse(key: &str) -> Result<Option<PathElement>, Error> {
+    pub fn parse(key: &str) -> Result<Option<PathElement>, PathElementError> {
         let bytes = key.as_bytes();
         if bytes.len() < 2 {
-            return Err(Error::TooShort);
+            return Err(PathElementError::TooShort);
         }
         if bytes[1] != b':' {
-            return Err(Error::NoColon(key.to_owned()));
+            return Err(PathElementError::NoColon(key.to_owned()));
         }
         let (kind, rest) = key.split_at(2);
-        let not_json = |_| Error::NotJson(key.to_owned());
+        let not_json = |_| PathElementError::NotJson(key.to_owned());
         Ok(Some(match kind {
             "f:" => PathElement::field(rest),
             "v:" => PathElement::Value(serde_json::from_str(rest).map_err(not_json)?),
@@ -79,9 +79,9 @@ impl PathElement {
                 let fields: Map<String, Value> = serde_json::from_str(rest).map_err(not_json)?;
                 PathElement::Key(fields.into_iter().map(|(name, it)| (name.into(), it)).collect())
             }
-            "i:" => {
-                PathElement::Index(rest.parse().map_err(|_| Error::NotANumber(key.to_owned()))?)
-            }
+            "i:" => PathElement::Index(
+                rest.parse().map_err(|_| PathElementError::NotANumber(key.to_owned()))?,
+            ),
             _ => return Ok(None),
         }))
     }
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn malformed_and_unknown() {
         assert_eq!(PathElement::parse("r:x"), Ok(None));
-        assert_eq!(PathElement::parse("f"), Err(Error::TooShort));
-        assert_eq!(PathElement::parse("fx"), Err(Error::NoColon("fx".to_owned())));
-        assert_eq!(PathElement::parse("i:x"), Err(Error::NotANumber("i:x".to_owned())));
-        assert_eq!(PathElement::parse("k:1"), Err(Error::NotJson("k:1".to_owned())));
+        assert_eq!(PathElement::parse("f"), Err(PathElementError::TooShort));
+        assert_eq!(PathElement::parse("fx"), Err(PathElementError::NoColon("fx".to_owned())));
+        assert_eq!(PathElement::parse("i:x"), Err(PathElementError::NotANumber("i:x".to_owned())));
+        assert_eq!(PathElement::parse("k:1"), Err(PathElementError::NotJson("k:1".to_owned())));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use super::field_path::{Error, PathElement};
+use super::field_path::{PathElement, PathElementError};
 use super::types::{TypeRef, Types};
 
 /// A set of field paths. A path may be a member without the paths around or below it.
@@ -220,7 +220,7 @@ impl FieldSet {
     /// # Errors
     ///
     /// When it is no set of fields.
-    pub fn from_json(value: &Value) -> Result<FieldSet, Error> {
+    pub fn from_json(value: &Value) -> Result<FieldSet, PathElementError> {
         Ok(read(value)?.0)
     }
 }
@@ -234,12 +234,12 @@ impl Node {
 }
 
 /// What lies below, and whether the place itself is a member: it is when nothing lies below.
-fn read(value: &Value) -> Result<(FieldSet, bool), Error> {
+fn read(value: &Value) -> Result<(FieldSet, bool), PathElementError> {
     let empty = Map::new();
     let members = match value {
         Value::Object(members) => members,
         Value::Null => &empty,
-        _ => return Err(Error::NotAnObject),
+        _ => return Err(PathElementError::NotAnObject),
     };
     let mut nodes: Vec<Node> = Vec::with_capacity(members.len());
     let mut is_member = false;
@@ -288,7 +288,7 @@ mod tests {
         for (given, want) in cases {
             assert_eq!(FieldSet::from_json(&given).expect("a set").to_json(), want, "{given}");
         }
-        assert_eq!(FieldSet::from_json(&json!({"f:a": 1})), Err(Error::NotAnObject));
+        assert_eq!(FieldSet::from_json(&json!({"f:a": 1})), Err(PathElementError::NotAnObject));
     }
 
     #[test]

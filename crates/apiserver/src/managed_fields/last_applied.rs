@@ -32,7 +32,7 @@ pub(super) fn unchanged_since(
     validate(types, type_ref, &applied, false).ok()?;
     let changes = compare(types, type_ref, &applied, live).ok()?;
     let fields = fields_of(types, type_ref, &applied);
-    Some(fields.difference(&changes.set()).difference(&changes.removed))
+    Some(fields.difference(&changes.added_or_modified()).difference(&changes.removed))
 }
 
 /// Updates the annotation, if present, to the applied configuration.

@@ -230,7 +230,7 @@ mod tests {
             let (live, partial) =
                 (json!({"containers": named(live)}), json!({"containers": named(partial)}));
             let merged = merge(types, type_ref, &live, &partial).expect("they fit");
-            let names = crate::object::entries(&merged["containers"]).iter();
+            let names = crate::object::list_entries(&merged["containers"]).iter();
             names.map(|it| it["name"].as_str().expect("a name").to_owned()).collect::<String>()
         };
         for (live, partial, want) in [

@@ -54,7 +54,7 @@ impl ResetFields {
             "status" if kind.is("", "pods") => {
                 &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]
             }
-            "status" if ResetFields::keeps_metadata(kind) => &[&["metadata"], &["spec"]],
+            "status" if ResetFields::status_keeps_metadata(kind) => &[&["metadata"], &["spec"]],
             "status" => &[&["spec"]],
             "finalize" => &[&["status"]],
             "ephemeralcontainers" => return ResetFields::AllBut(EPHEMERAL_CONTAINERS),
@@ -65,7 +65,7 @@ impl ResetFields {
     }
 
     /// Whether a write of the status leaves all metadata alone.
-    pub fn keeps_metadata(kind: &Kind) -> bool {
+    pub fn status_keeps_metadata(kind: &Kind) -> bool {
         KEEP_METADATA.iter().any(|(group, name)| kind.is(group, name))
     }
 

@@ -9,7 +9,7 @@ use super::field_set::FieldSet;
 const SCALE_VERSION: &str = "autoscaling/v1";
 
 /// Converts the managed fields of a workload to those of its Scale and back.
-pub struct ScaleFields<'a> {
+pub struct ScaleManagedFields<'a> {
     /// The workload's version.
     pub api_version: &'a str,
     /// Where a workload has its number of replicas, such as `["spec", "replicas"]`.
@@ -19,9 +19,9 @@ pub struct ScaleFields<'a> {
 /// A list of `metadata.managedFields`.
 pub type ManagedFieldsList = Option<Value>;
 
-impl ScaleFields<'_> {
+impl ScaleManagedFields<'_> {
     /// The managed fields of the Scale.
-    pub fn of_scale(&self, workload: &Value) -> ManagedFieldsList {
+    pub fn to_scale(&self, workload: &Value) -> ManagedFieldsList {
         let managed = ManagedFields::of(workload).ok()?;
         let path = self.path();
         let mut scale = ManagedFields::default();
@@ -39,7 +39,7 @@ impl ScaleFields<'_> {
     }
 
     /// The managed fields of the workload, after those of its Scale have become `scale`.
-    pub fn of_workload(&self, workload: &Value, scale: &Value) -> ManagedFieldsList {
+    pub fn to_workload(&self, workload: &Value, scale: &Value) -> ManagedFieldsList {
         let mut managed = ManagedFields::of(workload).ok()?;
         let mut scale = ManagedFields::read(scale).ok()?;
         let path = self.path();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn replicas_change_their_owner() {
-        let fields = ScaleFields { api_version: "apps/v1", replicas: &["spec", "replicas"] };
+        let fields = ScaleManagedFields { api_version: "apps/v1", replicas: &["spec", "replicas"] };
         let entry = |manager: &str, operation: &str, fields: Value| {
             json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1",
                 "fieldsType": "FieldsV1", "fieldsV1": fields, "time": "2026-01-02T03:04:05Z"})
@@ -86,16 +86,16 @@ mod tests {
         let workload = json!({"metadata": {"managedFields": [
             entry("a", "Apply", both), entry("b", "Update", json!({"f:spec": {"f:replicas": {}}})),
             entry("c", "Update", json!({"f:spec": {"f:paused": {}}}))]}});
-        let scale = fields.of_scale(&workload).expect("two own replicas");
+        let scale = fields.to_scale(&workload).expect("two own replicas");
         assert_eq!(
-            fields.of_workload(&workload, &scale).as_ref().map(|it| it.as_array().map(Vec::len)),
+            fields.to_workload(&workload, &scale).as_ref().map(|it| it.as_array().map(Vec::len)),
             Some(Some(3))
         );
         let taken = json!([{"manager": "d", "operation": "Update", "apiVersion": "autoscaling/v1",
             "subresource": "scale", "fieldsType": "FieldsV1",
             "fieldsV1": {"f:spec": {"f:replicas": {}}}}]);
-        let left = fields.of_workload(&workload, &taken).expect("some own something");
-        let lines: Vec<String> = crate::object::entries(&left)
+        let left = fields.to_workload(&workload, &taken).expect("some own something");
+        let lines: Vec<String> = crate::object::list_entries(&left)
             .iter()
             .map(|it| format!("{} {} {}", it["manager"], it["apiVersion"], it["fieldsV1"]))
             .collect();

@@ -30,7 +30,7 @@ impl Updater<'_> {
     ) -> Result<FieldSet, ApplyError> {
         self.reconcile(owners);
         let changes = self.changes(live, new, owners, None, true)?;
-        Ok(self.reset.apply(&changes.set()))
+        Ok(self.reset.apply(&changes.added_or_modified()))
     }
 
     /// The object after an apply, or none if that changes nothing. The applier then owns exactly the fields it
@@ -97,7 +97,7 @@ impl Updater<'_> {
             if changes.is_same() {
                 continue;
             }
-            let conflict = owned.fields.intersection(&changes.set());
+            let conflict = owned.fields.intersection(&changes.added_or_modified());
             let removed = owned.fields.intersection(&changes.removed);
             if conflict.is_empty() && removed.is_empty() {
                 continue;

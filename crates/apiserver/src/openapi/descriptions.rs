@@ -6,21 +6,21 @@ use std::sync::LazyLock;
 use loadmaster_stdx::Map;
 
 /// The description of `apiVersion` in every kind.
-pub const API_VERSION: &str = "The group and version of the object's schema.";
+pub const API_VERSION_DESCRIPTION: &str = "The group and version of the object's schema.";
 /// The description of `kind` in every kind.
-pub const KIND: &str = "The type of the object.";
+pub const KIND_DESCRIPTION: &str = "The type of the object.";
 
 /// By type, and by field; the name of a type's own description is empty.
 static DESCRIPTIONS: LazyLock<Map<(&str, &str), &str>> =
     LazyLock::new(|| parse(include_str!("descriptions.txt")));
 
 /// The description of a type such as `core/v1.Pod`.
-pub fn of_type(type_name: &str) -> Option<&'static str> {
+pub fn type_description(type_name: &str) -> Option<&'static str> {
     DESCRIPTIONS.get(&(type_name, "")).copied()
 }
 
 /// The description of a field of a type.
-pub fn of_field(type_name: &str, field: &str) -> Option<&'static str> {
+pub fn field_description(type_name: &str, field: &str) -> Option<&'static str> {
     DESCRIPTIONS.get(&(type_name, field)).copied()
 }
 
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     fn types_and_fields_have_descriptions() {
-        assert_eq!(of_type("core/v1.Node"), Some("A machine that runs pods."));
-        assert_eq!(of_field("core/v1.Taint", "key"), Some("The name of the taint."));
-        assert_eq!(of_field("core/v1.Taint", "other"), None);
-        assert_eq!(of_type("core/v1.Secret"), None);
+        assert_eq!(type_description("core/v1.Node"), Some("A machine that runs pods."));
+        assert_eq!(field_description("core/v1.Taint", "key"), Some("The name of the taint."));
+        assert_eq!(field_description("core/v1.Taint", "other"), None);
+        assert_eq!(type_description("core/v1.Secret"), None);
     }
 }

@@ -22,7 +22,7 @@ const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
 static BUILT_IN: Mutex<Option<Map<(&str, &str), String>>> = Mutex::new(None);
 
 /// The hash of the document of these kinds, of one group and version.
-pub fn hash(own: &[&Kind]) -> String {
+pub fn document_hash(own: &[&Kind]) -> String {
     named(own).0
 }
 
@@ -51,7 +51,7 @@ fn hash_of(document: &str) -> String {
 }
 
 /// The document, or that the client has it, or where it is now.
-pub fn answer(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> ApiResponse {
+pub fn document_response(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> ApiResponse {
     let query = request.uri().query().unwrap_or_default();
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     let asked = pairs.find_map(|(name, value)| (name == "hash").then_some(value));
@@ -65,8 +65,8 @@ pub fn answer(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> ApiRes
             let moved = ApiResponse::text(301, "Moved Permanently\n");
             return moved.with_header(header::LOCATION, &format!("{path}?hash={hash}"));
         }
-        _ if has => ApiResponse::of(304, JSON, ""),
-        _ => ApiResponse::of(200, JSON, text.unwrap_or_else(|| document(own).to_string())),
+        _ if has => ApiResponse::from_bytes(304, JSON, ""),
+        _ => ApiResponse::from_bytes(200, JSON, text.unwrap_or_else(|| document(own).to_string())),
     };
     let answer = answer.with_header(header::ETAG, &tag).with_header(header::VARY, "Accept");
     let expires = now
@@ -85,20 +85,20 @@ pub fn answer(own: &[&Kind], request: &Request<Bytes>, now: Timestamp) -> ApiRes
 mod tests {
     use super::*;
     use crate::schema::Kinds;
-    use crate::store::{Limits, Store};
+    use crate::store::{Store, StoreLimits};
 
     #[test]
     fn unchanged_documents_are_cached() {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let own: Vec<&Kind> = kinds.iter().filter(|it| it.group == "policy").collect();
-        let hash = hash(&own);
+        let hash = document_hash(&own);
         let check = |query: &str, has: Option<&str>, code: u16, cached: bool| {
             let mut request = Request::get(format!("/openapi/v3/apis/policy/v1{query}"));
             if let Some(has) = has {
                 request = request.header(header::IF_NONE_MATCH, has);
             }
             let request = request.body(Bytes::new()).expect("a request");
-            let response = answer(&own, &request, Timestamp::UNIX_EPOCH).into_response();
+            let response = document_response(&own, &request, Timestamp::UNIX_EPOCH).into_response();
             assert_eq!(response.status().as_u16(), code, "{query} {has:?}");
             let expires = response.headers().get(header::EXPIRES).and_then(|it| it.to_str().ok());
             let want = cached.then_some("Fri, 01 Jan 1971 00:00:00 GMT");

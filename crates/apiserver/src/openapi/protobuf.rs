@@ -4,11 +4,13 @@
 use serde_json::Value;
 
 use super::v2::members;
-use crate::object::entries;
+use crate::object::list_entries;
 
 /// The media type of the request, and of the answer.
-pub const REQUEST_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+pub const OPENAPI_V2_REQUEST_MEDIA_TYPE: &str =
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub const OPENAPI_V2_MEDIA_TYPE: &str =
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// A message being written.
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl Message {
     }
 
     fn texts(&mut self, number: u32, list: &Value) {
-        for text in entries(list).iter().filter_map(Value::as_str) {
+        for text in list_entries(list).iter().filter_map(Value::as_str) {
             self.bytes(number, text.as_bytes());
         }
     }
@@ -92,7 +94,7 @@ impl Message {
 }
 
 /// A document in protobuf.
-pub fn document(it: &Value) -> Vec<u8> {
+pub fn encode_openapi_document(it: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, &it["swagger"]);
     let mut info = Message::default();
@@ -109,7 +111,7 @@ pub fn document(it: &Value) -> Vec<u8> {
         definitions.named(1, name, &schema(it));
     }
     out.message(9, &definitions);
-    for requirement in entries(&it["security"]) {
+    for requirement in list_entries(&it["security"]) {
         let mut message = Message::default();
         for (name, scopes) in members(requirement) {
             let mut list = Message::default();
@@ -180,7 +182,7 @@ fn operation(it: &Value) -> Message {
 }
 
 fn parameters(out: &mut Message, number: u32, list: &Value) {
-    for it in entries(list) {
+    for it in list_entries(list) {
         let mut parameter = Message::default();
         if it["in"] == "body" {
             parameter.message(1, &body_parameter(it));
@@ -247,7 +249,7 @@ fn schema(it: &Value) -> Message {
     }
     out.text(13, &it["pattern"]);
     out.texts(19, &it["required"]);
-    for value in entries(&it["enum"]) {
+    for value in list_entries(&it["enum"]) {
         out.any(20, value);
     }
     match &it["additionalProperties"] {
@@ -271,7 +273,7 @@ fn schema(it: &Value) -> Message {
         items.message(1, &schema(&it["items"]));
         out.message(23, &items);
     }
-    for part in entries(&it["allOf"]) {
+    for part in list_entries(&it["allOf"]) {
         out.message(24, &schema(part));
     }
     let mut properties = Message::default();

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Converts the documents of version 3 to one of version 2.
-pub fn document(parts: &[Value]) -> Value {
+pub fn convert_to_openapi_v2(parts: &[Value]) -> Value {
     let (mut paths, mut definitions) = (Map::new(), Map::new());
     for part in parts {
         for (name, schema) in members(&part["components"]["schemas"]) {
@@ -36,7 +36,7 @@ pub(super) fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> 
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 fn join_kinds(known: &mut Value, other: &Value) {
-    let more = crate::object::entries(&other[KINDS]);
+    let more = crate::object::list_entries(&other[KINDS]);
     if let Some(Value::Array(kinds)) = known.get_mut(KINDS) {
         for kind in more {
             if !kinds.contains(kind) {
@@ -159,7 +159,7 @@ fn converted_operation(path: &str, method: &str, operation: &Value) -> Value {
         parameters.push(json!({"name": "body", "in": "body", "required": true,
             "schema": converted(body)}));
     }
-    for parameter in crate::object::entries(&operation["parameters"]) {
+    for parameter in crate::object::list_entries(&operation["parameters"]) {
         let mut flat = parameter.clone();
         if let Some(members) = flat.as_object_mut()
             && let Some(Value::Object(schema)) = members.remove("schema")

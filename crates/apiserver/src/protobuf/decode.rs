@@ -4,7 +4,7 @@ use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
-use super::{Envelope, Error};
+use super::{Envelope, ProtobufError};
 use crate::schema::{Field, Schema, Shape, TypeId};
 
 const DEPTH_MAX: usize = 64;
@@ -15,13 +15,13 @@ const DEPTH_MAX: usize = 64;
 /// # Errors
 ///
 /// When the bytes are damaged.
-pub fn decode_message(schema: &Schema, id: TypeId, bytes: &[u8]) -> Result<Value, Error> {
+pub fn decode_message(schema: &Schema, id: TypeId, bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut members = Map::new();
     message(schema, id, bytes, &mut members, DEPTH_MAX)?;
     Ok(Value::Object(members))
 }
 
-pub(super) fn envelope(bytes: &[u8]) -> Result<Envelope, Error> {
+pub(super) fn envelope(bytes: &[u8]) -> Result<Envelope, ProtobufError> {
     let name = "runtime.Unknown";
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), Vec::new());
     let mut wire = Wire { name, bytes, at: 0 };
@@ -50,10 +50,10 @@ fn message(
     bytes: &[u8],
     members: &mut Map<String, Value>,
     depth: usize,
-) -> Result<(), Error> {
+) -> Result<(), ProtobufError> {
     let owner = schema.get(id);
     if depth == 0 {
-        return Err(Error::TooDeep { name: owner.name });
+        return Err(ProtobufError::TooDeep { name: owner.name });
     }
     let mut wire = Wire { name: owner.name, bytes, at: 0 };
     while let Some((number, token)) = wire.next()? {
@@ -84,7 +84,7 @@ fn add(
     field: &Field,
     token: Token<'_>,
     members: &mut Map<String, Value>,
-) -> Result<(), Error> {
+) -> Result<(), ProtobufError> {
     match &field.shape {
         Shape::List(inner) => {
             let list = members.entry(field.name).or_insert_with(|| Value::Array(Vec::new()));
@@ -124,7 +124,7 @@ fn add(
     Ok(())
 }
 
-fn value(cx: &Context<'_>, shape: &Shape, token: Token<'_>) -> Result<Value, Error> {
+fn value(cx: &Context<'_>, shape: &Shape, token: Token<'_>) -> Result<Value, ProtobufError> {
     Ok(match shape {
         Shape::String => token.text(cx.name, cx.number)?.into(),
         Shape::Bool => (token.varint(cx)? != 0).into(),
@@ -186,7 +186,7 @@ struct Inner {
 }
 
 impl Inner {
-    fn of(cx: &Context<'_>, token: Token<'_>) -> Result<Inner, Error> {
+    fn of(cx: &Context<'_>, token: Token<'_>) -> Result<Inner, ProtobufError> {
         let mut inner = Inner::default();
         let mut wire = Wire { name: cx.name, bytes: token.bytes(cx)?, at: 0 };
         while let Some((number, token)) = wire.next()? {
@@ -221,23 +221,23 @@ impl<'a> Token<'a> {
         }
     }
 
-    fn wrong(&self, cx: &Context<'_>) -> Error {
-        Error::WireType { name: cx.name, number: cx.number, wire: self.wire_type() }
+    fn wrong(&self, cx: &Context<'_>) -> ProtobufError {
+        ProtobufError::WireType { name: cx.name, number: cx.number, wire: self.wire_type() }
     }
 
-    fn varint(&self, cx: &Context<'_>) -> Result<u64, Error> {
+    fn varint(&self, cx: &Context<'_>) -> Result<u64, ProtobufError> {
         if let Token::Varint(value) = self { Ok(*value) } else { Err(self.wrong(cx)) }
     }
 
-    fn bytes(&self, cx: &Context<'_>) -> Result<&'a [u8], Error> {
+    fn bytes(&self, cx: &Context<'_>) -> Result<&'a [u8], ProtobufError> {
         if let Token::Bytes(bytes) = self { Ok(bytes) } else { Err(self.wrong(cx)) }
     }
 
-    fn text(&self, name: &'static str, number: u32) -> Result<&'a str, Error> {
+    fn text(&self, name: &'static str, number: u32) -> Result<&'a str, ProtobufError> {
         let Token::Bytes(bytes) = self else {
-            return Err(Error::WireType { name, number, wire: self.wire_type() });
+            return Err(ProtobufError::WireType { name, number, wire: self.wire_type() });
         };
-        std::str::from_utf8(bytes).map_err(|_| Error::NotText { name, number })
+        std::str::from_utf8(bytes).map_err(|_| ProtobufError::NotText { name, number })
     }
 }
 
@@ -249,7 +249,7 @@ struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    fn next(&mut self) -> Result<Option<(u32, Token<'a>)>, Error> {
+    fn next(&mut self) -> Result<Option<(u32, Token<'a>)>, ProtobufError> {
         if self.at == self.bytes.len() {
             return Ok(None);
         }
@@ -270,30 +270,33 @@ impl<'a> Wire<'a> {
                 self.take(4)?;
                 Token::Fixed32
             }
-            wire => return Err(Error::WireType { name: self.name, number, wire: wire as u8 }),
+            wire => {
+                return Err(ProtobufError::WireType { name: self.name, number, wire: wire as u8 });
+            }
         };
         Ok(Some((number, token)))
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ProtobufError> {
         let rest = &self.bytes[self.at..];
-        let taken = rest.get(..len).ok_or(Error::Truncated { name: self.name, at: self.at })?;
+        let taken =
+            rest.get(..len).ok_or(ProtobufError::Truncated { name: self.name, at: self.at })?;
         self.at += len;
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<u64, Error> {
+    fn varint(&mut self) -> Result<u64, ProtobufError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.bytes.get(self.at).copied();
-            let byte = byte.ok_or(Error::Truncated { name: self.name, at: self.at })?;
+            let byte = byte.ok_or(ProtobufError::Truncated { name: self.name, at: self.at })?;
             self.at += 1;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Error::Truncated { name: self.name, at: self.at })
+        Err(ProtobufError::Truncated { name: self.name, at: self.at })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use jiff::Timestamp;
-use loadmaster_stdx::duration::parse_nanos;
+use loadmaster_stdx::duration::parse_duration_nanos;
 use serde_json::{Map, Value};
 
 use crate::schema::{Field, Schema, Shape, TypeId};
@@ -107,7 +107,7 @@ fn one(schema: &Schema, number: u32, shape: &Shape, value: &Value, out: &mut Vec
         }
         (Shape::Duration, Value::String(text)) => {
             let start = open_field(number, out);
-            varint_field(1, parse_nanos(text).unwrap_or_default().cast_unsigned(), out);
+            varint_field(1, parse_duration_nanos(text).unwrap_or_default().cast_unsigned(), out);
             close_field(start, out);
         }
         (Shape::Quantity, Value::String(text)) => {

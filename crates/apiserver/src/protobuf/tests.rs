@@ -75,14 +75,14 @@ fn envelopes() {
     let closed = encode_envelope("v1", "Pod", b"raw");
     let want = Envelope { api_version: "v1".into(), kind: "Pod".into(), raw: b"raw".to_vec() };
     assert_eq!(decode_envelope(&closed), Ok(want));
-    assert_eq!(decode_envelope(b"{}"), Err(Error::NoMagic));
+    assert_eq!(decode_envelope(b"{}"), Err(ProtobufError::NoMagic));
     assert!(decode_envelope(&closed[..closed.len() - 5]).is_err());
 }
 
 #[test]
 fn durations_as_go_writes_them() {
     for text in ["0s", "1ns", "1.5µs", "200ms", "1.5s", "1m0s", "1h0m0s", "2h3m4.5s", "-5s"] {
-        let ns = loadmaster_stdx::duration::parse_nanos(text).expect("a duration");
+        let ns = loadmaster_stdx::duration::parse_duration_nanos(text).expect("a duration");
         assert_eq!(decode::go_duration_text(ns), text);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use loadmaster_stdx::Set;
 
 use super::{TypeId, schema};
-use crate::custom_resource::{CurrentVersion, Version};
+use crate::custom_resource::{CurrentCustomResourceVersion, CustomResourceVersion};
 use crate::store::{Store, TableId};
 
 /// A served resource and its kind.
@@ -33,7 +33,7 @@ pub struct Kind {
     /// The table of the objects; none for kinds that are not stored.
     pub table: Option<TableId>,
     /// Present for custom resources; `type_id` is that of bare metadata then.
-    pub(crate) custom: Option<CurrentVersion>,
+    pub(crate) custom: Option<CurrentCustomResourceVersion>,
 }
 
 /// A subresource, such as `status` or `scale`.
@@ -67,8 +67,8 @@ impl Kind {
     }
 
     /// Its definition if it is a custom resource.
-    pub(crate) fn custom(&self) -> Option<Arc<Version>> {
-        self.custom.as_ref().map(CurrentVersion::get)
+    pub(crate) fn custom(&self) -> Option<Arc<CustomResourceVersion>> {
+        self.custom.as_ref().map(CurrentCustomResourceVersion::get)
     }
 
     /// The kind of its lists.

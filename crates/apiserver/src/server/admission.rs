@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{ApiServer, default_classes, rfc3339_seconds};
-use crate::object::{entries, meta, meta_mut, parsed};
+use crate::object::{list_entries, meta_mut, metadata_text, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions};
@@ -18,7 +18,7 @@ impl ApiServer {
     pub(super) fn admit(&self, kind: &Kind, value: &mut Value) -> Result<(), ApiError> {
         if kind.custom().is_some_and(|it| it.is_terminating) {
             let why = "create not allowed while custom resource definition is terminating";
-            return Err(ApiError::forbidden(kind, meta(value, "name"), why));
+            return Err(ApiError::forbidden(kind, metadata_text(value, "name"), why));
         }
         match (kind.group, kind.resource) {
             ("", "pods") => {
@@ -98,13 +98,13 @@ impl ApiServer {
         } else {
             let Ok(stored) = self.get_object(classes, "", name) else {
                 let why = format!("no PriorityClass with name {name} was found");
-                return Err(ApiError::forbidden(kind, meta(pod, "name"), &why));
+                return Err(ApiError::forbidden(kind, metadata_text(pod, "name"), &why));
             };
             Some(parsed(&stored)?)
         };
         let (name, value, policy) = match &class {
             Some(class) => (
-                meta(class, "name"),
+                metadata_text(class, "name"),
                 class["value"].as_i64().unwrap_or(0),
                 class["preemptionPolicy"].as_str().unwrap_or("PreemptLowerPriority"),
             ),
@@ -117,7 +117,7 @@ impl ApiServer {
             let why = format!(
                 "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
             );
-            return Err(ApiError::forbidden(kind, meta(pod, "name"), &why));
+            return Err(ApiError::forbidden(kind, metadata_text(pod, "name"), &why));
         }
         if !name.is_empty() {
             spec["priorityClassName"] = name.into();
@@ -152,12 +152,12 @@ impl ApiServer {
             return Ok(());
         }
         match self.default_class()? {
-            Some(known) if meta(&known, "name") != meta(class, "name") => {
+            Some(known) if metadata_text(&known, "name") != metadata_text(class, "name") => {
                 let why = format!(
                     "PriorityClass {} is already marked as default. Only one default can exist",
-                    meta(&known, "name")
+                    metadata_text(&known, "name")
                 );
-                Err(ApiError::forbidden(kind, meta(class, "name"), &why))
+                Err(ApiError::forbidden(kind, metadata_text(class, "name"), &why))
             }
             _ => Ok(()),
         }
@@ -201,7 +201,7 @@ fn set_phase_transition_time(old: &Value, volume: &mut Value, now: Timestamp) {
 fn tolerate_lost_nodes(pod: &mut Value) {
     let spec = &mut pod["spec"];
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        let is_tolerated = entries(&spec["tolerations"]).iter().any(|it| {
+        let is_tolerated = list_entries(&spec["tolerations"]).iter().any(|it| {
             let has_key = it["key"].as_str().is_none_or(|it| it.is_empty() || it == key);
             let has_effect =
                 it["effect"].as_str().is_none_or(|it| it.is_empty() || it == "NoExecute");

@@ -8,7 +8,7 @@ use super::body::Body;
 use super::{ApiResponse, ApiServer, uid};
 use crate::audit::{AuditEntry, CreatedName, LongRunning, PeerAddress, Stage};
 use crate::authentication::User;
-use crate::authorization::{Attributes, RequestTarget};
+use crate::authorization::{AuthorizationAttributes, RequestTarget};
 use crate::status::ApiError;
 
 /// The header that correlates the audit entries of several servers for one request.
@@ -23,7 +23,7 @@ impl ApiServer {
     /// Begins the audit entry of a request, if the policy has one.
     pub(super) fn begin_entry(
         &self,
-        attributes: &Attributes<'_>,
+        attributes: &AuthorizationAttributes<'_>,
         version: &str,
         request: &Request<Bytes>,
     ) -> Option<AuditEntry> {
@@ -33,7 +33,7 @@ impl ApiServer {
 
     fn entry(
         &self,
-        attributes: &Attributes<'_>,
+        attributes: &AuthorizationAttributes<'_>,
         version: &str,
         request: (&Uri, &HeaderMap, Option<PeerAddress>),
     ) -> Option<AuditEntry> {
@@ -102,7 +102,7 @@ impl ApiServer {
     }
 
     /// The response to a request with invalid credentials.
-    pub fn refuse(
+    pub fn refuse_unauthenticated(
         &self,
         method: &http::Method,
         uri: &Uri,
@@ -112,8 +112,11 @@ impl ApiServer {
     ) -> Response<Body> {
         let verb = method.as_str().to_ascii_lowercase();
         let nobody = User::default();
-        let attributes =
-            Attributes { user: &nobody, verb: &verb, what: RequestTarget::Path(uri.path()) };
+        let attributes = AuthorizationAttributes {
+            user: &nobody,
+            verb: &verb,
+            what: RequestTarget::Path(uri.path()),
+        };
         let entry = self.entry(&attributes, "", (uri, headers, peer));
         self.end_entry(entry, Err(error))
     }

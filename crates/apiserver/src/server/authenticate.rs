@@ -6,8 +6,8 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use crate::authentication::{BoundObjects, Claims, ISSUER, ObjectRef, TokenError, User};
-use crate::object::{meta, parsed};
+use crate::authentication::{BoundObjects, Claims, ObjectRef, TOKEN_ISSUER, TokenError, User};
+use crate::object::{metadata_text, parsed};
 use crate::status::ApiError;
 
 /// How many verified tokens are cached, so that the signature of a client's next request need not be verified again.
@@ -46,7 +46,7 @@ impl ApiServer {
         token: &str,
         audiences: &[String],
     ) -> Result<(User, Vec<String>), TokenError> {
-        let own = [ISSUER.to_owned()];
+        let own = [TOKEN_ISSUER.to_owned()];
         let wanted = if audiences.is_empty() { &own[..] } else { audiences };
         let good = |all: &[String]| -> Vec<String> {
             all.iter().filter(|it| wanted.contains(it)).cloned().collect()
@@ -64,8 +64,8 @@ impl ApiServer {
         let audiences = good(&claims.audiences);
         if audiences.is_empty() {
             return Err(TokenError::Audiences {
-                found: crate::authorization::quoted(&claims.audiences),
-                wanted: crate::authorization::quoted(wanted),
+                found: crate::authorization::quoted_list(&claims.audiences),
+                wanted: crate::authorization::quoted_list(wanted),
             });
         }
         self.check_bound(&claims.kubernetes)?;
@@ -95,7 +95,7 @@ impl ApiServer {
         let account = account.ok_or_else(|| {
             TokenError::Bound(format!("serviceaccounts {:?} not found", serviceaccount.name))
         })?;
-        let (found, claimed) = (meta(&account, "uid"), &serviceaccount.uid);
+        let (found, claimed) = (metadata_text(&account, "uid"), &serviceaccount.uid);
         if found != claimed {
             return Err(TokenError::Bound(format!(
                 "service account UID ({found}) does not match claim ({claimed})"
@@ -112,7 +112,7 @@ impl ApiServer {
             let deleted_error =
                 || TokenError::Bound("service account token has been invalidated".to_owned());
             let object = self.bound_object(resource, namespace, name).ok_or_else(deleted_error)?;
-            let found = meta(&object, "uid");
+            let found = metadata_text(&object, "uid");
             if found != uid {
                 let title = format!("{}{}", kind[..1].to_uppercase(), &kind[1..]);
                 return Err(TokenError::Bound(format!(
@@ -146,7 +146,7 @@ impl ApiServer {
             let message = "token is required for TokenReview in authentication";
             return Err(ApiError::bad_request(message));
         }
-        let audiences: Vec<String> = crate::object::entries(&review["spec"]["audiences"])
+        let audiences: Vec<String> = crate::object::list_entries(&review["spec"]["audiences"])
             .iter()
             .filter_map(|it| it.as_str().map(str::to_owned))
             .collect();

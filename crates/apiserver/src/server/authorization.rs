@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::{ApiServer, ResourceRequest};
 use crate::authentication::User;
 use crate::authorization::{
-    self, Attributes, Decision, Mode, PolicyRule, RbacPolicy, RbacTable, RequestTarget,
-    ResourceAttributes, decide, join_errors,
+    self, AuthorizationAttributes, AuthorizationDecision, AuthorizationMode, PolicyRule,
+    RbacPolicy, RbacTable, RequestTarget, ResourceAttributes, authorize_by_rbac, join_errors,
 };
-use crate::object::meta;
+use crate::object::metadata_text;
 use crate::request::{Query, RequestPath};
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions};
@@ -18,28 +18,33 @@ const PUBLIC: &[&str] = &["/healthz", "/livez", "/readyz", "/version"];
 
 impl ApiServer {
     /// Authorizes a request.
-    pub(super) fn decide(&self, attributes: &Attributes<'_>) -> Decision {
+    pub(super) fn decide(&self, attributes: &AuthorizationAttributes<'_>) -> AuthorizationDecision {
         match self.shared.setup.mode {
-            Mode::AlwaysAllow => Decision::Allowed { reason: String::new() },
-            Mode::Rbac => decide(&self.policy(), attributes),
+            AuthorizationMode::AlwaysAllow => {
+                AuthorizationDecision::Allowed { reason: String::new() }
+            }
+            AuthorizationMode::Rbac => authorize_by_rbac(&self.policy(), attributes),
         }
     }
 
     /// # Errors
     ///
     /// When the request is not allowed.
-    pub(super) fn authorize(&self, attributes: &Attributes<'_>) -> Result<Decision, ApiError> {
+    pub(super) fn authorize(
+        &self,
+        attributes: &AuthorizationAttributes<'_>,
+    ) -> Result<AuthorizationDecision, ApiError> {
         let decision = self.decide(attributes);
         match decision {
-            Decision::Allowed { .. } => Ok(decision),
-            Decision::Refused { ref reason } => Err(attributes.forbidden(reason)),
+            AuthorizationDecision::Allowed { .. } => Ok(decision),
+            AuthorizationDecision::Refused { ref reason } => Err(attributes.forbidden(reason)),
         }
     }
 
     /// Whether an anonymous user may read a path.
     pub(super) fn is_open_to_anonymous(&self, path: &str) -> bool {
         let setup = &self.shared.setup;
-        setup.anonymous && (setup.mode == Mode::Rbac || PUBLIC.contains(&path))
+        setup.anonymous && (setup.mode == AuthorizationMode::Rbac || PUBLIC.contains(&path))
     }
 
     /// The current roles and bindings.
@@ -47,7 +52,7 @@ impl ApiServer {
         let tables = RbacTable::ALL.map(|(_, resource)| {
             self.shared
                 .built_in
-                .find_stable(authorization::GROUP, resource)
+                .find_stable(authorization::RBAC_GROUP, resource)
                 .and_then(|kind| kind.table)
         });
         let seen = {
@@ -77,7 +82,7 @@ impl ApiServer {
     ) -> (Vec<PolicyRule>, Option<String>) {
         let all = |list: &str| vec![list.to_owned()];
         match self.shared.setup.mode {
-            Mode::AlwaysAllow => {
+            AuthorizationMode::AlwaysAllow => {
                 let resources = PolicyRule {
                     verbs: all("*"),
                     api_groups: all("*"),
@@ -91,7 +96,7 @@ impl ApiServer {
                 };
                 (vec![resources, paths], None)
             }
-            Mode::Rbac => {
+            AuthorizationMode::Rbac => {
                 let (rules, errors) = self.policy().all_rules_of(user, namespace);
                 (rules, join_errors(&errors))
             }
@@ -124,9 +129,9 @@ pub(super) fn selected_name(query: &Query) -> &str {
 
 impl<'a> ResourceRequest<'a> {
     /// Another verb on the object of this request.
-    pub(super) fn attributes(&self, verb: &'a str) -> Attributes<'a> {
+    pub(super) fn attributes(&self, verb: &'a str) -> AuthorizationAttributes<'a> {
         let what = RequestTarget::Resource(resource_of(self.target, ""));
-        Attributes { user: self.user, verb, what }
+        AuthorizationAttributes { user: self.user, verb, what }
     }
 }
 
@@ -141,5 +146,5 @@ pub(super) fn changes_owners_only(old: &serde_json::Value, new: &serde_json::Val
         }
         value
     };
-    meta(old, "uid") == meta(new, "uid") && rest(old) == rest(new)
+    metadata_text(old, "uid") == metadata_text(new, "uid") && rest(old) == rest(new)
 }

@@ -41,7 +41,7 @@ enum Inner {
 
 impl Body {
     /// All bytes at once.
-    pub fn whole(bytes: impl Into<Bytes>) -> Body {
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Body {
         Body { inner: Inner::Whole(Some(bytes.into())), done: Vec::new() }
     }
 

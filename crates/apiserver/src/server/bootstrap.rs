@@ -42,7 +42,7 @@ impl ApiServer {
         self.create_if_absent("", "configmaps", "kube-system", tracking)?;
         for made in crate::authorization::bootstrap_objects() {
             self.create_if_absent(
-                crate::authorization::GROUP,
+                crate::authorization::RBAC_GROUP,
                 made.resource,
                 made.namespace,
                 made.value,

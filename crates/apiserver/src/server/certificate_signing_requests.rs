@@ -9,8 +9,10 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer as _;
 
 use super::{ApiServer, ResourceRequest};
-use crate::authorization::{Attributes, MASTERS, RequestTarget, ResourceAttributes};
-use crate::object::{members_mut, meta};
+use crate::authorization::{
+    AuthorizationAttributes, MASTERS_GROUP, RequestTarget, ResourceAttributes,
+};
+use crate::object::{members_mut, metadata_text};
 use crate::status::ApiError;
 
 const GROUP: &str = "certificates.k8s.io";
@@ -44,14 +46,14 @@ pub(super) fn prepare_request(
     if value["spec"]["signerName"] != CLIENT_SIGNER {
         return Ok(());
     }
-    let forbidden = |why: &str| ApiError::forbidden(call.kind, meta(value, "name"), why);
+    let forbidden = |why: &str| ApiError::forbidden(call.kind, metadata_text(value, "name"), why);
     let organizations = organizations(value["spec"]["request"].as_str().unwrap_or_default())
         .ok_or_else(|| {
             forbidden("failed to parse CSR: PEM block type must be CERTIFICATE REQUEST")
         })?;
-    if organizations.iter().any(|it| it == MASTERS) {
+    if organizations.iter().any(|it| it == MASTERS_GROUP) {
         return Err(forbidden(&format!(
-            "use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed"
+            "use of {CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed"
         )));
     }
     Ok(())
@@ -93,12 +95,12 @@ impl ApiServer {
                 ..ResourceAttributes::default()
             };
             let what = RequestTarget::Resource(what);
-            self.decide(&Attributes { user: call.user, verb, what }).is_allowed()
+            self.decide(&AuthorizationAttributes { user: call.user, verb, what }).is_allowed()
         };
         if may(signer) || may(&format!("{domain}/*")) {
             return Ok(());
         }
         let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
-        Err(ApiError::forbidden(call.kind, meta(old, "name"), &why))
+        Err(ApiError::forbidden(call.kind, metadata_text(old, "name"), &why))
     }
 }

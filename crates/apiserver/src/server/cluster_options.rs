@@ -4,13 +4,13 @@ use jiff::SignedDuration;
 
 use crate::audit::AuditLog;
 use crate::authentication::SigningKey;
-use crate::authorization::Mode;
+use crate::authorization::AuthorizationMode;
 
 /// Options of the cluster. By default every authenticated user may do everything.
 #[derive(Debug)]
 pub struct ClusterOptions {
     /// The authorization mode.
-    pub mode: Mode,
+    pub mode: AuthorizationMode,
     /// Whether requests without credentials are those of `system:anonymous`. With [`Mode::AlwaysAllow`], that user
     /// may only read health and version, since no role limits it.
     pub anonymous: bool,
@@ -27,7 +27,7 @@ pub struct ClusterOptions {
 impl Default for ClusterOptions {
     fn default() -> ClusterOptions {
         ClusterOptions {
-            mode: Mode::default(),
+            mode: AuthorizationMode::default(),
             anonymous: true,
             signing_key: None,
             admission: AdmissionPlugins::default(),

@@ -8,9 +8,9 @@ use super::body::Body;
 use super::certificate_signing_requests::prepare_request;
 use super::field_manager::Write;
 use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds, uid};
-use crate::custom_resource::{CurrentVersion, definition};
-use crate::managed_fields::is_reset;
-use crate::object::{check_depth, draft, key_of, meta, meta_mut};
+use crate::custom_resource::{CurrentCustomResourceVersion, definition};
+use crate::managed_fields::is_managed_fields_reset;
+use crate::object::{check_depth, draft, key_of, meta_mut, metadata_text};
 use crate::request::{FieldValidation, content_type};
 use crate::schema::{
     DecodeError, Decoded, Kind, Subresource, TypeId, decode, duplicate_fields, schema,
@@ -36,7 +36,7 @@ pub(super) struct Expected<'a> {
     pub kind: &'a str,
     pub type_id: TypeId,
     /// Present for custom objects.
-    pub custom: Option<&'a CurrentVersion>,
+    pub custom: Option<&'a CurrentCustomResourceVersion>,
 }
 
 impl<'a> Expected<'a> {
@@ -119,7 +119,7 @@ impl ApiServer {
         validation: FieldValidation,
         mut warnings: Vec<String>,
     ) -> Result<(Value, Vec<String>), ApiError> {
-        if is_reset(&value["metadata"]["managedFields"]) {
+        if is_managed_fields_reset(&value["metadata"]["managedFields"]) {
             // An empty list would be omitted.
             value["metadata"]["managedFields"] = json!([{}]);
         }
@@ -151,8 +151,8 @@ impl ApiServer {
         let manager = call.manager("CreateOptions")?;
         let (mut value, mut warnings) = self.read_body(call, Expected::of(call.kind))?;
         prepare_request(call, &mut value)?;
-        if definition::is(call.kind) {
-            warnings.extend(definition::format_warnings(None, &value));
+        if definition::is_custom_resource_definition(call.kind) {
+            warnings.extend(definition::unrecognized_format_warnings(None, &value));
         }
         self.check_escalation(call, None, &value)?;
         let dry_run = call.query.dry_run()?;
@@ -169,9 +169,9 @@ impl ApiServer {
         warnings: Vec<String>,
     ) -> Response<Body> {
         let shown = event_conversion::to_request_version(call.kind, value);
-        let answer = ApiResponse::viewed(201, call.kind, &shown, call.form, self.now());
+        let answer = ApiResponse::value_in_view(201, call.kind, &shown, call.form, self.now());
         let mut response = answer.with_warnings(warnings).into_response();
-        response.extensions_mut().insert(audit::CreatedName(meta(&shown, "name").into()));
+        response.extensions_mut().insert(audit::CreatedName(metadata_text(&shown, "name").into()));
         response
     }
 
@@ -186,7 +186,7 @@ impl ApiServer {
         // The right to update is not enough to create.
         self.authorize(&call.attributes("create"))?;
         meta_mut(&mut value).remove("resourceVersion");
-        let uid = meta(&value, "uid");
+        let uid = metadata_text(&value, "uid");
         if !uid.is_empty() {
             let why = match write.manager {
                 Some(_) => {
@@ -212,8 +212,8 @@ impl ApiServer {
         value: Value,
         dry_run: bool,
     ) -> Result<Value, ApiError> {
-        let is_made_up =
-            meta(&value, "name").is_empty() && !meta(&value, "generateName").is_empty();
+        let is_made_up = metadata_text(&value, "name").is_empty()
+            && !metadata_text(&value, "generateName").is_empty();
         let n_more = if is_made_up { N_NAMES_MAX - 1 } else { 0 };
         for _ in 0..n_more {
             match self.create_once(write, namespace, value.clone(), dry_run) {
@@ -236,13 +236,13 @@ impl ApiServer {
         let _alone = self.lock_services(kind);
         let mut value = event_conversion::to_storage_version(kind, value);
         self.name_it(kind, namespace, &mut value)?;
-        self.check_namespace(kind, namespace, meta(&value, "name"))?;
-        defaults::apply(kind, &mut value);
+        self.check_namespace(kind, namespace, metadata_text(&value, "name"))?;
+        defaults::apply_defaults(kind, &mut value);
         self.enter(write, None, &mut value);
         self.admit(kind, &mut value)?;
         strategy::prepare_create(kind, &mut value);
         let causes = validate::create(kind, &value);
-        let name = meta(&value, "name").to_owned();
+        let name = metadata_text(&value, "name").to_owned();
         if !causes.is_empty() {
             return Err(ApiError::invalid(kind, &name, &causes));
         }
@@ -279,17 +279,19 @@ impl ApiServer {
 
     /// Sets the name, the namespace and the system metadata of a new object.
     fn name_it(&self, kind: &Kind, namespace: &str, value: &mut Value) -> Result<(), ApiError> {
-        let given = meta(value, "namespace").to_owned();
+        let given = metadata_text(value, "namespace").to_owned();
         if kind.is_namespaced && !given.is_empty() && given != namespace {
             return Err(ApiError::other_namespace());
         }
-        if !meta(value, "resourceVersion").is_empty() {
+        if !metadata_text(value, "resourceVersion").is_empty() {
             return Err(ApiError::unclassified(
                 "resourceVersion should not be set on objects to be created",
             ));
         }
-        let (mut name, prefix) =
-            (meta(value, "name").to_owned(), meta(value, "generateName").to_owned());
+        let (mut name, prefix) = (
+            metadata_text(value, "name").to_owned(),
+            metadata_text(value, "generateName").to_owned(),
+        );
         let (uid, suffix) = {
             let rng = &mut self.state().rng;
             (uid(rng), suffix(rng))
@@ -333,7 +335,7 @@ impl ApiServer {
             return Ok(());
         }
         let found = self.get_object(self.own_kind("", "namespaces")?, "", namespace)?;
-        if found.fields().iter().any(|field| &**field == "Terminating") {
+        if found.selectable_values().iter().any(|field| &**field == "Terminating") {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
@@ -360,7 +362,7 @@ pub(super) fn reading(value: Value, expected: Expected<'_>) -> Result<Decoded, D
 
 /// The object in a protobuf body, with the version and kind of its envelope.
 fn from_protobuf(body: &[u8], id: TypeId) -> Result<(Value, (String, String)), ApiError> {
-    let bad = |error: protobuf::Error| ApiError::bad_request(error.to_string());
+    let bad = |error: protobuf::ProtobufError| ApiError::bad_request(error.to_string());
     let envelope = protobuf::decode_envelope(body).map_err(bad)?;
     let value = protobuf::decode_message(schema(), id, &envelope.raw).map_err(bad)?;
     Ok((value, (envelope.api_version, envelope.kind)))
@@ -401,7 +403,7 @@ fn check_custom_kind(
     }
     if api_version == expected.api_version() && kind != expected.kind {
         let cause = Cause::invalid("kind", &kind.into(), &format!("must be {}", expected.kind));
-        let name = meta(value, "name");
+        let name = metadata_text(value, "name");
         return Err(ApiError::invalid_named(expected.group, kind, name, &[cause]));
     }
     Ok(())

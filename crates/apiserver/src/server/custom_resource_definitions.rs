@@ -45,7 +45,7 @@ impl ApiServer {
             let mut crd = all[at].1.clone();
             let others = all.iter().map(|(_, it)| it);
             let others: Vec<&Value> =
-                others.filter(|it| definition::is_same_group(it, &crd)).collect();
+                others.filter(|it| definition::is_other_definition_in_group(it, &crd)).collect();
             definition::set_accepted_names(&mut crd, &others, &rfc3339_seconds(self.now()));
             if crd == all[at].1 {
                 continue;
@@ -97,7 +97,7 @@ impl ApiServer {
 
     /// Deletes all objects of a definition that is being deleted.
     pub(super) fn delete_objects_of(&self, kind: &Kind, name: &str) -> Result<(), ApiError> {
-        if !definition::is(kind) {
+        if !definition::is_custom_resource_definition(kind) {
             return Ok(());
         }
         let kinds = self.kinds();
@@ -136,7 +136,7 @@ impl ApiServer {
         let released = self.retry_update(kind, ("", name), false, |old| {
             let mut new = old.clone();
             if definition::has_condition(old, "Terminating") {
-                definition::release(&mut new, &now);
+                definition::remove_cleanup_finalizer(&mut new, &now);
             }
             Ok(new)
         });
@@ -152,8 +152,8 @@ mod tests {
     use serde_json::json;
 
     use crate::authentication::User;
-    use crate::journal::{Compaction, Journal};
-    use crate::store::Limits;
+    use crate::journal::{Journal, SnapshotPolicy};
+    use crate::store::StoreLimits;
     use crate::{ClusterOptions, Options};
 
     use super::*;
@@ -165,10 +165,10 @@ mod tests {
         let options = Options {
             clock: Arc::new(|| jiff::Timestamp::UNIX_EPOCH),
             seed: 1,
-            limits: Limits::default(),
+            limits: StoreLimits::default(),
             also_serve: Vec::new(),
         };
-        ApiServer::open(options, ClusterOptions::default(), folder, Compaction::default())
+        ApiServer::open(options, ClusterOptions::default(), folder, SnapshotPolicy::default())
             .expect("opens")
     }
 

@@ -5,7 +5,7 @@ use loadmaster_api::Quantity;
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use crate::object::{entries, members_mut, meta, parsed};
+use crate::object::{list_entries, members_mut, metadata_text, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions};
@@ -44,7 +44,7 @@ pub(super) const INGRESS: DefaultClass = DefaultClass {
 impl ApiServer {
     /// Sets a pod's overhead, node selector and tolerations from its RuntimeClass.
     pub(super) fn set_runtime(&self, kind: &Kind, pod: &mut Value) -> Result<(), ApiError> {
-        let pod_name = meta(pod, "name").to_owned();
+        let pod_name = metadata_text(pod, "name").to_owned();
         let forbidden = |why: &str| ApiError::forbidden(kind, &pod_name, why);
         let spec = &mut pod["spec"];
         let class = match spec["runtimeClassName"].as_str() {
@@ -87,7 +87,10 @@ impl ApiServer {
             members_mut(selector).insert(key.clone(), value.clone());
         }
         if !scheduling.is_null() {
-            let merged = merged(entries(&spec["tolerations"]), entries(&scheduling["tolerations"]));
+            let merged = merged(
+                list_entries(&spec["tolerations"]),
+                list_entries(&scheduling["tolerations"]),
+            );
             if !merged.is_empty() {
                 spec["tolerations"] = merged.into();
             }
@@ -121,10 +124,10 @@ impl ApiServer {
         for object in &page.objects {
             let one = parsed(object)?;
             let said = &one["metadata"]["annotations"];
-            let made = meta(&one, "creationTimestamp");
+            let made = metadata_text(&one, "creationTimestamp");
             let is_newer = best.as_ref().is_none_or(|(known, _)| made > known.as_str());
             if class.annotations.iter().any(|it| said[*it] == "true") && is_newer {
-                best = Some((made.to_owned(), meta(&one, "name").to_owned()));
+                best = Some((made.to_owned(), metadata_text(&one, "name").to_owned()));
             }
         }
         Ok(best.map(|(_, name)| name))

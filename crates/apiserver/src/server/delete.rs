@@ -9,11 +9,11 @@ use super::body::Body;
 use super::list::prefix;
 use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds};
 use crate::custom_resource::definition;
-use crate::object::{draft, entries, meta, meta_mut, parsed};
+use crate::object::{draft, list_entries, meta_mut, metadata_text, parsed};
 use crate::request::content_type;
 use crate::schema::{Kind, decode, schema};
-use crate::selector::filter;
-use crate::status::{ApiError, Cause, deleted as deleted_status};
+use crate::selector::parse_filter;
+use crate::status::{ApiError, Cause, deleted_status};
 use crate::store::{ListOptions, Object, Precondition, WriteConflict};
 use crate::strategy;
 use crate::{event_conversion, protobuf};
@@ -37,10 +37,10 @@ impl Deletion {
     /// From `DeleteOptions` and, for what they leave out, the query parameters.
     pub fn read(call: &ResourceRequest<'_>, options: &Value) -> Result<Deletion, ApiError> {
         let dry_run =
-            call.query.dry_run()? || entries(&options["dryRun"]).iter().any(|it| it == "All");
+            call.query.dry_run()? || list_entries(&options["dryRun"]).iter().any(|it| it == "All");
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let given =
-            call.query.get("orphanDependents").map(|_| call.query.is_on("orphanDependents"));
+            call.query.get("orphanDependents").map(|_| call.query.is_true("orphanDependents"));
         let orphans = options["orphanDependents"].as_bool().or(given);
         let policy = text(&options["propagationPolicy"])
             .or_else(|| call.query.get("propagationPolicy").map(str::to_owned));
@@ -97,9 +97,9 @@ fn read_options(call: &ResourceRequest<'_>) -> Result<Value, ApiError> {
 pub(super) fn is_done(value: &Value) -> bool {
     let metadata = &value["metadata"];
     !metadata["deletionTimestamp"].is_null()
-        && entries(&metadata["finalizers"]).is_empty()
+        && list_entries(&metadata["finalizers"]).is_empty()
         && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
-        && (value["kind"] != "Namespace" || entries(&value["spec"]["finalizers"]).is_empty())
+        && (value["kind"] != "Namespace" || list_entries(&value["spec"]["finalizers"]).is_empty())
 }
 
 /// Namespaces that cannot be deleted.
@@ -154,13 +154,13 @@ impl ApiServer {
         let answer = match deleted {
             Deleted::Removed(value) if !is_returned(call.kind) => {
                 let mut details = json!({"name": target.name, "kind": call.kind.resource,
-                    "uid": meta(&value, "uid")});
+                    "uid": metadata_text(&value, "uid")});
                 if !call.kind.group.is_empty() {
                     details["group"] = call.kind.group.into();
                 }
                 ApiResponse::status(200, &deleted_status(details), call.form)
             }
-            Deleted::Removed(value) | Deleted::Marked(value) => ApiResponse::viewed(
+            Deleted::Removed(value) | Deleted::Marked(value) => ApiResponse::value_in_view(
                 200,
                 call.kind,
                 &event_conversion::to_request_version(call.kind, value),
@@ -177,7 +177,7 @@ impl ApiServer {
     ) -> Result<Response<Body>, ApiError> {
         let deletion = Deletion::of(call)?;
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
-        let (filter, prefix) = (filter(call.kind, call.query)?, prefix(call));
+        let (filter, prefix) = (parse_filter(call.kind, call.query)?, prefix(call));
         let span = ListOptions { prefix: &prefix, ..ListOptions::default() };
         let page = self.state().store.list(table, &span, &filter);
         let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
@@ -199,7 +199,7 @@ impl ApiServer {
         let id = id.ok_or_else(|| ApiError::internal(&format!("{list} has no type")))?;
         let value = json!({"kind": list, "apiVersion": call.kind.api_version(),
             "metadata": {"resourceVersion": page.revision.to_string()}, "items": items});
-        Ok(ApiResponse::value(200, id, &value, call.form).into_response())
+        Ok(ApiResponse::typed_value(200, id, &value, call.form).into_response())
     }
 
     /// Deletes an object, and retries on a conflict unless the request has a precondition on the revision.
@@ -276,7 +276,7 @@ impl ApiServer {
         let is_marked = !metadata["deletionTimestamp"].is_null();
         let left = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         let mut new = old.clone();
-        if definition::is(kind) {
+        if definition::is_custom_resource_definition(kind) {
             definition::mark_terminating(&mut new, &rfc3339_seconds(self.now()));
             return (!is_marked).then_some(new);
         }
@@ -294,7 +294,7 @@ impl ApiServer {
             }
             strategy::bump_generation(&mut new);
         }
-        let known = entries(&metadata["finalizers"]);
+        let known = list_entries(&metadata["finalizers"]);
         let finalizers = finalizers_after(kind, known, deletion);
         let same =
             finalizers.len() == known.len() && finalizers.iter().all(|it| known.contains(it));
@@ -375,14 +375,14 @@ fn check_preconditions(kind: &Kind, old: &Value, deletion: &Deletion) -> Result<
         ("ResourceVersion", "resourceVersion", &deletion.revision, "modified"),
     ];
     for (label, field, wanted, perhaps) in checks {
-        let found = meta(old, field);
+        let found = metadata_text(old, field);
         if let Some(wanted) = wanted
             && wanted != found
         {
             let why = format!(
                 "the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). The object might have been {perhaps}"
             );
-            return Err(ApiError::precondition(kind, meta(old, "name"), &why));
+            return Err(ApiError::precondition(kind, metadata_text(old, "name"), &why));
         }
     }
     Ok(())

@@ -10,7 +10,9 @@ use loadmaster_stdx::catch_panic::catch_panic;
 use super::body::Body;
 use super::{ApiResponse, ApiServer, ClusterOptions, Options, Shared};
 use crate::authentication::User;
-use crate::journal::{ChangeSource, Compaction, DataError, Journal, OpenJournal, PendingChanges};
+use crate::journal::{
+    ChangeSource, DataError, Journal, OpenJournal, PendingChanges, SnapshotPolicy,
+};
 use crate::object::{parsed, selectable_fingerprint, selectable_values};
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions, Store, TableId};
@@ -36,7 +38,7 @@ impl ApiServer {
         options: Options,
         setup: ClusterOptions,
         folder: &Path,
-        compaction: Compaction,
+        compaction: SnapshotPolicy,
     ) -> Result<(ApiServer, Journal), OpenError> {
         let opened = OpenJournal::open(folder, options.limits, selectable_fingerprint())?;
         let is_outdated = opened.is_outdated;
@@ -56,7 +58,11 @@ impl ApiServer {
 
     /// Handles a request. With a data directory, it responds when everything the response can show is on disk: a
     /// revision that was shown is never reused after a crash. A panic fails its own request and no other.
-    pub async fn respond(&self, user: &User, request: &Request<bytes::Bytes>) -> Response<Body> {
+    pub async fn handle_durably(
+        &self,
+        user: &User,
+        request: &Request<bytes::Bytes>,
+    ) -> Response<Body> {
         let mut entry = None;
         let handled = catch_panic(|| self.handle_with_audit(user, request, &mut entry));
         let response = handled.unwrap_or_else(|panic| self.panicked(entry, request, &panic));

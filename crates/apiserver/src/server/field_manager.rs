@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{ApiServer, ResourceRequest, rfc3339_seconds};
-use crate::custom_resource::Version;
+use crate::custom_resource::CustomResourceVersion;
 use crate::event_conversion;
 use crate::managed_fields::{
     ApplyError, FieldManager, ResetFields, TypeRef, Types, VersionedTypes, built_in,
     conflict_message, set_managed_fields,
 };
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::schema::{Kind, Subresource, TypeId, decode, schema};
 use crate::status::{ApiError, Cause};
 
@@ -45,7 +45,7 @@ struct Form {
 
 enum Typing {
     BuiltIn(TypeId),
-    Custom(Arc<Version>),
+    Custom(Arc<CustomResourceVersion>),
 }
 
 impl Forms {
@@ -168,8 +168,8 @@ pub(super) fn field_manager<'a>(
 /// Restores the times of managed fields that did not change if nothing else changed either, so that the write is a
 /// no-op.
 pub(super) fn keep_times(old: &Value, new: &mut Value) {
-    let before = entries(&old["metadata"]["managedFields"]);
-    let after = entries(&new["metadata"]["managedFields"]);
+    let before = list_entries(&old["metadata"]["managedFields"]);
+    let after = list_entries(&new["metadata"]["managedFields"]);
     let is_same = |(before, after): (&Value, &Value)| {
         let members = |it| -> Vec<_> { untimed(it).collect() };
         members(before) == members(after)

@@ -8,7 +8,7 @@ use http::HeaderMap;
 
 use super::ApiServer;
 use crate::authentication::{User, service_account_groups, split_service_account};
-use crate::authorization::{Attributes, RequestTarget, ResourceAttributes};
+use crate::authorization::{AuthorizationAttributes, RequestTarget, ResourceAttributes};
 use crate::status::ApiError;
 
 const USER: &str = "impersonate-user";
@@ -37,7 +37,7 @@ impl ApiServer {
     /// When the headers contradict each other, or the sender may not impersonate.
     pub(super) fn effective_user<'a>(
         &self,
-        attributes: &Attributes<'a>,
+        attributes: &AuthorizationAttributes<'a>,
         headers: &HeaderMap,
     ) -> Result<EffectiveUser<'a>, ApiError> {
         let Some(wanted) = wanted(headers)? else {
@@ -61,7 +61,7 @@ impl ApiServer {
     /// The impersonated user, if this mode allows it to the sender.
     fn act(
         &self,
-        attributes: &Attributes<'_>,
+        attributes: &AuthorizationAttributes<'_>,
         wanted: &User,
         mode: Option<&str>,
     ) -> Result<User, ApiError> {
@@ -69,14 +69,14 @@ impl ApiServer {
             None => "impersonate".to_owned(),
             Some(mode) => {
                 let verb = format!("impersonate-on:{mode}:{}", attributes.verb);
-                self.authorize(&Attributes { verb: &verb, ..*attributes })?;
+                self.authorize(&AuthorizationAttributes { verb: &verb, ..*attributes })?;
                 format!("impersonate:{mode}")
             }
         };
         let check = |group, resource, subresource, namespace, name| {
             let what = ResourceAttributes { group, resource, subresource, namespace, name };
             let what = RequestTarget::Resource(what);
-            self.authorize(&Attributes { user: attributes.user, verb: &verb, what })
+            self.authorize(&AuthorizationAttributes { user: attributes.user, verb: &verb, what })
         };
         let mut user = wanted.clone();
         let group = if mode.is_some() { AUTHENTICATION } else { "" };

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use loadmaster_api::Quantity;
-use loadmaster_api::quota::{ResourceAmounts, parse_amounts, sum_over_containers};
+use loadmaster_api::quota::{ResourceAmounts, parse_resource_amounts, sum_over_containers};
 use serde_json::{Map, Value, json};
 
 use super::ApiServer;
-use crate::object::{entries, members_mut, meta, meta_mut, parsed};
+use crate::object::{list_entries, members_mut, meta_mut, metadata_text, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions};
@@ -25,7 +25,7 @@ impl ApiServer {
         if !self.shared.setup.admission.limit_ranger || !kind.is("", "pods") {
             return Ok(());
         }
-        for range in self.limit_ranges(meta(value, "namespace"))? {
+        for range in self.limit_ranges(metadata_text(value, "namespace"))? {
             fill_in(&range, value);
         }
         Ok(())
@@ -37,10 +37,10 @@ impl ApiServer {
         if !self.shared.setup.admission.limit_ranger || !is_limited {
             return Ok(());
         }
-        for range in self.limit_ranges(meta(value, "namespace"))? {
+        for range in self.limit_ranges(metadata_text(value, "namespace"))? {
             let complaints = complaints(&range, kind, value);
             if let Some(why) = crate::authorization::join_errors(&complaints) {
-                return Err(ApiError::forbidden(kind, meta(value, "name"), &why));
+                return Err(ApiError::forbidden(kind, metadata_text(value, "name"), &why));
             }
         }
         Ok(())
@@ -103,19 +103,20 @@ fn set_absent(container: &mut Value, field: &str, defaults: &Map<String, Value>)
 }
 
 fn items<'a>(range: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    entries(&range["spec"]["limits"]).iter().filter(move |it| it["type"] == kind)
+    list_entries(&range["spec"]["limits"]).iter().filter(move |it| it["type"] == kind)
 }
 
 /// The violations of a LimitRange by an object, without duplicates.
 fn complaints(range: &Value, kind: &Kind, value: &Value) -> Vec<String> {
     let mut all = Vec::new();
-    for item in entries(&range["spec"]["limits"]) {
+    for item in list_entries(&range["spec"]["limits"]) {
         let title = item["type"].as_str().unwrap_or_default();
         match (kind.resource, title) {
             ("pods", "Container") => {
                 for list in ["containers", "initContainers"] {
-                    for container in entries(&value["spec"][list]) {
-                        let amounts = |field: &str| parse_amounts(&container["resources"][field]);
+                    for container in list_entries(&value["spec"][list]) {
+                        let amounts =
+                            |field: &str| parse_resource_amounts(&container["resources"][field]);
                         Check {
                             item,
                             title,
@@ -131,7 +132,7 @@ fn complaints(range: &Value, kind: &Kind, value: &Value) -> Vec<String> {
                 Check { item, title, requests, limits }.all(&mut all);
             }
             ("persistentvolumeclaims", "PersistentVolumeClaim") => {
-                let requests = parse_amounts(&value["spec"]["resources"]["requests"]);
+                let requests = parse_resource_amounts(&value["spec"]["resources"]["requests"]);
                 let check = Check { item, title, requests, limits: ResourceAmounts::new() };
                 check.least(&mut all);
                 check.most_requested(&mut all);
@@ -146,9 +147,10 @@ fn complaints(range: &Value, kind: &Kind, value: &Value) -> Vec<String> {
 
 /// The requests or limits of a pod: the sum of its containers, or the maximum of its init containers if that is more.
 fn sum(pod: &Value, field: &str) -> ResourceAmounts {
-    let mut total =
-        sum_over_containers(pod, |container, _| parse_amounts(&container["resources"][field]));
-    for (name, amount) in parse_amounts(&pod["spec"]["resources"][field]) {
+    let mut total = sum_over_containers(pod, |container, _| {
+        parse_resource_amounts(&container["resources"][field])
+    });
+    for (name, amount) in parse_resource_amounts(&pod["spec"]["resources"][field]) {
         if matches!(name.as_str(), "cpu" | "memory") {
             total.insert(name, amount);
         }
@@ -173,7 +175,7 @@ impl Check<'_> {
 
     /// Each bound of a list, with what is requested and limited.
     fn bounds(&self, list: &str) -> Vec<(String, Quantity, Option<Quantity>, Option<Quantity>)> {
-        let bounds = parse_amounts(&self.item[list]).into_iter();
+        let bounds = parse_resource_amounts(&self.item[list]).into_iter();
         bounds
             .map(|(name, bound)| {
                 let (request, limit) = (self.requests.get(&name), self.limits.get(&name));
@@ -280,7 +282,7 @@ mod tests {
     #[track_caller]
     fn check(item: Value, pod: &Value, want: &[&str]) {
         let range = json!({"spec": {"limits": [item]}});
-        let mut store = crate::store::Store::new(crate::store::Limits::default());
+        let mut store = crate::store::Store::new(crate::store::StoreLimits::default());
         let kinds = crate::schema::Kinds::new(&mut store, &[]);
         let kind = kinds.find_stable("", "pods").expect("pods");
         assert_eq!(complaints(&range, kind, pod), want);

@@ -14,7 +14,7 @@ use super::{ApiServer, ResourceRequest};
 use crate::object::parsed;
 use crate::request::{Encoding, ResponseView};
 use crate::schema::{Kind, schema};
-use crate::selector::filter;
+use crate::selector::parse_filter;
 use crate::status::{ApiError, Cause};
 use crate::store::{ListOptions, Object, Page, RevisionError};
 use crate::{event_conversion, protobuf, table};
@@ -23,7 +23,8 @@ impl ApiServer {
     pub(super) fn get(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let target = call.target;
         let object = self.get_object(call.kind, &target.namespace, &target.name)?;
-        Ok(ApiResponse::object(200, call.kind, &object, call.form, self.now())?.into_response())
+        Ok(ApiResponse::stored_object(200, call.kind, &object, call.form, self.now())?
+            .into_response())
     }
 
     pub(super) fn list(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
@@ -60,7 +61,7 @@ impl ApiServer {
             }
             (ResponseView::Whole, Encoding::Protobuf) => {
                 let bytes = protobuf_list(call.kind, &metadata, &page.objects)?;
-                Ok(ApiResponse::of(200, protobuf::MEDIA_TYPE, bytes).into_response())
+                Ok(ApiResponse::from_bytes(200, protobuf::MEDIA_TYPE, bytes).into_response())
             }
             (ResponseView::Whole, Encoding::Json) => {
                 let (kind, version) = (call.kind.list_kind(), call.kind.api_version());
@@ -75,7 +76,7 @@ impl ApiServer {
     /// The objects that a request selects.
     fn page(&self, call: &ResourceRequest<'_>) -> Result<Page, ApiError> {
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
-        let filter = filter(call.kind, call.query)?;
+        let filter = parse_filter(call.kind, call.query)?;
         // A negative one is none, as upstream reads it.
         let limit = call.query.number::<i64>("limit")?.unwrap_or(0);
         let limit = usize::try_from(limit).unwrap_or(0);
@@ -217,7 +218,7 @@ enum Render {
 
 impl Render {
     fn render(self, kind: &Kind, object: &Object) -> Bytes {
-        if matches!(self, Render::Whole) && !event_conversion::is_other(kind) {
+        if matches!(self, Render::Whole) && !event_conversion::has_other_storage_version(kind) {
             return within_list(kind, object.json());
         }
         let Ok(value) = parsed(object) else { return object.json() };

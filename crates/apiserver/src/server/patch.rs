@@ -10,7 +10,7 @@ use super::create::Expected;
 use super::field_manager::Write;
 use super::server_side_apply::{self, Apply};
 use super::{ApiServer, ResourceRequest};
-use crate::object::meta;
+use crate::object::metadata_text;
 use crate::request::{FieldValidation, content_type};
 use crate::schema::{Kind, schema};
 use crate::status::{ApiError, Cause};
@@ -59,7 +59,7 @@ impl Patch {
             _ if call.kind.custom.is_some() => {
                 Err(ApiError::unsupported_media_type(ACCEPTED_CUSTOM))
             }
-            _ => Err(ApiError::unrouted_media_type()),
+            _ => Err(ApiError::unknown_patch_type()),
         }
     }
 
@@ -72,13 +72,15 @@ impl Patch {
     ) -> Result<Value, ApiError> {
         let mut value = old.clone();
         match self {
-            Patch::Json(patch) => operations::apply(&mut value, patch).map_err(|_| {
-                ApiError::unprocessable(
-                    "the server rejected our request due to an error in our request",
-                )
-            })?,
+            Patch::Json(patch) => {
+                operations::apply_json_patch(&mut value, patch).map_err(|_| {
+                    ApiError::unprocessable(
+                        "the server rejected our request due to an error in our request",
+                    )
+                })?
+            }
             // Apply is handled elsewhere.
-            Patch::Apply(_) => return Err(ApiError::unrouted_media_type()),
+            Patch::Apply(_) => return Err(ApiError::unknown_patch_type()),
             Patch::Merge(patch) => {
                 if !patch.is_object() {
                     return Err(ApiError::bad_request("error decoding patch: not an object"));
@@ -98,7 +100,7 @@ impl Patch {
 impl ResourceRequest<'_> {
     /// Refuses an object with another name or namespace than the request's.
     pub(super) fn check_identity(&self, value: &Value) -> Result<(), ApiError> {
-        let (name, namespace) = (meta(value, "name"), meta(value, "namespace"));
+        let (name, namespace) = (metadata_text(value, "name"), metadata_text(value, "namespace"));
         if !namespace.is_empty() && namespace != self.target.namespace {
             return Err(ApiError::other_namespace());
         }
@@ -119,13 +121,13 @@ impl ResourceRequest<'_> {
 
 /// Refuses a state with another uid than the object's.
 pub(super) fn check_uid(kind: &Kind, old: &Value, new: &Value) -> Result<(), ApiError> {
-    let (old_uid, uid) = (meta(old, "uid"), meta(new, "uid"));
+    let (old_uid, uid) = (metadata_text(old, "uid"), metadata_text(new, "uid"));
     if old_uid.is_empty() || uid.is_empty() || uid == old_uid {
         return Ok(());
     }
     // Two of upstream's checks complain.
     let cause = || Cause::invalid("metadata.uid", &uid.into(), "field is immutable");
-    Err(ApiError::invalid(kind, meta(old, "name"), &[cause(), cause()]))
+    Err(ApiError::invalid(kind, metadata_text(old, "name"), &[cause(), cause()]))
 }
 
 /// Reports an invalid result of a patch as an invalid patch.

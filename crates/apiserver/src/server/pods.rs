@@ -7,9 +7,9 @@ use super::body::Body;
 use super::create::Expected;
 use super::delete::Deletion;
 use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds};
-use crate::object::{entries, members_mut, meta, meta_mut, parsed};
+use crate::object::{list_entries, members_mut, meta_mut, metadata_text, parsed};
 use crate::schema::schema;
-use crate::status::{ApiError, created};
+use crate::status::{ApiError, created_status};
 use crate::store::{Filter, ListOptions};
 
 /// Labels that a pod takes over from its node when it is bound (upstream's PodTopologyLabels admission).
@@ -32,12 +32,12 @@ impl ApiServer {
         let expected =
             Expected { group: "", version: "v1", kind: "Binding", type_id: id, custom: None };
         let (binding, warnings) = self.read_body(call, expected)?;
-        let name = meta(&binding, "name");
+        let name = metadata_text(&binding, "name");
         self.check_namespace(call.kind, &call.target.namespace, name)?;
         if !call.target.name.is_empty() && name != call.target.name {
             return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
         }
-        let namespace = meta(&binding, "namespace");
+        let namespace = metadata_text(&binding, "namespace");
         if !namespace.is_empty() && namespace != call.target.namespace {
             return Err(ApiError::other_namespace());
         }
@@ -65,7 +65,9 @@ impl ApiServer {
             }
             Ok(bound(old, node, &binding, &labels, &now))
         })?;
-        Ok(ApiResponse::status(201, &created(), call.form).with_warnings(warnings).into_response())
+        Ok(ApiResponse::status(201, &created_status(), call.form)
+            .with_warnings(warnings)
+            .into_response())
     }
 
     pub(super) fn topology_labels(&self, node: &str) -> Result<Vec<(String, Value)>, ApiError> {
@@ -92,7 +94,7 @@ impl ApiServer {
         let (eviction, _) = self.read_body(call, expected)?;
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
         self.check_namespace(call.kind, namespace, name)?;
-        if meta(&eviction, "name") != name {
+        if metadata_text(&eviction, "name") != name {
             return Err(ApiError::bad_request(
                 "name in URL does not match name in Eviction object",
             ));
@@ -103,7 +105,7 @@ impl ApiServer {
             self.spend_budget(namespace, &pod, deletion.dry_run)?;
         }
         self.delete_object(call.kind, namespace, name, &deletion)?;
-        Ok(ApiResponse::status(201, &created(), call.form).into_response())
+        Ok(ApiResponse::status(201, &created_status(), call.form).into_response())
     }
 
     /// Uses one allowed disruption of the pod's PodDisruptionBudget.
@@ -118,7 +120,7 @@ impl ApiServer {
         let mut over = Vec::new();
         for object in &page.objects {
             let budget = parsed(object)?;
-            if crate::selector::selects(&budget["spec"]["selector"], &labels) {
+            if crate::selector::label_selector_matches(&budget["spec"]["selector"], &labels) {
                 over.push(budget);
             }
         }
@@ -126,7 +128,7 @@ impl ApiServer {
             let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return if over.is_empty() { Ok(()) } else { Err(ApiError::internal(message)) };
         };
-        let is_ready = entries(&pod["status"]["conditions"])
+        let is_ready = list_entries(&pod["status"]["conditions"])
             .iter()
             .any(|it| it["type"] == "Ready" && it["status"] == "True");
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
@@ -136,10 +138,10 @@ impl ApiServer {
         if !is_ready && (always || is_spare) {
             return Ok(());
         }
-        let name = meta(budget, "name");
+        let name = metadata_text(budget, "name");
         let at = rfc3339_seconds(self.now());
         self.retry_update(budgets, (namespace, name), dry_run, |old| {
-            record_disruption(old, name, meta(pod, "name"), &at)
+            record_disruption(old, name, metadata_text(pod, "name"), &at)
         })?;
         Ok(())
     }
@@ -148,7 +150,7 @@ impl ApiServer {
 /// Checks the uid and resourceVersion of a binding against the pod.
 fn check_identity(pod: &Value, binding: &Value) -> Result<(), String> {
     for (label, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
-        let (wanted, found) = (meta(binding, field), meta(pod, field));
+        let (wanted, found) = (metadata_text(binding, field), metadata_text(pod, field));
         if !wanted.is_empty() && wanted != found {
             return Err(format!(
                 "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
@@ -160,13 +162,13 @@ fn check_identity(pod: &Value, binding: &Value) -> Result<(), String> {
 
 /// Why a pod cannot be bound.
 fn cannot_bind(pod: &Value) -> Option<String> {
-    let name = meta(pod, "name");
+    let name = metadata_text(pod, "name");
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
     } else if !node.is_empty() {
         Some(format!("pod {name} is already assigned to node {node:?}"))
-    } else if !entries(&pod["spec"]["schedulingGates"]).is_empty() {
+    } else if !list_entries(&pod["spec"]["schedulingGates"]).is_empty() {
         Some(format!("pod {name} has non-empty .spec.schedulingGates"))
     } else {
         None
@@ -254,7 +256,7 @@ fn record_disruption(budget: &Value, name: &str, pod: &str, at: &str) -> Result<
 fn disruption_block_reason(status: &Value, name: &str) -> String {
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     let text = |it: &Value, field: &str| it[field].as_str().unwrap_or_default().to_owned();
-    let refused = entries(&status["conditions"])
+    let refused = list_entries(&status["conditions"])
         .iter()
         .find(|it| it["type"] == "DisruptionAllowed")
         .filter(|it| it["status"] == "False" && !text(it, "message").is_empty());

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::authorization::changes_owners_only;
 use super::{ApiServer, ResourceRequest};
 use crate::authorization::{
-    self, Attributes, MASTERS, Mode, PolicyRule, RequestTarget, ResourceAttributes,
-    aggregated_rules, join_errors,
+    self, AuthorizationAttributes, AuthorizationMode, MASTERS_GROUP, PolicyRule, RequestTarget,
+    ResourceAttributes, aggregated_rules, join_errors,
 };
-use crate::object::{entries, meta, parsed};
+use crate::object::{list_entries, metadata_text, parsed};
 use crate::status::ApiError;
 use crate::store::{Filter, ListOptions};
 
@@ -27,9 +27,9 @@ impl ApiServer {
         old: Option<&Value>,
         new: &Value,
     ) -> Result<(), ApiError> {
-        let is_free = self.shared.setup.mode == Mode::AlwaysAllow
-            || call.kind.group != authorization::GROUP
-            || call.user.groups.iter().any(|it| it == MASTERS)
+        let is_free = self.shared.setup.mode == AuthorizationMode::AlwaysAllow
+            || call.kind.group != authorization::RBAC_GROUP
+            || call.user.groups.iter().any(|it| it == MASTERS_GROUP)
             || old.is_some_and(|old| changes_owners_only(old, new));
         if is_free {
             return Ok(());
@@ -50,10 +50,11 @@ impl ApiServer {
         if self.decide(&call.attributes("escalate")).is_allowed() {
             return Ok(());
         }
-        let forbidden = |why: &str| ApiError::forbidden(call.kind, meta(new, "name"), why);
+        let forbidden = |why: &str| ApiError::forbidden(call.kind, metadata_text(new, "name"), why);
         self.check_held(call, &rules(new)).map_err(|why| forbidden(&why))?;
-        let gathers =
-            |role: &Value| !entries(&role["aggregationRule"]["clusterRoleSelectors"]).is_empty();
+        let gathers = |role: &Value| {
+            !list_entries(&role["aggregationRule"]["clusterRoleSelectors"]).is_empty()
+        };
         if gathers(new) || old.is_some_and(gathers) {
             self.check_held(call, &everything()).map_err(|_| {
                 forbidden("must have cluster-admin privileges to use the aggregationRule")
@@ -73,13 +74,16 @@ impl ApiServer {
             _ => return Ok(()),
         };
         let what = RequestTarget::Resource(ResourceAttributes {
-            group: authorization::GROUP,
+            group: authorization::RBAC_GROUP,
             resource,
             namespace,
             name,
             ..ResourceAttributes::default()
         });
-        if self.decide(&Attributes { user: call.user, verb: "bind", what }).is_allowed() {
+        if self
+            .decide(&AuthorizationAttributes { user: call.user, verb: "bind", what })
+            .is_allowed()
+        {
             return Ok(());
         }
         let policy = self.policy();
@@ -88,7 +92,7 @@ impl ApiServer {
             .rules_of_role(kind, namespace, name)
             .map_err(|_| ApiError::not_found(call.kind, name))?;
         self.check_held(call, granted)
-            .map_err(|why| ApiError::forbidden(call.kind, meta(new, "name"), &why))
+            .map_err(|why| ApiError::forbidden(call.kind, metadata_text(new, "name"), &why))
     }
 
     /// Whether the user has these rights; else which not.
@@ -101,7 +105,7 @@ impl ApiServer {
         let mut why = format!(
             "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
             call.user.name,
-            authorization::quoted(&call.user.groups),
+            authorization::quoted_list(&call.user.groups),
             missing.join("\n")
         );
         if let Some(errors) = join_errors(&errors) {
@@ -112,7 +116,7 @@ impl ApiServer {
 
     /// Updates the rules of aggregated ClusterRoles, as upstream's controller manager does.
     pub(super) fn aggregate_roles(&self) -> Result<(), ApiError> {
-        let kind = self.own_kind(authorization::GROUP, "clusterroles")?;
+        let kind = self.own_kind(authorization::RBAC_GROUP, "clusterroles")?;
         let table = kind.table.ok_or_else(ApiError::no_such_resource)?;
         for _ in 0..ROUNDS_MAX {
             let page =
@@ -124,15 +128,16 @@ impl ApiServer {
             let mut changed = false;
             for role in &roles {
                 let Some(rules) = aggregated_rules(role, &roles) else { continue };
-                if entries(&role["rules"]) == entries(&rules) {
+                if list_entries(&role["rules"]) == list_entries(&rules) {
                     continue;
                 }
                 changed = true;
-                let written = self.retry_update(kind, ("", meta(role, "name")), false, |old| {
-                    let mut new = old.clone();
-                    new["rules"] = rules.clone();
-                    Ok(new)
-                });
+                let written =
+                    self.retry_update(kind, ("", metadata_text(role, "name")), false, |old| {
+                        let mut new = old.clone();
+                        new["rules"] = rules.clone();
+                        Ok(new)
+                    });
                 match written {
                     // It was deleted meanwhile, which is no failure of this write.
                     Err(error) if error.code == 404 => {}
@@ -148,7 +153,7 @@ impl ApiServer {
 }
 
 fn rules(role: &Value) -> Vec<PolicyRule> {
-    let rules = entries(&role["rules"]).iter();
+    let rules = list_entries(&role["rules"]).iter();
     rules.filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect()
 }
 

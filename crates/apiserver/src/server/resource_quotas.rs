@@ -9,13 +9,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use loadmaster_api::Quantity;
 use loadmaster_api::quota::{
-    QuotaResource, ResourceAmounts, add_amounts, missing_resources, parse_amounts,
+    QuotaResource, ResourceAmounts, add_resource_amounts, missing_quota_resources,
+    parse_resource_amounts,
 };
 use serde_json::{Value, json};
 
 use super::ApiServer;
 use super::field_manager::Write;
-use crate::object::{draft, meta, parsed};
+use crate::object::{draft, metadata_text, parsed};
 use crate::status::ApiError;
 use crate::store::{Draft, Filter, ListOptions, Object, Precondition, TableId, WriteConflict};
 
@@ -49,7 +50,7 @@ impl ApiServer {
         }
         let quotas = self.own_kind("", "resourcequotas")?;
         let table = quotas.table.ok_or_else(ApiError::no_such_resource)?;
-        let prefix = format!("{}/", meta(new, "namespace"));
+        let prefix = format!("{}/", metadata_text(new, "namespace"));
         let span = ListOptions { prefix: &prefix, ..ListOptions::default() };
         let page = self.state().store.list(table, &span, &Filter::everything());
         let page = page.map_err(|error| ApiError::internal(&error.to_string()))?;
@@ -59,7 +60,7 @@ impl ApiServer {
             let quota = parsed(&before)?;
             let used = change
                 .used_after(&quota)
-                .map_err(|why| ApiError::forbidden(kind, meta(new, "name"), &why))?;
+                .map_err(|why| ApiError::forbidden(kind, metadata_text(new, "name"), &why))?;
             let Some(used) = used else { continue };
             let mut after = quota.clone();
             after["status"]["used"] = json!(used);
@@ -141,16 +142,20 @@ struct Change<'a> {
 impl Change<'_> {
     /// The usage of a quota after the write; none if it does not change. The error is why the quota is exceeded.
     fn used_after(&self, quota: &Value) -> Result<Option<ResourceAmounts>, String> {
-        let (name, status) = (meta(quota, "name"), &quota["status"]);
-        let (hard, used) = (parse_amounts(&status["hard"]), parse_amounts(&status["used"]));
+        let (name, status) = (metadata_text(quota, "name"), &quota["status"]);
+        let (hard, used) =
+            (parse_resource_amounts(&status["hard"]), parse_resource_amounts(&status["used"]));
         let is_in_scope = |it: &Value| self.counted.is_in_scope(&quota["spec"], it);
-        let names: Vec<&str> =
-            hard.keys().map(String::as_str).filter(|name| self.counted.is_about(name)).collect();
+        let names: Vec<&str> = hard
+            .keys()
+            .map(String::as_str)
+            .filter(|name| self.counted.matches_quota_name(name))
+            .collect();
         if names.is_empty() || !is_in_scope(self.new) {
             return Ok(None);
         }
         if (self.counted.group, self.counted.resource) == ("", "pods")
-            && let Some(why) = missing_resources(self.new, names.iter().copied())
+            && let Some(why) = missing_quota_resources(self.new, names.iter().copied())
         {
             return Err(format!("failed quota: {name}: {why}"));
         }
@@ -178,7 +183,7 @@ impl Change<'_> {
             return Ok(None);
         }
         let mut after = used.clone();
-        add_amounts(&mut after, &more);
+        add_resource_amounts(&mut after, &more);
         let exceeded: Vec<&str> = more
             .keys()
             .filter(|name| after.get(*name) > hard.get(*name))

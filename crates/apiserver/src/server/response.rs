@@ -28,16 +28,20 @@ const JSON: &str = "application/json";
 impl ApiResponse {
     /// 200 with JSON.
     pub fn json(value: &Value) -> ApiResponse {
-        ApiResponse::of(200, JSON, value.to_string())
+        ApiResponse::from_bytes(200, JSON, value.to_string())
     }
 
     /// Plain text.
     pub fn text(code: u16, text: &'static str) -> ApiResponse {
-        ApiResponse::of(code, "text/plain; charset=utf-8", text)
+        ApiResponse::from_bytes(code, "text/plain; charset=utf-8", text)
     }
 
     /// Any bytes.
-    pub fn of(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> ApiResponse {
+    pub fn from_bytes(
+        code: u16,
+        content_type: &'static str,
+        body: impl Into<Bytes>,
+    ) -> ApiResponse {
         ApiResponse {
             code,
             content_type,
@@ -49,7 +53,8 @@ impl ApiResponse {
 
     /// An error, as a `Status`.
     pub fn error(error: &ApiError) -> ApiResponse {
-        let mut answer = ApiResponse::of(error.code, JSON, status::written(&error.to_status()));
+        let mut answer =
+            ApiResponse::from_bytes(error.code, JSON, status::status_json_text(&error.to_status()));
         // Seconds after which the client may retry.
         if let Some(seconds) = error.details["retryAfterSeconds"].as_u64() {
             answer.headers.push((header::RETRY_AFTER, seconds.into()));
@@ -62,27 +67,29 @@ impl ApiResponse {
         if form.encoding == Encoding::Protobuf
             && let Some(id) = schema().find("meta/v1.Status")
         {
-            return ApiResponse::of(
+            return ApiResponse::from_bytes(
                 code,
                 protobuf::MEDIA_TYPE,
                 protobuf::encode_object(id, status),
             );
         }
-        ApiResponse::of(code, JSON, status::written(status))
+        ApiResponse::from_bytes(code, JSON, status::status_json_text(status))
     }
 
     /// A value of a type, for kinds that are not stored.
-    pub fn value(code: u16, id: TypeId, value: &Value, form: ResponseFormat) -> ApiResponse {
+    pub fn typed_value(code: u16, id: TypeId, value: &Value, form: ResponseFormat) -> ApiResponse {
         match form.encoding {
-            Encoding::Json => ApiResponse::of(code, JSON, value.to_string()),
-            Encoding::Protobuf => {
-                ApiResponse::of(code, protobuf::MEDIA_TYPE, protobuf::encode_object(id, value))
-            }
+            Encoding::Json => ApiResponse::from_bytes(code, JSON, value.to_string()),
+            Encoding::Protobuf => ApiResponse::from_bytes(
+                code,
+                protobuf::MEDIA_TYPE,
+                protobuf::encode_object(id, value),
+            ),
         }
     }
 
     /// A value of a stored kind, in the requested view.
-    pub fn viewed(
+    pub fn value_in_view(
         code: u16,
         kind: &Kind,
         value: &Value,
@@ -90,12 +97,16 @@ impl ApiResponse {
         now: jiff::Timestamp,
     ) -> ApiResponse {
         match form.view {
-            ResponseView::Whole => ApiResponse::value(code, kind.type_id, value, form),
+            ResponseView::Whole => ApiResponse::typed_value(code, kind.type_id, value, form),
             ResponseView::Table => {
                 let rows = [table::row(kind, value, now, table::Include::Metadata)];
                 let revision = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
                 let list = json!({"resourceVersion": revision});
-                ApiResponse::of(code, JSON, table::table(kind, &list, &rows, true).to_string())
+                ApiResponse::from_bytes(
+                    code,
+                    JSON,
+                    table::table(kind, &list, &rows, true).to_string(),
+                )
             }
             ResponseView::Metadata => metadata_answer(code, &partial(value), form),
         }
@@ -106,7 +117,7 @@ impl ApiResponse {
     /// # Errors
     ///
     /// When the stored bytes are damaged.
-    pub fn object(
+    pub fn stored_object(
         code: u16,
         kind: &Kind,
         object: &Object,
@@ -114,12 +125,12 @@ impl ApiResponse {
         now: jiff::Timestamp,
     ) -> Result<ApiResponse, ApiError> {
         if form == (ResponseFormat { encoding: Encoding::Json, view: ResponseView::Whole })
-            && !event_conversion::is_other(kind)
+            && !event_conversion::has_other_storage_version(kind)
         {
-            return Ok(ApiResponse::of(code, JSON, object.json()));
+            return Ok(ApiResponse::from_bytes(code, JSON, object.json()));
         }
         let value = event_conversion::to_request_version(kind, crate::object::parsed(object)?);
-        Ok(ApiResponse::viewed(code, kind, &value, form, now))
+        Ok(ApiResponse::value_in_view(code, kind, &value, form, now))
     }
 
     /// Adds `Warning` headers.
@@ -138,7 +149,7 @@ impl ApiResponse {
 
     /// The response.
     pub fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::whole(self.body));
+        let mut response = Response::new(Body::from_bytes(self.body));
         *response.status_mut() = http::StatusCode::from_u16(self.code)
             .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
@@ -201,7 +212,7 @@ pub(super) fn metadata_answer(code: u16, value: &Value, form: ResponseFormat) ->
         _ => "meta/v1.PartialObjectMetadata",
     };
     match (form.encoding, schema().find(name)) {
-        (Encoding::Protobuf, Some(id)) => ApiResponse::value(code, id, value, form),
-        _ => ApiResponse::of(code, JSON, value.to_string()),
+        (Encoding::Protobuf, Some(id)) => ApiResponse::typed_value(code, id, value, form),
+        _ => ApiResponse::from_bytes(code, JSON, value.to_string()),
     }
 }

@@ -9,8 +9,11 @@ use super::body::Body;
 use super::create::Expected;
 use super::{ApiResponse, ApiServer, ResourceRequest};
 use crate::authentication::User;
-use crate::authorization::{Attributes, Decision, Mode, RequestTarget, ResourceAttributes};
-use crate::object::{entries, meta};
+use crate::authorization::{
+    AuthorizationAttributes, AuthorizationDecision, AuthorizationMode, RequestTarget,
+    ResourceAttributes,
+};
+use crate::object::{list_entries, metadata_text};
 use crate::status::{ApiError, Cause};
 
 const GROUP: &str = "authorization.k8s.io";
@@ -35,7 +38,7 @@ impl ApiServer {
             }
             _ => return Err(ApiError::no_such_resource()),
         };
-        let answer = ApiResponse::value(201, call.kind.type_id, &review, call.form);
+        let answer = ApiResponse::typed_value(201, call.kind.type_id, &review, call.form);
         Ok(answer.with_warnings(warnings).into_response())
     }
 
@@ -58,9 +61,10 @@ impl ApiServer {
             let path = of("nonResourceAttributes", "path");
             (of("nonResourceAttributes", "verb"), RequestTarget::Path(path))
         };
-        let decision = self.decide(&Attributes { user, verb, what });
+        let decision = self.decide(&AuthorizationAttributes { user, verb, what });
         let mut status = json!({"allowed": decision.is_allowed()});
-        let (Decision::Allowed { reason } | Decision::Refused { reason }) = decision;
+        let (AuthorizationDecision::Allowed { reason } | AuthorizationDecision::Refused { reason }) =
+            decision;
         if !reason.is_empty() {
             status["reason"] = reason.into();
         }
@@ -85,7 +89,7 @@ impl ApiServer {
             "nonResourceRules": select(true),
             "incomplete": false,
         });
-        if let (Some(error), Mode::Rbac) = (error, self.shared.setup.mode) {
+        if let (Some(error), AuthorizationMode::Rbac) = (error, self.shared.setup.mode) {
             status["evaluationError"] = error.into();
         }
         Ok(status)
@@ -95,7 +99,7 @@ impl ApiServer {
 /// The user of a SubjectAccessReview.
 fn user_of(spec: &Value) -> User {
     let texts = |list: &Value| -> Vec<String> {
-        entries(list).iter().filter_map(|it| it.as_str().map(str::to_owned)).collect()
+        list_entries(list).iter().filter_map(|it| it.as_str().map(str::to_owned)).collect()
     };
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
     let extra: BTreeMap<String, Vec<String>> = spec["extra"]
@@ -130,7 +134,7 @@ fn check_spec(call: &ResourceRequest<'_>, review: &Value) -> Result<(), ApiError
     }
     if call.kind.resource != "selfsubjectaccessreviews" {
         let user = spec["user"].as_str().unwrap_or_default();
-        if user.is_empty() && entries(&spec["groups"]).is_empty() {
+        if user.is_empty() && list_entries(&spec["groups"]).is_empty() {
             complain("spec.user", &user.into(), "at least one of user or group must be specified");
         }
     }
@@ -144,7 +148,7 @@ fn check_spec(call: &ResourceRequest<'_>, review: &Value) -> Result<(), ApiError
             let why = "disallowed on this kind of request";
             complain("spec.nonResourceAttributes", &internal(path), why);
         }
-        let given = meta(review, "namespace");
+        let given = metadata_text(review, "namespace");
         if !given.is_empty() && given != call.target.namespace {
             return Err(ApiError::other_namespace());
         }

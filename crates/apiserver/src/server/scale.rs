@@ -9,8 +9,8 @@ use super::field_manager::{Forms, Write};
 use super::patch::Patch;
 use super::server_side_apply::Apply;
 use super::{ApiResponse, ApiServer, ResourceRequest, UpdateOutcome, rfc3339_seconds};
-use crate::managed_fields::{FieldManager, ResetFields, ScaleFields, set_managed_fields};
-use crate::object::{meta, parsed};
+use crate::managed_fields::{FieldManager, ResetFields, ScaleManagedFields, set_managed_fields};
+use crate::object::{metadata_text, parsed};
 use crate::request::FieldValidation;
 use crate::schema::{Kind, Subresource};
 use crate::selector::selector_text;
@@ -64,7 +64,7 @@ impl ApiServer {
                 UpdateOutcome::Dry(value) => scale_of(call.kind, &value),
             }
         };
-        Ok(ApiResponse::value(200, sub.type_id, &scale, call.form).into_response())
+        Ok(ApiResponse::typed_value(200, sub.type_id, &scale, call.form).into_response())
     }
 
     /// A workload with its scale changed.
@@ -81,9 +81,9 @@ impl ApiServer {
         let path =
             custom.as_ref().map_or(".spec.replicas".to_owned(), |it| it.replicas.to_string());
         let replicas: Vec<&str> = path.split('.').filter(|name| !name.is_empty()).collect();
-        let owners = ScaleFields { api_version: &api_version, replicas: &replicas };
+        let owners = ScaleManagedFields { api_version: &api_version, replicas: &replicas };
         let mut live = scale_of(call.kind, old);
-        set_managed_fields(&mut live, owners.of_scale(old));
+        set_managed_fields(&mut live, owners.to_scale(old));
         let forms = Forms::of_subresource(sub);
         let scale_version = crate::schema::api_version(sub.group, sub.version);
         let books = FieldManager {
@@ -116,8 +116,8 @@ impl ApiServer {
             Some(scale) => scale.replicas.set(&mut new, replicas.into()),
             None => new["spec"]["replicas"] = replicas.into(),
         }
-        set_managed_fields(&mut new, owners.of_workload(old, &list));
-        let revision = meta(&wanted, "resourceVersion");
+        set_managed_fields(&mut new, owners.to_workload(old, &list));
+        let revision = metadata_text(&wanted, "resourceVersion");
         if !revision.is_empty() {
             new["metadata"]["resourceVersion"] = revision.into();
         }
@@ -128,7 +128,11 @@ impl ApiServer {
 
 /// Rejects a Scale with another object's name, or with negative replicas.
 fn check_scale(kind: &Kind, workload: &Value, scale: &Value) -> Result<(), ApiError> {
-    let (name, uid, found) = (meta(workload, "name"), meta(scale, "uid"), meta(workload, "uid"));
+    let (name, uid, found) = (
+        metadata_text(workload, "name"),
+        metadata_text(scale, "uid"),
+        metadata_text(workload, "uid"),
+    );
     if !uid.is_empty() && uid != found {
         let why =
             format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
@@ -149,8 +153,8 @@ fn scale_of(kind: &Kind, workload: &Value) -> Value {
     let number = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or(0);
     let (wanted, current, selector) = match scale {
         Some(scale) => (
-            number(scale.replicas.first(workload)),
-            number(scale.current.first(workload)),
+            number(scale.replicas.first_value(workload)),
+            number(scale.current.first_value(workload)),
             scale.selector.as_ref().map(|it| it.text(workload)).unwrap_or_default(),
         ),
         None => (

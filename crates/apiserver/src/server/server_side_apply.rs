@@ -46,7 +46,7 @@ impl Apply {
                 json_type_name(&config)
             )));
         }
-        Ok(Apply { config, manager: manager.to_owned(), force: call.query.is_on("force") })
+        Ok(Apply { config, manager: manager.to_owned(), force: call.query.is_true("force") })
     }
 }
 
@@ -109,7 +109,7 @@ impl ApiServer {
         };
         let value = books.apply(&live, &apply.config, &apply.manager, apply.force)?;
         let value = reading(value, Expected::of(kind)).map_err(|problem| {
-            let (object, form) = (books.described(&apply.config), books.form_name());
+            let (object, form) = (books.described(&apply.config), books.group_version_kind_text());
             ApiError::unclassified(&format!(
                 "failed to convert new object ({object}) to proper version: unable to convert unstructured object to {form}: {problem}"
             ))

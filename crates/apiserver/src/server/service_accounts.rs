@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use crate::object::{entries, meta, parsed};
+use crate::object::{list_entries, metadata_text, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 
@@ -25,14 +25,14 @@ impl ApiServer {
         if !self.shared.setup.admission.service_account || is_mirror {
             return Ok(());
         }
-        let namespace = meta(pod, "namespace").to_owned();
+        let namespace = metadata_text(pod, "namespace").to_owned();
         let name = pod["spec"]["serviceAccountName"].as_str().unwrap_or_default().to_owned();
         let accounts = self.own_kind("", "serviceaccounts")?;
         let account = self.get_object(accounts, &namespace, &name).map_err(|_| {
             let why = format!(
                 "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
             );
-            ApiError::forbidden(kind, meta(pod, "name"), &why)
+            ApiError::forbidden(kind, metadata_text(pod, "name"), &why)
         })?;
         let account = parsed(&account)?;
         let wants_token = pod["spec"]["automountServiceAccountToken"]
@@ -43,7 +43,9 @@ impl ApiServer {
             mount_token(&mut pod["spec"], &suffix);
         }
         let secrets = &account["imagePullSecrets"];
-        if entries(&pod["spec"]["imagePullSecrets"]).is_empty() && !entries(secrets).is_empty() {
+        if list_entries(&pod["spec"]["imagePullSecrets"]).is_empty()
+            && !list_entries(secrets).is_empty()
+        {
             pod["spec"]["imagePullSecrets"] = secrets.clone();
         }
         Ok(())
@@ -52,7 +54,7 @@ impl ApiServer {
 
 /// Mounts the token volume in all containers that have no other mount at its path.
 fn mount_token(spec: &mut Value, suffix: &str) {
-    let known = entries(&spec["volumes"]).iter().find_map(|volume| {
+    let known = list_entries(&spec["volumes"]).iter().find_map(|volume| {
         volume["name"].as_str().filter(|name| name.starts_with(&format!("{VOLUME}-")))
     });
     let has_volume = known.is_some();
@@ -61,7 +63,7 @@ fn mount_token(spec: &mut Value, suffix: &str) {
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let mounts = &mut container["volumeMounts"];
-            if entries(mounts).iter().any(|it| it["mountPath"] == MOUNT_PATH) {
+            if list_entries(mounts).iter().any(|it| it["mountPath"] == MOUNT_PATH) {
                 continue;
             }
             push(mounts, json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
@@ -101,7 +103,7 @@ mod tests {
             json!([
             {"name": "kube-api-access-x", "readOnly": true, "mountPath": MOUNT_PATH}])
         );
-        assert_eq!(entries(&spec["containers"][1]["volumeMounts"]).len(), 1);
+        assert_eq!(list_entries(&spec["containers"][1]["volumeMounts"]).len(), 1);
         assert_eq!(spec["volumes"][0]["name"], "kube-api-access-x");
         let once = spec.clone();
         mount_token(&mut spec, "y");

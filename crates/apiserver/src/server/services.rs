@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::allocator::ServiceAllocator;
 use super::{ApiServer, State};
-use crate::object::{entries, members_mut, meta};
+use crate::object::{list_entries, members_mut, metadata_text};
 use crate::schema::Kind;
 use crate::status::{ApiError, Cause};
 use crate::validate::service::needs_health_check;
@@ -31,7 +31,7 @@ impl ApiServer {
         old: Option<&Value>,
         service: &mut Value,
     ) -> Result<(), ApiError> {
-        let name = meta(service, "name").to_owned();
+        let name = metadata_text(service, "name").to_owned();
         let spec = &mut service["spec"];
         if let Some(old) = old {
             keep_allocated(&old["spec"], spec);
@@ -111,17 +111,17 @@ impl Claim<'_> {
             Some("LoadBalancer") => spec["allocateLoadBalancerNodePorts"] == true,
             _ => return Ok(()),
         };
-        if entries(&spec["ports"]).is_empty() {
+        if list_entries(&spec["ports"]).is_empty() {
             return Ok(());
         }
         let had: Vec<i64> = if has_node_ports(old) {
-            entries(&old["ports"]).iter().filter_map(node_port).collect()
+            list_entries(&old["ports"]).iter().filter_map(node_port).collect()
         } else {
             Vec::new()
         };
         let is_new = old.is_null();
         let mut ports = spec["ports"].take();
-        let wanted: Vec<Value> = entries(&ports).to_vec();
+        let wanted: Vec<Value> = list_entries(&ports).to_vec();
         let mut by_port: Vec<(Value, i64)> = Vec::new();
         let mut done: Vec<(Value, i64)> = Vec::new();
         for (at, port) in ports.as_array_mut().into_iter().flatten().enumerate() {
@@ -227,9 +227,9 @@ fn keep_allocated(old: &Value, spec: &mut Value) {
         }
     }
     if has_node_ports(old) && has_node_ports(spec) {
-        let before = entries(&old["ports"]);
+        let before = list_entries(&old["ports"]);
         let numbers = |ports: &[Value]| ports.iter().filter_map(node_port).collect::<Vec<_>>();
-        let said = numbers(entries(&spec["ports"]));
+        let said = numbers(list_entries(&spec["ports"]));
         let used: Vec<i64> = numbers(before).into_iter().filter(|it| said.contains(it)).collect();
         for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
             let known = before.iter().rev().find(|it| it["name"] == port["name"]);
@@ -262,7 +262,7 @@ fn normalize(old: Option<&Value>, spec: &mut Value) {
         if has_none && !is_unset(&old["clusterIPs"]) {
             spec["clusterIPs"] = old["clusterIPs"].clone();
         }
-    } else if entries(&old["clusterIPs"]) == entries(&spec["clusterIPs"]) {
+    } else if list_entries(&old["clusterIPs"]) == list_entries(&spec["clusterIPs"]) {
         if is_unset(&single) {
             members_mut(spec).remove("clusterIPs");
         } else {
@@ -296,8 +296,8 @@ fn drop_what_is_no_use(old: &Value, spec: &mut Value) {
         dropped_fields.push("externalTrafficPolicy");
     }
     if has_node_ports(old) && !has_node_ports(spec) {
-        let before: Vec<i64> = entries(&old["ports"]).iter().filter_map(node_port).collect();
-        let mut said = entries(&spec["ports"]).iter().filter_map(node_port);
+        let before: Vec<i64> = list_entries(&old["ports"]).iter().filter_map(node_port).collect();
+        let mut said = list_entries(&spec["ports"]).iter().filter_map(node_port);
         if said.all(|it| before.contains(&it)) {
             for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
                 members_mut(port).remove("nodePort");

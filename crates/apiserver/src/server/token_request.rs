@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::body::Body;
 use super::create::Expected;
 use super::{ApiResponse, ApiServer, ResourceRequest, rfc3339_seconds, uid};
-use crate::authentication::{BoundObjects, Claims, ISSUER, ObjectRef};
-use crate::object::{entries, meta, parsed};
+use crate::authentication::{BoundObjects, Claims, ObjectRef, TOKEN_ISSUER};
+use crate::object::{list_entries, metadata_text, parsed};
 use crate::status::{ApiError, Cause};
 
 const GROUP: &str = "authentication.k8s.io";
@@ -34,7 +34,7 @@ impl ApiServer {
         let (namespace, name) = (call.target.namespace.as_str(), call.target.name.as_str());
         self.check_namespace(call.kind, namespace, name)?;
         for (field, wanted) in [("name", name), ("namespace", namespace)] {
-            let given = meta(&request, field);
+            let given = metadata_text(&request, field);
             if !given.is_empty() && given != wanted {
                 let detail = format!("must match the service account {field} if specified");
                 let cause = Cause::invalid(format!("metadata.{field}"), &given.into(), &detail);
@@ -47,8 +47,8 @@ impl ApiServer {
         if spec["expirationSeconds"].is_null() {
             spec["expirationSeconds"] = SECONDS.into();
         }
-        if entries(&spec["audiences"]).is_empty() {
-            spec["audiences"] = json!([ISSUER]);
+        if list_entries(&spec["audiences"]).is_empty() {
+            spec["audiences"] = json!([TOKEN_ISSUER]);
         }
         let seconds = spec["expirationSeconds"].as_i64().unwrap_or(SECONDS);
         check_seconds(seconds)?;
@@ -62,12 +62,12 @@ impl ApiServer {
         self.bind_token(&request["spec"]["boundObjectRef"], &mut bound)?;
         let now = self.now();
         let expires = now + jiff::SignedDuration::from_secs(seconds);
-        let audiences = entries(&request["spec"]["audiences"]).iter();
+        let audiences = list_entries(&request["spec"]["audiences"]).iter();
         let claims = Claims {
             audiences: audiences.filter_map(|it| it.as_str().map(str::to_owned)).collect(),
             expires: expires.as_second(),
             issued: now.as_second(),
-            issuer: ISSUER.to_owned(),
+            issuer: TOKEN_ISSUER.to_owned(),
             id: uid(&mut self.state().rng),
             not_before: now.as_second(),
             subject: format!("system:serviceaccount:{namespace}:{name}"),
@@ -77,10 +77,10 @@ impl ApiServer {
         let token = token
             .map_err(|error| ApiError::internal(&format!("failed to generate token: {error}")))?;
         request["metadata"] = json!({"name": name, "namespace": namespace,
-            "uid": meta(&account, "uid"), "creationTimestamp": rfc3339_seconds(now)});
+            "uid": metadata_text(&account, "uid"), "creationTimestamp": rfc3339_seconds(now)});
         request["status"] =
             json!({"token": token, "expirationTimestamp": rfc3339_seconds(expires)});
-        let answer = ApiResponse::value(201, sub.type_id, &request, call.form);
+        let answer = ApiResponse::typed_value(201, sub.type_id, &request, call.form);
         Ok(answer.with_warnings(warnings).into_response())
     }
 
@@ -103,7 +103,7 @@ impl ApiServer {
         };
         let kind = self.own_kind("", resource)?;
         let object = parsed(&*self.get_object(kind, namespace, text("name"))?)?;
-        let (found, given) = (meta(&object, "uid"), text("uid"));
+        let (found, given) = (metadata_text(&object, "uid"), text("uid"));
         if !given.is_empty() && given != found {
             let why = format!(
                 "the UID in the bound object reference ({given}) does not match the UID in record. The object might have been deleted and then recreated"
@@ -145,13 +145,13 @@ impl ApiServer {
     pub(super) fn issuer_discovery(&self, path: &str) -> Option<ApiResponse> {
         match path {
             "/.well-known/openid-configuration" => Some(ApiResponse::json(&json!({
-                "issuer": ISSUER,
-                "jwks_uri": format!("{ISSUER}/openid/v1/jwks"),
+                "issuer": TOKEN_ISSUER,
+                "jwks_uri": format!("{TOKEN_ISSUER}/openid/v1/jwks"),
                 "response_types_supported": ["id_token"],
                 "subject_types_supported": ["public"],
                 "id_token_signing_alg_values_supported": ["ES256"],
             }))),
-            "/openid/v1/jwks" => Some(ApiResponse::of(
+            "/openid/v1/jwks" => Some(ApiResponse::from_bytes(
                 200,
                 "application/jwk-set+json",
                 self.shared.key.public_jwks().to_string(),
@@ -162,11 +162,14 @@ impl ApiServer {
 }
 
 fn reference(object: &Value) -> ObjectRef {
-    ObjectRef { name: meta(object, "name").to_owned(), uid: meta(object, "uid").to_owned() }
+    ObjectRef {
+        name: metadata_text(object, "name").to_owned(),
+        uid: metadata_text(object, "uid").to_owned(),
+    }
 }
 
 fn check_uid(request: &Value, account: &Value, name: &str) -> Result<(), ApiError> {
-    let (given, found) = (meta(request, "uid"), meta(account, "uid"));
+    let (given, found) = (metadata_text(request, "uid"), metadata_text(account, "uid"));
     if given.is_empty() || given == found {
         return Ok(());
     }

@@ -7,9 +7,9 @@ use super::body::Body;
 use super::create::Expected;
 use super::field_manager::{Write, keep_times};
 use super::{ApiResponse, ApiServer, ResourceRequest, UpdateOutcome};
-use crate::authorization::GROUP;
+use crate::authorization::RBAC_GROUP;
 use crate::custom_resource::definition;
-use crate::object::{check_depth, meta, parsed};
+use crate::object::{check_depth, metadata_text, parsed};
 use crate::schema::Kind;
 use crate::status::ApiError;
 use crate::{defaults, event_conversion, strategy, validate};
@@ -20,7 +20,7 @@ const MADE_BY_UPDATE: &[(&str, &[&str])] = &[
     ("events.k8s.io", &["events"]),
     ("coordination.k8s.io", &["leases", "leasecandidates"]),
     ("node.k8s.io", &["runtimeclasses"]),
-    (GROUP, &["roles", "rolebindings", "clusterroles", "clusterrolebindings"]),
+    (RBAC_GROUP, &["roles", "rolebindings", "clusterroles", "clusterrolebindings"]),
 ];
 
 /// Kinds of which an update must say which version it is about (no `AllowUnconditionalUpdate` of upstream's strategies); custom
@@ -45,9 +45,10 @@ impl ApiServer {
         let (value, mut warnings) = self.read_body(call, Expected::of(kind))?;
         let value = event_conversion::to_storage_version(kind, value);
         call.check_identity(&value)?;
-        let needs_revision =
-            kind.custom.is_some() || definition::is(kind) || is_among(NEED_REVISION, kind);
-        let lacks_revision = needs_revision && meta(&value, "resourceVersion").is_empty();
+        let needs_revision = kind.custom.is_some()
+            || definition::is_custom_resource_definition(kind)
+            || is_among(NEED_REVISION, kind);
+        let lacks_revision = needs_revision && metadata_text(&value, "resourceVersion").is_empty();
         let key = (target.namespace.as_str(), target.name.as_str());
         let mut new_warnings = Vec::new();
         let write = Write { kind, subresource: &target.subresource, manager: Some(&manager) };
@@ -55,10 +56,10 @@ impl ApiServer {
         loop {
             let rewritten = self.retry_update_with_quota(kind, key, dry_run, |old| {
                 if lacks_revision {
-                    return Err(ApiError::no_revision(kind, &target.name));
+                    return Err(ApiError::missing_resource_version(kind, &target.name));
                 }
-                if definition::is(kind) {
-                    new_warnings = definition::format_warnings(Some(old), &value);
+                if definition::is_custom_resource_definition(kind) {
+                    new_warnings = definition::unrecognized_format_warnings(Some(old), &value);
                 }
                 let new = self.updated(write, old, value.clone())?;
                 self.check_escalation(call, Some(old), &new)?;
@@ -87,24 +88,24 @@ impl ApiServer {
         mut new: Value,
     ) -> Result<Value, ApiError> {
         let Write { kind, subresource, .. } = write;
-        let name = meta(old, "name");
-        let revision = meta(&new, "resourceVersion");
+        let name = metadata_text(old, "name");
+        let revision = metadata_text(&new, "resourceVersion");
         if !revision.is_empty() && revision.parse::<u64>().is_err() {
             let why = format!("strconv.ParseUint: parsing {revision:?}: invalid syntax");
             return Err(ApiError::unclassified(&why));
         }
-        if !revision.is_empty() && revision != meta(old, "resourceVersion") {
+        if !revision.is_empty() && revision != metadata_text(old, "resourceVersion") {
             return Err(ApiError::modified(kind, name));
         }
-        let uid = meta(&new, "uid");
-        if !uid.is_empty() && uid != meta(old, "uid") {
+        let uid = metadata_text(&new, "uid");
+        if !uid.is_empty() && uid != metadata_text(old, "uid") {
             let why = format!(
                 "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                meta(old, "uid")
+                metadata_text(old, "uid")
             );
             return Err(ApiError::conflict(kind, "", name, &why));
         }
-        defaults::apply(kind, &mut new);
+        defaults::apply_defaults(kind, &mut new);
         self.enter(write, Some(old), &mut new);
         self.admit_update(kind, subresource, old, &mut new)?;
         strategy::prepare_update(kind, subresource, old, &mut new);
@@ -131,11 +132,11 @@ impl ApiServer {
         let answer = match rewritten {
             UpdateOutcome::Stored(object) => {
                 let shown = event_conversion::to_request_version(call.kind, parsed(&object)?);
-                ApiResponse::viewed(200, call.kind, &shown, call.form, self.now())
+                ApiResponse::value_in_view(200, call.kind, &shown, call.form, self.now())
             }
             UpdateOutcome::Dry(value) => {
                 let shown = event_conversion::to_request_version(call.kind, value);
-                ApiResponse::viewed(200, call.kind, &shown, call.form, self.now())
+                ApiResponse::value_in_view(200, call.kind, &shown, call.form, self.now())
             }
         };
         Ok(answer.with_warnings(warnings).into_response())

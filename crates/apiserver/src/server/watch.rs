@@ -17,7 +17,7 @@ use super::watch_frame_cache::FrameKey;
 use super::{ApiServer, ResourceRequest};
 use crate::request::{Encoding, ResponseFormat, ResponseView};
 use crate::schema::Kind;
-use crate::selector::filter;
+use crate::selector::parse_filter;
 use crate::status::{ApiError, Cause};
 use crate::store::{ChangeKind, Cursor, Filter, ListOptions, Object, RevisionError, WatchEvent};
 use crate::{event_conversion, protobuf, table};
@@ -40,17 +40,17 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 impl ApiServer {
     pub(super) fn watch(&self, call: &ResourceRequest<'_>) -> Result<Response<Body>, ApiError> {
         let table = call.kind.table.ok_or_else(ApiError::no_such_resource)?;
-        let mut filter = filter(call.kind, call.query)?;
+        let mut filter = parse_filter(call.kind, call.query)?;
         if !call.target.name.is_empty() {
-            let test = crate::store::FieldTest {
-                field: crate::store::Field::Name,
+            let test = crate::store::FieldRequirement {
+                field: crate::store::FilterField::Name,
                 equals: true,
                 value: call.target.name.as_str().into(),
             };
             filter.fields.push(test);
         }
         let start = Start::of(call)?;
-        let bookmarks = call.query.is_on("allowWatchBookmarks");
+        let bookmarks = call.query.is_true("allowWatchBookmarks");
         let lasts = call.query.number::<i64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
         let lasts =
             lasts.map(|seconds| Duration::from_secs(seconds.cast_unsigned()).min(LASTS_MAX));
@@ -152,7 +152,7 @@ impl Start {
                 let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
                 Err(ApiError::invalid_options(&Cause::forbidden("resourceVersionMatch", why)))
             }
-            Some("true" | "1") if call.query.is_on("allowWatchBookmarks") => {
+            Some("true" | "1") if call.query.is_true("allowWatchBookmarks") => {
                 Ok(Start::Initial { at_least: revision.unwrap_or(0) })
             }
             Some("true" | "1") => Ok(Start::Now { at_least: revision.unwrap_or(0) }),
@@ -265,7 +265,9 @@ impl Watching {
         let kind = event_type(delivery.kind);
         let json = || delivery.object.json_at(delivery.revision);
         let value = || serde_json::from_slice(&json()).unwrap_or(Value::Null);
-        if self.form.view == ResponseView::Whole && !event_conversion::is_other(&self.kind) {
+        if self.form.view == ResponseView::Whole
+            && !event_conversion::has_other_storage_version(&self.kind)
+        {
             let make = || match self.form.encoding {
                 Encoding::Json => {
                     let start = format!("{{\"type\":\"{kind}\",\"object\":");
@@ -274,7 +276,7 @@ impl Watching {
                 Encoding::Protobuf => self.encoded(kind, &value()),
             };
             let key = FrameKey::new(delivery.revision, kind, self.form.encoding, &self.kind);
-            part.extend_from_slice(&self.server.shared.frames.get(key, make));
+            part.extend_from_slice(&self.server.shared.frames.get_or_encode(key, make));
             return;
         }
         let value = value();

@@ -45,7 +45,7 @@ const FRAME_BYTES_MAX: usize = 32 << 20;
 
 impl WatchFrameCache {
     /// The encoded event of this key; `make` encodes it if it is not cached.
-    pub fn get(&self, key: FrameKey, make: impl FnOnce() -> Vec<u8>) -> Arc<Vec<u8>> {
+    pub fn get_or_encode(&self, key: FrameKey, make: impl FnOnce() -> Vec<u8>) -> Arc<Vec<u8>> {
         let lock = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(frame) = lock().by_key.get(&key) {
             return Arc::clone(frame);
@@ -65,20 +65,20 @@ impl WatchFrameCache {
 mod tests {
     use super::*;
     use crate::schema::Kinds;
-    use crate::store::{Limits, Store};
+    use crate::store::{Store, StoreLimits};
 
     #[test]
     fn watchers_with_the_same_representation_share_a_frame() {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let events: Vec<&Kind> = kinds.iter().filter(|it| it.resource == "events").collect();
         assert_eq!(events.len(), 2, "one plural in two groups");
         let frames = WatchFrameCache::default();
         let of = |revision, event, encoding, kind: &Kind| {
             let made = format!("{revision} {event} {encoding:?} {}", kind.group);
             let key = FrameKey::new(revision, event, encoding, kind);
-            let frame = frames.get(key.clone(), || made.clone().into_bytes());
+            let frame = frames.get_or_encode(key.clone(), || made.clone().into_bytes());
             assert_eq!(frame.as_slice(), made.as_bytes());
-            assert_eq!(frames.get(key, || panic!("it is known")), frame);
+            assert_eq!(frames.get_or_encode(key, || panic!("it is known")), frame);
         };
         for revision in [7, 8] {
             for event in ["ADDED", "MODIFIED"] {

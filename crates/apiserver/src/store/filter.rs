@@ -6,20 +6,20 @@ use super::object::Object;
 
 /// Which field a test reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum FilterField {
     /// `metadata.name`
     Name,
     /// `metadata.namespace`
     Namespace,
-    /// A place in [`Object::fields`].
+    /// A place in [`Object::selectable_values`].
     Slot(usize),
 }
 
 /// A field must, or must not, have a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldTest {
+pub struct FieldRequirement {
     /// What is compared.
-    pub field: Field,
+    pub field: FilterField,
     /// Equal, or different.
     pub equals: bool,
     /// With what. An absent field is the empty text.
@@ -32,7 +32,7 @@ pub struct Filter {
     /// Over `metadata.labels`.
     pub labels: Selector,
     /// Over fields.
-    pub fields: Vec<FieldTest>,
+    pub fields: Vec<FieldRequirement>,
 }
 
 impl Filter {
@@ -52,12 +52,12 @@ impl Filter {
     }
 }
 
-impl FieldTest {
+impl FieldRequirement {
     fn matches(&self, object: &Object) -> bool {
         let value = match self.field {
-            Field::Name => object.name(),
-            Field::Namespace => object.namespace(),
-            Field::Slot(at) => object.fields().get(at).map_or("", |value| value),
+            FilterField::Name => object.name(),
+            FilterField::Namespace => object.namespace(),
+            FilterField::Slot(at) => object.selectable_values().get(at).map_or("", |value| value),
         };
         (value == &*self.value) == self.equals
     }

@@ -53,7 +53,7 @@ impl Object {
     }
 
     /// The values of the selectable fields, in the order of the resource's table.
-    pub fn fields(&self) -> &[Box<str>] {
+    pub fn selectable_values(&self) -> &[Box<str>] {
         &self.fields
     }
 
@@ -74,7 +74,7 @@ impl Object {
     }
 
     /// Where the digits of `metadata.resourceVersion` begin in the JSON.
-    pub fn revision_at(&self) -> u32 {
+    pub fn revision_offset(&self) -> u32 {
         self.revision_at
     }
 

@@ -41,7 +41,8 @@ fn draft(key: &str, colour: &str, count: u64) -> Draft {
 fn filter(colour: Option<&str>, by_field: bool) -> Filter {
     let Some(colour) = colour else { return Filter::everything() };
     if by_field {
-        let test = FieldTest { field: Field::Slot(0), equals: true, value: colour.into() };
+        let test =
+            FieldRequirement { field: FilterField::Slot(0), equals: true, value: colour.into() };
         return Filter { fields: vec![test], ..Filter::everything() };
     }
     let selector: LabelSelector =
@@ -179,9 +180,9 @@ fn watchers_and_lists_agree_with_a_store_of_all_states() {
     for seed in 0..120 {
         let mut rng = Rng::new(seed);
         let limits = match seed % 3 {
-            0 => Limits::default(),
-            1 => Limits { n_changes_max: 5, ..Limits::default() },
-            _ => Limits { superseded_bytes_max: 2_000, ..Limits::default() },
+            0 => StoreLimits::default(),
+            1 => StoreLimits { n_changes_max: 5, ..StoreLimits::default() },
+            _ => StoreLimits { superseded_bytes_max: 2_000, ..StoreLimits::default() },
         };
         let mut store = Store::new(limits);
         let (table, other) = (store.add_table("t"), store.add_table("other"));
@@ -208,7 +209,7 @@ fn watchers_and_lists_agree_with_a_store_of_all_states() {
 
 #[test]
 fn the_log_is_bounded() {
-    let mut store = Store::new(Limits { n_changes_max: 10, superseded_bytes_max: usize::MAX });
+    let mut store = Store::new(StoreLimits { n_changes_max: 10, superseded_bytes_max: usize::MAX });
     let table = store.add_table("t");
     let mut revision = None;
     for n in 0..100 {
@@ -226,7 +227,7 @@ fn the_log_is_bounded() {
 
 #[test]
 fn older_revisions_are_cached() {
-    let mut store = Store::new(Limits { n_changes_max: 30, ..Limits::default() });
+    let mut store = Store::new(StoreLimits { n_changes_max: 30, ..StoreLimits::default() });
     let table = store.add_table("t");
     let put = |store: &mut Store, key: &str| {
         let expect = store

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Column, human_duration, other_kinds, pod, since};
-use crate::object::{entries, meta};
+use crate::object::{list_entries, metadata_text};
 use crate::schema::Kind;
 use crate::selector::selector_text;
 
@@ -22,7 +22,7 @@ pub(super) const fn wide(name: &'static str, cell: Cell) -> Column {
     Column { name, kind: "string", is_wide: true, cell }
 }
 
-pub(super) const NAME: Column = text("Name", |it, _| meta(it, "name").into());
+pub(super) const NAME: Column = text("Name", |it, _| metadata_text(it, "name").into());
 pub(super) const AGE: Column =
     text("Age", |it, now| since(&it["metadata"]["creationTimestamp"], now).into());
 const CONTAINERS: Column = wide("Containers", |it, _| containers(it, "name"));
@@ -218,7 +218,7 @@ static TABLE: &[(&str, &str, &[Column])] = &[
                     if it["spec"]["suspend"] == true { "True".into() } else { "False".into() }
                 },
             },
-            number("Active", |it, _| entries(&it["status"]["active"]).len().into()),
+            number("Active", |it, _| list_entries(&it["status"]["active"]).len().into()),
             text("Last Schedule", |it, now| match &it["status"]["lastScheduleTime"] {
                 Value::Null => "<none>".into(),
                 time => since(time, now).into(),
@@ -288,7 +288,7 @@ const EVENT: &[Column] = &[
         let series = it["series"]["count"].as_i64();
         series.or(it["count"].as_i64()).filter(|n| *n != 0).unwrap_or(1).into()
     }),
-    wide("Name", |it, _| meta(it, "name").into()),
+    wide("Name", |it, _| metadata_text(it, "name").into()),
 ];
 
 const REPLICAS: &[Column] = &[
@@ -347,7 +347,7 @@ pub(super) fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn containers(it: &Value, field: &str) -> Value {
-    let containers = entries(&it["spec"]["template"]["spec"]["containers"]);
+    let containers = list_entries(&it["spec"]["template"]["spec"]["containers"]);
     joined(containers.iter().map(|it| it[field].as_str().unwrap_or_default())).into()
 }
 
@@ -366,12 +366,12 @@ fn of_wanted(it: &Value, field: &str) -> String {
 }
 
 fn readiness_gates(pod: &Value) -> Value {
-    let gates = entries(&pod["spec"]["readinessGates"]);
+    let gates = list_entries(&pod["spec"]["readinessGates"]);
     if gates.is_empty() {
         return "<none>".into();
     }
     let is_true = |gate: &&Value| {
-        entries(&pod["status"]["conditions"])
+        list_entries(&pod["status"]["conditions"])
             .iter()
             .any(|it| it["type"] == gate["conditionType"] && it["status"] == "True")
     };
@@ -379,7 +379,7 @@ fn readiness_gates(pod: &Value) -> Value {
 }
 
 fn node_status(node: &Value) -> String {
-    let ready = entries(&node["status"]["conditions"]).iter().find(|it| it["type"] == "Ready");
+    let ready = list_entries(&node["status"]["conditions"]).iter().find(|it| it["type"] == "Ready");
     let mut status = match ready.map(|it| it["status"] == "True") {
         Some(true) => "Ready",
         Some(false) => "NotReady",
@@ -409,7 +409,7 @@ fn node_roles(node: &Value) -> String {
 }
 
 fn node_address(node: &Value, kind: &str) -> Value {
-    let addresses = entries(&node["status"]["addresses"]);
+    let addresses = list_entries(&node["status"]["addresses"]);
     or_none(
         addresses.iter().find(|it| it["type"] == kind).map_or(&Value::Null, |it| &it["address"]),
     )
@@ -433,13 +433,13 @@ fn service_ports(service: &Value) -> String {
             node_port => format!("{port}:{node_port}/{protocol}"),
         }
     };
-    entries(&service["spec"]["ports"]).iter().map(port).collect::<Vec<_>>().join(",")
+    list_entries(&service["spec"]["ports"]).iter().map(port).collect::<Vec<_>>().join(",")
 }
 
 fn external_address(service: &Value) -> String {
     let spec = &service["spec"];
-    let given = joined(entries(&spec["externalIPs"]).iter().filter_map(Value::as_str));
-    let balancers = entries(&service["status"]["loadBalancer"]["ingress"]);
+    let given = joined(list_entries(&spec["externalIPs"]).iter().filter_map(Value::as_str));
+    let balancers = list_entries(&service["status"]["loadBalancer"]["ingress"]);
     let balancer = |it: &'_ Value| {
         it["ip"].as_str().or(it["hostname"].as_str()).unwrap_or_default().to_owned()
     };
@@ -463,7 +463,7 @@ fn access_modes(modes: &Value) -> String {
         "ReadWriteOncePod" => "RWOP",
         _ => "",
     };
-    joined(entries(modes).iter().map(short).filter(|it| !it.is_empty()))
+    joined(list_entries(modes).iter().map(short).filter(|it| !it.is_empty()))
 }
 
 fn claim(claim: &Value) -> String {
@@ -489,12 +489,12 @@ fn storage_class_name(class: &Value) -> String {
     .iter()
     .any(|key| class["metadata"]["annotations"][key] == "true");
     let suffix = if is_default { " (default)" } else { "" };
-    format!("{}{suffix}", meta(class, "name"))
+    format!("{}{suffix}", metadata_text(class, "name"))
 }
 
 fn job_status(job: &Value) -> &'static str {
     let has = |kind: &str| {
-        entries(&job["status"]["conditions"])
+        list_entries(&job["status"]["conditions"])
             .iter()
             .any(|it| it["type"] == kind && it["status"] == "True")
     };

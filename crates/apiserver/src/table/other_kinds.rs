@@ -6,7 +6,7 @@ use super::Column;
 use super::columns::{
     AGE, NAME, count, joined, number, or_empty, or_none, selector_of, text, wide,
 };
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::selector::selector_text;
 
 /// Columns by group and resource.
@@ -48,7 +48,11 @@ pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
             text("Hosts", |it, _| hosts(it).into()),
             text("Address", |it, _| addresses(it).into()),
             text("Ports", |it, _| {
-                if entries(&it["spec"]["tls"]).is_empty() { "80".into() } else { "80, 443".into() }
+                if list_entries(&it["spec"]["tls"]).is_empty() {
+                    "80".into()
+                } else {
+                    "80, 443".into()
+                }
             }),
             AGE,
         ],
@@ -86,7 +90,7 @@ pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
     (
         "storage.k8s.io",
         "csinodes",
-        &[NAME, number("Drivers", |it, _| entries(&it["spec"]["drivers"]).len().into()), AGE],
+        &[NAME, number("Drivers", |it, _| list_entries(&it["spec"]["drivers"]).len().into()), AGE],
     ),
     (
         "storage.k8s.io",
@@ -146,7 +150,7 @@ fn subjects(binding: &Value, kind: &str) -> String {
         }
         _ => text_of(it, "name").to_owned(),
     };
-    let all = entries(&binding["subjects"]).iter().filter(|it| it["kind"] == kind).map(name);
+    let all = list_entries(&binding["subjects"]).iter().filter(|it| it["kind"] == kind).map(name);
     all.collect::<Vec<_>>().join(", ")
 }
 
@@ -167,13 +171,13 @@ fn quota(quota: &Value, of_limits: bool) -> String {
 }
 
 fn template_containers(template: &Value, field: &str) -> String {
-    let containers = entries(&template["template"]["spec"]["containers"]);
+    let containers = list_entries(&template["template"]["spec"]["containers"]);
     joined(containers.iter().map(|it| text_of(it, field)))
 }
 
 /// At most three hosts, and how many more there are.
 fn hosts(ingress: &Value) -> String {
-    let hosts: Vec<&str> = entries(&ingress["spec"]["rules"])
+    let hosts: Vec<&str> = list_entries(&ingress["spec"]["rules"])
         .iter()
         .map(|it| text_of(it, "host"))
         .filter(|host| !host.is_empty())
@@ -186,7 +190,7 @@ fn hosts(ingress: &Value) -> String {
 }
 
 fn addresses(ingress: &Value) -> String {
-    let points = entries(&ingress["status"]["loadBalancer"]["ingress"]);
+    let points = list_entries(&ingress["status"]["loadBalancer"]["ingress"]);
     joined(points.iter().map(|it| match text_of(it, "ip") {
         "" => text_of(it, "hostname"),
         ip => ip,
@@ -195,8 +199,8 @@ fn addresses(ingress: &Value) -> String {
 
 /// Current and target values of an autoscaler's metrics, at most two.
 fn targets(autoscaler: &Value) -> String {
-    let metrics = entries(&autoscaler["spec"]["metrics"]);
-    let found = entries(&autoscaler["status"]["currentMetrics"]);
+    let metrics = list_entries(&autoscaler["spec"]["metrics"]);
+    let found = list_entries(&autoscaler["status"]["currentMetrics"]);
     let shown: Vec<String> = metrics
         .iter()
         .enumerate()
@@ -256,7 +260,7 @@ fn claim_state(claim: &Value) -> String {
         }
     } else {
         states.push("allocated");
-        let users = entries(&claim["status"]["reservedFor"]);
+        let users = list_entries(&claim["status"]["reservedFor"]);
         if !users.is_empty() {
             states.push("reserved");
         }
@@ -265,7 +269,7 @@ fn claim_state(claim: &Value) -> String {
 }
 
 fn controller(it: &Value) -> String {
-    let owners = entries(&it["metadata"]["ownerReferences"]);
+    let owners = list_entries(&it["metadata"]["ownerReferences"]);
     let Some(owner) = owners.iter().find(|it| it["controller"] == true) else {
         return "<none>".to_owned();
     };

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::since;
-use crate::object::entries;
+use crate::object::list_entries;
 
 /// The contents of the cells Ready, Status and Restarts.
 pub(super) struct Summary {
@@ -37,18 +37,20 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
         _ => phase.to_owned(),
     };
     let is_gated = |it: &Value| it["type"] == "PodScheduled" && it["reason"] == "SchedulingGated";
-    if entries(&status["conditions"]).iter().any(is_gated) {
+    if list_entries(&status["conditions"]).iter().any(is_gated) {
         "SchedulingGated".clone_into(&mut reason);
     }
     let is_sidecar = |it: &&Value| it["restartPolicy"] == "Always";
-    let n_sidecars = entries(&spec["initContainers"]).iter().filter(is_sidecar).count();
-    let n_containers = entries(&spec["containers"]).len() + n_sidecars;
+    let n_sidecars = list_entries(&spec["initContainers"]).iter().filter(is_sidecar).count();
+    let n_containers = list_entries(&spec["containers"]).len() + n_sidecars;
     let mut all = Count { n_ready: 0, n_restarts: 0, last_restart: String::new() };
     let mut sidecars = Count { n_ready: 0, n_restarts: 0, last_restart: String::new() };
     let initializing = init_reason(pod, &mut all, &mut sidecars);
     let is_initialized = |it: &Value| it["type"] == "Initialized" && it["status"] == "True";
     match initializing {
-        Some(why) if !entries(&status["conditions"]).iter().any(is_initialized) => reason = why,
+        Some(why) if !list_entries(&status["conditions"]).iter().any(is_initialized) => {
+            reason = why
+        }
         _ => {
             let n_ready = all.n_ready;
             all = Count { n_ready, ..sidecars };
@@ -73,8 +75,8 @@ pub(super) fn summary(pod: &Value, now: Timestamp) -> Summary {
 
 /// Why the init containers are not done; none when they are.
 fn init_reason(pod: &Value, all: &mut Count, sidecars: &mut Count) -> Option<String> {
-    let inits = entries(&pod["spec"]["initContainers"]);
-    for (at, status) in entries(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
+    let inits = list_entries(&pod["spec"]["initContainers"]);
+    for (at, status) in list_entries(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
         all.restart(status);
         let is_sidecar =
             inits.iter().any(|it| it["name"] == status["name"] && it["restartPolicy"] == "Always");
@@ -112,7 +114,7 @@ fn ended(terminated: &Value) -> String {
 
 fn main_reason(status: &Value, mut reason: String, count: &mut Count) -> String {
     let (mut has_running, mut failure) = (false, String::new());
-    for it in entries(&status["containerStatuses"]).iter().rev() {
+    for it in list_entries(&status["containerStatuses"]).iter().rev() {
         count.restart(it);
         let (waiting, terminated) = (&it["state"]["waiting"], &it["state"]["terminated"]);
         let waits_for = waiting["reason"].as_str().unwrap_or_default();
@@ -130,7 +132,7 @@ fn main_reason(status: &Value, mut reason: String, count: &mut Count) -> String 
     }
     let is_ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
     if reason == "Completed" {
-        if has_running && entries(&status["conditions"]).iter().any(is_ready) {
+        if has_running && list_entries(&status["conditions"]).iter().any(is_ready) {
             "Running".clone_into(&mut reason);
         } else if !failure.is_empty() {
             reason = failure;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Cause, entries, labels};
+use super::{Cause, labels, list_entries};
 
 const OF_PODS: [&str; 2] = ["podAffinity", "podAntiAffinity"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -13,7 +13,7 @@ pub(super) fn affinity(affinity: &Value, path: &str, causes: &mut Vec<Cause>) {
     let required = &nodes[REQUIRED];
     if required.is_object() {
         let path = format!("{path}.nodeAffinity.{REQUIRED}.nodeSelectorTerms");
-        let terms = entries(&required["nodeSelectorTerms"]);
+        let terms = list_entries(&required["nodeSelectorTerms"]);
         if terms.is_empty() {
             causes.push(Cause::required(&path, "must have at least one node selector term"));
         }
@@ -21,16 +21,16 @@ pub(super) fn affinity(affinity: &Value, path: &str, causes: &mut Vec<Cause>) {
             node_term(it, &format!("{path}[{at}]"), causes);
         }
     }
-    for (at, it) in entries(&nodes[PREFERRED]).iter().enumerate() {
+    for (at, it) in list_entries(&nodes[PREFERRED]).iter().enumerate() {
         let path = format!("{path}.nodeAffinity.{PREFERRED}[{at}]");
         weight(it, &path, causes);
         node_term(&it["preference"], &format!("{path}.preference"), causes);
     }
     for kind in OF_PODS {
-        for (at, it) in entries(&affinity[kind][REQUIRED]).iter().enumerate() {
+        for (at, it) in list_entries(&affinity[kind][REQUIRED]).iter().enumerate() {
             pod_term(it, &format!("{path}.{kind}.{REQUIRED}[{at}]"), causes);
         }
-        for (at, it) in entries(&affinity[kind][PREFERRED]).iter().enumerate() {
+        for (at, it) in list_entries(&affinity[kind][PREFERRED]).iter().enumerate() {
             let path = format!("{path}.{kind}.{PREFERRED}[{at}]");
             weight(it, &path, causes);
             pod_term(&it["podAffinityTerm"], &format!("{path}.podAffinityTerm"), causes);
@@ -47,9 +47,9 @@ fn weight(it: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn node_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
-    for (at, it) in entries(&term["matchExpressions"]).iter().enumerate() {
+    for (at, it) in list_entries(&term["matchExpressions"]).iter().enumerate() {
         let path = format!("{path}.matchExpressions[{at}]");
-        let values = entries(&it["values"]);
+        let values = list_entries(&it["values"]);
         if matches!(it["operator"].as_str(), Some("Gt" | "Lt")) {
             if values.len() != 1 {
                 let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
@@ -60,10 +60,10 @@ fn node_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
             requirement(it, &path, causes);
         }
     }
-    for (at, it) in entries(&term["matchFields"]).iter().enumerate() {
+    for (at, it) in list_entries(&term["matchFields"]).iter().enumerate() {
         let path = format!("{path}.matchFields[{at}]");
         match it["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if entries(&it["values"]).len() == 1 => {}
+            "In" | "NotIn" if list_entries(&it["values"]).len() == 1 => {}
             "In" | "NotIn" => {
                 let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
                 causes.push(Cause::required(format!("{path}.values"), detail));
@@ -95,13 +95,13 @@ fn pod_term(term: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Validates a label selector (upstream's `ValidateLabelSelector`).
 pub(super) fn selector(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
     labels(&selector["matchLabels"], &format!("{path}.matchLabels"), causes);
-    for (at, it) in entries(&selector["matchExpressions"]).iter().enumerate() {
+    for (at, it) in list_entries(&selector["matchExpressions"]).iter().enumerate() {
         requirement(it, &format!("{path}.matchExpressions[{at}]"), causes);
     }
 }
 
 fn requirement(it: &Value, path: &str, causes: &mut Vec<Cause>) {
-    let has_values = !entries(&it["values"]).is_empty();
+    let has_values = !list_entries(&it["values"]).is_empty();
     let values = format!("{path}.values");
     match it["operator"].as_str().unwrap_or_default() {
         "In" | "NotIn" if has_values => {}
@@ -129,7 +129,7 @@ fn key_and_values(it: &Value, path: &str, causes: &mut Vec<Cause>) {
     for complaint in loadmaster_api::selector::label_key_errors(key) {
         causes.push(Cause::invalid(format!("{path}.key"), &key.into(), &complaint));
     }
-    for (at, value) in entries(&it["values"]).iter().enumerate() {
+    for (at, value) in list_entries(&it["values"]).iter().enumerate() {
         let text = value.as_str().unwrap_or_default();
         for complaint in loadmaster_api::selector::label_value_errors(text) {
             causes.push(Cause::invalid(format!("{path}.values[{at}]"), value, &complaint));

@@ -6,7 +6,7 @@ use loadmaster_api::selector::label_key_errors;
 use serde_json::Value;
 
 use crate::event_conversion::to_storage_version;
-use crate::object::meta;
+use crate::object::metadata_text;
 use crate::schema::Kind;
 use crate::status::Cause;
 
@@ -95,7 +95,7 @@ fn series(series: &Value, causes: &mut Vec<Cause>) {
 
 /// Validates what both versions have in common.
 fn either(kind: &Kind, event: &Value, causes: &mut Vec<Cause>) {
-    let (own, about) = (meta(event, "namespace"), &event["involvedObject"]);
+    let (own, about) = (metadata_text(event, "namespace"), &event["involvedObject"]);
     let involved = text(about, "namespace");
     let is_new = is_time(&event["eventTime"]);
     let fits = match (involved.is_empty(), is_new) {
@@ -152,11 +152,11 @@ mod tests {
 
     use super::*;
     use crate::schema::Kinds;
-    use crate::store::{Limits, Store};
+    use crate::store::{Store, StoreLimits};
 
     #[track_caller]
     fn check(group: &str, more: Value, want: &[&str]) {
-        let kinds = Kinds::new(&mut Store::new(Limits::default()), &[]);
+        let kinds = Kinds::new(&mut Store::new(StoreLimits::default()), &[]);
         let kind = kinds.find_stable(group, "events").expect("a kind");
         let mut event = json!({"metadata": {"name": "e", "namespace": "a"}, "type": "Normal",
             "reason": "R", "action": "A", "reportingInstance": "i"});

@@ -5,7 +5,7 @@ use loadmaster_stdx::Set;
 use serde_json::{Map, Value};
 
 use super::{NOT_NEGATIVE, labels, names, not_negative};
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::status::Cause;
 
 /// The mutable fields of a pod's spec.
@@ -18,11 +18,11 @@ const MAY_CHANGE: &str = "pod updates may not change fields other than \
 pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let volumes = volumes(spec, path, causes);
     let mut names: Set<&str> = Set::default();
-    if entries(&spec["containers"]).is_empty() {
+    if list_entries(&spec["containers"]).is_empty() {
         causes.push(Cause::required(format!("{path}.containers"), ""));
     }
     for list in ["initContainers", "containers"] {
-        for (at, it) in entries(&spec[list]).iter().enumerate() {
+        for (at, it) in list_entries(&spec[list]).iter().enumerate() {
             let path = format!("{path}.{list}[{at}]");
             let name = it["name"].as_str().unwrap_or_default();
             container(it, &path, &volumes, causes);
@@ -46,10 +46,10 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     );
     labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), causes);
     super::affinity::affinity(&spec["affinity"], &format!("{path}.affinity"), causes);
-    for (at, it) in entries(&spec["tolerations"]).iter().enumerate() {
+    for (at, it) in list_entries(&spec["tolerations"]).iter().enumerate() {
         toleration(it, &format!("{path}.tolerations[{at}]"), causes);
     }
-    for (at, it) in entries(&spec["topologySpreadConstraints"]).iter().enumerate() {
+    for (at, it) in list_entries(&spec["topologySpreadConstraints"]).iter().enumerate() {
         spread(it, &format!("{path}.topologySpreadConstraints[{at}]"), causes);
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Checks the volumes and returns their names.
 fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Set<&'a str> {
     let mut names = Set::default();
-    for (at, volume) in entries(&spec["volumes"]).iter().enumerate() {
+    for (at, volume) in list_entries(&spec["volumes"]).iter().enumerate() {
         let path = format!("{path}.volumes[{at}].name");
         let name = volume["name"].as_str().unwrap_or_default();
         if name.is_empty() {
@@ -86,13 +86,13 @@ fn container(it: &Value, path: &str, volumes: &Set<&str>, causes: &mut Vec<Cause
     if it["image"].as_str().is_none_or(str::is_empty) {
         causes.push(Cause::required(format!("{path}.image"), ""));
     }
-    for (at, it) in entries(&it["ports"]).iter().enumerate() {
+    for (at, it) in list_entries(&it["ports"]).iter().enumerate() {
         port(&it["containerPort"], &format!("{path}.ports[{at}].containerPort"), causes);
         if it["hostPort"].as_i64().unwrap_or(0) != 0 {
             port(&it["hostPort"], &format!("{path}.ports[{at}].hostPort"), causes);
         }
     }
-    for (at, mount) in entries(&it["volumeMounts"]).iter().enumerate() {
+    for (at, mount) in list_entries(&it["volumeMounts"]).iter().enumerate() {
         let path = format!("{path}.volumeMounts[{at}]");
         match mount["name"].as_str().unwrap_or_default() {
             "" => causes.push(Cause::required(format!("{path}.name"), "")),
@@ -208,12 +208,12 @@ fn spread(it: &Value, path: &str, causes: &mut Vec<Cause>) {
 /// Validates an update of a pod.
 pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (old, new) = (&old["spec"], &new["spec"]);
-    let gates = |spec: &Value| entries(&spec["schedulingGates"]).to_vec();
+    let gates = |spec: &Value| list_entries(&spec["schedulingGates"]).to_vec();
     if gates(new).iter().any(|gate| !gates(old).contains(gate)) {
         let detail = "only deletion is allowed, but found new scheduling gate(s)";
         causes.push(Cause::forbidden("spec.schedulingGates", detail));
     }
-    let tolerations = |spec: &Value| entries(&spec["tolerations"]).to_vec();
+    let tolerations = |spec: &Value| list_entries(&spec["tolerations"]).to_vec();
     if tolerations(old).iter().any(|it| !tolerations(new).contains(it)) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         causes.push(Cause::forbidden("spec.tolerations", detail));

@@ -1,12 +1,12 @@
 //! Validates ResourceQuotas.
 
 use loadmaster_api::Quantity;
-use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::resource_names::is_extended_resource_name;
 use loadmaster_api::selector::label_key_errors;
 use serde_json::Value;
 
 use super::NOT_NEGATIVE;
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::status::Cause;
 
 /// Names without a domain that a quota may count (upstream's `standardQuotaResources`).
@@ -72,7 +72,8 @@ pub fn status(status: &Value, causes: &mut Vec<Cause>) {
 /// Scopes stay what they were; their order does not matter.
 pub fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (before, after) = (&old["spec"]["scopes"], &new["spec"]["scopes"]);
-    let has_all = |a: &Value, b: &Value| entries(b).iter().all(|it| entries(a).contains(it));
+    let has_all =
+        |a: &Value, b: &Value| list_entries(b).iter().all(|it| list_entries(a).contains(it));
     if !has_all(before, after) || !has_all(after, before) {
         causes.push(Cause::invalid("spec.scopes", after, "field is immutable"));
     }
@@ -86,7 +87,7 @@ fn amounts(list: &Value, path: &str, causes: &mut Vec<Cause>) {
         if amount < Quantity::ZERO {
             causes.push(Cause::invalid(path.clone(), value, NOT_NEGATIVE));
         }
-        let is_whole = WHOLE.contains(&name.as_str()) || is_extended(name);
+        let is_whole = WHOLE.contains(&name.as_str()) || is_extended_resource_name(name);
         if is_whole && amount.milli_value() % 1000 != 0 {
             causes.push(Cause::invalid(path, value, "must be an integer"));
         }
@@ -148,7 +149,7 @@ fn conflicts(scopes: &[&str]) -> usize {
 fn scopes(spec: &Value, causes: &mut Vec<Cause>) {
     let all = &spec["scopes"];
     let mut complain = |why: &str| causes.push(Cause::invalid("spec.scopes", all, why));
-    let named: Vec<&str> = entries(all).iter().filter_map(Value::as_str).collect();
+    let named: Vec<&str> = list_entries(all).iter().filter_map(Value::as_str).collect();
     for scope in &named {
         if !is_scope(scope) {
             complain(UNSUPPORTED);
@@ -160,7 +161,7 @@ fn scopes(spec: &Value, causes: &mut Vec<Cause>) {
 
 fn selector(spec: &Value, causes: &mut Vec<Cause>) {
     const PATH: &str = "spec.scopeSelector.matchExpressions";
-    let expressions = entries(&spec["scopeSelector"]["matchExpressions"]);
+    let expressions = list_entries(&spec["scopeSelector"]["matchExpressions"]);
     let mut named = Vec::new();
     for it in expressions {
         let (scope, operator, values) = (&it["scopeName"], &it["operator"], &it["values"]);
@@ -179,7 +180,7 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
         if FLAGS.contains(&name) && operator != "Exists" {
             causes.push(invalid("operator", operator, FLAG));
         }
-        let has_values = !entries(values).is_empty();
+        let has_values = !list_entries(values).is_empty();
         match operator.as_str().unwrap_or_default() {
             "In" | "NotIn" if !has_values => {
                 let why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use super::names;
-use crate::authorization::GROUP;
-use crate::object::entries;
+use crate::authorization::RBAC_GROUP;
+use crate::object::list_entries;
 use crate::status::Cause;
 
 pub fn role(role: &Value, is_namespaced: bool, causes: &mut Vec<Cause>) {
-    for (at, it) in entries(&role["rules"]).iter().enumerate() {
+    for (at, it) in list_entries(&role["rules"]).iter().enumerate() {
         rule(it, is_namespaced, &format!("rules[{at}]"), causes);
     }
     let aggregation = &role["aggregationRule"];
-    if aggregation.is_object() && entries(&aggregation["clusterRoleSelectors"]).is_empty() {
+    if aggregation.is_object() && list_entries(&aggregation["clusterRoleSelectors"]).is_empty() {
         causes.push(Cause::required(
             "aggregationRule.clusterRoleSelectors",
             "at least one clusterRoleSelector required if aggregationRule is non-nil",
@@ -21,13 +21,13 @@ pub fn role(role: &Value, is_namespaced: bool, causes: &mut Vec<Cause>) {
 }
 
 fn rule(rule: &Value, is_namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
-    let is_empty = |field: &str| entries(&rule[field]).is_empty();
+    let is_empty = |field: &str| list_entries(&rule[field]).is_empty();
     if is_empty("verbs") {
         let detail = "verbs must contain at least one value";
         causes.push(Cause::required(format!("{path}.verbs"), detail));
     }
     let urls = &rule["nonResourceURLs"];
-    if !entries(urls).is_empty() {
+    if !list_entries(urls).is_empty() {
         let mut complain = |detail: &str| {
             causes.push(Cause::invalid(format!("{path}.nonResourceURLs"), urls, detail));
         };
@@ -52,9 +52,9 @@ fn rule(rule: &Value, is_namespaced: bool, path: &str, causes: &mut Vec<Cause>) 
 pub fn binding(binding: &Value, is_namespaced: bool, causes: &mut Vec<Cause>) {
     let role = &binding["roleRef"];
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    if role["apiGroup"] != GROUP {
+    if role["apiGroup"] != RBAC_GROUP {
         let given = word(&role["apiGroup"]).into();
-        causes.push(Cause::not_supported("roleRef.apiGroup", &given, &[GROUP]));
+        causes.push(Cause::not_supported("roleRef.apiGroup", &given, &[RBAC_GROUP]));
     }
     let kinds: &[&str] = if is_namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     let kind = word(&role["kind"]);
@@ -69,7 +69,7 @@ pub fn binding(binding: &Value, is_namespaced: bool, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid("roleRef.name", &role["name"], &complaint));
         }
     }
-    for (at, it) in entries(&binding["subjects"]).iter().enumerate() {
+    for (at, it) in list_entries(&binding["subjects"]).iter().enumerate() {
         subject(it, is_namespaced, &format!("subjects[{at}]"), causes);
     }
 }
@@ -96,9 +96,9 @@ fn subject(subject: &Value, is_namespaced: bool, path: &str, causes: &mut Vec<Ca
             }
         }
         "User" | "Group" => {
-            if group != GROUP {
+            if group != RBAC_GROUP {
                 let field = format!("{path}.apiGroup");
-                causes.push(Cause::not_supported(field, &group.into(), &[GROUP]));
+                causes.push(Cause::not_supported(field, &group.into(), &[RBAC_GROUP]));
             }
         }
         kind => causes.push(Cause::not_supported(
@@ -156,11 +156,11 @@ mod tests {
 
     #[test]
     fn bindings() {
-        let it = json!({"roleRef": {"apiGroup": GROUP, "kind": "Role", "name": "r"}, "subjects": [
-            {"kind": "User", "apiGroup": GROUP, "name": "ann"},
+        let it = json!({"roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": "r"}, "subjects": [
+            {"kind": "User", "apiGroup": RBAC_GROUP, "name": "ann"},
             {"kind": "ServiceAccount", "name": "s", "apiGroup": "x"},
             {"kind": "Dog", "name": "d"},
-            {"kind": "Group", "apiGroup": GROUP},
+            {"kind": "Group", "apiGroup": RBAC_GROUP},
         ]});
         let mut causes = Vec::new();
         binding(&it, false, &mut causes);

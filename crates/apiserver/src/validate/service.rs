@@ -6,7 +6,7 @@ use loadmaster_stdx::Set;
 use serde_json::Value;
 
 use super::names;
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::status::Cause;
 
 const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -21,7 +21,7 @@ const AFFINITY_SECONDS_MAX: i64 = 86_400;
 /// Validates the spec of a service; `old` is null for a new one.
 pub(super) fn spec(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let kind = spec["type"].as_str().unwrap_or_default();
-    if entries(&spec["ports"]).is_empty() && !is_headless(spec) && kind != "ExternalName" {
+    if list_entries(&spec["ports"]).is_empty() && !is_headless(spec) && kind != "ExternalName" {
         causes.push(Cause::required("spec.ports", ""));
     }
     match kind {
@@ -56,12 +56,12 @@ pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let is_either = |name: &str| old["type"] == name || new["type"] == name;
     if !is_either("ExternalName") {
         let is_changed = |field: &str| {
-            let (old, new) = (entries(&old[field]), entries(&new[field]));
+            let (old, new) = (list_entries(&old[field]), list_entries(&new[field]));
             let n_same = old.len().min(new.len()).min(1);
             old[..n_same] != new[..n_same] || new.is_empty() != old.is_empty()
         };
         if is_changed("clusterIPs") && !(is_headless(old) && is_headless(new)) {
-            let why = if entries(&new["clusterIPs"]).is_empty() {
+            let why = if list_entries(&new["clusterIPs"]).is_empty() {
                 "primary clusterIP can not be unset"
             } else {
                 "may not change once set"
@@ -88,7 +88,7 @@ pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 
 /// Whether a service is headless (`clusterIP: None`).
 pub(crate) fn is_headless(spec: &Value) -> bool {
-    spec["clusterIPs"][0] == "None" && entries(&spec["clusterIPs"]).len() == 1
+    spec["clusterIPs"][0] == "None" && list_entries(&spec["clusterIPs"]).len() == 1
 }
 
 /// Whether the service has a health check node port.
@@ -100,7 +100,7 @@ pub(crate) fn needs_health_check(spec: &Value) -> bool {
 pub(crate) fn is_external(spec: &Value) -> bool {
     match spec["type"].as_str() {
         Some("LoadBalancer" | "NodePort") => true,
-        Some("ClusterIP") => !entries(&spec["externalIPs"]).is_empty(),
+        Some("ClusterIP") => !list_entries(&spec["externalIPs"]).is_empty(),
         _ => false,
     }
 }
@@ -111,7 +111,7 @@ pub(crate) fn cluster_ips(spec: &Value, old: &Value) -> Vec<Cause> {
     if spec["type"] == "ExternalName" {
         return causes;
     }
-    let (all, listed) = (&spec["clusterIPs"], entries(&spec["clusterIPs"]));
+    let (all, listed) = (&spec["clusterIPs"], list_entries(&spec["clusterIPs"]));
     let single = spec["clusterIP"].as_str().unwrap_or_default();
     if single.is_empty() && !listed.is_empty() {
         let why = "must be empty when `clusterIP` is not specified";
@@ -122,7 +122,7 @@ pub(crate) fn cluster_ips(spec: &Value, old: &Value) -> Vec<Cause> {
         let why = "first value must match `clusterIP`";
         causes.push(Cause::invalid("spec.clusterIPs", all, why));
     }
-    let families = entries(&spec["ipFamilies"]);
+    let families = list_entries(&spec["ipFamilies"]);
     for (at, family) in families.iter().enumerate() {
         let path = || format!("spec.ipFamilies[{at}]");
         if !FAMILIES.iter().any(|it| family == *it) {
@@ -144,7 +144,7 @@ pub(crate) fn cluster_ips(spec: &Value, old: &Value) -> Vec<Cause> {
                 causes.push(Cause::invalid("spec.clusterIPs", all, why));
                 is_readable = false;
             }
-        } else if !entries(&old["clusterIPs"]).contains(ip)
+        } else if !list_entries(&old["clusterIPs"]).contains(ip)
             && let Some(why) = ip_complaint(ip.as_str().unwrap_or_default())
         {
             causes.push(Cause::invalid(format!("spec.clusterIPs[{at}]"), ip, why));
@@ -217,7 +217,7 @@ fn external_name(spec: &Value, causes: &mut Vec<Cause>) {
 }
 
 fn ports(spec: &Value, causes: &mut Vec<Cause>) {
-    let ports = entries(&spec["ports"]);
+    let ports = list_entries(&spec["ports"]);
     let mut names: Set<&str> = Set::default();
     for (at, port) in ports.iter().enumerate() {
         let path = format!("spec.ports[{at}]");
@@ -248,7 +248,7 @@ fn ports(spec: &Value, causes: &mut Vec<Cause>) {
 
 /// Ports that occur twice, or node ports where there are none.
 fn port_numbers(spec: &Value, causes: &mut Vec<Cause>) {
-    let ports = entries(&spec["ports"]);
+    let ports = list_entries(&spec["ports"]);
     let given = |port: &Value| port["nodePort"].as_i64().is_some_and(|it| it != 0);
     if spec["type"] == "ClusterIP" {
         for at in (0..ports.len()).filter(|at| given(&ports[*at])) {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use expect_test::{Expect, expect};
 use http::{HeaderMap, Method, header};
 use loadmaster_apiserver::authentication::User;
-use loadmaster_apiserver::authorization::Mode;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::authorization::AuthorizationMode;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{AdmissionPlugins, ClusterOptions};
 use serde_json::{Value, json};
 
@@ -20,11 +20,11 @@ mod tokens;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 fn cluster() -> Bench {
-    with(ClusterOptions { mode: Mode::Rbac, ..ClusterOptions::default() })
+    with(ClusterOptions { mode: AuthorizationMode::Rbac, ..ClusterOptions::default() })
 }
 
 fn with(setup: ClusterOptions) -> Bench {
-    Bench::new(Limits::default(), setup)
+    Bench::new(StoreLimits::default(), setup)
 }
 
 impl Bench {

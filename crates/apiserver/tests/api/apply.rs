@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use expect_test::{Expect, expect};
 use http::Method;
 use loadmaster_apiserver::ClusterOptions;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use serde_json::{Value, json};
 
 use super::testkit::{Bench, JSON, MERGE, bytes, said, send, text};
@@ -15,7 +15,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const APPLY: &str = "application/apply-patch+yaml";
 
 fn bench() -> Bench {
-    Bench::new(Limits::default(), ClusterOptions::default())
+    Bench::new(StoreLimits::default(), ClusterOptions::default())
 }
 
 impl Bench {

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 
 use http::Method;
 use loadmaster_apiserver::ClusterOptions;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use serde_json::{Value, json};
 
 use crate::testkit::{Bench, PODS, call, create, get, patch, server};
 
 #[test]
 fn deleted_system_objects_are_recreated() {
-    let Bench { server, seconds } = Bench::new(Limits::default(), ClusterOptions::default());
+    let Bench { server, seconds } = Bench::new(StoreLimits::default(), ClusterOptions::default());
     let (service, namespace) =
         ("/api/v1/namespaces/default/services/kubernetes", "/api/v1/namespaces/kube-node-lease");
     let before = get(&server, service);

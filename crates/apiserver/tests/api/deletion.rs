@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use http::Method;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions};
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn grace_periods_can_be_any_number() {
 
 #[test]
 fn a_grace_period_is_only_shortened_and_only_on_request() {
-    let Bench { server, seconds } = Bench::new(Limits::default(), ClusterOptions::default());
+    let Bench { server, seconds } = Bench::new(StoreLimits::default(), ClusterOptions::default());
     create(&server, PODS, placed("a", 10));
     let path = format!("{PODS}/a");
     let check = |now: i64, options: Value, at: &str, grace: i64| {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use loadmaster_apiserver::authentication::User;
 use loadmaster_apiserver::http::{
-    FaultInjector, HttpLimits, Identity, Pki, serve, serve_with_options,
+    CertificateAndKey, FaultInjector, HttpLimits, Pki, serve, serve_with_options,
 };
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Clock, Options};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -23,11 +23,12 @@ fn server() -> ApiServer {
 }
 
 fn server_with(clock: Clock) -> ApiServer {
-    let options = Options { clock, seed: 1, limits: Limits::default(), also_serve: Vec::new() };
+    let options =
+        Options { clock, seed: 1, limits: StoreLimits::default(), also_serve: Vec::new() };
     ApiServer::new(options).expect("starts")
 }
 
-fn connector(pki: &Pki, identity: Option<&Identity>) -> TlsConnector {
+fn connector(pki: &Pki, identity: Option<&CertificateAndKey>) -> TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     let authority =
         CertificateDer::from_pem_slice(pki.ca_certificate_pem().as_bytes()).expect("PEM");

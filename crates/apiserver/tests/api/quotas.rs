@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use http::Method;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ fn a_quota_is_enforced_once_its_status_has_limits() {
     );
     let admission = AdmissionPlugins { resource_quota: false, ..AdmissionPlugins::default() };
     let setup = ClusterOptions { admission, ..ClusterOptions::default() };
-    let off = Bench::new(Limits::default(), setup).server;
+    let off = Bench::new(StoreLimits::default(), setup).server;
     quota(&off, "q", json!({"hard": {"pods": "0"}}));
     create(&off, PODS, pod("a", json!({})));
 }

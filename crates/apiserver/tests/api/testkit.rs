@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
 use jiff::{SignedDuration, Timestamp};
 use loadmaster_apiserver::authentication::User;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Body, ClusterOptions, Options};
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn new(limits: Limits, setup: ClusterOptions) -> Bench {
+    pub fn new(limits: StoreLimits, setup: ClusterOptions) -> Bench {
         let start: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
         let seconds = Arc::new(AtomicI64::new(0));
         let passed = Arc::clone(&seconds);
@@ -37,10 +37,10 @@ impl Bench {
 
 /// A server where everybody known may do everything.
 pub fn server() -> ApiServer {
-    server_with(Limits::default())
+    server_with(StoreLimits::default())
 }
 
-pub fn server_with(limits: Limits) -> ApiServer {
+pub fn server_with(limits: StoreLimits) -> ApiServer {
     Bench::new(limits, ClusterOptions::default()).server
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use expect_test::expect;
 use http::Method;
 use http_body_util::BodyExt as _;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Body};
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn create_now(server: &ApiServer, name: &str) {
 
 #[test]
 fn a_watch_that_is_too_slow_gets_410() {
-    let server = server_with(Limits { n_changes_max: 3, ..Limits::default() });
+    let server = server_with(StoreLimits { n_changes_max: 3, ..StoreLimits::default() });
     let path = format!("{PODS}?watch=1");
     let mut body = send(&server, Method::GET, &path, &[], Bytes::new()).into_body();
     for name in ["a", "b", "c", "d", "e"] {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use loadmaster_api::Selector;
 use loadmaster_apiserver::journal::OpenJournal;
-use loadmaster_apiserver::store::{Filter, Limits, Store};
+use loadmaster_apiserver::store::{Filter, Store, StoreLimits};
 
 const FINGERPRINT: u32 = 7;
 
@@ -56,7 +56,7 @@ fn open(folder: &Path, log: &[u8]) -> Option<Contents> {
 }
 
 fn reopen(folder: &Path) -> Option<Contents> {
-    let opened = OpenJournal::open(folder, Limits::default(), FINGERPRINT);
+    let opened = OpenJournal::open(folder, StoreLimits::default(), FINGERPRINT);
     Some(contents(&opened.map_err(|error| error.to_string()).ok()?.store))
 }
 

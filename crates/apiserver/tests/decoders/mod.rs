@@ -18,7 +18,7 @@ use http::{Method, Request, header};
 use http_body::Body as _;
 use loadmaster_apiserver::authentication::User;
 use loadmaster_apiserver::schema::Kind;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Body, Options, protobuf};
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 /// A server with all of [`OBJECTS`].
 fn server() -> ApiServer {
     let now = jiff::Timestamp::constant(1_767_323_045, 0);
-    let limits = Limits { n_changes_max: 1_000, superseded_bytes_max: 1 << 20 };
+    let limits = StoreLimits { n_changes_max: 1_000, superseded_bytes_max: 1 << 20 };
     let options = Options { clock: Arc::new(move || now), seed: 1, limits, also_serve: Vec::new() };
     let server = ApiServer::new(options).unwrap_or_else(|error| panic!("{error}"));
     let spec = json!({"type": "object", "properties": {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use http::Method;
 use loadmaster_api::{LabelSelector, Selector};
-use loadmaster_apiserver::selector::{labels, selector_text};
+use loadmaster_apiserver::selector::{parse_label_selector, selector_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -81,7 +81,8 @@ fn printed(text: &[u8]) {
         return;
     }
     let text = selector_text(&value);
-    let got = labels(&text).unwrap_or_else(|error| panic!("{text:?}: {}", error.message));
+    let got =
+        parse_label_selector(&text).unwrap_or_else(|error| panic!("{text:?}: {}", error.message));
     assert_eq!(got, want, "{text:?}");
 }
 

@@ -4,19 +4,19 @@ use bytes::Bytes;
 use http::Method;
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 
-use crate::api_client::{JSON, Request};
+use crate::api_client::{JSON_MEDIA_TYPE, Request};
 use crate::status::percent_encode;
 
 /// The HTTP request.
 pub(super) fn to_http_request(request: &ApiRequest) -> Request {
     let (method, content_type) = match request.verb {
-        Verb::Get => (Method::GET, JSON),
-        Verb::Create => (Method::POST, JSON),
-        Verb::Update => (Method::PUT, JSON),
+        Verb::Get => (Method::GET, JSON_MEDIA_TYPE),
+        Verb::Create => (Method::POST, JSON_MEDIA_TYPE),
+        Verb::Update => (Method::PUT, JSON_MEDIA_TYPE),
         Verb::JsonPatch => (Method::PATCH, "application/json-patch+json"),
         Verb::MergePatch => (Method::PATCH, "application/merge-patch+json"),
         Verb::StrategicMergePatch => (Method::PATCH, "application/strategic-merge-patch+json"),
-        Verb::Delete => (Method::DELETE, JSON),
+        Verb::Delete => (Method::DELETE, JSON_MEDIA_TYPE),
     };
     // A JSON value can always be written.
     let body = request.body.as_ref().map(|body| Bytes::from(body.to_string())).unwrap_or_default();

@@ -32,7 +32,7 @@ pub struct LeaderElectionTiming {
 
 /// The current time of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
+pub struct ClockReading {
     /// The monotonic clock, since any fixed moment; all decisions use it.
     pub mono: Duration,
     /// Microseconds since 1970; only written into the lease.
@@ -142,7 +142,7 @@ impl Election {
     /// What to do now. After a request, call [`Election::handle_reply`]; after a wait, this.
     pub fn next_action(
         &mut self,
-        now: Now,
+        now: ClockReading,
         events: &mut Vec<LeaderElectionEvent>,
     ) -> ElectionAction {
         self.check_deadline(now, events);
@@ -168,7 +168,7 @@ impl Election {
         }
     }
 
-    fn wait(&self, now: Now) -> Duration {
+    fn wait(&self, now: ClockReading) -> Duration {
         let until = if self.is_leading { self.try_at.min(self.give_up_at) } else { self.try_at };
         until.saturating_sub(now.mono)
     }
@@ -178,7 +178,7 @@ impl Election {
         self.is_releasing = true;
     }
 
-    fn begin(&mut self, now: Now) {
+    fn begin(&mut self, now: ClockReading) {
         let is_mine = self.observed.holder == self.identity;
         if is_mine && self.is_observed_valid(now) {
             let record = self.renewal(now, &self.observed);
@@ -194,7 +194,7 @@ impl Election {
     /// Handles the result of a request.
     pub fn handle_reply(
         &mut self,
-        now: Now,
+        now: ClockReading,
         reply: LeaseReply,
         events: &mut Vec<LeaderElectionEvent>,
     ) {
@@ -230,7 +230,7 @@ impl Election {
     }
 
     /// The lease was read.
-    fn handle_record(&mut self, now: Now, record: LeaderElectionRecord) {
+    fn handle_record(&mut self, now: ClockReading, record: LeaderElectionRecord) {
         if record != self.observed {
             self.observed = record;
             self.observed_at = now.mono;
@@ -256,7 +256,7 @@ impl Election {
 
     fn handle_written(
         &mut self,
-        now: Now,
+        now: ClockReading,
         record: LeaderElectionRecord,
         events: &mut Vec<LeaderElectionEvent>,
     ) {
@@ -274,7 +274,7 @@ impl Election {
     }
 
     /// An attempt of a candidate failed: schedules the next one.
-    fn schedule_retry(&mut self, now: Now) {
+    fn schedule_retry(&mut self, now: ClockReading) {
         if self.is_leading {
             return;
         }
@@ -282,7 +282,7 @@ impl Election {
         self.try_at = now.mono + self.timing.retry_period + jitter;
     }
 
-    fn check_deadline(&mut self, now: Now, events: &mut Vec<LeaderElectionEvent>) {
+    fn check_deadline(&mut self, now: ClockReading, events: &mut Vec<LeaderElectionEvent>) {
         if self.is_leading && now.mono >= self.give_up_at {
             self.stop_leading(events);
         }
@@ -306,12 +306,12 @@ impl Election {
         events.push(LeaderElectionEvent::NewLeader(self.reported_leader.clone()));
     }
 
-    fn is_observed_valid(&self, now: Now) -> bool {
+    fn is_observed_valid(&self, now: ClockReading) -> bool {
         let seconds = u64::try_from(self.observed.duration_s).unwrap_or_default();
         self.observed_at + Duration::from_secs(seconds) > now.mono
     }
 
-    fn new_record(&self, now: Now, transitions: i32) -> LeaderElectionRecord {
+    fn new_record(&self, now: ClockReading, transitions: i32) -> LeaderElectionRecord {
         LeaderElectionRecord {
             holder: self.identity.clone(),
             duration_s: i32::try_from(self.timing.lease_duration.as_secs()).unwrap_or(i32::MAX),
@@ -321,7 +321,7 @@ impl Election {
         }
     }
 
-    fn renewal(&self, now: Now, before: &LeaderElectionRecord) -> LeaderElectionRecord {
+    fn renewal(&self, now: ClockReading, before: &LeaderElectionRecord) -> LeaderElectionRecord {
         let acquired_us = before.acquired_us;
         LeaderElectionRecord { acquired_us, ..self.new_record(now, before.transitions) }
     }

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Election, ElectionAction, LeaderElectionEvent, LeaderElectionRecord, LeaderElectionTiming,
-    LeaseReply, Now,
+    ClockReading, Election, ElectionAction, LeaderElectionEvent, LeaderElectionRecord,
+    LeaderElectionTiming, LeaseReply,
 };
 use crate::api_client::{ApiClient, Request};
 use crate::flowcontrol::random_seed;
@@ -159,9 +159,9 @@ impl ElectorTask {
         }
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         let wall_us = jiff::Timestamp::now().as_microsecond();
-        Now { mono: self.started.elapsed(), wall_us }
+        ClockReading { mono: self.started.elapsed(), wall_us }
     }
 
     fn publish_events(&self, events: &mut Vec<LeaderElectionEvent>, has_stopped: bool) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use loadmaster_stdx::Rng;
 
 use super::{
-    Election, ElectionAction, LeaderElectionEvent, LeaderElectionOptions, LeaderElectionRecord,
-    LeaderElectionTiming, LeaseReply, Now,
+    ClockReading, Election, ElectionAction, LeaderElectionEvent, LeaderElectionOptions,
+    LeaderElectionRecord, LeaderElectionTiming, LeaseReply,
 };
 
 const TIMING: LeaderElectionTiming = LeaderElectionTiming {
@@ -19,8 +19,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn now(at_ms: u64) -> Now {
-    Now { mono: ms(at_ms), wall_us: 1_000_000 + at_ms as i64 }
+fn now(at_ms: u64) -> ClockReading {
+    ClockReading { mono: ms(at_ms), wall_us: 1_000_000 + at_ms as i64 }
 }
 
 fn held_by(holder: &str, renewed_us: i64) -> LeaderElectionRecord {
@@ -340,15 +340,18 @@ fn simulate(seed: u64) -> Duration {
                     }
                     candidate.waiting = None;
                     candidate.version = version;
-                    let now =
-                        Now { mono: at + candidate.offset, wall_us: rng.next_u64() as i64 >> 20 };
+                    let now = ClockReading {
+                        mono: at + candidate.offset,
+                        wall_us: rng.next_u64() as i64 >> 20,
+                    };
                     candidate.election.handle_reply(now, reply, &mut Vec::new());
                     candidate.wake_at = at;
                 }
             }
         }
         for (from, candidate) in candidates.iter_mut().enumerate() {
-            let now = Now { mono: at + candidate.offset, wall_us: rng.next_u64() as i64 >> 20 };
+            let now =
+                ClockReading { mono: at + candidate.offset, wall_us: rng.next_u64() as i64 >> 20 };
             match candidate.waiting {
                 Some((_, until)) if at < until => continue,
                 Some(_) => {

@@ -31,7 +31,7 @@ impl DecodeOptions {
         object: Object,
         bytes: &[u8],
     ) -> Result<(Object, Option<RawObject>), ProtoError> {
-        let extra = |parts| ExtraFields::of_message(bytes, parts);
+        let extra = |parts| ExtraFields::from_message(bytes, parts);
         let object = match object {
             Object::Pod(pod) if !self.needs.pods.is_empty() => {
                 Object::Pod(Box::new(Pod { extra: extra(self.needs.pods)?, ..*pod }))
@@ -289,7 +289,7 @@ fn json_object(kind: Kind, text: &str, options: DecodeOptions) -> Result<Decoded
         Kind::StatefulSet => Object::StatefulSet(Box::new(read(text)?)),
         Kind::PodDisruptionBudget => Object::PodDisruptionBudget(read(text)?),
         Kind::PriorityClass => Object::PriorityClass(read(text)?),
-        Kind::Other(_) => {
+        Kind::Dynamic(_) => {
             let Named { metadata } = read(text)?;
             Object::Other(Box::new(OtherObject { metadata, value: read(text)? }))
         }
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_object_of_another_kind_is_decoded_as_json() {
-        let foos = Kind::other("example.com", "v1", "foos", false);
+        let foos = Kind::dynamic("example.com", "v1", "foos", false);
         let text =
             r#"{"kind":"Foo","metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"size":7}}"#;
         let object = json_object(foos, text, DecodeOptions::default()).unwrap().object;

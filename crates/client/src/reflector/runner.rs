@@ -14,7 +14,9 @@ use super::decode::{DecodeOptions, ListPage, WatchDecoder};
 use super::{
     ListWatchError, ReflectorAction, ReflectorEvent, ReflectorInput, ReflectorState, WatchEnd,
 };
-use crate::api_client::{ApiClient, JSON, PROTOBUF, Request, ResponseStream, SendError};
+use crate::api_client::{
+    ApiClient, JSON_MEDIA_TYPE, PROTOBUF_MEDIA_TYPES, Request, ResponseStream, SendError,
+};
 use crate::kinds::Kind;
 use crate::status::{decode_status, percent_encode};
 
@@ -47,8 +49,10 @@ impl ObjectFormat {
     fn accept(self, kind: Kind) -> (&'static str, &'static str) {
         match (self, kind) {
             // Custom resources are not served as protobuf.
-            (ObjectFormat::Json, _) | (ObjectFormat::Protobuf, Kind::Other(_)) => (JSON, JSON),
-            (ObjectFormat::Protobuf, _) => (PROTOBUF, PROTOBUF_STREAM),
+            (ObjectFormat::Json, _) | (ObjectFormat::Protobuf, Kind::Dynamic(_)) => {
+                (JSON_MEDIA_TYPE, JSON_MEDIA_TYPE)
+            }
+            (ObjectFormat::Protobuf, _) => (PROTOBUF_MEDIA_TYPES, PROTOBUF_STREAM),
             (ObjectFormat::Metadata, _) => (METADATA_LIST, METADATA),
         }
     }
@@ -357,7 +361,7 @@ fn watch_path(
 
 fn path_with_query(kind: Kind) -> String {
     let resource = kind.resource();
-    let mut path = resource.path();
+    let mut path = resource.list_path();
     path.push('?');
     push_parameter(&mut path, "fieldSelector", resource.field_selector.unwrap_or_default());
     path

@@ -6,7 +6,7 @@ use loadmaster_api::proto::{Object, Status, WatchEvent};
 use loadmaster_api::{RawObject, Str};
 use loadmaster_stdx::{Map, Rng};
 
-use super::{ReflectorEvent, UnavailableReason};
+use super::{KindUnavailableReason, ReflectorEvent};
 use crate::flowcontrol::Backoff;
 use crate::kinds::Kind;
 
@@ -158,7 +158,7 @@ pub struct ReflectorState {
     n_events: u64,
     /// The current watch ended with an error event, which was handled.
     has_failed: bool,
-    unavailable: Option<UnavailableReason>,
+    unavailable: Option<KindUnavailableReason>,
     /// Whether the reason is a failed watch.
     is_watch_unavailable: bool,
     backoff: Backoff,
@@ -482,15 +482,15 @@ impl ReflectorState {
         out: &mut Vec<ReflectorEvent>,
     ) {
         let why = match (status_code(&failure), failure) {
-            (403, _) => {
-                UnavailableReason::Forbidden { rule: self.kind.resource().permission(verb) }
-            }
-            (404, _) => UnavailableReason::NotServed,
+            (403, _) => KindUnavailableReason::Forbidden {
+                rule: self.kind.resource().permission_text(verb),
+            },
+            (404, _) => KindUnavailableReason::NotServed,
             (code, ListWatchError::Status(status)) => {
-                UnavailableReason::Failing { text: format!("{code} {}", status.message) }
+                KindUnavailableReason::Failing { text: format!("{code} {}", status.message) }
             }
             (_, ListWatchError::Connection(text) | ListWatchError::Decode(text)) => {
-                UnavailableReason::Failing { text }
+                KindUnavailableReason::Failing { text }
             }
         };
         self.is_watch_unavailable = verb == "watch";

@@ -10,8 +10,8 @@ use loadmaster_api::{Namespace, ObjectMeta};
 use loadmaster_stdx::Rng;
 
 use super::{
-    DecodedObject, ListWatchError, ReflectorAction, ReflectorEvent, ReflectorInput, ReflectorState,
-    UnavailableReason, VersionedObject, WatchEnd,
+    DecodedObject, KindUnavailableReason, ListWatchError, ReflectorAction, ReflectorEvent,
+    ReflectorInput, ReflectorState, VersionedObject, WatchEnd,
 };
 use crate::kinds::Kind;
 
@@ -105,9 +105,9 @@ fn describe_event(event: &ReflectorEvent) -> String {
         ReflectorEvent::Synced(_) => "synced".to_owned(),
         ReflectorEvent::Available(_) => "available".to_owned(),
         ReflectorEvent::Unavailable { why, .. } => match why {
-            UnavailableReason::Forbidden { rule } => format!("forbidden: {rule}"),
-            UnavailableReason::NotServed => "absent".to_owned(),
-            UnavailableReason::Failing { text } => format!("failing: {text}"),
+            KindUnavailableReason::Forbidden { rule } => format!("forbidden: {rule}"),
+            KindUnavailableReason::NotServed => "absent".to_owned(),
+            KindUnavailableReason::Failing { text } => format!("failing: {text}"),
         },
     }
 }

@@ -5,8 +5,10 @@ use super::*;
 /// Checks the result of a flag: the gates that it changes and the notes, or the errors.
 #[track_caller]
 fn check(flags: &[&str], want: &Expect) {
-    let got = match Gates::parse(flags.iter().copied()) {
-        Ok(gates) => std::iter::once(format!("{gates:?}")).chain(gates.notes()).collect::<Vec<_>>(),
+    let got = match AllFeatureGates::parse(flags.iter().copied()) {
+        Ok(gates) => std::iter::once(format!("{gates:?}"))
+            .chain(gates.ineffective_gate_notes())
+            .collect::<Vec<_>>(),
         Err(errors) => errors.iter().map(ToString::to_string).collect(),
     };
     want.assert_eq(&got.join("\n"));
@@ -29,8 +31,8 @@ fn gate_names_are_sorted_and_known() {
 
 #[test]
 fn defaults_equal_those_of_the_framework() {
-    assert_eq!(Gates::default().framework(), FeatureGates::default());
-    assert_eq!(Gates::default().dependencies(), []);
+    assert_eq!(AllFeatureGates::default().framework_gates(), FeatureGates::default());
+    assert_eq!(AllFeatureGates::default().dependencies(), []);
 }
 
 #[test]
@@ -47,8 +49,8 @@ fn flags_change_gates() {
         &expect!["{}"],
     );
     check(&["NodeDeclaredFeatures=true,DynamicResourceAllocation=true"], &expect!["{}"]);
-    let gates = Gates::parse(["SchedulerPopFromBackoffQ=false"]).unwrap();
-    assert!(!gates.framework().pop_from_backoff_q);
+    let gates = AllFeatureGates::parse(["SchedulerPopFromBackoffQ=false"]).unwrap();
+    assert!(!gates.framework_gates().pop_from_backoff_q);
     assert!(!gates.enabled("SchedulerPopFromBackoffQ") && !gates.enabled("Unknown"));
     assert!(gates.enabled("PodLevelResources"));
 }

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use loadmaster_api::document::Document;
-use loadmaster_config::{Gates, check};
+use loadmaster_config::{AllFeatureGates, check_configuration};
 
 use crate::testkit::{check_errors, registry};
 
@@ -156,7 +156,7 @@ fn api_version_and_kind_are_checked() {
     #[track_caller]
     fn check_text(text: &str, want: &Expect) {
         let document = Document::new("config.yaml", text);
-        let got = match check(&document, &registry(), &Gates::default()) {
+        let got = match check_configuration(&document, &registry(), &AllFeatureGates::default()) {
             Ok(_) => "ok".to_owned(),
             Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         };

@@ -1,7 +1,7 @@
 //! Fuzzing: no input makes the crate panic.
 
 use loadmaster_api::document::Document;
-use loadmaster_config::{Duration, Gates, check};
+use loadmaster_config::{AllFeatureGates, Duration, check_configuration};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -46,7 +46,7 @@ const WORDS: &[&str] = &[
 
 fn check_does_not_panic(text: String) {
     let document = Document::new("config.yaml", text);
-    if let Ok(checked) = check(&document, &registry(), &Gates::default()) {
+    if let Ok(checked) = check_configuration(&document, &registry(), &AllFeatureGates::default()) {
         assert!(checked.config.to_v1_yaml().is_ok());
     }
 }
@@ -96,6 +96,6 @@ proptest! {
 
     #[test]
     fn any_gates_do_not_panic(flag in "(kube:)?[A-Za-z]{0,8}=?(true|false|,)*") {
-        drop(Gates::parse([flag.as_str()]));
+        drop(AllFeatureGates::parse([flag.as_str()]));
     }
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use loadmaster_api::document::Document;
 use loadmaster_config::{
-    CheckedConfiguration, ExtensionPoint, Gates, check_value, in_tree_extension_points,
+    AllFeatureGates, CheckedConfiguration, ExtensionPoint, check_configuration_value,
+    in_tree_extension_points,
 };
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
@@ -193,7 +194,7 @@ fn random_plugins(rng: &mut Rng) -> Value {
         {
             disabled.push(json!({"name": "*"}));
         }
-        plugins[point.map_or("multiPoint", ExtensionPoint::field)] =
+        plugins[point.map_or("multiPoint", ExtensionPoint::field_name)] =
             json!({"enabled": enabled, "disabled": disabled});
     }
     plugins
@@ -224,7 +225,7 @@ fn plugins_of(checked: &CheckedConfiguration) -> Value {
     for profile in &checked.profiles {
         let mut points = json!({});
         for (point, plugins) in profile.extension_points.iter() {
-            points[point.field()] =
+            points[point.field_name()] =
                 plugins.iter().map(|plugin| json!([plugin.name, plugin.weight])).collect();
         }
         profiles[&profile.scheduler_name] = points;
@@ -236,7 +237,7 @@ fn plugins_of(checked: &CheckedConfiguration) -> Value {
 fn retain_implemented(plugins: &mut Value, registry: &Registry) {
     for profile in plugins.as_object_mut().unwrap().values_mut() {
         let points = profile.as_object_mut().unwrap();
-        points.remove(ExtensionPoint::PlacementScore.field());
+        points.remove(ExtensionPoint::PlacementScore.field_name());
         for plugins in points.values_mut() {
             let plugins = plugins.as_array_mut().unwrap();
             plugins.retain(|plugin| registry.get(plugin[0].as_str().unwrap()).is_some());
@@ -267,13 +268,18 @@ fn agrees_with_kube_scheduler() {
     let registry = registry();
     let mut n_accepted = 0;
     for (config, mut answer) in configurations.iter().zip(answers) {
-        let checked = match check_value(config.clone(), &registry, &Gates::default()) {
-            Ok(checked) => checked,
-            Err(errors) => {
-                assert!(answer.get("error").is_some(), "{config}\nours: {errors:?}\ntheirs: ok");
-                continue;
-            }
-        };
+        let checked =
+            match check_configuration_value(config.clone(), &registry, &AllFeatureGates::default())
+            {
+                Ok(checked) => checked,
+                Err(errors) => {
+                    assert!(
+                        answer.get("error").is_some(),
+                        "{config}\nours: {errors:?}\ntheirs: ok"
+                    );
+                    continue;
+                }
+            };
         assert!(answer.get("error").is_none(), "{config}\nours: ok\ntheirs: {}", answer["error"]);
         retain_implemented(&mut answer["plugins"], &registry);
         assert_eq!(plugins_of(&checked), answer["plugins"], "{config}");

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use expect_test::Expect;
 use loadmaster_api::document::Document;
 use loadmaster_config::{
-    CheckedConfiguration, ExpandedPlugins, ExtensionPoint, ExtensionPointSet, Gates, check,
-    in_tree_extension_points,
+    AllFeatureGates, CheckedConfiguration, ExpandedPlugins, ExtensionPoint, ExtensionPointSet,
+    check_configuration, in_tree_extension_points,
 };
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::{BindResult, PostFilterResult, PreBindPreFlight};
-use loadmaster_framework::plugin_args::{FieldError, decode};
+use loadmaster_framework::plugin_args::{FieldError, decode_json_value};
 use loadmaster_framework::{
     Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, NodeInfo, Permit,
     PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PreBind, PreEnqueue,
@@ -30,7 +30,7 @@ pub const HEADER: &str =
 /// Checks a configuration without its header.
 pub fn try_check(yaml: &str) -> Result<CheckedConfiguration, String> {
     let document = Document::new("config.yaml", format!("{HEADER}{yaml}"));
-    check(&document, &registry(), &Gates::default()).map_err(|errors| {
+    check_configuration(&document, &registry(), &AllFeatureGates::default()).map_err(|errors| {
         errors.into_iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n")
     })
 }
@@ -48,7 +48,7 @@ pub fn check_errors(yaml: &str, want: &Expect) {
 pub fn plugins_of(points: &ExpandedPlugins) -> String {
     let mut lines = String::new();
     for (point, plugins) in points.iter() {
-        lines += point.field();
+        lines += point.field_name();
         lines += ":";
         for plugin in plugins {
             lines += &format!(" {}", plugin.name);
@@ -93,7 +93,7 @@ pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
     for plugin in &in_tree {
         let mut points = ExtensionPoints::default();
         assert!((plugin.build)(&mut points, &Value::Null).is_ok());
-        let placement = ExtensionPointSet::of(&[
+        let placement = ExtensionPointSet::from_points(&[
             ExtensionPoint::PlacementScore,
             ExtensionPoint::PlacementGenerate,
         ]);
@@ -141,7 +141,7 @@ impl Default for AffinityArgs {
 }
 
 fn affinity_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: AffinityArgs = decode(value).map_err(|error| vec![error])?;
+    let args: AffinityArgs = decode_json_value(value).map_err(|error| vec![error])?;
     if !(0..=100).contains(&args.hard_pod_affinity_weight) {
         let weight = args.hard_pod_affinity_weight;
         return Err(vec![FieldError::invalid(
@@ -167,7 +167,7 @@ impl Default for PreemptionArgs {
 }
 
 fn preemption_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: PreemptionArgs = decode(value).map_err(|error| vec![error])?;
+    let args: PreemptionArgs = decode_json_value(value).map_err(|error| vec![error])?;
     Ok(serde_json::to_value(args).unwrap())
 }
 
@@ -225,7 +225,7 @@ impl PostFilter for NoOpPlugin {
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         unreachable!("no test runs a plugin")
     }
@@ -277,7 +277,7 @@ impl PreBind for NoOpPlugin {
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         unreachable!("no test runs a plugin")
     }
@@ -289,7 +289,7 @@ impl Bind for NoOpPlugin {
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<BindResult> {
         unreachable!("no test runs a plugin")
     }

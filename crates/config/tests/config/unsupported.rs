@@ -1,7 +1,7 @@
 //! Values that are rejected or noted because they are not implemented.
 
 use expect_test::{Expect, expect};
-use loadmaster_config::{Gates, check_value};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use serde_json::json;
 
 use crate::testkit::{check_errors, registry, registry_of, try_check};
@@ -64,10 +64,15 @@ podMaxBackoffSeconds: 60
 #[test]
 fn a_registry_with_all_plugins_needs_no_note() {
     let header = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"});
-    let checked = check_value(header.clone(), &registry_of(|_| true), &Gates::default()).unwrap();
+    let checked = check_configuration_value(
+        header.clone(),
+        &registry_of(|_| true),
+        &AllFeatureGates::default(),
+    )
+    .unwrap();
     assert_eq!(checked.notes, Vec::<String>::new());
-    let gates = Gates::parse(["NodeDeclaredFeatures=false,InPlacePodLevelResourcesVerticalScaling=false,NodeSwap=true,KubeletPSI=true,RestartAllContainersOnContainerExits=false,InPlacePodVerticalScalingInitContainers=false,ExtendWebSocketsToKubelet=false"]).unwrap();
-    let checked = check_value(header, &registry(), &gates).unwrap();
+    let gates = AllFeatureGates::parse(["NodeDeclaredFeatures=false,InPlacePodLevelResourcesVerticalScaling=false,NodeSwap=true,KubeletPSI=true,RestartAllContainersOnContainerExits=false,InPlacePodVerticalScalingInitContainers=false,ExtendWebSocketsToKubelet=false"]).unwrap();
+    let checked = check_configuration_value(header, &registry(), &gates).unwrap();
     expect![[r#"
         feature gates that the scheduler does not read: ExtendWebSocketsToKubelet, InPlacePodVerticalScalingInitContainers, KubeletPSI, NodeSwap, RestartAllContainersOnContainerExits
         enabled plugins that this version of Loadmaster does not implement: DefaultBinder"#]].assert_eq(&checked.notes.join("\n"));

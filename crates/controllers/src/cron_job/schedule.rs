@@ -62,7 +62,7 @@ impl Schedule {
     /// Reads a schedule.
     pub(super) fn parse(text: &str) -> Result<Schedule, Error> {
         if let Some(span) = text.strip_prefix("@every ") {
-            let nanos = loadmaster_stdx::duration::parse_nanos(span.trim());
+            let nanos = loadmaster_stdx::duration::parse_duration_nanos(span.trim());
             let nanos = nanos.map_err(|_| Error::Word { text: text.to_owned() })?;
             return Ok(Schedule::Every((nanos / 1_000_000_000).max(1)));
         }

@@ -20,7 +20,7 @@ fn start(schedule: &str, more: Value) -> ControllerBench {
         manifest["spec"][key] = value.clone();
     }
     bench.create(manifest);
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
@@ -35,7 +35,7 @@ fn end_all(bench: &mut ControllerBench, phase: &str) {
             bench.set_phase(pod.metadata.name.as_deref().unwrap(), phase);
         }
     }
-    bench.settle();
+    bench.run_until_idle();
 }
 
 const MINUTES: i64 = 29_453_760; // From the epoch to 2026-01-01T00:00:00Z.
@@ -101,13 +101,13 @@ fn a_suspended_cron_job_creates_no_jobs_and_misses_start_times() {
     bench.wait(36_000);
     assert_eq!(bench.list::<Job>().len(), 0);
     bench.merge(Kind::CronJob, "tick", json!({"spec": {"suspend": false}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(bench.names::<Job>(), [name(600)]);
     assert!(!bench.events().iter().any(|one| one.starts_with("TooManyMissedTimes")));
     let mut bench = start("* * * * *", json!({"suspend": true}));
     bench.wait(36_000);
     bench.merge(Kind::CronJob, "tick", json!({"spec": {"suspend": false}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(bench.names::<Job>(), [name(600)]);
     assert!(bench.events().iter().any(|one| one.starts_with("TooManyMissedTimes")));
 }
@@ -117,6 +117,6 @@ fn a_start_after_the_starting_deadline_is_skipped() {
     let mut bench = start("0 * * * *", json!({"suspend": true, "startingDeadlineSeconds": 60}));
     bench.wait(3_700);
     bench.merge(Kind::CronJob, "tick", json!({"spec": {"suspend": false}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(bench.list::<Job>().len(), 0);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{DaemonSetController, nodes};
 use crate::kind::{Key, Kind};
-use crate::request::{Patch, Request};
+use crate::request::{ControllerRequest, Patch};
 use crate::test_kubelet::{bench, set};
 use crate::testkit::ControllerBench;
 
@@ -14,7 +14,7 @@ fn start(n_nodes: usize, more: Value) -> ControllerBench {
         node(&mut bench, &format!("n{number}"));
     }
     bench.create(set("DaemonSet", "log", &more));
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
@@ -23,13 +23,16 @@ fn node(bench: &mut ControllerBench, name: &str) {
 }
 
 fn change_node(bench: &mut ControllerBench, name: &str, patch: Value) {
-    bench.apply(&Request::patch(Key::new(Kind::Node, "", name), Patch::Merge(patch)));
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::patch(
+        Key::new(Kind::Node, "", name),
+        Patch::Merge(patch),
+    ));
+    bench.run_until_idle();
 }
 
 fn change(bench: &mut ControllerBench, spec: Value) {
     bench.merge(Kind::DaemonSet, "log", json!({"spec": spec}));
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn image(image: &str) -> Value {
@@ -62,7 +65,7 @@ fn every_node_gets_a_pod() {
     let mut bench = start(2, json!({}));
     assert_eq!(pods(&bench), ["n0 v1", "n1 v1"]);
     node(&mut bench, "n2");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench), ["n0 v1", "n1 v1", "n2 v1"]);
     let found = status(&bench);
     for count in [
@@ -89,8 +92,8 @@ fn every_node_gets_a_pod() {
     );
     // A pod whose node was deleted before it was bound is deleted, too.
     let gone = Key::new(Kind::Node, "", "n2");
-    bench.apply(&Request::Delete { key: gone, options: Default::default() });
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::Delete { key: gone, options: Default::default() });
+    bench.run_until_idle();
     assert_eq!(pods(&bench), ["n0 v1", "n1 v1"]);
     let n_sent = bench.sent.len();
     bench.wait(3600);
@@ -162,7 +165,7 @@ fn on_delete_replaces_only_deleted_pods() {
     assert_eq!(pods(&bench), ["n0 v1", "n1 v1"]);
     let name = bench.names::<Pod>().remove(0);
     bench.delete(Kind::Pod, &name);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench).iter().filter(|one| one.ends_with("v2")).count(), 1);
 }
 
@@ -172,7 +175,7 @@ fn a_failed_pod_is_replaced_with_backoff() {
     let fail = |bench: &mut ControllerBench| {
         let name = bench.names::<Pod>().remove(0);
         bench.set_phase(&name, "Failed");
-        bench.settle();
+        bench.run_until_idle();
         bench.names::<Pod>().remove(0) != name
     };
     assert!(fail(&mut bench));

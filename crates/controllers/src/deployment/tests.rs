@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{DeploymentController, MOST, REVISION, REVISION_HISTORY};
 use crate::kind::Kind;
-use crate::meta::annotation;
+use crate::meta::annotation_value;
 use crate::replica_set::ReplicaSetController;
 use crate::test_kubelet::{bench, set};
 use crate::testkit::ControllerBench;
@@ -16,7 +16,7 @@ fn start(replicas: i32, more: Value) -> ControllerBench {
     manifest["metadata"]["annotations"] = json!({"team": "a"});
     manifest["spec"]["replicas"] = replicas.into();
     bench.create(manifest);
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
@@ -24,12 +24,12 @@ fn image(bench: &mut ControllerBench, image: &str) {
     let template =
         json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}});
     bench.merge(Kind::Deployment, "web", template);
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn scale(bench: &mut ControllerBench, replicas: i32) {
     bench.merge(Kind::Deployment, "web", json!({"spec": {"replicas": replicas}}));
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn deployment(bench: &ControllerBench) -> Deployment {
@@ -40,12 +40,12 @@ fn deployment(bench: &ControllerBench) -> Deployment {
 fn sets(bench: &ControllerBench) -> Vec<String> {
     let mut all = bench.list::<ReplicaSet>();
     all.sort_by_key(|set| {
-        annotation(&set.metadata, REVISION).unwrap_or("0").parse::<i64>().unwrap()
+        annotation_value(&set.metadata, REVISION).unwrap_or("0").parse::<i64>().unwrap()
     });
     let line = |set: &ReplicaSet| {
         let spec = set.spec.as_ref().unwrap();
         let pod = spec.template.as_ref().unwrap().spec.as_ref().unwrap();
-        let note = |key| annotation(&set.metadata, key).unwrap_or("-").to_owned();
+        let note = |key| annotation_value(&set.metadata, key).unwrap_or("-").to_owned();
         let image = pod.containers[0].image.as_deref().unwrap();
         format!("{image} {} r{} {}", spec.replicas.unwrap(), note(REVISION), note(REVISION_HISTORY))
     };
@@ -70,13 +70,13 @@ fn a_deployment_creates_a_replica_set_that_creates_pods() {
     let labels = set.metadata.labels.as_ref().unwrap();
     assert_eq!(labels["pod-template-hash"], hash);
     assert_eq!(set.spec.as_ref().unwrap().selector.match_labels.as_ref(), Some(labels));
-    assert_eq!(annotation(&set.metadata, "team"), Some("a"));
-    assert_eq!(annotation(&set.metadata, MOST), Some("4"));
+    assert_eq!(annotation_value(&set.metadata, "team"), Some("a"));
+    assert_eq!(annotation_value(&set.metadata, MOST), Some("4"));
     let owner = &set.metadata.owner_references.as_ref().unwrap()[0];
     assert_eq!((owner.kind.as_str(), owner.block_owner_deletion), ("Deployment", Some(true)));
     assert_eq!(bench.list::<Pod>().len(), 3);
     let found = deployment(&bench);
-    assert_eq!(annotation(&found.metadata, REVISION), Some("1"));
+    assert_eq!(annotation_value(&found.metadata, REVISION), Some("1"));
     let status = serde_json::to_value(found.status.unwrap()).unwrap();
     for count in ["replicas", "readyReplicas", "availableReplicas", "updatedReplicas"] {
         assert_eq!(status[count], 3, "{count}");
@@ -91,7 +91,7 @@ fn a_deployment_creates_a_replica_set_that_creates_pods() {
     );
     let message = status["conditions"][1]["message"].as_str().unwrap();
     assert_eq!(message, format!("ReplicaSet \"{name}\" has successfully progressed."));
-    bench.settle();
+    bench.run_until_idle();
     let events = bench.events();
     assert!(
         events.contains(&format!("ScalingReplicaSet: Scaled up replica set {name} from 0 to 3")),
@@ -118,7 +118,7 @@ fn a_new_template_rolls_out_and_an_old_one_rolls_back() {
     image(&mut bench, "v2");
     image(&mut bench, "v1");
     assert_eq!(sets(&bench), ["v3 0 r3 -", "v2 0 r5 2", "v1 4 r6 1,4"]);
-    assert_eq!(annotation(&deployment(&bench).metadata, REVISION), Some("6"));
+    assert_eq!(annotation_value(&deployment(&bench).metadata, REVISION), Some("6"));
     assert_eq!(bench.list::<Pod>().len(), 4);
 }
 
@@ -129,7 +129,7 @@ fn a_rollout_respects_max_surge_and_max_unavailable() {
         json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 2}});
     let mut bench = start(10, json!({"strategy": rolling}));
     bench.merge(Kind::Deployment, "web", json!({"spec": {"template": wait}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(sets(&bench), ["v1 8 r1 -", "v1 3 r2 -"]);
     assert_eq!(conditions(&bench)[0], "Available True MinimumReplicasAvailable");
     let status = deployment(&bench).status.unwrap();
@@ -148,14 +148,14 @@ fn a_failing_rollout_is_rolled_back() {
     let mut bench = start(10, json!({}));
     let wait = json!({"metadata": {"annotations": {"play": "wait"}}});
     bench.merge(Kind::Deployment, "web", json!({"spec": {"template": wait}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(sets(&bench), ["v1 8 r1 -", "v1 5 r2 -"]);
     bench.merge(
         Kind::Deployment,
         "web",
         json!({"spec": {"template": {"metadata": {"annotations": null}}}}),
     );
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(sets(&bench), ["v1 0 r2 -", "v1 10 r3 1"]);
 }
 
@@ -169,7 +169,7 @@ fn a_paused_deployment_scales_but_does_not_roll_out() {
     assert_eq!(conditions(&bench)[0], "Progressing Unknown DeploymentPaused");
     bench.wait(3600);
     bench.merge(Kind::Deployment, "web", json!({"spec": {"paused": false}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(sets(&bench), ["v1 0 r1 -", "v2 6 r2 -"]);
     assert_eq!(conditions(&bench)[1], "Progressing True NewReplicaSetAvailable");
 }
@@ -185,7 +185,7 @@ fn recreate_waits_for_the_last_pod() {
     assert_eq!(bench.list::<Pod>().len(), 2);
     for pod in bench.names::<Pod>() {
         bench.merge(Kind::Pod, &pod, json!({"metadata": {"finalizers": null}}));
-        bench.settle();
+        bench.run_until_idle();
     }
     assert_eq!(sets(&bench), ["v1 0 r1 -", "v2 2 r2 -"]);
     assert_eq!(bench.list::<Pod>().len(), 2);
@@ -205,28 +205,30 @@ fn replica_sets_are_adopted_and_released() {
     let mut bench = start(1, json!({}));
     let name = bench.names::<ReplicaSet>().remove(0);
     bench.merge(Kind::ReplicaSet, &name, json!({"metadata": {"labels": {"app": "other"}}}));
-    bench.settle();
+    bench.run_until_idle();
     let set: ReplicaSet = bench.get("default", &name).unwrap();
     assert_eq!(set.metadata.owner_references, None);
     // Its name is taken, so that the next one gets another.
     assert_eq!(bench.list::<ReplicaSet>().len(), 2);
     assert_eq!(deployment(&bench).status.unwrap().collision_count, Some(1));
     bench.merge(Kind::ReplicaSet, &name, json!({"metadata": {"labels": {"app": "web"}}}));
-    bench.settle();
+    bench.run_until_idle();
     let set: ReplicaSet = bench.get("default", &name).unwrap();
     assert_eq!(set.metadata.owner_references.unwrap()[0].name, "web");
 }
 
 #[test]
 fn failures_to_create_pods_are_reported() {
-    use crate::request::{Request, Response};
+    use crate::request::{ControllerRequest, ControllerResponse};
     let mut bench = start(0, json!({})).with_faults(|request| match request {
-        Request::Create(object) if object.kind() == Kind::Pod => Some(Response::Rejected {
-            status: 403,
-            reason: "Forbidden".into(),
-            message: "pods \"web-\" is forbidden: exceeded quota".into(),
-            retry_after: None,
-        }),
+        ControllerRequest::Create(object) if object.kind() == Kind::Pod => {
+            Some(ControllerResponse::Rejected {
+                status: 403,
+                reason: "Forbidden".into(),
+                message: "pods \"web-\" is forbidden: exceeded quota".into(),
+                retry_after: None,
+            })
+        }
         _ => None,
     });
     scale(&mut bench, 2);

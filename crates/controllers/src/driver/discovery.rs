@@ -54,7 +54,7 @@ async fn read_served_kinds(client: &ApiClient, known: &ServedKinds) -> Result<Se
     let mut documents = Vec::new();
     for path in ServedKinds::DISCOVERY_PATHS {
         let request = Request {
-            accept: ServedKinds::ACCEPT,
+            accept: ServedKinds::DISCOVERY_ACCEPT,
             response_bytes_max: RESPONSE_BYTES_MAX,
             ..Request::get(path)
         };

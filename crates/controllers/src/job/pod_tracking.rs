@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{FailureAction, Finish, JobSync, free, indexes, is_tracked, policy};
-use crate::meta::{annotation, is_terminating};
+use crate::meta::{annotation_value, is_terminating};
 use crate::result_builder::{ReconcileResultBuilder, omit_zero};
 use crate::workload::{is_active, phase};
 
@@ -18,7 +18,7 @@ const UNCOUNTED_MAX: usize = 500;
 
 /// A number that a pod's annotation has.
 pub(super) fn number(pod: &Pod, key: &str) -> i32 {
-    annotation(&pod.metadata, key).and_then(|text| text.parse().ok()).unwrap_or(0)
+    annotation_value(&pod.metadata, key).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 impl<'a> JobSync<'a> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::JobController;
 use crate::kind::Kind;
-use crate::meta::annotation;
+use crate::meta::annotation_value;
 use crate::test_kubelet::bench;
 use crate::testkit::ControllerBench;
 use crate::workload::phase;
@@ -18,7 +18,7 @@ fn start(more: Value) -> ControllerBench {
         manifest["spec"][key] = value.clone();
     }
     bench.create(manifest);
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
@@ -35,7 +35,7 @@ fn running(bench: &ControllerBench) -> Vec<String> {
 fn end(bench: &mut ControllerBench, phase: &str) {
     let name = running(bench).remove(0);
     bench.set_phase(&name, phase);
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn status(bench: &ControllerBench) -> Value {
@@ -133,7 +133,7 @@ fn a_deleted_pod_counts_as_failed_and_is_replaced() {
     let mut bench = start(json!({}));
     let name = running(&bench).remove(0);
     bench.delete(Kind::Pod, &name);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(counts(&bench), [0, 0, 1]);
     bench.wait(10);
     assert_eq!(counts(&bench), [1, 0, 1]);
@@ -157,7 +157,7 @@ fn active_deadline_fails_a_job() {
 #[test]
 fn each_index_succeeds_once() {
     let mut bench = start(json!({"completions": 3, "parallelism": 2, "completionMode": "Indexed"}));
-    let index = |pod: &Pod| annotation(&pod.metadata, super::INDEX).unwrap().to_owned();
+    let index = |pod: &Pod| annotation_value(&pod.metadata, super::INDEX).unwrap().to_owned();
     let mut indexes: Vec<String> = bench.list::<Pod>().iter().map(index).collect();
     indexes.sort();
     assert_eq!(indexes, ["0", "1"]);
@@ -167,7 +167,7 @@ fn each_index_succeeds_once() {
     assert_eq!(spec.hostname.as_deref(), Some("sum-1"));
     assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
     bench.set_phase(&pod.metadata.name.unwrap(), "Succeeded");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((&status(&bench)["completedIndexes"], counts(&bench)), (&json!("1"), [2, 1, 0]));
     end(&mut bench, "Succeeded");
     end(&mut bench, "Succeeded");
@@ -185,19 +185,19 @@ fn backoff_limit_per_index() {
     let bad = |bench: &ControllerBench| {
         let all = bench.list::<Pod>();
         let index = |pod: &&Pod| {
-            annotation(&pod.metadata, super::INDEX) == Some("0") && phase(pod) == "Running"
+            annotation_value(&pod.metadata, super::INDEX) == Some("0") && phase(pod) == "Running"
         };
         all.iter().find(index).map(|pod| pod.metadata.name.clone().unwrap())
     };
     let name = bad(&bench).unwrap();
     bench.set_phase(&name, "Failed");
-    bench.settle();
+    bench.run_until_idle();
     bench.wait(10);
     let name = bad(&bench).unwrap();
     let pod: Pod = bench.get("default", &name).unwrap();
-    assert_eq!(annotation(&pod.metadata, super::pod_tracking::FAILURES), Some("1"));
+    assert_eq!(annotation_value(&pod.metadata, super::pod_tracking::FAILURES), Some("1"));
     bench.set_phase(&name, "Failed");
-    bench.settle();
+    bench.run_until_idle();
     bench.wait(60);
     assert_eq!((&status(&bench)["failedIndexes"], bad(&bench)), (&json!("0"), None));
     end(&mut bench, "Succeeded");
@@ -225,10 +225,10 @@ fn pod_failure_and_success_policies() {
     let mut bench = start(
         json!({"completions": 3, "parallelism": 3, "completionMode": "Indexed", "successPolicy": policy}),
     );
-    let first = |pod: &&Pod| annotation(&pod.metadata, super::INDEX) == Some("0");
+    let first = |pod: &&Pod| annotation_value(&pod.metadata, super::INDEX) == Some("0");
     let name = bench.list::<Pod>().iter().find(first).unwrap().metadata.name.clone().unwrap();
     bench.set_phase(&name, "Succeeded");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(conditions(&bench), ["SuccessCriteriaMet SuccessPolicy", "Complete SuccessPolicy"]);
     assert_eq!((counts(&bench), bench.list::<Pod>().len()), ([0, 1, 0], 1));
 }
@@ -243,7 +243,7 @@ fn a_suspended_job_has_no_pods() {
     assert!(status(&bench)["startTime"].is_null());
     let suspend = |bench: &mut ControllerBench, suspend: bool| {
         bench.merge(Kind::Job, "sum", json!({"spec": {"suspend": suspend}}));
-        bench.settle();
+        bench.run_until_idle();
     };
     suspend(&mut bench, false);
     assert_eq!((counts(&bench), conditions(&bench)), ([1, 0, 0], Vec::<String>::new()));
@@ -262,10 +262,10 @@ fn a_suspended_job_has_no_pods() {
 fn parallelism_can_be_changed() {
     let mut bench = start(json!({"completions": 10, "parallelism": 4}));
     bench.merge(Kind::Job, "sum", json!({"spec": {"parallelism": 1}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((counts(&bench), bench.list::<Pod>().len()), ([1, 0, 0], 1));
     bench.merge(Kind::Job, "sum", json!({"spec": {"parallelism": 3}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(counts(&bench), [3, 0, 0]);
 }
 
@@ -285,7 +285,7 @@ fn a_finished_job_is_deleted_after_its_ttl() {
 fn pods_of_a_deleted_job_lose_their_finalizers() {
     let mut bench = start(json!({"parallelism": 2}));
     bench.delete(Kind::Job, "sum");
-    bench.settle();
+    bench.run_until_idle();
     let pods = bench.list::<Pod>();
     assert!(pods.len() == 2 && pods.iter().all(|pod| pod.metadata.finalizers.is_none()));
 }

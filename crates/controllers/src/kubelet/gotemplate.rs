@@ -1,7 +1,7 @@
 //! Go templates, as far as KWOK's stages use them. Pure.
 //!
 //! Actions: values, pipelines, variables, `if`, `range`, `with`, `else`, `break`, `continue`, `define`, `template`, comments, trimmed blanks.
-//! Functions: those that Go and KWOK have and [`FUNCTIONS`] lists, and what the caller adds ([`TemplateFunctions`]). Anything else is rejected
+//! Functions: those that Go and KWOK have and [`TEMPLATE_FUNCTIONS`] lists, and what the caller adds ([`TemplateFunctions`]). Anything else is rejected
 //! when the template is read, not when it is used.
 
 mod functions;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use functions::FUNCTIONS;
+pub use functions::TEMPLATE_FUNCTIONS;
 use parser::Node;
 
 /// A template that was read.
@@ -44,7 +44,7 @@ pub trait TemplateFunctions {
 }
 
 impl GoTemplate {
-    /// Reads a template, in which these functions may be called beside [`FUNCTIONS`].
+    /// Reads a template, in which these functions may be called beside [`TEMPLATE_FUNCTIONS`].
     ///
     /// # Errors
     ///

@@ -67,7 +67,7 @@ pub fn needs_pod_ip(pod: &Pod) -> bool {
 }
 
 /// The action that is due now.
-pub fn next_action(pod: &Pod, place: &PodAddresses, now: Timestamp) -> PodAction {
+pub fn next_pod_action(pod: &Pod, place: &PodAddresses, now: Timestamp) -> PodAction {
     let empty = (PodSpec::default(), PodStatus::default());
     let spec = pod.spec.as_ref().unwrap_or(&empty.0);
     let status = pod.status.as_ref().unwrap_or(&empty.1);
@@ -125,7 +125,7 @@ enum ContainersState {
 impl PodLifecycle<'_> {
     fn setting(&self, name: &str) -> Option<&str> {
         let metadata = &self.pod.metadata;
-        meta::annotation(metadata, name).or_else(|| meta::label(metadata, name))
+        meta::annotation_value(metadata, name).or_else(|| meta::label_value(metadata, name))
     }
 
     /// A number of seconds; an invalid value counts as absent.

@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta;
-use crate::request::{Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, Patch};
 use crate::work_queue::saturating_add;
 
 /// The conditions of a healthy node: type, status, reason, message; as in upstream's `pkg/kubelet/nodestatus`, except for the network,
@@ -103,7 +103,7 @@ impl Controller for NodeController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
-        change.typed::<Node>().map(Key::from_object).into_iter().collect()
+        change.new_or_old_typed::<Node>().map(Key::from_object).into_iter().collect()
     }
 
     fn initial_keys(&self) -> Vec<Key> {
@@ -118,7 +118,7 @@ impl Controller for NodeController {
             self.addresses.release(key);
             let wanted = self.absent.get(&*key.name).cloned();
             return wanted.map_or_else(ReconcileResult::none, |node| {
-                ReconcileResult::request(Request::create(node))
+                ReconcileResult::with_request(ControllerRequest::create(node))
             });
         };
         // A node that is deleted later is not created again, as with a machine that was removed.
@@ -140,17 +140,26 @@ impl Controller for NodeController {
         };
         let patch = Patch::Strategic(json!({"status": status(node, address, now)}));
         ReconcileResult {
-            requests: vec![Request::patch_status(key.clone(), patch)],
+            requests: vec![ControllerRequest::patch_status(key.clone(), patch)],
             requeue_after: Some(heartbeat),
         }
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _: Timestamp,
+    ) {
         match (request, response) {
-            (Request::Create(_), Response::Success(_)) => {
+            (ControllerRequest::Create(_), ControllerResponse::Success(_)) => {
                 self.absent.remove(&*key.name);
             }
-            (Request::Create(_), Response::Rejected { status, message, .. }) if *status != 409 => {
+            (
+                ControllerRequest::Create(_),
+                ControllerResponse::Rejected { status, message, .. },
+            ) if *status != 409 => {
                 tracing::warn!(node = %key.name, status, message, "failed to create the node");
             }
             _ => {}

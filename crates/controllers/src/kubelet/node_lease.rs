@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object, Typed};
 use crate::meta;
-use crate::request::{Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, Patch};
 use crate::work_queue::saturating_add;
 
 const NAMESPACE: &str = "kube-node-lease";
@@ -49,11 +49,14 @@ impl NodeLeaseController {
         }
     }
 
-    fn write(&self, node: &Node, key: &Key, now: Timestamp) -> Option<Request> {
+    fn write(&self, node: &Node, key: &Key, now: Timestamp) -> Option<ControllerRequest> {
         let renew_time = MicroTime(now);
         if self.known.get(key)?.exists {
             let patch = Patch::Merge(json!({"spec": {"renewTime": renew_time}}));
-            return Some(Request::patch(Key::new(Kind::Lease, NAMESPACE, key.name.clone()), patch));
+            return Some(ControllerRequest::patch(
+                Key::new(Kind::Lease, NAMESPACE, key.name.clone()),
+                patch,
+            ));
         }
         let info = Node::IS.info();
         let lease = json!({
@@ -61,7 +64,7 @@ impl NodeLeaseController {
                 "apiVersion": info.api_version, "kind": info.kind, "name": &*key.name, "uid": node.metadata.uid}]},
             "spec": {"holderIdentity": &*key.name, "leaseDurationSeconds": self.duration.as_secs(), "renewTime": renew_time}});
         let lease: Lease = serde_json::from_value(lease).ok()?;
-        Some(Request::Create(Object::from(lease)))
+        Some(ControllerRequest::Create(Object::from(lease)))
     }
 }
 
@@ -75,7 +78,7 @@ impl Controller for NodeLeaseController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, _: &Cache) -> Vec<Key> {
-        let Some(node) = change.typed::<Node>() else { return Vec::new() };
+        let Some(node) = change.new_or_old_typed::<Node>() else { return Vec::new() };
         // Statuses change often; only added and deleted nodes matter.
         let uid = |object: Option<&Object>| object.and_then(|it| it.metadata().uid.clone());
         let is_same = uid(change.old) == uid(change.new);
@@ -111,22 +114,28 @@ impl Controller for NodeLeaseController {
         }
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, now: Timestamp) {
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        now: Timestamp,
+    ) {
         // As kubelets: a quarter, and up to four percent more. The first time less, so that renewals are spread.
         let quarter = self.duration / 4;
         let jitter = self.rng.below(quarter.as_millis() as u64 / 25 + 1);
         let first = self.rng.below(quarter.as_millis() as u64 + 1);
         let Some(known) = self.known.get_mut(key) else { return };
         match (request, response) {
-            (Request::Create(_), Response::Success(_)) => {
+            (ControllerRequest::Create(_), ControllerResponse::Success(_)) => {
                 known.exists = true;
                 known.due = saturating_add(now, Duration::from_millis(first));
             }
-            (_, Response::Success(_)) => {
+            (_, ControllerResponse::Success(_)) => {
                 known.due = saturating_add(now, quarter + Duration::from_millis(jitter))
             }
-            (_, Response::Rejected { status: 404, .. }) => known.exists = false,
-            (_, Response::Rejected { status: 409, .. }) => known.exists = true,
+            (_, ControllerResponse::Rejected { status: 404, .. }) => known.exists = false,
+            (_, ControllerResponse::Rejected { status: 409, .. }) => known.exists = true,
             _ => {}
         }
     }

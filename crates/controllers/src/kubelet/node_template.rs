@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use loadmaster_api::Quantity;
-use loadmaster_api::document::{Document, LocatedError, Path};
+use loadmaster_api::document::{Document, FieldPath, LocatedError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -117,17 +117,17 @@ impl NodeTemplate {
     pub fn from_document(document: &Document) -> Result<Vec<NodeTemplate>, LocatedError> {
         let templates: Vec<NodeTemplate> = document.decode_all()?;
         if templates.is_empty() {
-            return Err(document.error_at(Path::ROOT, "expected a Node, found nothing"));
+            return Err(document.error_at(FieldPath::ROOT, "expected a Node, found nothing"));
         }
         for (part, template) in templates.iter().enumerate() {
             let checked = template.check();
-            checked.map_err(|(path, text)| document.error_in(part, path, text))?;
+            checked.map_err(|(path, text)| document.error_in_part(part, path, text))?;
         }
         Ok(templates)
     }
 
-    fn check(&self) -> Result<(), (Path, String)> {
-        let at = |name: &str| Path::ROOT.field(name);
+    fn check(&self) -> Result<(), (FieldPath, String)> {
+        let at = |name: &str| FieldPath::ROOT.field(name);
         for (name, found, want) in
             [("apiVersion", &self.api_version, "v1"), ("kind", &self.kind, "Node")]
         {

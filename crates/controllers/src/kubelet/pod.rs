@@ -12,7 +12,7 @@ use super::node::address_of;
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
-use crate::request::{DeleteOptions, Patch, Request};
+use crate::request::{ControllerRequest, DeleteOptions, Patch};
 
 /// Addresses of pods on nodes without a `podCIDR` of their own.
 pub(super) const POD_IP_RANGE: &str = "10.128.0.0/9";
@@ -102,7 +102,7 @@ impl Controller for PodController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(pod) = change.typed::<Pod>() else {
+        let Some(pod) = change.new_or_old_typed::<Pod>() else {
             return pod_keys_for_node_change(change, &self.managed, cache);
         };
         managed_node_of(pod, &self.managed, cache)
@@ -125,15 +125,14 @@ impl Controller for PodController {
         self.reserve_address_of(pod);
         // The node gets its address soon.
         let Some(place) = self.addresses(key, pod, node) else { return ReconcileResult::none() };
-        match lifecycle::next_action(pod, &place, now) {
+        match lifecycle::next_pod_action(pod, &place, now) {
             PodAction::Nothing => ReconcileResult::none(),
             PodAction::WaitUntil(until) => {
                 ReconcileResult::requeue_after(now.duration_until(until).unsigned_abs())
             }
-            PodAction::PatchStatus(patch) => ReconcileResult::request(Request::patch_status(
-                key.clone(),
-                Patch::Strategic(patch),
-            )),
+            PodAction::PatchStatus(patch) => ReconcileResult::with_request(
+                ControllerRequest::patch_status(key.clone(), Patch::Strategic(patch)),
+            ),
             PodAction::Delete => {
                 let uid = pod.metadata.uid.clone();
                 let options = DeleteOptions {
@@ -141,7 +140,10 @@ impl Controller for PodController {
                     grace_period_seconds: Some(0),
                     ..DeleteOptions::default()
                 };
-                ReconcileResult::request(Request::Delete { key: key.clone(), options })
+                ReconcileResult::with_request(ControllerRequest::Delete {
+                    key: key.clone(),
+                    options,
+                })
             }
         }
     }

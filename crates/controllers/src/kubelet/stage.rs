@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use loadmaster_api::document::{Document, LocatedError, Path};
+use loadmaster_api::document::{Document, FieldPath, LocatedError};
 use loadmaster_stdx::Rng;
-use loadmaster_stdx::duration::parse_nanos;
+use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ struct Item {
 }
 
 /// Functions for stage templates, in addition to those of all templates.
-pub const FUNCTIONS: &[&str] = &[
+pub const STAGE_TEMPLATE_FUNCTIONS: &[&str] = &[
     "Now",
     "StartTime",
     "Version",
@@ -133,26 +133,26 @@ impl Stage {
     pub fn from_document(document: &Document) -> Result<Vec<Stage>, LocatedError> {
         let stages: Vec<Wire> = document.decode_all()?;
         if stages.is_empty() {
-            return Err(document.error_at(Path::ROOT, "expected a Stage, found nothing"));
+            return Err(document.error_at(FieldPath::ROOT, "expected a Stage, found nothing"));
         }
         let read = |(part, wire): (usize, Wire)| {
-            Stage::of(wire).map_err(|(path, text)| document.error_in(part, path, text))
+            Stage::of(wire).map_err(|(path, text)| document.error_in_part(part, path, text))
         };
         stages.into_iter().enumerate().map(read).collect()
     }
 
-    fn of(wire: Wire) -> Result<Stage, (Path, String)> {
-        let expected = |path: Path, want: &str, found: &str| {
+    fn of(wire: Wire) -> Result<Stage, (FieldPath, String)> {
+        let expected = |path: FieldPath, want: &str, found: &str| {
             (path, format!("expected {want}, found {found:?}"))
         };
-        let at = |name: &str| Path::ROOT.field(name);
+        let at = |name: &str| FieldPath::ROOT.field(name);
         if wire.api_version != "kwok.x-k8s.io/v1alpha1" {
             return Err(expected(at("apiVersion"), "kwok.x-k8s.io/v1alpha1", &wire.api_version));
         }
         if wire.kind != "Stage" {
             return Err(expected(at("kind"), "Stage", &wire.kind));
         }
-        let at = |name: &str| Path::ROOT.field("spec").field(name);
+        let at = |name: &str| FieldPath::ROOT.field("spec").field(name);
         let Spec { resource_ref, selector, weight, weight_from, delay, next, steps, .. } =
             wire.spec;
         let kind = match (&*resource_ref.api_group, &*resource_ref.kind) {
@@ -240,7 +240,7 @@ impl Span {
             self.from.as_ref().and_then(|query| query.evaluate(object).first().copied()?.as_str());
         let said = said.and_then(|text| match text.parse::<Timestamp>() {
             Ok(moment) => i64::try_from(now.duration_until(moment).as_millis()).ok(),
-            Err(_) => parse_nanos(text).ok().map(|nanos| nanos / 1_000_000),
+            Err(_) => parse_duration_nanos(text).ok().map(|nanos| nanos / 1_000_000),
         });
         said.or(self.milliseconds).map(|it| u64::try_from(it).unwrap_or(0))
     }
@@ -401,10 +401,10 @@ enum Subresource {
     Status,
 }
 
-type Placed<T> = Result<T, (Path, String)>;
+type Placed<T> = Result<T, (FieldPath, String)>;
 
 impl Selector {
-    fn requirements(self, at: &Path) -> Placed<Vec<Requirement>> {
+    fn requirements(self, at: &FieldPath) -> Placed<Vec<Requirement>> {
         let exact = |of: &str, name: &str, value: String| {
             let name = Value::from(name).to_string();
             let query = JqQuery::parse(&format!(".metadata.{of}[{name}]"));
@@ -442,7 +442,7 @@ impl Selector {
 }
 
 impl From {
-    fn query(&self, at: &Path) -> Placed<JqQuery> {
+    fn query(&self, at: &FieldPath) -> Placed<JqQuery> {
         let (at, text) = match (&self.expression_from, &self.jq) {
             (Some(text), None) => (at.clone().field("expressionFrom"), text),
             (None, Some(jq)) => (at.clone().field("jq").field("expression"), &jq.expression),
@@ -453,13 +453,13 @@ impl From {
 }
 
 impl Delay {
-    fn duration(&self, at: &Path) -> Placed<Span> {
+    fn duration(&self, at: &FieldPath) -> Placed<Span> {
         let from =
             self.duration_from.as_ref().map(|it| it.query(&at.clone().field("durationFrom")));
         Ok(Span { milliseconds: self.duration_milliseconds, from: from.transpose()? })
     }
 
-    fn jitter(&self, at: &Path) -> Placed<Span> {
+    fn jitter(&self, at: &FieldPath) -> Placed<Span> {
         let from = self.jitter_duration_from.as_ref();
         let from = from.map(|it| it.query(&at.clone().field("jitterDurationFrom")));
         Ok(Span { milliseconds: self.jitter_duration_milliseconds, from: from.transpose()? })
@@ -467,9 +467,10 @@ impl Delay {
 }
 
 impl Next {
-    fn step(self, at: &Path) -> Placed<StageNext> {
-        let template = |text: &str, at: Path| {
-            GoTemplate::parse(text, FUNCTIONS).map_err(|error| (at, error.to_string()))
+    fn step(self, at: &FieldPath) -> Placed<StageNext> {
+        let template = |text: &str, at: FieldPath| {
+            GoTemplate::parse(text, STAGE_TEMPLATE_FUNCTIONS)
+                .map_err(|error| (at, error.to_string()))
         };
         let mut patches = Vec::new();
         if !self.status_template.trim().is_empty() {

@@ -17,7 +17,7 @@ use super::stage::{PatchType, Stage, StageNext, StagePatch};
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object};
-use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, DeleteOptions, Patch};
 use crate::work_queue::saturating_add;
 
 /// Plays the stages of one kind, for managed nodes or for the pods on them.
@@ -146,7 +146,7 @@ impl StageController {
         json: &Value,
         cache: &Cache,
         now: Timestamp,
-    ) -> Result<Vec<Request>, String> {
+    ) -> Result<Vec<ControllerRequest>, String> {
         let key = object.key();
         let here = self.template_context(object, cache, now);
         let mut requests = Vec::new();
@@ -158,7 +158,7 @@ impl StageController {
             if let Some(all) = finalizers.apply(metadata.finalizers.as_deref().unwrap_or_default())
             {
                 let patch = json!({"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": all}});
-                requests.push(Request::patch(key.clone(), Patch::Merge(patch)));
+                requests.push(ControllerRequest::patch(key.clone(), Patch::Merge(patch)));
             }
         }
         if step.delete {
@@ -167,7 +167,7 @@ impl StageController {
                 grace_period_seconds: Some(0),
                 ..DeleteOptions::default()
             };
-            requests.push(Request::Delete { key, options });
+            requests.push(ControllerRequest::Delete { key, options });
             return Ok(requests);
         }
         for patch in &step.patches {
@@ -226,7 +226,7 @@ fn change(
     object: &Object,
     json: &Value,
     here: &TemplateContext,
-) -> Result<Request, String> {
+) -> Result<ControllerRequest, String> {
     let text = patch.template.render(json, here)?;
     let document = Document::new("template", text);
     let mut body = if document.is_empty() {
@@ -243,10 +243,14 @@ fn change(
         PatchType::Merge => Patch::Merge(body),
         PatchType::Strategic => Patch::Strategic(body),
     };
-    Ok(Request::Patch { key, subresource, patch })
+    Ok(ControllerRequest::Patch { key, subresource, patch })
 }
 
-fn event(object: &Object, [kind, reason, message]: [&str; 3], now: Timestamp) -> Option<Request> {
+fn event(
+    object: &Object,
+    [kind, reason, message]: [&str; 3],
+    now: Timestamp,
+) -> Option<ControllerRequest> {
     let (key, info, metadata) = (object.key(), object.kind().info(), object.metadata());
     let namespace = if key.namespace.is_empty() { "default" } else { &*key.namespace };
     let (name, at) = (format!("{}.{:x}", key.name, now.as_nanosecond()), seconds(now));
@@ -257,7 +261,7 @@ fn event(object: &Object, [kind, reason, message]: [&str; 3], now: Timestamp) ->
         "type": kind, "reason": reason, "message": message, "count": 1, "firstTimestamp": at, "lastTimestamp": at,
         "source": {"component": "loadmaster-kubelets"}}))
     .ok()?;
-    Some(Request::create(event))
+    Some(ControllerRequest::create(event))
 }
 
 impl Controller for StageController {
@@ -270,7 +274,7 @@ impl Controller for StageController {
     }
 
     fn keys_to_enqueue(&self, change: &ObjectChange<'_>, cache: &Cache) -> Vec<Key> {
-        let Some(object) = change.object() else { return Vec::new() };
+        let Some(object) = change.new_or_old() else { return Vec::new() };
         match (self.kind, object) {
             (Kind::Pod, Object::Node(_)) => {
                 pod::pod_keys_for_node_change(change, &self.managed, cache)
@@ -315,8 +319,14 @@ impl Controller for StageController {
         }
     }
 
-    fn on_response(&mut self, key: &Key, request: &Request, response: &Response, _: Timestamp) {
-        if !matches!(response, Response::Success(_))
+    fn on_response(
+        &mut self,
+        key: &Key,
+        request: &ControllerRequest,
+        response: &ControllerResponse,
+        _: Timestamp,
+    ) {
+        if !matches!(response, ControllerResponse::Success(_))
             && !request.is_event()
             && let Some(plan) = self.plans.get_mut(key)
         {

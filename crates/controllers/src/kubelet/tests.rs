@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kind::{Key, Kind};
-use crate::request::{DeleteOptions, Patch, Request, Response};
+use crate::request::{ControllerRequest, ControllerResponse, DeleteOptions, Patch};
 use crate::testkit::ControllerBench;
 
 fn bench(n_nodes: usize) -> ControllerBench {
     let nodes = node_template::nodes_from_templates(&[], n_nodes).unwrap();
-    let mut bench = ControllerBench::new(controllers(Options { nodes, ..Options::default() }));
-    bench.settle();
+    let mut bench = ControllerBench::new(kubelet_controllers(KubeletOptions {
+        nodes,
+        ..KubeletOptions::default()
+    }));
+    bench.run_until_idle();
     bench
 }
 
@@ -80,16 +83,16 @@ fn nodes_are_created_once_and_stay_ready() {
 
     // The node lifecycle controller has lost its patience, wrongly.
     let unknown = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
-    bench.apply(&Request::patch_status(
+    bench.send_as_client(&ControllerRequest::patch_status(
         Key::new(Kind::Node, "", "node-1"),
         Patch::Strategic(unknown),
     ));
-    bench.settle();
+    bench.run_until_idle();
     assert!(is_ready(&bench.get::<Node>("", "node-1").unwrap()));
 
     let node = bench.get::<Node>("", "node-2").unwrap();
-    bench.apply(&Request::delete(&node));
-    bench.advance(seconds(30));
+    bench.send_as_client(&ControllerRequest::delete(&node));
+    bench.advance_time(seconds(30));
     assert!(bench.get::<Node>("", "node-2").is_none(), "it stays away");
 }
 
@@ -98,10 +101,12 @@ fn leases_are_renewed_and_statuses_reported() {
     let mut bench = bench(5);
     let start = bench.now();
     bench.sent.clear();
-    bench.advance(seconds(600));
-    let n = |want: fn(&Request) -> bool| bench.sent.iter().filter(|it| want(it)).count();
-    let n_leases = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Lease));
-    let n_statuses = n(|it| matches!(it, Request::Patch { key, .. } if key.kind == Kind::Node));
+    bench.advance_time(seconds(600));
+    let n = |want: fn(&ControllerRequest) -> bool| bench.sent.iter().filter(|it| want(it)).count();
+    let n_leases =
+        n(|it| matches!(it, ControllerRequest::Patch { key, .. } if key.kind == Kind::Lease));
+    let n_statuses =
+        n(|it| matches!(it, ControllerRequest::Patch { key, .. } if key.kind == Kind::Node));
     // 5 nodes, each 10 to 10.4 s, and the first one sooner; each 240 to 300 s.
     assert!((285..=310).contains(&n_leases), "{n_leases}");
     assert!((10..=13).contains(&n_statuses), "{n_statuses}");
@@ -120,9 +125,9 @@ fn a_pod_runs_and_is_deleted() {
     let mut bench = bench(1);
     pod(&mut bench, "a", json!({}), json!({}));
     pod(&mut bench, "b", json!({}), json!({"spec": {"hostNetwork": true}}));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     assert_eq!(shown(&bench, "a"), READY);
     let status = |name: &str| bench.get::<Pod>("default", name).unwrap().status.unwrap();
     let (a, b, node) = (status("a"), status("b"), bench.get::<Node>("", "node-0").unwrap());
@@ -136,15 +141,15 @@ fn a_pod_runs_and_is_deleted() {
 
     // Somebody marks it as not ready, as the node lifecycle controller does.
     let patch = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    bench.apply(&Request::patch_status(
+    bench.send_as_client(&ControllerRequest::patch_status(
         Key::new(Kind::Pod, "default", "a"),
         Patch::Strategic(patch),
     ));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), READY);
 
-    bench.apply(&Request::delete(&bench.get::<Pod>("default", "a").unwrap()));
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::delete(&bench.get::<Pod>("default", "a").unwrap()));
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), "deleted");
 }
 
@@ -162,21 +167,21 @@ fn pods_terminate_according_to_their_annotations() {
     pod(&mut bench, "loop", bad, on_failure);
     pod(&mut bench, "job", json!({}), job);
     pod(&mut bench, "late", json!({}), deadline);
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     assert_eq!(shown(&bench, "good"), READY);
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     assert_eq!(shown(&bench, "good"), "Succeeded Initialized term0");
     assert_eq!(shown(&bench, "bad"), "Failed Initialized term3");
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized wait");
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     assert_eq!(shown(&bench, "late"), "Failed Initialized term143");
-    bench.advance(seconds(9));
+    bench.advance_time(seconds(9));
     assert_eq!(shown(&bench, "loop"), format!("{READY}x1"));
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
-    bench.advance(seconds(19));
+    bench.advance_time(seconds(19));
     assert_eq!(shown(&bench, "loop"), "Running PodReadyToStartContainers,Initialized waitx1");
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     assert_eq!(shown(&bench, "loop"), format!("{READY}x2"));
     assert_eq!(
         shown(&bench, "job"),
@@ -196,11 +201,11 @@ fn init_containers_run_one_after_another() {
         json!({"loadmaster.io/init-seconds": "2", "loadmaster.io/start-seconds": "0"}),
         inits,
     );
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers runn,wait,wait,wait");
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     assert_eq!(shown(&bench, "a"), "Pending PodReadyToStartContainers term0,runn,runn,wait");
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     let running = READY.replace(" runn", " term0,runn,term0,runn");
     assert_eq!(shown(&bench, "a"), running);
 }
@@ -216,12 +221,12 @@ fn deletion_respects_stop_seconds_and_grace_period() {
         json!({}),
         json!({"metadata": {"finalizers": ["a.b/c"]}, "spec": {"restartPolicy": "Never"}}),
     );
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     for name in ["slow", "stuck", "held"] {
         let pod = bench.get::<Pod>("default", name).unwrap();
-        bench.apply(&Request::delete(&pod));
+        bench.send_as_client(&ControllerRequest::delete(&pod));
     }
-    bench.advance(seconds(6));
+    bench.advance_time(seconds(6));
     assert_eq!(
         (shown(&bench, "slow"), shown(&bench, "stuck")),
         (READY.to_owned(), READY.to_owned())
@@ -231,37 +236,40 @@ fn deletion_respects_stop_seconds_and_grace_period() {
         "Failed Initialized term143",
         "the owner of the finalizer sees its final status"
     );
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     assert_eq!(shown(&bench, "slow"), "deleted");
-    bench.advance(seconds(23));
+    bench.advance_time(seconds(23));
     assert_eq!(shown(&bench, "stuck"), "deleted", "its grace period is over");
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    bench.apply(&Request::patch(Key::new(Kind::Pod, "default", "held"), patch));
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::patch(Key::new(Kind::Pod, "default", "held"), patch));
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "held"), "deleted");
 }
 
 #[test]
 fn only_managed_nodes_are_simulated() {
-    let managed = ManagedNodes { selector: Some(parse_selector("fake=yes").unwrap()) };
-    let mut bench = ControllerBench::new(controllers(Options { managed, ..Options::default() }));
+    let managed = ManagedNodes { selector: Some(parse_label_selector("fake=yes").unwrap()) };
+    let mut bench = ControllerBench::new(kubelet_controllers(KubeletOptions {
+        managed,
+        ..KubeletOptions::default()
+    }));
     let node = |name: &str, labels: Value, annotations: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations}});
     bench.create(node("real", json!({}), json!({})));
     bench.create(node("labelled", json!({"fake": "yes"}), json!({})));
     bench.create(node("annotated", json!({}), json!({"kwok.x-k8s.io/node": "fake"})));
-    bench.settle();
+    bench.run_until_idle();
     let address = |bench: &ControllerBench, name: &str| {
         bench.get::<Node>("", name).as_ref().and_then(node::address_of).map(str::to_owned)
     };
     assert!(address(&bench, "labelled").is_some() && address(&bench, "annotated").is_some());
     assert_eq!(address(&bench, "real"), None);
     pod(&mut bench, "a", json!({}), json!({"spec": {"nodeName": "real"}}));
-    bench.advance(seconds(5));
+    bench.advance_time(seconds(5));
     assert_eq!(shown(&bench, "a"), "Pending  ");
     // Whoever adopts the node adopts its pods.
     let label = Patch::Merge(json!({"metadata": {"labels": {"fake": "yes"}}}));
-    bench.apply(&Request::patch(Key::new(Kind::Node, "", "real"), label));
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::patch(Key::new(Kind::Node, "", "real"), label));
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), READY);
 }
 
@@ -271,16 +279,16 @@ fn a_restart_changes_nothing() {
     for n in 0..20 {
         pod(&mut bench, &format!("p{n}"), json!({}), json!({}));
     }
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     let ips = |bench: &ControllerBench| -> Vec<_> {
         bench.list::<Pod>().into_iter().map(|pod| pod.status.unwrap().pod_ip.unwrap()).collect()
     };
     let before = ips(&bench);
     assert_eq!(before.iter().collect::<std::collections::BTreeSet<_>>().len(), 20);
     let nodes = node_template::nodes_from_templates(&[], 2).unwrap();
-    bench.restart(controllers(Options { nodes, ..Options::default() }));
+    bench.restart(kubelet_controllers(KubeletOptions { nodes, ..KubeletOptions::default() }));
     bench.sent.clear();
-    bench.settle();
+    bench.run_until_idle();
     let others: Vec<_> = bench.sent.iter().filter(|it| it.kind() != Kind::Lease).collect();
     assert_eq!((others.as_slice(), ips(&bench)), (&[][..], before));
 }
@@ -289,10 +297,13 @@ fn a_restart_changes_nothing() {
 fn a_forced_deletion_needs_no_kubelet() {
     let mut bench = bench(1);
     pod(&mut bench, "a", json!({}), json!({}));
-    bench.advance(seconds(1));
+    bench.advance_time(seconds(1));
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
-    bench.apply(&Request::Delete { key: Key::new(Kind::Pod, "default", "a"), options });
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::Delete {
+        key: Key::new(Kind::Pod, "default", "a"),
+        options,
+    });
+    bench.run_until_idle();
     assert_eq!(shown(&bench, "a"), "deleted");
 }
 
@@ -300,7 +311,7 @@ fn a_forced_deletion_needs_no_kubelet() {
 fn selectors() {
     #[track_caller]
     fn check(text: &str, want: Result<&str, &str>) {
-        let shown = parse_selector(text).map(|it| {
+        let shown = parse_label_selector(text).map(|it| {
             let all = it.match_expressions.unwrap();
             let one =
                 |it: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement| {
@@ -328,9 +339,12 @@ fn selectors() {
 fn staged(stages: &str) -> ControllerBench {
     let stages = stage::Stage::from_document(&Document::new("stages", stages)).unwrap();
     let nodes = node_template::nodes_from_templates(&[], 1).unwrap();
-    let mut bench =
-        ControllerBench::new(controllers(Options { nodes, stages, ..Options::default() }));
-    bench.settle();
+    let mut bench = ControllerBench::new(kubelet_controllers(KubeletOptions {
+        nodes,
+        stages,
+        ..KubeletOptions::default()
+    }));
+    bench.run_until_idle();
     bench
 }
 
@@ -394,9 +408,9 @@ fn stages_respect_their_delays() {
     pod(&mut bench, "a", json!({}), yes.clone());
     pod(&mut bench, "b", json!({"pod-ready.stage.kwok.x-k8s.io/delay": "2s"}), yes);
     pod(&mut bench, "c", json!({}), json!({}));
-    bench.advance(Duration::from_millis(499));
+    bench.advance_time(Duration::from_millis(499));
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.advance(Duration::from_millis(1));
+    bench.advance_time(Duration::from_millis(1));
     assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
     let a = bench.get::<Pod>("default", "a").unwrap();
     assert_eq!(a.metadata.finalizers, Some(vec!["kwok.x-k8s.io/fake".to_owned()]));
@@ -409,27 +423,27 @@ fn stages_respect_their_delays() {
         events.iter().filter_map(|it| it.message.as_deref()).collect::<Vec<_>>(),
         ["Created a"]
     );
-    bench.advance(seconds(2));
+    bench.advance_time(seconds(2));
     assert_eq!(
         (shown(&bench, "b").as_str(), shown(&bench, "c").as_str()),
         ("Running Initialized,Ready runn", "Pending  ")
     );
 
-    bench.apply(&Request::delete(&a));
-    bench.advance(Duration::from_millis(999));
+    bench.send_as_client(&ControllerRequest::delete(&a));
+    bench.advance_time(Duration::from_millis(999));
     assert_eq!(shown(&bench, "a"), "Running Initialized,Ready runn");
-    bench.advance(Duration::from_millis(1));
+    bench.advance_time(Duration::from_millis(1));
     assert_eq!(shown(&bench, "a"), "deleted");
 }
 
 #[test]
 fn a_failed_step_is_retried() {
     let mut n = 0;
-    let refuse = move |request: &Request| {
+    let refuse = move |request: &ControllerRequest| {
         n += usize::from(
-            matches!(request, Request::Patch { subresource: "status", key, .. } if key.kind == Kind::Pod),
+            matches!(request, ControllerRequest::Patch { subresource: "status", key, .. } if key.kind == Kind::Pod),
         );
-        let busy = Response::Rejected {
+        let busy = ControllerResponse::Rejected {
             status: 500,
             reason: String::new(),
             message: String::new(),
@@ -439,9 +453,9 @@ fn a_failed_step_is_retried() {
     };
     let mut bench = staged(STAGES).with_faults(refuse);
     pod(&mut bench, "a", json!({}), json!({"metadata": {"labels": {"staged": "yes"}}}));
-    bench.advance(Duration::from_millis(500));
+    bench.advance_time(Duration::from_millis(500));
     assert_eq!(shown(&bench, "a"), "Pending  ");
-    bench.advance(Duration::from_millis(50));
+    bench.advance_time(Duration::from_millis(50));
     assert_eq!(
         shown(&bench, "a"),
         "Running Initialized,Ready runn",

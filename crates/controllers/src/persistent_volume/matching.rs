@@ -6,14 +6,14 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use loadmaster_api::Quantity as Size;
 
-use crate::meta::{annotation, is_terminating, selector_matches};
+use crate::meta::{annotation_value, is_terminating, selector_matches};
 
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The storage class that a claim asks for; empty for none.
 pub(super) fn storage_class_of(claim: &PersistentVolumeClaim) -> &str {
     let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
-    annotation(&claim.metadata, CLASS).or(named).unwrap_or_default()
+    annotation_value(&claim.metadata, CLASS).or(named).unwrap_or_default()
 }
 
 fn bytes(size: Option<&Quantity>) -> i64 {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::PersistentVolumeController;
 use crate::kind::{Key, Kind};
-use crate::request::{Patch, Request};
+use crate::request::{ControllerRequest, Patch};
 use crate::storage_protection::VolumeProtectionController;
 use crate::test_kubelet::bench;
 use crate::testkit::ControllerBench;
@@ -21,7 +21,7 @@ fn start() -> ControllerBench {
         bench.create(json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
             "provisioner": provisioner, "volumeBindingMode": mode, "reclaimPolicy": "Delete"}));
     }
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
@@ -30,7 +30,7 @@ fn claim(bench: &mut ControllerBench, class: &str) {
         "metadata": {"name": "data", "namespace": "default"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
             "resources": {"requests": {"storage": "1Gi"}}}}));
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn volume(bench: &mut ControllerBench, name: &str, more: Value) {
@@ -38,7 +38,7 @@ fn volume(bench: &mut ControllerBench, name: &str, more: Value) {
         "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/tmp"}});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     bench.create(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}));
-    bench.settle();
+    bench.run_until_idle();
 }
 
 /// Phase and volume of the claim, phase and claim of each volume.
@@ -71,7 +71,7 @@ fn a_volume_is_provisioned_and_deleted_with_its_claim() {
     bench.wait(3600);
     assert_eq!(bench.sent.len(), n_sent);
     bench.delete(Kind::PersistentVolumeClaim, "data");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(state(&bench), "");
 }
 
@@ -86,7 +86,7 @@ fn a_claim_waits_for_its_first_consumer() {
     );
     let note = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n"}}});
     bench.merge(Kind::PersistentVolumeClaim, "data", note);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(state(&bench), "Bound made, Bound data");
 }
 
@@ -98,11 +98,14 @@ fn an_existing_volume_is_bound_and_retained() {
     volume(&mut bench, "disk", json!({}));
     assert_eq!(state(&bench), "Bound disk, Bound data");
     bench.delete(Kind::PersistentVolumeClaim, "data");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(state(&bench), "Released data");
     let free = Patch::Merge(json!({"spec": {"claimRef": null}}));
-    bench.apply(&Request::patch(Key::new(Kind::PersistentVolume, "", "disk"), free));
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::patch(
+        Key::new(Kind::PersistentVolume, "", "disk"),
+        free,
+    ));
+    bench.run_until_idle();
     assert_eq!(state(&bench), "Available -");
 }
 
@@ -115,7 +118,7 @@ fn only_a_directory_below_tmp_is_deleted_with_its_claim() {
         volume(&mut bench, "disk", policy);
         assert_eq!(state(&bench), "Bound disk, Bound data");
         bench.delete(Kind::PersistentVolumeClaim, "data");
-        bench.settle();
+        bench.run_until_idle();
         assert_eq!(state(&bench), want, "{path}");
     }
 }
@@ -149,11 +152,11 @@ fn a_claim_that_lost_its_volume() {
     claim(&mut bench, "now");
     let name = bench.names::<PersistentVolume>().remove(0);
     let key = Key::new(Kind::PersistentVolume, "", name);
-    bench.apply(&Request::patch(
+    bench.send_as_client(&ControllerRequest::patch(
         key.clone(),
         Patch::Merge(json!({"metadata": {"finalizers": null}})),
     ));
-    bench.apply(&Request::Delete { key, options: Default::default() });
-    bench.settle();
+    bench.send_as_client(&ControllerRequest::Delete { key, options: Default::default() });
+    bench.run_until_idle();
     assert_eq!(state(&bench), "Lost made");
 }

@@ -14,13 +14,13 @@ fn start(replicas: i32, more: Value) -> ControllerBench {
     manifest["spec"]["replicas"] = replicas.into();
     manifest["spec"]["serviceName"] = "db".into();
     bench.create(manifest);
-    bench.settle();
+    bench.run_until_idle();
     bench
 }
 
 fn change(bench: &mut ControllerBench, spec: Value) {
     bench.merge(Kind::StatefulSet, "db", json!({"spec": spec}));
-    bench.settle();
+    bench.run_until_idle();
 }
 
 fn image(image: &str) -> Value {
@@ -66,7 +66,7 @@ fn pods_are_created_in_order_with_claims() {
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1", "db-2 v1"]);
     assert_eq!(bench.names::<PersistentVolumeClaim>(), ["data-db-0", "data-db-1", "data-db-2"]);
     let made = bench.sent.iter().filter_map(|request| match request {
-        crate::Request::Create(crate::Object::Pod(pod)) => pod.metadata.name.clone(),
+        crate::ControllerRequest::Create(crate::Object::Pod(pod)) => pod.metadata.name.clone(),
         _ => None,
     });
     assert_eq!(made.collect::<Vec<_>>(), ["db-0", "db-1", "db-2"]);
@@ -118,10 +118,10 @@ fn pods_are_deleted_from_the_highest_ordinal_and_replaced() {
     change(&mut bench, json!({"replicas": 2}));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1"]);
     bench.delete(Kind::Pod, "db-0");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1"]);
     bench.set_phase("db-1", "Failed");
-    bench.settle();
+    bench.run_until_idle();
     let pod: Pod = bench.get("default", "db-1").unwrap();
     assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Running"));
     change(&mut bench, json!({"replicas": 0}));
@@ -146,7 +146,7 @@ fn a_rolling_update_runs_from_the_highest_ordinal_to_the_partition() {
     assert_eq!((&found["updatedReplicas"], &found["currentReplicas"]), (&json!(1), &json!(2)));
     assert_ne!(found["currentRevision"], found["updateRevision"]);
     bench.delete(Kind::Pod, "db-0");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench)[0], "db-0 v1");
     change(&mut bench, partition(0));
     assert_eq!(pods(&bench), ["db-0 v2", "db-1 v2", "db-2 v2"]);
@@ -166,7 +166,7 @@ fn a_bad_update_stops_at_the_first_pod() {
         json!({"template": {"metadata": {"annotations": null}, "spec": {"containers": [{"name": "c", "image": "v1"}]}}}),
     );
     bench.delete(Kind::Pod, "db-2");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1", "db-2 v1"]);
     let mut revisions: Vec<i64> =
         bench.list::<ControllerRevision>().iter().map(|one| one.revision).collect();
@@ -180,7 +180,7 @@ fn on_delete_replaces_only_deleted_pods() {
     change(&mut bench, image("v2"));
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v1"]);
     bench.delete(Kind::Pod, "db-1");
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(pods(&bench), ["db-0 v1", "db-1 v2"]);
 }
 

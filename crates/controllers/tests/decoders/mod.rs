@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use loadmaster_api::document::Document;
 use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{FAKE_NODE_ANNOTATION, ManagedNodes, StageController};
-use loadmaster_controllers::{Cache, Controller, Kind, Object, Patch, Request, Response};
+use loadmaster_controllers::{
+    Cache, Controller, ControllerRequest, ControllerResponse, Kind, Object, Patch,
+};
 use serde_json::{Value, json};
 
 /// Number of reconciliations per object.
@@ -28,7 +30,7 @@ pub fn stages(bytes: &[u8]) {
 }
 
 /// What is asked for. What is asked of the object itself is done as far as a merge goes; all else is refused.
-fn play(kind: Kind, stages: &[Stage]) -> Vec<Request> {
+fn play(kind: Kind, stages: &[Stage]) -> Vec<ControllerRequest> {
     let mut cache = Cache::default();
     let [node, pod] = objects();
     cache.upsert(&node);
@@ -45,9 +47,9 @@ fn play(kind: Kind, stages: &[Stage]) -> Vec<Request> {
                 Some(changed) => {
                     object = changed;
                     cache.upsert(&object);
-                    Response::Success(Some(object.clone()))
+                    ControllerResponse::Success(Some(object.clone()))
                 }
-                None => Response::NoResponse { message: String::new() },
+                None => ControllerResponse::NoResponse { message: String::new() },
             };
             staged.on_response(&key, request, &answer, now);
         }
@@ -73,8 +75,10 @@ fn objects() -> [Object; 2] {
 }
 
 /// The object after a request; None if it is not about the object, or makes what is none of its kind.
-fn changed(object: &Object, request: &Request) -> Option<Object> {
-    let Request::Patch { key, patch: Patch::Merge(body) | Patch::Strategic(body), .. } = request
+fn changed(object: &Object, request: &ControllerRequest) -> Option<Object> {
+    let ControllerRequest::Patch {
+        key, patch: Patch::Merge(body) | Patch::Strategic(body), ..
+    } = request
     else {
         return None;
     };

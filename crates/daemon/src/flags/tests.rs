@@ -3,8 +3,8 @@
 use super::*;
 
 fn run(line: &str) -> Result<Options, String> {
-    let args = std::iter::once(NAME).chain(line.split_whitespace());
-    match parse(args) {
+    let args = std::iter::once(COMMAND_NAME).chain(line.split_whitespace());
+    match parse_command_line(args) {
         Ok(ParsedCommandLine::Run(options)) => Ok(*options),
         Ok(ParsedCommandLine::Print(text)) => Err(format!("printed: {text}")),
         Err(error) => Err(error.to_string()),
@@ -14,7 +14,7 @@ fn run(line: &str) -> Result<Options, String> {
 #[track_caller]
 fn check(line: &str, flag: &str, want: &str) {
     let options = run(line).unwrap();
-    let (_, value) = options.listing().iter().find(|(name, _)| name == flag).unwrap();
+    let (_, value) = options.all_flag_values().iter().find(|(name, _)| name == flag).unwrap();
     assert_eq!(value, want, "{line}");
     assert_eq!(options.is_given(flag), !line.is_empty(), "{line}");
 }
@@ -35,7 +35,7 @@ fn the_command_is_well_formed() {
 fn all_flags_of_1_36_and_their_defaults() {
     let listing = run("").unwrap();
     let listing: Vec<String> =
-        listing.listing().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        listing.all_flag_values().iter().map(|(name, value)| format!("{name}={value}")).collect();
     expect_test::expect_file!["../../tests/flagz.txt"].assert_eq(&(listing.join("\n") + "\n"));
 }
 
@@ -202,7 +202,7 @@ fn flags_of_older_versions_are_accepted_or_rejected() {
 
 #[test]
 fn loadmaster_flags() {
-    let Ok(ParsedCommandLine::Run(options)) = parse([
+    let Ok(ParsedCommandLine::Run(options)) = parse_command_line([
         "kube-scheduler",
         "--shadow",
         "--record=f",
@@ -215,13 +215,17 @@ fn loadmaster_flags() {
     assert!(flags.shadow && flags.record == "f" && flags.record_max_size == 5 << 20);
     assert_eq!(flags.check_every, 9);
     assert!(options.validate().is_empty());
-    assert!(!options.listing().iter().any(|(name, _)| name == "record"));
-    let Ok(ParsedCommandLine::Run(options)) = parse(["kube-scheduler", "--record-max-size=5Mi"])
+    assert!(!options.all_flag_values().iter().any(|(name, _)| name == "record"));
+    let Ok(ParsedCommandLine::Run(options)) =
+        parse_command_line(["kube-scheduler", "--record-max-size=5Mi"])
     else {
         panic!()
     };
     assert_eq!(options.validate(), ["--record-max-size requires --record"]);
-    let Ok(ParsedCommandLine::Print(help)) = parse(["kube-scheduler", "--help"]) else { panic!() };
+    let Ok(ParsedCommandLine::Print(help)) = parse_command_line(["kube-scheduler", "--help"])
+    else {
+        panic!()
+    };
     assert!(help.starts_with("Runs the scheduler, which assigns pods to nodes"), "{help}");
     assert!(help.contains("Loadmaster flags:") && help.contains("--record <string>"), "{help}");
 }

@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::flags::{ParsedCommandLine, parse};
+use crate::flags::{ParsedCommandLine, parse_command_line};
 
 fn options(args: &[&str]) -> Options {
-    match parse(["kube-scheduler"].iter().chain(args)).unwrap() {
+    match parse_command_line(["kube-scheduler"].iter().chain(args)).unwrap() {
         ParsedCommandLine::Run(options) => *options,
         ParsedCommandLine::Print(text) => panic!("printed {text}"),
     }
 }
 
 fn load(args: &[&str]) -> Result<LoadedConfig, String> {
-    options(args).load(&loadmaster_plugins::in_tree()).map_err(|error| error.to_string())
+    options(args)
+        .load_config(&loadmaster_plugins::in_tree_registry())
+        .map_err(|error| error.to_string())
 }
 
 /// A configuration file that is removed at the end of the test.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::flags::{ParsedCommandLine, parse};
+use crate::flags::{ParsedCommandLine, parse_command_line};
 
 #[derive(Clone, Default)]
 struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
@@ -42,11 +42,12 @@ fn tidy(line: &str) -> String {
 }
 
 fn settings(args: &[&str]) -> Result<LogSettings, Vec<String>> {
-    let ParsedCommandLine::Run(options) = parse(["x"].iter().chain(args)).unwrap() else {
+    let ParsedCommandLine::Run(options) = parse_command_line(["x"].iter().chain(args)).unwrap()
+    else {
         panic!("not parsed")
     };
     let gates = options.features.feature_gates.iter().map(String::as_str);
-    LogSettings::from_flags(&options.logs, &Gates::parse(gates).unwrap())
+    LogSettings::from_flags(&options.logs, &AllFeatureGates::parse(gates).unwrap())
 }
 
 /// The output of these events on each stream.

@@ -101,7 +101,7 @@ impl RestClientMetrics {
     }
 
     /// The numbers of bytes sent and received.
-    pub fn transferred(&self, verb: &str, host: &str, sent: u64, received: u64) {
+    pub fn bytes_transferred(&self, verb: &str, host: &str, sent: u64, received: u64) {
         self.request_size.observe([verb, host], sent as f64);
         self.response_size.observe([verb, host], received as f64);
     }

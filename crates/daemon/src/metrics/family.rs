@@ -189,14 +189,19 @@ impl Families {
         families.register(&unexpected, own)?;
         families.register(&registered, counts)?;
         let disabled = def("disabled_metrics_total", "The count of disabled metrics.", BETA, []);
-        let disabled = families.total(disabled)?;
+        let disabled = families.unlabeled_counter(disabled)?;
         disabled.add(families.disabled.len() as u64);
-        families.total(def("hidden_metrics_total", "The count of hidden metrics.", BETA, []))?;
+        families.unlabeled_counter(def(
+            "hidden_metrics_total",
+            "The count of hidden metrics.",
+            BETA,
+            [],
+        ))?;
         Ok(families)
     }
 
     /// A registry for another endpoint, with the same flags.
-    pub fn sibling(&self) -> Families {
+    pub fn empty_copy(&self) -> Families {
         Families {
             registry: Registry::new(),
             disabled: self.disabled.clone(),
@@ -236,7 +241,7 @@ impl Families {
         Ok(Histograms { vec, allowed: self.allowed_of(&def) })
     }
 
-    pub fn total(&mut self, def: MetricDef<0>) -> Result<UnlabeledCounter, Error> {
+    pub fn unlabeled_counter(&mut self, def: MetricDef<0>) -> Result<UnlabeledCounter, Error> {
         let counter = IntCounter::with_opts(Opts::new(def.name, def.help()))?;
         self.register(&def, counter.clone())?;
         Ok(UnlabeledCounter(counter))
@@ -259,7 +264,7 @@ impl Families {
         self.registry.gather()
     }
 
-    pub fn disabled(&self) -> &BTreeSet<String> {
+    pub fn disabled_metrics(&self) -> &BTreeSet<String> {
         &self.disabled
     }
 

@@ -81,13 +81,13 @@ impl LoadmasterMetrics {
                 ALPHA,
                 [],
             ))?,
-            recorded_bytes: families.total(def(
+            recorded_bytes: families.unlabeled_counter(def(
                 "loadmaster_recorded_bytes_total",
                 "Number of bytes written to the recording.",
                 ALPHA,
                 [],
             ))?,
-            decision_mismatches: families.total(def(
+            decision_mismatches: families.unlabeled_counter(def(
                 "loadmaster_decision_mismatches_total",
                 "Number of decisions verified by --check-every that differ from per-node evaluation. Each is a bug.",
                 ALPHA,
@@ -102,12 +102,12 @@ impl LoadmasterMetrics {
     }
 
     /// A conflict with another scheduler: `bind`, `pod` or `resources`.
-    pub fn conflict(&self, kind: &str, profile: &str) {
+    pub fn scheduler_conflict(&self, kind: &str, profile: &str) {
         self.conflicts.inc([kind, profile]);
     }
 
     /// The number of pods past Permit that are not bound yet.
-    pub fn set_bind_window(&self, n_pods: usize) {
+    pub fn set_pods_in_binding(&self, n_pods: usize) {
         self.bind_window.set(n_pods as f64);
     }
 

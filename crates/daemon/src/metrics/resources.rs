@@ -23,7 +23,7 @@ pub struct PodResources {
 }
 
 /// The text of the endpoint; amounts of zero are omitted.
-pub fn resources_text(pods: &[PodResources]) -> String {
+pub fn resource_metrics_text(pods: &[PodResources]) -> String {
     let mut out = String::new();
     family(
         &mut out,
@@ -96,7 +96,7 @@ mod tests {
             requests: vec![("cpu".into(), 0.5), ("memory".into(), 2.0e9), ("pods".into(), 0.0)],
             limits: vec![("example.com/gpu".into(), 1.0)],
         };
-        let text = resources_text(&[pod]);
+        let text = resource_metrics_text(&[pod]);
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             series,
@@ -107,6 +107,6 @@ mod tests {
             ]
         );
         assert_eq!(text.matches("# TYPE").count(), 2);
-        assert_eq!(resources_text(&[]), "");
+        assert_eq!(resource_metrics_text(&[]), "");
     }
 }

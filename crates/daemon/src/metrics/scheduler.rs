@@ -69,7 +69,7 @@ impl SchedulerMetrics {
         families: &mut Families,
         is_on: impl Fn(&str) -> bool,
     ) -> Result<Self, Error> {
-        let mut to = GatedFamilies { hidden: families.sibling(), shown: families, is_on };
+        let mut to = GatedFamilies { hidden: families.empty_copy(), shown: families, is_on };
         let long = || exponential(0.001, 2.0, 15);
         let short = || exponential(0.0001, 2.0, 12);
         let fine = || exponential(0.00001, 1.5, 20);
@@ -82,7 +82,9 @@ impl SchedulerMetrics {
             algorithm_duration: to.shown.histogram(definitions::ALGORITHM_DURATION, long())?,
             sli_duration: to.shown.histograms(definitions::SLI_DURATION, wide())?,
             scheduling_attempts: to.shown.histogram(definitions::SCHEDULING_ATTEMPTS, counts(5))?,
-            scheduled_after_flush: to.shown.total(definitions::SCHEDULED_AFTER_FLUSH)?,
+            scheduled_after_flush: to
+                .shown
+                .unlabeled_counter(definitions::SCHEDULED_AFTER_FLUSH)?,
             extension_point_duration: to
                 .shown
                 .histograms(definitions::EXTENSION_POINT_DURATION, short())?,
@@ -97,7 +99,7 @@ impl SchedulerMetrics {
             permit_wait: to.shown.histograms(definitions::PERMIT_WAIT, long())?,
             goroutines: to.shown.gauges(definitions::GOROUTINES)?,
             cache_size: to.shown.gauges(definitions::CACHE_SIZE)?,
-            preemption_attempts: to.shown.total(definitions::PREEMPTION_ATTEMPTS)?,
+            preemption_attempts: to.shown.unlabeled_counter(definitions::PREEMPTION_ATTEMPTS)?,
             preemption_victims: to.shown.histogram(definitions::PREEMPTION_VICTIMS, counts(7))?,
             preemption_duration: to
                 .gate("SchedulerAsyncPreemption")
@@ -144,24 +146,24 @@ impl SchedulerMetrics {
     }
 
     /// An attempt of a pod ended; both cycles together took `seconds`.
-    pub fn attempt(&self, result: AttemptResult, profile: &str, seconds: f64) {
+    pub fn scheduling_attempt(&self, result: AttemptResult, profile: &str, seconds: f64) {
         self.schedule_attempts.inc([result.label(), profile]);
         self.attempt_duration.observe([result.label(), profile], seconds);
     }
 
     /// The scheduling algorithm of one scheduling cycle took `seconds`.
-    pub fn algorithm(&self, seconds: f64) {
+    pub fn algorithm_duration(&self, seconds: f64) {
         self.algorithm_duration.observe(seconds);
     }
 
     /// The number of decisions, and their total duration in seconds.
-    pub fn decisions(&self) -> (u64, f64) {
+    pub fn decision_count_and_seconds(&self) -> (u64, f64) {
         let duration = &self.algorithm_duration;
         (duration.get_sample_count(), duration.get_sample_sum())
     }
 
     /// A pod was bound after this number of attempts, `seconds` after it was first added to the queue.
-    pub fn scheduled(&self, attempts: u32, seconds: f64) {
+    pub fn pod_scheduled(&self, attempts: u32, seconds: f64) {
         let label = if attempts >= ATTEMPTS_MAX { "15+".to_owned() } else { attempts.to_string() };
         self.sli_duration.observe([&label], seconds);
         self.scheduling_attempts.observe(f64::from(attempts));
@@ -173,12 +175,12 @@ impl SchedulerMetrics {
     }
 
     /// All plugins of an extension point took `seconds`; `status` is a code's name.
-    pub fn extension_point(&self, point: &str, status: &str, profile: &str, seconds: f64) {
+    pub fn extension_point_duration(&self, point: &str, status: &str, profile: &str, seconds: f64) {
         self.extension_point_duration.observe([point, status, profile], seconds);
     }
 
     /// One plugin took `seconds` at an extension point.
-    pub fn plugin(&self, plugin: &str, point: &str, status: &str, seconds: f64) {
+    pub fn plugin_duration(&self, plugin: &str, point: &str, status: &str, seconds: f64) {
         self.plugin_duration.observe([plugin, point, status], seconds);
     }
 
@@ -199,12 +201,12 @@ impl SchedulerMetrics {
     }
 
     /// The number of pods in a queue.
-    pub fn set_pending(&self, queue: QueueLabel, n_pods: usize) {
+    pub fn set_pending_pods(&self, queue: QueueLabel, n_pods: usize) {
         self.pending.set([queue.label()], n_pods as f64);
     }
 
     /// Changes the number of pods that are unschedulable because of a plugin.
-    pub fn add_unschedulable(&self, plugin: &str, profile: &str, difference: i64) {
+    pub fn add_unschedulable_pods(&self, plugin: &str, profile: &str, difference: i64) {
         self.unschedulable.add([plugin, profile], difference as f64);
     }
 
@@ -214,7 +216,7 @@ impl SchedulerMetrics {
     }
 
     /// A plugin's QueueingHint took `seconds` and returned `Queue`, `QueueSkip` or `Error`.
-    pub fn hint(&self, plugin: &str, event: &str, hint: &str, seconds: f64) {
+    pub fn queueing_hint_duration(&self, plugin: &str, event: &str, hint: &str, seconds: f64) {
         self.hint_duration.observe([plugin, event, hint], seconds);
     }
 
@@ -230,7 +232,7 @@ impl SchedulerMetrics {
 
     /// Changes the amount of concurrent work of a kind: `binding` counts binding cycles. There are no
     /// goroutines in Loadmaster; the metric keeps upstream's name and meaning.
-    pub fn add_work(&self, operation: &str, difference: i64) {
+    pub fn add_goroutines(&self, operation: &str, difference: i64) {
         self.goroutines.add([operation], difference as f64);
     }
 
@@ -266,7 +268,7 @@ impl SchedulerMetrics {
     }
 
     /// Getting the node hint took `seconds`.
-    pub fn node_hint(&self, was_found: bool, profile: &str, seconds: f64) {
+    pub fn node_hint_duration(&self, was_found: bool, profile: &str, seconds: f64) {
         let hinted = if was_found { "hint" } else { "no_hint" };
         self.node_hint_duration.observe([hinted, profile], seconds);
     }
@@ -298,7 +300,13 @@ impl SchedulerMetrics {
 
     /// Waiting for the BindingConditions of a driver's devices ended; `status` is `success`, `failure`,
     /// `timeout` or `error`.
-    pub fn binding_conditions(&self, profile: &str, driver: &str, status: &str, seconds: f64) {
+    pub fn binding_conditions_waited(
+        &self,
+        profile: &str,
+        driver: &str,
+        status: &str,
+        seconds: f64,
+    ) {
         self.binding_condition_allocations.inc([profile, driver, status]);
         self.binding_condition_wait.observe([profile, driver, status], seconds);
     }
@@ -310,7 +318,7 @@ impl SchedulerMetrics {
     }
 
     /// The scheduling algorithm of a pod group took `seconds`.
-    pub fn group_algorithm(&self, seconds: f64) {
+    pub fn group_algorithm_duration(&self, seconds: f64) {
         self.group_algorithm_duration.observe(seconds);
     }
 

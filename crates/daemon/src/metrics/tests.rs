@@ -15,7 +15,7 @@ fn series<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 #[test]
 fn buckets_and_labels_as_upstream_writes_them() {
     let metrics = with(|_| ());
-    metrics.scheduler.plugin("NodeName", "Filter", "Success", 2e-5);
+    metrics.scheduler.plugin_duration("NodeName", "Filter", "Success", 2e-5);
     let text = metrics.text();
     let buckets = series(&text, "scheduler_plugin_execution_duration_seconds_bucket");
     assert_eq!(buckets.len(), 21);
@@ -40,7 +40,7 @@ fn buckets_and_labels_as_upstream_writes_them() {
 fn attempts_beyond_fourteen_are_one_series() {
     let metrics = with(|_| ());
     for attempts in [1, 14, 15, 99] {
-        metrics.scheduler.scheduled(attempts, 1.0);
+        metrics.scheduler.pod_scheduled(attempts, 1.0);
     }
     let text = metrics.text();
     let counts = series(&text, "scheduler_pod_scheduling_sli_duration_seconds_count");
@@ -89,7 +89,7 @@ fn label_values_that_are_not_allowed_become_unexpected() {
 #[test]
 fn reset_drops_labeled_series_and_keeps_unlabeled_counters() {
     let metrics = with(|_| ());
-    metrics.scheduler.attempt(AttemptResult::Scheduled, "p", 0.1);
+    metrics.scheduler.scheduling_attempt(AttemptResult::Scheduled, "p", 0.1);
     metrics.scheduler.preemption_attempt();
     metrics.healthcheck("ping", "livez", true);
     metrics.reset();
@@ -113,7 +113,7 @@ fn feature_gates_decide_which_metrics_are_registered() {
     let metrics = with(|_| ());
     metrics.scheduler.preemption_executed(ApiCallResult::Success, 0.1);
     metrics.scheduler.api_call("pod_binding", ApiCallResult::Error, 0.1);
-    metrics.scheduler.group_algorithm(0.1);
+    metrics.scheduler.group_algorithm_duration(0.1);
     let text = metrics.text();
     assert!(text.contains("scheduler_preemption_goroutines_execution_total"));
     assert!(!text.contains("scheduler_async_api_call") && !text.contains("podgroup"));
@@ -149,40 +149,40 @@ fn update_all_metrics(
 ) {
     const PROFILE: &str = "default-scheduler";
     const OK: ApiCallResult = ApiCallResult::Success;
-    it.attempt(AttemptResult::Scheduled, PROFILE, 0.0);
+    it.scheduling_attempt(AttemptResult::Scheduled, PROFILE, 0.0);
     it.group_attempt(AttemptResult::Scheduled, PROFILE, 0.0);
-    it.group_algorithm(0.0);
-    it.algorithm(0.0);
-    it.scheduled(1, 0.0);
+    it.group_algorithm_duration(0.0);
+    it.algorithm_duration(0.0);
+    it.pod_scheduled(1, 0.0);
     it.scheduled_after_flush();
-    it.extension_point("Filter", "Success", PROFILE, 0.0);
-    it.plugin("NodeName", "Filter", "Success", 0.0);
+    it.extension_point_duration("Filter", "Success", PROFILE, 0.0);
+    it.plugin_duration("NodeName", "Filter", "Success", 0.0);
     it.plugin_evaluations("NodeName", EvaluatedExtensionPoint::Filter, PROFILE, 1);
     it.queue_incoming(QueueLabel::Active, "PodAdd", 1);
-    it.set_pending(QueueLabel::Active, 1);
-    it.add_unschedulable("NodeName", PROFILE, 1);
+    it.set_pending_pods(QueueLabel::Active, 1);
+    it.add_unschedulable_pods("NodeName", PROFILE, 1);
     it.event_handled("PodAdd", 0.0);
-    it.hint("NodeName", "PodAdd", "Queue", 0.0);
+    it.queueing_hint_duration("NodeName", "PodAdd", "Queue", 0.0);
     it.set_inflight_events("PodAdd", 1);
     it.permit_waited("Success", 0.0);
-    it.add_work("binding", 1);
+    it.add_goroutines("binding", 1);
     it.set_cache_size(CacheKind::Nodes, 0);
     it.preemption_attempt();
     it.preemption_victims(0);
     it.preemption_executed(OK, 0.0);
     it.batch_attempt(PROFILE, "no_hint");
     it.batch_flushed(PROFILE, "expired");
-    it.node_hint(true, PROFILE, 0.0);
+    it.node_hint_duration(true, PROFILE, 0.0);
     it.results_stored(PROFILE, 0.0);
     it.api_call("pod_binding", OK, 0.0);
     it.set_pending_api_calls("pod_binding", 1);
     it.claim_created(OK);
-    it.binding_conditions(PROFILE, "driver", "success", 0.0);
+    it.binding_conditions_waited(PROFILE, "driver", "success", 0.0);
     it.volume_binder_request("add");
     it.volume_stage_error("bind");
     requests.record_response("GET", "host", Some(200), 0.0);
     requests.retried("GET", "host", Some(500));
-    requests.transferred("GET", "host", 0, 0);
+    requests.bytes_transferred("GET", "host", 0, 0);
     requests.rate_limited("GET", "host", 0.0);
     queues.added("queue", 1);
     queues.taken("queue", 0.0, 0);

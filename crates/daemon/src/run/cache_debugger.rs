@@ -23,7 +23,7 @@ use loadmaster_client::api_client::ApiClient;
 use loadmaster_client::listing::list_all;
 use loadmaster_engine::Engine;
 use loadmaster_engine::queue::PendingCounts;
-use loadmaster_framework::resources::{CPU, EPHEMERAL_STORAGE, MEMORY};
+use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_EPHEMERAL_STORAGE, RESOURCE_MEMORY};
 use loadmaster_framework::{PodInfo, Resources, World};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::UnboundedSender;
@@ -257,9 +257,9 @@ impl CacheDump {
 fn amounts(world: &World, amount: impl Fn(&str) -> i64) -> Resources {
     let scalars = world.nodes().scalars().iter().map(|it| (it.name.clone(), amount(&it.name)));
     Resources {
-        cpu_milli: amount(CPU),
-        memory_bytes: amount(MEMORY),
-        ephemeral_storage_bytes: amount(EPHEMERAL_STORAGE),
+        cpu_milli: amount(RESOURCE_CPU),
+        memory_bytes: amount(RESOURCE_MEMORY),
+        ephemeral_storage_bytes: amount(RESOURCE_EPHEMERAL_STORAGE),
         pods: 0,
         scalars: scalars.filter(|(_, amount)| *amount != 0).collect(),
     }

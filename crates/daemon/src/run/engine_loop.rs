@@ -8,9 +8,9 @@ use loadmaster_api::RawObject;
 use loadmaster_client::Kind;
 use loadmaster_client::api_dispatcher::{ApiCall, ApiDispatcher, FinishedCall};
 use loadmaster_client::event_recorder::EventRecorder;
-use loadmaster_client::reflector::{ReflectorEvent, UnavailableReason};
+use loadmaster_client::reflector::{KindUnavailableReason, ReflectorEvent};
 use loadmaster_engine::engine::CycleResult;
-use loadmaster_engine::{Effect, Effects, Engine, Event, Now};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 use tokio::sync::watch;
@@ -116,7 +116,7 @@ impl EngineLoop {
         while !state.is_over {
             let n_events = self.drain_channels(&mut state);
             let now = clock::now();
-            if self.engine.deadline().is_some_and(|deadline| deadline <= now.mono) {
+            if self.engine.next_timeout().is_some_and(|deadline| deadline <= now.mono) {
                 self.handle_timeouts(now, &mut state);
             }
             let has_run = self.run_cycles(now, &mut state);
@@ -148,7 +148,7 @@ impl EngineLoop {
             n_events += 1;
         }
         for _ in 0..WATCH_EVENTS_PER_BATCH {
-            if !self.engine.accepts_objects() {
+            if !self.engine.accepts_object_events() {
                 break;
             }
             let Ok(event) = self.watch_events.try_recv() else { break };
@@ -171,12 +171,12 @@ impl EngineLoop {
         true
     }
 
-    fn apply(&mut self, event: Event, raw: Option<&RawObject>, state: &mut LoopState) {
+    fn apply(&mut self, event: EngineEvent, raw: Option<&RawObject>, state: &mut LoopState) {
         let (now, before) = (clock::now(), state.effects.len());
         if let Some(recording) = &mut self.recording {
-            recording.apply(now, &event, raw);
+            recording.record_event(now, &event, raw);
         }
-        self.engine.apply(now, event, &mut state.effects);
+        self.engine.apply_event(now, event, &mut state.effects);
         if let Some(recording) = &mut self.recording {
             recording.record_effects(now, &state.effects[before..], None);
         }
@@ -185,7 +185,7 @@ impl EngineLoop {
     fn cycle(&mut self, now: Now, state: &mut LoopState) -> CycleResult {
         let before = state.effects.len();
         if let Some(recording) = &mut self.recording {
-            recording.cycle(now);
+            recording.record_cycle(now);
         }
         let result = self.engine.cycle(now, &mut state.effects);
         if let Some(recording) = &mut self.recording {
@@ -197,7 +197,7 @@ impl EngineLoop {
     fn handle_timeouts(&mut self, now: Now, state: &mut LoopState) {
         let before = state.effects.len();
         if let Some(recording) = &mut self.recording {
-            recording.handle_timeouts(now);
+            recording.record_timeouts(now);
         }
         self.engine.handle_timeouts(now, &mut state.effects);
         if let Some(recording) = &mut self.recording {
@@ -220,7 +220,7 @@ impl EngineLoop {
     fn handle_watch_event(&mut self, event: ReflectorEvent, state: &mut LoopState) {
         self.extender_caller.handle_watch_event(&event);
         let mut bytes = None;
-        let engine_event: Option<Event> = match event {
+        let engine_event: Option<EngineEvent> = match event {
             ReflectorEvent::Upsert { kind, object, raw } => {
                 bytes = raw;
                 event_conversion::upsert_event(kind, object)
@@ -234,7 +234,7 @@ impl EngineLoop {
             }
             ReflectorEvent::Unavailable { kind, why } => {
                 self.handle_unavailable(kind, &why, state);
-                let is_absent = !matches!(why, UnavailableReason::Failing { .. });
+                let is_absent = !matches!(why, KindUnavailableReason::Failing { .. });
                 if is_absent { event_conversion::synced_event(kind, false) } else { None }
             }
             ReflectorEvent::Available(kind) => {
@@ -267,14 +267,19 @@ impl EngineLoop {
     }
 
     /// A kind cannot be read. If it is required, no pod is scheduled until it can; otherwise scheduling continues without it.
-    fn handle_unavailable(&mut self, kind: Kind, why: &UnavailableReason, state: &mut LoopState) {
+    fn handle_unavailable(
+        &mut self,
+        kind: Kind,
+        why: &KindUnavailableReason,
+        state: &mut LoopState,
+    ) {
         let blocks_scheduling = state.unsynced.contains(&kind);
         let text = self.missing.add(kind, why, blocks_scheduling);
         if kind.resource().required {
             if blocks_scheduling {
                 self.synced.fail(text);
             }
-        } else if !matches!(why, UnavailableReason::Failing { .. }) {
+        } else if !matches!(why, KindUnavailableReason::Failing { .. }) {
             self.remove_unsynced(kind, state);
         }
     }
@@ -326,12 +331,12 @@ impl EngineLoop {
         if let Some(recording) = &mut self.recording {
             recording.flush_old_block(now);
         }
-        let due = self.engine.deadline().map(|deadline| deadline.since(now.mono));
+        let due = self.engine.next_timeout().map(|deadline| deadline.since(now.mono));
         let mut longest = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         if !state.backlog.is_empty() {
             longest = longest.min(Duration::from_millis(10));
         }
-        let accepts_objects = self.engine.accepts_objects();
+        let accepts_objects = self.engine.accepts_object_events();
         let woken = state.runtime.block_on(async {
             tokio::select! {
                 biased;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Method, StatusCode};
 use loadmaster_engine::Engine;
-use loadmaster_engine::engine::progress::PodProgress;
+use loadmaster_engine::engine::scheduling_state::PodSchedulingState;
 use loadmaster_engine::explain::Explanation;
 use loadmaster_framework::pod_requests::PodRequests;
-use loadmaster_framework::resources::{CPU, EPHEMERAL_STORAGE, MEMORY};
+use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_EPHEMERAL_STORAGE, RESOURCE_MEMORY};
 use loadmaster_framework::{FeatureGates, PodInfo, Resources};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
@@ -64,9 +64,9 @@ fn resources_of(pod: &PodInfo, gates: &FeatureGates) -> PodResources {
 
 fn amounts(resources: &Resources) -> Vec<(String, f64)> {
     let mut amounts = vec![
-        (CPU.to_owned(), resources.cpu_milli as f64 / 1000.0),
-        (MEMORY.to_owned(), resources.memory_bytes as f64),
-        (EPHEMERAL_STORAGE.to_owned(), resources.ephemeral_storage_bytes as f64),
+        (RESOURCE_CPU.to_owned(), resources.cpu_milli as f64 / 1000.0),
+        (RESOURCE_MEMORY.to_owned(), resources.memory_bytes as f64),
+        (RESOURCE_EPHEMERAL_STORAGE.to_owned(), resources.ephemeral_storage_bytes as f64),
     ];
     amounts.extend(resources.scalars.iter().map(|(name, n)| (name.to_string(), *n as f64)));
     amounts
@@ -186,7 +186,7 @@ async fn explain(queries: &EngineQueries, request: &RouteRequest) -> HttpReply {
         match explained {
             Some(explanation) => ExplainResult::Explained(Box::new(explanation)),
             None => {
-                let progress = engine.progress(clock::now(), &namespace, &name);
+                let progress = engine.pod_scheduling_state(clock::now(), &namespace, &name);
                 ExplainResult::PodProgress(progress.map(Box::new))
             }
         }
@@ -195,7 +195,7 @@ async fn explain(queries: &EngineQueries, request: &RouteRequest) -> HttpReply {
         Ok(ExplainResult::Explained(explanation)) => json(&*explanation),
         Ok(ExplainResult::PodProgress(Some(progress))) if is_last_attempt => json(&*progress),
         Ok(ExplainResult::PodProgress(Some(progress))) => {
-            let PodProgress { pod, node, .. } = &*progress;
+            let PodSchedulingState { pod, node, .. } = &*progress;
             let text = format!(
                 "{pod} is already assigned to {node}: only unassigned pods can be explained\n"
             );
@@ -212,7 +212,7 @@ async fn explain(queries: &EngineQueries, request: &RouteRequest) -> HttpReply {
 /// The result of an `/explain` query.
 enum ExplainResult {
     Explained(Box<Explanation>),
-    PodProgress(Option<Box<PodProgress>>),
+    PodProgress(Option<Box<PodSchedulingState>>),
 }
 
 fn json(value: &impl Serialize) -> HttpReply {

@@ -10,7 +10,7 @@ use loadmaster_client::Kind;
 use loadmaster_client::extender::{ExtenderClient, ExtenderError};
 use loadmaster_client::reflector::ReflectorEvent;
 use loadmaster_config::v1;
-use loadmaster_engine::Event;
+use loadmaster_engine::EngineEvent;
 use loadmaster_engine::engine::{CallId, ExtenderCall};
 use loadmaster_extender::objects::strip_managed_fields;
 use loadmaster_extender::request::RequestObjects;
@@ -30,9 +30,9 @@ pub(super) struct ExtenderReply {
     result: Result<ExtenderResponse, String>,
 }
 
-impl From<ExtenderReply> for Event {
-    fn from(reply: ExtenderReply) -> Event {
-        Event::ExtenderReplied { call: reply.call, reply: reply.result }
+impl From<ExtenderReply> for EngineEvent {
+    fn from(reply: ExtenderReply) -> EngineEvent {
+        EngineEvent::ExtenderReplied { call: reply.call, reply: reply.result }
     }
 }
 

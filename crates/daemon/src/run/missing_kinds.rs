@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use loadmaster_client::Kind;
 use loadmaster_client::event_recorder::{EventRecorder, NewEvent, ObjectReference};
-use loadmaster_client::kinds::Resource;
+use loadmaster_client::kinds::ApiResource;
 use loadmaster_client::leader_election::LeadershipStatus;
-use loadmaster_client::reflector::UnavailableReason;
+use loadmaster_client::reflector::KindUnavailableReason;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
@@ -42,7 +42,12 @@ impl MissingKinds {
     }
 
     /// A kind cannot be read; returns the message. `blocks_scheduling` if no pod is scheduled until it can be read.
-    pub fn add(&mut self, kind: Kind, why: &UnavailableReason, blocks_scheduling: bool) -> String {
+    pub fn add(
+        &mut self,
+        kind: Kind,
+        why: &KindUnavailableReason,
+        blocks_scheduling: bool,
+    ) -> String {
         let (reason, text) = reason_and_message(kind.resource(), why);
         self.remove(kind);
         self.reasons.insert(kind, reason);
@@ -54,7 +59,7 @@ impl MissingKinds {
         }
         tracing::error!("{text}");
         // If requests to the API server fail, an Event cannot be written either.
-        if !matches!(why, UnavailableReason::Failing { .. }) {
+        if !matches!(why, KindUnavailableReason::Failing { .. }) {
             let lease = self.lease.as_ref().map(|lease| ObjectReference {
                 uid: lease.status.borrow().uid.as_str().into(),
                 ..lease.name.clone()
@@ -74,28 +79,35 @@ impl MissingKinds {
     }
 
     fn set_metric(&self, kind: Kind, reason: &str, is_missing: bool) {
-        let Resource { group, resource, .. } = kind.resource();
+        let ApiResource { group, resource, .. } = kind.resource();
         self.metrics.loadmaster.set_missing_kind(group, resource, reason, is_missing);
     }
 }
 
 /// The reason as a metric label, and as a message.
-fn reason_and_message(resource: &Resource, why: &UnavailableReason) -> (&'static str, String) {
-    let Resource { group, version, resource, .. } = resource;
+fn reason_and_message(
+    resource: &ApiResource,
+    why: &KindUnavailableReason,
+) -> (&'static str, String) {
+    let ApiResource { group, version, resource, .. } = resource;
     match why {
-        UnavailableReason::Forbidden { rule } => ("forbidden", format!("not allowed to {rule}")),
-        UnavailableReason::NotServed => {
+        KindUnavailableReason::Forbidden { rule } => {
+            ("forbidden", format!("not allowed to {rule}"))
+        }
+        KindUnavailableReason::NotServed => {
             let dot = if group.is_empty() { "" } else { "." };
             ("absent", format!("the server has no {resource}{dot}{group} in {version}"))
         }
-        UnavailableReason::Failing { text } => ("failing", format!("reading {resource}: {text}")),
+        KindUnavailableReason::Failing { text } => {
+            ("failing", format!("reading {resource}: {text}"))
+        }
         other => ("failing", format!("reading {resource}: {other:?}")),
     }
 }
 
 /// The Event. `None` for a core kind without a lease: there is no object that the Event could regard.
 fn missing_kind_event(
-    resource: &Resource,
+    resource: &ApiResource,
     text: &str,
     blocks_scheduling: bool,
     lease: Option<ObjectReference>,
@@ -130,35 +142,35 @@ mod tests {
     use super::*;
 
     fn gangs() -> Kind {
-        Kind::other("example.com", "v1", "gangs", true)
+        Kind::dynamic("example.com", "v1", "gangs", true)
     }
 
     #[test]
     fn reasons_have_a_label_and_a_message() {
-        let check = |kind: Kind, why: &UnavailableReason, want: &str| {
+        let check = |kind: Kind, why: &KindUnavailableReason, want: &str| {
             let (reason, text) = reason_and_message(kind.resource(), why);
             assert_eq!(format!("{reason}: {text}"), want);
         };
         check(
             gangs(),
-            &UnavailableReason::NotServed,
+            &KindUnavailableReason::NotServed,
             "absent: the server has no gangs.example.com in v1",
         );
         check(
             Kind::Service,
-            &UnavailableReason::NotServed,
+            &KindUnavailableReason::NotServed,
             "absent: the server has no services in v1",
         );
         let rule = "list gangs in example.com at cluster scope".to_owned();
         check(
             gangs(),
-            &UnavailableReason::Forbidden { rule },
+            &KindUnavailableReason::Forbidden { rule },
             "forbidden: not allowed to list gangs in example.com at cluster scope",
         );
         let text = "connection refused".to_owned();
         check(
             Kind::Pod,
-            &UnavailableReason::Failing { text },
+            &KindUnavailableReason::Failing { text },
             "failing: reading pods: connection refused",
         );
     }

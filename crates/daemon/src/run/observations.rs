@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use loadmaster_client::event_recorder::{NewEvent, ObjectReference};
 use loadmaster_engine::engine::{
-    Conflict, Engine, EventRecord, ObjectName, Observation, Outcome, StuckPlugin,
+    AttemptOutcome, Conflict, Engine, EventRecord, Observation, RegardingObject, StuckPlugin,
 };
-use loadmaster_engine::guard::{self, ExtensionPoint, PluginExecution, PluginPanic};
+use loadmaster_engine::guard::{self, ExtensionPoint, PluginExecutionDuration, PluginPanic};
 use loadmaster_engine::queue::IncomingQueue;
 use loadmaster_framework::Code;
 
@@ -20,15 +20,19 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
     match observation {
         Observation::Attempt { profile_idx, outcome, nanos } => {
             let result = match outcome {
-                Outcome::Scheduled => AttemptResult::Scheduled,
-                Outcome::Unschedulable => AttemptResult::Unschedulable,
-                Outcome::Error => AttemptResult::Error,
+                AttemptOutcome::Scheduled => AttemptResult::Scheduled,
+                AttemptOutcome::Unschedulable => AttemptResult::Unschedulable,
+                AttemptOutcome::Error => AttemptResult::Error,
             };
-            scheduler.attempt(result, engine.profile_name(*profile_idx), seconds(*nanos));
+            scheduler.scheduling_attempt(
+                result,
+                engine.profile_name(*profile_idx),
+                seconds(*nanos),
+            );
         }
-        Observation::Algorithm { nanos } => scheduler.algorithm(seconds(*nanos)),
+        Observation::Algorithm { nanos } => scheduler.algorithm_duration(seconds(*nanos)),
         Observation::Bound { attempts, nanos, after_flush } => {
-            scheduler.scheduled(*attempts, seconds(*nanos));
+            scheduler.pod_scheduled(*attempts, seconds(*nanos));
             if *after_flush {
                 scheduler.scheduled_after_flush();
             }
@@ -63,21 +67,26 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
 
 /// Records the durations of plugins, and of extension points as the sum of their plugins. Filter and Score are different: per-node
 /// executions are only sampled, so their total is reported separately under the plugin name [`guard::ALL_PLUGINS`].
-fn record_plugin_executions(scheduler: &SchedulerMetrics, calls: &[PluginExecution]) {
+fn record_plugin_executions(scheduler: &SchedulerMetrics, calls: &[PluginExecutionDuration]) {
     let mut points: BTreeMap<(&str, ExtensionPoint), (Code, u64)> = BTreeMap::new();
-    for PluginExecution { plugin, extension_point, code, nanos, event } in calls {
+    for PluginExecutionDuration { plugin, extension_point, code, nanos, event } in calls {
         if let Some(event) = event {
             let hint = match code {
                 Code::Success => "Queue",
                 Code::Skip => "QueueSkip",
                 _ => "Error",
             };
-            scheduler.hint(plugin.name, event, hint, seconds(*nanos));
+            scheduler.queueing_hint_duration(plugin.name, event, hint, seconds(*nanos));
             continue;
         }
         let is_all = plugin.name == guard::ALL_PLUGINS;
         if !is_all {
-            scheduler.plugin(plugin.name, extension_point.name(), code.name(), seconds(*nanos));
+            scheduler.plugin_duration(
+                plugin.name,
+                extension_point.name(),
+                code.name(),
+                seconds(*nanos),
+            );
         }
         let is_per_node = matches!(
             extension_point,
@@ -96,7 +105,12 @@ fn record_plugin_executions(scheduler: &SchedulerMetrics, calls: &[PluginExecuti
         }
     }
     for ((profile, extension_point), (code, nanos)) in points {
-        scheduler.extension_point(extension_point.name(), code.name(), profile, seconds(nanos));
+        scheduler.extension_point_duration(
+            extension_point.name(),
+            code.name(),
+            profile,
+            seconds(nanos),
+        );
     }
 }
 
@@ -114,7 +128,7 @@ fn plugin_stuck(metrics: &LoadmasterMetrics, stuck: &StuckPlugin) {
 }
 
 fn conflict(metrics: &LoadmasterMetrics, conflict: &Conflict) {
-    metrics.conflict(conflict.kind.name(), &conflict.profile);
+    metrics.scheduler_conflict(conflict.kind.name(), &conflict.profile);
     let other = conflict.other.as_ref();
     tracing::warn!(
         kind = conflict.kind.name(),
@@ -137,14 +151,14 @@ fn panicked(metrics: &LoadmasterMetrics, panic: &PluginPanic) {
         times,
         location = location.as_deref().unwrap_or("unknown"),
         "A plugin panicked: {message}; {}",
-        extension_point.fallback()
+        extension_point.fallback_description()
     );
 }
 
 /// Updates the gauges.
 pub(super) fn update_state(engine: &mut Engine, metrics: &Metrics) {
     let scheduler = &metrics.scheduler;
-    for incoming in engine.take_incoming() {
+    for incoming in engine.take_incoming_counts() {
         let queue = match incoming.queue {
             IncomingQueue::Active => QueueLabel::Active,
             IncomingQueue::Backoff => QueueLabel::Backoff,
@@ -153,19 +167,19 @@ pub(super) fn update_state(engine: &mut Engine, metrics: &Metrics) {
         scheduler.queue_incoming(queue, &incoming.cause.to_string(), incoming.n);
     }
     let counts = engine.queue().counts();
-    scheduler.set_pending(QueueLabel::Active, counts.active);
-    scheduler.set_pending(QueueLabel::Backoff, counts.backoff);
-    scheduler.set_pending(QueueLabel::Unschedulable, counts.unschedulable);
-    scheduler.set_pending(QueueLabel::Gated, counts.gated);
+    scheduler.set_pending_pods(QueueLabel::Active, counts.active);
+    scheduler.set_pending_pods(QueueLabel::Backoff, counts.backoff);
+    scheduler.set_pending_pods(QueueLabel::Unschedulable, counts.unschedulable);
+    scheduler.set_pending_pods(QueueLabel::Gated, counts.gated);
     scheduler.set_cache_size(CacheKind::Nodes, engine.world().nodes().len());
     scheduler.set_cache_size(CacheKind::Pods, engine.world().n_assigned_pods());
     scheduler.set_cache_size(CacheKind::AssumedPods, engine.n_assumed_pods());
-    metrics.loadmaster.set_bind_window(engine.n_binding_pods());
+    metrics.loadmaster.set_pods_in_binding(engine.n_binding_pods());
 }
 
 /// Converts an Event about a pod for the event recorder.
 pub(super) fn new_event(event: EventRecord) -> NewEvent {
-    let pod = |pod: ObjectName| ObjectReference {
+    let pod = |pod: RegardingObject| ObjectReference {
         api_version: "v1".into(),
         kind: "Pod".into(),
         namespace: pod.namespace,
@@ -203,8 +217,14 @@ mod tests {
         extension_point: ExtensionPoint,
         code: Code,
         nanos: u64,
-    ) -> PluginExecution {
-        PluginExecution { plugin: plugin_ref(plugin), extension_point, code, nanos, event: None }
+    ) -> PluginExecutionDuration {
+        PluginExecutionDuration {
+            plugin: plugin_ref(plugin),
+            extension_point,
+            code,
+            nanos,
+            event: None,
+        }
     }
 
     /// The lines of sums and totals of the metrics with these name prefixes.
@@ -220,7 +240,7 @@ mod tests {
     #[test]
     fn extension_points_are_the_sums_of_their_plugins_except_filter_and_score() {
         let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
-        let hint = PluginExecution {
+        let hint = PluginExecutionDuration {
             event: Some("NodeAdd".into()),
             ..call("NodeName", ExtensionPoint::QueueingHint, Code::Skip, 9_000)
         };

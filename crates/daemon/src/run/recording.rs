@@ -16,10 +16,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use loadmaster_api::RawObject;
-use loadmaster_config::{Gates, PrintError};
-use loadmaster_engine::engine::{CycleResult, Options as EngineOptions};
-use loadmaster_engine::recording::{EndReason, Header, Writer, encode_block, encode_preamble};
-use loadmaster_engine::{Effect, Event, Now};
+use loadmaster_config::{AllFeatureGates, PrintError};
+use loadmaster_engine::engine::{CycleResult, EngineOptions};
+use loadmaster_engine::recording::{
+    RecordingEndReason, RecordingHeader, RecordingWriter, encode_block, encode_preamble,
+};
+use loadmaster_engine::{Effect, EngineEvent, Now};
 
 use crate::LoadedConfig;
 use crate::metrics::Metrics;
@@ -37,7 +39,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a recording cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RecordError {
+pub enum RecordingError {
     /// The file cannot be created.
     #[error("--record {}: {}", path.display(), create_error_text(source))]
     Create {
@@ -77,25 +79,25 @@ pub(super) fn header(
     loaded: &LoadedConfig,
     options: &EngineOptions,
     plugins: &[String],
-) -> Result<Header, RecordError> {
-    Ok(Header {
+) -> Result<RecordingHeader, RecordingError> {
+    Ok(RecordingHeader {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         configuration: loaded.config.to_v1_yaml()?,
         feature_gates: changed_feature_gates(&loaded.gates),
         plugins: plugins.to_vec(),
-        ..Header::of(options)
+        ..RecordingHeader::from_engine_options(options)
     })
 }
 
 /// Feature gates that are not at their default, in the form of `--feature-gates`.
-fn changed_feature_gates(gates: &Gates) -> Vec<String> {
+fn changed_feature_gates(gates: &AllFeatureGates) -> Vec<String> {
     let changed = gates.iter().filter(|(_, _, default, on)| default != on);
     changed.map(|(name, _, _, on)| format!("{name}={on}")).collect()
 }
 
 /// A running recording, used by the engine's thread.
 pub(super) struct Recording {
-    writer: Writer,
+    writer: RecordingWriter,
     /// When the current block was begun, in nanoseconds.
     begun_at: u64,
     /// `None` if the recording has ended.
@@ -108,7 +110,7 @@ pub(super) struct Recording {
 /// State shared by both threads.
 struct Shared {
     /// Why the recording ended.
-    reason: OnceLock<EndReason>,
+    reason: OnceLock<RecordingEndReason>,
     metrics: Arc<Metrics>,
 }
 
@@ -117,16 +119,16 @@ impl Recording {
     pub fn start(
         path: &Path,
         bytes_max: u64,
-        header: &Header,
+        header: &RecordingHeader,
         metrics: Arc<Metrics>,
-    ) -> Result<Recording, RecordError> {
+    ) -> Result<Recording, RecordingError> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(path);
         let mut file =
-            file.map_err(|source| RecordError::Create { path: path.to_owned(), source })?;
+            file.map_err(|source| RecordingError::Create { path: path.to_owned(), source })?;
         let first = encode_preamble(header);
         file.write_all(&first)
-            .map_err(|source| RecordError::Write { path: path.to_owned(), source })?;
+            .map_err(|source| RecordingError::Write { path: path.to_owned(), source })?;
         let (blocks, waiting) = sync_channel(N_PENDING_BLOCKS_MAX);
         let shared = Arc::new(Shared { reason: OnceLock::new(), metrics });
         shared.metrics.loadmaster.set_recording(true);
@@ -143,33 +145,39 @@ impl Recording {
             let _done: SyncSender<()> = done;
             disk.run(&waiting);
         });
-        thread.map_err(RecordError::Thread)?;
+        thread.map_err(RecordingError::Thread)?;
         tracing::info!(
             file = %path.display(),
             "Recording all events and decisions of the scheduler, including the objects of the cluster"
         );
-        Ok(Recording { writer: Writer::new(), begun_at: 0, blocks: Some(blocks), shared, written })
+        Ok(Recording {
+            writer: RecordingWriter::new(),
+            begun_at: 0,
+            blocks: Some(blocks),
+            shared,
+            written,
+        })
     }
 
     /// Records an event before the engine applies it.
-    pub fn apply(&mut self, now: Now, event: &Event, raw: Option<&RawObject>) {
-        if self.begin_entry(now) && self.writer.apply(now, event, raw).is_err() {
+    pub fn record_event(&mut self, now: Now, event: &EngineEvent, raw: Option<&RawObject>) {
+        if self.begin_entry(now) && self.writer.write_apply_event(now, event, raw).is_err() {
             tracing::error!("The recording ends: an object was received without its raw bytes");
-            self.stop(EndReason::Unrecordable);
+            self.stop(RecordingEndReason::Unrecordable);
         }
     }
 
     /// Records a scheduling cycle before the engine runs it.
-    pub fn cycle(&mut self, now: Now) {
+    pub fn record_cycle(&mut self, now: Now) {
         if self.begin_entry(now) {
-            self.writer.cycle(now);
+            self.writer.write_cycle(now);
         }
     }
 
     /// Records that the engine handles timeouts, before it does.
-    pub fn handle_timeouts(&mut self, now: Now) {
+    pub fn record_timeouts(&mut self, now: Now) {
         if self.begin_entry(now) {
-            self.writer.handle_timeouts(now);
+            self.writer.write_handle_timeouts(now);
         }
     }
 
@@ -178,7 +186,7 @@ impl Recording {
         if self.blocks.is_none() {
             return;
         }
-        self.writer.effects(effects, cycled);
+        self.writer.write_effects(effects, cycled);
         let is_old = now.mono.0.saturating_sub(self.begun_at) >= BLOCK_NANOS_MAX;
         if self.writer.len() >= BLOCK_LEN || is_old {
             self.submit_block();
@@ -205,11 +213,11 @@ impl Recording {
         if self.writer.is_empty() {
             return;
         }
-        match blocks.try_send(self.writer.take()) {
+        match blocks.try_send(self.writer.take_block()) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 tracing::error!("The recording ends: the disk is too slow; scheduling continues");
-                self.stop(EndReason::DiskTooSlow);
+                self.stop(RecordingEndReason::DiskTooSlow);
             }
             // The writer thread has logged the reason.
             Err(TrySendError::Disconnected(_)) => self.blocks = None,
@@ -217,7 +225,7 @@ impl Recording {
     }
 
     /// Ends the recording; queued blocks are still written.
-    fn stop(&mut self, reason: EndReason) {
+    fn stop(&mut self, reason: RecordingEndReason) {
         let _ = self.shared.reason.set(reason);
         self.blocks = None;
         self.shared.metrics.loadmaster.set_recording(false);
@@ -229,7 +237,7 @@ impl Drop for Recording {
     fn drop(&mut self) {
         self.submit_block();
         if self.blocks.is_some() && !std::thread::panicking() {
-            self.stop(EndReason::Stopped);
+            self.stop(RecordingEndReason::Stopped);
         }
         self.blocks = None;
         if self.written.recv_timeout(CLOSE_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
@@ -261,7 +269,7 @@ impl FileWriter {
     }
 
     fn write_all(&mut self, blocks: &Receiver<Vec<u8>>) -> io::Result<()> {
-        let full = end_block(EndReason::Full);
+        let full = end_block(RecordingEndReason::Full);
         for content in blocks {
             let block = encode_block(&content);
             let n_bytes = self.n_bytes + (block.len() + full.len()) as u64;
@@ -290,8 +298,8 @@ impl FileWriter {
     }
 }
 
-fn end_block(reason: EndReason) -> Vec<u8> {
-    let mut writer = Writer::new();
-    writer.end(reason);
-    encode_block(&writer.take())
+fn end_block(reason: RecordingEndReason) -> Vec<u8> {
+    let mut writer = RecordingWriter::new();
+    writer.write_end(reason);
+    encode_block(&writer.take_block())
 }

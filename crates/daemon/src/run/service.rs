@@ -2,7 +2,7 @@
 //!
 //! Every service runs on every replica from start to end, so that the values it publishes are present when this replica becomes leader;
 //! [`ServiceHandle::wait_until_leading`] waits for that. A service that ends or panics is logged, counted and restarted after a delay. Its
-//! requests to the engine are [`Event`]s, like all other input.
+//! requests to the engine are [`EngineEvent`]s, like all other input.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use loadmaster_api::Str;
 use loadmaster_client::event_recorder::{NewEvent, ObjectReference};
-use loadmaster_engine::engine::{Engine, Event, PermitDecision};
+use loadmaster_engine::engine::{Engine, EngineEvent, PermitDecision};
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
@@ -147,7 +147,7 @@ pub struct ServiceHandle {
 }
 
 impl ServiceHandle {
-    /// Publishes a value to the plugins of this name that registered for it (`ExtensionPoints::published_slot`). It replaces the
+    /// Publishes a value to the plugins of this name that registered for it (`ExtensionPoints::published_value_slot`). It replaces the
     /// previous value and expires after `ttl`, so that a service that has stopped leaves no outdated data behind.
     pub async fn publish(
         &self,
@@ -156,7 +156,7 @@ impl ServiceHandle {
         ttl: Duration,
     ) -> Result<(), PublishError> {
         let value = serde_json::to_value(value).map_err(PublishError::Value)?;
-        self.send(Event::Published { plugin: plugin.into(), value, ttl }).await?;
+        self.send(EngineEvent::Published { plugin: plugin.into(), value, ttl }).await?;
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl ServiceHandle {
 
     /// Moves pods from unschedulablePods and backoffQ to activeQ.
     pub async fn activate(&self, uids: &[&str]) -> Result<(), SchedulerEnded> {
-        self.send(Event::Activate(uids.iter().map(|uid| (*uid).into()).collect())).await
+        self.send(EngineEvent::Activate(uids.iter().map(|uid| (*uid).into()).collect())).await
     }
 
     /// Records an Event, together with those of the scheduler: rate-limited by `clientConnection`, repetitions as an Event series. It does
@@ -232,7 +232,7 @@ impl ServiceHandle {
         Ok(())
     }
 
-    async fn send(&self, event: Event) -> Result<(), SchedulerEnded> {
+    async fn send(&self, event: EngineEvent) -> Result<(), SchedulerEnded> {
         let permit =
             self.free_requests.clone().acquire_owned().await.map_err(|_| SchedulerEnded)?;
         let request = ServiceRequest { event, _permit: permit };
@@ -242,13 +242,13 @@ impl ServiceHandle {
 
 /// A request of a service to the engine.
 pub(super) struct ServiceRequest {
-    pub event: Event,
+    pub event: EngineEvent,
     /// Released when the engine has handled the request.
     _permit: OwnedSemaphorePermit,
 }
 
-fn permit_event(plugin: &str, uid: &str, verdict: PermitDecision) -> Event {
-    Event::Permit { uid: uid.into(), plugin: Some(plugin.into()), decision: verdict }
+fn permit_event(plugin: &str, uid: &str, verdict: PermitDecision) -> EngineEvent {
+    EngineEvent::Permit { uid: uid.into(), plugin: Some(plugin.into()), decision: verdict }
 }
 
 fn waiting_pods_of_engine(engine: &Engine) -> Vec<WaitingPod> {
@@ -366,7 +366,7 @@ mod tests {
         let Some(Command::ServiceRequest(request)) = receiver.recv().await else {
             panic!("no request")
         };
-        let Event::Published { plugin, value, .. } = &request.event else {
+        let EngineEvent::Published { plugin, value, .. } = &request.event else {
             panic!("{:?}", request.event)
         };
         assert_eq!((&**plugin, value), ("Load", &serde_json::json!([1, 2])));

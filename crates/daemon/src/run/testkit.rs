@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Timestamp};
-use loadmaster_config::{Gates, check_default};
-use loadmaster_engine::engine::{Engine, Event, Object, Options};
+use loadmaster_config::{AllFeatureGates, default_configuration};
+use loadmaster_engine::engine::{ApiObject, Engine, EngineEvent, EngineOptions};
 use loadmaster_engine::{Effects, MonoTime, Now, Profile};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -13,23 +13,23 @@ use super::engine_loop::Command;
 
 /// An engine with these nodes of two CPUs each, and pods that request one CPU.
 pub(super) fn engine(nodes: &[&str], pods: &[(&str, Value)]) -> Engine {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = Gates::default();
-    let checked = check_default(&registry, &gates).unwrap();
-    let gates = gates.framework();
+    let registry = loadmaster_plugins::in_tree_registry();
+    let gates = AllFeatureGates::default();
+    let checked = default_configuration(&registry, &gates).unwrap();
+    let gates = gates.framework_gates();
     let profiles = checked.profiles.iter();
     let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
-    let mut engine = Engine::new(profiles.collect(), gates, Options::default());
+    let mut engine = Engine::new(profiles.collect(), gates, EngineOptions::default());
     for name in nodes {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": name},
             "status": {"allocatable": {"cpu": "2", "memory": "8Gi", "pods": "10", "example.com/gpu": "4"}},
         }))
         .unwrap();
-        apply(&mut engine, Object::Node(Arc::new(node)));
+        apply(&mut engine, ApiObject::Node(Arc::new(node)));
     }
     for (name, spec) in pods {
-        apply(&mut engine, Object::Pod(Box::new(pod(name, spec))));
+        apply(&mut engine, ApiObject::Pod(Box::new(pod(name, spec))));
     }
     engine
 }
@@ -50,8 +50,8 @@ fn now() -> Now {
     Now { mono: MonoTime(10_000_000_000), wall: Timestamp(1_700_000_000_000_000_000) }
 }
 
-pub(super) fn apply(engine: &mut Engine, object: Object) {
-    engine.apply(now(), Event::Upsert(object), &mut Effects::new());
+pub(super) fn apply(engine: &mut Engine, object: ApiObject) {
+    engine.apply_event(now(), EngineEvent::Upsert(object), &mut Effects::new());
 }
 
 /// Runs scheduling cycles until activeQ is empty.

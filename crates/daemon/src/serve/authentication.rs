@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::ServeError;
 use super::expiring_cache::ExpiringCache;
 use super::review_client::{ReviewClient, ReviewRequest, error_message, review};
-use super::user::{CaBundle, Subject, User};
+use super::user::{CaBundle, CertificateSubject, User};
 use crate::flags;
 use crate::metrics::{AuthMetrics, AuthenticationResult};
 
@@ -62,9 +62,9 @@ impl Authenticator {
         let flags = flags.clone();
         let trusted = RwLock::default();
         let it = Authenticator { flags, api, trusted, tokens, token_ttl, metrics };
-        it.read_files()?;
+        it.reload_ca_files()?;
         it.warn_of_missing_cas();
-        if let Err(reason) = it.look_up().await {
+        if let Err(reason) = it.read_config_map().await {
             if !it.flags.authentication_tolerate_lookup_failure {
                 return Err(ServeError::Lookup(reason));
             }
@@ -96,7 +96,7 @@ impl Authenticator {
     }
 
     /// Reads the CA files; files that have not changed are skipped.
-    pub fn read_files(&self) -> Result<(), ServeError> {
+    pub fn reload_ca_files(&self) -> Result<(), ServeError> {
         let before = self.trusted();
         let read =
             |file: &str, before: Option<&CaBundle>| -> Result<Option<CaBundle>, ServeError> {
@@ -145,7 +145,7 @@ impl Authenticator {
     }
 
     /// Reads CAs that no flag sets from the ConfigMap.
-    pub async fn look_up(&self) -> Result<(), String> {
+    pub async fn read_config_map(&self) -> Result<(), String> {
         let Some(api) = self.api.as_ref().filter(|_| self.needs_lookup()) else { return Ok(()) };
         let call = ReviewRequest { method: "GET", path: CONFIG_MAP.to_owned(), body: None };
         let reply = api.call(call).await?;
@@ -306,7 +306,7 @@ impl FrontProxy {
         let [client, ..] = chain else { return Ok(None) };
         self.trust.verify(chain)?;
         if !self.allowed_names.is_empty() {
-            let name = Subject::read(client)?.common_name;
+            let name = CertificateSubject::from_certificate(client)?.common_name;
             if !self.allowed_names.contains(&name) {
                 return Err(format!("x509: subject with cn={name} is not in the allowed list"));
             }

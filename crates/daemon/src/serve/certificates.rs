@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::ServeError;
 use super::tls::provider;
-use crate::flags::{NAME, SecureServingFlags};
+use crate::flags::{COMMAND_NAME, SecureServingFlags};
 
 /// The PEM of a certificate chain and of its key.
 #[derive(Clone, PartialEq)]
@@ -203,8 +203,8 @@ fn names_in(certificate: &CertificateDer<'_>) -> Vec<String> {
 
 /// `kube-scheduler.crt` and `.key` in a directory; created if one of them is missing.
 fn in_directory(directory: &Path, bind_address: IpAddr) -> Result<PairSource, ServeError> {
-    let chain = directory.join(format!("{NAME}.crt"));
-    let key = directory.join(format!("{NAME}.key"));
+    let chain = directory.join(format!("{COMMAND_NAME}.crt"));
+    let key = directory.join(format!("{COMMAND_NAME}.key"));
     if !chain.exists() || !key.exists() {
         let pem = self_signed(bind_address)?;
         let fail =

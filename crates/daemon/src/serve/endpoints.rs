@@ -19,7 +19,7 @@ use super::authorization::{Authorizer, Decision, forbidden_message};
 use super::health::{self, HealthEndpoint};
 use super::reply::{HttpReply, not_found, status, text_line};
 use super::zpages::{Statusz, flagz};
-use crate::metrics::{CONTENT_TYPE as METRICS, process_start_seconds, resources_text};
+use crate::metrics::{CONTENT_TYPE as METRICS, process_start_seconds, resource_metrics_text};
 
 /// The timeout of a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ impl Endpoints {
             }
             "/metrics/slis" => metrics_reply(metrics.slis_text()),
             "/metrics/resources" => match (self.config.pod_resources)() {
-                Some(pods) => metrics_reply(resources_text(&pods)),
+                Some(pods) => metrics_reply(resource_metrics_text(&pods)),
                 None => HttpReply::empty(StatusCode::OK),
             },
             "/configz" => {
@@ -271,7 +271,7 @@ fn reset_reply() -> HttpReply {
 
 impl health::Health {
     /// The checks of a scheduler, in upstream's order.
-    pub fn for_scheduler(
+    pub fn scheduler_health_checks(
         leader_election: Option<health::HealthCheck>,
         shutdown: &health::HealthState,
         synced: &health::HealthState,

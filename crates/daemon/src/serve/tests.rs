@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::flags::{ParsedCommandLine, parse};
+use crate::flags::{ParsedCommandLine, parse_command_line};
 use crate::metrics::MetricsSettings;
 use certificates::TempDirectory;
 
@@ -50,7 +50,7 @@ impl ScriptedApi {
 }
 
 fn options(args: &[&str]) -> Options {
-    match parse(["kube-scheduler"].iter().chain(args)).unwrap() {
+    match parse_command_line(["kube-scheduler"].iter().chain(args)).unwrap() {
         ParsedCommandLine::Run(options) => *options,
         ParsedCommandLine::Print(text) => panic!("printed {text}"),
     }
@@ -63,12 +63,12 @@ async fn try_serve(
     let mut args = args.to_vec();
     args.push("--bind-address=127.0.0.1");
     let options = options(&args);
-    let loaded = options.load(&loadmaster_plugins::in_tree()).unwrap();
+    let loaded = options.load_config(&loadmaster_plugins::in_tree_registry()).unwrap();
     let metrics = Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
     let mut parts = EndpointsConfig::new(&options, &loaded, metrics);
     change(&mut parts);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    start_on(listener, &options, parts).await
+    start_server_on(listener, &options, parts).await
 }
 
 async fn serve(args: &[&str], change: impl FnOnce(&mut EndpointsConfig)) -> Server {
@@ -420,14 +420,14 @@ async fn port_0_is_off_and_a_taken_port_is_an_error() {
     let metrics = || Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
     let at = |args: &[&str]| {
         let options = options(args);
-        let loaded = options.load(&loadmaster_plugins::in_tree()).unwrap();
+        let loaded = options.load_config(&loadmaster_plugins::in_tree_registry()).unwrap();
         let parts = EndpointsConfig::new(&options, &loaded, metrics());
         (options, parts)
     };
     let (off, parts) = at(&["--secure-port=0"]);
-    assert!(start(&off, parts).await.unwrap().is_none());
+    assert!(start_server(&off, parts).await.unwrap().is_none());
     let (on, parts) = at(&[&port, "--bind-address=127.0.0.1"]);
-    let error = start(&on, parts).await.err().unwrap();
+    let error = start_server(&on, parts).await.err().unwrap();
     assert!(error.to_string().starts_with("failed to create listener on 127.0.0.1:"), "{error}");
 }
 

@@ -223,11 +223,12 @@ impl ClientCertVerifier for RequestClientCertificate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::{ParsedCommandLine, parse};
+    use crate::flags::{ParsedCommandLine, parse_command_line};
 
     #[track_caller]
     fn check(args: &[&str], want: &str) {
-        let ParsedCommandLine::Run(options) = parse(["x"].iter().chain(args)).unwrap() else {
+        let ParsedCommandLine::Run(options) = parse_command_line(["x"].iter().chain(args)).unwrap()
+        else {
             panic!("not parsed")
         };
         let got = match tls_settings(&options.serving) {

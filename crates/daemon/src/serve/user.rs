@@ -62,7 +62,7 @@ impl User {
     pub(super) fn from_certificate(
         certificate: &CertificateDer<'_>,
     ) -> Result<Option<User>, String> {
-        let subject = Subject::read(certificate)?;
+        let subject = CertificateSubject::from_certificate(certificate)?;
         if subject.common_name.is_empty() {
             return Ok(None);
         }
@@ -82,14 +82,16 @@ impl User {
 }
 
 /// The subject of a certificate.
-pub(super) struct Subject {
+pub(super) struct CertificateSubject {
     pub common_name: String,
     organizations: Vec<String>,
     uid: String,
 }
 
-impl Subject {
-    pub fn read(certificate: &CertificateDer<'_>) -> Result<Subject, String> {
+impl CertificateSubject {
+    pub fn from_certificate(
+        certificate: &CertificateDer<'_>,
+    ) -> Result<CertificateSubject, String> {
         let (_, parsed) = X509Certificate::from_der(certificate)
             .map_err(|error| format!("reading a client certificate: {error}"))?;
         let name = parsed.subject();
@@ -100,7 +102,7 @@ impl Subject {
             name.iter_common_name().filter_map(|it| text(it.as_str())).last().unwrap_or_default();
         let uid =
             name.iter_by_oid(&UID).filter_map(|it| text(it.as_str())).next().unwrap_or_default();
-        Ok(Subject { common_name, organizations, uid })
+        Ok(CertificateSubject { common_name, organizations, uid })
     }
 }
 

@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::reply::{HttpReply, status};
-use crate::flags::{NAME, Versions};
+use crate::flags::{COMMAND_NAME, Versions};
 
 /// The requested format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ struct Metadata {
 
 fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, content: T) -> HttpReply {
     let api_version = format!("config.k8s.io/{version}");
-    let object = Object { kind, api_version, metadata: Metadata { name: NAME }, content };
+    let object = Object { kind, api_version, metadata: Metadata { name: COMMAND_NAME }, content };
     let body = if is_yaml {
         let sorted = serde_json::to_value(&object).ok();
         sorted.and_then(|sorted| serde_saphyr::to_string(&sorted).ok())
@@ -104,7 +104,7 @@ fn object<T: Serialize>(kind: &'static str, version: &str, is_yaml: bool, conten
 
 fn header_text(page: &str) -> String {
     format!(
-        "\n{NAME} {page}\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
+        "\n{COMMAND_NAME} {page}\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
          compatibility guarantees and is for debugging purposes only.\n"
     )
 }

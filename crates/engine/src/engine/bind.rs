@@ -2,12 +2,12 @@
 
 use loadmaster_extender::messages::ExtenderBindingResult;
 use loadmaster_extender::{ExtenderOperation, Verb};
-use loadmaster_framework::api_calls::PluginInput;
+use loadmaster_framework::api_calls::PluginStepInput;
 use loadmaster_framework::extension_points::{BindResult, SerialCx};
 
 use super::Engine;
 use super::binding_cycle::{CallOwner, PluginWait, Stage};
-use super::effect::{Effect, Effects, EventRecord, ExtenderCall, Observation, Outcome};
+use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, ExtenderCall, Observation};
 use super::extender_cycle::{REPLY_GRACE, extender_request};
 use super::scheduling_failure::AttemptFailure;
 use crate::guard::ExtensionPoint;
@@ -81,7 +81,7 @@ impl Engine {
             let failed = AttemptFailure::error("no Bind plugin bound the pod");
             return self.handle_binding_error(now, uid, failed, effects);
         }
-        self.step_bind(now, uid, member, PluginInput::Start, effects);
+        self.step_bind(now, uid, member, PluginStepInput::Start, effects);
     }
 
     pub(super) fn step_bind(
@@ -89,10 +89,10 @@ impl Engine {
         now: Now,
         uid: &str,
         member: usize,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
         effects: &mut Effects,
     ) {
-        let is_conflict = matches!(input, PluginInput::Reply(Err((409, _))));
+        let is_conflict = matches!(input, PluginStepInput::Reply(Err((409, _))));
         let ended = self.run_step(
             now,
             uid,
@@ -127,7 +127,7 @@ impl Engine {
         }
         let queued = &binding.queued;
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
-        self.observe_attempt(queued, Outcome::Scheduled, nanos, effects);
+        self.observe_attempt(queued, AttemptOutcome::Scheduled, nanos, effects);
         let since = queued.initial_attempt.unwrap_or(binding.began);
         effects.push(Effect::Observe(Observation::Bound {
             attempts: queued.info.attempts,
@@ -146,7 +146,7 @@ impl Engine {
         let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
         let profile = profile_scheduler.profile.clone();
         for member in &profile.post_bind {
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
             member.point.post_bind(cx, &pod, &binding.node);
         }

@@ -5,20 +5,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_framework::api_calls::{ObjectRef, PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{ObjectRef, PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::{PreBindPreFlight, SerialCx};
 use loadmaster_framework::{Code, Cx, CycleState, Failure, PodInfo, Rejection};
 use serde_json::Value;
 
-use super::effect::{Call, CallId, Effect, Effects, Observation, Outcome};
-use super::event::{PermitDecision, Reply};
+use super::effect::{ApiServerCall, AttemptOutcome, CallId, Effect, Effects, Observation};
+use super::event::{ApiReply, PermitDecision};
 use super::eviction::EvictionStep;
 use super::extender_cycle::NO_REPLY;
 use super::nominator::Nomination;
 use super::scheduling_failure::AttemptFailure;
 use super::{Engine, PLUGIN_SAMPLE_EVERY};
 use crate::guard::guarded_points::{PointResult, SuccessCode};
-use crate::guard::{ExtensionPoint, PluginExecution, PluginRef};
+use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginRef};
 use crate::profile::Profile;
 use crate::queue::{ClusterEventOccurrence, ProfileIdx, QueuedPod};
 use crate::time::{MonoTime, Now};
@@ -176,7 +176,7 @@ impl Engine {
                 .map(|_| PreBindPreFlight::Work { parallel: false })
                 .collect());
         }
-        let states = profile_scheduler.scheduler.states();
+        let states = profile_scheduler.scheduler.plugin_states();
         let cx = Cx { world: &self.world, cycle: &binding.cycle, states };
         let results = members.iter().map(|member| {
             let flight = member.point.pre_flight(cx, &assumed.pod, &binding.node);
@@ -238,7 +238,7 @@ impl Engine {
             if !self.is_binding(uid, serial) {
                 return;
             }
-            self.step_pre_bind(now, uid, member, PluginInput::Start, effects);
+            self.step_pre_bind(now, uid, member, PluginStepInput::Start, effects);
         }
     }
 
@@ -247,7 +247,7 @@ impl Engine {
         now: Now,
         uid: &str,
         member: usize,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
         effects: &mut Effects,
     ) {
         let ended = self.run_step(
@@ -295,7 +295,7 @@ impl Engine {
         let binding = assumed.binding.as_mut()?;
         let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
         let profile = profile_scheduler.profile.clone();
-        let states = profile_scheduler.scheduler.states_mut();
+        let states = profile_scheduler.scheduler.plugin_states_mut();
         let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
         let (plugin, mut step) = run(&profile, cx, &assumed.pod, &binding.node)?;
         if let PluginStep::CallExtenders(_) = step {
@@ -330,10 +330,11 @@ impl Engine {
         let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
         let profile = profile_scheduler.profile.clone();
         for member in running.into_iter().filter_map(|at| profile.pre_bind.get(at)) {
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
             // The result is ignored: nothing waits for it any more.
-            let _ = member.point.pre_bind(cx, &assumed.pod, &binding.node, PluginInput::Cancelled);
+            let _ =
+                member.point.pre_bind(cx, &assumed.pod, &binding.node, PluginStepInput::Cancelled);
         }
     }
 
@@ -345,7 +346,7 @@ impl Engine {
         failed: AttemptFailure,
         effects: &mut Effects,
     ) {
-        if self.is_suspended() {
+        if self.has_suspended_attempt() {
             return self.defer_binding_error(uid, failed);
         }
         let Some(mut assumed) = self.assumed.remove(uid) else { return };
@@ -365,7 +366,7 @@ impl Engine {
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         let began = (self.options.stopwatch)().saturating_sub(nanos);
         let clear = Nomination::clear();
-        if failed.outcome == Outcome::Unschedulable {
+        if failed.outcome == AttemptOutcome::Unschedulable {
             self.handle_scheduling_failure(now, binding.queued, failed, &clear, began, effects);
             self.on_cluster_event(now, event.except_pod(uid));
         } else {
@@ -403,7 +404,7 @@ impl Engine {
                 let plugin = plugin.map(|wait| wait.plugin);
                 observe_permit(now, since, false, effects);
                 let rejection = Rejection::unschedulable(reason.clone());
-                let failed = AttemptFailure::rejected(plugin, &rejection);
+                let failed = AttemptFailure::single_node_rejected(plugin, &rejection);
                 self.handle_binding_error(now, uid, failed, effects);
             }
         }
@@ -425,7 +426,7 @@ impl Engine {
     pub(super) fn handle_wait_timeouts(&mut self, now: Now, effects: &mut Effects) {
         for (uid, rejection, plugin, since) in self.permit_timeouts(now.mono) {
             observe_permit(now, since, false, effects);
-            let failed = AttemptFailure::rejected(Some(plugin), &rejection);
+            let failed = AttemptFailure::single_node_rejected(Some(plugin), &rejection);
             self.handle_binding_error(now, &uid, failed, effects);
         }
         self.handle_extender_timeouts(now, effects);
@@ -436,7 +437,7 @@ impl Engine {
                 .partition(|it| it.until <= now.mono && !self.is_deferred(&it.owner));
         self.plugin_waits = later;
         for wait in due {
-            self.resume(now, wait.owner, PluginInput::Deadline, effects);
+            self.resume(now, wait.owner, PluginStepInput::Deadline, effects);
         }
     }
 
@@ -464,7 +465,7 @@ impl Engine {
         let stages = stages.filter(|binding| !binding.is_failing);
         let waits = stages.filter_map(|binding| match &binding.stage {
             Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),
-            _ => binding.stuck_at(),
+            _ => binding.stuck_deadline(),
         });
         waits.min()
     }
@@ -474,7 +475,7 @@ impl Engine {
         &mut self,
         now: Now,
         call: CallId,
-        reply: &Reply,
+        reply: &ApiReply,
         effects: &mut Effects,
     ) {
         let Some(owner) = self.calls.remove(&call) else { return };
@@ -487,7 +488,7 @@ impl Engine {
             CallOwner::Evict { preemptor, victim, step } => {
                 self.handle_eviction_reply(now, (preemptor, victim, *step), reply, effects);
             }
-            _ => self.resume(now, owner, PluginInput::Reply(answer), effects),
+            _ => self.resume(now, owner, PluginStepInput::Reply(answer), effects),
         }
     }
 
@@ -505,7 +506,7 @@ impl Engine {
                 .partition(|it| it.on.contains(object));
         self.plugin_waits = rest;
         for wait in woken {
-            self.resume(now, wait.owner, PluginInput::Changed(value), effects);
+            self.resume(now, wait.owner, PluginStepInput::Changed(value), effects);
         }
     }
 
@@ -514,7 +515,7 @@ impl Engine {
         &mut self,
         now: Now,
         owner: CallOwner,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
         effects: &mut Effects,
     ) {
         match owner {
@@ -550,7 +551,7 @@ impl Engine {
         effects: &mut Effects,
     ) {
         let id = self.next_call(owner);
-        effects.push(Effect::Call(Call { id, request }));
+        effects.push(Effect::Call(ApiServerCall { id, request }));
     }
 
     pub(super) fn binding_mut(&mut self, uid: &str) -> Option<&mut Binding> {
@@ -583,7 +584,7 @@ fn observe_step(
 ) {
     if binding.serial.is_multiple_of(PLUGIN_SAMPLE_EVERY) {
         let nanos = now.mono.since(binding.started).as_nanos() as u64;
-        let call = PluginExecution { plugin, extension_point, code, nanos, event: None };
+        let call = PluginExecutionDuration { plugin, extension_point, code, nanos, event: None };
         effects.push(Effect::Observe(Observation::PluginExecutions(vec![call])));
     }
 }

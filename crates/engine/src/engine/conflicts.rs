@@ -15,7 +15,7 @@ use loadmaster_api::Str;
 use loadmaster_framework::{NodeInfo, PodInfo, resources};
 
 use super::binding_cycle::{AssumedPod, Stage};
-use super::effect::{Effect, Effects, EventRecord, ObjectName, Observation};
+use super::effect::{Effect, Effects, EventRecord, Observation, RegardingObject};
 use super::{Engine, PendingPod};
 use crate::queue::ProfileIdx;
 
@@ -232,8 +232,8 @@ impl Engine {
     fn conflict_event(
         &self,
         conflict: &Conflict,
-        regarding: ObjectName,
-        related: Option<ObjectName>,
+        regarding: RegardingObject,
+        related: Option<RegardingObject>,
     ) -> EventRecord {
         EventRecord {
             is_warning: true,
@@ -252,8 +252,14 @@ fn insufficient_resources<'a>(
     node: NodeInfo<'a>,
     pod: &'a PodInfo,
 ) -> impl Iterator<Item = Str> + 'a {
-    let pods = (node.n_pods() > node.allocatable_pods()).then(|| Str::new(resources::PODS));
-    let native = [resources::CPU, resources::MEMORY, resources::EPHEMERAL_STORAGE].map(Str::new);
+    let pods =
+        (node.n_pods() > node.allocatable_pods()).then(|| Str::new(resources::RESOURCE_PODS));
+    let native = [
+        resources::RESOURCE_CPU,
+        resources::RESOURCE_MEMORY,
+        resources::RESOURCE_EPHEMERAL_STORAGE,
+    ]
+    .map(Str::new);
     let scalars = pod.requests().resources.scalars.iter().map(|(name, _)| name.clone());
     let wanted =
         native.into_iter().chain(scalars).filter(|resource| requests_resource(pod, resource));
@@ -264,10 +270,10 @@ fn insufficient_resources<'a>(
 fn requests_resource(pod: &PodInfo, resource: &str) -> bool {
     let wanted = &pod.requests().resources;
     let amount = match resource {
-        resources::PODS => 1,
-        resources::CPU => wanted.cpu_milli,
-        resources::MEMORY => wanted.memory_bytes,
-        resources::EPHEMERAL_STORAGE => wanted.ephemeral_storage_bytes,
+        resources::RESOURCE_PODS => 1,
+        resources::RESOURCE_CPU => wanted.cpu_milli,
+        resources::RESOURCE_MEMORY => wanted.memory_bytes,
+        resources::RESOURCE_EPHEMERAL_STORAGE => wanted.ephemeral_storage_bytes,
         scalar => wanted.scalar(scalar).unwrap_or(0),
     };
     amount > 0

@@ -8,8 +8,8 @@ use loadmaster_framework::api_calls::ApiRequest;
 use super::conflicts::Conflict;
 use super::shadow::ShadowComparison;
 use super::stuck::StuckPlugin;
-use crate::guard::{PluginExecution, PluginPanic};
-use crate::queue::{Cause, ProfileIdx};
+use crate::guard::{PluginExecutionDuration, PluginPanic};
+use crate::queue::{EnqueueCause, ProfileIdx};
 
 /// Effects in the order in which they were produced.
 pub type Effects = Vec<Effect>;
@@ -17,9 +17,9 @@ pub type Effects = Vec<Effect>;
 /// Something that the owner of the engine must do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Call the API server; its reply is [`Event::Replied`](super::Event::Replied).
-    Call(Call),
-    /// Call an extender; its reply is [`Event::ExtenderReplied`](super::Event::ExtenderReplied).
+    /// Call the API server; its reply is [`EngineEvent::Replied`](super::EngineEvent::Replied).
+    Call(ApiServerCall),
+    /// Call an extender; its reply is [`EngineEvent::ExtenderReplied`](super::EngineEvent::ExtenderReplied).
     CallExtender(ExtenderCall),
     /// Create an Event object.
     RecordEvent(EventRecord),
@@ -33,7 +33,7 @@ pub struct CallId(pub u64);
 
 /// A call to the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub struct ApiServerCall {
     pub id: CallId,
     pub request: ApiRequest,
 }
@@ -47,15 +47,15 @@ pub struct ExtenderCall {
 
 /// The object that an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectName {
+pub struct RegardingObject {
     pub namespace: Str,
     pub name: Box<str>,
     pub uid: Box<str>,
 }
 
-impl From<&PodInfo> for ObjectName {
-    fn from(pod: &PodInfo) -> ObjectName {
-        ObjectName {
+impl From<&PodInfo> for RegardingObject {
+    fn from(pod: &PodInfo) -> RegardingObject {
+        RegardingObject {
             namespace: pod.template.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -71,18 +71,18 @@ pub struct EventRecord {
     pub reason: &'static str,
     pub action: &'static str,
     pub note: String,
-    pub regarding: ObjectName,
-    pub related: Option<ObjectName>,
+    pub regarding: RegardingObject,
+    pub related: Option<RegardingObject>,
     /// The schedulerName of the profile, used as `reportingController`.
     pub controller: Str,
 }
 
 /// Input for metrics and logs. Durations are in nanoseconds: those within one call to the engine are measured with
-/// [`Options::stopwatch`](super::Options::stopwatch), longer ones with the time that is passed to the engine.
+/// [`EngineOptions::stopwatch`](super::EngineOptions::stopwatch), longer ones with the time that is passed to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// An attempt ended.
-    Attempt { profile_idx: ProfileIdx, outcome: Outcome, nanos: u64 },
+    Attempt { profile_idx: ProfileIdx, outcome: AttemptOutcome, nanos: u64 },
     /// Filtering and scoring of an attempt, with PostFilter.
     Algorithm { nanos: u64 },
     /// A pod was bound: the number of attempts, and the time since the first attempt began.
@@ -93,15 +93,15 @@ pub enum Observation {
     /// help).
     Preemption { counts: bool, victims: Option<usize> },
     /// An event was handled: upstream's `event_handling_duration_seconds`.
-    EventHandled { event: Cause, nanos: u64 },
-    /// Another scheduler bound a pod of our profiles ([`Options::shadow`](super::Options::shadow)).
+    EventHandled { event: EnqueueCause, nanos: u64 },
+    /// Another scheduler bound a pod of our profiles ([`EngineOptions::shadow`](super::EngineOptions::shadow)).
     ShadowCompared(Box<ShadowComparison>),
     /// A plugin has been running for one pod for a long time.
     PluginStuck(Box<StuckPlugin>),
     /// Another scheduler bound a pod, or took resources of a node, that we had chosen.
     Conflict(Box<Conflict>),
     /// Durations of plugin calls.
-    PluginExecutions(Vec<PluginExecution>),
+    PluginExecutions(Vec<PluginExecutionDuration>),
     /// A plugin panicked, and its state was reset.
     PluginPanicked(Box<PluginPanic>),
     /// An error that no pod's Event or condition reports.
@@ -110,19 +110,19 @@ pub enum Observation {
 
 /// How an attempt ended, as upstream's metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Scheduled,
     Unschedulable,
     Error,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     /// The value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Scheduled => "scheduled",
-            Outcome::Unschedulable => "unschedulable",
-            Outcome::Error => "error",
+            AttemptOutcome::Scheduled => "scheduled",
+            AttemptOutcome::Unschedulable => "unschedulable",
+            AttemptOutcome::Error => "error",
         }
     }
 }

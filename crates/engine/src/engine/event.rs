@@ -15,13 +15,13 @@ use super::effect::CallId;
 
 /// Something that happened outside the engine.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum EngineEvent {
     /// An object was added or updated. Repeating it changes nothing.
-    Upsert(Object),
+    Upsert(ApiObject),
     /// An object was deleted.
-    Delete(ObjectKey),
+    Delete(DeletedObjectKey),
     /// The reply to an [`Effect::Call`](super::Effect::Call).
-    Replied { call: CallId, reply: Reply },
+    Replied { call: CallId, reply: ApiReply },
     /// The reply to an [`Effect::CallExtender`](super::Effect::CallExtender), or the error, in upstream's words.
     ExtenderReplied { call: CallId, reply: Result<ExtenderResponse, String> },
     /// An object of a kind that only plugins use was added or updated, or deleted (`None`).
@@ -39,7 +39,7 @@ pub enum Event {
 
 /// An object as the API server has it.
 #[derive(Clone, Debug)]
-pub enum Object {
+pub enum ApiObject {
     Node(Arc<Node>),
     Pod(Box<Pod>),
     Namespace(Arc<Namespace>),
@@ -53,7 +53,7 @@ pub enum Object {
 
 /// Identifies an object that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectKey {
+pub enum DeletedObjectKey {
     Node(Str),
     /// By uid: a new pod may have the same name.
     Pod(Box<str>),
@@ -67,7 +67,7 @@ pub enum ObjectKey {
 }
 
 /// A reply of the API server: the object, or an error.
-pub type Reply = Result<Value, ApiError>;
+pub type ApiReply = Result<Value, ApiError>;
 
 /// The API server rejected a request, or could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,54 +11,61 @@ use loadmaster_framework::{ActionType, ClusterEvent, EventResource, PodInfo, Rej
 use loadmaster_stdx::{ErrorChain, Map};
 
 use super::effect::{Effect, Effects, Observation};
-use super::event::{Object, ObjectKey};
+use super::event::{ApiObject, DeletedObjectKey};
 use super::scheduling_failure::AttemptFailure;
 use super::status_patch::Condition;
 use super::{Engine, PendingPod, PluginHandle};
-use crate::queue::{self, Cause, ClusterEventOccurrence, Object as QueueObject};
+use crate::queue::{self, ClusterEventOccurrence, EnqueueCause, OwnedEventObject as QueueObject};
 use crate::time::Now;
 
 impl Engine {
-    pub(super) fn upsert_object(&mut self, now: Now, object: Object, effects: &mut Effects) {
+    pub(super) fn upsert_object(&mut self, now: Now, object: ApiObject, effects: &mut Effects) {
         match object {
-            Object::Node(node) => self.upsert_node(now, node),
-            Object::Pod(pod) => self.upsert_pod(now, &pod, effects),
-            Object::Namespace(namespace) => self.world.upsert_namespace(namespace),
-            Object::Service(it) => self.upsert_listed(it),
-            Object::ReplicationController(it) => self.upsert_listed(it),
-            Object::ReplicaSet(it) => self.upsert_listed(it),
-            Object::StatefulSet(it) => self.upsert_listed(it),
-            Object::PodDisruptionBudget(it) => self.upsert_listed(it),
-            Object::PriorityClass(class) => self.world.update_without_invalidation(|cluster| {
+            ApiObject::Node(node) => self.upsert_node(now, node),
+            ApiObject::Pod(pod) => self.upsert_pod(now, &pod, effects),
+            ApiObject::Namespace(namespace) => self.world.upsert_namespace(namespace),
+            ApiObject::Service(it) => self.upsert_listed(it),
+            ApiObject::ReplicationController(it) => self.upsert_listed(it),
+            ApiObject::ReplicaSet(it) => self.upsert_listed(it),
+            ApiObject::StatefulSet(it) => self.upsert_listed(it),
+            ApiObject::PodDisruptionBudget(it) => self.upsert_listed(it),
+            ApiObject::PriorityClass(class) => self.world.update_without_invalidation(|cluster| {
                 cluster.priority_classes.insert(Str::new(&class.metadata.name), class);
             }),
         }
     }
 
-    pub(super) fn delete_object(&mut self, now: Now, name: &ObjectKey, effects: &mut Effects) {
+    pub(super) fn delete_object(
+        &mut self,
+        now: Now,
+        name: &DeletedObjectKey,
+        effects: &mut Effects,
+    ) {
         match name {
-            ObjectKey::Node(name) => self.delete_node(now, name),
-            ObjectKey::Pod(uid) => self.delete_pod(now, uid, effects),
-            ObjectKey::Namespace(name) => {
+            DeletedObjectKey::Node(name) => self.delete_node(now, name),
+            DeletedObjectKey::Pod(uid) => self.delete_pod(now, uid, effects),
+            DeletedObjectKey::Namespace(name) => {
                 if self.world.cluster_objects().namespaces.contains_key(name) {
                     self.world
                         .update_cluster_objects(|cluster| drop(cluster.namespaces.remove(name)));
                 }
             }
-            ObjectKey::Service(namespace, name) => self.delete_listed::<Service>(namespace, name),
-            ObjectKey::ReplicationController(namespace, name) => {
+            DeletedObjectKey::Service(namespace, name) => {
+                self.delete_listed::<Service>(namespace, name)
+            }
+            DeletedObjectKey::ReplicationController(namespace, name) => {
                 self.delete_listed::<ReplicationController>(namespace, name);
             }
-            ObjectKey::ReplicaSet(namespace, name) => {
+            DeletedObjectKey::ReplicaSet(namespace, name) => {
                 self.delete_listed::<ReplicaSet>(namespace, name)
             }
-            ObjectKey::StatefulSet(namespace, name) => {
+            DeletedObjectKey::StatefulSet(namespace, name) => {
                 self.delete_listed::<StatefulSet>(namespace, name)
             }
-            ObjectKey::PodDisruptionBudget(namespace, name) => {
+            DeletedObjectKey::PodDisruptionBudget(namespace, name) => {
                 self.delete_listed::<PodDisruptionBudget>(namespace, name);
             }
-            ObjectKey::PriorityClass(name) => self
+            DeletedObjectKey::PriorityClass(name) => self
                 .world
                 .update_without_invalidation(|cluster| drop(cluster.priority_classes.remove(name))),
         }
@@ -125,7 +132,7 @@ impl Engine {
     fn upsert_assigned_pod(&mut self, now: Now, pod: Arc<PodInfo>, effects: &mut Effects) {
         if let Some(pending) = self.pending.remove(&pod.uid) {
             self.queue.delete(&pod.uid);
-            self.status_patches.forget(&pod.uid);
+            self.status_patches.drop_patch_of_pod(&pod.uid);
             self.detect_pod_conflict(&pending, &pod, effects);
             if self.options.shadow && !self.assumed.contains_key(&pod.uid) {
                 self.compare_placement(pending.profile_idx, &pending.pod, &pod.node_name, effects);
@@ -205,7 +212,7 @@ impl Engine {
         if is_same(&old, &pod) && self.profile_scheduler(profile_idx).profile.extenders.is_empty() {
             // Changes that only the whole object shows, such as a condition that we wrote ourselves, requeue no pod.
             if old.extra != pod.extra {
-                self.queue.refresh(&pod);
+                self.queue.refresh_pod(&pod);
             }
             return;
         }
@@ -221,7 +228,7 @@ impl Engine {
     fn delete_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
         if let Some(record) = self.pending.remove(uid) {
             self.queue.delete(uid);
-            self.status_patches.forget(uid);
+            self.status_patches.drop_patch_of_pod(uid);
             self.world.delete_nominated_pod(uid);
             if self.assumed.get(uid).is_some_and(|assumed| !assumed.confirmed) {
                 self.delete_assumed_pod(now, uid, effects);
@@ -242,7 +249,8 @@ impl Engine {
         let Some(assumed) = self.assumed.get_mut(uid) else { return };
         let pod = assumed.pod.clone();
         if assumed.waits_on_permit() {
-            let failed = AttemptFailure::rejected(None, &Rejection::unschedulable("removed"));
+            let failed =
+                AttemptFailure::single_node_rejected(None, &Rejection::unschedulable("removed"));
             self.handle_binding_error(now, uid, failed, effects);
         } else {
             assumed.forgotten = true;
@@ -272,7 +280,8 @@ impl Engine {
         self.queue.on_cluster_event(now, &handle, occurrence);
         if let Some((since, event)) = handling {
             let nanos = (self.options.stopwatch)().saturating_sub(since);
-            self.handled.push(Observation::EventHandled { event: Cause::Event(event), nanos });
+            self.handled
+                .push(Observation::EventHandled { event: EnqueueCause::Event(event), nanos });
         }
     }
 

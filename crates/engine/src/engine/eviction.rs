@@ -8,8 +8,8 @@ use loadmaster_framework::preemption::eviction;
 use loadmaster_framework::{PodInfo, PostFilterResult};
 
 use super::binding_cycle::{CallOwner, Stage};
-use super::effect::{Call, Effect, Effects, EventRecord, Observation};
-use super::event::Reply;
+use super::effect::{ApiServerCall, Effect, Effects, EventRecord, Observation};
+use super::event::ApiReply;
 use super::scheduling_failure::AttemptFailure;
 use super::{Engine, PluginHandle};
 use crate::queue::{ProfileIdx, QueuedPod, SubQueue};
@@ -85,7 +85,8 @@ impl Engine {
             Some(Stage::Bind { .. }) | None => None,
         };
         if let Some(text) = failed {
-            let note = eviction::preempted_in_memory_note(&eviction.preemptor, &eviction.node);
+            let note =
+                eviction::preempted_in_memory_event_note(&eviction.preemptor, &eviction.node);
             effects.push(self.preempted_event(eviction, victim, note));
             self.cancel_pre_bind(&victim.uid);
             self.handle_binding_error(now, &victim.uid, AttemptFailure::error(text), effects);
@@ -99,7 +100,7 @@ impl Engine {
             step: EvictionStep::Condition,
         };
         let id = self.next_call(owner);
-        effects.push(Effect::Call(Call { id, request }));
+        effects.push(Effect::Call(ApiServerCall { id, request }));
     }
 
     /// Handles a reply of the API server about a victim. One that is not found is already deleted.
@@ -107,7 +108,7 @@ impl Engine {
         &mut self,
         now: Now,
         (preemptor, victim, step): (&str, &str, EvictionStep),
-        reply: &Reply,
+        reply: &ApiReply,
         effects: &mut Effects,
     ) {
         let Some(eviction) = self.evictions.get(preemptor) else { return };
@@ -123,11 +124,11 @@ impl Engine {
                     step: EvictionStep::Deletion,
                 };
                 let id = self.next_call(owner);
-                effects.push(Effect::Call(Call { id, request }));
+                effects.push(Effect::Call(ApiServerCall { id, request }));
                 return;
             }
             (Ok(_), EvictionStep::Deletion) => {
-                let note = eviction::preempted_note(&eviction.preemptor, &eviction.node);
+                let note = eviction::preempted_event_note(&eviction.preemptor, &eviction.node);
                 effects.push(self.preempted_event(eviction, &pod, note));
                 self.finish_victim(preemptor, victim, true);
             }

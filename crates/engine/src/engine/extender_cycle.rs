@@ -1,7 +1,7 @@
 //! Extender calls within an attempt (upstream's `findNodesThatPassExtenders`, `prioritizeNodes` and `callExtenders`).
 //!
 //! An attempt that waits for an extender is a value that resumes with the reply or with a timeout. Until then no other attempt begins,
-//! and the world does not change ([`super::deferred`]).
+//! and the world does not change ([`super::deferred_events`]).
 //!
 //! ```text
 //! nominated node ─► filter on it alone ─► feasible: place
@@ -21,7 +21,7 @@ use loadmaster_extender::{
     ExtenderOperation, ExtenderRequest, ExtenderResponse, ExtenderScores, Extenders, FilterChain,
     NodeFailure, NodeNames, PreemptChain, RemainingNodes, Verb,
 };
-use loadmaster_framework::api_calls::PluginInput;
+use loadmaster_framework::api_calls::PluginStepInput;
 use loadmaster_framework::preemption::{Candidate, Victims};
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
@@ -103,7 +103,7 @@ pub(super) struct PendingExtenderCall {
 
 impl SuspendedAttempt {
     /// The pod of the attempt.
-    pub fn queued(&self) -> &QueuedPod {
+    pub fn queued_pod(&self) -> &QueuedPod {
         match self {
             SuspendedAttempt::Filter { attempt, .. }
             | SuspendedAttempt::Prioritize { attempt, .. } => &attempt.queued,
@@ -112,7 +112,7 @@ impl SuspendedAttempt {
     }
 
     /// Indices of the extenders with a call in flight.
-    pub fn extenders(&self) -> impl Iterator<Item = usize> {
+    pub fn awaited_extenders(&self) -> impl Iterator<Item = usize> {
         self.pending().iter().map(|pending| pending.extender)
     }
 
@@ -159,7 +159,7 @@ impl Engine {
         let profile_scheduler = &mut self.profiles[attempt.queued.profile_idx.0 as usize];
         match profile_scheduler.scheduler.evaluate_nominated_node(&self.world, &pod) {
             Some(row) => {
-                let node = profile_scheduler.scheduler.single_node(&self.world, row);
+                let node = profile_scheduler.scheduler.set_single_feasible_node(&self.world, row);
                 self.start_filter(now, attempt, Feasible::Nominated(node), effects);
             }
             None => self.find_feasible_nodes(now, attempt, effects),
@@ -330,11 +330,13 @@ impl Engine {
     ) {
         let profile_scheduler = &mut self.profiles[attempt.queued.profile_idx.0 as usize];
         let pod = &attempt.queued.info.pod;
-        let all_draw =
-            profile_scheduler.profile.extenders.any_without_prioritize(&pod.template.spec);
+        let all_draw = profile_scheduler
+            .profile
+            .extenders
+            .any_interested_without_prioritize(&pod.template.spec);
         let added = ExtenderScoring { scores, include_unscored: all_draw };
         let rows = match totals {
-            Totals::Rows(totals) => Ok(added.best(totals.iter().copied())),
+            Totals::Rows(totals) => Ok(added.best_nodes(totals.iter().copied())),
             Totals::Index(nodes) => profile_scheduler.scheduler.best_with_extender_scores(
                 &mut self.world,
                 pod,
@@ -345,7 +347,7 @@ impl Engine {
         let decision = match rows {
             Ok(rows) if rows.is_empty() => Decision::Unschedulable,
             Ok(rows) => {
-                let row = profile_scheduler.scheduler.pick_random(&rows);
+                let row = profile_scheduler.scheduler.pick_random_row(&rows);
                 return self.place(now, attempt.queued, row, attempt.began, effects);
             }
             Err(decision) => decision,
@@ -400,7 +402,7 @@ impl Engine {
         self.post_filter(
             now,
             post_filter_run,
-            PluginInput::ExtendersReplied(Ok(&candidates)),
+            PluginStepInput::ExtendersReplied(Ok(&candidates)),
             effects,
         );
     }
@@ -519,7 +521,7 @@ impl Engine {
                         self.post_filter(
                             now,
                             *post_filter_run,
-                            PluginInput::ExtendersReplied(Err(&error)),
+                            PluginStepInput::ExtendersReplied(Err(&error)),
                             effects,
                         );
                     }

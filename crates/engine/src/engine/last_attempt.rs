@@ -9,10 +9,10 @@ use std::sync::Arc;
 use loadmaster_api::{Str, Timestamp};
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
-use super::effect::Outcome;
+use super::effect::AttemptOutcome;
 use super::nominator::Nomination;
-use super::progress::{LastAttempt, RejectedNodes};
 use super::scheduling_failure::AttemptFailure;
+use super::scheduling_state::{LastAttempt, RejectedNodes};
 use crate::diagnosis::excluded_node_reason;
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::explain::{self, EXCLUDED_BY_PRE_FILTER, Status};
@@ -46,7 +46,7 @@ pub(super) struct AttemptDetails {
 pub(crate) struct FailedAttempt {
     at: Timestamp,
     attempt: u32,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     message: Box<str>,
     nominated_node: Str,
     details: AttemptDetails,
@@ -54,7 +54,7 @@ pub(crate) struct FailedAttempt {
 
 impl RejectionSummary {
     /// Summarizes an evaluation without a feasible node.
-    pub fn of(world: &World, evaluation: &Evaluation) -> RejectionSummary {
+    pub fn from_evaluation(world: &World, evaluation: &Evaluation) -> RejectionSummary {
         if let Some(rejected) = &evaluation.pre_filter_rejection {
             let mut everywhere = Group::new(Some(rejected));
             world.nodes().rows().for_each(|row| everywhere.add(row));
@@ -126,7 +126,7 @@ impl<'a> Group<'a> {
 }
 
 impl AttemptDetails {
-    pub fn of(reasons: &Arc<RejectionSummary>) -> AttemptDetails {
+    pub fn from_rejection_summary(reasons: &Arc<RejectionSummary>) -> AttemptDetails {
         AttemptDetails { reasons: Some(reasons.clone()), ..AttemptDetails::default() }
     }
 
@@ -155,7 +155,7 @@ impl FailedAttempt {
             attempt,
             outcome: failed.outcome,
             message: failed.message[..end].into(),
-            nominated_node: nomination.for_status().unwrap_or_default(),
+            nominated_node: nomination.new_status_value().unwrap_or_default(),
             details: failed.details.clone(),
         }
     }

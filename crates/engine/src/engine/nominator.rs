@@ -23,7 +23,7 @@ impl Nomination {
     }
 
     /// The new value in the pod's status; `None` keeps it.
-    pub fn for_status(&self) -> Option<Str> {
+    pub fn new_status_value(&self) -> Option<Str> {
         match self {
             Nomination::Keep => None,
             Nomination::Set(node) => Some(node.clone()),

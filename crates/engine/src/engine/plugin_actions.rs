@@ -15,7 +15,9 @@ impl Engine {
         loop {
             let mut is_done = true;
             for at in 0..self.profiles.len() {
-                for wanted in self.profiles[at].scheduler.states_mut().take_requested_actions() {
+                for wanted in
+                    self.profiles[at].scheduler.plugin_states_mut().take_requested_actions()
+                {
                     is_done = false;
                     self.run_plugin_action(now, ProfileIdx(at as u32), wanted, effects);
                 }

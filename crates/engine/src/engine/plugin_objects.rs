@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Engine;
 use super::effect::{Effect, Effects, Observation};
 use crate::guard::ExtensionPoint;
-use crate::queue::{ClusterEventOccurrence, Object as QueueObject};
+use crate::queue::{ClusterEventOccurrence, OwnedEventObject as QueueObject};
 use crate::time::{MonoTime, Now};
 
 /// A value that a service published, and when it expires.
@@ -24,17 +24,17 @@ pub(super) struct Publication {
 }
 
 impl Engine {
-    /// The kinds that plugins watch. The owner of the engine watches them and reports [`Event::ObjectChanged`](super::Event::ObjectChanged)
-    /// and [`Event::Synced`](super::Event::Synced).
+    /// The kinds that plugins watch. The owner of the engine watches them and reports [`EngineEvent::ObjectChanged`](super::EngineEvent::ObjectChanged)
+    /// and [`EngineEvent::Synced`](super::EngineEvent::Synced).
     pub fn watched_kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
-        self.world.objects().kinds()
+        self.world.watched_objects().watched_kinds()
     }
 
     /// Fields of pods and nodes that plugins need beyond those that the scheduler reads. The decoder fills them in ([`ExtraFields::read`]). Fields
     /// that no plugin needs are dropped.
     ///
     /// [`ExtraFields::read`]: loadmaster_api::ExtraFields::read
-    pub fn needs(&self) -> ExtraFieldsByKind {
+    pub fn extra_fields(&self) -> ExtraFieldsByKind {
         self.needs
     }
 
@@ -46,7 +46,7 @@ impl Engine {
         value: Option<&Value>,
         effects: &mut Effects,
     ) {
-        let changed = self.world.update_object(object, value);
+        let changed = self.world.update_watched_object(object, value);
         if let Some(message) = changed.decode_error {
             effects.push(Effect::Observe(Observation::InternalError { message }));
         }
@@ -70,7 +70,7 @@ impl Engine {
             for plugin in watching {
                 let Some(point) = &plugin.object_event_handler else { continue };
                 let (cycle, states) =
-                    (&mut CycleState::default(), profile_scheduler.scheduler.states_mut());
+                    (&mut CycleState::default(), profile_scheduler.scheduler.plugin_states_mut());
                 let cx = SerialCx { world: &self.world, cycle, states };
                 // A panic is recorded, and the other plugins are still called.
                 let _ = profile
@@ -97,7 +97,11 @@ impl Engine {
                 self.publications.push(Publication { plugin: plugin.into(), until });
                 return self.on_cluster_event(
                     now,
-                    ClusterEventOccurrence::new(ClusterEvent::published(plugin), None, None),
+                    ClusterEventOccurrence::new(
+                        ClusterEvent::published_to_plugin(plugin),
+                        None,
+                        None,
+                    ),
                 );
             }
             Err(error) => format!("ignored a value published to plugin {plugin:?}: {error}"),
@@ -107,7 +111,7 @@ impl Engine {
 
     /// Drops expired values, but not in the middle of an attempt.
     pub(super) fn expire_published(&mut self, now: Now) {
-        if self.is_suspended() {
+        if self.has_suspended_attempt() {
             return;
         }
         let is_due = |known: &mut Publication| known.until <= now.mono;
@@ -117,14 +121,14 @@ impl Engine {
             let _ = self.pass_to_plugins(&plugin, None);
             self.on_cluster_event(
                 now,
-                ClusterEventOccurrence::new(ClusterEvent::published(&plugin), None, None),
+                ClusterEventOccurrence::new(ClusterEvent::published_to_plugin(&plugin), None, None),
             );
         }
     }
 
     pub(super) fn publication_deadline(&self) -> Option<MonoTime> {
         let ends = self.publications.iter().map(|known| known.until);
-        ends.min().filter(|_| !self.is_suspended())
+        ends.min().filter(|_| !self.has_suspended_attempt())
     }
 
     /// Passes a value to its plugins, or drops it. Returns the number of plugins.
@@ -139,7 +143,7 @@ impl Engine {
             let named = profile.plugins.iter().filter(|known| known.name == plugin);
             for known in named {
                 let Some(receiver) = &known.publish_handler else { continue };
-                let states = profile_scheduler.scheduler.states_mut();
+                let states = profile_scheduler.scheduler.plugin_states_mut();
                 let plugin_ref = profile.plugin_ref(known.name);
                 let received =
                     plugin_ref.call(ExtensionPoint::ObjectEvents, || receiver(states, value));

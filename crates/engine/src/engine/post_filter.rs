@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use loadmaster_extender::Verb;
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::SerialCx;
 use loadmaster_framework::{CycleState, FitError, PodInfo, PostFilterResult, Rejection};
 
 use super::Engine;
 use super::binding_cycle::{CallOwner, PluginWait};
-use super::effect::{Call, Effect, Effects, Observation};
+use super::effect::{ApiServerCall, Effect, Effects, Observation};
 use super::nominator::Nomination;
 use super::scheduling_failure::{AttemptFailure, UnschedulableAttempt};
 use crate::evaluate::filter_runner::ProfileFilters;
@@ -69,7 +69,7 @@ impl Engine {
         &mut self,
         now: Now,
         mut run: PostFilterRun,
-        mut input: PluginInput<'_>,
+        mut input: PluginStepInput<'_>,
         effects: &mut Effects,
     ) {
         let profile = self.profile_scheduler(run.queued.profile_idx).profile.clone();
@@ -87,10 +87,10 @@ impl Engine {
                 filter_runner: &filters,
                 has_preempting_extenders: !preempt_extenders.is_empty(),
             };
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut run.cycle, states };
             let pod = &run.queued.info.pod;
-            let step_input = std::mem::replace(&mut input, PluginInput::Start);
+            let step_input = std::mem::replace(&mut input, PluginStepInput::Start);
             let step = member.point.post_filter(cx, pod, fit_error, &mut self.rng, step_input);
             let filtered = match step {
                 PluginStep::Done(filtered) => filtered,
@@ -108,7 +108,7 @@ impl Engine {
                 }
                 PluginStep::Call(request) => {
                     let id = self.next_call(owner(&run));
-                    effects.push(Effect::Call(Call { id, request }));
+                    effects.push(Effect::Call(ApiServerCall { id, request }));
                     self.post_filter_runs.insert(pod.uid.clone(), run);
                     return;
                 }
@@ -191,7 +191,7 @@ impl Engine {
         now: Now,
         uid: &str,
         serial: u64,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
         effects: &mut Effects,
     ) {
         if self.post_filter_runs.get(uid).is_none_or(|run| run.serial != serial) {

@@ -7,7 +7,7 @@ use loadmaster_framework::extension_points::SerialCx;
 use loadmaster_framework::{Code, CycleState, NodeRow, PermitResult, PodInfo};
 
 use super::binding_cycle::{AssumedPod, Binding, PERMIT_WAIT_MAX, PermitWait, Stage};
-use super::effect::{Effect, Effects, EventRecord, Observation, Outcome};
+use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, Observation};
 use super::extender_cycle::has_interested_extenders;
 use super::nominator::Nomination;
 use super::scheduling_failure::AttemptFailure;
@@ -21,7 +21,7 @@ use crate::time::Now;
 impl Engine {
     /// Runs at most one scheduling cycle.
     pub fn cycle(&mut self, now: Now, effects: &mut Effects) -> CycleResult {
-        if self.is_suspended() || self.n_binding >= self.options.bind_window {
+        if self.has_suspended_attempt() || self.n_binding >= self.options.bind_window {
             return CycleResult::Waiting;
         }
         self.recording_plugin_calls(effects, |engine, effects| engine.try_next(now, effects))
@@ -205,10 +205,10 @@ impl Engine {
         let profile = profile_scheduler.profile.clone();
         for member in &profile.reserve {
             let Some(node) = self.world.node(row) else { continue };
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
             if let Err(rejection) = member.point.reserve(cx, pod, node) {
-                return Err(AttemptFailure::rejected_at(
+                return Err(AttemptFailure::rejected_by_reserve_or_permit(
                     "Reserve",
                     member.name,
                     member.plugin,
@@ -224,7 +224,7 @@ impl Engine {
         let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
         let profile = profile_scheduler.profile.clone();
         for member in profile.reserve.iter().rev() {
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
             member.point.unreserve(cx, pod, &binding.node);
         }
@@ -243,7 +243,7 @@ impl Engine {
         let profile = profile_scheduler.profile.clone();
         for member in &profile.permit {
             let Some(node) = self.world.node(row) else { continue };
-            let states = profile_scheduler.scheduler.states_mut();
+            let states = profile_scheduler.scheduler.plugin_states_mut();
             let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
             match member.point.permit(cx, pod, node) {
                 Ok(PermitResult::Allow) => {}
@@ -258,7 +258,7 @@ impl Engine {
                     });
                 }
                 Err(rejection) => {
-                    return Err(AttemptFailure::rejected_at(
+                    return Err(AttemptFailure::rejected_by_reserve_or_permit(
                         "Permit",
                         member.name,
                         member.plugin,
@@ -273,7 +273,7 @@ impl Engine {
     pub(super) fn observe_attempt(
         &self,
         queued: &QueuedPod,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         nanos: u64,
         effects: &mut Effects,
     ) {

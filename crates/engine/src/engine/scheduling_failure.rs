@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::api_calls::PluginInput;
+use loadmaster_framework::api_calls::PluginStepInput;
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{Failure, PodInfo, Rejection};
 
-use super::effect::{Effect, Effects, EventRecord, Outcome};
+use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
 use super::last_attempt::{AttemptDetails, FailedAttempt, RejectionSummary};
 use super::nominator::Nomination;
 use super::post_filter::PostFilterRun;
 use super::status_patch::Condition;
 use super::{Engine, PluginHandle};
 use crate::diagnosis::{self, Diagnosis};
-use crate::evaluate::per_node::AttemptResult;
+use crate::evaluate::per_node::AttemptEvaluation;
 use crate::evaluate::{ExtenderResults, PluginRejection};
 use crate::profile::Profile;
 use crate::queue::{PluginIdx, QueuedPod};
@@ -28,7 +28,7 @@ const NOTE_LEN_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttemptFailure {
     /// `Unschedulable` when a plugin rejected the pod, `Error` after an error.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     pub message: String,
     /// Plugins that rejected it, by index. If empty, the pod is retried after its backoff.
     pub unschedulable: Vec<usize>,
@@ -41,7 +41,7 @@ pub(super) struct AttemptFailure {
 impl AttemptFailure {
     pub fn error(message: impl Into<String>) -> AttemptFailure {
         AttemptFailure {
-            outcome: Outcome::Error,
+            outcome: AttemptOutcome::Error,
             message: message.into(),
             unschedulable: Vec::new(),
             pending: Vec::new(),
@@ -53,18 +53,18 @@ impl AttemptFailure {
     pub fn fit_error(unschedulable: &UnschedulableAttempt) -> AttemptFailure {
         let diagnosis = &unschedulable.diagnosis;
         AttemptFailure {
-            outcome: Outcome::Unschedulable,
+            outcome: AttemptOutcome::Unschedulable,
             message: diagnosis.message.clone(),
             unschedulable: diagnosis.unschedulable_plugins.clone(),
             pending: diagnosis.pending_plugins.clone(),
-            details: AttemptDetails::of(&unschedulable.reasons),
+            details: AttemptDetails::from_rejection_summary(&unschedulable.reasons),
         }
     }
 
     /// A plugin rejected the only node that was evaluated.
-    pub fn rejected(plugin: Option<usize>, rejection: &Rejection) -> AttemptFailure {
+    pub fn single_node_rejected(plugin: Option<usize>, rejection: &Rejection) -> AttemptFailure {
         let mut failed = AttemptFailure {
-            outcome: Outcome::Unschedulable,
+            outcome: AttemptOutcome::Unschedulable,
             ..AttemptFailure::error(diagnosis::single_node_message(rejection))
         };
         match rejection {
@@ -75,7 +75,7 @@ impl AttemptFailure {
     }
 
     /// A plugin rejected the pod in Reserve or Permit.
-    pub fn rejected_at(
+    pub fn rejected_by_reserve_or_permit(
         point: &str,
         name: &str,
         plugin: usize,
@@ -85,7 +85,7 @@ impl AttemptFailure {
             Rejection::Failed(Failure(text)) => {
                 AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
             }
-            rejection => AttemptFailure::rejected(Some(plugin), rejection),
+            rejection => AttemptFailure::single_node_rejected(Some(plugin), rejection),
         }
     }
 
@@ -96,7 +96,7 @@ impl AttemptFailure {
                 AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
             }
             rejection => AttemptFailure {
-                outcome: Outcome::Unschedulable,
+                outcome: AttemptOutcome::Unschedulable,
                 ..AttemptFailure::error(rejection.message())
             },
         }
@@ -107,14 +107,16 @@ impl AttemptFailure {
         let named = |name: &str| profile.plugins.iter().position(|plugin| plugin.name == name);
         match &rejected.rejection {
             Rejection::Failed(failure) => AttemptFailure::error(failure.to_string()),
-            rejection => AttemptFailure::rejected(rejected.plugin.and_then(named), rejection),
+            rejection => {
+                AttemptFailure::single_node_rejected(rejected.plugin.and_then(named), rejection)
+            }
         }
     }
 }
 
 /// An attempt that found no feasible node.
 pub(super) struct UnschedulableAttempt {
-    pub attempted: AttemptResult,
+    pub attempted: AttemptEvaluation,
     pub diagnosis: Diagnosis,
     pub reasons: Arc<RejectionSummary>,
 }
@@ -156,7 +158,7 @@ impl Engine {
         }
         self.n_bindings += 1;
         let run = PostFilterRun::new(self.n_bindings, queued, unschedulable, began, now.mono);
-        self.post_filter(now, run, PluginInput::Start, effects);
+        self.post_filter(now, run, PluginStepInput::Start, effects);
     }
 
     fn diagnose(
@@ -179,10 +181,10 @@ impl Engine {
         {
             return known.unschedulable.clone();
         }
-        let attempted = profile_scheduler.scheduler.attempt(&self.world, pod, extended);
+        let attempted = profile_scheduler.scheduler.evaluate_attempt(&self.world, pod, extended);
         let evaluation = &attempted.evaluation;
         let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
-        let reasons = Arc::new(RejectionSummary::of(&self.world, evaluation));
+        let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));
         let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
         if is_shared {
             let unschedulable = unschedulable.clone();
@@ -230,7 +232,7 @@ impl Engine {
             self.scheduler_name(profile_idx),
         )));
         let reason = match failed.outcome {
-            Outcome::Error => "SchedulerError",
+            AttemptOutcome::Error => "SchedulerError",
             _ => "Unschedulable",
         };
         let condition = Condition {
@@ -238,7 +240,7 @@ impl Engine {
             reason: Str::new(reason),
             message: failed.message.into(),
         };
-        self.patch_status(now, &pod.uid, Some(condition), nomination.for_status(), effects);
+        self.patch_status(now, &pod.uid, Some(condition), nomination.new_status_value(), effects);
     }
 }
 

@@ -102,16 +102,17 @@ impl Engine {
         row: NodeRow,
     ) -> ShadowResult {
         let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
-        let totals = scheduler.feasible_totals(&mut self.world, pod);
+        let totals = scheduler.feasible_total_scores(&mut self.world, pod);
         let best = totals.iter().map(|(_, total)| *total).max();
         let is_best = |entry: &&(NodeRow, i64)| Some(entry.1) == best;
         if totals.iter().any(|entry| entry.0 == row && is_best(&entry)) {
             return ShadowResult::Agreed { n_best: totals.iter().filter(is_best).count() };
         }
-        let evaluation = scheduler.evaluate(&self.world, pod);
+        let evaluation = scheduler.evaluate_for_diagnosis(&self.world, pod);
         // Only the full evaluation considers nominated pods and the pod's own nomination.
-        if evaluation.best().contains(&row) || evaluation.only_feasible() == Some(row) {
-            return ShadowResult::Agreed { n_best: evaluation.best().len().max(1) };
+        if evaluation.best_nodes().contains(&row) || evaluation.single_feasible_node() == Some(row)
+        {
+            return ShadowResult::Agreed { n_best: evaluation.best_nodes().len().max(1) };
         }
         self.explain_mismatch(&evaluation, row)
     }
@@ -126,7 +127,7 @@ impl Engine {
             let plugin = rejected.plugin.unwrap_or_default();
             return ShadowResult::Infeasible { plugin, reasons: rejected.rejection.reasons() };
         }
-        let best = evaluation.best().first().copied().and_then(find);
+        let best = evaluation.best_nodes().first().copied().and_then(find);
         match (chosen.total, best.and_then(|best| Some((best, best.total?)))) {
             (Some(total), Some((best, most))) => ShadowResult::Worse {
                 total,

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Engine;
 use super::binding_cycle::CallOwner;
-use super::effect::{Call, Effect, Effects, Observation};
-use super::event::Reply;
+use super::effect::{ApiServerCall, Effect, Effects, Observation};
+use super::event::ApiReply;
 use crate::time::Now;
 
 /// The fields of a `PodScheduled` condition that decide whether another patch is necessary.
@@ -42,7 +42,7 @@ pub(super) struct StatusPatches(Map<Box<str>, Option<Patch>>);
 
 impl StatusPatches {
     /// The pod is deleted or bound: drops the patch that would follow.
-    pub fn forget(&mut self, uid: &str) {
+    pub fn drop_patch_of_pod(&mut self, uid: &str) {
         if let Some(next) = self.0.get_mut(uid) {
             *next = None;
         }
@@ -89,7 +89,12 @@ impl Engine {
     }
 
     /// Handles the reply to a patch. After an error the next failed attempt writes its condition again.
-    pub(super) fn handle_status_reply(&mut self, uid: &str, reply: &Reply, effects: &mut Effects) {
+    pub(super) fn handle_status_reply(
+        &mut self,
+        uid: &str,
+        reply: &ApiReply,
+        effects: &mut Effects,
+    ) {
         let next = self.status_patches.0.remove(uid).flatten();
         let Some(pending) = self.pending.get_mut(uid) else { return };
         if let Err(error) = reply {
@@ -110,7 +115,7 @@ impl Engine {
         self.status_patches.0.insert(pod.uid.clone(), None);
         let id = self.next_call(CallOwner::Status { uid: pod.uid.clone() });
         let request = patch.request(pod);
-        effects.push(Effect::Call(Call { id, request }));
+        effects.push(Effect::Call(ApiServerCall { id, request }));
     }
 }
 

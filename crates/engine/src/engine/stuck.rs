@@ -32,7 +32,7 @@ pub struct StuckPlugin {
 
 impl Binding {
     /// When the running plugins will be reported as stuck; `None` if they have been.
-    pub fn stuck_at(&self) -> Option<MonoTime> {
+    pub fn stuck_deadline(&self) -> Option<MonoTime> {
         let works = match &self.stage {
             Stage::Permit { .. } | Stage::Bind { member: None } => false,
             Stage::PreBind { running, .. } => !running.is_empty(),
@@ -62,7 +62,7 @@ impl Engine {
     pub(super) fn report_stuck_plugins(&mut self, now: Now, effects: &mut Effects) {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let binding = self.assumed.iter().filter_map(|(uid, assumed)| {
-            let at = assumed.binding.as_ref()?.stuck_at()?;
+            let at = assumed.binding.as_ref()?.stuck_deadline()?;
             (at <= now.mono).then(|| uid.clone())
         });
         let mut binding: Vec<Box<str>> = binding.collect();

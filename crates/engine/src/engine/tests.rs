@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use loadmaster_api::{Node, Pod, Str, Timestamp};
-use loadmaster_config::{Gates, check_default, check_value};
-use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, PluginInput, PluginStep, Verb};
+use loadmaster_config::{AllFeatureGates, check_configuration_value, default_configuration};
+use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, PluginStep, PluginStepInput, Verb};
 use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight, SerialCx};
 use loadmaster_framework::{
     Bind, Cx, ExtensionPoints, NodeInfo, Permit, PermitResult, PluginDef, PluginError, PodInfo,
@@ -16,15 +16,15 @@ use loadmaster_framework::{
 };
 use serde_json::{Value, json};
 
-use super::event::{ApiError, ObjectKey};
+use super::event::{ApiError, DeletedObjectKey};
 use super::*;
 
 mod conflicts;
 mod nodes_to_score;
 mod plugin_metrics;
 mod plugin_panics;
-mod progress;
 mod reserve_permit_pre_bind;
+mod scheduling_state;
 mod stuck_plugins;
 
 const SECOND: u64 = 1_000_000_000;
@@ -91,10 +91,10 @@ impl PreBind for LabelDriven {
         _: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         _: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         match (label_of(pod, "pre-bind"), input) {
-            ("call", PluginInput::Start) => PluginStep::Call(ApiRequest {
+            ("call", PluginStepInput::Start) => PluginStep::Call(ApiRequest {
                 verb: Verb::MergePatch,
                 group: Str::default(),
                 version: Str::new("v1"),
@@ -104,13 +104,13 @@ impl PreBind for LabelDriven {
                 subresource: Str::default(),
                 body: Some(json!({})),
             }),
-            ("wait", PluginInput::Start) => {
+            ("wait", PluginStepInput::Start) => {
                 PluginStep::Wait { on: vec![claim()], timeout: Duration::from_secs(60) }
             }
-            ("for-ever", PluginInput::Start | PluginInput::Deadline) => {
+            ("for-ever", PluginStepInput::Start | PluginStepInput::Deadline) => {
                 PluginStep::Wait { on: vec![claim()], timeout: Duration::from_secs(7) }
             }
-            ("wait", PluginInput::Deadline) => {
+            ("wait", PluginStepInput::Deadline) => {
                 PluginStep::Fail(Rejection::unschedulable("never came"))
             }
             ("no", _) => {
@@ -127,7 +127,7 @@ impl Bind for LabelDriven {
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<BindResult> {
         PluginStep::Done(BindResult::Skip)
     }
@@ -146,7 +146,7 @@ fn claim() -> ObjectRef {
 struct Bench {
     engine: Engine,
     now: Now,
-    calls: Vec<Call>,
+    calls: Vec<ApiServerCall>,
     /// Calls to extenders without a reply.
     extender_calls: Vec<ExtenderCall>,
     lines: Vec<String>,
@@ -154,14 +154,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench::with(Options::default())
+        Bench::with(EngineOptions::default())
     }
 
-    fn with(options: Options) -> Bench {
+    fn with(options: EngineOptions) -> Bench {
         Bench::extended(options, json!([]))
     }
 
-    fn extended(options: Options, extenders: Value) -> Bench {
+    fn extended(options: EngineOptions, extenders: Value) -> Bench {
         let profile = json!({"plugins": {
             "multiPoint": {"enabled": [{"name": "LabelDriven"}], "disabled": [{"name": "DefaultBinder"}]},
             "bind": {"enabled": [{"name": "LabelDriven"}, {"name": "DefaultBinder"}]},
@@ -170,17 +170,17 @@ impl Bench {
     }
 
     /// With an additional plugin, this profile, and these extenders.
-    fn of(options: Options, plugin: PluginDef, profile: &Value, extenders: Value) -> Bench {
-        let registry: Registry = loadmaster_plugins::in_tree().with(plugin);
-        let gates = Gates::default();
+    fn of(options: EngineOptions, plugin: PluginDef, profile: &Value, extenders: Value) -> Bench {
+        let registry: Registry = loadmaster_plugins::in_tree_registry().with(plugin);
+        let gates = AllFeatureGates::default();
         let config = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "extenders": extenders,
             "profiles": [profile],
         });
-        let checked = check_value(config, &registry, &gates).unwrap();
-        let gates = gates.framework();
+        let checked = check_configuration_value(config, &registry, &gates).unwrap();
+        let gates = gates.framework_gates();
         let profiles = checked.profiles.iter();
         let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
         let now =
@@ -202,7 +202,7 @@ impl Bench {
             "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
         }))
         .unwrap();
-        self.apply(Event::Upsert(Object::Node(Arc::new(node))));
+        self.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))));
     }
 
     /// A pod that requests one CPU; the plugin follows its labels.
@@ -220,12 +220,12 @@ impl Bench {
             object["spec"][key] = value.clone();
         }
         let pod: Pod = serde_json::from_value(object).unwrap();
-        self.apply(Event::Upsert(Object::Pod(Box::new(pod))));
+        self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))));
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: EngineEvent) {
         let mut effects = Effects::new();
-        self.engine.apply(self.now, event, &mut effects);
+        self.engine.apply_event(self.now, event, &mut effects);
         self.collect(effects);
     }
 
@@ -252,7 +252,7 @@ impl Bench {
             Ok(()) => Ok(Value::Null),
             Err(message) => Err(ApiError { code: 409, message: message.to_owned() }),
         };
-        self.apply(Event::Replied { call: call.id, reply });
+        self.apply(EngineEvent::Replied { call: call.id, reply });
     }
 
     fn collect(&mut self, effects: Effects) {
@@ -379,7 +379,7 @@ fn an_unschedulable_pod_is_reported_once_and_requeued_by_events() {
     let labels = json!({"disk": "ssd"});
     let node = json!({"metadata": {"name": "c", "labels": labels}, "status": {"allocatable": {"pods": "1"}}});
     let node: Node = serde_json::from_value(node).unwrap();
-    bench.apply(Event::Upsert(Object::Node(Arc::new(node))));
+    bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))));
     assert_eq!(bench.cycle(), CycleResult::Ran);
     bench.check(&expect![[r#"
         FailedScheduling db: 0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.
@@ -392,7 +392,7 @@ fn deleting_an_assumed_pod_releases_its_resources_at_once() {
     let mut bench = Bench::new();
     bench.pod("web", json!({}));
     bench.cycle();
-    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("web".into())));
     bench.check(&expect![[r#"
         call pods/web/binding
         0 active, 0 backing off, 0 unschedulable, 1 assumed, 0 on a"#]]);
@@ -403,7 +403,7 @@ fn deleting_an_assumed_pod_releases_its_resources_at_once() {
     // The same while it waits on Permit.
     bench.pod("gang", json!({"permit": "wait"}));
     bench.cycle();
-    bench.apply(Event::Delete(ObjectKey::Pod("gang".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("gang".into())));
     bench.check(&expect![[r#"
         call pods/gang/status {"nominatedNodeName":"a"}
         FailedScheduling gang: 0/1 nodes are available: 1 removed.
@@ -412,7 +412,7 @@ fn deleting_an_assumed_pod_releases_its_resources_at_once() {
 
 #[test]
 fn the_bind_window_limits_the_number_of_binding_pods() {
-    let mut bench = Bench::with(Options { bind_window: 1, ..Options::default() });
+    let mut bench = Bench::with(EngineOptions { bind_window: 1, ..EngineOptions::default() });
     bench.pod("web", json!({}));
     bench.pod("api", json!({}));
     assert_eq!([bench.cycle(), bench.cycle()], [CycleResult::Ran, CycleResult::Waiting]);
@@ -430,7 +430,7 @@ fn a_high_priority_pod_waits_for_one_bind_window_only() {
     let mut bench = Bench::new();
     let node = json!({"metadata": {"name": "z"}, "status": {"allocatable": {"cpu": "99999", "pods": "99999"}}});
     let node: Node = serde_json::from_value(node).unwrap();
-    bench.apply(Event::Upsert(Object::Node(Arc::new(node))));
+    bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))));
     let spec = json!({"containers": [{"name": "c"}], "priority": -1});
     let mut pod: Pod =
         serde_json::from_value(json!({"metadata": {"namespace": "default"}, "spec": spec}))
@@ -438,7 +438,7 @@ fn a_high_priority_pod_waits_for_one_bind_window_only() {
     for n in 0..20_000 {
         pod.metadata.name = format!("low-{n}").into();
         pod.metadata.uid = pod.metadata.name.clone();
-        bench.apply(Event::Upsert(Object::Pod(Box::new(pod.clone()))));
+        bench.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod.clone()))));
     }
     // The API server has not replied yet.
     while bench.cycle() == CycleResult::Ran {}
@@ -446,12 +446,12 @@ fn a_high_priority_pod_waits_for_one_bind_window_only() {
     pod.metadata.name = "urgent".into();
     pod.metadata.uid = "urgent".into();
     pod.spec.priority = Some(1000);
-    bench.apply(Event::Upsert(Object::Pod(Box::new(pod))));
+    bench.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))));
     assert_eq!(bench.cycle(), CycleResult::Waiting);
     bench.reply(Ok(()));
     assert_eq!(bench.cycle(), CycleResult::Ran);
     let last = bench.calls.last().map(|call| call.request.name.to_string());
-    assert_eq!((n_ahead, last.as_deref()), (Options::default().bind_window, Some("urgent")));
+    assert_eq!((n_ahead, last.as_deref()), (EngineOptions::default().bind_window, Some("urgent")));
 }
 
 #[test]
@@ -461,9 +461,9 @@ fn orphaned_pods_are_added_to_their_node_when_it_appears() {
     bench.check(&expect!["0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
     bench.node("z", "1");
     bench.check(&expect!["0 active, 0 backing off, 0 unschedulable, 0 assumed, 1 on a"]);
-    bench.apply(Event::Delete(ObjectKey::Node("z".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Node("z".into())));
     bench.check(&expect!["0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
-    bench.apply(Event::Delete(ObjectKey::Pod("old".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("old".into())));
     bench.node("z", "1");
     bench.check(&expect!["0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"]);
 }
@@ -481,7 +481,7 @@ fn status_patches_of_a_pod_are_sent_one_at_a_time() {
     );
     bench.node("b", "4");
     bench.advance(3);
-    bench.apply(Event::Activate(vec!["db".into()]));
+    bench.apply(EngineEvent::Activate(vec!["db".into()]));
     bench.cycle();
     bench.check(&expect![[r#"
         FailedScheduling db: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.
@@ -500,11 +500,11 @@ fn a_condition_is_written_again_after_an_error() {
     bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
     bench.cycle();
     // It fails in the same way while its patch is in flight: the following patch does not contain the condition.
-    bench.apply(Event::Activate(vec!["db".into()]));
+    bench.apply(EngineEvent::Activate(vec!["db".into()]));
     bench.cycle();
     bench.reply(Err("the server is busy"));
     bench.reply(Ok(()));
-    bench.apply(Event::Activate(vec!["db".into()]));
+    bench.apply(EngineEvent::Activate(vec!["db".into()]));
     bench.cycle();
     let body = bench.calls[0].request.body.as_ref().unwrap();
     assert_eq!(body["status"]["conditions"][0]["reason"], "Unschedulable");
@@ -516,18 +516,18 @@ fn a_bound_pod_deleted_before_its_binding_is_observed_leaves_nothing() {
     bench.pod("web", json!({}));
     bench.cycle();
     bench.reply(Ok(()));
-    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("web".into())));
     assert_eq!((bench.engine.n_assumed_pods(), bench.engine.world().n_assigned_pods()), (0, 0));
 }
 
 #[test]
 fn an_engine_runs_with_the_default_profile() {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = Gates::default();
-    let checked = check_default(&registry, &gates).unwrap();
-    let gates = gates.framework();
+    let registry = loadmaster_plugins::in_tree_registry();
+    let gates = AllFeatureGates::default();
+    let checked = default_configuration(&registry, &gates).unwrap();
+    let gates = gates.framework_gates();
     let profile = Profile::new(&checked.profiles[0], &registry, &gates).unwrap();
-    let mut engine = Engine::new(vec![Arc::new(profile)], gates, Options::default());
+    let mut engine = Engine::new(vec![Arc::new(profile)], gates, EngineOptions::default());
     let now = Now { mono: MonoTime(0), wall: Timestamp(0) };
     assert_eq!(engine.cycle(now, &mut Effects::new()), CycleResult::Idle);
 }

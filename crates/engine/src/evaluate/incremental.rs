@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, Dependencies, NodeClasses, PluginEvaluator, Prepared, RowDependency, ScoreOutOfRange,
-    check_score_range,
+    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
+    ScoreOutOfRange, check_score_range,
 };
 use loadmaster_framework::node_table::NodeTable;
 use loadmaster_framework::{Failure, NodeRow, PodInfo, PodTemplate, Rejection, World};
@@ -23,7 +23,7 @@ pub(crate) struct EvaluatorPart {
     /// Index in the profile.
     plugin: usize,
     evaluator: Box<dyn PluginEvaluator>,
-    dependencies: Dependencies,
+    dependencies: ResultDependencies,
     filters: bool,
     /// 0 when the plugin does not score in this profile.
     weight: i64,
@@ -148,19 +148,19 @@ impl Evaluator {
                     });
                     prepared.map_err(|caught| caught.record(profile).1)
                 }
-                _ => Ok(Prepared::PerNode),
+                _ => Ok(PrepareResult::PerNode),
             };
             match prepared {
-                Ok(Prepared::Skip) => {}
-                Ok(Prepared::PerNode) => evaluator.per_node_plugins.push(index),
-                Ok(Prepared::Rejected(rejection)) if used.filters => {
+                Ok(PrepareResult::Skip) => {}
+                Ok(PrepareResult::PerNode) => evaluator.per_node_plugins.push(index),
+                Ok(PrepareResult::Rejected(rejection)) if used.filters => {
                     evaluator
                         .set_rejected(PluginRejection { plugin: Some(plugin.name), rejection });
                 }
-                Ok(Prepared::Rejected(_)) => {}
-                Ok(Prepared::Evaluator(run)) => evaluator.add(index, run, used),
+                Ok(PrepareResult::Rejected(_)) => {}
+                Ok(PrepareResult::Evaluator(run)) => evaluator.add(index, run, used),
                 Err(failure) => {
-                    evaluator.release(profile, world);
+                    evaluator.release_counters(profile, world);
                     return Err(failure);
                 }
             }
@@ -198,7 +198,7 @@ impl Evaluator {
     }
 
     /// Releases the counters of all evaluators. Those of an evaluator that panics are not released.
-    pub fn release(mut self, profile: &Profile, world: &mut World) {
+    pub fn release_counters(mut self, profile: &Profile, world: &mut World) {
         for part in &mut self.parts {
             let released = guard::catch_plugin_panic(|| {
                 guard::set_current_plugin(part.plugin, ExtensionPoint::Prepare);
@@ -211,14 +211,14 @@ impl Evaluator {
     }
 
     /// Whether PreFilter excludes nodes for these pods.
-    pub fn narrows_nodes(&self) -> bool {
+    pub fn pre_filter_excludes_nodes(&self) -> bool {
         self.parts
             .iter()
             .any(|part| part.filters && part.enter(ExtensionPoint::Prepare).narrows_nodes())
     }
 
     /// Length of a class key.
-    pub fn stride(&self) -> usize {
+    pub fn class_key_len(&self) -> usize {
         self.stride
     }
 

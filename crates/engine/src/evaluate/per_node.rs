@@ -19,18 +19,18 @@ use crate::profile::{EXTENDER_NAME, EnabledPlugin, Profile};
 
 /// Runs PreFilter, Filter, PreScore, Score and NormalizeScore for all nodes, as upstream does. `states` is changed only by
 /// PreFilter and PreScore.
-pub fn evaluate(
+pub fn evaluate_per_node(
     profile: &Profile,
     world: &World,
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> Evaluation {
-    attempt(profile, world, states, pod).evaluation
+    evaluate_attempt(profile, world, states, pod).evaluation
 }
 
 /// The evaluation of a scheduling attempt, and the input of PostFilter.
 #[derive(Default)]
-pub struct AttemptResult {
+pub struct AttemptEvaluation {
     pub evaluation: Evaluation,
     pub cycle: CycleState,
     /// Indexes of plugins whose Filter is not called in this cycle.
@@ -40,26 +40,26 @@ pub struct AttemptResult {
 }
 
 /// The same, with the state that PostFilter needs when no node is feasible.
-pub fn attempt(
+pub fn evaluate_attempt(
     profile: &Profile,
     world: &World,
     states: &mut PluginStates,
     pod: &PodInfo,
-) -> AttemptResult {
-    attempt_with_extenders(profile, world, states, pod, None, &ExtenderResults::default())
+) -> AttemptEvaluation {
+    evaluate_attempt_with_extenders(profile, world, states, pod, None, &ExtenderResults::default())
 }
 
 /// The same with node sampling, and with the extenders' results applied.
-pub fn attempt_with_extenders(
+pub fn evaluate_attempt_with_extenders(
     profile: &Profile,
     world: &World,
     states: &mut PluginStates,
     pod: &PodInfo,
     node_search: Option<NodeSearch<'_>>,
     extended: &ExtenderResults,
-) -> AttemptResult {
+) -> AttemptEvaluation {
     if world.nodes().is_empty() {
-        return AttemptResult::default();
+        return AttemptEvaluation::default();
     }
     let (cycle, skipped) = (CycleState::default(), Vec::new());
     let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
@@ -80,11 +80,11 @@ pub fn attempt_with_extenders(
     {
         // A single feasible node is selected without scoring, so that a failure to score does not matter.
         evaluation.clear_scores();
-        if evaluation.only_feasible().is_none() {
+        if evaluation.single_feasible_node().is_none() {
             evaluation.failure = Some(failure.to_string());
         }
     }
-    AttemptResult {
+    AttemptEvaluation {
         evaluation,
         cycle: attempt.cycle,
         skipped: attempt.skipped,
@@ -127,7 +127,7 @@ fn apply_extender_results(extended: &ExtenderResults, world: &World, evaluation:
 /// # Errors
 ///
 /// When PreFilter rejects the pod on all nodes.
-pub fn filter_rows(
+pub fn filter_rows_with_nominated_pods(
     profile: &Profile,
     world: &World,
     states: &mut PluginStates,
@@ -417,6 +417,6 @@ fn no_node_left(by: &BTreeSet<&'static str>) -> PluginRejection {
 }
 
 /// The feasible rows with their totals, for comparison with the faster ways.
-pub fn feasible_totals(evaluation: &Evaluation) -> Vec<(NodeRow, i64)> {
+pub fn feasible_total_scores(evaluation: &Evaluation) -> Vec<(NodeRow, i64)> {
     evaluation.nodes.iter().filter_map(|node| Some((node.row, node.total?))).collect()
 }

@@ -51,7 +51,7 @@ impl ScoreBuckets {
     }
 
     /// The class and row-local score of a row, if it is in a bucket.
-    pub fn get(&self, row: NodeRow) -> Option<(u32, i64)> {
+    pub fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
         let position = self.of_row[row.index()];
         (position.class != NO_CLASS).then_some((position.class, position.score))
     }
@@ -101,7 +101,12 @@ impl ScoreBuckets {
     }
 
     /// Selects one of the best rows at random.
-    pub fn pick(&self, table: &ClassTable, best: BestScore, rng: &mut Rng) -> Option<NodeRow> {
+    pub fn pick_best_row(
+        &self,
+        table: &ClassTable,
+        best: BestScore,
+        rng: &mut Rng,
+    ) -> Option<NodeRow> {
         let mut nth = rng.below(best.n_ties);
         for (score, offset, rows) in self.top_buckets(table) {
             if score + offset != best.total {
@@ -116,7 +121,7 @@ impl ScoreBuckets {
     }
 
     /// Every feasible row with its total, by row.
-    pub fn totals<'a>(
+    pub fn total_scores<'a>(
         &'a self,
         table: &'a ClassTable,
     ) -> impl Iterator<Item = (NodeRow, i64)> + 'a {
@@ -166,7 +171,7 @@ mod tests {
         let mut rng = Rng::new(3);
         let mut hits = [0u32; 50];
         for _ in 0..40_000 {
-            hits[buckets.pick(&table, best, &mut rng).expect("some row").index()] += 1;
+            hits[buckets.pick_best_row(&table, best, &mut rng).expect("some row").index()] += 1;
         }
         assert!(hits[..10].iter().all(|n| *n == 0), "{hits:?}");
         assert!(hits[10..].iter().all(|n| (850..1150).contains(n)), "{hits:?}");
@@ -186,8 +191,8 @@ mod tests {
         buckets.remove(NodeRow(0));
         buckets.remove(NodeRow(2));
         buckets.insert(NodeRow(2), class, 1);
-        let totals: Vec<_> = buckets.totals(&table).collect();
+        let totals: Vec<_> = buckets.total_scores(&table).collect();
         assert_eq!(totals, [(NodeRow(1), 105), (NodeRow(2), 101)]);
-        assert_eq!(buckets.get(NodeRow(0)), None);
+        assert_eq!(buckets.class_and_score(NodeRow(0)), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight};
 use loadmaster_framework::preemption::PreemptionPreview;
@@ -217,7 +217,7 @@ impl PostFilter for Guarded<dyn PostFilter> {
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         self.call(ExtensionPoint::PostFilter, |point| {
             point.post_filter(cx, pod, fit_error, rng, input)
@@ -297,7 +297,7 @@ impl PreBind for Guarded<dyn PreBind> {
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         self.step(ExtensionPoint::PreBind, |point| point.pre_bind(cx, pod, node, input))
     }
@@ -309,7 +309,7 @@ impl Bind for Guarded<dyn Bind> {
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: &str,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<BindResult> {
         self.step(ExtensionPoint::Bind, |point| point.bind(cx, pod, node, input))
     }

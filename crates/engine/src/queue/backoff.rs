@@ -11,7 +11,7 @@ pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
 /// Settings of the queue, with upstream's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct QueueOptions {
     /// `podInitialBackoffSeconds`.
     pub initial_backoff: Duration,
     /// `podMaxBackoffSeconds`; zero disables backoff.
@@ -22,9 +22,9 @@ pub struct Options {
     pub pop_from_backoff: bool,
 }
 
-impl Default for Options {
+impl Default for QueueOptions {
     fn default() -> Self {
-        Options {
+        QueueOptions {
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
             max_in_unschedulable: Duration::from_secs(5 * 60),
@@ -33,7 +33,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl QueueOptions {
     /// When the backoff of a pod that was just requeued ends; `None` if it has none.
     pub(super) fn backoff_until(&self, pod: &QueuedPod) -> Option<MonoTime> {
         let n_failures = match pod.consecutive_errors {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 /// An object before or after an event.
 #[derive(Clone, Debug)]
-pub enum Object {
+pub enum OwnedEventObject {
     Pod(Arc<PodInfo>),
     Node(Arc<Node>),
     Namespace(Arc<Namespace>),
@@ -20,14 +20,14 @@ pub enum Object {
     Other(Arc<ObjectInfo>),
 }
 
-impl Object {
+impl OwnedEventObject {
     /// As hints see it.
     pub fn as_event_object(&self) -> EventObject<'_> {
         match self {
-            Object::Pod(pod) => EventObject::Pod(pod),
-            Object::Node(node) => EventObject::Node(node),
-            Object::Namespace(namespace) => EventObject::Namespace(namespace),
-            Object::Other(object) => EventObject::Other(object),
+            OwnedEventObject::Pod(pod) => EventObject::Pod(pod),
+            OwnedEventObject::Node(node) => EventObject::Node(node),
+            OwnedEventObject::Namespace(namespace) => EventObject::Namespace(namespace),
+            OwnedEventObject::Other(object) => EventObject::Other(object),
         }
     }
 }
@@ -37,9 +37,9 @@ impl Object {
 pub struct ClusterEventOccurrence {
     pub event: ClusterEvent,
     /// `None` if the object was added.
-    pub old: Option<Object>,
+    pub old: Option<OwnedEventObject>,
     /// `None` if the object was deleted.
-    pub new: Option<Object>,
+    pub new: Option<OwnedEventObject>,
     /// Only pods of at most this priority are requeued: resources that a nominated pod releases were already available to pods of higher
     /// priority. For pods in flight the event is recorded whatever their priority, as upstream does.
     pub max_priority: Option<i32>,
@@ -51,8 +51,8 @@ impl ClusterEventOccurrence {
     /// An event that concerns pods of every priority.
     pub fn new(
         event: ClusterEvent,
-        old: Option<Object>,
-        new: Option<Object>,
+        old: Option<OwnedEventObject>,
+        new: Option<OwnedEventObject>,
     ) -> ClusterEventOccurrence {
         ClusterEventOccurrence { event, old, new, max_priority: None, except: None }
     }
@@ -60,13 +60,13 @@ impl ClusterEventOccurrence {
     /// A pod was assigned or assumed.
     pub fn assigned_pod_added(pod: Arc<PodInfo>) -> ClusterEventOccurrence {
         let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::ADD);
-        ClusterEventOccurrence::new(event, None, Some(Object::Pod(pod)))
+        ClusterEventOccurrence::new(event, None, Some(OwnedEventObject::Pod(pod)))
     }
 
     /// An assigned pod was deleted, an assumed pod was forgotten, or a pod lost its nomination.
     pub fn assigned_pod_deleted(pod: Arc<PodInfo>) -> ClusterEventOccurrence {
         let event = ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE);
-        ClusterEventOccurrence::new(event, Some(Object::Pod(pod)), None)
+        ClusterEventOccurrence::new(event, Some(OwnedEventObject::Pod(pod)), None)
     }
 
     /// The same event, only for pods of at most this priority.
@@ -84,7 +84,7 @@ impl ClusterEventOccurrence {
 
 /// Why a pod was added to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum EnqueueCause {
     Event(ClusterEvent),
     /// An attempt failed.
     ScheduleAttemptFailure,
@@ -97,25 +97,25 @@ pub enum Cause {
 }
 
 /// Upstream's label, as metrics show it: `NodeAdd`, `AssignedPodDelete`, `ScheduleAttemptFailure`.
-impl fmt::Display for Cause {
+impl fmt::Display for EnqueueCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Event(event) => write!(f, "{}{}", event.resource.name(), event.action),
-            Cause::ScheduleAttemptFailure => f.write_str("ScheduleAttemptFailure"),
-            Cause::BackoffComplete => f.write_str("BackoffComplete"),
-            Cause::PopFromBackoffQ => f.write_str("PopFromBackoffQ"),
-            Cause::ForceActivate => f.write_str("ForceActivate"),
-            Cause::UnschedulableTimeout => f.write_str("UnschedulableTimeout"),
+            EnqueueCause::Event(event) => write!(f, "{}{}", event.resource.name(), event.action),
+            EnqueueCause::ScheduleAttemptFailure => f.write_str("ScheduleAttemptFailure"),
+            EnqueueCause::BackoffComplete => f.write_str("BackoffComplete"),
+            EnqueueCause::PopFromBackoffQ => f.write_str("PopFromBackoffQ"),
+            EnqueueCause::ForceActivate => f.write_str("ForceActivate"),
+            EnqueueCause::UnschedulableTimeout => f.write_str("UnschedulableTimeout"),
         }
     }
 }
 
 /// Events of one update.
-pub type Events = SmallVec<[ClusterEvent; 2]>;
+pub type ClusterEvents = SmallVec<[ClusterEvent; 2]>;
 
 /// The events of a pod's update (upstream's `PodSchedulingPropertiesChange`): `UnschedulablePod` events while it is pending, `AssignedPod`
 /// events once it is assigned. Never empty: an update that is none of the specific ones is a general one.
-pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> Events {
+pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> ClusterEvents {
     let resource = if new.node_name.is_empty() {
         EventResource::UnschedulablePod
     } else {
@@ -135,7 +135,7 @@ pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> Events {
         (tolerations(&before.spec) != tolerations(&after.spec), ActionType::UPDATE_POD_TOLERATION),
     ];
     let changed = changes.into_iter().filter(|(changed, _)| *changed);
-    let mut events: Events =
+    let mut events: ClusterEvents =
         changed.map(|(_, action)| ClusterEvent::new(resource.clone(), action)).collect();
     if events.is_empty() {
         events.push(ClusterEvent::new(resource, ActionType::UPDATE));
@@ -159,7 +159,7 @@ fn annotations(node: &Node) -> Option<&BTreeMap<Box<str>, Box<str>>> {
 
 /// The events of a node's update (upstream's `NodeSchedulingPropertiesChange`); often none. Cordoning is no event: it makes no pod
 /// schedulable.
-pub fn node_update_events(old: &Node, new: &Node) -> Events {
+pub fn node_update_events(old: &Node, new: &Node) -> ClusterEvents {
     let uncordoned = old.spec.unschedulable && !new.spec.unschedulable;
     let changes = [
         (uncordoned, ActionType::UPDATE_NODE_TAINT),

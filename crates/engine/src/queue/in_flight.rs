@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loadmaster_framework::{ClusterEvent, PodInfo};
 use loadmaster_stdx::Map;
 
-use super::event::{Cause, Object};
+use super::event::{EnqueueCause, OwnedEventObject};
 
 /// Pods in flight, and the events that are checked when they are requeued.
 #[derive(Debug, Default)]
@@ -26,10 +26,10 @@ type Pop = (u64, u64);
 /// An event that is stored for pods in flight.
 #[derive(Debug)]
 pub(super) struct InFlightEvent {
-    pub cause: Cause,
+    pub cause: EnqueueCause,
     pub event: ClusterEvent,
-    pub old: Option<Object>,
-    pub new: Option<Object>,
+    pub old: Option<OwnedEventObject>,
+    pub new: Option<OwnedEventObject>,
 }
 
 impl InFlight {
@@ -79,7 +79,7 @@ impl InFlight {
     }
 
     /// The events since the pod was popped; `None` if it is not in flight.
-    pub fn since_pop(&self, uid: &str) -> Option<impl Iterator<Item = &InFlightEvent>> {
+    pub fn events_since_pop(&self, uid: &str) -> Option<impl Iterator<Item = &InFlightEvent>> {
         let (start, _) = self.pops.get(uid)?;
         // Only events from before every pod's pop are dropped, so this does not go below zero.
         Some(self.events.range((start - self.first) as usize..))

@@ -1,6 +1,6 @@
 //! How many pods were added to which queue, and why: the source of `scheduler_queue_incoming_pods_total`.
 
-use super::event::Cause;
+use super::event::EnqueueCause;
 
 /// The queues as that metric names them; gated pods are added to the unschedulable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ impl IncomingQueue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingPods {
     pub queue: IncomingQueue,
-    pub cause: Cause,
+    pub cause: EnqueueCause,
     pub n: u64,
 }
 
@@ -34,7 +34,7 @@ pub struct IncomingPods {
 pub(super) struct Incoming(Vec<IncomingPods>);
 
 impl Incoming {
-    pub fn count(&mut self, queue: IncomingQueue, cause: &Cause) {
+    pub fn count(&mut self, queue: IncomingQueue, cause: &EnqueueCause) {
         let same = |known: &&mut IncomingPods| known.queue == queue && known.cause == *cause;
         match self.0.iter_mut().find(same) {
             Some(known) => known.n += 1,

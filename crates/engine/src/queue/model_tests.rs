@@ -12,10 +12,10 @@ use serde_json::json;
 
 use super::testkit::*;
 use super::{
-    Cause, ClusterEventOccurrence, Object, Options, PendingCounts, PluginIdx, PluginIdxSet, Queue,
-    QueuedPod, SubQueue,
+    ClusterEventOccurrence, EnqueueCause, OwnedEventObject, PendingCounts, PluginIdx, PluginIdxSet,
+    Queue, QueueOptions, QueuedPod, SubQueue,
 };
-use reference_queue::{Entry, PodLocation, ReferencePod, ReferenceQueue};
+use reference_queue::{EventListEntry, PodLocation, ReferencePod, ReferenceQueue};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -86,7 +86,7 @@ fn looks() -> Vec<(serde_json::Value, serde_json::Value)> {
 
 fn occurrences(other: &Arc<PodInfo>) -> Vec<ClusterEventOccurrence> {
     let event = ClusterEvent::new;
-    let pod = || Some(Object::Pod(other.clone()));
+    let pod = || Some(OwnedEventObject::Pod(other.clone()));
     vec![
         node_added("x"),
         node_added("y"),
@@ -150,7 +150,7 @@ struct QueueComparison {
 }
 
 impl QueueComparison {
-    fn new(options: &Options) -> QueueComparison {
+    fn new(options: &QueueOptions) -> QueueComparison {
         let reference = ReferenceQueue {
             options: options.clone(),
             sort: priority_sort(),
@@ -178,29 +178,29 @@ impl QueueComparison {
     }
 
     fn step(&mut self, step: Step) {
-        let now = at(self.now);
+        let now = now_at_millis(self.now);
         let name = |pod: usize| format!("pod-{pod}");
         self.pre_enqueue_calls.clear();
         match step {
             Step::Add { pod, looks: nth, profile_idx } => {
                 let (labels, spec) = looks().swap_remove(nth);
                 let pod = self.plugins.pod(&name(pod), labels, spec);
-                self.queue.add(now, &self.plugins, PROFILES[profile_idx], pod.clone());
+                self.queue.add(now, &self.plugins, TEST_PROFILES[profile_idx], pod.clone());
                 self.switch();
-                self.reference.add(now, &self.plugins, PROFILES[profile_idx], pod);
+                self.reference.add(now, &self.plugins, TEST_PROFILES[profile_idx], pod);
             }
             Step::Update { pod, looks: nth, profile_idx } => {
                 let (labels, spec) = looks().swap_remove(nth);
                 let pod = self.plugins.pod(&name(pod), labels, spec);
-                self.queue.update(now, &self.plugins, PROFILES[profile_idx], pod.clone());
+                self.queue.update(now, &self.plugins, TEST_PROFILES[profile_idx], pod.clone());
                 self.switch();
-                self.reference.update(now, &self.plugins, PROFILES[profile_idx], pod);
+                self.reference.update(now, &self.plugins, TEST_PROFILES[profile_idx], pod);
             }
             Step::Delete { pod } => {
                 let deleted = self.queue.delete(&name(pod));
                 assert_eq!(
                     deleted.is_some(),
-                    { self.reference.at(&name(pod)) }.is_some_and(|at| {
+                    { self.reference.pod_location(&name(pod)) }.is_some_and(|at| {
                         !matches!(at, PodLocation::InFlight | PodLocation::Done)
                     })
                 );
@@ -266,7 +266,7 @@ impl QueueComparison {
     }
 
     fn pop(&mut self) {
-        let is_ready = self.queue.is_ready();
+        let is_ready = self.queue.can_pop();
         let real = self.queue.pop();
         let reference = self.reference.pop();
         assert_eq!(real.as_ref().map(|pod| pod.info.pod.uid.to_string()), reference);
@@ -321,12 +321,12 @@ impl QueueComparison {
         uids.dedup();
         assert_eq!(uids.len(), total, "each pod once");
         self.check_in_flight();
-        for line in self.queue.take_incoming() {
+        for line in self.queue.take_incoming_counts() {
             *self.incoming.entry((line.queue.name(), line.cause.to_string())).or_default() +=
                 line.n;
         }
         assert_eq!(self.incoming, self.reference.incoming);
-        assert_eq!(self.queue.deadline().map(|deadline| deadline.0), self.reference.deadline());
+        assert_eq!(self.queue.next_flush().map(|deadline| deadline.0), self.reference.next_flush());
     }
 
     fn same(&self, real: &QueuedPod, reference: &ReferencePod) {
@@ -350,24 +350,26 @@ impl QueueComparison {
     }
 
     fn check_in_flight(&self) {
-        let popped = |entry: &Entry| match entry {
-            Entry::Popped(uid) => Some(uid.clone()),
-            Entry::Event { .. } => None,
+        let popped = |entry: &EventListEntry| match entry {
+            EventListEntry::Popped(uid) => Some(uid.clone()),
+            EventListEntry::Event { .. } => None,
         };
-        let label = |entry: &Entry| match entry {
-            Entry::Popped(_) => None,
-            Entry::Event { label, .. } => Some(label.clone()),
+        let label = |entry: &EventListEntry| match entry {
+            EventListEntry::Popped(_) => None,
+            EventListEntry::Event { label, .. } => Some(label.clone()),
         };
         let uids: Vec<String> = self.reference.events.iter().filter_map(popped).collect();
-        let real: Vec<String> = self.queue.in_flight().map(|pod| pod.uid.to_string()).collect();
+        let real: Vec<String> =
+            self.queue.in_flight_pods().map(|pod| pod.uid.to_string()).collect();
         assert_eq!(real, uids);
         let labels: Vec<String> = self.reference.events.iter().filter_map(label).collect();
-        let real: Vec<String> = self.queue.in_flight_events().map(Cause::to_string).collect();
+        let real: Vec<String> =
+            self.queue.in_flight_events().map(EnqueueCause::to_string).collect();
         assert_eq!(real, labels);
     }
 }
 
-fn agree(options: &Options, steps: Vec<Step>) {
+fn agree(options: &QueueOptions, steps: Vec<Step>) {
     let mut both = QueueComparison::new(options);
     for step in steps {
         both.step(step);
@@ -388,6 +390,6 @@ proptest! {
         max_backoff_s in prop_oneof![4 => Just(10u64), 1 => Just(0u64)],
     ) {
         let max_backoff = Duration::from_secs(max_backoff_s);
-        agree(&Options { pop_from_backoff, max_backoff, ..Options::default() }, steps);
+        agree(&QueueOptions { pop_from_backoff, max_backoff, ..QueueOptions::default() }, steps);
     }
 }

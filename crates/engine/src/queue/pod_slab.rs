@@ -8,7 +8,7 @@ use loadmaster_framework::QueueSort;
 use slab::Slab;
 
 use super::SubQueue;
-use super::backoff::Options;
+use super::backoff::QueueOptions;
 use super::heap::Slot;
 use super::queued_pod::QueuedPod;
 
@@ -27,7 +27,7 @@ pub(super) struct PodSlab {
 }
 
 impl PodSlab {
-    pub fn new(sort: Arc<dyn QueueSort>, options: &Options) -> PodSlab {
+    pub fn new(sort: Arc<dyn QueueSort>, options: &QueueOptions) -> PodSlab {
         PodSlab { entries: Slab::new(), sort, sorts_backoff: options.pop_from_backoff }
     }
 

@@ -7,7 +7,7 @@ use loadmaster_framework::{
 use smallvec::SmallVec;
 
 use super::QueuePlugins;
-use super::event::Object;
+use super::event::OwnedEventObject;
 use super::unschedulable_pods::RejecterGroup;
 
 /// Where to move a rejected pod (upstream's `queueingStrategy`).
@@ -42,8 +42,8 @@ impl<'a> EventHints<'a> {
         plugins: &'a dyn QueuePlugins,
         group: &RejecterGroup,
         event: &'a ClusterEvent,
-        old: Option<&'a Object>,
-        new: Option<&'a Object>,
+        old: Option<&'a OwnedEventObject>,
+        new: Option<&'a OwnedEventObject>,
     ) -> EventHints<'a> {
         let mut hints = EventHints {
             floor: QueueingStrategy::Skip,
@@ -51,8 +51,8 @@ impl<'a> EventHints<'a> {
             unschedulable: SmallVec::new(),
             only: None,
             event,
-            old: old.map(Object::as_event_object),
-            new: new.map(Object::as_event_object),
+            old: old.map(OwnedEventObject::as_event_object),
+            new: new.map(OwnedEventObject::as_event_object),
             world: plugins.world(),
         };
         if group.unschedulable.is_empty() && group.pending.is_empty() {
@@ -61,7 +61,7 @@ impl<'a> EventHints<'a> {
             // An activation concerns only the activated pod.
             match new {
                 None => hints.floor = QueueingStrategy::AfterBackoff,
-                Some(Object::Pod(pod)) => {
+                Some(OwnedEventObject::Pod(pod)) => {
                     hints.floor = QueueingStrategy::AfterBackoff;
                     hints.only = Some(&pod.uid);
                 }
@@ -101,7 +101,7 @@ impl<'a> EventHints<'a> {
     }
 
     /// Calls the hints for a pod of the group.
-    pub fn strategy(&self, pod: &PodInfo) -> QueueingStrategy {
+    pub fn queueing_strategy(&self, pod: &PodInfo) -> QueueingStrategy {
         if self.only.is_some_and(|uid| *uid != *pod.uid) {
             return QueueingStrategy::Skip;
         }

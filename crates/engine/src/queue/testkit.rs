@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use loadmaster_api::{Labels, Node, Pod, Timestamp};
 use loadmaster_framework::cluster_event::{ClusterEventWithHint, QueueingHintArgs};
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use loadmaster_framework::{
     ActionType, ClusterEvent, EventObject, EventResource, Failure, FeatureGates, PodInfo,
     QueueSort, QueueingHint, Rejection, World,
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-pub const PROFILES: [ProfileIdx; 2] = [ProfileIdx(0), ProfileIdx(1)];
+pub const TEST_PROFILES: [ProfileIdx; 2] = [ProfileIdx(0), ProfileIdx(1)];
 
 pub struct FakePlugins {
     world: World,
@@ -145,9 +145,9 @@ pub fn unregistered_event() -> ClusterEvent {
 }
 
 /// A node with the label `wakes`.
-pub fn node(wakes: &str) -> Object {
+pub fn node(wakes: &str) -> OwnedEventObject {
     let node = json!({"metadata": {"name": "node", "labels": {"wakes": wakes}}});
-    Object::Node(Arc::new(serde_json::from_value::<Node>(node).unwrap()))
+    OwnedEventObject::Node(Arc::new(serde_json::from_value::<Node>(node).unwrap()))
 }
 
 /// A node was added with the label `wakes`.
@@ -158,48 +158,48 @@ pub fn node_added(wakes: &str) -> ClusterEventOccurrence {
 
 /// Upstream's default: by priority, then by time.
 pub fn priority_sort() -> Arc<dyn QueueSort> {
-    let bench = Bench::new(&loadmaster_plugins::priority_sort::DEF, json!({})).unwrap();
-    bench.points().queue_sort.clone().unwrap()
+    let bench = PluginTestBench::new(&loadmaster_plugins::priority_sort::DEF, json!({})).unwrap();
+    bench.extension_points().queue_sort.clone().unwrap()
 }
 
 /// A time at which both clocks show the same.
-pub fn at(millis: u64) -> Now {
+pub fn now_at_millis(millis: u64) -> Now {
     let nanos = Duration::from_millis(millis).as_nanos();
     Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
 }
 
-pub fn set(plugins: &[u32]) -> PluginIdxSet {
+pub fn plugin_idx_set(plugins: &[u32]) -> PluginIdxSet {
     plugins.iter().copied().map(PluginIdx).collect()
 }
 
 /// A queue with its plugins and its clock, driven by names.
-pub struct QueueBench {
+pub struct QueueTestBench {
     pub queue: Queue,
     pub plugins: FakePlugins,
     pub now: Now,
 }
 
-impl QueueBench {
+impl QueueTestBench {
     /// An empty queue at second 0.
-    pub fn new(options: Options) -> QueueBench {
+    pub fn new(options: QueueOptions) -> QueueTestBench {
         let queue = Queue::new(options, priority_sort());
-        QueueBench { queue, plugins: FakePlugins::default(), now: at(0) }
+        QueueTestBench { queue, plugins: FakePlugins::default(), now: now_at_millis(0) }
     }
 
     /// Sets the clock and flushes the queue.
     pub fn wait_until(&mut self, millis: u64) {
-        self.now = at(millis);
+        self.now = now_at_millis(millis);
         self.queue.flush(self.now, &self.plugins);
     }
 
     pub fn add(&mut self, name: &str, labels: Value, spec: Value) {
         let pod = self.plugins.pod(name, labels, spec);
-        self.queue.add(self.now, &self.plugins, PROFILES[0], pod);
+        self.queue.add(self.now, &self.plugins, TEST_PROFILES[0], pod);
     }
 
     pub fn update(&mut self, name: &str, labels: Value) {
         let pod = self.plugins.pod(name, labels, json!({}));
-        self.queue.update(self.now, &self.plugins, PROFILES[0], pod);
+        self.queue.update(self.now, &self.plugins, TEST_PROFILES[0], pod);
     }
 
     pub fn pop(&mut self) -> Option<QueuedPod> {
@@ -214,7 +214,7 @@ impl QueueBench {
 
     /// Requeues a popped pod that these plugins rejected, the second list with Pending.
     pub fn requeue(&mut self, mut pod: QueuedPod, unschedulable: &[u32], pending: &[u32]) {
-        pod.set_rejecters(set(unschedulable), set(pending));
+        pod.set_rejecters(plugin_idx_set(unschedulable), plugin_idx_set(pending));
         self.queue.requeue(self.now, &self.plugins, pod);
     }
 
@@ -245,7 +245,7 @@ impl QueueBench {
 
     /// Incoming pods since the last call, sorted: `active NodeAdd 2`.
     pub fn incoming(&mut self) -> Vec<String> {
-        let taken = self.queue.take_incoming().into_iter();
+        let taken = self.queue.take_incoming_counts().into_iter();
         let mut lines: Vec<String> =
             taken.map(|line| format!("{} {} {}", line.queue.name(), line.cause, line.n)).collect();
         lines.sort();

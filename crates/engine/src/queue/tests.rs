@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::testkit::*;
 use super::*;
 
-fn kit() -> QueueBench {
-    QueueBench::new(Options::default())
+fn kit() -> QueueTestBench {
+    QueueTestBench::new(QueueOptions::default())
 }
 
-fn without_pop_from_backoff() -> QueueBench {
-    QueueBench::new(Options { pop_from_backoff: false, ..Options::default() })
+fn without_pop_from_backoff() -> QueueTestBench {
+    QueueTestBench::new(QueueOptions { pop_from_backoff: false, ..QueueOptions::default() })
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn pops_by_priority_then_time_then_arrival() {
     kit.add("f", json!({}), json!({"priority": 7}));
     assert_eq!(kit.pop_all(), "b d f a c e");
     assert_eq!(kit.queue.counts(), PendingCounts::default());
-    assert!(!kit.queue.is_ready());
+    assert!(!kit.queue.can_pop());
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn backoff_doubles_up_to_its_maximum() {
     #[track_caller]
     fn check(initial_s: u64, max_s: u64, rejections: u32, errors: u32, want_s: Option<u64>) {
         let [initial_backoff, max_backoff] = [initial_s, max_s].map(Duration::from_secs);
-        let options = Options { initial_backoff, max_backoff, ..Options::default() };
+        let options = QueueOptions { initial_backoff, max_backoff, ..QueueOptions::default() };
         let pod = FakePlugins::default().pod("a", json!({}), json!({}));
-        let mut pod = QueuedPod::new(at(1_700), PROFILES[0], pod, 1);
+        let mut pod = QueuedPod::new(now_at_millis(1_700), TEST_PROFILES[0], pod, 1);
         (pod.unschedulable_count, pod.consecutive_errors) = (rejections, errors);
         let want = want_s.map(|seconds| MonoTime(Duration::from_secs(seconds).as_nanos() as u64));
         assert_eq!(options.backoff_until(&pod), want);
@@ -65,12 +65,12 @@ fn a_backoff_ends_after_its_window() {
         kit.add_rejected("a", json!({}), &[], &[]);
         assert_eq!(kit.sub_queue("a"), "Backoff");
         // 0.5 s + 1 s lies in the second window.
-        assert_eq!(kit.queue.deadline(), Some(at(2_000).mono));
+        assert_eq!(kit.queue.next_flush(), Some(now_at_millis(2_000).mono));
         kit.wait_until(1_999);
         assert_eq!(kit.sub_queue("a"), "Backoff");
         kit.wait_until(2_000);
         assert_eq!(kit.sub_queue("a"), "Active");
-        assert_eq!(kit.queue.deadline(), None);
+        assert_eq!(kit.queue.next_flush(), None);
         assert!(kit.incoming().contains(&"active BackoffComplete 1".to_string()));
     }
 }
@@ -101,7 +101,7 @@ fn errors_and_rejections_are_counted_separately() {
 
 #[test]
 fn pops_early_from_backoff_after_a_rejection_but_not_after_an_error() {
-    let story = |mut kit: QueueBench| {
+    let story = |mut kit: QueueTestBench| {
         kit.add("failed", json!({}), json!({}));
         let failed = kit.pop().unwrap();
         for (name, priority) in [("low", 0), ("high", 5), ("late", 9)] {
@@ -124,14 +124,14 @@ fn pops_early_from_backoff_after_a_rejection_but_not_after_an_error() {
     assert!(kit.incoming().contains(&"active PopFromBackoffQ 3".to_string()));
 
     let mut kit = story(without_pop_from_backoff());
-    assert!(!kit.queue.is_ready());
+    assert!(!kit.queue.can_pop());
     assert_eq!(kit.pop_all(), "");
     assert_eq!(kit.queue.counts().backoff, 4);
 }
 
 #[test]
 fn pre_enqueue_runs_once_per_requeue() {
-    let calls = |mut kit: QueueBench| {
+    let calls = |mut kit: QueueTestBench| {
         kit.add_rejected("a", json!({}), &[], &[]);
         let at_backoff = kit.plugins.pre_enqueue_calls.borrow().len();
         kit.wait_until(10_000);
@@ -228,8 +228,11 @@ fn hints_of_rejecters_decide_whether_a_pod_is_requeued() {
         "Unschedulable",
     );
     let other = FakePlugins::default().pod("b", json!({}), json!({}));
-    let about_b =
-        ClusterEventOccurrence::new(ClusterEvent::wildcard(), None, Some(Object::Pod(other)));
+    let about_b = ClusterEventOccurrence::new(
+        ClusterEvent::wildcard(),
+        None,
+        Some(OwnedEventObject::Pod(other)),
+    );
     check_hint(&[2], &[], about_b, "Unschedulable");
 }
 
@@ -325,7 +328,10 @@ fn a_pod_that_is_queued_again_already_is_not_queued_twice() {
 
 #[test]
 fn zero_max_backoff_disables_backoff() {
-    let mut kit = QueueBench::new(Options { max_backoff: Duration::ZERO, ..Options::default() });
+    let mut kit = QueueTestBench::new(QueueOptions {
+        max_backoff: Duration::ZERO,
+        ..QueueOptions::default()
+    });
     kit.add_rejected("a", json!({}), &[], &[]);
     assert_eq!(kit.sub_queue("a"), "Active");
 }
@@ -346,7 +352,7 @@ fn only_events_of_the_gating_plugin_ungate_a_pod() {
     assert_eq!(*kit.plugins.pre_enqueue_calls.borrow(), [("a".to_string(), Some(4))]);
     assert_eq!(kit.sub_queue("a"), "Active");
     let (pod, _) = kit.queue.get("a").unwrap();
-    assert_eq!((pod.gating.is_none(), &pod.unschedulable_plugins), (true, &set(&[4])));
+    assert_eq!((pod.gating.is_none(), &pod.unschedulable_plugins), (true, &plugin_idx_set(&[4])));
     assert_eq!(
         kit.incoming(),
         ["active UnschedulablePodUpdatePodLabel 1", "unschedulable UnschedulablePodAdd 1"]
@@ -361,7 +367,7 @@ fn the_plugin_that_gated_a_pod_last_runs_first() {
     kit.activate(&["a"]);
     let (pod, sub_queue) = kit.queue.get("a").unwrap();
     assert_eq!((pod.gating_plugin(), sub_queue), (Some(PluginIdx(5)), SubQueue::Gated));
-    assert_eq!(pod.unschedulable_plugins, set(&[4, 5]));
+    assert_eq!(pod.unschedulable_plugins, plugin_idx_set(&[4, 5]));
     // This does not count as incoming.
     assert_eq!(kit.incoming(), ["unschedulable UnschedulablePodAdd 1"]);
     // The plugin registered all events and gates the pod again: this counts as incoming.
@@ -384,7 +390,7 @@ fn updates_reorder_pods_within_their_sub_queue() {
     kit.add("one", json!({}), json!({"priority": 1}));
     kit.add("two", json!({}), json!({"priority": 2}));
     let pod = kit.plugins.pod("one", json!({}), json!({"priority": 3}));
-    kit.queue.update(kit.now, &kit.plugins, PROFILES[0], pod);
+    kit.queue.update(kit.now, &kit.plugins, TEST_PROFILES[0], pod);
     kit.update("backs-off", json!({"likes": "x"}));
     kit.update("waits", json!({"likes": "x", "wakes": "y"}));
     assert_eq!(["backs-off", "waits"].map(|pod| kit.sub_queue(pod)), ["Backoff", "Unschedulable"]);
@@ -427,7 +433,7 @@ fn delete_removes_pods_except_those_in_flight() {
     assert!(kit.queue.delete("flies").is_none());
     assert_eq!(kit.sub_queue("flies"), "InFlight");
     assert_eq!(kit.queue.counts(), PendingCounts::default());
-    assert_eq!(kit.queue.deadline(), None);
+    assert_eq!(kit.queue.next_flush(), None);
     kit.requeue(flies, &[], &[]);
     assert_eq!(kit.sub_queue("flies"), "Backoff");
 }
@@ -465,14 +471,14 @@ fn pods_too_long_in_unschedulable_pods_are_requeued() {
     let flies = kit.pop().unwrap();
     kit.incoming();
     // Five minutes after 1 s have passed at 301 s; the tick after that is at 330 s.
-    assert_eq!(kit.queue.deadline(), Some(at(330_000).mono));
+    assert_eq!(kit.queue.next_flush(), Some(now_at_millis(330_000).mono));
     kit.wait_until(329_999);
     assert_eq!(kit.sub_queue("waits"), "Unschedulable");
     assert_eq!(kit.queue.in_flight_events().count(), 0);
     kit.wait_until(330_000);
     assert_eq!(["waits", "gated"].map(|pod| kit.sub_queue(pod)), ["Active", "Gated"]);
     assert_eq!(kit.incoming(), ["active UnschedulableTimeout 1"]);
-    assert_eq!(kit.queue.deadline(), Some(at(360_000).mono));
+    assert_eq!(kit.queue.next_flush(), Some(now_at_millis(360_000).mono));
     let flushed = kit.pop().unwrap();
     assert!(flushed.flushed_by_timeout);
     // A pod that is in flight at the flush is requeued too.
@@ -488,7 +494,7 @@ fn a_pod_at_exactly_the_maximum_is_not_flushed() {
     kit.add_rejected("waits", json!({}), &[3], &[]);
     kit.wait_until(300_000);
     assert_eq!(kit.sub_queue("waits"), "Unschedulable");
-    assert_eq!(kit.queue.deadline(), Some(at(330_000).mono));
+    assert_eq!(kit.queue.next_flush(), Some(now_at_millis(330_000).mono));
 }
 
 #[test]
@@ -502,7 +508,7 @@ fn initial_attempt_is_when_the_pod_first_entered_active_q() {
     let pod = kit.pop().unwrap();
     kit.requeue(pod, &[], &[]);
     kit.wait_until(9_000);
-    assert_eq!(kit.pop().unwrap().initial_attempt, Some(at(3_000).mono));
+    assert_eq!(kit.pop().unwrap().initial_attempt, Some(now_at_millis(3_000).mono));
 }
 
 #[test]
@@ -512,8 +518,9 @@ fn pod_updates_are_split_into_events() {
         let mut plugins = FakePlugins::default();
         let old = plugins.pod("a", old.0, old.1);
         let new = plugins.pod("a", new.0, new.1);
-        let labels =
-            pod_update_events(&old, &new).into_iter().map(|event| Cause::Event(event).to_string());
+        let labels = pod_update_events(&old, &new)
+            .into_iter()
+            .map(|event| EnqueueCause::Event(event).to_string());
         assert_eq!(labels.collect::<Vec<_>>(), want);
     }
     let asks = |requests: Value| {
@@ -561,8 +568,9 @@ fn node_updates_are_split_into_events() {
     #[track_caller]
     fn check(old: Value, new: Value, want: &[&str]) {
         let [old, new] = [old, new].map(|node| serde_json::from_value::<Node>(node).unwrap());
-        let labels =
-            node_update_events(&old, &new).into_iter().map(|event| Cause::Event(event).to_string());
+        let labels = node_update_events(&old, &new)
+            .into_iter()
+            .map(|event| EnqueueCause::Event(event).to_string());
         assert_eq!(labels.collect::<Vec<_>>(), want);
     }
     let cordoned = json!({"spec": {"unschedulable": true}});

@@ -19,7 +19,7 @@ pub(super) struct RejecterGroup {
 }
 
 impl RejecterGroup {
-    pub fn of(pod: &QueuedPod) -> RejecterGroup {
+    pub fn of_pod(pod: &QueuedPod) -> RejecterGroup {
         RejecterGroup {
             profile_idx: pod.profile_idx,
             unschedulable: pod.unschedulable_plugins.clone(),
@@ -44,14 +44,14 @@ impl UnschedulablePods {
     /// Adds a pod.
     pub fn insert(&mut self, slot: Slot, pod: &QueuedPod) {
         let member = (pod.nth, slot);
-        self.groups.entry(RejecterGroup::of(pod)).or_default().insert(member);
+        self.groups.entry(RejecterGroup::of_pod(pod)).or_default().insert(member);
         self.by_age.insert((pod.queued_at, member));
         self.n_gated += usize::from(pod.gating.is_some());
     }
 
     /// Removes a pod, which must not have changed since it was inserted.
     pub fn remove(&mut self, slot: Slot, pod: &QueuedPod) {
-        let (group, member) = (RejecterGroup::of(pod), (pod.nth, slot));
+        let (group, member) = (RejecterGroup::of_pod(pod), (pod.nth, slot));
         if let Some(members) = self.groups.get_mut(&group) {
             members.remove(&member);
             if members.is_empty() {

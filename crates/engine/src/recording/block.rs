@@ -2,7 +2,7 @@
 
 use lz4_flex::block::{compress, decompress};
 
-use super::header::Header;
+use super::header::RecordingHeader;
 use super::{FORMAT, MAGIC};
 
 /// Length of a block's header.
@@ -12,7 +12,7 @@ pub(super) const HEAD_LEN: usize = 16;
 pub(super) const LEN_MAX: usize = 256 << 20;
 
 /// The beginning of a recording: magic bytes and header.
-pub fn encode_preamble(header: &Header) -> Vec<u8> {
+pub fn encode_preamble(header: &RecordingHeader) -> Vec<u8> {
     let mut bytes = [MAGIC, format!("{FORMAT}\n").as_bytes()].concat();
     // Strings and numbers can always be written as JSON.
     let text = serde_json::to_vec(header).unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn encode_preamble(header: &Header) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a block with the content from [`Writer::take`](super::Writer::take).
+/// Encodes a block with the content from [`RecordingWriter::take_block`](super::RecordingWriter::take_block).
 pub fn encode_block(content: &[u8]) -> Vec<u8> {
     let stored = compress(content);
     let mut block = Vec::with_capacity(HEAD_LEN + stored.len());
@@ -43,7 +43,7 @@ pub(super) struct BlockHeader {
 
 impl BlockHeader {
     /// `None` if the checksum is wrong.
-    pub fn read(bytes: &[u8; HEAD_LEN]) -> Option<BlockHeader> {
+    pub fn decode(bytes: &[u8; HEAD_LEN]) -> Option<BlockHeader> {
         let [stored_len, content_len, sum, own_sum] = *bytes.as_chunks::<4>().0 else {
             return None;
         };
@@ -57,7 +57,7 @@ impl BlockHeader {
     }
 
     /// Decodes the content from the bytes that follow. `None` if they are corrupted.
-    pub fn open(&self, stored: &[u8]) -> Option<Vec<u8>> {
+    pub fn decode_content(&self, stored: &[u8]) -> Option<Vec<u8>> {
         if crc32fast::hash(stored) != self.sum {
             return None;
         }

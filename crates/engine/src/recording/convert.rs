@@ -14,16 +14,17 @@ use super::message::{
     Synced, Uids, Upsert,
 };
 use crate::engine::{
-    self, ApiError, CallId, Event, Object, ObjectKey, ObjectName, Observation, Outcome,
+    self, ApiError, ApiObject, AttemptOutcome, CallId, DeletedObjectKey, EngineEvent, Observation,
+    RegardingObject,
 };
 use crate::queue::ProfileIdx;
 
 /// An event as a message. `None` for an object without its bytes.
-pub(super) fn event(event: &Event, raw: Option<&RawObject>) -> Option<EntryBody> {
+pub(super) fn event(event: &EngineEvent, raw: Option<&RawObject>) -> Option<EntryBody> {
     Some(match event {
-        Event::Upsert(object) => EntryBody::Upsert(upsert(kind_of(object), raw?)),
-        Event::Delete(name) => EntryBody::Delete(delete(name)),
-        Event::Replied { call: CallId(call), reply } => EntryBody::Replied(match reply {
+        EngineEvent::Upsert(object) => EntryBody::Upsert(upsert(kind_of(object), raw?)),
+        EngineEvent::Delete(name) => EntryBody::Delete(delete(name)),
+        EngineEvent::Replied { call: CallId(call), reply } => EntryBody::Replied(match reply {
             Ok(value) => {
                 Replied { call: *call, value: Some(value.to_string()), ..Replied::default() }
             }
@@ -34,7 +35,7 @@ pub(super) fn event(event: &Event, raw: Option<&RawObject>) -> Option<EntryBody>
                 message: message.clone(),
             },
         }),
-        Event::ExtenderReplied { call: CallId(call), reply: answer } => {
+        EngineEvent::ExtenderReplied { call: CallId(call), reply: answer } => {
             // Such a reply can always be written: its keys are strings.
             let written = answer.as_ref().map(serde_json::to_string);
             let (answer, error) = match written {
@@ -43,26 +44,27 @@ pub(super) fn event(event: &Event, raw: Option<&RawObject>) -> Option<EntryBody>
             };
             EntryBody::ExtenderReplied(ExtenderReplied { call: *call, reply: answer, error })
         }
-        Event::ObjectChanged { object: ObjectRef { group, resource, namespace, name }, value } => {
-            EntryBody::ObjectChanged(ObjectChanged {
-                group: group.to_string(),
-                resource: resource.to_string(),
-                namespace: namespace.to_string(),
-                name: name.to_string(),
-                value: value.as_ref().map(Value::to_string),
-            })
-        }
-        Event::Synced { group, resource, has_synced } => EntryBody::Synced(Synced {
+        EngineEvent::ObjectChanged {
+            object: ObjectRef { group, resource, namespace, name },
+            value,
+        } => EntryBody::ObjectChanged(ObjectChanged {
+            group: group.to_string(),
+            resource: resource.to_string(),
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+            value: value.as_ref().map(Value::to_string),
+        }),
+        EngineEvent::Synced { group, resource, has_synced } => EntryBody::Synced(Synced {
             group: group.to_string(),
             resource: resource.to_string(),
             has_synced: *has_synced,
         }),
-        Event::Published { plugin, value, ttl } => EntryBody::Published(Published {
+        EngineEvent::Published { plugin, value, ttl } => EntryBody::Published(Published {
             plugin: plugin.to_string(),
             value: value.to_string(),
             ttl_nanos: u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX),
         }),
-        Event::Permit { uid, plugin, decision } => EntryBody::Permit(Permit {
+        EngineEvent::Permit { uid, plugin, decision } => EntryBody::Permit(Permit {
             uid: uid.to_string(),
             plugin: plugin.as_ref().map(ToString::to_string),
             rejected: match decision {
@@ -70,7 +72,7 @@ pub(super) fn event(event: &Event, raw: Option<&RawObject>) -> Option<EntryBody>
                 engine::PermitDecision::Reject(reason) => Some(reason.clone()),
             },
         }),
-        Event::Activate(uids) => {
+        EngineEvent::Activate(uids) => {
             EntryBody::Activate(Uids { uids: uids.iter().map(ToString::to_string).collect() })
         }
     })
@@ -84,33 +86,33 @@ fn upsert(kind: Kind, raw: &RawObject) -> Upsert {
     }
 }
 
-fn kind_of(object: &Object) -> Kind {
+fn kind_of(object: &ApiObject) -> Kind {
     match object {
-        Object::Node(_) => Kind::Node,
-        Object::Pod(_) => Kind::Pod,
-        Object::Namespace(_) => Kind::Namespace,
-        Object::Service(_) => Kind::Service,
-        Object::ReplicationController(_) => Kind::ReplicationController,
-        Object::ReplicaSet(_) => Kind::ReplicaSet,
-        Object::StatefulSet(_) => Kind::StatefulSet,
-        Object::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
-        Object::PriorityClass(_) => Kind::PriorityClass,
+        ApiObject::Node(_) => Kind::Node,
+        ApiObject::Pod(_) => Kind::Pod,
+        ApiObject::Namespace(_) => Kind::Namespace,
+        ApiObject::Service(_) => Kind::Service,
+        ApiObject::ReplicationController(_) => Kind::ReplicationController,
+        ApiObject::ReplicaSet(_) => Kind::ReplicaSet,
+        ApiObject::StatefulSet(_) => Kind::StatefulSet,
+        ApiObject::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
+        ApiObject::PriorityClass(_) => Kind::PriorityClass,
     }
 }
 
-fn delete(name: &ObjectKey) -> Delete {
+fn delete(name: &DeletedObjectKey) -> Delete {
     let (kind, namespace, name): (Kind, &str, &str) = match name {
-        ObjectKey::Pod(uid) => (Kind::Pod, "", uid),
-        ObjectKey::Node(name) => (Kind::Node, "", name),
-        ObjectKey::Namespace(name) => (Kind::Namespace, "", name),
-        ObjectKey::PriorityClass(name) => (Kind::PriorityClass, "", name),
-        ObjectKey::Service(namespace, name) => (Kind::Service, namespace, name),
-        ObjectKey::ReplicationController(namespace, name) => {
+        DeletedObjectKey::Pod(uid) => (Kind::Pod, "", uid),
+        DeletedObjectKey::Node(name) => (Kind::Node, "", name),
+        DeletedObjectKey::Namespace(name) => (Kind::Namespace, "", name),
+        DeletedObjectKey::PriorityClass(name) => (Kind::PriorityClass, "", name),
+        DeletedObjectKey::Service(namespace, name) => (Kind::Service, namespace, name),
+        DeletedObjectKey::ReplicationController(namespace, name) => {
             (Kind::ReplicationController, namespace, name)
         }
-        ObjectKey::ReplicaSet(namespace, name) => (Kind::ReplicaSet, namespace, name),
-        ObjectKey::StatefulSet(namespace, name) => (Kind::StatefulSet, namespace, name),
-        ObjectKey::PodDisruptionBudget(namespace, name) => {
+        DeletedObjectKey::ReplicaSet(namespace, name) => (Kind::ReplicaSet, namespace, name),
+        DeletedObjectKey::StatefulSet(namespace, name) => (Kind::StatefulSet, namespace, name),
+        DeletedObjectKey::PodDisruptionBudget(namespace, name) => {
             (Kind::PodDisruptionBudget, namespace, name)
         }
     };
@@ -139,7 +141,7 @@ const A_KIND: EventError =
     EventError::Field { expected: "an object of a kind that the scheduler watches" };
 
 /// Decodes an object, with the fields that plugins need.
-pub(super) fn object(upsert: Upsert, needs: ExtraFieldsByKind) -> Result<Object, EventError> {
+pub(super) fn object(upsert: Upsert, needs: ExtraFieldsByKind) -> Result<ApiObject, EventError> {
     let kind = upsert.kind();
     let raw = match (upsert.protobuf, upsert.json) {
         (Some(bytes), None) => RawObject { encoding: Encoding::Protobuf, bytes },
@@ -150,41 +152,41 @@ pub(super) fn object(upsert: Upsert, needs: ExtraFieldsByKind) -> Result<Object,
         Kind::Unknown => return Err(A_KIND),
         Kind::Pod => {
             let extra = ExtraFields::read(raw.encoding, &raw.bytes, needs.pods)?;
-            Object::Pod(Box::new(Pod { extra, ..raw.decode()? }))
+            ApiObject::Pod(Box::new(Pod { extra, ..raw.decode()? }))
         }
         Kind::Node => {
             let extra = ExtraFields::read(raw.encoding, &raw.bytes, needs.nodes)?;
-            Object::Node(Arc::new(Node { extra, ..raw.decode()? }))
+            ApiObject::Node(Arc::new(Node { extra, ..raw.decode()? }))
         }
-        Kind::Namespace => Object::Namespace(Arc::new(raw.decode()?)),
-        Kind::Service => Object::Service(Arc::new(raw.decode()?)),
-        Kind::ReplicationController => Object::ReplicationController(Arc::new(raw.decode()?)),
-        Kind::ReplicaSet => Object::ReplicaSet(Arc::new(raw.decode()?)),
-        Kind::StatefulSet => Object::StatefulSet(Arc::new(raw.decode()?)),
-        Kind::PodDisruptionBudget => Object::PodDisruptionBudget(Arc::new(raw.decode()?)),
-        Kind::PriorityClass => Object::PriorityClass(Arc::new(raw.decode()?)),
+        Kind::Namespace => ApiObject::Namespace(Arc::new(raw.decode()?)),
+        Kind::Service => ApiObject::Service(Arc::new(raw.decode()?)),
+        Kind::ReplicationController => ApiObject::ReplicationController(Arc::new(raw.decode()?)),
+        Kind::ReplicaSet => ApiObject::ReplicaSet(Arc::new(raw.decode()?)),
+        Kind::StatefulSet => ApiObject::StatefulSet(Arc::new(raw.decode()?)),
+        Kind::PodDisruptionBudget => ApiObject::PodDisruptionBudget(Arc::new(raw.decode()?)),
+        Kind::PriorityClass => ApiObject::PriorityClass(Arc::new(raw.decode()?)),
     })
 }
 
 /// The key of a deleted object.
-pub(super) fn object_key(deleted: &Delete) -> Result<ObjectKey, EventError> {
+pub(super) fn object_key(deleted: &Delete) -> Result<DeletedObjectKey, EventError> {
     let (namespace, name) = (Str::new(&deleted.namespace), Str::new(&deleted.name));
     Ok(match deleted.kind() {
         Kind::Unknown => return Err(A_KIND),
-        Kind::Pod => ObjectKey::Pod((*deleted.name).into()),
-        Kind::Node => ObjectKey::Node(name),
-        Kind::Namespace => ObjectKey::Namespace(name),
-        Kind::Service => ObjectKey::Service(namespace, name),
-        Kind::ReplicationController => ObjectKey::ReplicationController(namespace, name),
-        Kind::ReplicaSet => ObjectKey::ReplicaSet(namespace, name),
-        Kind::StatefulSet => ObjectKey::StatefulSet(namespace, name),
-        Kind::PodDisruptionBudget => ObjectKey::PodDisruptionBudget(namespace, name),
-        Kind::PriorityClass => ObjectKey::PriorityClass(name),
+        Kind::Pod => DeletedObjectKey::Pod((*deleted.name).into()),
+        Kind::Node => DeletedObjectKey::Node(name),
+        Kind::Namespace => DeletedObjectKey::Namespace(name),
+        Kind::Service => DeletedObjectKey::Service(namespace, name),
+        Kind::ReplicationController => DeletedObjectKey::ReplicationController(namespace, name),
+        Kind::ReplicaSet => DeletedObjectKey::ReplicaSet(namespace, name),
+        Kind::StatefulSet => DeletedObjectKey::StatefulSet(namespace, name),
+        Kind::PodDisruptionBudget => DeletedObjectKey::PodDisruptionBudget(namespace, name),
+        Kind::PriorityClass => DeletedObjectKey::PriorityClass(name),
     })
 }
 
 /// A reply of the API server.
-pub(super) fn replied(replied: Replied) -> Result<Event, EventError> {
+pub(super) fn replied(replied: Replied) -> Result<EngineEvent, EventError> {
     let reply = match replied.value {
         Some(text) => Ok(serde_json::from_str(&text)?),
         None => {
@@ -193,20 +195,20 @@ pub(super) fn replied(replied: Replied) -> Result<Event, EventError> {
             Err(ApiError { code, message: replied.message })
         }
     };
-    Ok(Event::Replied { call: CallId(replied.call), reply })
+    Ok(EngineEvent::Replied { call: CallId(replied.call), reply })
 }
 
 /// A reply of an extender.
-pub(super) fn extender_replied(replied: ExtenderReplied) -> Result<Event, EventError> {
+pub(super) fn extender_replied(replied: ExtenderReplied) -> Result<EngineEvent, EventError> {
     let answer = match replied.reply {
         Some(text) => Ok(serde_json::from_str(&text)?),
         None => Err(replied.error),
     };
-    Ok(Event::ExtenderReplied { call: CallId(replied.call), reply: answer })
+    Ok(EngineEvent::ExtenderReplied { call: CallId(replied.call), reply: answer })
 }
 
 /// A change of an object that only plugins use.
-pub(super) fn changed(changed: &ObjectChanged) -> Result<Event, EventError> {
+pub(super) fn changed(changed: &ObjectChanged) -> Result<EngineEvent, EventError> {
     let value = changed.value.as_deref().map(serde_json::from_str).transpose()?;
     let object = ObjectRef {
         group: Str::new(&changed.group),
@@ -214,12 +216,12 @@ pub(super) fn changed(changed: &ObjectChanged) -> Result<Event, EventError> {
         namespace: Str::new(&changed.namespace),
         name: Str::new(&changed.name),
     };
-    Ok(Event::ObjectChanged { object, value })
+    Ok(EngineEvent::ObjectChanged { object, value })
 }
 
 /// The initial list of a kind has been delivered.
-pub(super) fn synced(synced: &Synced) -> Event {
-    Event::Synced {
+pub(super) fn synced(synced: &Synced) -> EngineEvent {
+    EngineEvent::Synced {
         group: Str::new(&synced.group),
         resource: Str::new(&synced.resource),
         has_synced: synced.has_synced,
@@ -227,8 +229,8 @@ pub(super) fn synced(synced: &Synced) -> Event {
 }
 
 /// A value that a service published.
-pub(super) fn published(published: Published) -> Result<Event, EventError> {
-    Ok(Event::Published {
+pub(super) fn published(published: Published) -> Result<EngineEvent, EventError> {
+    Ok(EngineEvent::Published {
         plugin: published.plugin.into(),
         value: serde_json::from_str(&published.value)?,
         ttl: Duration::from_nanos(published.ttl_nanos),
@@ -236,8 +238,8 @@ pub(super) fn published(published: Published) -> Result<Event, EventError> {
 }
 
 /// A decision about a pod that waits on Permit.
-pub(super) fn permit(permit: Permit) -> Event {
-    Event::Permit {
+pub(super) fn permit(permit: Permit) -> EngineEvent {
+    EngineEvent::Permit {
         uid: permit.uid.into(),
         plugin: permit.plugin.map(Into::into),
         decision: permit
@@ -283,7 +285,7 @@ fn body(effect: &engine::Effect) -> Option<EffectBody> {
         engine::Effect::RecordEvent(event) => EffectBody::RecordEvent(of_event(event)),
         engine::Effect::Observe(seen) => match seen {
             Observation::Attempt { profile_idx: ProfileIdx(profile), outcome, .. } => {
-                let outcome: Outcome = *outcome;
+                let outcome: AttemptOutcome = *outcome;
                 EffectBody::Attempt(Attempt {
                     profile: *profile,
                     outcome: outcome.name().to_owned(),
@@ -306,7 +308,7 @@ fn body(effect: &engine::Effect) -> Option<EffectBody> {
     })
 }
 
-fn of_call(call: &engine::Call) -> Call {
+fn of_call(call: &engine::ApiServerCall) -> Call {
     let request = &call.request;
     let verb = match request.verb {
         Verb::Get => "get",
@@ -331,7 +333,7 @@ fn of_call(call: &engine::Call) -> Call {
 }
 
 fn of_event(event: &engine::EventRecord) -> EventRecord {
-    let named = |it: &ObjectName| Named {
+    let named = |it: &RegardingObject| Named {
         namespace: it.namespace.to_string(),
         name: it.name.to_string(),
         uid: it.uid.to_string(),

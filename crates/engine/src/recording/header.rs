@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Options;
+use crate::engine::EngineOptions;
 
 /// Everything that is necessary to create the same engine. Feature gates and plugins are listed if they differ from the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Header {
+pub struct RecordingHeader {
     /// The version of the program that wrote the recording.
     pub version: String,
     /// The KubeSchedulerConfiguration with all defaults, as YAML.
@@ -18,7 +18,7 @@ pub struct Header {
     pub feature_gates: Vec<String>,
     /// Out-of-tree plugins of the program.
     pub plugins: Vec<String>,
-    /// [`Options::seed`], and so on; durations in nanoseconds.
+    /// [`EngineOptions::seed`], and so on; durations in nanoseconds.
     pub seed: u64,
     pub initial_backoff: u64,
     pub max_backoff: u64,
@@ -29,11 +29,11 @@ pub struct Header {
     pub verify_every: u64,
 }
 
-impl Header {
+impl RecordingHeader {
     /// The header for an engine with these options; version, configuration, feature gates and plugins are left empty.
-    pub fn of(options: &Options) -> Header {
+    pub fn from_engine_options(options: &EngineOptions) -> RecordingHeader {
         let nanos = |it: Duration| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX);
-        Header {
+        RecordingHeader {
             version: String::new(),
             configuration: String::new(),
             feature_gates: Vec::new(),
@@ -49,8 +49,8 @@ impl Header {
     }
 
     /// The options of the engine, with a stopwatch that always returns zero.
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
             seed: self.seed,
             initial_backoff: Duration::from_nanos(self.initial_backoff),
             max_backoff: Duration::from_nanos(self.max_backoff),
@@ -58,7 +58,7 @@ impl Header {
             bind_window: self.bind_window,
             shadow: self.shadow,
             verify_every: self.verify_every,
-            ..Options::default()
+            ..EngineOptions::default()
         }
     }
 }

@@ -6,38 +6,38 @@ use prost::Message as _;
 
 use super::block::{BlockHeader, HEAD_LEN};
 use super::convert::{self, EventError};
-use super::header::Header;
+use super::header::RecordingHeader;
 use super::message::{self, EntryBody, RecordedEffects};
 use super::writer::Clock;
 use super::{FORMAT, MAGIC};
-use crate::engine::Event;
+use crate::engine::EngineEvent;
 use crate::time::Now;
 
 /// An item of a recording.
 #[derive(Debug)]
 pub enum RecordingItem {
     /// The settings of the engine: the first item.
-    Header(Box<Header>),
+    Header(Box<RecordingHeader>),
     /// All others.
-    Entry(Entry),
+    Entry(RecordingEntry),
 }
 
 /// An entry of a recording.
 #[derive(Debug)]
-pub enum Entry {
+pub enum RecordingEntry {
     /// The engine was called.
     Call { now: Now, call: EngineCall },
     /// The effects of that call.
     Effects(RecordedEffects),
     /// The recording ends here on purpose.
-    End(EndReason),
+    End(RecordingEndReason),
 }
 
 /// A call to the engine.
 #[derive(Debug)]
 pub enum EngineCall {
-    /// [`Engine::apply`](crate::Engine::apply).
-    Apply(Event),
+    /// [`Engine::apply_event`](crate::Engine::apply_event).
+    Apply(EngineEvent),
     /// [`Engine::cycle`](crate::Engine::cycle).
     Cycle,
     /// [`Engine::handle_timeouts`](crate::Engine::handle_timeouts).
@@ -47,7 +47,7 @@ pub enum EngineCall {
 /// Why a recording was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum EndReason {
+pub enum RecordingEndReason {
     /// The scheduler was stopped.
     Stopped,
     /// The recording reached its size limit.
@@ -58,20 +58,25 @@ pub enum EndReason {
     Unrecordable,
 }
 
-impl EndReason {
+impl RecordingEndReason {
     pub(super) fn code(self) -> i32 {
         match self {
-            EndReason::Stopped => 1,
-            EndReason::Full => 2,
-            EndReason::DiskTooSlow => 3,
-            EndReason::Unrecordable => 4,
+            RecordingEndReason::Stopped => 1,
+            RecordingEndReason::Full => 2,
+            RecordingEndReason::DiskTooSlow => 3,
+            RecordingEndReason::Unrecordable => 4,
         }
     }
 
-    fn of(code: i32) -> Option<EndReason> {
-        [EndReason::Stopped, EndReason::Full, EndReason::DiskTooSlow, EndReason::Unrecordable]
-            .into_iter()
-            .find(|ended| ended.code() == code)
+    fn of(code: i32) -> Option<RecordingEndReason> {
+        [
+            RecordingEndReason::Stopped,
+            RecordingEndReason::Full,
+            RecordingEndReason::DiskTooSlow,
+            RecordingEndReason::Unrecordable,
+        ]
+        .into_iter()
+        .find(|ended| ended.code() == code)
     }
 }
 
@@ -79,7 +84,7 @@ impl EndReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingEnd {
     /// With an end entry.
-    Complete(EndReason),
+    Complete(RecordingEndReason),
     /// After a block, without an end entry: the process that wrote it was killed.
     Unfinished,
     /// Within a block: the process that wrote it was killed. The last `n_bytes` bytes were ignored.
@@ -153,7 +158,7 @@ pub enum RecordingError {
 
 /// Reads a recording from pieces of any size.
 #[derive(Default)]
-pub struct Reader {
+pub struct RecordingReader {
     /// Bytes of the file that have not been read, and their offset.
     buffer: Vec<u8>,
     start: usize,
@@ -165,23 +170,23 @@ pub struct Reader {
     block_len: usize,
     block_at: u64,
     clock: Clock,
-    ended: Option<EndReason>,
+    ended: Option<RecordingEndReason>,
     needs: ExtraFieldsByKind,
 }
 
-impl Reader {
+impl RecordingReader {
     /// A reader without any bytes.
-    pub fn new() -> Reader {
-        Reader::default()
+    pub fn new() -> RecordingReader {
+        RecordingReader::default()
     }
 
-    /// Sets the fields of pods and nodes that the engine needs ([`Engine::needs`](crate::Engine::needs)); none until this is called.
-    pub fn set_needs(&mut self, needs: ExtraFieldsByKind) {
+    /// Sets the fields of pods and nodes that the engine needs ([`Engine::extra_fields`](crate::Engine::extra_fields)); none until this is called.
+    pub fn set_extra_fields(&mut self, needs: ExtraFieldsByKind) {
         self.needs = needs;
     }
 
     /// Adds the next bytes of the file.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.start = 0;
         self.buffer.extend_from_slice(bytes);
@@ -192,7 +197,7 @@ impl Reader {
     /// # Errors
     ///
     /// When the bytes are not a recording, or are corrupted.
-    pub fn read(&mut self) -> Result<Option<RecordingItem>, RecordingError> {
+    pub fn read_item(&mut self) -> Result<Option<RecordingItem>, RecordingError> {
         if !self.has_begun && !self.begin()? {
             return Ok(None);
         }
@@ -215,18 +220,18 @@ impl Reader {
             .map_err(|source| RecordingError::Entry { at, within, source })?;
         let entry =
             self.entry(entry).map_err(|source| RecordingError::Event { at, within, source })?;
-        if let Entry::End(ended) = &entry {
+        if let RecordingEntry::End(ended) = &entry {
             self.ended = Some(*ended);
         }
         Ok(Some(RecordingItem::Entry(entry)))
     }
 
-    /// How the file ends; to be called when all bytes were pushed and [`Reader::read`] has returned `None`.
+    /// How the file ends; to be called when all bytes were pushed and [`RecordingReader::read_item`] has returned `None`.
     ///
     /// # Errors
     ///
     /// When it ends before its header.
-    pub fn tail(&self) -> Result<RecordingEnd, RecordingError> {
+    pub fn recording_end(&self) -> Result<RecordingEnd, RecordingError> {
         let n_bytes = self.buffer.len() - self.start;
         match (self.has_header, self.ended, n_bytes) {
             (false, ..) => Err(RecordingError::NotARecording),
@@ -259,9 +264,9 @@ impl Reader {
     fn open(&mut self) -> Result<bool, RecordingError> {
         let rest = &self.buffer[self.start..];
         let Some((head, rest)) = rest.split_first_chunk::<HEAD_LEN>() else { return Ok(false) };
-        let head = BlockHeader::read(head).ok_or(RecordingError::BlockHeader { at: self.at })?;
+        let head = BlockHeader::decode(head).ok_or(RecordingError::BlockHeader { at: self.at })?;
         let Some(stored) = rest.get(..head.stored_len) else { return Ok(false) };
-        let content = head.open(stored).ok_or(RecordingError::Block { at: self.at })?;
+        let content = head.decode_content(stored).ok_or(RecordingError::Block { at: self.at })?;
         self.block = content.into();
         self.block_len = self.block.len();
         self.block_at = self.at;
@@ -275,20 +280,20 @@ impl Reader {
         self.at += n_bytes as u64;
     }
 
-    fn entry(&mut self, entry: message::Entry) -> Result<Entry, EventError> {
+    fn entry(&mut self, entry: message::Entry) -> Result<RecordingEntry, EventError> {
         let step = entry.step.ok_or(EventError::Field { expected: "a call or its effects" })?;
         let call = match step {
-            EntryBody::Effects(left) => return Ok(Entry::Effects(left)),
+            EntryBody::Effects(left) => return Ok(RecordingEntry::Effects(left)),
             EntryBody::End(code) => {
-                let ended = EndReason::of(code);
+                let ended = RecordingEndReason::of(code);
                 let ended = ended.ok_or(EventError::Field { expected: "the reason of the end" })?;
-                return Ok(Entry::End(ended));
+                return Ok(RecordingEntry::End(ended));
             }
             EntryBody::Upsert(upsert) => {
-                EngineCall::Apply(Event::Upsert(convert::object(upsert, self.needs)?))
+                EngineCall::Apply(EngineEvent::Upsert(convert::object(upsert, self.needs)?))
             }
             EntryBody::Delete(deleted) => {
-                EngineCall::Apply(Event::Delete(convert::object_key(&deleted)?))
+                EngineCall::Apply(EngineEvent::Delete(convert::object_key(&deleted)?))
             }
             EntryBody::Replied(replied) => EngineCall::Apply(convert::replied(replied)?),
             EntryBody::ExtenderReplied(replied) => {
@@ -300,11 +305,11 @@ impl Reader {
             EntryBody::Permit(permit) => EngineCall::Apply(convert::permit(permit)),
             EntryBody::Activate(uids) => {
                 let uids = uids.uids.into_iter().map(Into::into).collect();
-                EngineCall::Apply(Event::Activate(uids))
+                EngineCall::Apply(EngineEvent::Activate(uids))
             }
             EntryBody::Cycle(_) => EngineCall::Cycle,
             EntryBody::HandleTimeouts(_) => EngineCall::HandleTimeouts,
         };
-        Ok(Entry::Call { now: self.clock.read(entry.mono, entry.wall), call })
+        Ok(RecordingEntry::Call { now: self.clock.read(entry.mono, entry.wall), call })
     }
 }

@@ -6,8 +6,8 @@ use loadmaster_framework::api_calls::Verb;
 
 use super::describe;
 use super::message::RecordedEffects;
-use super::reader::{EngineCall, Entry, RecordingEnd};
-use crate::engine::{CycleResult, Effect, Effects, Engine, Event};
+use super::reader::{EngineCall, RecordingEnd, RecordingEntry};
+use crate::engine::{CycleResult, Effect, Effects, Engine, EngineEvent};
 use crate::time::Now;
 
 /// Replays a recording on an engine.
@@ -82,7 +82,7 @@ pub struct BindRequest<'a> {
 }
 
 /// The bind request of an effect, if it is one.
-pub fn bind_request(effect: &Effect) -> Option<BindRequest<'_>> {
+pub fn bind_request_of_effect(effect: &Effect) -> Option<BindRequest<'_>> {
     let Effect::Call(call) = effect else { return None };
     let it = &call.request;
     let is_bind =
@@ -121,18 +121,18 @@ impl Replay {
     /// At the first difference. Entries after it must not be replayed.
     pub fn replay_entry(
         &mut self,
-        entry: Entry,
+        entry: RecordingEntry,
         show: &mut dyn FnMut(Now, &Effect),
     ) -> Result<(), Box<ReplayDifference>> {
         self.report.n_entries += 1;
         match entry {
-            Entry::Call { now, call } => {
+            RecordingEntry::Call { now, call } => {
                 self.compare(&RecordedEffects::default(), show)?;
                 self.call(now, call);
                 Ok(())
             }
-            Entry::Effects(left) => self.compare(&left, show),
-            Entry::End(_) => self.compare(&RecordedEffects::default(), show),
+            RecordingEntry::Effects(left) => self.compare(&left, show),
+            RecordingEntry::End(_) => self.compare(&RecordedEffects::default(), show),
         }
     }
 
@@ -154,9 +154,9 @@ impl Replay {
         let name = describe_call(&call);
         let cycled = match call {
             EngineCall::Apply(event) => {
-                let is_object = matches!(event, Event::Upsert(_) | Event::Delete(_));
+                let is_object = matches!(event, EngineEvent::Upsert(_) | EngineEvent::Delete(_));
                 self.report.n_objects += u64::from(is_object);
-                self.engine.apply(now, event, &mut self.effects);
+                self.engine.apply_event(now, event, &mut self.effects);
                 None
             }
             EngineCall::HandleTimeouts => {
@@ -189,7 +189,7 @@ impl Replay {
         }
         self.report.n_effects += recorded.effects.len() as u64;
         for effect in self.effects.drain(..) {
-            self.report.n_binds += u64::from(bind_request(&effect).is_some());
+            self.report.n_binds += u64::from(bind_request_of_effect(&effect).is_some());
             show(open.now, &effect);
         }
         Ok(())
@@ -211,15 +211,15 @@ fn describe_call(call: &EngineCall) -> &'static str {
     match call {
         EngineCall::Cycle => "scheduling cycle",
         EngineCall::HandleTimeouts => "timeouts",
-        EngineCall::Apply(Event::Upsert(_)) => "an object was added or updated",
-        EngineCall::Apply(Event::Delete(_)) => "an object was deleted",
-        EngineCall::Apply(Event::Replied { .. }) => "the API server replied",
-        EngineCall::Apply(Event::ExtenderReplied { .. }) => "an extender replied",
-        EngineCall::Apply(Event::ObjectChanged { .. }) => "an object of a plugin changed",
-        EngineCall::Apply(Event::Synced { .. }) => "the objects of a plugin were listed",
-        EngineCall::Apply(Event::Published { .. }) => "a service published a value",
-        EngineCall::Apply(Event::Permit { .. }) => "a waiting pod was allowed or rejected",
-        EngineCall::Apply(Event::Activate(_)) => "pods were activated",
+        EngineCall::Apply(EngineEvent::Upsert(_)) => "an object was added or updated",
+        EngineCall::Apply(EngineEvent::Delete(_)) => "an object was deleted",
+        EngineCall::Apply(EngineEvent::Replied { .. }) => "the API server replied",
+        EngineCall::Apply(EngineEvent::ExtenderReplied { .. }) => "an extender replied",
+        EngineCall::Apply(EngineEvent::ObjectChanged { .. }) => "an object of a plugin changed",
+        EngineCall::Apply(EngineEvent::Synced { .. }) => "the objects of a plugin were listed",
+        EngineCall::Apply(EngineEvent::Published { .. }) => "a service published a value",
+        EngineCall::Apply(EngineEvent::Permit { .. }) => "a waiting pod was allowed or rejected",
+        EngineCall::Apply(EngineEvent::Activate(_)) => "pods were activated",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Encoding, ExtraFieldSelection, ExtraFieldsByKind, RawObject, Timestamp};
-use loadmaster_config::{Gates, check_default};
+use loadmaster_config::{AllFeatureGates, default_configuration};
 use loadmaster_framework::api_calls::{ObjectRef, Verb};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -11,34 +11,34 @@ use serde_json::{Value, json};
 use super::message::{self, EffectBody};
 use super::*;
 use crate::engine::{
-    ApiError, Call, CallId, CycleResult, Effect, Effects, Engine, Event, Object, ObjectKey,
-    Options, PermitDecision,
+    ApiError, ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects,
+    Engine, EngineEvent, EngineOptions, PermitDecision,
 };
 use crate::profile::Profile;
 use crate::time::{MonoTime, Now};
 
-fn engine(options: Options) -> Engine {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = Gates::default();
-    let checked = check_default(&registry, &gates).unwrap();
-    let gates = gates.framework();
+fn engine(options: EngineOptions) -> Engine {
+    let registry = loadmaster_plugins::in_tree_registry();
+    let gates = AllFeatureGates::default();
+    let checked = default_configuration(&registry, &gates).unwrap();
+    let gates = gates.framework_gates();
     let profiles = checked.profiles.iter();
     let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
     Engine::new(profiles.collect(), gates, options)
 }
 
-fn options(seed: u64) -> Options {
-    Options { seed, bind_window: 4, verify_every: 3, ..Options::default() }
+fn options(seed: u64) -> EngineOptions {
+    EngineOptions { seed, bind_window: 4, verify_every: 3, ..EngineOptions::default() }
 }
 
 /// An engine that is recorded while it handles random events.
 struct History {
     engine: Engine,
-    writer: Writer,
+    writer: RecordingWriter,
     log: Vec<u8>,
     rng: Rng,
     now: Now,
-    calls: Vec<Call>,
+    calls: Vec<ApiServerCall>,
     /// Uids of pods, with their objects.
     pods: Vec<(String, Value)>,
     n_binds: u64,
@@ -49,9 +49,9 @@ impl History {
     fn new(seed: u64) -> History {
         let options = options(seed);
         History {
-            log: encode_preamble(&Header::of(&options)),
+            log: encode_preamble(&RecordingHeader::from_engine_options(&options)),
             engine: engine(options),
-            writer: Writer::new(),
+            writer: RecordingWriter::new(),
             rng: Rng::new(seed),
             now: Now { mono: MonoTime(7), wall: Timestamp(1_700_000_000_000_000_000) },
             calls: Vec::new(),
@@ -69,13 +69,13 @@ impl History {
         for nth in 0..n_steps {
             history.step(nth);
         }
-        history.writer.end(EndReason::Stopped);
+        history.writer.write_end(RecordingEndReason::Stopped);
         history.cut();
         history
     }
 
     fn cut(&mut self) {
-        let block = self.writer.take();
+        let block = self.writer.take_block();
         self.log.extend_from_slice(&encode_block(&block));
     }
 
@@ -87,18 +87,18 @@ impl History {
             0 => self.node(self.rng.clone().below(5)),
             1 if self.rng.one_in(4) => {
                 let name = format!("n{}", self.rng.below(5));
-                self.apply(Event::Delete(ObjectKey::Node((&*name).into())), None);
+                self.apply(EngineEvent::Delete(DeletedObjectKey::Node((&*name).into())), None);
             }
             1..=4 => self.pod(nth),
             5 if !self.pods.is_empty() => {
                 let at = self.rng.below(self.pods.len() as u64) as usize;
                 let (uid, _) = self.pods.swap_remove(at);
-                self.apply(Event::Delete(ObjectKey::Pod((&*uid).into())), None);
+                self.apply(EngineEvent::Delete(DeletedObjectKey::Pod((&*uid).into())), None);
             }
             6 => self.rare_event(),
             7..=9 => self.answer(),
             10 => {
-                let before = self.begin_call(|writer, now| writer.handle_timeouts(now));
+                let before = self.begin_call(|writer, now| writer.write_handle_timeouts(now));
                 let mut effects = before;
                 self.engine.handle_timeouts(self.now, &mut effects);
                 self.left(effects, None);
@@ -110,28 +110,28 @@ impl History {
         }
     }
 
-    fn begin_call(&mut self, write: impl FnOnce(&mut Writer, Now)) -> Effects {
+    fn begin_call(&mut self, write: impl FnOnce(&mut RecordingWriter, Now)) -> Effects {
         write(&mut self.writer, self.now);
         Effects::new()
     }
 
     fn cycle(&mut self) {
-        let mut effects = self.begin_call(|writer, now| writer.cycle(now));
+        let mut effects = self.begin_call(|writer, now| writer.write_cycle(now));
         let cycled = self.engine.cycle(self.now, &mut effects);
         self.left(effects, Some(cycled));
     }
 
-    fn apply(&mut self, event: Event, raw: Option<&RawObject>) {
-        self.writer.apply(self.now, &event, raw).unwrap();
+    fn apply(&mut self, event: EngineEvent, raw: Option<&RawObject>) {
+        self.writer.write_apply_event(self.now, &event, raw).unwrap();
         let mut effects = Effects::new();
-        self.engine.apply(self.now, event, &mut effects);
+        self.engine.apply_event(self.now, event, &mut effects);
         self.left(effects, None);
     }
 
     fn left(&mut self, effects: Effects, cycled: Option<CycleResult>) {
-        self.writer.effects(&effects, cycled);
+        self.writer.write_effects(&effects, cycled);
         for effect in effects {
-            self.n_binds += u64::from(bind_request(&effect).is_some());
+            self.n_binds += u64::from(bind_request_of_effect(&effect).is_some());
             if let Effect::Call(call) = effect {
                 self.n_evictions += u64::from(call.request.verb == Verb::Delete);
                 self.calls.push(call);
@@ -145,7 +145,10 @@ impl History {
             "metadata": {"name": format!("n{nth}"), "uid": format!("n{nth}"), "labels": {"zone": format!("z{}", nth % 2)}},
             "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
         }));
-        self.apply(Event::Upsert(Object::Node(Arc::new(raw.decode().unwrap()))), Some(&raw));
+        self.apply(
+            EngineEvent::Upsert(ApiObject::Node(Arc::new(raw.decode().unwrap()))),
+            Some(&raw),
+        );
     }
 
     fn pod(&mut self, nth: u32) {
@@ -168,7 +171,10 @@ impl History {
 
     fn set_pod(&mut self, object: &Value) {
         let raw = raw(object);
-        self.apply(Event::Upsert(Object::Pod(Box::new(raw.decode().unwrap()))), Some(&raw));
+        self.apply(
+            EngineEvent::Upsert(ApiObject::Pod(Box::new(raw.decode().unwrap()))),
+            Some(&raw),
+        );
     }
 
     /// The API server replies to a call, with success or an error.
@@ -187,12 +193,12 @@ impl History {
         };
         let is_done = reply.is_ok();
         let (bind, is_delete) = (
-            bind_request(&Effect::Call(call.clone()))
+            bind_request_of_effect(&Effect::Call(call.clone()))
                 .map(|it| (it.uid.to_owned(), it.node.to_owned())),
             call.request.verb == loadmaster_framework::api_calls::Verb::Delete,
         );
         let name = call.request.name.clone();
-        self.apply(Event::Replied { call: call.id, reply }, None);
+        self.apply(EngineEvent::Replied { call: call.id, reply }, None);
         if !is_done {
             return;
         }
@@ -207,7 +213,7 @@ impl History {
             let at = self.pods.iter().position(|(_, it)| it["metadata"]["name"] == *name);
             if let Some(at) = at {
                 let (uid, _) = self.pods.swap_remove(at);
-                self.apply(Event::Delete(ObjectKey::Pod((&*uid).into())), None);
+                self.apply(EngineEvent::Delete(DeletedObjectKey::Pod((&*uid).into())), None);
             }
         }
     }
@@ -222,16 +228,16 @@ impl History {
             name: "x".into(),
         };
         let event = match self.rng.below(6) {
-            0 => Event::Activate(vec![uid, "none".into()]),
-            1 => Event::Permit { uid, plugin: None, decision: PermitDecision::Allow },
-            2 => Event::Permit {
+            0 => EngineEvent::Activate(vec![uid, "none".into()]),
+            1 => EngineEvent::Permit { uid, plugin: None, decision: PermitDecision::Allow },
+            2 => EngineEvent::Permit {
                 uid,
                 plugin: Some("P".into()),
                 decision: PermitDecision::Reject("no".to_owned()),
             },
-            3 => Event::ObjectChanged { object, value: Some(json!({"a": [1, null]})) },
-            4 => Event::ObjectChanged { object, value: None },
-            _ => Event::Replied { call: CallId(1 << 40), reply: Ok(Value::Null) },
+            3 => EngineEvent::ObjectChanged { object, value: Some(json!({"a": [1, null]})) },
+            4 => EngineEvent::ObjectChanged { object, value: None },
+            _ => EngineEvent::Replied { call: CallId(1 << 40), reply: Ok(Value::Null) },
         };
         self.apply(event, None);
     }
@@ -242,29 +248,32 @@ fn raw(object: &Value) -> RawObject {
 }
 
 /// Reads a whole recording, in pieces of random size.
-fn read(log: &[u8], seed: u64) -> Result<(Header, Vec<Entry>, RecordingEnd), RecordingError> {
-    let (mut reader, mut rng) = (Reader::new(), Rng::new(seed));
+fn read(
+    log: &[u8],
+    seed: u64,
+) -> Result<(RecordingHeader, Vec<RecordingEntry>, RecordingEnd), RecordingError> {
+    let (mut reader, mut rng) = (RecordingReader::new(), Rng::new(seed));
     let (mut header, mut entries, mut rest) = (None, Vec::new(), log);
     loop {
-        while let Some(piece) = reader.read()? {
+        while let Some(piece) = reader.read_item()? {
             match piece {
                 RecordingItem::Header(it) => assert!(header.replace(*it).is_none()),
                 RecordingItem::Entry(entry) => entries.push(entry),
             }
         }
         if rest.is_empty() {
-            let tail = reader.tail()?;
+            let tail = reader.recording_end()?;
             return Ok((header.unwrap(), entries, tail));
         }
         let (piece, after) = rest.split_at((rng.below(5_000) as usize + 1).min(rest.len()));
-        reader.push(piece);
+        reader.push_bytes(piece);
         rest = after;
     }
 }
 
 fn replay(
     engine: Engine,
-    entries: Vec<Entry>,
+    entries: Vec<RecordingEntry>,
     tail: RecordingEnd,
 ) -> Result<ReplayReport, Box<ReplayDifference>> {
     let mut replay = Replay::new(engine);
@@ -280,9 +289,9 @@ fn random_histories_replay_without_difference() {
     for seed in 0..24 {
         let history = History::run(seed, 300);
         let (header, entries, tail) = read(&history.log, seed).unwrap();
-        assert_eq!(header, Header::of(&options(seed)));
-        assert_eq!(tail, RecordingEnd::Complete(EndReason::Stopped));
-        let report = replay(engine(header.options()), entries, tail)
+        assert_eq!(header, RecordingHeader::from_engine_options(&options(seed)));
+        assert_eq!(tail, RecordingEnd::Complete(RecordingEndReason::Stopped));
+        let report = replay(engine(header.engine_options()), entries, tail)
             .unwrap_or_else(|it| panic!("seed {seed}: {it}"));
         assert_eq!(report.n_binds, history.n_binds);
         assert_eq!(report.last, Some(history.now));
@@ -297,11 +306,11 @@ fn other_options_are_detected() {
     let mut n_found = 0;
     for seed in 0..4 {
         let log = History::run(seed, 400).log;
-        let differs = |other: Options| {
+        let differs = |other: EngineOptions| {
             let (_, entries, tail) = read(&log, seed).unwrap();
             replay(engine(other), entries, tail).is_err()
         };
-        assert!(differs(Options { bind_window: 1, ..options(seed) }), "seed {seed}");
+        assert!(differs(EngineOptions { bind_window: 1, ..options(seed) }), "seed {seed}");
         // If no two nodes are equally good, the seed makes no difference.
         n_found += u32::from(differs(options(seed + 1)));
     }
@@ -316,16 +325,16 @@ fn fields_that_plugins_need_are_decoded_from_the_recording() {
     });
     let pod = serde_json::from_value(object.clone()).unwrap();
     let mut history = History::new(0);
-    history.apply(Event::Upsert(Object::Pod(Box::new(pod))), Some(&raw(&object)));
+    history.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))), Some(&raw(&object)));
     history.cut();
     let extra = |needs: ExtraFieldsByKind| {
-        let mut reader = Reader::new();
-        reader.set_needs(needs);
-        reader.push(&history.log);
+        let mut reader = RecordingReader::new();
+        reader.set_extra_fields(needs);
+        reader.push_bytes(&history.log);
         loop {
-            match reader.read().unwrap() {
-                Some(RecordingItem::Entry(Entry::Call {
-                    call: EngineCall::Apply(Event::Upsert(Object::Pod(pod))),
+            match reader.read_item().unwrap() {
+                Some(RecordingItem::Entry(RecordingEntry::Call {
+                    call: EngineCall::Apply(EngineEvent::Upsert(ApiObject::Pod(pod))),
                     ..
                 })) => return pod.extra,
                 Some(_) => {}
@@ -341,9 +350,9 @@ fn fields_that_plugins_need_are_decoded_from_the_recording() {
 }
 
 /// Changes the recorded effects of one entry.
-fn change_effects(entries: &mut [Entry], change: impl Fn(&mut RecordedEffects) -> bool) {
+fn change_effects(entries: &mut [RecordingEntry], change: impl Fn(&mut RecordedEffects) -> bool) {
     let changed = entries.iter_mut().any(|entry| match entry {
-        Entry::Effects(left) => change(left),
+        RecordingEntry::Effects(left) => change(left),
         _ => false,
     });
     assert!(changed, "nothing to change");
@@ -355,7 +364,7 @@ fn a_changed_decision_is_detected() {
     let check = |change: &dyn Fn(&mut RecordedEffects) -> bool, want: &str| {
         let (header, mut entries, tail) = read(&history.log, 1).unwrap();
         change_effects(&mut entries, change);
-        let difference = replay(engine(header.options()), entries, tail).unwrap_err();
+        let difference = replay(engine(header.engine_options()), entries, tail).unwrap_err();
         let ReplayDifference { pod, recorded, replayed, .. } = *difference;
         let text = format!("{}: {recorded} | {replayed}", pod.unwrap_or_default());
         assert!(text.contains(want), "{text}");
@@ -413,7 +422,7 @@ fn a_truncated_recording_is_read_up_to_its_end() {
                 n_torn += u32::from(matches!(tail, RecordingEnd::Truncated { .. }));
                 assert!(entries.len() < whole.len());
                 if len % 64 == 0 {
-                    replay(engine(header.options()), entries, tail).unwrap();
+                    replay(engine(header.engine_options()), entries, tail).unwrap();
                 }
             }
         }
@@ -443,10 +452,11 @@ fn arbitrary_bytes_do_not_panic() {
     for _ in 0..2_000 {
         // Blocks with valid checksums and random content.
         let nonsense: Vec<u8> = (0..rng.below(60)).map(|_| rng.next_u64() as u8).collect();
-        let mut log = encode_preamble(&Header::of(&Options::default()));
+        let mut log =
+            encode_preamble(&RecordingHeader::from_engine_options(&EngineOptions::default()));
         log.extend_from_slice(&encode_block(&nonsense));
         let Ok((header, entries, tail)) = read(&log, 1) else { continue };
-        let _ = replay(engine(header.options()), entries, tail);
+        let _ = replay(engine(header.engine_options()), entries, tail);
     }
     assert!(matches!(read(b"", 1), Err(RecordingError::NotARecording)));
     assert!(matches!(read(b"apiVersion: v1\nkind: List\n", 1), Err(RecordingError::NotARecording)));
@@ -457,10 +467,10 @@ fn arbitrary_bytes_do_not_panic() {
 #[test]
 fn an_object_without_its_bytes_cannot_be_recorded() {
     let node = raw(&json!({"metadata": {"name": "a"}})).decode().unwrap();
-    let event = Event::Upsert(Object::Node(Arc::new(node)));
+    let event = EngineEvent::Upsert(ApiObject::Node(Arc::new(node)));
     let now = Now { mono: MonoTime(1), wall: Timestamp(1) };
-    let mut writer = Writer::new();
-    assert_eq!(writer.apply(now, &event, None), Err(MissingBytes));
+    let mut writer = RecordingWriter::new();
+    assert_eq!(writer.write_apply_event(now, &event, None), Err(MissingObjectBytes));
     assert!(writer.is_empty());
 }
 
@@ -469,13 +479,16 @@ fn an_object_without_its_bytes_cannot_be_recorded() {
 fn any_time_is_preserved() {
     let times = [(0, 0), (u64::MAX, i64::MAX), (0, i64::MIN), (1, -1), (u64::MAX, i64::MIN)];
     let times = times.map(|(mono, wall)| Now { mono: MonoTime(mono), wall: Timestamp(wall) });
-    let mut writer = Writer::new();
-    times.iter().for_each(|now| writer.handle_timeouts(*now));
-    let log =
-        [encode_preamble(&Header::of(&Options::default())), encode_block(&writer.take())].concat();
+    let mut writer = RecordingWriter::new();
+    times.iter().for_each(|now| writer.write_handle_timeouts(*now));
+    let log = [
+        encode_preamble(&RecordingHeader::from_engine_options(&EngineOptions::default())),
+        encode_block(&writer.take_block()),
+    ]
+    .concat();
     let (_, entries, tail) = read(&log, 1).unwrap();
     let read = entries.iter().map(|entry| match entry {
-        Entry::Call { now, call: EngineCall::HandleTimeouts } => *now,
+        RecordingEntry::Call { now, call: EngineCall::HandleTimeouts } => *now,
         other => panic!("{other:?}"),
     });
     assert!(read.eq(times) && tail == RecordingEnd::Unfinished);

@@ -5,19 +5,19 @@ use prost::Message as _;
 
 use super::convert;
 use super::message::{self, Empty, EntryBody, RecordedEffects};
-use super::reader::EndReason;
-use crate::engine::{CycleResult, Effect, Event};
+use super::reader::RecordingEndReason;
+use crate::engine::{CycleResult, Effect, EngineEvent};
 use crate::time::Now;
 
 /// An object without its original bytes cannot be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an object without its original bytes cannot be recorded")]
-pub struct MissingBytes;
+pub struct MissingObjectBytes;
 
 /// Writes entries. A call is written before it is made, so that a call that never returns is in the recording; its effects are written after
 /// it.
 #[derive(Default)]
-pub struct Writer {
+pub struct RecordingWriter {
     out: Vec<u8>,
     clock: Clock,
 }
@@ -50,40 +50,40 @@ impl Clock {
     }
 }
 
-impl Writer {
+impl RecordingWriter {
     /// A writer without any entries.
-    pub fn new() -> Writer {
-        Writer::default()
+    pub fn new() -> RecordingWriter {
+        RecordingWriter::default()
     }
 
-    /// Writes a call of [`Engine::apply`](crate::Engine::apply); an object must come with the bytes it was decoded from.
+    /// Writes a call of [`Engine::apply_event`](crate::Engine::apply_event); an object must come with the bytes it was decoded from.
     ///
     /// # Errors
     ///
     /// When an object comes without its bytes.
-    pub fn apply(
+    pub fn write_apply_event(
         &mut self,
         now: Now,
-        event: &Event,
+        event: &EngineEvent,
         raw: Option<&RawObject>,
-    ) -> Result<(), MissingBytes> {
-        let step = convert::event(event, raw).ok_or(MissingBytes)?;
+    ) -> Result<(), MissingObjectBytes> {
+        let step = convert::event(event, raw).ok_or(MissingObjectBytes)?;
         self.call(now, step);
         Ok(())
     }
 
     /// Writes a call of [`Engine::cycle`](crate::Engine::cycle).
-    pub fn cycle(&mut self, now: Now) {
+    pub fn write_cycle(&mut self, now: Now) {
         self.call(now, EntryBody::Cycle(Empty {}));
     }
 
     /// Writes a call of [`Engine::handle_timeouts`](crate::Engine::handle_timeouts).
-    pub fn handle_timeouts(&mut self, now: Now) {
+    pub fn write_handle_timeouts(&mut self, now: Now) {
         self.call(now, EntryBody::HandleTimeouts(Empty {}));
     }
 
     /// Writes the effects of the last call, and the result of a cycle.
-    pub fn effects(&mut self, effects: &[Effect], cycled: Option<CycleResult>) {
+    pub fn write_effects(&mut self, effects: &[Effect], cycled: Option<CycleResult>) {
         let left = RecordedEffects::of(effects, cycled);
         if left != RecordedEffects::default() {
             self.push(0, 0, EntryBody::Effects(left));
@@ -91,7 +91,7 @@ impl Writer {
     }
 
     /// Writes the end of the recording.
-    pub fn end(&mut self, ended: EndReason) {
+    pub fn write_end(&mut self, ended: RecordingEndReason) {
         self.push(0, 0, EntryBody::End(ended.code()));
     }
 
@@ -106,7 +106,7 @@ impl Writer {
     }
 
     /// The content of a block, for [`encode_block`](super::encode_block).
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take_block(&mut self) -> Vec<u8> {
         self.clock = Clock::default();
         std::mem::take(&mut self.out)
     }

@@ -66,7 +66,7 @@ pub struct ExtenderScoring<'a> {
 impl ExtenderScoring<'_> {
     /// The best of the nodes that were sent to the extenders, in their order. Among equal totals upstream prefers nodes with an
     /// extender score, because only these take part in tie-breaking.
-    pub fn best(&self, totals: impl Iterator<Item = (NodeRow, i64)>) -> Vec<NodeRow> {
+    pub fn best_nodes(&self, totals: impl Iterator<Item = (NodeRow, i64)>) -> Vec<NodeRow> {
         self.best_of(totals.zip(self.scores.iter()))
     }
 
@@ -119,7 +119,7 @@ impl Scheduler {
     }
 
     /// A list of one node, which replaces the feasible nodes that were found last.
-    pub fn single_node(&mut self, world: &World, row: NodeRow) -> Arc<FeasibleNodes> {
+    pub fn set_single_feasible_node(&mut self, world: &World, row: NodeRow) -> Arc<FeasibleNodes> {
         self.feasible_nodes = None;
         self.names.of(world, vec![row])
     }
@@ -195,8 +195,8 @@ impl Scheduler {
         let index =
             cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
         let best = guard::catch_plugin_panic(|| {
-            let totals = index.totals(&cached.evaluator, world)?;
-            Ok::<_, ScoreOutOfRange>(added.best(totals))
+            let totals = index.total_scores(&cached.evaluator, world)?;
+            Ok::<_, ScoreOutOfRange>(added.best_nodes(totals))
         });
         // A plugin that panics does so again where the panic is caught and reported.
         best.ok()?.ok()
@@ -245,8 +245,8 @@ impl Scheduler {
             return Err(Decision::Unschedulable);
         };
         let evaluator = &cached.evaluator;
-        let needs_per_node =
-            evaluator.narrows_nodes() || ends_early && !evaluator.per_node_plugins.is_empty();
+        let needs_per_node = evaluator.pre_filter_excludes_nodes()
+            || ends_early && !evaluator.per_node_plugins.is_empty();
         if sampling != NodeSampling::All && needs_per_node {
             return self.find_rows_per_node(world, pod, among);
         }
@@ -272,10 +272,10 @@ impl Scheduler {
             }
         }
         self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
-        if let Some(failure) = self.full_scan.failed() {
+        if let Some(failure) = self.full_scan.plugin_failure() {
             return Err(Decision::Failed(failure.to_owned()));
         }
-        match self.full_scan.totals() {
+        match self.full_scan.total_scores() {
             Ok(totals) if totals.is_empty() => Err(Decision::Unschedulable),
             Ok(totals) => Ok(FeasibleRows::Rows(totals)),
             Err(ScoreOutOfRange) => self.find_rows_per_node(world, pod, among),
@@ -293,7 +293,7 @@ impl Scheduler {
         let cached = self.cached.get_mut(&pod.template.id)?;
         let index =
             cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
-        index.totals(&cached.evaluator, world).ok().map(Iterator::collect)
+        index.total_scores(&cached.evaluator, world).ok().map(Iterator::collect)
     }
 
     fn find_rows_per_node(

@@ -9,7 +9,7 @@ use loadmaster_config::v1;
 use loadmaster_extender::chain::NodeLookup;
 use loadmaster_extender::messages::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderFilterResult, ExtenderPreemptionArgs, MetaPod,
-    MetaVictims, NamedObject, decode,
+    MetaVictims, NamedObject, decode_message,
 };
 use loadmaster_extender::{
     Extender, ExtenderOperation, ExtenderResponse, ExtenderScores, Extenders, FilterChain,
@@ -57,9 +57,9 @@ fn by_name() -> v1::Extender {
 
 /// Decodes a request as a server does.
 fn check_request<T: Default + Serialize + DeserializeOwned>(bytes: &[u8]) {
-    let Ok(request) = decode::<T>(bytes) else { return };
+    let Ok(request) = decode_message::<T>(bytes) else { return };
     let text = serde_json::to_vec(&request).unwrap_or_default();
-    let again = decode::<T>(&text).ok().and_then(|again| serde_json::to_vec(&again).ok());
+    let again = decode_message::<T>(&text).ok().and_then(|again| serde_json::to_vec(&again).ok());
     assert_eq!(again.as_deref(), Some(&*text), "{}", String::from_utf8_lossy(bytes));
 }
 
@@ -74,7 +74,7 @@ fn handle_response(
     match response {
         ExtenderResponse::Filter(response) => drop(filter(extender, nodes, (None, response))),
         ExtenderResponse::FilterInOrder(remaining, response) => {
-            let by_name = (None, decode(bytes).expect("it was decoded before"));
+            let by_name = (None, decode_message(bytes).expect("it was decoded before"));
             assert_eq!(
                 filter(extender, nodes, (Some(remaining), response)),
                 filter(extender, nodes, by_name)
@@ -91,7 +91,7 @@ fn handle_response(
             let (mut in_order, mut by_name) =
                 (ExtenderScores::new(nodes.clone()), ExtenderScores::new(nodes.clone()));
             in_order.add_in_order(extender, &response);
-            by_name.add(extender, &decode(bytes).expect("it was decoded before"));
+            by_name.add(extender, &decode_message(bytes).expect("it was decoded before"));
             assert!(in_order.iter().eq(by_name.iter()));
         }
         ExtenderResponse::Preempt(response) => {

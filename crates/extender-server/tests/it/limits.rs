@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use loadmaster_extender_server::{ExtenderServer, Limits};
+use loadmaster_extender_server::{ExtenderServer, RequestLimits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
@@ -36,7 +36,8 @@ fn a_panic_fails_only_its_request() {
 #[test]
 fn bodies_are_limited() {
     run(async {
-        let limits = Limits { body_bytes_max: 100, body_time_max: SHORT, ..Limits::default() };
+        let limits =
+            RequestLimits { body_bytes_max: 100, body_time_max: SHORT, ..RequestLimits::default() };
         let server = ExtenderServer::new().bind(|_| ()).limits(limits);
         let server = RunningServer::start(server).await;
         let want = (413, "the body has more than 100 bytes\n".to_owned());
@@ -53,11 +54,11 @@ fn bodies_are_limited() {
 #[test]
 fn requests_beyond_the_limit_wait_and_are_then_rejected() {
     run(async {
-        let limits = Limits {
+        let limits = RequestLimits {
             requests_max: 1,
             body_time_max: SHORT,
             handler_time_max: SHORT,
-            ..Limits::default()
+            ..RequestLimits::default()
         };
         let proceed = Arc::new(Notify::new());
         let waits = proceed.clone();
@@ -118,7 +119,7 @@ fn a_shutdown_completes_requests_in_flight() {
 #[test]
 fn a_shutdown_is_limited_in_time() {
     run(async {
-        let limits = Limits { stop_time_max: SHORT, ..Limits::default() };
+        let limits = RequestLimits { stop_time_max: SHORT, ..RequestLimits::default() };
         let handler = |_| std::future::pending::<()>();
         let server = RunningServer::start(ExtenderServer::new().bind(handler).limits(limits)).await;
         let mut open = TcpStream::connect(server.address).await.expect("connects");

@@ -92,7 +92,7 @@ fn https_requires_a_client_certificate_except_for_health_checks() {
         let (certificate, key) = authority.sign("localhost");
         let certificate = folder.write("tls.crt", &certificate.pem());
         let key = folder.write("tls.key", &key.serialize_pem());
-        let tls = Tls::files(&certificate, &key);
+        let tls = Tls::from_files(&certificate, &key);
 
         let open = RunningServer::start(ExtenderServer::new().version("1").tls(tls.clone())).await;
         assert_eq!(get(&open, &authority, None, "/version").await, 200);
@@ -124,11 +124,12 @@ fn files_that_cannot_be_used_are_named() {
             let text = error.to_string();
             assert!(text.contains(want) && text.contains(&file.display().to_string()), "{text}");
         };
-        check(Tls::files(&absent, &good_key), &absent, "reading").await;
-        check(Tls::files(&good, &absent), &absent, "reading").await;
-        check(Tls::files(&empty, &good_key), &empty, "has no certificate in PEM").await;
-        check(Tls::files(&good, &empty), &empty, "has no private key in PEM").await;
-        check(Tls::files(&good, &other_key), &other_key, "using").await;
-        check(Tls::files(&good, &good_key).client_ca(&empty), &empty, "has no certificate").await;
+        check(Tls::from_files(&absent, &good_key), &absent, "reading").await;
+        check(Tls::from_files(&good, &absent), &absent, "reading").await;
+        check(Tls::from_files(&empty, &good_key), &empty, "has no certificate in PEM").await;
+        check(Tls::from_files(&good, &empty), &empty, "has no private key in PEM").await;
+        check(Tls::from_files(&good, &other_key), &other_key, "using").await;
+        check(Tls::from_files(&good, &good_key).client_ca(&empty), &empty, "has no certificate")
+            .await;
     });
 }

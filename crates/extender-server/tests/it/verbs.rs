@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_extender_server::{Error, ExtenderServer, Rejection, Reply};
+use loadmaster_extender_server::{Error, ExtenderServer, NodeRejection, PageReply};
 
 use crate::{RunningServer, run};
 
@@ -13,14 +13,15 @@ fn tiers() -> ExtenderServer {
     ExtenderServer::new()
         .filter(move |request| {
             request.filter_nodes(|_, node| match tier(node) {
-                Some(0) => Err(Rejection::unschedulable("node(s) are full")),
+                Some(0) => Err(NodeRejection::unschedulable("node(s) are full")),
                 Some(_) => Ok(()),
-                None => Err(Rejection::unresolvable("node(s) had no tier")),
+                None => Err(NodeRejection::unresolvable("node(s) had no tier")),
             })
         })
         .prioritize(move |request| async move { request.score_nodes(|_, node| tier(node)) })
         .preempt(|request| {
-            request.retain(|_, node, candidate| node != "b" && candidate.victims.len() < 2)
+            request
+                .retain_candidates(|_, node, candidate| node != "b" && candidate.victims.len() < 2)
         })
         .bind(|args| match args.node.as_str() {
             "a" => Ok(()),
@@ -84,15 +85,15 @@ fn a_request_with_names_gets_a_response_with_names() {
         let known = Arc::new(["a".to_owned()]);
         let scores = known.clone();
         let server = ExtenderServer::new()
-            .prefix("/gpus/")
+            .url_prefix("/gpus/")
             .filter(move |request| {
-                request.filter_names(|_, node| match known.iter().any(|it| it == node) {
+                request.filter_node_names(|_, node| match known.iter().any(|it| it == node) {
                     true => Ok(()),
-                    false => Err(Rejection::unschedulable("node(s) are unknown")),
+                    false => Err(NodeRejection::unschedulable("node(s) are unknown")),
                 })
             })
             .prioritize(move |request| {
-                request.score_names(|_, node| (node == scores[0]).then_some(7))
+                request.score_node_names(|_, node| (node == scores[0]).then_some(7))
             });
         let server = RunningServer::start(server).await;
         let body = format!(r#"{{"Pod":{POD},"Nodes":null,"NodeNames":["b","a"]}}"#);
@@ -182,12 +183,12 @@ fn pages_health_checks_and_metrics_are_served_beside_the_verbs() {
         let check = ready.clone();
         let server = tiers()
             .version("1.2.3")
-            .ready(move || match check.load(std::sync::atomic::Ordering::Relaxed) {
+            .readiness_check(move || match check.load(std::sync::atomic::Ordering::Relaxed) {
                 true => Ok(()),
                 false => Err(Error::new("nodes are not synced yet")),
             })
             .page("/nodes", |rest| match rest.as_str() {
-                "" => Ok(Reply::json(http::StatusCode::OK, &["a", "b"])),
+                "" => Ok(PageReply::json(http::StatusCode::OK, &["a", "b"])),
                 rest => Err(Error::new(format!("what is {rest}?"))),
             });
         let server = RunningServer::start(server).await;

@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::messages::{HostPriority, MetaPod, decode};
+use crate::messages::{HostPriority, MetaPod, decode_message};
 use crate::request::{ExtenderOperation, ExtenderResponse};
 
 fn extender(config: Value) -> Extender {
@@ -242,7 +242,8 @@ fn check_preempt(extender: &Extender, response: Result<Value, &str>, want: &Expe
     let victims = BTreeMap::from([("a".to_owned(), victim("1")), ("b".to_owned(), victim("3"))]);
     let mut chain = PreemptChain::new(victims, vec![0]);
     assert_eq!(chain.next_extender(), Some(0));
-    let response = response.map(|response| decode(response.to_string().as_bytes()).unwrap());
+    let response =
+        response.map(|response| decode_message(response.to_string().as_bytes()).unwrap());
     match chain.handle_response(extender, response.map_err(str::to_owned), &Cluster) {
         Ok(()) => want.assert_eq(&serde_json::to_string(chain.victims()).unwrap()),
         Err(error) => want.assert_eq(&format!("error: {error}")),

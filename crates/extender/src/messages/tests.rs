@@ -16,7 +16,7 @@ where
 {
     let text = serde_json::to_string(&message).unwrap();
     want.assert_eq(&text);
-    assert_eq!(decode::<T>(text.as_bytes()).unwrap(), message);
+    assert_eq!(decode_message::<T>(text.as_bytes()).unwrap(), message);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn check_decoded<T>(text: &str, want: &Expect)
 where
     T: Serialize + Default + for<'de> Deserialize<'de>,
 {
-    match decode::<T>(text.as_bytes()) {
+    match decode_message::<T>(text.as_bytes()) {
         Ok(message) => want.assert_eq(&serde_json::to_string(&message).unwrap()),
         Err(error) => want.assert_eq(&format!("error: {error}")),
     }
@@ -179,13 +179,13 @@ fn invalid_messages_are_errors() {
 
 #[test]
 fn invalid_utf8_is_replaced() {
-    let read = decode::<ExtenderBindingResult>(b"{\"Error\": \"\xff\"}").unwrap();
+    let read = decode_message::<ExtenderBindingResult>(b"{\"Error\": \"\xff\"}").unwrap();
     assert_eq!(read.error, "\u{fffd}");
 }
 
 #[test]
 fn raw_json_is_unchanged() {
     let text = r#"{"Pod":{"b": 1,  "a":2},"Nodes":null,"NodeNames":null}"#;
-    let args: ExtenderArgs = decode(text.as_bytes()).unwrap();
+    let args: ExtenderArgs = decode_message(text.as_bytes()).unwrap();
     assert_eq!(args.pod.unwrap().get(), r#"{"b": 1,  "a":2}"#);
 }

@@ -53,13 +53,13 @@ pub fn delete_victim_request(victim: &PodInfo) -> ApiRequest {
 }
 
 /// The note of the Event `Preempted` (action `Preempting`, related object: the preemptor) about a victim.
-pub fn preempted_note(preemptor: &PodInfo, node: &str) -> String {
+pub fn preempted_event_note(preemptor: &PodInfo, node: &str) -> String {
     format!("Preempted by pod {} on node {node}", preemptor.uid)
 }
 
 /// The same note for a victim that is assumed but not bound, for which no request is sent.
-pub fn preempted_in_memory_note(preemptor: &PodInfo, node: &str) -> String {
-    format!("{} (in kube-scheduler memory).", preempted_note(preemptor, node))
+pub fn preempted_in_memory_event_note(preemptor: &PodInfo, node: &str) -> String {
+    format!("{} (in kube-scheduler memory).", preempted_event_note(preemptor, node))
 }
 
 fn pod_request(pod: &PodInfo) -> ApiRequest {

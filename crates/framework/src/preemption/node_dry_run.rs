@@ -8,7 +8,7 @@ use crate::pod_info::PodInfo;
 use crate::result::{Failure, Rejection};
 use crate::state::CycleState;
 
-use super::{DisruptionBudgets, Preemptor, Victims, compare_importance};
+use super::{DisruptionBudgets, Preemptor, Victims, compare_pod_importance};
 
 /// Upstream's message for a node without pods of lower priority.
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
@@ -98,7 +98,7 @@ impl<'a> NodeDryRun<'a> {
             self.remove_pod(pod)?;
         }
         self.preemptor_fits()?;
-        potential.sort_by(|a, b| compare_importance(a, b));
+        potential.sort_by(|a, b| compare_pod_importance(a, b));
         let violates = budgets.violations(&potential);
         let in_group = |wanted: bool| {
             let all = potential.iter().zip(&violates);
@@ -107,7 +107,7 @@ impl<'a> NodeDryRun<'a> {
         let mut victims = Victims { pods: self.reprieve(in_group(true))?, n_pdb_violations: 0 };
         victims.n_pdb_violations = victims.pods.len();
         victims.pods.extend(self.reprieve(in_group(false))?);
-        victims.pods.sort_by(|a, b| compare_importance(a, b));
+        victims.pods.sort_by(|a, b| compare_pod_importance(a, b));
         if victims.pods.is_empty() {
             let name = self.node.name();
             let text = format!("expected at least one victim pod on node {name:?}");

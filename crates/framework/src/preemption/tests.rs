@@ -7,15 +7,15 @@ use super::*;
 use crate::feature_gates::FeatureGates;
 use crate::registry::{ExtensionPoints, PluginDef, PluginError};
 use crate::state::{CycleState, PluginStates};
-use crate::testkit::Bench;
+use crate::testkit::PluginTestBench;
 use crate::testkit::post_filter::CpuOnlyFilter;
 
-fn bench() -> Bench {
+fn bench() -> PluginTestBench {
     fn build(_: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
         Ok(())
     }
     let def = PluginDef { name: "Nothing", build, args: None };
-    Bench::with_gates(&def, json!({}), FeatureGates::default()).unwrap()
+    PluginTestBench::with_gates(&def, json!({}), FeatureGates::default()).unwrap()
 }
 
 /// `name priority cpu [started] [label]`.
@@ -37,16 +37,16 @@ fn pod(text: &str) -> Value {
     pod
 }
 
-fn node(bench: &mut Bench, name: &str, pods: &[&str]) {
+fn node(bench: &mut PluginTestBench, name: &str, pods: &[&str]) {
     let node = json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4"}}});
     bench.node(node).unwrap();
     for text in pods {
-        bench.assigned(name, pod(text)).unwrap();
+        bench.add_assigned_pod(name, pod(text)).unwrap();
     }
 }
 
-fn budget(bench: &mut Bench, budget: Value) {
-    let budget: PodDisruptionBudget = crate::plugin_args::decode(&budget).unwrap();
+fn budget(bench: &mut PluginTestBench, budget: Value) {
+    let budget: PodDisruptionBudget = crate::plugin_args::decode_json_value(&budget).unwrap();
     bench.world.update_cluster_objects(|cluster| {
         let all = cluster.disruption_budgets.entry(budget.metadata.namespace.clone()).or_default();
         all.push(Arc::new(budget));
@@ -54,8 +54,8 @@ fn budget(bench: &mut Bench, budget: Value) {
 }
 
 /// Per candidate `node: victims (violations)`, then the best candidates; or why there is none.
-fn search(bench: &mut Bench, preemptor: &str, sample: CandidateSampling) -> String {
-    let pod = Arc::new(bench.pod(pod(preemptor)).unwrap());
+fn search(bench: &mut PluginTestBench, preemptor: &str, sample: CandidateSampling) -> String {
+    let pod = Arc::new(bench.parse_pod(pod(preemptor)).unwrap());
     let (cycle, states) = (CycleState::default(), PluginStates::default());
     let cx = Cx { world: &bench.world, cycle: &cycle, states: &states };
     let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
@@ -264,9 +264,10 @@ fn a_preemptor_waits_for_its_victims() {
 #[test]
 fn eviction_requests_and_event_notes() {
     let mut bench = bench();
-    let preemptor = bench.pod(json!({"metadata": {"name": "new", "uid": "u1"}})).unwrap();
-    let mut victim =
-        bench.pod(json!({"metadata": {"name": "p", "namespace": "blue", "uid": "u2"}})).unwrap();
+    let preemptor = bench.parse_pod(json!({"metadata": {"name": "new", "uid": "u1"}})).unwrap();
+    let mut victim = bench
+        .parse_pod(json!({"metadata": {"name": "p", "namespace": "blue", "uid": "u2"}}))
+        .unwrap();
     let now = Timestamp(1_767_323_045_600_000_000);
     let call = eviction::disruption_condition_patch(&preemptor, &victim, now);
     assert_eq!((call.resource.as_str(), call.subresource.as_str()), ("pods", "status"));
@@ -283,7 +284,7 @@ fn eviction_requests_and_event_notes() {
     // The condition was already true for another reason: lastTransitionTime does not change.
     let known =
         json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"});
-    victim.disruption = Some(Box::new(crate::plugin_args::decode(&known).unwrap()));
+    victim.disruption = Some(Box::new(crate::plugin_args::decode_json_value(&known).unwrap()));
     drop(condition.as_object_mut().unwrap().remove("lastTransitionTime"));
     assert_eq!(
         eviction::disruption_condition_patch(&preemptor, &victim, now).body,
@@ -292,9 +293,9 @@ fn eviction_requests_and_event_notes() {
     let call = eviction::delete_victim_request(&victim);
     assert_eq!(call.body.unwrap()["preconditions"], json!({"uid": "u2"}));
     assert_eq!(call.subresource, Str::default());
-    assert_eq!(eviction::preempted_note(&preemptor, "a"), "Preempted by pod u1 on node a");
+    assert_eq!(eviction::preempted_event_note(&preemptor, "a"), "Preempted by pod u1 on node a");
     assert_eq!(
-        eviction::preempted_in_memory_note(&preemptor, "a"),
+        eviction::preempted_in_memory_event_note(&preemptor, "a"),
         "Preempted by pod u1 on node a (in kube-scheduler memory)."
     );
 }

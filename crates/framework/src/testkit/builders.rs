@@ -54,7 +54,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets an annotation, for plugins that [need](crate::Need) them.
+    /// Sets an annotation, for plugins that [need](crate::ExtraField) them.
     #[must_use]
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.0["metadata"]["annotations"][key] = value.into();
@@ -77,7 +77,7 @@ impl NodeBuilder {
 
     /// Sets any other field by JSON pointer: `set("/spec/unschedulable", true)`.
     #[must_use]
-    pub fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+    pub fn set_field(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         set(&mut self.0, pointer, value.into());
         self
     }
@@ -87,7 +87,7 @@ impl PodBuilder {
     /// Sets the namespace.
     #[must_use]
     pub fn namespace(self, namespace: &str) -> Self {
-        self.set("/metadata/namespace", namespace)
+        self.set_field("/metadata/namespace", namespace)
     }
 
     /// Sets a label.
@@ -97,7 +97,7 @@ impl PodBuilder {
         self
     }
 
-    /// Sets an annotation, for plugins that [need](crate::Need) them.
+    /// Sets an annotation, for plugins that [need](crate::ExtraField) them.
     #[must_use]
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.0["metadata"]["annotations"][key] = value.into();
@@ -114,7 +114,7 @@ impl PodBuilder {
     /// Sets `spec.priority`.
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
-        self.set("/spec/priority", priority)
+        self.set_field("/spec/priority", priority)
     }
 
     /// Adds a label to `spec.nodeSelector`.
@@ -133,7 +133,7 @@ impl PodBuilder {
 
     /// Sets any other field by JSON pointer: `set("/spec/schedulerName", "mine")`.
     #[must_use]
-    pub fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+    pub fn set_field(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         set(&mut self.0, pointer, value.into());
         self
     }
@@ -164,7 +164,7 @@ mod tests {
         let built: Value = pod("web")
             .request("cpu", "1")
             .node_selector("disk", "ssd")
-            .set("/spec/containers/0/image", "nginx")
+            .set_field("/spec/containers/0/image", "nginx")
             .into();
         assert_eq!(built["spec"]["nodeSelector"], json!({"disk": "ssd"}));
         assert_eq!(built["spec"]["containers"][0]["image"], "nginx");

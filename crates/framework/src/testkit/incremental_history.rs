@@ -1,14 +1,14 @@
 //! Evaluations that are cached and updated from the world's change log, as the engine does, and compared with per-node results.
 //!
-//! [`super::Bench::check_incremental`] builds a new evaluator each time, so it cannot detect stale results. This module does: a
-//! random history finds plugins that read more than their [`Dependencies`] declare.
+//! [`super::PluginTestBench::check_incremental`] builds a new evaluator each time, so it cannot detect stale results. This module does: a
+//! random history finds plugins that read more than their [`ResultDependencies`] declare.
 
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use super::{Bench, BenchError, BenchResult, compare, status_text};
+use super::{BenchResult, PluginTestBench, PluginTestBenchError, compare, status_text};
 use crate::incremental::{
-    ClassKey, Dependencies, NodeClasses, PluginEvaluator, Prepared, RowDependency,
+    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
 };
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -23,24 +23,24 @@ const N_PODS: usize = 4;
 /// # Errors
 ///
 /// The first difference.
-pub fn check_history(
-    bench: &mut Bench,
+pub fn check_incremental_history(
+    bench: &mut PluginTestBench,
     rng: &mut Rng,
     n_steps: u64,
     mut pod: impl FnMut(&mut Rng) -> Value,
-    mut change: impl FnMut(&mut Bench, &mut Rng) -> BenchResult<&'static str>,
+    mut change: impl FnMut(&mut PluginTestBench, &mut Rng) -> BenchResult<&'static str>,
 ) -> BenchResult<()> {
     let mut all = Vec::new();
     for _ in 0..N_PODS {
-        let pod = bench.pod(pod(rng))?;
+        let pod = bench.parse_pod(pod(rng))?;
         all.push(CachedEvaluation::new(bench, pod));
     }
     for step in 0..n_steps {
         let kind = change(bench, rng)?;
         for (at, cached) in all.iter_mut().enumerate() {
-            cached
-                .check(bench)
-                .map_err(|error| BenchError(format!("step {step} ({kind}), pod {at}: {error}")))?;
+            cached.check(bench).map_err(|error| {
+                PluginTestBenchError(format!("step {step} ({kind}), pod {at}: {error}"))
+            })?;
         }
     }
     all.into_iter().for_each(|cached| cached.release(bench));
@@ -50,7 +50,7 @@ pub fn check_history(
 /// The cached evaluation of one pod.
 struct CachedEvaluation {
     pod: PodInfo,
-    prepared: Prepared,
+    prepared: PrepareResult,
     /// By row; `None` for rows that a row-local filter rejects and for free rows.
     rows: Vec<Option<RowResult>>,
     next_change: u64,
@@ -65,7 +65,7 @@ struct RowResult {
 
 impl CachedEvaluation {
     /// Evaluates a pod with the plugin of the bench.
-    fn new(bench: &mut Bench, pod: PodInfo) -> CachedEvaluation {
+    fn new(bench: &mut PluginTestBench, pod: PodInfo) -> CachedEvaluation {
         let prepared = CachedEvaluation::prepare(bench, &pod);
         let mut cached = CachedEvaluation {
             pod,
@@ -78,18 +78,22 @@ impl CachedEvaluation {
     }
 
     /// Applies the changes of the bench's world, and compares.
-    fn check(&mut self, bench: &mut Bench) -> BenchResult<()> {
+    fn check(&mut self, bench: &mut PluginTestBench) -> BenchResult<()> {
         self.catch_up(bench);
         let per_node = bench.evaluate_per_node(&self.pod);
         match &self.prepared {
-            Prepared::PerNode => Ok(()),
-            Prepared::Rejected(rejection) => {
+            PrepareResult::PerNode => Ok(()),
+            PrepareResult::Rejected(rejection) => {
                 let want = status_text(Err(rejection.clone()));
                 let differs = per_node.filters.iter().any(|(_, status)| *status != want);
-                if differs { Err(BenchError(format!("not {want} everywhere"))) } else { Ok(()) }
+                if differs {
+                    Err(PluginTestBenchError(format!("not {want} everywhere")))
+                } else {
+                    Ok(())
+                }
             }
-            Prepared::Skip => compare(&bench.world, &per_node, |_| true, |_| 0),
-            Prepared::Evaluator(evaluator) => {
+            PrepareResult::Skip => compare(&bench.world, &per_node, |_| true, |_| 0),
+            PrepareResult::Evaluator(evaluator) => {
                 let scores = self.scores_by_row(&bench.world, &**evaluator);
                 let score = |row: NodeRow| scores[row.index()].unwrap_or(0);
                 compare(&bench.world, &per_node, |row| scores[row.index()].is_some(), score)
@@ -98,26 +102,26 @@ impl CachedEvaluation {
     }
 
     /// Releases the counters that the plugin acquired.
-    fn release(mut self, bench: &mut Bench) {
-        if let Prepared::Evaluator(evaluator) = &mut self.prepared {
+    fn release(mut self, bench: &mut PluginTestBench) {
+        if let PrepareResult::Evaluator(evaluator) = &mut self.prepared {
             evaluator.release(&mut bench.world);
         }
     }
 
-    fn prepare(bench: &mut Bench, pod: &PodInfo) -> Prepared {
+    fn prepare(bench: &mut PluginTestBench, pod: &PodInfo) -> PrepareResult {
         match bench.points.incremental.clone() {
             Some(plugin) => plugin.prepare(&mut bench.world, pod),
-            None => Prepared::PerNode,
+            None => PrepareResult::PerNode,
         }
     }
 
-    fn catch_up(&mut self, bench: &mut Bench) {
+    fn catch_up(&mut self, bench: &mut PluginTestBench) {
         let changes = bench.world.changes_since(self.next_change).map(<[WorldChange]>::to_vec);
         let is_lost = changes.as_ref().is_none_or(|all| all.contains(&WorldChange::Everything));
         let is_stale = !is_lost
-            && matches!(&self.prepared, Prepared::Evaluator(evaluator) if evaluator.is_stale(&bench.world));
+            && matches!(&self.prepared, PrepareResult::Evaluator(evaluator) if evaluator.is_stale(&bench.world));
         if is_lost || is_stale {
-            if let Prepared::Evaluator(evaluator) = &mut self.prepared {
+            if let PrepareResult::Evaluator(evaluator) = &mut self.prepared {
                 evaluator.release(&mut bench.world);
             }
             self.prepared = CachedEvaluation::prepare(bench, &self.pod);
@@ -132,7 +136,7 @@ impl CachedEvaluation {
 
     fn read_all(&mut self, world: &World) {
         self.rows = vec![None; world.nodes().n_rows()];
-        let Prepared::Evaluator(evaluator) = &self.prepared else { return };
+        let PrepareResult::Evaluator(evaluator) = &self.prepared else { return };
         for row in world.nodes().rows() {
             self.rows[row.index()] = read(world, &**evaluator, row);
         }
@@ -140,8 +144,8 @@ impl CachedEvaluation {
 
     fn apply_change(&mut self, world: &World, change: WorldChange) {
         self.rows.resize(world.nodes().n_rows(), None);
-        let Prepared::Evaluator(evaluator) = &self.prepared else { return };
-        let Dependencies { filter, score, class, node_set } = evaluator.dependencies();
+        let PrepareResult::Evaluator(evaluator) = &self.prepared else { return };
+        let ResultDependencies { filter, score, class, node_set } = evaluator.dependencies();
         match change {
             WorldChange::Node(row) => self.rows[row.index()] = read(world, &**evaluator, row),
             WorldChange::Pods(row) => {

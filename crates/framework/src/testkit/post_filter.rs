@@ -5,17 +5,17 @@ use std::sync::Arc;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use crate::api_calls::{PluginInput, PluginStep};
+use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::extension_points::{Cx, FilterRunner, FitError, SerialCx};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
-use crate::resources::CPU;
+use crate::resources::RESOURCE_CPU;
 use crate::result::{Code, Failure, Rejection};
 use crate::state::CycleState;
 use crate::world::World;
 
-use super::{Bench, BenchResult};
+use super::{BenchResult, PluginTestBench};
 
 /// A Filter that considers only CPU; a node with too little allocatable CPU is `UnschedulableAndUnresolvable`.
 pub struct CpuOnlyFilter;
@@ -28,9 +28,9 @@ impl FilterRunner for CpuOnlyFilter {
         node: NodeInfo<'_>,
     ) -> Result<(), Rejection> {
         let wanted = pod.requests().resources.cpu_milli;
-        if wanted > node.allocatable(CPU) {
+        if wanted > node.allocatable(RESOURCE_CPU) {
             Err(Rejection::unresolvable("Insufficient cpu"))
-        } else if wanted > node.allocatable(CPU) - node.requested(CPU) {
+        } else if wanted > node.allocatable(RESOURCE_CPU) - node.requested(RESOURCE_CPU) {
             Err(Rejection::unschedulable("Insufficient cpu"))
         } else {
             Ok(())
@@ -71,10 +71,10 @@ impl CpuOnlyFilter {
     }
 }
 
-impl Bench {
+impl PluginTestBench {
     /// The result of the first call of PostFilter, as `nominates a; evicts p1 p2; clears the nomination of n1; <code> <reasons>`.
     pub fn post_filter(&mut self, pod: Value, seed: u64) -> BenchResult<String> {
-        let pod = Arc::new(self.pod(pod)?);
+        let pod = Arc::new(self.parse_pod(pod)?);
         let Some(point) = self.points.post_filter.clone() else { return Ok("Success".into()) };
         let mut cycle = CycleState::default();
         let node_codes = CpuOnlyFilter
@@ -85,7 +85,8 @@ impl Bench {
             has_preempting_extenders: false,
         };
         let cx = SerialCx { world: &self.world, cycle: &mut cycle, states: &mut self.states };
-        let step = point.post_filter(cx, &pod, fit_error, &mut Rng::new(seed), PluginInput::Start);
+        let step =
+            point.post_filter(cx, &pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
         let done = match step {
             PluginStep::Done(done) => done,
             PluginStep::Fail(rejection) => return Ok(super::status_text(Err(rejection))),

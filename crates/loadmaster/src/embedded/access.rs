@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use jiff::SignedDuration;
 use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
 use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
-use loadmaster_apiserver::authorization::Mode;
+use loadmaster_apiserver::authorization::AuthorizationMode;
 use loadmaster_apiserver::http::{HttpLimits, Pki};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 
-use super::kubeconfig::{AllEntries, add, check};
+use super::kubeconfig::{AllKubeconfigEntries, add, check};
 use super::{NAME, failed};
 use crate::exit::{CommandResult, Failure};
 
@@ -75,7 +75,9 @@ impl KubeconfigUser<'_> {
             .split_once('=')
             .filter(|(user, path)| !user.is_empty() && !user.starts_with('/') && !path.is_empty());
         let (user, path) = parts.ok_or_else(|| {
-            Failure::input(format!("--kubeconfig-as {given}: not USER=FILE or USER/GROUP=FILE"))
+            Failure::invalid_input(format!(
+                "--kubeconfig-as {given}: not USER=FILE or USER/GROUP=FILE"
+            ))
         })?;
         let (user, group) = user.split_once('/').unwrap_or((user, ""));
         Ok(KubeconfigUser { user, group, path: Path::new(path) })
@@ -87,7 +89,8 @@ fn context_of(user: &str) -> String {
 }
 
 fn time_to_live(text: &str) -> Result<SignedDuration, String> {
-    let nanos = loadmaster_stdx::duration::parse_nanos(text).map_err(|error| error.to_string())?;
+    let nanos =
+        loadmaster_stdx::duration::parse_duration_nanos(text).map_err(|error| error.to_string())?;
     let is_good = nanos == 0 || nanos >= 1_000_000_000;
     is_good.then(|| SignedDuration::from_nanos(nanos)).ok_or("less than a second".to_owned())
 }
@@ -95,14 +98,14 @@ fn time_to_live(text: &str) -> Result<SignedDuration, String> {
 impl AccessArgs {
     /// Builds the server's setup from the flags and their files. `stored_key` is the path and text of the signing key in the data folder;
     /// `event_ttl` is the default of --event-ttl.
-    pub fn setup(
+    pub fn server_setup(
         &self,
         stored_key: Option<(&Path, &str)>,
         event_ttl: SignedDuration,
     ) -> CommandResult<ClusterOptions> {
         let mode = match self.authorization_mode {
-            ModeArg::Rbac => Mode::Rbac,
-            ModeArg::AlwaysAllow => Mode::AlwaysAllow,
+            ModeArg::Rbac => AuthorizationMode::Rbac,
+            ModeArg::AlwaysAllow => AuthorizationMode::AlwaysAllow,
         };
         let parsed = |path: &Path, pem: &str| {
             SigningKey::from_pem(pem)
@@ -124,7 +127,7 @@ impl AccessArgs {
     }
 
     /// The limits of the HTTP server.
-    pub fn bounds(&self) -> HttpLimits {
+    pub fn http_limits(&self) -> HttpLimits {
         HttpLimits { in_flight: self.max_requests_inflight, ..HttpLimits::default() }
     }
 
@@ -135,7 +138,7 @@ impl AccessArgs {
         pki: &Pki,
         url: &str,
         stay: bool,
-    ) -> CommandResult<AllEntries> {
+    ) -> CommandResult<AllKubeconfigEntries> {
         if let Some(path) = &self.token_auth_file {
             let users = read_token_file(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?;
@@ -143,7 +146,7 @@ impl AccessArgs {
                 server.tokens().add(&token, user);
             }
         }
-        let mut entries = AllEntries::default();
+        let mut entries = AllKubeconfigEntries::default();
         for given in &self.kubeconfig_as {
             let KubeconfigUser { user, group, path } = KubeconfigUser::parse(given)?;
             let identity =
@@ -174,7 +177,7 @@ impl AccessArgs {
         ] {
             for name in names {
                 if !admission.set_enabled(name, on) {
-                    return Err(Failure::input(format!(
+                    return Err(Failure::invalid_input(format!(
                         "{flag} {name}: unknown admission plugin, expected one of: {}",
                         AdmissionPlugins::NAMES.join(", ")
                     )));

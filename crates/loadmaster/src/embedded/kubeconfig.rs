@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use loadmaster_api::document::{Document, Format, LocatedError, Path as Field};
+use loadmaster_api::document::{Document, DocumentFormat, FieldPath as Field, LocatedError};
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
@@ -60,15 +60,15 @@ pub(super) struct KubeconfigEntries {
 
 /// All added entries. They are removed in reverse order, because each restores the previous current context.
 #[derive(Default)]
-pub(super) struct AllEntries(Vec<KubeconfigEntries>);
+pub(super) struct AllKubeconfigEntries(Vec<KubeconfigEntries>);
 
-impl AllEntries {
+impl AllKubeconfigEntries {
     pub fn push(&mut self, entries: KubeconfigEntries) {
         self.0.push(entries);
     }
 }
 
-impl Drop for AllEntries {
+impl Drop for AllKubeconfigEntries {
     fn drop(&mut self) {
         while let Some(last) = self.0.pop() {
             drop(last);
@@ -137,7 +137,7 @@ fn read(path: &Path) -> CommandResult<KubeconfigFile> {
     let target = match fs::canonicalize(path) {
         Ok(target) => target,
         Err(error) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => {
-            return Err(Failure::input(format!(
+            return Err(Failure::invalid_input(format!(
                 "{shown}: the symbolic link leads to a file that does not exist"
             )));
         }
@@ -145,17 +145,17 @@ fn read(path: &Path) -> CommandResult<KubeconfigFile> {
     };
     let metadata = fs::metadata(&target).map_err(|error| reading(&error))?;
     if !metadata.is_file() {
-        return Err(Failure::input(format!("{shown}: not a regular file")));
+        return Err(Failure::invalid_input(format!("{shown}: not a regular file")));
     }
     let file = File::open(&target).map_err(|error| reading(&error))?;
     let document = Document::from_reader(&shown, file, Some(CONFIG_BYTES_MAX))
-        .map_err(|error| Failure::input(ErrorChain(&error)))?;
+        .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     let config = parse(&document).map_err(not_changed)?;
     Ok(KubeconfigFile { target, metadata: Some(metadata), document, config })
 }
 
 fn not_changed(error: LocatedError) -> Failure {
-    Failure::input(format!("{error}; the file was not changed"))
+    Failure::invalid_input(format!("{error}; the file was not changed"))
 }
 
 /// Decodes a kubeconfig; an empty file is valid.
@@ -245,8 +245,10 @@ impl KubeconfigFile {
 
     fn write(&self) -> io::Result<()> {
         let text = match self.document.format() {
-            Format::Json => serde_json::to_string_pretty(&self.config).map_err(io::Error::other)?,
-            Format::Yaml => yaml(&self.config)?,
+            DocumentFormat::Json => {
+                serde_json::to_string_pretty(&self.config).map_err(io::Error::other)?
+            }
+            DocumentFormat::Yaml => yaml(&self.config)?,
         };
         replace(&self.target, self.metadata.as_ref(), &text)
     }
@@ -336,7 +338,7 @@ impl FileLock {
                 }
                 Err(_) if tries < LOCK_TRIES => pause(),
                 Err(_) => {
-                    return Err(Failure::input(format!(
+                    return Err(Failure::invalid_input(format!(
                         "{}: another program is changing the file; if there is none, remove {}",
                         path.display(),
                         lock.display()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{ObjectWithOrigin, Snapshot};
 use loadmaster_api::{ExtraFields, ExtraFieldsByKind, Node, ObjectMeta, Pod, Str};
-use loadmaster_client::{Kind, ReadOptions};
+use loadmaster_client::{ClusterReadOptions, Kind};
 use loadmaster_engine::Profile;
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::{Gvr, WatchRequirement, World};
@@ -28,7 +28,7 @@ pub(super) struct PluginInputs {
 }
 
 impl PluginInputs {
-    pub fn of(profiles: &[Profile]) -> PluginInputs {
+    pub fn for_profiles(profiles: &[Profile]) -> PluginInputs {
         let needs =
             profiles.iter().fold(ExtraFieldsByKind::default(), |all, it| all.union(it.needs));
         let watches = profiles.iter().flat_map(|profile| &profile.watches);
@@ -48,17 +48,17 @@ impl PluginInputs {
     }
 
     /// What has to be read from a live cluster.
-    pub fn read_options(&self) -> ReadOptions {
+    pub fn cluster_read_options(&self) -> ClusterReadOptions {
         // A missing kind is only a warning here, even if a scheduler would wait for it.
-        let kind = |gvr: &Gvr| Kind::other(&gvr.group, &gvr.version, &gvr.resource, false);
+        let kind = |gvr: &Gvr| Kind::dynamic(&gvr.group, &gvr.version, &gvr.resource, false);
         let kinds = self.watched.iter().map(|(gvr, _)| kind(gvr)).collect();
-        ReadOptions {
+        ClusterReadOptions {
             extra_kinds: kinds,
             raw_nodes_and_pods: self.needs != ExtraFieldsByKind::default(),
         }
     }
 
-    pub fn read_live(&mut self, documents: &[(Kind, Document)]) {
+    pub fn read_live_objects(&mut self, documents: &[(Kind, Document)]) {
         self.is_live = true;
         for (kind, pages) in documents {
             let items = values(pages).into_iter().flat_map(items);
@@ -74,7 +74,7 @@ impl PluginInputs {
         }
     }
 
-    pub fn read_saved(&mut self, documents: &[Document]) {
+    pub fn read_saved_objects(&mut self, documents: &[Document]) {
         if self.watched.is_empty() && self.needs == ExtraFieldsByKind::default() {
             return;
         }
@@ -111,18 +111,18 @@ impl PluginInputs {
         let name = |metadata: &ObjectMeta| metadata.name.to_string();
         for ObjectWithOrigin { object: Pod { metadata, extra, .. }, .. } in &mut snapshot.pods {
             let found = self.pods.get(&(metadata.namespace.to_string(), name(metadata)));
-            *extra = found.and_then(|pod| ExtraFields::of_value(pod, self.needs.pods));
+            *extra = found.and_then(|pod| ExtraFields::from_value(pod, self.needs.pods));
         }
         for ObjectWithOrigin { object: Node { metadata, extra, .. }, .. } in &mut snapshot.nodes {
             let found = self.nodes.get(&name(metadata));
-            *extra = found.and_then(|node| ExtraFields::of_value(node, self.needs.nodes));
+            *extra = found.and_then(|node| ExtraFields::from_value(node, self.needs.nodes));
         }
     }
 
     /// Adds the watched objects of a profile's plugins to the world, and prints notes about missing inputs.
     pub fn add_to_world(&self, profile: &Profile, world: &mut World) {
         for watch in &profile.watches {
-            world.watch(watch);
+            world.watch_objects(watch);
         }
         let is_watched = |gvr: &Gvr| profile.watches.iter().any(|watch| watch.kind == *gvr);
         for (gvr, presence) in self.watched.iter().filter(|(gvr, _)| is_watched(gvr)) {
@@ -130,7 +130,8 @@ impl PluginInputs {
                 Some(objects) => {
                     world.set_synced(&gvr.group, &gvr.resource, true);
                     let update = |object: &Value| {
-                        let result = world.update_object(&object_ref(gvr, object), Some(object));
+                        let result =
+                            world.update_watched_object(&object_ref(gvr, object), Some(object));
                         result.decode_error
                     };
                     let errors = objects.iter().filter_map(update);
@@ -216,8 +217,8 @@ fn values(document: &Document) -> Vec<Value> {
 mod tests {
     use std::sync::Arc;
 
-    use loadmaster_config::{Gates, check_value};
-    use loadmaster_engine::explain::explain;
+    use loadmaster_config::{AllFeatureGates, check_configuration_value};
+    use loadmaster_engine::explain::explain_pod;
     use loadmaster_framework::{
         ExtraField, ObjectSlot, PluginDef, PodInfo, PreFilter, PreFilterResult, Rejection, SerialCx,
     };
@@ -303,35 +304,36 @@ spec: {containers: [{name: main}]}
     /// Explains the pod `web`.
     #[track_caller]
     fn check(is_live: bool, team: Option<&str>, want: &str) {
-        let registry = loadmaster_plugins::in_tree().with(TEAMS);
+        let registry = loadmaster_plugins::in_tree_registry().with(TEAMS);
         let config = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Teams"}]}}}],
         });
-        let gates = Gates::default();
-        let checked = check_value(config, &registry, &gates).unwrap();
-        let gates = gates.framework();
+        let gates = AllFeatureGates::default();
+        let checked = check_configuration_value(config, &registry, &gates).unwrap();
+        let gates = gates.framework_gates();
         let profiles = world_loader::build_profiles(&checked, &registry, &gates).unwrap();
         let mut documents = vec![Document::new("cluster.yaml", CLUSTER)];
         let mut snapshot = Snapshot::read(&documents).unwrap();
-        let mut inputs = PluginInputs::of(&profiles);
+        let mut inputs = PluginInputs::for_profiles(&profiles);
         if is_live {
-            let options = inputs.read_options();
+            let options = inputs.cluster_read_options();
             assert!(options.raw_nodes_and_pods);
             let pages = |kind: Kind, text: &str| (kind, Document::new("pages", text));
             let parts: Vec<&str> = CLUSTER.split("---").collect();
             let mut all = vec![pages(Kind::Node, parts[0]), pages(Kind::Pod, parts[1])];
             all.extend(team.map(|team| pages(options.extra_kinds[0], team)));
-            inputs.read_live(&all);
+            inputs.read_live_objects(&all);
         } else {
             documents.extend(team.map(|team| Document::new("team.yaml", team)));
-            inputs.read_saved(&documents);
+            inputs.read_saved_objects(&documents);
         }
         inputs.add_needed_parts(&mut snapshot);
-        let mut loaded = world_loader::load(&snapshot, &profiles, &gates, "shop/web").unwrap();
+        let mut loaded =
+            world_loader::load_scheduling_input(&snapshot, &profiles, &gates, "shop/web").unwrap();
         inputs.add_to_world(loaded.profile, &mut loaded.world);
         let states = &loaded.profile.states;
-        let explanation = explain(loaded.profile, &loaded.world, states, &loaded.pod);
+        let explanation = explain_pod(loaded.profile, &loaded.world, states, &loaded.pod);
         let why =
             explanation.pre_filter.map(|status| status.reasons.join(", ")).unwrap_or_default();
         assert_eq!(format!("{}{why}", explanation.best.join(" ")), want);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use loadmaster_client::status::decode_status;
 use loadmaster_client::{Credentials, KubeconfigSource, RemoteScheduler, RemoteSchedulerOptions};
-use loadmaster_engine::engine::progress::{PodProgress, PodState};
+use loadmaster_engine::engine::scheduling_state::{PodSchedulingState, PodState};
 use loadmaster_engine::explain::Explanation;
 use loadmaster_stdx::ErrorChain;
 use serde::de::DeserializeOwned;
@@ -55,13 +55,13 @@ pub(super) fn run(
     out: &mut dyn Write,
 ) -> CommandResult<Exit> {
     let remote = RemoteScheduler::new(&options(args, server));
-    let remote = remote.map_err(|error| Failure::input(ErrorChain(&error)))?;
+    let remote = remote.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     let name = full_name(args, remote.default_namespace())?;
     timings.lap("preparing");
     let exit = if args.remote.last {
-        let progress: PodProgress = match get(&remote, &format!("/explain/{name}?last"))? {
+        let progress: PodSchedulingState = match get(&remote, &format!("/explain/{name}?last"))? {
             RemoteResult::Found(progress) => progress,
-            RemoteResult::Assigned(text) => return Err(Failure::input(text)),
+            RemoteResult::Assigned(text) => return Err(Failure::invalid_input(text)),
         };
         print(args, &progress, || table::progress(&progress), out)?;
         if progress.last.is_some() { Exit::Done } else { Exit::Finding }
@@ -116,13 +116,13 @@ fn get<T: DeserializeOwned>(
     path: &str,
 ) -> CommandResult<RemoteResult<T>> {
     let server = remote.server();
-    let reply = remote.get(path).map_err(|error| {
+    let reply = remote.http_get(path).map_err(|error| {
         let text = ErrorChain(&error).to_string();
         let hint = match text.contains("invalid peer certificate") {
             true => "; set the certificate authority of the server with --certificate-authority",
             false => "",
         };
-        Failure::input(format_args!("{text}{hint}"))
+        Failure::invalid_input(format_args!("{text}{hint}"))
     })?;
     let message = || {
         let text = decode_status(reply.status, &reply.body).message;
@@ -130,21 +130,25 @@ fn get<T: DeserializeOwned>(
     };
     match reply.status {
         200 => serde_json::from_slice(&reply.body).map(RemoteResult::Found).map_err(|error| {
-            Failure::input(format_args!("{server}: not a response of Loadmaster: {error}"))
+            Failure::invalid_input(format_args!("{server}: not a response of Loadmaster: {error}"))
         }),
         409 => Ok(RemoteResult::Assigned(message())),
-        401 => Err(Failure::input(format_args!("{server}: unauthorized"))),
-        403 => Err(Failure::input(format_args!("{server}: {} (missing rule: {RULE})", message()))),
-        404 => Err(Failure::input(message())),
-        status => {
-            Err(Failure::input(format_args!("{server} returned status {status}: {}", message())))
-        }
+        401 => Err(Failure::invalid_input(format_args!("{server}: unauthorized"))),
+        403 => Err(Failure::invalid_input(format_args!(
+            "{server}: {} (missing rule: {RULE})",
+            message()
+        ))),
+        404 => Err(Failure::invalid_input(message())),
+        status => Err(Failure::invalid_input(format_args!(
+            "{server} returned status {status}: {}",
+            message()
+        ))),
     }
 }
 
 /// The state of a pod as text.
-pub(super) fn state(progress: &PodProgress) -> String {
-    let PodProgress { node, attempts, .. } = progress;
+pub(super) fn state(progress: &PodSchedulingState) -> String {
+    let PodSchedulingState { node, attempts, .. } = progress;
     match progress.state {
         PodState::Assigned => format!("is assigned to {node}"),
         PodState::Binding => format!("is being bound to {node}"),

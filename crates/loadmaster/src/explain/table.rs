@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadmaster_engine::engine::progress::{LastAttempt, PodProgress, PodState};
+use loadmaster_engine::engine::scheduling_state::{LastAttempt, PodSchedulingState, PodState};
 use loadmaster_engine::explain::{Explanation, NodeExplanation, PreemptionExplanation, Status};
 
 use super::running_scheduler;
@@ -42,14 +42,15 @@ fn headline(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<
     let line = Line::new(Style::Bold, explanation.pod.as_str());
     let nodes = counted(n_nodes, "node");
     let headline = if n_feasible > 0 {
-        line.with(Style::Good, format!(" fits {} of {nodes}", grouped(n_feasible as u64))).with(
-            Style::Plain,
-            format!("; best: {}", examples(explanation.best.iter().map(String::as_str))),
-        )
+        line.with_text(Style::Good, format!(" fits {} of {nodes}", grouped(n_feasible as u64)))
+            .with_text(
+                Style::Plain,
+                format!("; best: {}", examples(explanation.best.iter().map(String::as_str))),
+            )
     } else if n_nodes == 0 {
-        line.with(Style::Bad, " fits no node: there are no nodes")
+        line.with_text(Style::Bad, " fits no node: there are no nodes")
     } else {
-        line.with(Style::Bad, format!(" fits none of {nodes}"))
+        line.with_text(Style::Bad, format!(" fits none of {nodes}"))
     };
     let mut lines = vec![headline];
     if !explanation.message.is_empty() {
@@ -180,13 +181,13 @@ fn reasons_table() -> Table {
 }
 
 /// The state of a pod, and why its last attempt failed.
-pub(super) fn progress(progress: &PodProgress) -> Vec<Line> {
+pub(super) fn progress(progress: &PodSchedulingState) -> Vec<Line> {
     let head = Line::new(Style::Bold, progress.pod.as_str());
     let mut state = format!(" {}", running_scheduler::state(progress));
     if let Some(since) = &progress.since {
         state.push_str(&format!(" since {since}"));
     }
-    let mut lines = vec![head.with(Style::Plain, state)];
+    let mut lines = vec![head.with_text(Style::Plain, state)];
     let mut push = |text: String| lines.push(Line::new(Style::Plain, format!("  {text}")));
     if let Some(until) = &progress.backoff_until {
         push(format!("in backoff until {until}"));
@@ -217,7 +218,7 @@ pub(super) fn progress(progress: &PodProgress) -> Vec<Line> {
 
 fn last_attempt(last: &LastAttempt) -> Vec<Line> {
     let head = format!("attempt {} ended at {}: ", last.attempt, last.time);
-    let result = Line::new(Style::Plain, head).with(Style::Bad, last.result.as_ref());
+    let result = Line::new(Style::Plain, head).with_text(Style::Bad, last.result.as_ref());
     let mut lines =
         vec![Line::default(), result, Line::new(Style::Plain, format!("  {}", last.message))];
     if !last.rejected_nodes.is_empty() {

@@ -35,16 +35,16 @@ pub(super) struct Resource {
 }
 
 /// The API server, called as an administrator.
-pub(super) struct Api {
+pub(super) struct InProcessApiClient {
     server: ApiServer,
     runtime: Handle,
     /// Resources by group-version and kind, from discovery.
     resources: BTreeMap<(String, String), Resource>,
 }
 
-impl Api {
-    pub fn new(server: ApiServer, runtime: Handle) -> Api {
-        Api { server, runtime, resources: BTreeMap::new() }
+impl InProcessApiClient {
+    pub fn new(server: ApiServer, runtime: Handle) -> InProcessApiClient {
+        InProcessApiClient { server, runtime, resources: BTreeMap::new() }
     }
 
     /// Sends a request; returns the response body.
@@ -79,7 +79,7 @@ impl Api {
     }
 
     /// Applies a merge patch to an object.
-    pub fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
+    pub fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
         self.call(Method::PATCH, path, Some(("application/merge-patch+json", patch)))
     }
 

@@ -13,17 +13,17 @@ use loadmaster_controllers::{driver, manager};
 use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
-use loadmaster_daemon::{EarlyExit, StartupConfig, prepare};
+use loadmaster_daemon::{EarlyExit, StartupConfig, load_startup_config};
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::api_client::Api;
+use super::api_client::InProcessApiClient;
 use super::cluster_view::ClusterView;
 use super::pod_counts::{PodCounts, PodsOfOtherSchedulers, SharedPodCounts};
 use super::recent_decisions::RecentDecisions;
-use crate::embedded::Embedded;
+use crate::embedded::EmbeddedApiServer;
 use crate::exit::{CommandResult, Failure};
 use crate::input::ConfigArgs;
 use crate::terminal;
@@ -32,9 +32,9 @@ use crate::terminal;
 const N_FULLEST: usize = 5;
 
 /// A running cluster.
-pub(super) struct Cluster {
-    pub api: Api,
-    pub embedded: Embedded,
+pub(super) struct LocalCluster {
+    pub api: InProcessApiClient,
+    pub embedded: EmbeddedApiServer,
     pub recent_decisions: RecentDecisions,
     scheduler: EmbeddedScheduler,
     metrics: Arc<Metrics>,
@@ -65,10 +65,10 @@ pub(super) fn prepare_scheduler(
     if let Some(file) = &config.config {
         flag(format!("--config={file}"));
     }
-    for gates in config.gates.given() {
+    for gates in config.gates.flag_values() {
         flag(format!("--feature-gates={gates}"));
     }
-    let mut plan = prepare(args, registry).map_err(stopped)?;
+    let mut plan = load_startup_config(args, registry).map_err(stopped)?;
     let connection = &mut plan.loaded.config.client_connection;
     // No client-side rate limit for the embedded server.
     (connection.qps, connection.burst) = (-1.0, 0);
@@ -77,24 +77,24 @@ pub(super) fn prepare_scheduler(
 
 fn stopped(stop: EarlyExit) -> Failure {
     match stop {
-        EarlyExit::Done(text) => Failure::input(text.trim_end()),
-        EarlyExit::Failed(text) => Failure::inputs(text.lines()),
+        EarlyExit::Done(text) => Failure::invalid_input(text.trim_end()),
+        EarlyExit::Failed(text) => Failure::invalid_inputs(text.lines()),
     }
 }
 
-impl Cluster {
+impl LocalCluster {
     /// Starts the scheduler, controllers and kubelets of a cluster whose API server is running.
     pub fn start(
-        mut embedded: Embedded,
-        api: Api,
+        mut embedded: EmbeddedApiServer,
+        api: InProcessApiClient,
         prepared: PreparedScheduler,
         registry: &Registry,
         services: &[Service],
         stages: Vec<Stage>,
         seed: u64,
-    ) -> CommandResult<Cluster> {
+    ) -> CommandResult<LocalCluster> {
         let PreparedScheduler { mut plan } = prepared;
-        let (log, file) = embedded.temporary("log")?;
+        let (log, file) = embedded.create_temporary_file("log")?;
         let kubeconfig = embedded.private_kubeconfig()?;
         plan.loaded.config.client_connection.kubeconfig = kubeconfig.to_string_lossy().into_owned();
         let profiles = plan.loaded.config.profiles.iter().map(|it| it.scheduler_name.to_string());
@@ -102,7 +102,7 @@ impl Cluster {
         let metrics = plan.metrics.clone();
         let ready = plan.start_logging_to(Box::new(file)).map_err(stopped)?;
         let scheduler = EmbeddedScheduler::start(ready, registry, services, &[])
-            .map_err(|error| Failure::input(ErrorChain(&error)))?;
+            .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         let options = ClusterOptions {
             kubeconfig: Some(kubeconfig),
             context: None,
@@ -110,34 +110,35 @@ impl Cluster {
             user_agent: "loadmaster-up".to_owned(),
         };
         let counts = SharedPodCounts::new(profiles);
-        let mut all = manager::all_controllers(manager::Options::default());
-        all.extend(kubelet::controllers(kubelet::Options {
+        let mut all = manager::all_controllers(manager::ControllerOptions::default());
+        all.extend(kubelet::kubelet_controllers(kubelet::KubeletOptions {
             // All nodes of this cluster are simulated.
             managed: ManagedNodes { selector: Some(LabelSelector::default()) },
             stages,
             seed,
-            ..kubelet::Options::default()
+            ..kubelet::KubeletOptions::default()
         }));
-        all.push(counts.controller());
+        all.push(counts.counting_controller());
         let (stop_controllers, stopped) = oneshot::channel::<()>();
         let started = embedded.runtime().block_on(async {
             let found = ClusterClient::from_options(&options).await?;
             let recent_decisions = RecentDecisions::start(&found, seed);
             let controllers = tokio::spawn(async move {
-                let options = driver::Options { seed, ..driver::Options::default() };
-                driver::run(&found, all, options, async move { drop(stopped.await) }).await;
+                let options = driver::DriverOptions { seed, ..driver::DriverOptions::default() };
+                driver::run_controllers(&found, all, options, async move { drop(stopped.await) })
+                    .await;
             });
             Ok((recent_decisions, controllers))
         });
         let (recent_decisions, controllers) =
-            started.map_err(|error: ConnectError| Failure::input(ErrorChain(&error)))?;
+            started.map_err(|error: ConnectError| Failure::invalid_input(ErrorChain(&error)))?;
         let stop_requested = Arc::new(AtomicBool::new(false));
         let flag = stop_requested.clone();
         embedded.runtime().spawn(async move {
             terminal::stop_signal().await;
             flag.store(true, Ordering::Relaxed);
         });
-        Ok(Cluster {
+        Ok(LocalCluster {
             api,
             embedded,
             recent_decisions,
@@ -152,16 +153,16 @@ impl Cluster {
     }
 
     /// The state of the scheduler, if it is not busy. It counts as ended when the controllers have ended.
-    pub fn view(&mut self) -> QueryOutcome<ClusterView> {
+    pub fn query_view(&mut self) -> QueryOutcome<ClusterView> {
         if self.controllers.is_finished() {
             return QueryOutcome::Ended;
         }
-        self.scheduler.query(|engine| ClusterView::of(engine, N_FULLEST))
+        self.scheduler.query(|engine| ClusterView::from_engine(engine, N_FULLEST))
     }
 
     /// The current pod counts.
     pub fn counts(&self) -> PodCounts {
-        self.counts.get()
+        self.counts.current_counts()
     }
 
     /// Pending pods of schedulers that do not run in this cluster.
@@ -175,13 +176,13 @@ impl Cluster {
     }
 
     /// Path of the log of scheduler and controllers.
-    pub fn log(&self) -> &Path {
+    pub fn log_path(&self) -> &Path {
         &self.log
     }
 
     /// Number of decisions so far, and the seconds they took.
     pub fn decision_count_and_seconds(&self) -> (u64, f64) {
-        self.metrics.scheduler.decisions()
+        self.metrics.scheduler.decision_count_and_seconds()
     }
 
     /// Stops all components.
@@ -199,7 +200,9 @@ impl Cluster {
             std::panic::resume_unwind(panic);
         }
         ended
-            .map_err(|error| Failure::input(format_args!("the scheduler: {}", ErrorChain(&error))))
+            .map_err(|error| {
+                Failure::invalid_input(format_args!("the scheduler: {}", ErrorChain(&error)))
+            })
             .and(closed)
     }
 }

@@ -10,7 +10,7 @@ use http::Method;
 use loadmaster_daemon::run::QueryOutcome;
 use serde_json::json;
 
-use super::cluster::Cluster;
+use super::cluster::LocalCluster;
 use super::cluster_view::ClusterView;
 use super::pod_counts::PodCounts;
 use super::sample_workload::{Action, Churn, Millis};
@@ -27,7 +27,7 @@ const IDLE_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A cluster with its workload.
 pub(super) struct ClusterDriver {
-    pub cluster: Cluster,
+    pub cluster: LocalCluster,
     actions: VecDeque<(Millis, Action)>,
     churn: Option<Churn>,
     started: Instant,
@@ -67,7 +67,7 @@ impl ClusterState {
 
 impl ClusterDriver {
     pub fn new(
-        cluster: Cluster,
+        cluster: LocalCluster,
         arrivals: Vec<(Millis, Action)>,
         churn: Option<Churn>,
     ) -> ClusterDriver {
@@ -93,7 +93,7 @@ impl ClusterDriver {
         let since = self.started.elapsed();
         let now_ms = Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX);
         if let Some(churn) = &mut self.churn {
-            let mut planned = churn.plan(now_ms.saturating_add(PLAN_AHEAD_MS));
+            let mut planned = churn.plan_actions(now_ms.saturating_add(PLAN_AHEAD_MS));
             planned.sort_by_key(|(at_ms, _)| *at_ms);
             self.actions.extend(planned);
         }
@@ -111,7 +111,7 @@ impl ClusterDriver {
         if self.snapshot.at.elapsed()
             >= if is_same { IDLE_SNAPSHOT_INTERVAL } else { SNAPSHOT_INTERVAL }
         {
-            match self.cluster.view() {
+            match self.cluster.query_view() {
                 QueryOutcome::Completed(mut view) => {
                     view.add_pods_of_other_schedulers(&self.cluster.pods_of_other_schedulers());
                     let (view, at) = (Rc::new(view), Instant::now());
@@ -148,7 +148,7 @@ impl ClusterDriver {
             Action::Create(object) => api.create(object),
             Action::Scale { namespace, name, replicas } => {
                 let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale");
-                api.merge(&path, &json!({"spec": {"replicas": replicas}}))
+                api.merge_patch(&path, &json!({"spec": {"replicas": replicas}}))
             }
             Action::RemoveNode(name) => {
                 api.call(Method::DELETE, &format!("/api/v1/nodes/{name}"), None)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use loadmaster_api::Str;
 use loadmaster_engine::Engine;
-use loadmaster_engine::engine::progress::PodState;
+use loadmaster_engine::engine::scheduling_state::PodState;
 use loadmaster_framework::{NodeInfo, PodInfo, World};
 
 use super::pod_counts::PodsOfOtherSchedulers;
@@ -31,7 +31,7 @@ pub(super) struct ClusterView {
     /// Zones by name.
     pub zones: Vec<Zone>,
     /// Requested and allocatable amounts of extended resources.
-    pub extended: Vec<(Str, Share)>,
+    pub extended: Vec<(Str, Utilization)>,
     /// The nodes with the highest utilization of CPU or memory.
     pub fullest: Vec<NodeLoad>,
     /// Decisions that differ from per-node evaluation, with --check.
@@ -57,18 +57,18 @@ pub(super) struct Zone {
     pub name: String,
     pub n_nodes: usize,
     pub n_pods: usize,
-    pub cpu: Share,
-    pub memory: Share,
+    pub cpu: Utilization,
+    pub memory: Utilization,
 }
 
 /// Requested and allocatable amounts of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct Utilization {
     pub requested: i64,
     pub allocatable: i64,
 }
 
-impl Share {
+impl Utilization {
     /// The utilization as a fraction; 0 if nothing is allocatable.
     pub fn fraction(&self) -> f64 {
         if self.allocatable <= 0 { 0.0 } else { self.requested as f64 / self.allocatable as f64 }
@@ -86,8 +86,8 @@ pub(super) struct NodeLoad {
     pub name: String,
     pub zone: String,
     pub n_pods: usize,
-    pub cpu: Share,
-    pub memory: Share,
+    pub cpu: Utilization,
+    pub memory: Utilization,
 }
 
 impl NodeLoad {
@@ -97,11 +97,11 @@ impl NodeLoad {
             name: node.name().to_owned(),
             zone: node.labels().get(ZONE).map(|zone| zone.to_string()).unwrap_or_default(),
             n_pods: world.nodes().pods(node.row()).len(),
-            cpu: Share {
+            cpu: Utilization {
                 requested: columns.requested_cpu[at],
                 allocatable: columns.allocatable_cpu[at],
             },
-            memory: Share {
+            memory: Utilization {
                 requested: columns.requested_memory[at],
                 allocatable: columns.allocatable_memory[at],
             },
@@ -115,7 +115,7 @@ impl NodeLoad {
 
 impl ClusterView {
     /// Reads the state of an engine, with this many of the fullest nodes.
-    pub fn of(engine: &Engine, n_fullest: usize) -> ClusterView {
+    pub fn from_engine(engine: &Engine, n_fullest: usize) -> ClusterView {
         let world = engine.world();
         let mut nodes: Vec<NodeLoad> =
             world.node_infos().map(|node| NodeLoad::of(world, node)).collect();
@@ -228,9 +228,9 @@ fn name_of(pod: &PodInfo) -> (&str, &str) {
     (&pod.template.namespace, &pod.name)
 }
 
-fn extended(world: &World) -> Vec<(Str, Share)> {
+fn extended(world: &World) -> Vec<(Str, Utilization)> {
     let sums = world.nodes().scalars().iter().map(|column| {
-        let share = Share {
+        let share = Utilization {
             requested: column.requested.iter().sum(),
             allocatable: column.allocatable.iter().sum(),
         };

@@ -71,7 +71,7 @@ fn view(state: &ClusterState, recent: &[RecentDecision], head: &str, rate: &Rate
     let time = format!("{:.0} s{settled}", state.since.as_secs_f64());
     let mut lines = vec![
         Line::new(Style::Bold, "loadmaster up")
-            .with(Style::Dim, format!("  {time} · {head} · q to quit")),
+            .with_text(Style::Dim, format!("  {time} · {head} · q to quit")),
         Line::default(),
     ];
     lines.push(pods(state));
@@ -97,26 +97,26 @@ fn pods(state: &ClusterState) -> Line {
     let pending = share(n_pending).max(usize::from(n_pending > 0));
     let rest = BAR.saturating_sub(running + starting + pending);
     Line::new(Style::Plain, "  pods       ")
-        .with(Style::Good, "█".repeat(running + rest))
-        .with(Style::Plain, "▓".repeat(starting))
-        .with(Style::Warn, "░".repeat(pending))
-        .with(Style::Good, format!("  {} running", grouped(counts.running as u64)))
-        .with(Style::Plain, format!("  {} starting", grouped(counts.starting as u64)))
-        .with(Style::Warn, format!("  {} pending", grouped(n_pending as u64)))
-        .with(Style::Dim, format!("  {} succeeded", grouped(counts.succeeded as u64)))
+        .with_text(Style::Good, "█".repeat(running + rest))
+        .with_text(Style::Plain, "▓".repeat(starting))
+        .with_text(Style::Warn, "░".repeat(pending))
+        .with_text(Style::Good, format!("  {} running", grouped(counts.running as u64)))
+        .with_text(Style::Plain, format!("  {} starting", grouped(counts.starting as u64)))
+        .with_text(Style::Warn, format!("  {} pending", grouped(n_pending as u64)))
+        .with_text(Style::Dim, format!("  {} succeeded", grouped(counts.succeeded as u64)))
 }
 
 fn decisions(state: &ClusterState, rate: &Rate) -> Line {
     let deciding = summary::rate(state.n_decisions, state.deciding);
     Line::new(Style::Plain, "  decisions  ")
-        .with(Style::Bold, grouped(state.n_decisions))
-        .with(Style::Plain, format!("  {} per second", grouped(rate.per_second())))
-        .with(Style::Dim, format!("  {deciding} per second of scheduling time"))
+        .with_text(Style::Bold, grouped(state.n_decisions))
+        .with_text(Style::Plain, format!("  {} per second", grouped(rate.per_second())))
+        .with_text(Style::Dim, format!("  {deciding} per second of scheduling time"))
 }
 
 fn extended(state: &ClusterState) -> Vec<Line> {
     let shares = state.view.extended.iter().take(2).map(|(name, share)| {
-        Line::new(Style::Plain, format!("  {name}  {} ", bar(share.fraction(), 16))).with(
+        Line::new(Style::Plain, format!("  {name}  {} ", bar(share.fraction(), 16))).with_text(
             Style::Dim,
             format!("{} of {}, {}", share.requested, share.allocatable, percent(share.fraction())),
         )

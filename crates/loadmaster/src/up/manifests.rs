@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadmaster_api::document::{Document, LocatedError, Path};
+use loadmaster_api::document::{Document, FieldPath, LocatedError};
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::api_client::{Api, RequestError};
+use super::api_client::{InProcessApiClient, RequestError};
 use crate::exit::{CommandResult, Failure};
 use crate::input;
 
@@ -17,7 +17,7 @@ pub(super) struct Manifest {
     document: Document,
     part: usize,
     /// The path of the object within a list.
-    at: Path,
+    at: FieldPath,
     pub object: Value,
 }
 
@@ -35,25 +35,25 @@ pub(super) fn read(names: &[String]) -> CommandResult<Vec<Manifest>> {
     let mut errors = Vec::new();
     let documents = input::documents(names)?;
     // Fields that are relevant for scheduling are validated here first, for errors with a position in the file.
-    Snapshot::read(&documents).map_err(|error| Failure::input(ErrorChain(&error)))?;
+    Snapshot::read(&documents).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     for document in documents {
         match document.decode_values() {
             Ok(values) => {
                 for (part, value) in values.into_iter().enumerate() {
-                    take(&document, part, Path::ROOT, value, &mut all, &mut errors);
+                    take(&document, part, FieldPath::ROOT, value, &mut all, &mut errors);
                 }
             }
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(all) } else { Err(Failure::inputs(errors)) }
+    if errors.is_empty() { Ok(all) } else { Err(Failure::invalid_inputs(errors)) }
 }
 
 /// Adds an object, or the items of a list.
 fn take(
     document: &Document,
     part: usize,
-    at: Path,
+    at: FieldPath,
     value: Value,
     all: &mut Vec<Manifest>,
     errors: &mut Vec<LocatedError>,
@@ -66,7 +66,7 @@ fn take(
             _ => "no kind",
         };
         let text = format!("expected apiVersion and kind, found {found}");
-        errors.push(document.error_in(part, at, text));
+        errors.push(document.error_in_part(part, at, text));
         return;
     };
     if !kind.ends_with("List") || !value["items"].is_array() {
@@ -103,7 +103,7 @@ pub(super) struct Notes {
 ///
 /// All rejected objects, with their positions.
 pub(super) fn create(
-    api: &mut Api,
+    api: &mut InProcessApiClient,
     mut manifests: Vec<Manifest>,
     again: bool,
 ) -> CommandResult<Notes> {
@@ -180,7 +180,7 @@ fn clear(object: &mut Value) {
 }
 
 /// Creates the namespace of an object, if it does not exist. An invalid name is reported with the object.
-fn add_namespace(api: &mut Api, object: &Value, notes: &mut Notes) {
+fn add_namespace(api: &mut InProcessApiClient, object: &Value, notes: &mut Notes) {
     let Some(namespace) = object["metadata"]["namespace"].as_str() else { return };
     if namespace.is_empty() || namespace == "default" || notes.namespaces.contains(namespace) {
         return;
@@ -195,9 +195,9 @@ impl Manifest {
     /// The errors of the object, one per line.
     fn errors(&self, error: &RequestError) -> Vec<String> {
         let place = |field: &str, text: &str| {
-            let below: Path = field.parse().unwrap_or_default();
+            let below: FieldPath = field.parse().unwrap_or_default();
             let path = self.at.clone().join(&below);
-            self.document.error_in(self.part, path, text).to_string()
+            self.document.error_in_part(self.part, path, text).to_string()
         };
         if !error.causes.is_empty() {
             return error.causes.iter().map(|(field, text)| place(field, text)).collect();

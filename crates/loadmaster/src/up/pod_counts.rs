@@ -137,7 +137,7 @@ impl SharedPodCounts {
     }
 
     /// The current counts.
-    pub fn get(&self) -> PodCounts {
+    pub fn current_counts(&self) -> PodCounts {
         self.lock().counts
     }
 
@@ -147,7 +147,7 @@ impl SharedPodCounts {
     }
 
     /// The controller that updates the counts.
-    pub fn controller(&self) -> Box<dyn Controller> {
+    pub fn counting_controller(&self) -> Box<dyn Controller> {
         Box::new(PodCounter(self.clone()))
     }
 }

@@ -42,7 +42,7 @@ impl RecentDecisions {
     pub fn start(cluster: &Cluster, seed: u64) -> RecentDecisions {
         let (sender, mut changes) = mpsc::channel(CHANNEL_CAPACITY);
         let what = ReflectorOptions {
-            kinds: vec![Kind::other("events.k8s.io", "v1", "events", false)],
+            kinds: vec![Kind::dynamic("events.k8s.io", "v1", "events", false)],
             use_watch_list: true,
             format: ObjectFormat::Json,
             keep_raw: false,

@@ -225,7 +225,7 @@ impl Churn {
     }
 
     /// Plans the next actions, up to at least this time.
-    pub fn plan(&mut self, until_ms: Millis) -> Vec<(Millis, Action)> {
+    pub fn plan_actions(&mut self, until_ms: Millis) -> Vec<(Millis, Action)> {
         let mut actions = Vec::new();
         while self.planned_ms <= until_ms {
             let from_ms = self.planned_ms;
@@ -307,7 +307,7 @@ mod tests {
         let sample = workload(100).unwrap();
         let mut churn = Churn::new(Rng::new(1), 100, &sample);
         let mut names = std::collections::BTreeSet::new();
-        let planned = churn.plan(3_600_000);
+        let planned = churn.plan_actions(3_600_000);
         for (_, action) in sample.arrivals.into_iter().chain(planned) {
             let Action::Create(it) = action else { continue };
             if it["kind"] == "Job" {
@@ -323,8 +323,8 @@ mod tests {
     fn churn_continues_and_depends_on_the_seed() {
         let churn = |seed| {
             let mut churn = Churn::new(Rng::new(seed), 100, &workload(100).unwrap());
-            let first = churn.plan(20_000);
-            (first, churn.plan(80_000))
+            let first = churn.plan_actions(20_000);
+            (first, churn.plan_actions(80_000))
         };
         assert_eq!(churn(1), churn(1));
         assert_ne!(churn(1), churn(2));

@@ -52,8 +52,8 @@ fn headline(last: &ClusterState) -> Line {
     let when = if last.is_settled { "settled" } else { "stopped" };
     let n_assigned = last.view.n_assigned;
     Line::new(Style::Bold, format!("{when} after {:.1} s: ", last.since.as_secs_f64()))
-        .with(style, text)
-        .with(Style::Plain, format!(" ({} assigned)", grouped(n_assigned as u64)))
+        .with_text(style, text)
+        .with_text(Style::Plain, format!(" ({} assigned)", grouped(n_assigned as u64)))
 }
 
 fn facts(last: &ClusterState, check_every: u64) -> Vec<Line> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use expect_test::expect;
 use loadmaster_apiserver::http::serve;
-use loadmaster_apiserver::store::Limits;
+use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Options};
 use loadmaster_client::{ApiClient, Method};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ async fn api_server(folder: &Folder) -> ApiClient {
     let server = ApiServer::new(Options {
         clock: Arc::new(jiff::Timestamp::now),
         seed: 1,
-        limits: Limits::default(),
+        limits: StoreLimits::default(),
         also_serve: Vec::new(),
     });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

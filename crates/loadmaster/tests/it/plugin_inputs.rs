@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster::framework::*;
-use loadmaster::testkit::{BenchError, Cluster, node, pod};
+use loadmaster::testkit::{PluginTestBenchError, TestCluster, node, pod};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,20 +24,20 @@ struct Quota {
 struct Plugin {
     quotas: ObjectSlot<Quota>,
     n_changes: PluginStateSlot<u32>,
-    all_closed: PublishedSlot<bool>,
+    all_closed: PublishedValueSlot<bool>,
 }
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(Plugin {
         quotas: points.watch(quotas(), WatchRequirement::Optional),
         n_changes: points.plugin_state_slot(0),
-        all_closed: points.published_slot(),
+        all_closed: points.published_value_slot(),
     });
     points.pre_filter = Some(plugin.clone());
     points.object_event_handler = Some(plugin);
     let changed = ClusterEvent::new(quotas().event_resource(), ActionType::ALL);
     points.register_event(changed, Some(Arc::new(hint_for_quota_event)));
-    points.register_event(ClusterEvent::published(NAME), None);
+    points.register_event(ClusterEvent::published_to_plugin(NAME), None);
     Ok(())
 }
 
@@ -58,7 +58,7 @@ impl PreFilter for Plugin {
         mut cx: SerialCx<'_>,
         pod: &PodInfo,
     ) -> Result<PreFilterResult, Rejection> {
-        if cx.published(self.all_closed) == Some(&true) {
+        if cx.published_value(self.all_closed) == Some(&true) {
             return Err(Rejection::unschedulable("everything is closed"));
         }
         let quotas = cx.objects(&self.quotas);
@@ -94,9 +94,9 @@ impl ObjectEventHandler for Plugin {
     }
 }
 
-fn cluster(seed: u64) -> Result<Cluster, BenchError> {
+fn cluster(seed: u64) -> Result<TestCluster, PluginTestBenchError> {
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
-    let mut cluster = Cluster::with_seed([DEF], profile, seed)?;
+    let mut cluster = TestCluster::with_seed([DEF], profile, seed)?;
     cluster.upsert_node(node("a"))?;
     Ok(cluster)
 }
@@ -108,40 +108,40 @@ fn quota(namespace: &str, name: &str, open: impl Into<Value>) -> Value {
 const BACKOFF: Duration = Duration::from_secs(12);
 
 #[test]
-fn custom_objects_are_visible_and_requeue_their_pods() -> Result<(), BenchError> {
+fn custom_objects_are_visible_and_requeue_their_pods() -> Result<(), PluginTestBenchError> {
     let mut cluster = cluster(1)?;
     cluster.upsert_object(&quotas(), quota("default", "q", false));
     cluster.upsert_object(&quotas(), quota("other", "q", true));
-    cluster.settle()?;
+    cluster.run_until_idle()?;
     cluster.create_pod(pod("web"))?;
-    cluster.settle()?;
-    let why = |cluster: &Cluster| cluster.pending_message("web").unwrap_or_default();
+    cluster.run_until_idle()?;
+    let why = |cluster: &TestCluster| cluster.pending_message("web").unwrap_or_default();
     assert!(why(&cluster).contains("quota q is closed, 1 open, 2 changes"), "{}", why(&cluster));
     // A quota of another namespace does not requeue the pod, so that the message is unchanged.
     cluster.upsert_object(&quotas(), quota("other", "more", true));
-    cluster.advance(BACKOFF)?;
+    cluster.advance_time(BACKOFF)?;
     assert!(why(&cluster).contains("2 changes"), "{}", why(&cluster));
     cluster.upsert_object(&quotas(), quota("default", "q", true));
-    cluster.advance(BACKOFF)?;
+    cluster.advance_time(BACKOFF)?;
     assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
     Ok(())
 }
 
 #[test]
-fn deleted_and_invalid_objects_are_removed() -> Result<(), BenchError> {
+fn deleted_and_invalid_objects_are_removed() -> Result<(), PluginTestBenchError> {
     for is_deleted in [true, false] {
         let mut cluster = cluster(2)?;
         cluster.upsert_object(&quotas(), quota("default", "q", false));
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         cluster.create_pod(pod("web"))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         assert_eq!(cluster.node_of("web"), None);
         if is_deleted {
             cluster.delete_object(&quotas(), "default", "q");
         } else {
             cluster.upsert_object(&quotas(), quota("default", "q", "perhaps"));
         }
-        cluster.advance(BACKOFF)?;
+        cluster.advance_time(BACKOFF)?;
         assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
         assert_eq!(cluster.take_errors().len(), usize::from(!is_deleted));
     }
@@ -149,17 +149,17 @@ fn deleted_and_invalid_objects_are_removed() -> Result<(), BenchError> {
 }
 
 #[test]
-fn a_plugin_can_see_whether_a_kind_is_synced() -> Result<(), BenchError> {
+fn a_plugin_can_see_whether_a_kind_is_synced() -> Result<(), PluginTestBenchError> {
     let mut cluster = cluster(3)?;
     let mut has_no_quotas_event = |name: &str,
                                    has_synced: Option<bool>|
-     -> Result<bool, BenchError> {
+     -> Result<bool, PluginTestBenchError> {
         if let Some(has_synced) = has_synced {
-            cluster.set_synced(&quotas(), has_synced);
-            cluster.settle()?;
+            cluster.set_kind_synced(&quotas(), has_synced);
+            cluster.run_until_idle()?;
         }
         cluster.create_pod(pod(name))?;
-        cluster.settle()?;
+        cluster.run_until_idle()?;
         Ok(cluster.take_events().contains(&format!("NoQuotas {name}: the cluster has no quotas")))
     };
     assert!(has_no_quotas_event("early", None)?);
@@ -169,22 +169,22 @@ fn a_plugin_can_see_whether_a_kind_is_synced() -> Result<(), BenchError> {
 }
 
 #[test]
-fn published_values_expire_and_requeue_pods() -> Result<(), BenchError> {
+fn published_values_expire_and_requeue_pods() -> Result<(), PluginTestBenchError> {
     let mut cluster = cluster(4)?;
-    cluster.publish(NAME, &true, Duration::from_secs(60))?;
-    cluster.settle()?;
+    cluster.publish_to_plugin(NAME, &true, Duration::from_secs(60))?;
+    cluster.run_until_idle()?;
     cluster.create_pod(pod("web"))?;
-    cluster.advance(Duration::from_secs(59))?;
+    cluster.advance_time(Duration::from_secs(59))?;
     assert!(cluster.pending_message("web").is_some_and(|why| why.contains("everything is closed")));
     // The published value has expired.
-    cluster.advance(Duration::from_secs(3))?;
+    cluster.advance_time(Duration::from_secs(3))?;
     assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
     for (plugin, value, want) in [
         (NAME, json!("yes"), "ignored a value published to plugin \"Quota\": invalid type"),
         ("NodeName", json!(true), "no plugin \"NodeName\" accepts published values"),
     ] {
-        cluster.publish(plugin, &value, Duration::from_secs(60))?;
-        cluster.settle()?;
+        cluster.publish_to_plugin(plugin, &value, Duration::from_secs(60))?;
+        cluster.run_until_idle()?;
         let errors = cluster.take_errors();
         assert!(errors.len() == 1 && errors[0].starts_with(want), "{errors:?}");
     }
@@ -194,7 +194,7 @@ fn published_values_expire_and_requeue_pods() -> Result<(), BenchError> {
 #[test]
 fn the_testkit_rejects_invalid_configurations() {
     let refusal = |plugins: Vec<PluginDef>, profile| {
-        Cluster::new(plugins, profile).err().map(|error| error.to_string()).unwrap_or_default()
+        TestCluster::new(plugins, profile).err().map(|error| error.to_string()).unwrap_or_default()
     };
     let twice = refusal(vec![DEF, DEF], json!({}));
     assert!(twice.starts_with("a plugin named \"Quota\" already exists"), "{twice}");

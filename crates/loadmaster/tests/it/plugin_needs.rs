@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster::framework::*;
-use loadmaster::testkit::{BenchError, Cluster, node, pod};
+use loadmaster::testkit::{PluginTestBenchError, TestCluster, node, pod};
 use serde_json::{Value, json};
 
 const RACK: &str = "example.com/rack";
@@ -54,24 +54,28 @@ impl Filter for Racks {
 }
 
 /// Schedules a pod for the rack `r1` in a cluster with one node of the given rack.
-fn place(def: PluginDef, rack: &str) -> Result<(Cluster, Option<String>, String), BenchError> {
+fn place(
+    def: PluginDef,
+    rack: &str,
+) -> Result<(TestCluster, Option<String>, String), PluginTestBenchError> {
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": "Racks"}]}}});
-    let mut cluster = Cluster::new([def], profile)?;
+    let mut cluster = TestCluster::new([def], profile)?;
     cluster.upsert_node(rack_node(rack))?;
-    cluster
-        .create_pod(pod("web").annotation(RACK, "r1").set("/spec/containers/0/image", "nginx"))?;
-    cluster.settle()?;
+    cluster.create_pod(
+        pod("web").annotation(RACK, "r1").set_field("/spec/containers/0/image", "nginx"),
+    )?;
+    cluster.run_until_idle()?;
     let (node, why) = (cluster.node_of("web"), cluster.pending_message("web").unwrap_or_default());
     Ok((cluster, node, why))
 }
 
 fn rack_node(rack: &str) -> loadmaster::testkit::NodeBuilder {
-    node("a").annotation(RACK, rack).set("/status/nodeInfo", json!({"machineID": "m7"}))
+    node("a").annotation(RACK, rack).set_field("/status/nodeInfo", json!({"machineID": "m7"}))
 }
 
 #[test]
-fn a_plugin_sees_the_parts_it_needs() -> Result<(), BenchError> {
-    let check = |def, rack, want: &str| -> Result<(), BenchError> {
+fn a_plugin_sees_the_parts_it_needs() -> Result<(), PluginTestBenchError> {
+    let check = |def, rack, want: &str| -> Result<(), PluginTestBenchError> {
         let (_, node, why) = place(def, rack)?;
         let got = node.unwrap_or(why);
         assert!(got.contains(want), "{got}, not {want}");
@@ -85,13 +89,13 @@ fn a_plugin_sees_the_parts_it_needs() -> Result<(), BenchError> {
 }
 
 #[test]
-fn changed_annotations_requeue_pods() -> Result<(), BenchError> {
+fn changed_annotations_requeue_pods() -> Result<(), PluginTestBenchError> {
     for def in [ANNOTATED, WHOLE] {
         let (mut cluster, node, _) = place(def, "r2")?;
         assert_eq!(node, None);
-        cluster.advance(Duration::from_secs(60))?;
+        cluster.advance_time(Duration::from_secs(60))?;
         cluster.upsert_node(rack_node("r1"))?;
-        cluster.advance(Duration::from_secs(1))?;
+        cluster.advance_time(Duration::from_secs(1))?;
         assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
     }
     Ok(())

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster::framework::api_calls::{PluginInput, PluginStep};
+use loadmaster::framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster::framework::preemption::{
     CandidateSampling, DisruptionBudgets, NodeDryRun, Preemptor, Victims,
     nodes_where_preemption_might_help, pick_best_candidates,
 };
 use loadmaster::framework::*;
 use loadmaster::serde_json::{Value, json};
-use loadmaster::testkit::{BenchError, Cluster, PodBuilder, node, pod};
+use loadmaster::testkit::{PluginTestBenchError, PodBuilder, TestCluster, node, pod};
 
 const NAME: &str = "SpotFirst";
 const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
@@ -31,7 +31,7 @@ impl PostFilter for SpotFirst {
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         let preemptor = Preemptor { cx: cx.cx(), filter_runner: fit_error.filter_runner, pod };
         let budgets = DisruptionBudgets::new(cx.world.cluster_objects());
@@ -65,34 +65,38 @@ impl PostFilter for SpotFirst {
 }
 
 fn spot(name: &str, node: &str) -> PodBuilder {
-    pod(name).label(SPOT, "true").priority(1_000).request("cpu", "1").set("/spec/nodeName", node)
+    pod(name)
+        .label(SPOT, "true")
+        .priority(1_000)
+        .request("cpu", "1")
+        .set_field("/spec/nodeName", node)
 }
 
 #[test]
-fn only_spot_pods_are_preempted() -> Result<(), BenchError> {
+fn only_spot_pods_are_preempted() -> Result<(), PluginTestBenchError> {
     let profile = json!({"plugins": {"postFilter": {
         "enabled": [{"name": NAME}], "disabled": [{"name": "*"}],
     }}});
-    let mut cluster = Cluster::new([DEF], profile)?;
+    let mut cluster = TestCluster::new([DEF], profile)?;
     for (name, cpu) in [("a", "2"), ("b", "2"), ("small", "1")] {
         cluster.upsert_node(node(name).allocatable("cpu", cpu))?;
     }
     for (name, node) in [("a-1", "a"), ("b-1", "b"), ("b-2", "b")] {
         cluster.create_pod(spot(name, node))?;
     }
-    cluster.create_pod(pod("stays").request("cpu", "1").set("/spec/nodeName", "a"))?;
+    cluster.create_pod(pod("stays").request("cpu", "1").set_field("/spec/nodeName", "a"))?;
     cluster.create_pod(pod("web").request("cpu", "2"))?;
-    cluster.settle()?;
+    cluster.run_until_idle()?;
     // Node a has another pod, and node small is too small.
     let mut preempted = cluster.take_events();
     preempted.retain(|event| event.starts_with("Preempted "));
     assert_eq!(preempted.len(), 2, "{preempted:?}");
     assert!(preempted.iter().all(|event| event.starts_with("Preempted b-")), "{preempted:?}");
-    cluster.advance(Duration::from_secs(12))?;
+    cluster.advance_time(Duration::from_secs(12))?;
     assert_eq!(cluster.node_of("web"), Some("b".to_owned()));
 
     cluster.create_pod(pod("more").request("cpu", "2"))?;
-    cluster.settle()?;
+    cluster.run_until_idle()?;
     let why = cluster.pending_message("more").unwrap_or_default();
     assert!(why.ends_with("no spot pods are in the way"), "{why}");
     assert_eq!(cluster.node_of("a-1"), Some("a".to_owned()));

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use loadmaster_engine::recording::{Header, Reader, RecordingItem, encode_preamble};
+use loadmaster_engine::recording::{
+    RecordingHeader, RecordingItem, RecordingReader, encode_preamble,
+};
 use serde_json::{Value, json};
 
 use crate::process::{Client, Folder, Running, wait_until};
@@ -93,10 +95,12 @@ fn binds(text: &str) -> BTreeMap<String, String> {
 
 /// The same recording with a different seed in its header.
 fn with_another_seed(bytes: &[u8]) -> Vec<u8> {
-    let mut reader = Reader::new();
-    reader.push(bytes);
-    let Some(RecordingItem::Header(header)) = reader.read().unwrap() else { panic!("no header") };
-    let other = encode_preamble(&Header { seed: header.seed + 1, ..(*header).clone() });
+    let mut reader = RecordingReader::new();
+    reader.push_bytes(bytes);
+    let Some(RecordingItem::Header(header)) = reader.read_item().unwrap() else {
+        panic!("no header")
+    };
+    let other = encode_preamble(&RecordingHeader { seed: header.seed + 1, ..(*header).clone() });
     [&other, &bytes[encode_preamble(&header).len()..]].concat()
 }
 

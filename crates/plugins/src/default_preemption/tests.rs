@@ -1,18 +1,18 @@
 use expect_test::{Expect, expect};
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use serde_json::json;
 
 use super::*;
 
 /// Two nodes with 4 CPUs each, all of them used by pods of priority 0 to 5.
-fn bench(args: Value) -> Bench {
-    let mut bench = Bench::new(&DEF, args).unwrap();
+fn bench(args: Value) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
     for name in ["a", "b"] {
         let node = json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4"}}});
         bench.node(node).unwrap();
     }
     for (node, name, priority) in [("a", "p1", 5), ("a", "p2", 0), ("b", "p3", 5), ("b", "p4", 4)] {
-        bench.assigned(node, pod(name, priority, "2")).unwrap();
+        bench.add_assigned_pod(node, pod(name, priority, "2")).unwrap();
     }
     bench
 }
@@ -23,7 +23,7 @@ fn pod(name: &str, priority: i32, cpu: &str) -> Value {
 }
 
 #[track_caller]
-fn check(bench: &mut Bench, incoming: Value, want: &Expect) {
+fn check(bench: &mut PluginTestBench, incoming: Value, want: &Expect) {
     want.assert_eq(&bench.post_filter(incoming, 7).unwrap());
 }
 
@@ -34,7 +34,7 @@ fn nominates_a_node_and_evicts_victims() {
     check(&mut bench, pod("new", 5, "2"), &expect!["nominates a; evicts p2"]);
     check(&mut bench, pod("new", 9, "4"), &expect!["nominates a; evicts p1 p2"]);
     for (name, priority) in [("n1", 8), ("n2", 9)] {
-        let nominated = Arc::new(bench.pod(pod(name, priority, "1")).unwrap());
+        let nominated = Arc::new(bench.parse_pod(pod(name, priority, "1")).unwrap());
         bench.world.add_nominated_pod(Str::new("a"), nominated);
     }
     check(
@@ -48,8 +48,8 @@ fn nominates_a_node_and_evicts_victims() {
 fn terminating_pods_are_not_evicted_again() {
     let mut bench = bench(json!({}));
     let terminating = json!({"metadata": {"name": "p2", "deletionTimestamp": "2026-01-31T12:00:00Z"}, "spec": pod("p2", 0, "2")["spec"]});
-    bench.assigned("a", terminating).unwrap();
-    let nominated = Arc::new(bench.pod(pod("n1", 8, "1")).unwrap());
+    bench.add_assigned_pod("a", terminating).unwrap();
+    let nominated = Arc::new(bench.parse_pod(pod("n1", 8, "1")).unwrap());
     bench.world.add_nominated_pod(Str::new("a"), nominated);
     check(&mut bench, pod("new", 9, "2"), &expect!["nominates a"]);
 }
@@ -93,7 +93,7 @@ fn a_pod_with_a_terminating_victim_on_its_nominated_node_is_not_eligible() {
     let mut check_condition = |status: &str, reason: &str, cpu: &str, want: &Expect| {
         let condition = json!({"type": "DisruptionTarget", "status": status, "reason": reason});
         terminating["status"] = json!({"conditions": [condition]});
-        bench.assigned("a", terminating.clone()).unwrap();
+        bench.add_assigned_pod("a", terminating.clone()).unwrap();
         check(&mut bench, on_a(cpu), want);
     };
     check_condition(
@@ -119,7 +119,7 @@ fn a_pod_with_a_terminating_victim_on_its_nominated_node_is_not_eligible() {
 
 #[test]
 fn no_nodes() {
-    let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
     check(&mut bench, pod("new", 9, "1"), &expect!["Error preemption: no nodes available"]);
 }
 
@@ -130,11 +130,11 @@ fn pre_enqueue_rejects_a_preemptor_while_its_victims_are_deleted() {
             scheduler_async_preemption: is_async,
             ..Default::default()
         };
-        let mut bench = Bench::with_gates(&DEF, json!({}), gates).unwrap();
+        let mut bench = PluginTestBench::with_gates(&DEF, json!({}), gates).unwrap();
         let before = bench.pre_enqueue(pod("new", 9, "1")).unwrap();
         bench.world.ongoing_preemptions_mut().start("default/new");
         let during = bench.pre_enqueue(pod("new", 9, "1")).unwrap();
-        let n_events = bench.points().events.as_ref().map(Vec::len);
+        let n_events = bench.extension_points().events.as_ref().map(Vec::len);
         format!("{before}; {during}; {n_events:?}")
     };
     expect!["Success; UnschedulableAndUnresolvable waiting for the preemption for this pod to be finished; Some(1)"]

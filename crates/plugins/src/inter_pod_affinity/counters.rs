@@ -4,7 +4,7 @@ use loadmaster_api::{Labels, Str};
 use loadmaster_framework::PodTemplate;
 use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::template::{AffinityTerm, WeightedAffinityTerm};
-use loadmaster_framework::topology_counter::{CounterSpec, TopologyDeltas};
+use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
 
 use super::score::IncomingPod;
 use super::terms::{all_own_terms_match, existing_term_matches, own_term_matches};
@@ -35,7 +35,7 @@ impl MatchingPods {
     }
 }
 
-impl CounterSpec for MatchingPods {
+impl TopologyCounterSpec for MatchingPods {
     fn delta(
         &self,
         pod: &PodTemplate,
@@ -71,7 +71,7 @@ impl ExistingAntiAffinity {
     }
 }
 
-impl CounterSpec for ExistingAntiAffinity {
+impl TopologyCounterSpec for ExistingAntiAffinity {
     fn delta(
         &self,
         pod: &PodTemplate,
@@ -127,7 +127,7 @@ impl TopologyScore {
     }
 }
 
-impl CounterSpec for TopologyScore {
+impl TopologyCounterSpec for TopologyScore {
     fn delta(
         &self,
         pod: &PodTemplate,
@@ -154,7 +154,7 @@ pub(super) enum PodsWithTerms {
     PreferredTerms { hard: bool },
 }
 
-impl CounterSpec for PodsWithTerms {
+impl TopologyCounterSpec for PodsWithTerms {
     fn delta(
         &self,
         pod: &PodTemplate,

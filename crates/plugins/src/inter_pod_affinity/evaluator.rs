@@ -4,11 +4,13 @@
 //! keys with one node per value (host names), if there are such keys, and then the row's domain for
 //! every other key that has a sum.
 
-use loadmaster_framework::incremental::{ClassKey, Dependencies, NodeClasses, RowDependency};
+use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::label_columns::{LabelKeyId, LabelValueId};
-use loadmaster_framework::topology_counter::{CounterId, CounterSpec, TopologyDomains};
+use loadmaster_framework::topology_counter::{
+    TopologyCounterId, TopologyCounterSpec, TopologyDomains,
+};
 use loadmaster_framework::{
-    Incremental, NodeRow, NodeTable, PluginEvaluator, PodInfo, Prepared, World,
+    Incremental, NodeRow, NodeTable, PluginEvaluator, PodInfo, PrepareResult, World,
 };
 use smallvec::SmallVec;
 
@@ -26,7 +28,7 @@ const LACKS_AFFINITY: i64 = 2;
 
 impl Incremental for InterPodAffinity {
     /// Never returns Skip: the next existing pod may have terms that match this pod.
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
         let template = &pod.template;
         let mut evaluator = InterPodAffinityEvaluator::default();
         if !template.required_affinity.is_empty() {
@@ -62,7 +64,7 @@ impl Incremental for InterPodAffinity {
             .chain(&evaluator.anti_affinity)
             .any(CounterKey::is_single_node);
         evaluator.has_node_score = evaluator.topology_score.iter().any(CounterKey::is_single_node);
-        Prepared::Evaluator(Box::new(evaluator))
+        PrepareResult::Evaluator(Box::new(evaluator))
     }
 }
 
@@ -83,7 +85,7 @@ struct InterPodAffinityEvaluator {
     /// Topology keys of the sums above with domains of several nodes, in the order of the class key.
     shared: SmallVec<[LabelKeyId; 2]>,
     /// The counters to release, each with the number of keys that it had.
-    counters: SmallVec<[(CounterId, usize); 4]>,
+    counters: SmallVec<[(TopologyCounterId, usize); 4]>,
 }
 
 type CounterKeys = SmallVec<[CounterKey; 2]>;
@@ -91,7 +93,7 @@ type CounterKeys = SmallVec<[CounterKey; 2]>;
 /// The sums of one counter for one key.
 #[derive(Clone, Copy)]
 struct CounterKey {
-    counter: CounterId,
+    counter: TopologyCounterId,
     /// Index of the key in the counter.
     nth: usize,
     key: LabelKeyId,
@@ -109,7 +111,7 @@ enum DomainSource {
 
 impl CounterKey {
     fn domains<'a>(&self, world: &'a World) -> Option<&'a TopologyDomains> {
-        world.counter(self.counter).domains().get(self.nth)
+        world.topology_counter(self.counter).domains().get(self.nth)
     }
 
     fn is_single_node(&self) -> bool {
@@ -119,7 +121,7 @@ impl CounterKey {
     /// The sum in the domain of a row.
     fn at_row(&self, world: &World, row: NodeRow) -> i64 {
         let domain = world.nodes().labels().column(self.key).value(row);
-        self.domains(world).map_or(0, |domains| domains.sum(domain))
+        self.domains(world).map_or(0, |domains| domains.domain_sum(domain))
     }
 
     /// The sum in the shared domain that a class is in; 0 for other keys.
@@ -128,29 +130,31 @@ impl CounterKey {
         if shared[index] == ABSENT {
             return 0;
         }
-        self.domains(world).map_or(0, |domains| domains.sum(LabelValueId(shared[index] as u32)))
+        self.domains(world)
+            .map_or(0, |domains| domains.domain_sum(LabelValueId(shared[index] as u32)))
     }
 }
 
 impl InterPodAffinityEvaluator {
-    fn acquire_counter<C: CounterSpec + std::hash::Hash + Eq>(
+    fn acquire_counter<C: TopologyCounterSpec + std::hash::Hash + Eq>(
         &mut self,
         world: &mut World,
         what: C,
-    ) -> CounterId {
-        let counter = world.acquire_counter(what);
-        self.counters.push((counter, world.counter(counter).domains().len()));
+    ) -> TopologyCounterId {
+        let counter = world.acquire_topology_counter(what);
+        self.counters.push((counter, world.topology_counter(counter).domains().len()));
         counter
     }
 
     /// Whether there are pods with such terms. If not, the evaluator becomes stale with the first one.
     fn has_pods_with_terms(&mut self, world: &mut World, what: PodsWithTerms) -> bool {
         let counter = self.acquire_counter(world, what);
-        !world.counter(counter).domains().is_empty()
+        !world.topology_counter(counter).domains().is_empty()
     }
 
-    fn counter_keys(&mut self, world: &World, counter: CounterId) -> CounterKeys {
-        let domains = world.counter(counter).domains().iter().map(TopologyDomains::key).enumerate();
+    fn counter_keys(&mut self, world: &World, counter: TopologyCounterId) -> CounterKeys {
+        let domains =
+            world.topology_counter(counter).domains().iter().map(TopologyDomains::key).enumerate();
         domains
             .map(|(nth, key)| CounterKey {
                 counter,
@@ -210,13 +214,13 @@ impl InterPodAffinityEvaluator {
 }
 
 impl PluginEvaluator for InterPodAffinityEvaluator {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         let part =
             if self.first_shared_index() > 0 { RowDependency::Pods } else { RowDependency::Node };
-        Dependencies {
+        ResultDependencies {
             filter: (!self.affinity.is_empty()).then_some(RowDependency::Node),
             class: (self.class_key_len() > 0).then_some(part),
-            ..Dependencies::default()
+            ..ResultDependencies::default()
         }
     }
 
@@ -276,8 +280,8 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
 
     /// Stale once a counter has more keys: pods with terms for other topology keys were added.
     fn is_stale(&self, world: &World) -> bool {
-        let is_stale = |(counter, n_keys): &(CounterId, usize)| {
-            let counter = world.counters().try_get(*counter);
+        let is_stale = |(counter, n_keys): &(TopologyCounterId, usize)| {
+            let counter = world.topology_counters().try_get(*counter);
             counter.is_none_or(|counter| counter.domains().len() != *n_keys)
         };
         self.counters.iter().any(is_stale)
@@ -285,7 +289,7 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
 
     fn release(&mut self, world: &mut World) {
         for (counter, _) in self.counters.drain(..) {
-            world.release_counter(counter);
+            world.release_topology_counter(counter);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Random histories: after every change the incremental form equals the per-node methods.
 
-use loadmaster_framework::testkit::{Bench, BenchError, incremental_history::check_history};
+use loadmaster_framework::testkit::{
+    PluginTestBench, PluginTestBenchError, incremental_history::check_incremental_history,
+};
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value, json};
 
@@ -18,13 +20,13 @@ fn the_incremental_form_equals_the_per_node_methods() {
     }
 }
 
-fn run_history(seed: u64) -> Result<(), BenchError> {
+fn run_history(seed: u64) -> Result<(), PluginTestBenchError> {
     let mut rng = Rng::new(seed);
     let args = json!({
         "hardPodAffinityWeight": rng.below(3) * 7,
         "ignorePreferredTermsOfExistingPods": rng.one_in(5),
     });
-    let mut bench = Bench::new(&DEF, args)?;
+    let mut bench = PluginTestBench::new(&DEF, args)?;
     let mut uids = 0;
     for _ in 0..rng.range(1, 6) {
         set_node(&mut bench, &mut rng)?;
@@ -34,10 +36,16 @@ fn run_history(seed: u64) -> Result<(), BenchError> {
         assign_pod(&mut bench, &mut rng, &mut uids)?;
     }
     let incoming = |rng: &mut Rng| pod(rng, "incoming");
-    check_history(&mut bench, &mut rng, STEPS, incoming, |bench, rng| change(bench, rng, &mut uids))
+    check_incremental_history(&mut bench, &mut rng, STEPS, incoming, |bench, rng| {
+        change(bench, rng, &mut uids)
+    })
 }
 
-fn change(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<&'static str, BenchError> {
+fn change(
+    bench: &mut PluginTestBench,
+    rng: &mut Rng,
+    uids: &mut u64,
+) -> Result<&'static str, PluginTestBenchError> {
     match rng.below(12) {
         0..=4 => assign_pod(bench, rng, uids).map(|()| "placed"),
         5..=7 => {
@@ -65,7 +73,7 @@ fn namespace(rng: &mut Rng) -> &'static str {
     ["default", "default", "other", "third"][rng.below(4) as usize]
 }
 
-fn set_node(bench: &mut Bench, rng: &mut Rng) -> Result<(), BenchError> {
+fn set_node(bench: &mut PluginTestBench, rng: &mut Rng) -> Result<(), PluginTestBenchError> {
     let name = node_name(rng);
     let mut labels = Map::new();
     if !rng.one_in(6) {
@@ -80,7 +88,11 @@ fn set_node(bench: &mut Bench, rng: &mut Rng) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn assign_pod(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<(), BenchError> {
+fn assign_pod(
+    bench: &mut PluginTestBench,
+    rng: &mut Rng,
+    uids: &mut u64,
+) -> Result<(), PluginTestBenchError> {
     let name = node_name(rng);
     if bench.world.nodes().row(&name).is_none() {
         return Ok(());
@@ -88,7 +100,7 @@ fn assign_pod(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<(), Be
     let uid = if rng.one_in(4) { rng.below(*uids + 1) } else { *uids };
     *uids = (*uids).max(uid + 1);
     let pod = pod(rng, &format!("pod-{uid}"));
-    bench.assigned(&name, pod)?;
+    bench.add_assigned_pod(&name, pod)?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use loadmaster_framework::cluster_event::EventObject;
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFilterResult,
     SerialCx,
@@ -17,8 +17,8 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Two nodes in zone a, one in zone b, one without a zone.
-fn bench(args: Value) -> Bench {
-    let mut bench = Bench::new(&DEF, args).unwrap();
+fn bench(args: Value) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
     for (name, zone) in [("a1", Some("a")), ("a2", Some("a")), ("b1", Some("b")), ("lost", None)] {
         bench.node(node(name, zone)).unwrap();
     }
@@ -55,11 +55,11 @@ fn preferred(weight: i64, key: &str, app: &str) -> Value {
     json!({ PREFERRED: [{"weight": weight, "podAffinityTerm": term(key, app)}] })
 }
 
-fn assign_pods(bench: &mut Bench, pods: &[(&str, Value)]) {
+fn assign_pods(bench: &mut PluginTestBench, pods: &[(&str, Value)]) {
     for (at, (node, pod)) in pods.iter().enumerate() {
         let mut pod = pod.clone();
         pod["metadata"]["uid"] = format!("{at}").into();
-        bench.assigned(node, pod).unwrap();
+        bench.add_assigned_pod(node, pod).unwrap();
     }
 }
 
@@ -157,7 +157,9 @@ fn anti_affinity_applies_in_both_directions_and_the_own_one_is_reported_first() 
 #[test]
 fn pre_filter_skips_pods_without_terms_that_no_existing_term_matches() {
     let mut bench = bench(json!({}));
-    bench.assigned("a1", pod("db", &[("podAntiAffinity", required("host", "web"))])).unwrap();
+    bench
+        .add_assigned_pod("a1", pod("db", &[("podAntiAffinity", required("host", "web"))]))
+        .unwrap();
     assert_eq!(bench.pre_filter(pod("other", &[])).unwrap(), "Skip");
     assert_eq!(bench.pre_filter(pod("web", &[])).unwrap(), "All");
     let with_terms = pod("other", &[("podAntiAffinity", required("host", "none"))]);
@@ -170,7 +172,7 @@ fn term_selects_namespace(namespace: &str, term_more: Value) -> bool {
     bench.namespace(json!({"metadata": {"name": "known", "labels": {"team": "x"}}})).unwrap();
     let mut db = pod("db", &[]);
     db["metadata"]["namespace"] = namespace.into();
-    bench.assigned("a1", db).unwrap();
+    bench.add_assigned_pod("a1", db).unwrap();
     let mut term = term("host", "db");
     for (name, value) in term_more.as_object().unwrap() {
         term[name] = value.clone();
@@ -209,7 +211,7 @@ fn namespace_selectors_of_existing_pods_match_the_labels_of_the_incoming_pods_na
     let mut anti_affinity_term = term("host", "web");
     anti_affinity_term["namespaceSelector"] = absent;
     bench
-        .assigned(
+        .add_assigned_pod(
             "a1",
             pod("db", &[("podAntiAffinity", json!({ REQUIRED: [anti_affinity_term] }))]),
         )
@@ -274,17 +276,17 @@ fn preferred_terms_of_existing_pods_can_be_ignored() {
 
 /// The nodes that fit after a dry run has added `other` to the node or removed it.
 fn after_dry_run(
-    bench: &mut Bench,
+    bench: &mut PluginTestBench,
     incoming: &Value,
     node: &str,
     other: Value,
     add: bool,
 ) -> Vec<String> {
-    let incoming = bench.pod(incoming.clone()).unwrap();
-    let other = Arc::new(bench.pod(other).unwrap());
+    let incoming = bench.parse_pod(incoming.clone()).unwrap();
+    let other = Arc::new(bench.parse_pod(other).unwrap());
     let (mut cycle, mut states) = (CycleState::default(), Default::default());
     let world = &bench.world;
-    let points = bench.points();
+    let points = bench.extension_points();
     let (pre, filter) = (points.pre_filter.clone().unwrap(), points.filter.clone().unwrap());
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
     assert_eq!(pre.pre_filter(cx, &incoming), Ok(PreFilterResult::All));
@@ -303,7 +305,7 @@ fn after_dry_run(
 fn dry_runs_update_all_three_counts() {
     let db = pod("db", &[("podAntiAffinity", required("host", "web"))]);
     let mut bench = bench(json!({}));
-    bench.assigned("a1", db.clone()).unwrap();
+    bench.add_assigned_pod("a1", db.clone()).unwrap();
     let anti_affine = pod("web", &[("podAntiAffinity", required("zone", "db"))]);
     assert_eq!(after_dry_run(&mut bench, &anti_affine, "b1", db.clone(), true), ["lost"]);
     assert_eq!(
@@ -311,7 +313,7 @@ fn dry_runs_update_all_three_counts() {
         ["a1", "a2", "b1", "lost"]
     );
     let affine = pod("fond", &[("podAffinity", required("zone", "fond"))]);
-    bench.assigned("b1", affine.clone()).unwrap();
+    bench.add_assigned_pod("b1", affine.clone()).unwrap();
     assert_eq!(after_dry_run(&mut bench, &affine, "a1", affine.clone(), true), ["a1", "a2", "b1"]);
     // Without the last matching pod, the incoming pod is the first of its group again.
     assert_eq!(after_dry_run(&mut bench, &affine, "b1", affine.clone(), false), ["a1", "a2", "b1"]);
@@ -326,7 +328,7 @@ fn signs_the_labels_of_pods_without_terms() {
     let labeled = json!({"metadata": {"name": "p", "labels": {"a": "b"}}});
     assert_eq!(bench.sign(labeled.clone()).unwrap(), json!({"v1.Pod.Labels": {"a": "b"}}));
     let ignores = json!({"ignorePreferredTermsOfExistingPods": true});
-    assert_eq!(Bench::new(&DEF, ignores).unwrap().sign(labeled).unwrap(), json!({}));
+    assert_eq!(PluginTestBench::new(&DEF, ignores).unwrap().sign(labeled).unwrap(), json!({}));
 }
 
 #[test]
@@ -336,11 +338,11 @@ fn pods_wake_when_they_satisfy_affinity_or_resolve_anti_affinity() {
         [("podAffinity", required("zone", "db")), ("podAntiAffinity", required("zone", "noise"))];
     let incoming = pod("web", &both);
     let mut hint = |action: ActionType, old: Option<Value>, new: Option<Value>| {
-        let old = old.map(|pod| bench.pod(pod).unwrap());
-        let new = new.map(|pod| bench.pod(pod).unwrap());
+        let old = old.map(|pod| bench.parse_pod(pod).unwrap());
+        let new = new.map(|pod| bench.parse_pod(pod).unwrap());
         let event = ClusterEvent::new(EventResource::AssignedPod, action);
         let (old, new) = (old.as_ref().map(EventObject::Pod), new.as_ref().map(EventObject::Pod));
-        bench.hint(event, incoming.clone(), old, new).unwrap()
+        bench.queueing_hint(event, incoming.clone(), old, new).unwrap()
     };
     let on = |node: &str, mut pod: Value| {
         pod["metadata"]["uid"] = "x".into();
@@ -376,7 +378,7 @@ fn nodes_wake_when_they_join_an_affinity_domain_or_leave_an_anti_affinity_domain
         let action = if old.is_none() { ActionType::ADD } else { ActionType::UPDATE_NODE_LABEL };
         let event = ClusterEvent::new(EventResource::Node, action);
         let old = old.as_ref().map(EventObject::Node);
-        bench.hint(event, incoming.clone(), old, Some(EventObject::Node(&new))).unwrap()
+        bench.queueing_hint(event, incoming.clone(), old, Some(EventObject::Node(&new))).unwrap()
     };
     let (a, b, lost) = (node("n", Some("a")), node("n", Some("b")), node("n", None));
     let affine = pod("web", &[("podAffinity", required("zone", "db"))]);

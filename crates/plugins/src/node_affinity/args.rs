@@ -4,7 +4,7 @@ use loadmaster_api::meta::nullable;
 use loadmaster_api::pod::{NodeAffinity, PreferredSchedulingTerm};
 use loadmaster_api::selector::{CompiledNodeTerm, SelectorError};
 use loadmaster_api::{NodeSelectorTerm, Str};
-use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{FeatureGates, FieldError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecut
 
 /// Decodes the arguments, fills in defaults and validates them.
 pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: Args = decode(given).map_err(|error| vec![error])?;
+    let args: Args = decode_json_value(given).map_err(|error| vec![error])?;
     let as_error = |error: serde_json::Error| {
         vec![FieldError { path: String::new(), text: error.to_string() }]
     };
@@ -29,7 +29,7 @@ pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Ve
 /// The affinity in arguments that are complete.
 pub(super) fn added_affinity(args: &Value) -> Result<Option<NodeAffinity>, FieldError> {
     let added = args.get("addedAffinity").unwrap_or(&Value::Null);
-    decode(added).map_err(|error| error.with_path_prefix("addedAffinity"))
+    decode_json_value(added).map_err(|error| error.with_path_prefix("addedAffinity"))
 }
 
 /// The arguments as a configuration file has them. The types of the API cannot be used: they accept unknown fields and

@@ -4,13 +4,13 @@
 use loadmaster_api::selector::Requirement;
 use loadmaster_api::{NodeSelectorTerm, pod};
 use loadmaster_framework::PodTemplate;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{affinity_of, args};
 
-pub(super) fn fragments(pod: &PodTemplate) -> Result<Vec<SignFragment>, Unsignable> {
+pub(super) fn fragments(pod: &PodTemplate) -> Result<Vec<SignFragment>, UnsignablePod> {
     let affinity = match affinity_of(pod) {
         Some(affinity) => affinity_json(affinity)?,
         None => Value::Null,
@@ -19,7 +19,7 @@ pub(super) fn fragments(pod: &PodTemplate) -> Result<Vec<SignFragment>, Unsignab
     let selector = if selector.is_empty() {
         Value::Null
     } else {
-        serde_json::to_value(selector).map_err(|_| Unsignable)?
+        serde_json::to_value(selector).map_err(|_| UnsignablePod)?
     };
     Ok(vec![
         SignFragment { key: "v1.Pod.Spec.Affinity.NodeAffinity", value: affinity },
@@ -27,7 +27,7 @@ pub(super) fn fragments(pod: &PodTemplate) -> Result<Vec<SignFragment>, Unsignab
     ])
 }
 
-fn affinity_json(affinity: &pod::NodeAffinity) -> Result<Value, Unsignable> {
+fn affinity_json(affinity: &pod::NodeAffinity) -> Result<Value, UnsignablePod> {
     let required = affinity.required.iter().flat_map(|selector| &selector.node_selector_terms);
     let required = sorted(required.map(|term| text(&signed_term(term)?)))?;
     let preferred = affinity.preferred.iter().map(|term| {
@@ -50,27 +50,27 @@ struct SignedTerm {
     match_fields: Vec<String>,
 }
 
-fn signed_term(term: &NodeSelectorTerm) -> Result<SignedTerm, Unsignable> {
+fn signed_term(term: &NodeSelectorTerm) -> Result<SignedTerm, UnsignablePod> {
     Ok(SignedTerm {
         match_expressions: sorted(term.match_expressions.iter().map(requirement))?,
         match_fields: sorted(term.match_fields.iter().map(requirement))?,
     })
 }
 
-fn requirement(requirement: &Requirement) -> Result<String, Unsignable> {
+fn requirement(requirement: &Requirement) -> Result<String, UnsignablePod> {
     let Requirement { key, operator, values } = requirement.clone();
     let mut written = args::Requirement { key, operator, values };
     written.values.sort();
     text(&written)
 }
 
-fn text(value: &impl Serialize) -> Result<String, Unsignable> {
-    serde_json::to_string(value).map_err(|_| Unsignable)
+fn text(value: &impl Serialize) -> Result<String, UnsignablePod> {
+    serde_json::to_string(value).map_err(|_| UnsignablePod)
 }
 
 fn sorted(
-    texts: impl Iterator<Item = Result<String, Unsignable>>,
-) -> Result<Vec<String>, Unsignable> {
+    texts: impl Iterator<Item = Result<String, UnsignablePod>>,
+) -> Result<Vec<String>, UnsignablePod> {
     let mut texts: Vec<String> = texts.collect::<Result<_, _>>()?;
     texts.sort();
     Ok(texts)

@@ -1,15 +1,15 @@
 use expect_test::{Expect, expect};
 use loadmaster_api::Node;
 use loadmaster_framework::EventObject;
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
 /// Nodes `a` (zone 1, ssd, 4 cores), `b` (zone 2, 16 cores) and `c` (no labels).
-fn bench(args: Value) -> Bench {
-    let mut bench = Bench::new(&DEF, args).unwrap();
+fn bench(args: Value) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
     let labels = [
         ("a", json!({"zone": "1", "disk": "ssd", "cores": "4"})),
         ("b", json!({"zone": "2", "cores": "16"})),
@@ -57,7 +57,7 @@ fn selecting(selector: Value) -> Value {
 
 /// The result of PreFilter, then the nodes that pass (`a`), those that the pod's affinity rejects (`-b`) and those that the
 /// profile's affinity rejects (`!c`).
-fn filtered(bench: &mut Bench, pod: Value) -> String {
+fn filtered(bench: &mut PluginTestBench, pod: Value) -> String {
     let pre_filter = bench.pre_filter(pod.clone()).unwrap();
     let results = bench.filter(pod).unwrap();
     let short = results.iter().map(|result| match result.split_once(' ').unwrap() {
@@ -213,7 +213,7 @@ fn check_hint(args: Value, pod: Value, old: Option<&str>, new: &str, want: &str)
     let action = if old.is_some() { ActionType::UPDATE_NODE_LABEL } else { ActionType::ADD };
     let event = ClusterEvent::new(EventResource::Node, action);
     let old = old.as_ref().map(EventObject::Node);
-    let result = bench(args).hint(event, pod, old, Some(EventObject::Node(&new))).unwrap();
+    let result = bench(args).queueing_hint(event, pod, old, Some(EventObject::Node(&new))).unwrap();
     assert_eq!(result, want);
 }
 
@@ -389,7 +389,7 @@ fn any_nodes() -> impl Strategy<Value = Vec<[Option<u8>; 2]>> {
     prop::collection::vec([prop::option::of(0..3_u8), prop::option::of(0..3_u8)], 0..5)
 }
 
-fn set_nodes(bench: &mut Bench, nodes: &[[Option<u8>; 2]]) {
+fn set_nodes(bench: &mut PluginTestBench, nodes: &[[Option<u8>; 2]]) {
     for (at, values) in nodes.iter().enumerate() {
         let mut labels = json!({});
         for (key, value) in ["a", "b"].iter().zip(values) {
@@ -414,7 +414,7 @@ proptest! {
         added in prop::option::of(prop::sample::select(vec!["In", "NotIn"])),
     ) {
         let added = added.map(|operator| required(&[labels(&[requirement("b", operator, &["1"])])]));
-        let mut bench = Bench::new(&DEF, json!({"addedAffinity": added})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({"addedAffinity": added})).unwrap();
         set_nodes(&mut bench, &first);
         let mut affinity = preferred(&weighted);
         if let Some(terms) = terms {
@@ -425,11 +425,11 @@ proptest! {
         if let Some(value) = selector {
             incoming["spec"]["nodeSelector"] = json!({"a": value.to_string()});
         }
-        let incoming = bench.pod(incoming).unwrap();
+        let incoming = bench.parse_pod(incoming).unwrap();
         bench.check_incremental(&incoming).unwrap();
 
-        let incremental = bench.points().incremental.clone().unwrap();
-        let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &incoming) else { return Ok(()) };
+        let incremental = bench.extension_points().incremental.clone().unwrap();
+        let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &incoming) else { return Ok(()) };
         set_nodes(&mut bench, &then);
         bench.world.remove_node("n1");
         let nodes = bench.world.nodes();

@@ -1,7 +1,7 @@
 //! What the arguments of both plugins have in common.
 
 use loadmaster_framework::FieldError;
-use loadmaster_framework::resources::{CPU, MEMORY};
+use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_MEMORY};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,8 +17,10 @@ pub(super) struct ResourceSpec {
 /// Upstream's defaults: CPU and memory when there is no list, 1 for weights that are not set.
 pub(super) fn complete(resources: &mut Vec<ResourceSpec>) {
     if resources.is_empty() {
-        resources
-            .extend([CPU, MEMORY].map(|name| ResourceSpec { name: name.to_owned(), weight: 1 }));
+        resources.extend(
+            [RESOURCE_CPU, RESOURCE_MEMORY]
+                .map(|name| ResourceSpec { name: name.to_owned(), weight: 1 }),
+        );
     }
     for resource in resources.iter_mut().filter(|resource| resource.weight == 0) {
         resource.weight = 1;

@@ -11,13 +11,15 @@
 use std::sync::Arc;
 
 use loadmaster_api::meta::nullable;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{
+    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
+};
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::{
     Cx, CycleStateSlot, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo, NodeRow,
     NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult,
-    Prepared, Score, SerialCx, Sign, World,
+    PrepareResult, Score, SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,7 +45,7 @@ struct Args {
 }
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
     complete(&mut args.resources);
     let errors = validate(&args);
     encode(&args, errors)
@@ -72,8 +74,8 @@ struct BalancedAllocation {
 }
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
-    let args: Args =
-        plugin_args::decode(args).map_err(|error| PluginError::Args { plugin: NAME, error })?;
+    let args: Args = plugin_args::decode_json_value(args)
+        .map_err(|error| PluginError::Args { plugin: NAME, error })?;
     let plugin = Arc::new(BalancedAllocation {
         weighted_resources: weighted_resources(&args.resources),
         scored_requests: points.cycle_state_slot(),
@@ -116,24 +118,24 @@ impl PreScore for BalancedAllocation {
 impl Score for BalancedAllocation {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         let Some(scored_requests) = cx.cycle.get(self.scored_requests) else { return Ok(0) };
-        Ok(ScoreFormula::BalancedAllocation.score(scored_requests.of_node(node)))
+        Ok(ScoreFormula::BalancedAllocation.score(scored_requests.node_amounts(node)))
     }
 }
 
 impl Incremental for BalancedAllocation {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
-        let Some(scored_requests) = self.scored_requests(pod) else { return Prepared::Skip };
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
+        let Some(scored_requests) = self.scored_requests(pod) else { return PrepareResult::Skip };
         let scorer =
             ColumnScorer::new(ScoreFormula::BalancedAllocation, scored_requests, world.nodes());
-        Prepared::Evaluator(Box::new(BalancedAllocationEvaluator(scorer)))
+        PrepareResult::Evaluator(Box::new(BalancedAllocationEvaluator(scorer)))
     }
 }
 
 struct BalancedAllocationEvaluator(ColumnScorer);
 
 impl PluginEvaluator for BalancedAllocationEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies { score: Some(RowDependency::Pods), ..Dependencies::default() }
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { score: Some(RowDependency::Pods), ..ResultDependencies::default() }
     }
 
     fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
@@ -156,14 +158,14 @@ impl PluginEvaluator for BalancedAllocationEvaluator {
 }
 
 impl Sign for BalancedAllocation {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         Ok(vec![super::requests_fragment(pod)])
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_framework::testkit::Bench;
+    use loadmaster_framework::testkit::PluginTestBench;
     use serde_json::json;
 
     use super::*;
@@ -175,11 +177,14 @@ mod tests {
 
     #[track_caller]
     fn check(args: Value, used: Value, wanted: Value, want: Option<i64>) {
-        let mut bench = Bench::new(&DEF, args).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, args).unwrap();
         let offered = json!({"cpu": 10, "memory": 1000, "ephemeral-storage": 100, "a.io/x": 8});
         bench.node(json!({"metadata": {"name": "n"}, "status": {"allocatable": offered}})).unwrap();
         bench
-            .assigned("n", json!({"metadata": {"name": "there"}, "spec": pod(used)["spec"]}))
+            .add_assigned_pod(
+                "n",
+                json!({"metadata": {"name": "there"}, "spec": pod(used)["spec"]}),
+            )
             .unwrap();
         let scores = bench.score(pod(wanted)).unwrap();
         assert_eq!(scores.first().map(|(_, score)| *score), want);
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn pod_level_requests_count() {
-        let mut bench = Bench::new(&DEF, json!({})).unwrap();
+        let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         let offered = json!({"cpu": 10, "memory": 1000});
         bench.node(json!({"metadata": {"name": "n"}, "status": {"allocatable": offered}})).unwrap();
         let spec = json!({"containers": [{"name": "c"}], "resources": {"requests": {"cpu": 10}}});

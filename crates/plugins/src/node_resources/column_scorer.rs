@@ -31,7 +31,7 @@ impl ColumnScorer {
     /// The score of one row.
     pub fn score_row(&self, nodes: &NodeTable, at: usize) -> i64 {
         if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.pair(nodes))
+            (&self.simd_formula, self.columns.two_resource_columns(nodes))
             && let Some(score) = simd_formula.score(&resources, at)
         {
             return score;
@@ -56,7 +56,7 @@ impl ColumnScorer {
             })
         };
         if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.pair(nodes))
+            (&self.simd_formula, self.columns.two_resource_columns(nodes))
         {
             simd::add_scores(simd_formula, &resources, set, weight, out, &exact);
         } else {
@@ -73,6 +73,6 @@ impl ColumnScorer {
     }
 
     fn exact(&self, nodes: &NodeTable, at: usize) -> i64 {
-        self.formula.score(self.columns.of_row(nodes, at))
+        self.formula.score(self.columns.row_amounts(nodes, at))
     }
 }

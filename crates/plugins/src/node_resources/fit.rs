@@ -12,11 +12,13 @@ use std::sync::Arc;
 
 use loadmaster_api::Node;
 use loadmaster_api::meta::nullable;
-use loadmaster_api::resource_names::is_extended;
+use loadmaster_api::resource_names::is_extended_resource_name;
 use loadmaster_api::selector::label_key_errors;
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::extension_points::{SignFragment, Unsignable};
-use loadmaster_framework::incremental::{Dependencies, RowDependency, RowMask, ScoreOutOfRange};
+use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::incremental::{
+    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
+};
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
@@ -24,7 +26,7 @@ use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventObject, EventResource,
     ExtensionPoints, Failure, FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
     NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult,
-    PreScore, PreScoreResult, Prepared, QueueingHint, Reason, Rejection, Resources, Score,
+    PreScore, PreScoreResult, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
     SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
@@ -108,7 +110,7 @@ const STRATEGIES: [&str; 3] = [LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAP
 const SHAPE_SCORE_MAX: i32 = 10;
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
     let default =
         || ScoringStrategy { kind: LEAST_ALLOCATED.to_owned(), ..ScoringStrategy::default() };
     let strategy = args.scoring_strategy.get_or_insert_with(default);
@@ -218,7 +220,7 @@ struct FilterRequests(SmallVec<[(Resource, i64); 3]>);
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let invalid = |error| PluginError::Args { plugin: NAME, error };
-    let args: Args = plugin_args::decode(args).map_err(invalid)?;
+    let args: Args = plugin_args::decode_json_value(args).map_err(invalid)?;
     let strategy = args.scoring_strategy.unwrap_or_default();
     let plugin = Arc::new(Fit {
         ignored: IgnoredResources {
@@ -293,7 +295,7 @@ impl Filter for Fit {
             return Err(missing_state("PreFilter").into());
         };
         filter_requests
-            .check(node.n_pods(), node.allocatable_pods(), |resource| resource.of_node(node))
+            .check(node.n_pods(), node.allocatable_pods(), |resource| resource.node_amounts(node))
     }
 }
 
@@ -313,7 +315,7 @@ impl Score for Fit {
     fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
         let scored_requests =
             cx.cycle.get(self.scored_requests).ok_or_else(|| missing_state("PreScore"))?;
-        Ok(self.formula.score(scored_requests.of_node(node)))
+        Ok(self.formula.score(scored_requests.node_amounts(node)))
     }
 }
 
@@ -335,7 +337,8 @@ impl IgnoredResources {
     fn contains(&self, resource: &str) -> bool {
         let group = resource.split('/').next().unwrap_or_default();
         let listed = |list: &[String], name: &str| list.iter().any(|known| known == name);
-        (listed(&self.resources, resource) || listed(&self.groups, group)) && is_extended(resource)
+        (listed(&self.resources, resource) || listed(&self.groups, group))
+            && is_extended_resource_name(resource)
     }
 }
 
@@ -346,8 +349,8 @@ impl FilterRequests {
             (Resource::Scalar(name), Some(ignored)) => ignored.contains(name),
             _ => false,
         };
-        let all =
-            Resource::all_of(wanted).filter(|(resource, amount)| *amount > 0 && !ignores(resource));
+        let all = Resource::amounts_in(wanted)
+            .filter(|(resource, amount)| *amount > 0 && !ignores(resource));
         FilterRequests(all.collect())
     }
 
@@ -366,7 +369,7 @@ impl FilterRequests {
         for (resource, wanted) in &self.0 {
             let (allocatable, used) = amounts(resource);
             if simd::headroom(allocatable, used, *wanted) < 0 {
-                reasons.push(resource.insufficient());
+                reasons.push(resource.insufficient_reason());
                 unresolvable |= *wanted > allocatable;
             }
         }
@@ -379,15 +382,15 @@ impl FilterRequests {
 
     /// Whether the pod would fit on the node if the node were empty.
     fn fits_empty_node(&self, offered: &Resources) -> bool {
-        self.check(0, offered.pods, |resource| (resource.of(offered), 0)).is_ok()
+        self.check(0, offered.pods, |resource| (resource.amount_in(offered), 0)).is_ok()
     }
 }
 
 impl Incremental for Fit {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
         let nodes = world.nodes();
         let filter_requests = FilterRequests::new(pod, Some(&self.ignored)).0.into_iter();
-        Prepared::Evaluator(Box::new(FitEvaluator {
+        PrepareResult::Evaluator(Box::new(FitEvaluator {
             filter_requests: filter_requests
                 .map(|(resource, wanted)| (ResourceColumn::new(resource, nodes), wanted))
                 .collect(),
@@ -402,11 +405,11 @@ struct FitEvaluator {
 }
 
 impl PluginEvaluator for FitEvaluator {
-    fn dependencies(&self) -> Dependencies {
-        Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies {
             filter: Some(RowDependency::Pods),
             score: Some(RowDependency::Pods),
-            ..Dependencies::default()
+            ..ResultDependencies::default()
         }
     }
 
@@ -474,15 +477,15 @@ fn frees_wanted(pod: &PodInfo, old: &PodInfo, new: &PodInfo) -> bool {
     let wanted = &pod.requests().resources;
     let [before, after] = [old, new].map(|pod| &pod.requests().resources);
     let less = |(resource, wanted): (Resource, i64)| {
-        wanted != 0 && resource.of(before).max(0) > resource.of(after).max(0)
+        wanted != 0 && resource.amount_in(before).max(0) > resource.amount_in(after).max(0)
     };
-    !new.node_name.is_empty() && Resource::all_of(wanted).any(less)
+    !new.node_name.is_empty() && Resource::amounts_in(wanted).any(less)
 }
 
 /// Wakes the pod when a node is added on which it would fit if the node were empty, or when the allocatable amount of a
 /// resource that it requests grows on such a node.
 fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
-    let offers = |node: &Node| Resources::from_list(&node.status.allocatable);
+    let offers = |node: &Node| Resources::from_resource_list(&node.status.allocatable);
     let Some(new) = hint_args.new.and_then(EventObject::node).map(offers) else {
         return Ok(QueueingHint::Skip);
     };
@@ -490,7 +493,8 @@ fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
     // As upstream, ignored resources count here.
     let filter_requests = FilterRequests::new(hint_args.pod, None);
     let more = |old: &Resources| {
-        let grew = |(resource, _): &(Resource, i64)| resource.of(&new) > resource.of(old);
+        let grew =
+            |(resource, _): &(Resource, i64)| resource.amount_in(&new) > resource.amount_in(old);
         new.pods > old.pods || filter_requests.0.iter().any(grew)
     };
     let helps = filter_requests.fits_empty_node(&new) && old.as_ref().is_none_or(more);
@@ -498,7 +502,7 @@ fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
 }
 
 impl Sign for Fit {
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, Unsignable> {
+    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
         Ok(vec![super::requests_fragment(pod)])
     }
 }

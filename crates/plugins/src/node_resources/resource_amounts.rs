@@ -22,24 +22,26 @@ impl Resource {
     /// `None` for a name that is neither native nor scalar: upstream drops such amounts, so no node ever has any.
     pub fn new(name: &str) -> Option<Resource> {
         match name {
-            resources::CPU => Some(Resource::Cpu),
-            resources::MEMORY => Some(Resource::Memory),
-            resources::EPHEMERAL_STORAGE => Some(Resource::Storage),
-            other => resources::is_scalar(other).then(|| Resource::Scalar(Str::new(other))),
+            resources::RESOURCE_CPU => Some(Resource::Cpu),
+            resources::RESOURCE_MEMORY => Some(Resource::Memory),
+            resources::RESOURCE_EPHEMERAL_STORAGE => Some(Resource::Storage),
+            other => {
+                resources::is_scalar_resource_name(other).then(|| Resource::Scalar(Str::new(other)))
+            }
         }
     }
 
     fn name(&self) -> &str {
         match self {
-            Resource::Cpu => resources::CPU,
-            Resource::Memory => resources::MEMORY,
-            Resource::Storage => resources::EPHEMERAL_STORAGE,
+            Resource::Cpu => resources::RESOURCE_CPU,
+            Resource::Memory => resources::RESOURCE_MEMORY,
+            Resource::Storage => resources::RESOURCE_EPHEMERAL_STORAGE,
             Resource::Scalar(name) => name,
         }
     }
 
     /// The amount of this resource in `list`.
-    pub fn of(&self, list: &Resources) -> i64 {
+    pub fn amount_in(&self, list: &Resources) -> i64 {
         match self {
             Resource::Cpu => list.cpu_milli,
             Resource::Memory => list.memory_bytes,
@@ -49,7 +51,7 @@ impl Resource {
     }
 
     /// Every resource that `list` can have, with its amount: native ones first, then scalars by name.
-    pub fn all_of(list: &Resources) -> impl Iterator<Item = (Resource, i64)> {
+    pub fn amounts_in(list: &Resources) -> impl Iterator<Item = (Resource, i64)> {
         let native = [
             (Resource::Cpu, list.cpu_milli),
             (Resource::Memory, list.memory_bytes),
@@ -61,12 +63,12 @@ impl Resource {
     }
 
     /// The allocatable amount of a node, and the amount requested by its pods.
-    pub fn of_node(&self, node: NodeInfo<'_>) -> (i64, i64) {
+    pub fn node_amounts(&self, node: NodeInfo<'_>) -> (i64, i64) {
         (node.allocatable(self.name()), node.requested(self.name()))
     }
 
     /// The reason with which a node is rejected that has too little of it.
-    pub fn insufficient(&self) -> Reason {
+    pub fn insufficient_reason(&self) -> Reason {
         match self {
             Resource::Cpu => Reason::Text("Insufficient cpu"),
             Resource::Memory => Reason::Text("Insufficient memory"),
@@ -189,7 +191,7 @@ impl ScoredRequests {
         requests: &Resources,
     ) -> ScoredRequests {
         let resources = weighted_resources.iter().map(|(resource, weight)| {
-            let wanted = resource.of(requests);
+            let wanted = resource.amount_in(requests);
             ScoredResource { resource: resource.clone(), weight: *weight, wanted }
         });
         let counts = |part: &ScoredResource| {
@@ -199,12 +201,12 @@ impl ScoredRequests {
     }
 
     /// The amounts of a node; resources that it does not have do not count.
-    pub fn of_node<'a>(
+    pub fn node_amounts<'a>(
         &'a self,
         node: NodeInfo<'a>,
     ) -> impl Iterator<Item = ResourceAmount> + Clone + 'a {
         let amounts = self.resources.iter().map(move |part| {
-            let (allocatable, requested) = part.resource.of_node(node);
+            let (allocatable, requested) = part.resource.node_amounts(node);
             let used = match (self.basis, &part.resource) {
                 (RequestBasis::NonZeroRequested, Resource::Cpu) => node.nonzero_requested_cpu(),
                 (RequestBasis::NonZeroRequested, Resource::Memory) => {
@@ -253,7 +255,7 @@ impl ScoredColumns {
     }
 
     /// The amounts of a row, equal to those of [`ScoredRequests::of_node`].
-    pub fn of_row<'a>(
+    pub fn row_amounts<'a>(
         &'a self,
         nodes: &'a NodeTable,
         at: usize,
@@ -271,7 +273,10 @@ impl ScoredColumns {
     }
 
     /// The two resources being scored, if there are two and both have columns.
-    pub fn pair<'a>(&self, nodes: &'a NodeTable) -> Option<[ResourceSlices<'a>; 2]> {
+    pub fn two_resource_columns<'a>(
+        &self,
+        nodes: &'a NodeTable,
+    ) -> Option<[ResourceSlices<'a>; 2]> {
         let [one, other] = &*self.resources else { return None };
         Some([one.slices(nodes, self.basis)?, other.slices(nodes, self.basis)?])
     }

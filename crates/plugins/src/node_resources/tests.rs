@@ -1,8 +1,8 @@
 //! Both plugins in random worlds: the results over columns, per row and per node are the same.
 
 use loadmaster_framework::incremental::check_score_range;
-use loadmaster_framework::testkit::{Bench, BenchError};
-use loadmaster_framework::{PluginDef, Prepared};
+use loadmaster_framework::testkit::{PluginTestBench, PluginTestBenchError};
+use loadmaster_framework::{PluginDef, PrepareResult};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -87,28 +87,34 @@ fn cluster() -> impl Strategy<Value = RandomCluster> {
         .prop_map(|(nodes, removed, web)| RandomCluster { nodes, removed, web })
 }
 
-fn check(def: &PluginDef, args: Value, cluster: &RandomCluster) -> Result<(), BenchError> {
-    let mut bench = Bench::new(def, args)?;
+fn check(
+    def: &PluginDef,
+    args: Value,
+    cluster: &RandomCluster,
+) -> Result<(), PluginTestBenchError> {
+    let mut bench = PluginTestBench::new(def, args)?;
     for (at, (allocatable, pods)) in cluster.nodes.iter().enumerate() {
         let name = format!("n{at}");
         bench.node(json!({"metadata": {"name": name}, "status": {"allocatable": allocatable}}))?;
         for (nth, containers) in pods.iter().enumerate() {
-            bench.assigned(&name, pod(&format!("p{at}-{nth}"), containers))?;
+            bench.add_assigned_pod(&name, pod(&format!("p{at}-{nth}"), containers))?;
         }
     }
     for at in &cluster.removed {
         bench.world.remove_node(&format!("n{at}"));
     }
-    let web = bench.pod(pod("web", &cluster.web))?;
+    let web = bench.parse_pod(pod("web", &cluster.web))?;
     bench.check_incremental(&web)?;
     check_weighted(&mut bench, &web);
     Ok(())
 }
 
 /// Scores of all nodes, also of those that Filter rejects, with a weight.
-fn check_weighted(bench: &mut Bench, web: &loadmaster_framework::PodInfo) {
-    let incremental = bench.points().incremental.clone().unwrap();
-    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, web) else { return };
+fn check_weighted(bench: &mut PluginTestBench, web: &loadmaster_framework::PodInfo) {
+    let incremental = bench.extension_points().incremental.clone().unwrap();
+    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, web) else {
+        return;
+    };
     let nodes = bench.world.nodes();
     let mut sums = vec![5; nodes.n_rows()];
     let scored = evaluator.score_rows(nodes, &nodes.columns().occupied, 3, &mut sums);
@@ -149,16 +155,16 @@ proptest! {
 /// A resource that no node and no pod had when an evaluator was built gets a column later.
 #[test]
 fn a_scalar_column_is_added_later() {
-    let mut bench = Bench::new(&fit::DEF, json!({})).unwrap();
+    let mut bench = PluginTestBench::new(&fit::DEF, json!({})).unwrap();
     bench.node(json!({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": 5}}})).unwrap();
     let web = bench
-        .pod(pod("web", &json!([{"name": "c", "resources": {"requests": {"a.io/x": 1}}}])))
+        .parse_pod(pod("web", &json!([{"name": "c", "resources": {"requests": {"a.io/x": 1}}}])))
         .unwrap();
-    let incremental = bench.points().incremental.clone().unwrap();
-    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    let incremental = bench.extension_points().incremental.clone().unwrap();
+    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
         unreachable!()
     };
-    let result = |bench: &Bench| {
+    let result = |bench: &PluginTestBench| {
         let nodes = bench.world.nodes();
         let mut set = nodes.columns().occupied.clone();
         evaluator.filter_rows(nodes, &mut set);

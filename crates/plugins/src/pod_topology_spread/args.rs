@@ -62,7 +62,7 @@ pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Ve
 }
 
 pub(super) fn read(args: &Value) -> Result<Args, FieldError> {
-    plugin_args::decode(args)
+    plugin_args::decode_json_value(args)
 }
 
 impl Args {

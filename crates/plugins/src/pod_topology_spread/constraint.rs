@@ -3,7 +3,7 @@
 use loadmaster_api::selector::{RequiredNodeAffinity, SetOperator, required_node_affinity};
 use loadmaster_api::{Labels, Node, Selector, Str, Toleration, TopologySpreadConstraint};
 use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::topology_counter::{CounterSpec, TopologyDeltas};
+use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{Failure, NodeInfo, PodTemplate};
 
 use crate::taint_toleration::TolerationMatcher;
@@ -223,7 +223,7 @@ impl MatchCounter {
     }
 }
 
-impl CounterSpec for MatchCounter {
+impl TopologyCounterSpec for MatchCounter {
     fn delta(
         &self,
         pod: &PodTemplate,

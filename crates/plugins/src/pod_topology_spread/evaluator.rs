@@ -6,11 +6,11 @@
 //! one node per domain (host names) the key element is the count itself, because the domain would make
 //! every row a class of its own.
 
-use loadmaster_framework::incremental::{ClassKey, Dependencies, NodeClasses, RowDependency};
+use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
-use loadmaster_framework::topology_counter::{CounterId, TopologyDomains};
+use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
 use loadmaster_framework::{
-    Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginEvaluator, PodInfo, Prepared,
+    Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginEvaluator, PodInfo, PrepareResult,
     Rejection, World,
 };
 use smallvec::SmallVec;
@@ -23,20 +23,20 @@ use super::{HOSTNAME, PodTopologySpread};
 const ABSENT: i64 = -1;
 
 impl Incremental for PodTopologySpread {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
         let hard = match self.hard_constraints(world.cluster_objects(), &pod.template) {
             Ok(hard) => hard,
             Err(error) => {
                 let error = Failure::new(format!("get constraints from pod: {error}"));
-                return Prepared::Rejected(Rejection::Failed(error));
+                return PrepareResult::Rejected(Rejection::Failed(error));
             }
         };
         // The attempt fails only if nodes are scored, which only the per-node form finds out.
         let Ok(soft) = self.soft_constraints(world.cluster_objects(), &pod.template) else {
-            return Prepared::PerNode;
+            return PrepareResult::PerNode;
         };
         if hard.is_empty() && soft.is_empty() {
-            return Prepared::Skip;
+            return PrepareResult::Skip;
         }
         let mut evaluator = PodTopologySpreadEvaluator {
             hard: hard
@@ -48,9 +48,9 @@ impl Incremental for PodTopologySpread {
         };
         if evaluator.is_stale(world) {
             evaluator.release(world);
-            return Prepared::PerNode;
+            return PrepareResult::PerNode;
         }
-        Prepared::Evaluator(Box::new(evaluator))
+        PrepareResult::Evaluator(Box::new(evaluator))
     }
 }
 
@@ -70,7 +70,7 @@ struct PodTopologySpreadEvaluator {
 /// A hard constraint. Its key element is the count of the row's domain if every domain has one node,
 /// else the domain.
 struct HardConstraint {
-    counter: CounterId,
+    counter: TopologyCounterId,
     key: LabelKeyId,
     is_unique: bool,
     /// 1 if the incoming pod matches the selector itself, else 0 (upstream's `selfMatchNum`).
@@ -81,7 +81,7 @@ struct HardConstraint {
 
 impl HardConstraint {
     fn new(world: &mut World, constraint: &Constraint, pod: &PodInfo) -> HardConstraint {
-        let counter = world.acquire_counter(MatchCounter::for_filter(constraint));
+        let counter = world.acquire_topology_counter(MatchCounter::for_filter(constraint));
         let key = world.ensure_label_column(&constraint.key);
         HardConstraint {
             counter,
@@ -103,10 +103,11 @@ impl HardConstraint {
         let count = if self.is_unique {
             key_element
         } else {
-            domains.sum(LabelValueId(key_element as u32))
+            domains.domain_sum(LabelValueId(key_element as u32))
         };
         let enough = i64::from(domains.n_domains()) >= self.min_domains;
-        let least = if enough { domains.min().unwrap_or(i64::from(i32::MAX)) } else { 0 };
+        let least =
+            if enough { domains.min_domain_sum().unwrap_or(i64::from(i32::MAX)) } else { 0 };
         count + self.self_match_num - least <= self.max_skew
     }
 }
@@ -121,11 +122,11 @@ struct SoftConstraint {
 /// Where the counts of a soft constraint come from.
 enum CountSource {
     /// Domains of several nodes: looked up once per class.
-    Shared(CounterId),
+    Shared(TopologyCounterId),
     /// Domains of one node each, for keys other than the host name.
-    Unique(CounterId),
+    Unique(TopologyCounterId),
     /// Host names: pods also count on nodes that the inclusion policies exclude.
-    Hostname(CounterId),
+    Hostname(TopologyCounterId),
     /// Several nodes with the same host name, which is an error of the cluster: counted for every
     /// row.
     SharedHostname(MatchingPods),
@@ -136,15 +137,15 @@ impl SoftConstraint {
         let key = world.ensure_label_column(&constraint.key);
         let is_unique = world.nodes().labels().column(key).is_unique();
         let source = match (constraint.key == HOSTNAME, is_unique) {
-            (false, false) => {
-                CountSource::Shared(world.acquire_counter(MatchCounter::for_score(constraint)))
-            }
-            (false, true) => {
-                CountSource::Unique(world.acquire_counter(MatchCounter::for_score(constraint)))
-            }
-            (true, true) => {
-                CountSource::Hostname(world.acquire_counter(MatchCounter::on_all_nodes(constraint)))
-            }
+            (false, false) => CountSource::Shared(
+                world.acquire_topology_counter(MatchCounter::for_score(constraint)),
+            ),
+            (false, true) => CountSource::Unique(
+                world.acquire_topology_counter(MatchCounter::for_score(constraint)),
+            ),
+            (true, true) => CountSource::Hostname(
+                world.acquire_topology_counter(MatchCounter::on_all_nodes(constraint)),
+            ),
             (true, false) => CountSource::SharedHostname(constraint.pods.clone()),
         };
         SoftConstraint { key, max_skew: constraint.max_skew, source }
@@ -170,7 +171,7 @@ impl SoftConstraint {
         }
     }
 
-    fn counter(&self) -> Option<CounterId> {
+    fn counter(&self) -> Option<TopologyCounterId> {
         match self.source {
             CountSource::Shared(id) | CountSource::Unique(id) | CountSource::Hostname(id) => {
                 Some(id)
@@ -197,7 +198,7 @@ impl SoftConstraint {
                 rows + usize::from(!scored.classes().all(|class| present(&class)))
             }
             CountSource::Shared(_) => {
-                let ids_max = world.nodes().labels().column(self.key).ids_max();
+                let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
                 n_distinct(
                     scored.classes().map(|class| scored.key_element(class, key_element)),
                     ids_max,
@@ -249,21 +250,21 @@ impl WeightedConstraint<'_> {
         }
         let count = self
             .domains
-            .map_or(key_element, |domains| domains.sum(LabelValueId(key_element as u32)));
+            .map_or(key_element, |domains| domains.domain_sum(LabelValueId(key_element as u32)));
         score::score_for_count(count, self.max_skew, self.weight)
     }
 }
 
 impl PluginEvaluator for PodTopologySpreadEvaluator {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         let has_key = self.class_key_len() > 0;
         let reads_pods = self.hard.iter().any(|constraint| constraint.is_unique)
             || self.soft.iter().any(SoftConstraint::reads_pods);
         let part = if reads_pods { RowDependency::Pods } else { RowDependency::Node };
-        Dependencies {
+        ResultDependencies {
             filter: (!self.hard.is_empty()).then_some(RowDependency::Node),
             class: has_key.then_some(part),
-            ..Dependencies::default()
+            ..ResultDependencies::default()
         }
     }
 
@@ -331,21 +332,21 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     fn release(&mut self, world: &mut World) {
         let hard = self.hard.iter().map(|hard| hard.counter);
         for counter in hard.chain(self.soft.iter().filter_map(SoftConstraint::counter)) {
-            world.release_counter(counter);
+            world.release_topology_counter(counter);
         }
     }
 }
 
 /// The domains of a counter with one topology key.
-fn domains(world: &World, counter: CounterId) -> Option<&TopologyDomains> {
-    world.counter(counter).domains().first()
+fn domains(world: &World, counter: TopologyCounterId) -> Option<&TopologyDomains> {
+    world.topology_counter(counter).domains().first()
 }
 
-fn pod_count(world: &World, counter: CounterId, domain: LabelValueId) -> i64 {
-    domains(world, counter).map_or(0, |domains| domains.sum(domain))
+fn pod_count(world: &World, counter: TopologyCounterId, domain: LabelValueId) -> i64 {
+    domains(world, counter).map_or(0, |domains| domains.domain_sum(domain))
 }
 
-/// The number of distinct key elements: value ids below `ids_max`, and [`ABSENT`].
+/// The number of distinct key elements: value ids below `id_upper_bound`, and [`ABSENT`].
 fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
     let mut seen: SmallVec<[u64; 16]> = SmallVec::from_elem(0, ids_max / 64 + 1);
     let mut n = 0;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Service, Str};
-use loadmaster_framework::testkit::{Bench, BenchError, incremental_history::check_history};
+use loadmaster_framework::testkit::{
+    PluginTestBench, PluginTestBenchError, incremental_history::check_incremental_history,
+};
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value, json};
 
@@ -21,9 +23,9 @@ fn the_incremental_form_equals_the_per_node_methods() {
     }
 }
 
-fn run_history(seed: u64) -> Result<(), BenchError> {
+fn run_history(seed: u64) -> Result<(), PluginTestBenchError> {
     let mut rng = Rng::new(seed);
-    let mut bench = Bench::new(&DEF, args(&mut rng))?;
+    let mut bench = PluginTestBench::new(&DEF, args(&mut rng))?;
     let mut uids = 0;
     set_service(&mut bench, &mut rng)?;
     for _ in 0..rng.range(1, 6) {
@@ -33,10 +35,16 @@ fn run_history(seed: u64) -> Result<(), BenchError> {
         assign_pod(&mut bench, &mut rng, &mut uids)?;
     }
     let incoming = |rng: &mut Rng| pod(rng, "incoming");
-    check_history(&mut bench, &mut rng, STEPS, incoming, |bench, rng| change(bench, rng, &mut uids))
+    check_incremental_history(&mut bench, &mut rng, STEPS, incoming, |bench, rng| {
+        change(bench, rng, &mut uids)
+    })
 }
 
-fn change(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<&'static str, BenchError> {
+fn change(
+    bench: &mut PluginTestBench,
+    rng: &mut Rng,
+    uids: &mut u64,
+) -> Result<&'static str, PluginTestBenchError> {
     match rng.below(12) {
         0..=4 => assign_pod(bench, rng, uids).map(|()| "placed"),
         5..=7 => {
@@ -52,12 +60,12 @@ fn change(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<&'static s
     }
 }
 
-fn set_service(bench: &mut Bench, rng: &mut Rng) -> Result<(), BenchError> {
+fn set_service(bench: &mut PluginTestBench, rng: &mut Rng) -> Result<(), PluginTestBenchError> {
     let service: Service = serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "default"},
         "spec": {"selector": labels(rng)},
     }))
-    .map_err(|error| BenchError(error.to_string()))?;
+    .map_err(|error| PluginTestBenchError(error.to_string()))?;
     bench.world.update_cluster_objects(|cluster| {
         cluster.services.insert(Str::new("default"), vec![Arc::new(service)]);
     });
@@ -85,7 +93,7 @@ fn node_name(rng: &mut Rng) -> String {
     format!("node-{}", rng.below(8))
 }
 
-fn set_node(bench: &mut Bench, rng: &mut Rng) -> Result<(), BenchError> {
+fn set_node(bench: &mut PluginTestBench, rng: &mut Rng) -> Result<(), PluginTestBenchError> {
     let name = node_name(rng);
     let mut labels = Map::new();
     if !rng.one_in(6) {
@@ -112,7 +120,11 @@ fn set_node(bench: &mut Bench, rng: &mut Rng) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn assign_pod(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<(), BenchError> {
+fn assign_pod(
+    bench: &mut PluginTestBench,
+    rng: &mut Rng,
+    uids: &mut u64,
+) -> Result<(), PluginTestBenchError> {
     let name = node_name(rng);
     if bench.world.nodes().row(&name).is_none() {
         return Ok(());
@@ -124,7 +136,7 @@ fn assign_pod(bench: &mut Bench, rng: &mut Rng, uids: &mut u64) -> Result<(), Be
     if rng.one_in(4) {
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     }
-    bench.assigned(&name, pod)?;
+    bench.add_assigned_pod(&name, pod)?;
     Ok(())
 }
 

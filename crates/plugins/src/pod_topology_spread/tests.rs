@@ -5,7 +5,7 @@ use std::sync::Arc;
 use expect_test::{Expect, expect};
 use loadmaster_api::{ReplicaSet, Service, Str};
 use loadmaster_framework::cluster_event::EventObject;
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventResource, FeatureGates, PreFilterResult,
     SerialCx,
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use super::{DEF, args};
 
 /// Four nodes in two zones, and one without a zone; pods with the label `app: a` by node.
-fn bench(args: Value, pods: &[&str]) -> Bench {
-    let mut bench = Bench::new(&DEF, args).unwrap();
+fn bench(args: Value, pods: &[&str]) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
     for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
         bench.node(node(name, Some(zone))).unwrap();
     }
     bench.node(node("lost", None)).unwrap();
     for (at, node) in pods.iter().enumerate() {
-        bench.assigned(node, assigned_pod(at)).unwrap();
+        bench.add_assigned_pod(node, assigned_pod(at)).unwrap();
     }
     bench
 }
@@ -175,10 +175,10 @@ fn match_label_keys_restrict_the_selector_unless_the_gate_is_off() {
             match_label_keys_in_pod_topology_spread: gate,
             ..FeatureGates::default()
         };
-        let mut bench = Bench::with_gates(&DEF, json!({}), gates).unwrap();
+        let mut bench = PluginTestBench::with_gates(&DEF, json!({}), gates).unwrap();
         bench.node(node("a", Some("a"))).unwrap();
         bench.node(node("b", Some("b"))).unwrap();
-        bench.assigned("a", assigned_pod(0)).unwrap();
+        bench.add_assigned_pod("a", assigned_pod(0)).unwrap();
         let results = bench.filter(pod.clone()).unwrap();
         assert_eq!(results[0].split(' ').nth(1), Some(want), "gate {gate}");
     }
@@ -246,12 +246,12 @@ fn system_defaults_apply_to_pods_of_a_service_and_score_nodes_without_a_zone() {
 
 #[test]
 fn nodes_without_a_zone_form_a_domain_even_if_every_other_node_is_its_own_zone() {
-    let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
     for (name, zone) in [("a", Some("a")), ("b", Some("b")), ("lost", None)] {
         bench.node(node(name, zone)).unwrap();
     }
     for at in 0..5 {
-        bench.assigned("a", assigned_pod(at)).unwrap();
+        bench.add_assigned_pod("a", assigned_pod(at)).unwrap();
     }
     add_service(&mut bench, json!({"app": "a"}));
     let pod = json!({"metadata": {"name": "incoming", "labels": {"app": "a"}}});
@@ -261,7 +261,7 @@ fn nodes_without_a_zone_form_a_domain_even_if_every_other_node_is_its_own_zone()
     expect!["a 9, b 81, lost 100"].assert_eq(&scores.join(", "));
 }
 
-fn add_service(bench: &mut Bench, selector: Value) {
+fn add_service(bench: &mut PluginTestBench, selector: Value) {
     let service =
         json!({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": selector}});
     let service: Service = serde_json::from_value(service).unwrap();
@@ -281,7 +281,7 @@ fn listed_default_constraints_filter_and_the_owner_restricts_their_selector() {
     let pod = json!({"metadata": {
         "name": "incoming", "labels": {"app": "a", "hash": "1"}, "ownerReferences": [owner],
     }});
-    let result = |bench: &mut Bench| bench.filter(pod.clone()).unwrap()[0].clone();
+    let result = |bench: &mut PluginTestBench| bench.filter(pod.clone()).unwrap()[0].clone();
     assert_eq!(result(&mut bench), "a1 Success");
     add_service(&mut bench, json!({"app": "a"}));
     assert_eq!(
@@ -311,12 +311,12 @@ fn an_invalid_selector_fails_the_attempt() {
 }
 
 /// The nodes that fit after a dry run has added `victim` to the node or removed it.
-fn after_dry_run(bench: &mut Bench, node: &str, victim: Value, add: bool) -> Vec<String> {
-    let incoming = bench.pod(incoming(json!([hard_zone(json!({}))]))).unwrap();
-    let victim = Arc::new(bench.pod(victim).unwrap());
+fn after_dry_run(bench: &mut PluginTestBench, node: &str, victim: Value, add: bool) -> Vec<String> {
+    let incoming = bench.parse_pod(incoming(json!([hard_zone(json!({}))]))).unwrap();
+    let victim = Arc::new(bench.parse_pod(victim).unwrap());
     let (mut cycle, mut states) = (CycleState::default(), Default::default());
     let world = &bench.world;
-    let points = bench.points();
+    let points = bench.extension_points();
     let (pre, filter) = (points.pre_filter.clone().unwrap(), points.filter.clone().unwrap());
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
     assert_eq!(pre.pre_filter(cx, &incoming), Ok(PreFilterResult::All));
@@ -340,7 +340,7 @@ fn dry_runs_update_the_counts_and_the_minimum() {
     // A terminating victim was not counted and is subtracted all the same, as in upstream.
     let mut terminating = assigned_pod(9);
     terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    one.assigned("b1", terminating.clone()).unwrap();
+    one.add_assigned_pod("b1", terminating.clone()).unwrap();
     assert_eq!(after_dry_run(&mut one, "b1", terminating, false), ["b1", "b2"]);
 }
 
@@ -359,11 +359,11 @@ fn pods_of_the_namespace_wake_when_they_start_or_stop_matching_the_selector() {
     let mut bench = bench(json!({}), &[]);
     let pod = incoming(json!([hard_zone(json!({"nodeTaintsPolicy": "Honor"}))]));
     let mut hint = |action: ActionType, old: Option<Value>, new: Option<Value>| {
-        let old = old.map(|pod| bench.pod(pod).unwrap());
-        let new = new.map(|pod| bench.pod(pod).unwrap());
+        let old = old.map(|pod| bench.parse_pod(pod).unwrap());
+        let new = new.map(|pod| bench.parse_pod(pod).unwrap());
         let event = ClusterEvent::new(EventResource::AssignedPod, action);
         let (old, new) = (old.as_ref().map(EventObject::Pod), new.as_ref().map(EventObject::Pod));
-        bench.hint(event, pod.clone(), old, new).unwrap()
+        bench.queueing_hint(event, pod.clone(), old, new).unwrap()
     };
     let other = |app: &str, node: &str, namespace: &str| {
         json!({
@@ -394,7 +394,7 @@ fn nodes_wake_when_they_join_leave_or_move_between_domains() {
         let (old, new) = (old.map(read), new.map(read));
         let event = ClusterEvent::new(EventResource::Node, action);
         let (old, new) = (old.as_ref().map(EventObject::Node), new.as_ref().map(EventObject::Node));
-        bench.hint(event, pod.clone(), old, new).unwrap()
+        bench.queueing_hint(event, pod.clone(), old, new).unwrap()
     };
     let (a, b, lost) = (node("n", Some("a")), node("n", Some("b")), node("n", None));
     assert_eq!(hint(ActionType::ADD, None, Some(a.clone())), "Queue");

@@ -1,14 +1,14 @@
 use expect_test::{Expect, expect};
 use loadmaster_framework::EventObject;
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use serde_json::json;
 
 use super::*;
 
-fn bench(gate: bool) -> Bench {
+fn bench(gate: bool) -> PluginTestBench {
     let gates =
         FeatureGates { taint_toleration_comparison_operators: gate, ..FeatureGates::default() };
-    Bench::with_gates(&DEF, json!({}), gates).unwrap()
+    PluginTestBench::with_gates(&DEF, json!({}), gates).unwrap()
 }
 
 /// `key=value:effect`, as kubectl writes taints.
@@ -139,9 +139,9 @@ fn score() {
 fn taint_sets_added_after_the_evaluator_was_built() {
     let mut bench = bench(false);
     bench.node(node("a", &[])).unwrap();
-    let web = bench.pod(pod("web", json!([]))).unwrap();
-    let incremental = bench.points().incremental.clone().unwrap();
-    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    let web = bench.parse_pod(pod("web", json!([]))).unwrap();
+    let incremental = bench.extension_points().incremental.clone().unwrap();
+    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
         panic!("no evaluator")
     };
     assert_eq!(evaluator.dependencies().class, None);
@@ -155,7 +155,7 @@ fn taint_sets_added_after_the_evaluator_was_built() {
 
     bench.node(node("c", &["k:PreferNoSchedule"])).unwrap();
     assert!(evaluator.is_stale(&bench.world), "the scores of the nodes differ now");
-    let Prepared::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
         panic!("no evaluator")
     };
     assert_eq!(evaluator.dependencies().class, Some(RowDependency::Node));
@@ -176,7 +176,7 @@ fn hint_node_change() {
         let event = ClusterEvent::new(EventResource::Node, action);
         let web = pod("web", json!([{"key": "mine", "operator": "Exists"}]));
         let old = old.as_ref().map(EventObject::Node);
-        bench(false).hint(event, web, old, Some(EventObject::Node(&new))).unwrap()
+        bench(false).queueing_hint(event, web, old, Some(EventObject::Node(&new))).unwrap()
     };
     assert_eq!(hint(None, &["mine:NoSchedule", "k:PreferNoSchedule"]), "Queue");
     assert_eq!(hint(None, &["k:NoExecute"]), "Skip");
@@ -189,10 +189,12 @@ fn hint_node_change() {
 fn hint_toleration_change() {
     let mut bench = bench(false);
     let mut hint = |name: &str| {
-        let new = bench.pod(pod(name, json!([]))).unwrap();
+        let new = bench.parse_pod(pod(name, json!([]))).unwrap();
         let event =
             ClusterEvent::new(EventResource::UnschedulablePod, ActionType::UPDATE_POD_TOLERATION);
-        bench.hint(event, pod("web", json!([])), None, Some(EventObject::Pod(&new))).unwrap()
+        bench
+            .queueing_hint(event, pod("web", json!([])), None, Some(EventObject::Pod(&new)))
+            .unwrap()
     };
     assert_eq!(hint("web"), "Queue");
     assert_eq!(hint("other"), "Skip");

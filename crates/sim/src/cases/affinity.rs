@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields, HOSTNAME, NAMESPACES, POD_LABELS, RACK, REGION, ZONE};
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::node::{DISKS, GENERATIONS};
 
 /// Keys by which affinity and spreading group nodes.
@@ -17,14 +17,15 @@ pub(super) fn topology_key(draw: &mut CaseRng) -> &'static str {
 /// `spec.affinity`; null when there is none.
 pub(super) fn affinity(draw: &mut CaseRng, node_names: &[String]) -> Value {
     let mut affinity = Fields::default();
-    let required = draw.when(Feature::NodeAffinity, 75) || draw.when(Feature::MatchFields, 75);
-    let preferred = draw.when(Feature::PreferredNodes, 80);
+    let required =
+        draw.when(CaseFeature::NodeAffinity, 75) || draw.when(CaseFeature::MatchFields, 75);
+    let preferred = draw.when(CaseFeature::PreferredNodes, 80);
     affinity.put_some("nodeAffinity", node_affinity(draw, node_names, required, preferred));
-    let near = draw.when(Feature::Affinity, 70);
-    let near_preferred = draw.when(Feature::PreferredPods, 55);
+    let near = draw.when(CaseFeature::Affinity, 70);
+    let near_preferred = draw.when(CaseFeature::PreferredPods, 55);
     affinity.put_some("podAffinity", pod_affinity(draw, near, near_preferred));
-    let apart = draw.when(Feature::AntiAffinity, 70);
-    let apart_preferred = draw.when(Feature::PreferredPods, 55);
+    let apart = draw.when(CaseFeature::AntiAffinity, 70);
+    let apart_preferred = draw.when(CaseFeature::PreferredPods, 55);
     affinity.put_some("podAntiAffinity", pod_affinity(draw, apart, apart_preferred));
     if affinity.is_empty() { Value::Null } else { affinity.into() }
 }
@@ -74,7 +75,7 @@ pub(super) fn node_affinity(
 
 fn node_term(draw: &mut CaseRng, node_names: &[String]) -> Value {
     let mut term = Fields::default();
-    let fields = draw.when(Feature::MatchFields, 75);
+    let fields = draw.when(CaseFeature::MatchFields, 75);
     if fields {
         let n = if draw.percent(85) { 1 } else { 2 };
         let all: Vec<Value> = (0..n).map(|_| field_requirement(draw, node_names)).collect();
@@ -198,10 +199,10 @@ fn pod_term(draw: &mut CaseRng) -> Value {
     if !selector.is_null() {
         term.put("labelSelector", selector);
     }
-    if draw.when(Feature::Namespaces, 40) {
+    if draw.when(CaseFeature::Namespaces, 40) {
         term.put("namespaces", draw.some(&NAMESPACES, 0, 2));
     }
-    if draw.when(Feature::Namespaces, 45) {
+    if draw.when(CaseFeature::Namespaces, 45) {
         term.put("namespaceSelector", namespace_selector(draw));
     }
     // The API server has merged these into the selector before the scheduler sees the pod.

@@ -3,7 +3,7 @@
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value};
 
-use super::features::{Feature, FeatureSet};
+use super::features::{CaseFeature, CaseFeatureSet};
 
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) const REGION: &str = "topology.kubernetes.io/region";
@@ -22,27 +22,27 @@ pub(super) const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
 /// The random number generator of a case, and the features that the case uses.
 pub(super) struct CaseRng {
     rng: Rng,
-    focus: FeatureSet,
+    focus: CaseFeatureSet,
 }
 
 impl CaseRng {
     pub(super) fn new(mut rng: Rng) -> CaseRng {
-        let focus = FeatureSet::draw(&mut rng);
+        let focus = CaseFeatureSet::random(&mut rng);
         CaseRng { rng, focus }
     }
 
     /// Whether the case uses this feature.
-    pub(super) fn has(&self, feature: Feature) -> bool {
+    pub(super) fn has(&self, feature: CaseFeature) -> bool {
         self.focus.has(feature)
     }
 
     /// Removes all features from the case.
     pub(super) fn clear_features(&mut self) {
-        self.focus = FeatureSet::default();
+        self.focus = CaseFeatureSet::default();
     }
 
     /// Adds this feature to the case.
-    pub(super) fn add(&mut self, feature: Feature) {
+    pub(super) fn add(&mut self, feature: CaseFeature) {
         self.focus.add(feature);
     }
 
@@ -52,7 +52,7 @@ impl CaseRng {
     }
 
     /// True with this probability in percent if the case uses this feature, else never.
-    pub(super) fn when(&mut self, feature: Feature, percent: u64) -> bool {
+    pub(super) fn when(&mut self, feature: CaseFeature, percent: u64) -> bool {
         self.has(feature) && self.percent(percent)
     }
 

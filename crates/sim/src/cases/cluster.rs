@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields, NAMESPACES};
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::pod::{self, Role};
-use super::{Case, CaseKind, config, node};
+use super::{OracleCase, OracleCaseKind, config, node};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
 /// A case of the kind Explain.
-pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
-    let config = draw.has(Feature::Config).then(|| config::random_config(draw));
+pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    let config = draw.has(CaseFeature::Config).then(|| config::random_config(draw));
     let n = match draw.range(0, 99) {
         0 => 0,
         1..10 => 1,
@@ -28,7 +28,7 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
         objects.extend(
             (0..assigned).map(|at| pod::pod(draw, &format!("p{at}"), Role::Assigned, &names)),
         );
-        let nominated = if draw.has(Feature::Nominated) { draw.count(1, 3) } else { 0 };
+        let nominated = if draw.has(CaseFeature::Nominated) { draw.count(1, 3) } else { 0 };
         objects.extend(
             (0..nominated).map(|at| pod::pod(draw, &format!("n{at}"), Role::Nominated, &names)),
         );
@@ -39,11 +39,11 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
     let target = pod::pod(draw, "web", Role::Target, &names);
     let pod = format!("{}/web", target["metadata"]["namespace"].as_str().unwrap_or("default"));
     objects.push(target);
-    Case { id, pod, config, objects, kind: CaseKind::Explain }
+    OracleCase { id, pod, config, objects, kind: OracleCaseKind::Explain }
 }
 
 fn namespaces(draw: &mut CaseRng) -> Vec<Value> {
-    if !draw.has(Feature::Namespaces) && !draw.percent(15) {
+    if !draw.has(CaseFeature::Namespaces) && !draw.percent(15) {
         return Vec::new();
     }
     let known = draw.some(&NAMESPACES, 1, 3);
@@ -63,7 +63,7 @@ fn namespaces(draw: &mut CaseRng) -> Vec<Value> {
 /// Services and controllers, whose selectors are used by default spread constraints.
 fn owners(draw: &mut CaseRng) -> Vec<Value> {
     let mut all = Vec::new();
-    if !draw.has(Feature::Owners) {
+    if !draw.has(CaseFeature::Owners) {
         return all;
     }
     for at in 0..draw.count(0, 2) {
@@ -85,7 +85,7 @@ fn owners(draw: &mut CaseRng) -> Vec<Value> {
 fn owner(draw: &mut CaseRng, version: &str, kind: &str, name: &str) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", name);
-    if draw.when(Feature::Namespaces, 50) {
+    if draw.when(CaseFeature::Namespaces, 50) {
         metadata.put("namespace", draw.pick(&NAMESPACES));
     }
     let mut spec = Fields::default();

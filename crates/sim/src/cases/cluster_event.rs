@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::case_rng::CaseRng;
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::pod::{self, Role};
-use super::{Case, CaseEvent, CaseKind, cluster, node};
+use super::{CaseEvent, OracleCase, OracleCaseKind, cluster, node};
 
 /// A case that asks for this plugin's queueing hint; its cluster is the one after the event.
-pub(super) fn case(draw: &mut CaseRng, id: u64, plugin: &str) -> Case {
+pub(super) fn case(draw: &mut CaseRng, id: u64, plugin: &str) -> OracleCase {
     if draw.percent(80) {
         features_of(plugin).iter().for_each(|feature| draw.add(*feature));
     }
@@ -26,28 +26,28 @@ pub(super) fn case(draw: &mut CaseRng, id: u64, plugin: &str) -> Case {
         }
     };
     let (plugin, resource, action) = (plugin.to_owned(), resource.to_owned(), action.to_owned());
-    case.kind = CaseKind::Hint(Box::new(CaseEvent { plugin, resource, action, old, new }));
+    case.kind = OracleCaseKind::Hint(Box::new(CaseEvent { plugin, resource, action, old, new }));
     case
 }
 
 /// The features that the plugin's results depend on.
-fn features_of(plugin: &str) -> &'static [Feature] {
+fn features_of(plugin: &str) -> &'static [CaseFeature] {
     match plugin {
-        "SchedulingGates" => &[Feature::Gates],
-        "NodeUnschedulable" => &[Feature::Unschedulable, Feature::Taints],
-        "NodeName" => &[Feature::NodeName],
-        "TaintToleration" => &[Feature::Taints],
-        "NodeAffinity" => &[Feature::NodeAffinity, Feature::NodeSelector],
-        "NodePorts" => &[Feature::Ports],
-        "NodeResourcesFit" => &[Feature::Resources, Feature::Scalars],
-        "PodTopologySpread" => &[Feature::Spread, Feature::Taints],
-        "InterPodAffinity" => &[Feature::Affinity, Feature::AntiAffinity],
+        "SchedulingGates" => &[CaseFeature::Gates],
+        "NodeUnschedulable" => &[CaseFeature::Unschedulable, CaseFeature::Taints],
+        "NodeName" => &[CaseFeature::NodeName],
+        "TaintToleration" => &[CaseFeature::Taints],
+        "NodeAffinity" => &[CaseFeature::NodeAffinity, CaseFeature::NodeSelector],
+        "NodePorts" => &[CaseFeature::Ports],
+        "NodeResourcesFit" => &[CaseFeature::Resources, CaseFeature::Scalars],
+        "PodTopologySpread" => &[CaseFeature::Spread, CaseFeature::Taints],
+        "InterPodAffinity" => &[CaseFeature::Affinity, CaseFeature::AntiAffinity],
         _ => &[],
     }
 }
 
 /// An event that the plugin has registered.
-fn registered_by(draw: &mut CaseRng, case: &mut Case, plugin: &str) -> EventParts {
+fn registered_by(draw: &mut CaseRng, case: &mut OracleCase, plugin: &str) -> EventParts {
     match (plugin, draw.range(0, 3)) {
         ("SchedulingGates", _) => pending_pod_updated(draw, case, &[ChangedPart::Gates]),
         ("NodeUnschedulable" | "TaintToleration", 0) => {
@@ -98,19 +98,19 @@ const ALL_PARTS: &[ChangedPart] = &[
 
 type EventParts = (&'static str, &'static str, Value, Value);
 
-fn node_names(case: &Case) -> Vec<String> {
+fn node_names(case: &OracleCase) -> Vec<String> {
     let nodes = case.objects.iter().filter(|object| object["kind"] == "Node");
     nodes.filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-fn node_added(draw: &mut CaseRng, case: &mut Case) -> EventParts {
+fn node_added(draw: &mut CaseRng, case: &mut OracleCase) -> EventParts {
     let new = node::node(draw, "new", &node_names(case));
     case.objects.insert(0, new.clone());
     ("Node", "Add", Value::Null, new)
 }
 
 /// An update of an existing node. The old node has a part of another random node.
-fn node_updated(draw: &mut CaseRng, case: &mut Case, parts: &[ChangedPart]) -> EventParts {
+fn node_updated(draw: &mut CaseRng, case: &mut OracleCase, parts: &[ChangedPart]) -> EventParts {
     let names = node_names(case);
     if names.is_empty() {
         return node_added(draw, case);
@@ -149,7 +149,7 @@ fn node_updated(draw: &mut CaseRng, case: &mut Case, parts: &[ChangedPart]) -> E
     ("Node", action, old, new)
 }
 
-fn node_deleted(draw: &mut CaseRng, case: &mut Case) -> EventParts {
+fn node_deleted(draw: &mut CaseRng, case: &mut OracleCase) -> EventParts {
     let nodes = case.objects.iter().filter(|object| object["kind"] == "Node");
     let nodes: Vec<Value> = nodes.cloned().collect();
     match nodes.len() {
@@ -159,7 +159,11 @@ fn node_deleted(draw: &mut CaseRng, case: &mut Case) -> EventParts {
     }
 }
 
-fn pod_added_or_updated(draw: &mut CaseRng, case: &mut Case, parts: &[ChangedPart]) -> EventParts {
+fn pod_added_or_updated(
+    draw: &mut CaseRng,
+    case: &mut OracleCase,
+    parts: &[ChangedPart],
+) -> EventParts {
     let nodes = node_names(case);
     if nodes.is_empty() {
         return node_added(draw, case);
@@ -175,7 +179,7 @@ fn pod_added_or_updated(draw: &mut CaseRng, case: &mut Case, parts: &[ChangedPar
     (resource, action, old, new)
 }
 
-fn pod_deleted(draw: &mut CaseRng, case: &mut Case) -> EventParts {
+fn pod_deleted(draw: &mut CaseRng, case: &mut OracleCase) -> EventParts {
     let nodes = node_names(case);
     let role = draw.mostly(&[Role::Assigned], &[Role::Nominated, Role::Pending]);
     let resource = if role == Role::Assigned { "AssignedPod" } else { "UnschedulablePod" };
@@ -190,7 +194,11 @@ fn pod_deleted(draw: &mut CaseRng, case: &mut Case) -> EventParts {
 }
 
 /// An update of the pending pod itself; or of another pending pod, which must not be mistaken for it.
-fn pending_pod_updated(draw: &mut CaseRng, case: &mut Case, parts: &[ChangedPart]) -> EventParts {
+fn pending_pod_updated(
+    draw: &mut CaseRng,
+    case: &mut OracleCase,
+    parts: &[ChangedPart],
+) -> EventParts {
     let nodes = node_names(case);
     let own = case.objects.iter().find(|o| o["kind"] == "Pod" && o["metadata"]["name"] == "web");
     let mut new = own.cloned().unwrap_or(Value::Null);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields};
-use super::{Case, CaseKind, affinity, cluster, spread};
+use super::{OracleCase, OracleCaseKind, affinity, cluster, spread};
 
 /// Plugins that score.
 const SCORERS: [&str; 7] = [
@@ -51,8 +51,8 @@ fn wrap(profiles: Vec<Value>) -> Value {
 }
 
 /// A case of the kind Sign. Pods have no signature as long as there are default spread constraints.
-pub(super) fn sign_case(draw: &mut CaseRng, id: u64) -> Case {
-    let mut case = Case { kind: CaseKind::Sign, ..cluster::case(draw, id) };
+pub(super) fn sign_case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    let mut case = OracleCase { kind: OracleCaseKind::Sign, ..cluster::case(draw, id) };
     if draw.percent(10) {
         return case;
     }

@@ -4,7 +4,7 @@ use loadmaster_stdx::Rng;
 
 /// A feature of a cluster, a pod or a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Feature {
+pub enum CaseFeature {
     /// `spec.unschedulable` of nodes.
     Unschedulable,
     Taints,
@@ -42,9 +42,9 @@ pub enum Feature {
     Config,
 }
 
-use Feature as F;
+use CaseFeature as F;
 
-const ALL: [Feature; 25] = [
+const ALL: [CaseFeature; 25] = [
     F::Unschedulable,
     F::Taints,
     F::NodeName,
@@ -73,17 +73,17 @@ const ALL: [Feature; 25] = [
 ];
 
 /// Features that matter mostly in combination with another one.
-const SECONDARY: [Feature; 6] =
+const SECONDARY: [CaseFeature; 6] =
     [F::Config, F::Namespaces, F::Terminating, F::Nominated, F::Taints, F::NodeSelector];
 
 /// A set of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FeatureSet(u32);
+pub struct CaseFeatureSet(u32);
 
-impl FeatureSet {
+impl CaseFeatureSet {
     /// Mostly one to three features, sometimes about half of all.
-    pub fn draw(rng: &mut Rng) -> FeatureSet {
-        let mut focus = FeatureSet::default();
+    pub fn random(rng: &mut Rng) -> CaseFeatureSet {
+        let mut focus = CaseFeatureSet::default();
         if rng.one_in(6) {
             ALL.iter().filter(|_| rng.one_in(2)).for_each(|feature| focus.add(*feature));
         } else {
@@ -102,16 +102,16 @@ impl FeatureSet {
     }
 
     /// Adds a feature.
-    pub fn add(&mut self, feature: Feature) {
+    pub fn add(&mut self, feature: CaseFeature) {
         self.0 |= bit(feature);
     }
 
     /// Whether the case uses this feature.
-    pub fn has(self, feature: Feature) -> bool {
+    pub fn has(self, feature: CaseFeature) -> bool {
         self.0 & bit(feature) != 0
     }
 }
 
-fn bit(feature: Feature) -> u32 {
+fn bit(feature: CaseFeature) -> u32 {
     1 << feature as u32
 }

@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_api::{Namespace, Node, Pod, Str};
-use loadmaster_config::{CheckedConfiguration, ExtensionPoint, Gates, check_default, check_value};
+use loadmaster_config::{
+    AllFeatureGates, CheckedConfiguration, ExtensionPoint, check_configuration_value,
+    default_configuration,
+};
 use loadmaster_engine::evaluate::filter_runner::ProfileFilters;
 use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::explain::{self, Explanation, Status};
 use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, ProfileError, diagnosis};
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
     PodInfo, QueueingHint, Registry, SerialCx, TemplateError, World,
@@ -20,13 +23,13 @@ use loadmaster_framework::{
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
 
-use super::{Case, CaseEvent, CaseKind};
-use crate::world_loader::{self, LoadError, SchedulingInput};
+use super::{CaseEvent, OracleCase, OracleCaseKind};
+use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
 
 /// Answers questions with Loadmaster's code, as the oracle does with kube-scheduler's.
 pub struct LocalOracle {
     registry: Registry,
-    gates: Gates,
+    gates: AllFeatureGates,
     /// Most cases have the default configuration.
     default: (CheckedConfiguration, Vec<Profile>),
 }
@@ -42,7 +45,7 @@ pub enum LocalOracleError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] SchedulingInputError),
     #[error("expected one pod {0:?} among the objects")]
     PodNotFound(String),
     #[error("{side} object")]
@@ -70,9 +73,9 @@ pub enum EventObjectError {
 impl LocalOracle {
     /// Uses the plugins of the registry and the default feature gates.
     pub fn new(registry: Registry) -> Result<LocalOracle, LocalOracleError> {
-        let gates = Gates::default();
-        let checked = check_default(&registry, &gates).map_err(LocalOracleError::Config)?;
-        let profiles = world_loader::build_profiles(&checked, &registry, &gates.framework())?;
+        let gates = AllFeatureGates::default();
+        let checked = default_configuration(&registry, &gates).map_err(LocalOracleError::Config)?;
+        let profiles = world_loader::build_profiles(&checked, &registry, &gates.framework_gates())?;
         Ok(LocalOracle { registry, gates, default: (checked, profiles) })
     }
 
@@ -87,22 +90,24 @@ impl LocalOracle {
     }
 
     /// The answer, or `{"error": ...}`.
-    pub fn answer(&self, case: &Case) -> Value {
+    pub fn answer_case(&self, case: &OracleCase) -> Value {
         self.try_answer(case)
             .unwrap_or_else(|error| json!({"error": ErrorChain(&error).to_string()}))
     }
 
-    fn try_answer(&self, case: &Case) -> Result<Value, LocalOracleError> {
-        if case.kind == CaseKind::Config {
+    fn try_answer(&self, case: &OracleCase) -> Result<Value, LocalOracleError> {
+        if case.kind == OracleCaseKind::Config {
             let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
             let checked = own.as_ref().map_or(&self.default.0, |(checked, _)| checked);
             return Ok(json!({"plugins": plugins(checked)}));
         }
         self.with_scheduling_input(case, |input| match &case.kind {
-            CaseKind::Hint(event) => hint(input, event),
-            CaseKind::Sign => Ok(json!({"signature": pod_signature(input.profile, &input.pod)})),
-            CaseKind::Preemption => Ok(preemption(input, case.id)),
-            CaseKind::Explain | CaseKind::Config => Ok(explanation(input)),
+            OracleCaseKind::Hint(event) => hint(input, event),
+            OracleCaseKind::Sign => {
+                Ok(json!({"signature": pod_signature(input.profile, &input.pod)}))
+            }
+            OracleCaseKind::Preemption => Ok(preemption(input, case.id)),
+            OracleCaseKind::Explain | OracleCaseKind::Config => Ok(explanation(input)),
         })?
     }
 
@@ -113,7 +118,7 @@ impl LocalOracle {
     /// If no world can be built from the case.
     pub fn with_scheduling_input<R>(
         &self,
-        case: &Case,
+        case: &OracleCase,
         act: impl FnOnce(&mut SchedulingInput<'_>) -> R,
     ) -> Result<R, LocalOracleError> {
         let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
@@ -127,8 +132,12 @@ impl LocalOracle {
         let snapshot = snapshot(&others)?;
         let target =
             pod(target).map_err(|source| LocalOracleError::Object { side: "target", source })?;
-        let mut input =
-            world_loader::load_for_pod(&snapshot, profiles, &self.gates.framework(), &target)?;
+        let mut input = world_loader::load_scheduling_input_for_pod(
+            &snapshot,
+            profiles,
+            &self.gates.framework_gates(),
+            &target,
+        )?;
         Ok(act(&mut input))
     }
 
@@ -136,10 +145,10 @@ impl LocalOracle {
         &self,
         config: &Value,
     ) -> Result<(CheckedConfiguration, Vec<Profile>), LocalOracleError> {
-        let checked = check_value(config.clone(), &self.registry, &self.gates)
+        let checked = check_configuration_value(config.clone(), &self.registry, &self.gates)
             .map_err(LocalOracleError::Config)?;
         let profiles =
-            world_loader::build_profiles(&checked, &self.registry, &self.gates.framework())?;
+            world_loader::build_profiles(&checked, &self.registry, &self.gates.framework_gates())?;
         Ok((checked, profiles))
     }
 }
@@ -157,7 +166,7 @@ fn is_pod(object: &Value, full_name: &str) -> bool {
 }
 
 fn pod(value: &Value) -> Result<Pod, EventObjectError> {
-    let mut pod: Pod = decode(value).map_err(EventObjectError::Field)?;
+    let mut pod: Pod = decode_json_value(value).map_err(EventObjectError::Field)?;
     if pod.metadata.namespace.is_empty() {
         pod.metadata.namespace = Str::new("default");
     }
@@ -166,7 +175,7 @@ fn pod(value: &Value) -> Result<Pod, EventObjectError> {
 
 fn explanation(input: &SchedulingInput<'_>) -> Value {
     let Explanation { pod, profile, pre_filter, nodes, best, message, .. } =
-        explain::explain(input.profile, &input.world, &input.profile.states, &input.pod);
+        explain::explain_pod(input.profile, &input.world, &input.profile.states, &input.pod);
     let nodes: Vec<Value> = nodes
         .into_iter()
         .map(|node| {
@@ -199,7 +208,7 @@ fn explanation(input: &SchedulingInput<'_>) -> Value {
 fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
     let SchedulingInput { world, profile, pod } = input;
     let mut states = profile.states.clone();
-    let attempted = per_node::attempt(profile, world, &mut states, pod);
+    let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let mut answer = json!({"pod": pod.full_name(), "fits": false, "candidates": {}, "best": []});
     // The pod's nominated node is selected without scoring, so that a failure of a Score plugin does not matter.
@@ -216,7 +225,7 @@ fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
         answer["cycleError"] = json!(diagnosis::fit_error_message(evaluation, world.nodes().len()));
         return answer;
     }
-    if let Some(shown) = explain::explain(profile, world, &profile.states, pod).preemption {
+    if let Some(shown) = explain::explain_pod(profile, world, &profile.states, pod).preemption {
         let candidates = shown.candidates.into_iter().map(|candidate| {
             let victims =
                 json!({"victims": candidate.victims, "pdbViolations": candidate.n_pdb_violations});
@@ -237,7 +246,7 @@ fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
     let mut cycle = attempted.cycle.clone();
     let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
     let step =
-        member.point.post_filter(cx, pod, fit_error, &mut Rng::new(seed), PluginInput::Start);
+        member.point.post_filter(cx, pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
     let PluginStep::Done(done) = step else { return answer };
     answer["status"] = match &done.rejection {
         None => json!({"code": "Success"}),
@@ -406,12 +415,12 @@ fn object(
     }
     Ok(Some(match resource {
         EventResource::Node => {
-            CaseEventObject::Node(decode(value).map_err(EventObjectError::Field)?)
+            CaseEventObject::Node(decode_json_value(value).map_err(EventObjectError::Field)?)
         }
         EventResource::Pod | EventResource::AssignedPod | EventResource::UnschedulablePod => {
             CaseEventObject::Pod(world.parse_pod(&pod(value)?)?)
         }
-        _ => CaseEventObject::Namespace(decode(value).map_err(EventObjectError::Field)?),
+        _ => CaseEventObject::Namespace(decode_json_value(value).map_err(EventObjectError::Field)?),
     }))
 }
 
@@ -425,7 +434,7 @@ fn plugins(checked: &CheckedConfiguration) -> Value {
         {
             let weight = |weight: i32| if point == ExtensionPoint::Score { weight } else { 0 };
             let all = placed.iter().map(|plugin| json!([plugin.name, weight(plugin.weight)]));
-            points.insert(point.field(), all.collect());
+            points.insert(point.field_name(), all.collect());
         }
         profiles.insert(profile.scheduler_name.clone(), json!(points));
     }

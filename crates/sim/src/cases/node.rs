@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields, HOSTNAME, RACK, REGION, ZONE};
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::resources;
 
 /// Values of the label `generation`: numbers and other texts.
@@ -44,13 +44,13 @@ pub(super) const IMAGE_NAMES: [&str; 8] = [
 /// A node with this name; `others` are the names of all nodes of the cluster.
 pub(super) fn node(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     let mut spec = Fields::default();
-    if draw.when(Feature::Unschedulable, 40) {
+    if draw.when(CaseFeature::Unschedulable, 40) {
         spec.put("unschedulable", true);
     }
     spec.put_some("taints", taints(draw));
     let mut status = Fields::default();
     status.put_some("allocatable", resources::allocatable(draw));
-    if draw.has(Feature::Images) {
+    if draw.has(CaseFeature::Images) {
         status.put_some("images", images(draw));
     }
     let mut metadata = Fields::default();
@@ -67,7 +67,7 @@ pub(super) fn node(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
 
 fn labels(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     let mut labels = Fields::default();
-    let spreads = draw.has(Feature::Spread) || draw.has(Feature::SoftSpread);
+    let spreads = draw.has(CaseFeature::Spread) || draw.has(CaseFeature::SoftSpread);
     if draw.percent(if spreads { 95 } else { 85 }) {
         labels.put(ZONE, draw.mostly(&["z1", "z2", "z3"], &["", "z1/odd"]));
     }
@@ -99,7 +99,7 @@ fn labels(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
 }
 
 fn taints(draw: &mut CaseRng) -> Vec<Value> {
-    if !draw.when(Feature::Taints, 70) {
+    if !draw.when(CaseFeature::Taints, 70) {
         return Vec::new();
     }
     let n = draw.count(1, 3);

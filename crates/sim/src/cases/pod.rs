@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::affinity;
 use super::case_rng::{CaseRng, Fields, NAMESPACES, POD_LABELS};
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::node::{EFFECTS, IMAGE_NAMES, TAINT_KEYS, TAINT_VALUES};
 use super::{resources, spread};
 
@@ -39,18 +39,19 @@ pub(super) fn pod(draw: &mut CaseRng, name: &str, role: Role, node_names: &[Stri
 fn metadata(draw: &mut CaseRng, name: &str, role: Role) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", name);
-    if draw.when(Feature::Namespaces, 75) {
+    if draw.when(CaseFeature::Namespaces, 75) {
         metadata.put("namespace", draw.pick(&NAMESPACES));
     }
     metadata.put_some("labels", labels(draw));
     if draw.percent(5) {
         metadata.put("uid", format!("uid-of-{name}"));
     }
-    let terminating = draw.when(Feature::Terminating, if role == Role::Target { 5 } else { 45 });
+    let terminating =
+        draw.when(CaseFeature::Terminating, if role == Role::Target { 5 } else { 45 });
     if terminating {
         metadata.put("deletionTimestamp", TIME);
     }
-    if draw.when(Feature::Owners, 60) {
+    if draw.when(CaseFeature::Owners, 60) {
         metadata.put("ownerReferences", json!([owner(draw)]));
     }
     metadata.into()
@@ -85,19 +86,19 @@ fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
     let containers: Vec<Value> = (0..n).map(|at| container(draw, &format!("c{at}"))).collect();
     spec.put("containers", containers);
     spec.put_some("initContainers", init_containers(draw));
-    if draw.when(Feature::PodShapes, 35) {
+    if draw.when(CaseFeature::PodShapes, 35) {
         spec.put("overhead", resources::overhead(draw));
     }
-    if draw.when(Feature::PodShapes, 35) {
+    if draw.when(CaseFeature::PodShapes, 35) {
         spec.put("resources", resources::of_pod(draw));
     }
-    if draw.has(Feature::Nominated) || draw.percent(10) {
+    if draw.has(CaseFeature::Nominated) || draw.percent(10) {
         spec.put("priority", draw.pick(&[-10, 0, 5, 5, 1000]));
     }
-    if draw.when(Feature::Config, 25) {
+    if draw.when(CaseFeature::Config, 25) {
         spec.put("schedulerName", draw.mostly(&["batch", "default-scheduler"], &["unknown"]));
     }
-    if draw.when(Feature::Gates, if role == Role::Target { 70 } else { 30 }) {
+    if draw.when(CaseFeature::Gates, if role == Role::Target { 70 } else { 30 }) {
         let gates = draw.some(&["a", "b", "c"], 0, 2);
         let gates: Vec<Value> = gates.into_iter().map(|name| json!({"name": name})).collect();
         spec.put("schedulingGates", gates);
@@ -105,14 +106,14 @@ fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
     spec.put_some("tolerations", tolerations(draw));
     spec.put_some("volumes", volumes(draw, role));
     let chooses = role != Role::Assigned;
-    if chooses && draw.when(Feature::NodeSelector, 75) {
+    if chooses && draw.when(CaseFeature::NodeSelector, 75) {
         spec.put_some("nodeSelector", affinity::node_labels(draw));
     }
     spec.put_some("affinity", affinity::affinity(draw, node_names));
     if chooses {
         spec.put_some("topologySpreadConstraints", spread::constraints(draw));
     }
-    if role == Role::Target && draw.when(Feature::Claims, 15) {
+    if role == Role::Target && draw.when(CaseFeature::Claims, 15) {
         spec.put("resourceClaims", json!([{"name": "device", "resourceClaimName": "device"}]));
     }
     spec.into()
@@ -121,11 +122,11 @@ fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
 fn container(draw: &mut CaseRng, name: &str) -> Value {
     let mut container = Fields::default();
     container.put("name", name);
-    if draw.has(Feature::Images) || draw.percent(10) {
+    if draw.has(CaseFeature::Images) || draw.percent(10) {
         container.put("image", draw.pick(&IMAGE_NAMES));
     }
     container.put_some("resources", resources::container(draw));
-    if draw.when(Feature::Ports, 70) {
+    if draw.when(CaseFeature::Ports, 70) {
         let n = draw.mostly(&[1, 1, 2], &[3]);
         let ports: Vec<Value> = (0..n).map(|_| port(draw)).collect();
         container.put("ports", ports);
@@ -149,7 +150,7 @@ fn port(draw: &mut CaseRng) -> Value {
 }
 
 fn init_containers(draw: &mut CaseRng) -> Vec<Value> {
-    if !draw.when(Feature::PodShapes, 60) && !draw.percent(4) {
+    if !draw.when(CaseFeature::PodShapes, 60) && !draw.percent(4) {
         return Vec::new();
     }
     let n = draw.count(1, 3);
@@ -165,7 +166,7 @@ fn init_containers(draw: &mut CaseRng) -> Vec<Value> {
 
 fn tolerations(draw: &mut CaseRng) -> Vec<Value> {
     let n = match draw.range(0, 9) {
-        _ if !draw.has(Feature::Taints) && !draw.has(Feature::Unschedulable) => 0,
+        _ if !draw.has(CaseFeature::Taints) && !draw.has(CaseFeature::Unschedulable) => 0,
         0..4 => 0,
         4..8 => 1,
         _ => draw.count(2, 3),
@@ -198,13 +199,13 @@ fn volumes(draw: &mut CaseRng, role: Role) -> Vec<Value> {
     if draw.percent(5) {
         all.push(json!({"name": "scratch", "emptyDir": {}}));
     }
-    if draw.when(Feature::Images, 20) {
+    if draw.when(CaseFeature::Images, 20) {
         all.push(json!({"name": "image", "image": {"reference": draw.pick(&IMAGE_NAMES)}}));
     }
-    if role == Role::Target && draw.when(Feature::Claims, 60) {
+    if role == Role::Target && draw.when(CaseFeature::Claims, 60) {
         all.push(json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}));
     }
-    if role == Role::Target && draw.when(Feature::Claims, 20) {
+    if role == Role::Target && draw.when(CaseFeature::Claims, 20) {
         let template = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
         all.push(json!({"name": "own", "ephemeral": {"volumeClaimTemplate": template}}));
     }
@@ -214,7 +215,7 @@ fn volumes(draw: &mut CaseRng, role: Role) -> Vec<Value> {
 /// The status of an in-place resize.
 fn status(draw: &mut CaseRng, spec: &Value) -> Value {
     let mut status = Fields::default();
-    if !draw.when(Feature::Resize, 60) {
+    if !draw.when(CaseFeature::Resize, 60) {
         return status.into();
     }
     let mut reports = Vec::new();
@@ -271,11 +272,11 @@ fn place(draw: &mut CaseRng, role: Role, nodes: &[String], spec: &mut Value, sta
             status["nominatedNodeName"] = json!(node);
         }
         Role::Target => {
-            if draw.when(Feature::NodeName, 80) {
+            if draw.when(CaseFeature::NodeName, 80) {
                 spec["nodeName"] = if draw.percent(85) { json!(node) } else { json!("nowhere") };
                 was_scheduled(draw, status);
             }
-            if draw.when(Feature::Nominated, 30) {
+            if draw.when(CaseFeature::Nominated, 30) {
                 status["nominatedNodeName"] = json!(node);
             }
         }

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::affinity;
 use super::case_rng::{CaseRng, Fields, NAMESPACES};
-use super::features::Feature;
+use super::features::CaseFeature;
 use super::pod::{self, Role};
-use super::{Case, CaseKind, cluster, node};
+use super::{OracleCase, OracleCaseKind, cluster, node};
 
 /// Priorities of assigned pods: few, so that many are equal.
 const PRIORITIES: [i64; 8] = [-10, -10, 0, 0, 5, 5, 10, 1000];
@@ -23,21 +23,26 @@ const STARTS: [&str; 5] = [
 const DELETION_TIME: &str = "2026-01-31T12:00:00Z";
 
 /// Features whose rejections preemption can resolve.
-const SCARCE: [Feature; 5] =
-    [Feature::Resources, Feature::Ports, Feature::AntiAffinity, Feature::Spread, Feature::Scalars];
+const SCARCE: [CaseFeature; 5] = [
+    CaseFeature::Resources,
+    CaseFeature::Ports,
+    CaseFeature::AntiAffinity,
+    CaseFeature::Spread,
+    CaseFeature::Scalars,
+];
 
-const SECONDARY: [Feature; 7] = [
-    Feature::Affinity,
-    Feature::Namespaces,
-    Feature::Terminating,
-    Feature::Nominated,
-    Feature::Taints,
-    Feature::NodeAffinity,
-    Feature::PodShapes,
+const SECONDARY: [CaseFeature; 7] = [
+    CaseFeature::Affinity,
+    CaseFeature::Namespaces,
+    CaseFeature::Terminating,
+    CaseFeature::Nominated,
+    CaseFeature::Taints,
+    CaseFeature::NodeAffinity,
+    CaseFeature::PodShapes,
 ];
 
 /// A case of the kind Preemption.
-pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
+pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let is_small = draw.percent(75);
     if is_small {
         draw.clear_features();
@@ -50,11 +55,11 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> Case {
         draw.add(feature);
     }
     let case = if is_small { small(draw) } else { large(draw) };
-    Case { id, kind: CaseKind::Preemption, ..case }
+    OracleCase { id, kind: OracleCaseKind::Preemption, ..case }
 }
 
 /// A cluster as for other kinds of cases, with priorities, start times and PodDisruptionBudgets.
-fn large(draw: &mut CaseRng) -> Case {
+fn large(draw: &mut CaseRng) -> OracleCase {
     let mut case = cluster::case(draw, 0);
     let target = case.pod.clone();
     for object in case.objects.iter_mut().filter(|object| object["kind"] == "Pod") {
@@ -69,7 +74,7 @@ fn large(draw: &mut CaseRng) -> Case {
 }
 
 /// A small cluster that is full in one resource.
-fn small(draw: &mut CaseRng) -> Case {
+fn small(draw: &mut CaseRng) -> OracleCase {
     let names: Vec<String> =
         ["a", "b", "c", "d"][..draw.count(1, 4)].iter().map(|name| (*name).to_owned()).collect();
     let mut objects: Vec<Value> = names.iter().map(|name| small_node(draw, name)).collect();
@@ -95,7 +100,7 @@ fn small(draw: &mut CaseRng) -> Case {
     }
     let pod = super::full_name(&target);
     objects.push(target);
-    finish(draw, Case { id: 0, pod, config: None, objects, kind: CaseKind::Preemption })
+    finish(draw, OracleCase { id: 0, pod, config: None, objects, kind: OracleCaseKind::Preemption })
 }
 
 fn small_node(draw: &mut CaseRng, name: &str) -> Value {
@@ -160,7 +165,7 @@ fn set_priority_and_start(draw: &mut CaseRng, pod: &mut Value) {
 }
 
 /// Removes the start time of some pods, and adds PodDisruptionBudgets.
-fn finish(draw: &mut CaseRng, mut case: Case) -> Case {
+fn finish(draw: &mut CaseRng, mut case: OracleCase) -> OracleCase {
     // For a pod without a start time upstream uses the time of the comparison, so that the order of two such pods is random: at
     // most one is on a node.
     let mut nodes: Vec<Value> = Vec::new();
@@ -185,7 +190,7 @@ fn finish(draw: &mut CaseRng, mut case: Case) -> Case {
 }
 
 /// Makes the assigned pods similar, so that several nodes are equally good.
-fn make_pods_similar(draw: &mut CaseRng, case: &mut Case) {
+fn make_pods_similar(draw: &mut CaseRng, case: &mut OracleCase) {
     let start = draw.pick(&STARTS);
     let priorities = draw.some(&[-10, 0, 5], 1, 2);
     let amount = draw.percent(70).then(|| draw.pick(&["1", "1500m", "2"]));
@@ -199,7 +204,7 @@ fn make_pods_similar(draw: &mut CaseRng, case: &mut Case) {
 }
 
 /// Removes the host ports of a pod if another pod on its node uses one of them.
-fn remove_host_port_conflicts(case: &mut Case) {
+fn remove_host_port_conflicts(case: &mut OracleCase) {
     let mut taken: Vec<Value> = Vec::new();
     for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
         let own: Vec<Value> = super::host_ports(pod);
@@ -219,7 +224,7 @@ fn remove_host_port_conflicts(case: &mut Case) {
 fn budget(draw: &mut CaseRng, at: usize) -> Value {
     let mut metadata = Fields::default();
     metadata.put("name", format!("budget-{at}"));
-    if draw.when(Feature::Namespaces, 60) {
+    if draw.when(CaseFeature::Namespaces, 60) {
         metadata.put("namespace", draw.pick(&NAMESPACES));
     }
     let mut spec = Fields::default();

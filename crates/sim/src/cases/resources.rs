@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields};
-use super::features::Feature;
+use super::features::CaseFeature;
 
 /// Scalar resources with typical amounts.
 const SCALARS: [(&str, &[&str]); 8] = [
@@ -28,7 +28,7 @@ const HUGE: [&str; 5] = ["100Pi", "400Pi", "1Ei", "1E", "3e18"];
 /// `status.allocatable` of a node.
 pub(super) fn allocatable(draw: &mut CaseRng) -> Value {
     let mut offer = Fields::default();
-    if !draw.has(Feature::Resources) {
+    if !draw.has(CaseFeature::Resources) {
         offer.put("cpu", draw.pick(&["4", "8", "16"]));
         offer.put("memory", draw.pick(&["8Gi", "16Gi", "32Gi"]));
         offer.put("pods", "110");
@@ -50,7 +50,7 @@ pub(super) fn allocatable(draw: &mut CaseRng) -> Value {
             offer.put("pods", draw.mostly(&["2", "3", "4", "110"], &["0", "1", "1k", "1500m"]));
         }
     }
-    if draw.has(Feature::Scalars) {
+    if draw.has(CaseFeature::Scalars) {
         for (name, amounts) in draw.some(&SCALARS, 1, 5) {
             offer.put(name, draw.pick(amounts));
         }
@@ -61,15 +61,15 @@ pub(super) fn allocatable(draw: &mut CaseRng) -> Value {
 /// The requests of a container; null if it has none.
 pub(super) fn requests(draw: &mut CaseRng) -> Value {
     let mut list = Fields::default();
-    let percent = if draw.has(Feature::Resources) { 70 } else { 25 };
+    let percent = if draw.has(CaseFeature::Resources) { 70 } else { 25 };
     if draw.percent(percent) {
         list.put("cpu", draw.mostly(&CPU, &ODD_CPU));
     }
     if draw.percent(percent) {
-        let huge = draw.when(Feature::Resources, 4);
+        let huge = draw.when(CaseFeature::Resources, 4);
         list.put("memory", if huge { draw.pick(&HUGE) } else { draw.mostly(&MEMORY, &ODD_MEMORY) });
     }
-    if draw.when(Feature::Scalars, 60) {
+    if draw.when(CaseFeature::Scalars, 60) {
         for (name, amounts) in draw.some(&SCALARS, 1, 3) {
             list.put(name, draw.pick(amounts));
         }
@@ -77,7 +77,7 @@ pub(super) fn requests(draw: &mut CaseRng) -> Value {
     if list.is_empty() { Value::Null } else { list.into() }
 }
 
-/// The `resources` of a container. Limits without requests request nothing here: the API server would copy them.
+/// The `resources` of a container. RequestLimits without requests request nothing here: the API server would copy them.
 pub(super) fn container(draw: &mut CaseRng) -> Value {
     let mut resources = Fields::default();
     resources.put_some("requests", requests(draw));

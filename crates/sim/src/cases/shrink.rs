@@ -2,14 +2,18 @@
 
 use serde_json::Value;
 
-use super::{Case, CaseKind};
+use super::{OracleCase, OracleCaseKind};
 
 /// The smallest case found that still has the property, by removing objects, then list items and fields. `is_still` is called at
 /// most `tries_max` times.
-pub fn shrink(case: &Case, tries_max: usize, mut is_still: impl FnMut(&Case) -> bool) -> Case {
+pub fn shrink_case(
+    case: &OracleCase,
+    tries_max: usize,
+    mut is_still: impl FnMut(&OracleCase) -> bool,
+) -> OracleCase {
     let mut best = case.clone();
     let mut left = tries_max;
-    let mut try_it = |candidate: Case, best: &mut Case| {
+    let mut try_it = |candidate: OracleCase, best: &mut OracleCase| {
         if left == 0 || candidate == *best {
             return false;
         }
@@ -28,7 +32,10 @@ pub fn shrink(case: &Case, tries_max: usize, mut is_still: impl FnMut(&Case) -> 
     best
 }
 
-fn drop_objects(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> bool) -> bool {
+fn drop_objects(
+    best: &mut OracleCase,
+    try_it: &mut impl FnMut(OracleCase, &mut OracleCase) -> bool,
+) -> bool {
     let mut progress = false;
     let mut at = best.objects.len();
     while at > 0 {
@@ -38,14 +45,17 @@ fn drop_objects(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> boo
         progress |= try_it(candidate, best);
     }
     if best.config.is_some() {
-        let candidate = Case { config: None, ..best.clone() };
+        let candidate = OracleCase { config: None, ..best.clone() };
         progress |= try_it(candidate, best);
     }
     progress
 }
 
 /// Tries to remove every field and item of every object, parents first: an unneeded field is removed with all that is in it.
-fn drop_fields(best: &mut Case, try_it: &mut impl FnMut(Case, &mut Case) -> bool) -> bool {
+fn drop_fields(
+    best: &mut OracleCase,
+    try_it: &mut impl FnMut(OracleCase, &mut OracleCase) -> bool,
+) -> bool {
     let mut progress = false;
     for root in roots(best) {
         let mut paths = Vec::new();
@@ -72,32 +82,32 @@ enum ShrinkTarget {
     New,
 }
 
-fn roots(case: &Case) -> Vec<ShrinkTarget> {
+fn roots(case: &OracleCase) -> Vec<ShrinkTarget> {
     let mut roots: Vec<ShrinkTarget> = (0..case.objects.len()).map(ShrinkTarget::Object).collect();
     roots.extend(case.config.as_ref().map(|_| ShrinkTarget::Config));
-    if let CaseKind::Hint(_) = case.kind {
+    if let OracleCaseKind::Hint(_) = case.kind {
         roots.extend([ShrinkTarget::Old, ShrinkTarget::New]);
     }
     roots
 }
 
 impl ShrinkTarget {
-    fn get(self, case: &Case) -> Option<&Value> {
+    fn get(self, case: &OracleCase) -> Option<&Value> {
         match (self, &case.kind) {
             (ShrinkTarget::Object(at), _) => case.objects.get(at),
             (ShrinkTarget::Config, _) => case.config.as_ref(),
-            (ShrinkTarget::Old, CaseKind::Hint(event)) => Some(&event.old),
-            (ShrinkTarget::New, CaseKind::Hint(event)) => Some(&event.new),
+            (ShrinkTarget::Old, OracleCaseKind::Hint(event)) => Some(&event.old),
+            (ShrinkTarget::New, OracleCaseKind::Hint(event)) => Some(&event.new),
             _ => None,
         }
     }
 
-    fn get_mut(self, case: &mut Case) -> Option<&mut Value> {
+    fn get_mut(self, case: &mut OracleCase) -> Option<&mut Value> {
         match (self, &mut case.kind) {
             (ShrinkTarget::Object(at), _) => case.objects.get_mut(at),
             (ShrinkTarget::Config, _) => case.config.as_mut(),
-            (ShrinkTarget::Old, CaseKind::Hint(event)) => Some(&mut event.old),
-            (ShrinkTarget::New, CaseKind::Hint(event)) => Some(&mut event.new),
+            (ShrinkTarget::Old, OracleCaseKind::Hint(event)) => Some(&mut event.old),
+            (ShrinkTarget::New, OracleCaseKind::Hint(event)) => Some(&mut event.new),
             _ => None,
         }
     }
@@ -164,13 +174,13 @@ mod tests {
     #[test]
     fn unneeded_fields_are_removed() {
         let node = |name: &str, taint: &str| json!({"kind": "Node", "metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"taints": [{"key": "x"}, {"key": taint}]}});
-        let case = Case {
+        let case = OracleCase {
             objects: vec![node("a", "y"), node("b", "z")],
-            ..CaseGenerator::new(1, ["x"]).case(0)
+            ..CaseGenerator::new(1, ["x"]).generate_case(0)
         };
         let has_taint =
-            |case: &Case| case.objects.iter().any(|o| o.to_string().contains(r#""key":"z""#));
-        let small = shrink(&case, 1_000, has_taint);
+            |case: &OracleCase| case.objects.iter().any(|o| o.to_string().contains(r#""key":"z""#));
+        let small = shrink_case(&case, 1_000, has_taint);
         assert_eq!(
             small.objects,
             [
@@ -181,9 +191,9 @@ mod tests {
 
     #[test]
     fn tries_are_limited() {
-        let case = CaseGenerator::new(3, ["x"]).case(1);
+        let case = CaseGenerator::new(3, ["x"]).generate_case(1);
         let mut tries = 0;
-        shrink(&case, 10, |_| {
+        shrink_case(&case, 10, |_| {
             tries += 1;
             true
         });

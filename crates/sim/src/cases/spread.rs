@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 
 use super::affinity;
 use super::case_rng::{CaseRng, Fields};
-use super::features::Feature;
+use super::features::CaseFeature;
 
 /// `spec.topologySpreadConstraints` of a pod.
 pub(super) fn constraints(draw: &mut CaseRng) -> Vec<Value> {
     let mut all = Vec::new();
-    if draw.when(Feature::Spread, 85) {
+    if draw.when(CaseFeature::Spread, 85) {
         let n = draw.mostly(&[1, 1, 2], &[3]);
         all.extend((0..n).map(|_| constraint(draw, "DoNotSchedule")));
     }
-    if draw.when(Feature::SoftSpread, 85) {
+    if draw.when(CaseFeature::SoftSpread, 85) {
         let n = draw.mostly(&[1, 1, 2], &[3]);
         all.extend((0..n).map(|_| constraint(draw, "ScheduleAnyway")));
     }

@@ -6,13 +6,13 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::preempt::Preempt;
+use super::preempt::ExpectedPreemption;
 
 /// The expected scheduling result. Without `nodes` only the fields that are present are compared. A node's text may end after the
 /// plugin's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Expect {
+pub struct ExpectedResult {
     /// The rejection by PreEnqueue: `SchedulingGates, UnschedulableAndUnresolvable, waiting for ...`.
     pub pre_enqueue: Option<String>,
     /// The rejection by PreFilter.
@@ -31,9 +31,9 @@ pub struct Expect {
 
 /// A recorded result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Recorded {
-    Expect(Box<Expect>),
-    Preempt(Box<Preempt>),
+pub enum RecordedResult {
+    Expect(Box<ExpectedResult>),
+    Preempt(Box<ExpectedPreemption>),
     /// `Queue`, `Skip`, `Unregistered` or `Error`.
     Hint(String),
     Signature(Option<Map<String, Value>>),
@@ -46,14 +46,14 @@ const UNSUPPORTED_FRAGMENTS: [&str; 3] = [
     "v1.Pod.Spec.DynamicResources",
 ];
 
-impl Expect {
+impl ExpectedResult {
     /// Converts an answer in the format of `conformance/README.md`, with the scores of these plugins, or of all.
-    pub fn from_answer(answer: &Value, scorers: Option<&[String]>) -> Expect {
+    pub fn from_answer(answer: &Value, scorers: Option<&[String]>) -> ExpectedResult {
         let nodes = || answer["nodes"].as_array().into_iter().flatten();
         let texts = nodes().map(|node| (text(&node["name"]), status(&node["filter"])));
         let best = answer["best"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
         let message = text(&answer["message"]);
-        Expect {
+        ExpectedResult {
             pre_enqueue: answer.get("preEnqueue").map(status),
             pre_filter: answer.get("preFilter").map(status),
             pending: best
@@ -69,11 +69,11 @@ impl Expect {
 
     /// Whether nothing was recorded yet.
     pub fn is_empty(&self) -> bool {
-        *self == Expect::default()
+        *self == ExpectedResult::default()
     }
 
     /// The differences to what was found, one per line.
-    pub fn differences(&self, found: &Expect) -> Vec<String> {
+    pub fn differences(&self, found: &ExpectedResult) -> Vec<String> {
         let mut lines = Vec::new();
         // An expectation with nodes is complete: what is absent must be absent.
         let is_whole = self.nodes.is_some();
@@ -115,13 +115,17 @@ impl Expect {
     }
 }
 
-impl Recorded {
+impl RecordedResult {
     /// The differences to what was found.
-    pub fn differences(&self, found: &Recorded) -> Vec<String> {
+    pub fn differences(&self, found: &RecordedResult) -> Vec<String> {
         match (self, found) {
-            (Recorded::Expect(want), Recorded::Expect(found)) => want.differences(found),
-            (Recorded::Preempt(want), Recorded::Preempt(found)) => want.differences(found),
-            (Recorded::Signature(Some(want)), Recorded::Signature(Some(found))) => {
+            (RecordedResult::Expect(want), RecordedResult::Expect(found)) => {
+                want.differences(found)
+            }
+            (RecordedResult::Preempt(want), RecordedResult::Preempt(found)) => {
+                want.differences(found)
+            }
+            (RecordedResult::Signature(Some(want)), RecordedResult::Signature(Some(found))) => {
                 let keys = want.iter().filter(|(key, value)| found.get(*key) != Some(value));
                 keys.map(|(key, value)| {
                     format!("{key}: expected {value}, found {:?}", found.get(key))

@@ -11,7 +11,7 @@ use super::recording::scalar;
 /// The expected preemption result. All fields are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Preempt {
+pub struct ExpectedPreemption {
     /// The pod is feasible without preemption.
     pub fits: bool,
     /// Candidates by node name.
@@ -32,9 +32,9 @@ pub struct CandidateVictims {
     pub pdb_violations: i64,
 }
 
-impl Preempt {
+impl ExpectedPreemption {
     /// Converts an answer in the format of `conformance/README.md`.
-    pub fn from_answer(answer: &Value) -> Preempt {
+    pub fn from_answer(answer: &Value) -> ExpectedPreemption {
         let texts = |list: &Value| -> Vec<String> {
             let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
             texts.map(str::to_owned).collect()
@@ -42,7 +42,7 @@ impl Preempt {
         let candidates = answer["candidates"].as_object().into_iter().flatten();
         let reasons = texts(&answer["status"]["reasons"]).join(", ");
         let error = answer["cycleError"].as_str().map(str::to_owned);
-        Preempt {
+        ExpectedPreemption {
             fits: answer["fits"] == true,
             candidates: candidates
                 .map(|(node, candidate)| {
@@ -60,12 +60,12 @@ impl Preempt {
     }
 
     /// The differences to what was found.
-    pub fn differences(&self, found: &Preempt) -> Vec<String> {
+    pub fn differences(&self, found: &ExpectedPreemption) -> Vec<String> {
         if self == found { Vec::new() } else { vec![format!("expected {self:?}, found {found:?}")] }
     }
 
     /// The texts of a rejection: the whole message, and its reasons without their counts.
-    pub fn reasons(&self) -> Vec<String> {
+    pub fn rejection_reasons(&self) -> Vec<String> {
         let message = self.message.iter().flat_map(|message| {
             let counted = message.rsplit(": ").next().unwrap_or_default().split(", ");
             let digits = |text: &'_ str| {

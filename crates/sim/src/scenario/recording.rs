@@ -7,20 +7,20 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::expect::{Expect, Recorded};
-use super::steps::{ExpectationKind, ScenarioQuestion};
-use crate::cases::{Case, CaseKind};
+use super::expect::{ExpectedResult, RecordedResult};
+use super::steps::{ExpectationKind, OracleQuestion};
+use crate::cases::{OracleCase, OracleCaseKind};
 
 /// Returns the text with these results in it.
-pub fn write_recorded(
+pub fn write_recorded_results(
     text: &str,
     version: &str,
-    answers: &[(ScenarioQuestion, Recorded)],
+    answers: &[(OracleQuestion, RecordedResult)],
 ) -> String {
     let (head, steps) = split(text);
     let mut new = with_oracle_version(&head, version);
     for (at, step) in steps.iter().enumerate() {
-        let answers: Vec<&(ScenarioQuestion, Recorded)> =
+        let answers: Vec<&(OracleQuestion, RecordedResult)> =
             answers.iter().filter(|(question, _)| question.step == at).collect();
         if answers.is_empty() {
             new.push_str(step);
@@ -34,7 +34,7 @@ pub fn write_recorded(
                 new.push_str(&without_hints(step));
                 let hints =
                     answers.iter().filter_map(|(question, found)| match (&question.about, found) {
-                        (ExpectationKind::Hint { plugin }, Recorded::Hint(hint)) => {
+                        (ExpectationKind::Hint { plugin }, RecordedResult::Hint(hint)) => {
                             Some(format!("{plugin}: {}", scalar(hint)))
                         }
                         _ => None,
@@ -44,13 +44,13 @@ pub fn write_recorded(
         }
         for (question, found) in answers {
             match (&question.about, found) {
-                (ExpectationKind::Expect { pod }, Recorded::Expect(expect)) => {
+                (ExpectationKind::Expect { pod }, RecordedResult::Expect(expect)) => {
                     write_expect(&mut new, pod, expect)
                 }
-                (ExpectationKind::Preempt { pod }, Recorded::Preempt(preempt)) => {
+                (ExpectationKind::Preempt { pod }, RecordedResult::Preempt(preempt)) => {
                     preempt.write(&mut new, pod)
                 }
-                (ExpectationKind::Sign { pod }, Recorded::Signature(parts)) => {
+                (ExpectationKind::Sign { pod }, RecordedResult::Signature(parts)) => {
                     write_signature(&mut new, pod, parts.as_ref())
                 }
                 _ => {}
@@ -62,7 +62,7 @@ pub fn write_recorded(
 }
 
 /// A case as a scenario without results; `None` for kinds of cases that scenarios do not have.
-pub fn from_case(case: &Case, about: &str, from: &str) -> Option<String> {
+pub fn scenario_from_case(case: &OracleCase, about: &str, from: &str) -> Option<String> {
     let mut text = format!("about: {}\nfrom: {}\n", scalar(about), scalar(from));
     if let Some(config) = &case.config {
         let mut config = config.clone();
@@ -78,16 +78,16 @@ pub fn from_case(case: &Case, about: &str, from: &str) -> Option<String> {
     text.push_str("steps:\n");
     let pod = scalar(&case.pod);
     match &case.kind {
-        CaseKind::Explain => {
+        OracleCaseKind::Explain => {
             let _ = writeln!(text, "- expect: {{{pod}: {{}}}}");
         }
-        CaseKind::Preemption => {
+        OracleCaseKind::Preemption => {
             let _ = writeln!(text, "- preempt: {{{pod}: {{}}}}");
         }
-        CaseKind::Sign => {
+        OracleCaseKind::Sign => {
             let _ = writeln!(text, "- sign: {{{pod}: null}}");
         }
-        CaseKind::Hint(event) => {
+        OracleCaseKind::Hint(event) => {
             let _ = writeln!(text, "- event: {} {}", event.resource, event.action);
             let _ = writeln!(text, "  pod: {pod}");
             for (field, object) in [("old", &event.old), ("new", &event.new)] {
@@ -97,7 +97,7 @@ pub fn from_case(case: &Case, about: &str, from: &str) -> Option<String> {
             }
             let _ = writeln!(text, "  hints: {{{}: unknown}}", event.plugin);
         }
-        CaseKind::Config => return None,
+        OracleCaseKind::Config => return None,
     }
     Some(text)
 }
@@ -169,7 +169,7 @@ fn trailing_comments(step: &str) -> String {
     lines[lines.len() - n..].concat()
 }
 
-fn write_expect(text: &mut String, pod: &str, expect: &Expect) {
+fn write_expect(text: &mut String, pod: &str, expect: &ExpectedResult) {
     let _ = writeln!(text, "    {}:", scalar(pod));
     let mut field = |name: &str, value: &Option<String>| {
         if let Some(value) = value {
@@ -263,8 +263,8 @@ steps:
             json!({"hint": "QueueSkip"}),
         ];
         let found =
-            questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.to_recorded(a, None)));
-        let written = write_recorded(text, "v1", &found.collect::<Vec<_>>());
+            questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.to_recorded_result(a, None)));
+        let written = write_recorded_results(text, "v1", &found.collect::<Vec<_>>());
         expect![[r##"
             # A comment.
             about: x
@@ -288,10 +288,10 @@ steps:
         .assert_eq(&written);
         let again = Scenario::read(&Document::new("x.yaml", written.as_str())).unwrap();
         let found =
-            questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.to_recorded(a, None)));
+            questions.iter().zip(&answers).map(|(q, a)| (q.clone(), q.to_recorded_result(a, None)));
         for (question, found) in found {
             assert_eq!(
-                again.recorded(&question).unwrap().differences(&found),
+                again.recorded_result(&question).unwrap().differences(&found),
                 Vec::<String>::new()
             );
         }
@@ -302,7 +302,9 @@ steps:
     fn cases_are_equal_after_writing_and_reading() {
         let mut n_files = 0;
         for case in CaseGenerator::new(5, ["NodePorts", "NodeAffinity"]).take(500) {
-            let Some(text) = from_case(&case, "It is: so # and so.", "x") else { continue };
+            let Some(text) = scenario_from_case(&case, "It is: so # and so.", "x") else {
+                continue;
+            };
             let scenario = Scenario::read(&Document::new("x.yaml", text.as_str())).unwrap();
             let questions = scenario.questions("").unwrap();
             let [question] = &questions[..] else { panic!("{text}") };

@@ -55,7 +55,7 @@ pub struct NodeShorthand {
 
 impl NodeShorthand {
     /// Expands the shorthand to an object.
-    pub fn object(&self, name: &str) -> ObjectResult {
+    pub fn expand_object(&self, name: &str) -> ObjectResult {
         let mut labels: IndexMap<&str, Option<&str>> = IndexMap::from([(HOST, Some(name))]);
         if let Some(zone) = &self.zone {
             labels.insert(ZONE, Some(zone));
@@ -164,7 +164,7 @@ fn one() -> i32 {
 
 impl PodShorthand {
     /// Expands the shorthand to an object.
-    pub fn object(&self, name: &str) -> ObjectResult {
+    pub fn expand_object(&self, name: &str) -> ObjectResult {
         let owners: Vec<Value> =
             self.owner.iter().map(|text| owner(text)).collect::<Result<_, _>>()?;
         let tolerations: Vec<Value> = self.tolerations.iter().map(toleration).collect();
@@ -399,7 +399,7 @@ mod tests {
     #[track_caller]
     fn check_pod(short: Value, want: &Expect) {
         let short: PodShorthand = serde_json::from_value(short).unwrap();
-        let object = short.object("web").unwrap();
+        let object = short.expand_object("web").unwrap();
         want.assert_eq(&json!([object["metadata"], object["spec"], object["status"]]).to_string());
     }
 
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn invalid_shorthands() {
         let wrong = |short: Value| {
-            serde_json::from_value::<PodShorthand>(short).unwrap().object("web").unwrap_err()
+            serde_json::from_value::<PodShorthand>(short).unwrap().expand_object("web").unwrap_err()
         };
         assert_eq!(
             wrong(json!({"requires": [["disk"]]})),

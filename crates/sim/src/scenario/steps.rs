@@ -1,21 +1,21 @@
 //! Runs a scenario step by step, and collects one question for the oracle per expectation.
 
-use loadmaster_framework::plugin_args::decode;
+use loadmaster_framework::plugin_args::decode_json_value;
 use serde_json::{Value, json};
 
-use super::expect::{self, Expect, Recorded};
-use super::preempt::Preempt;
+use super::expect::{self, ExpectedResult, RecordedResult};
+use super::preempt::ExpectedPreemption;
 use super::shorthand::{NodeShorthand, PodShorthand, ShorthandError};
-use super::{Scenario, ScenarioError, Step};
-use crate::cases::{Case, CaseEvent, CaseKind};
+use super::{Scenario, ScenarioError, ScenarioStep};
+use crate::cases::{CaseEvent, OracleCase, OracleCaseKind};
 
 /// A question for the oracle, and the expectation that it checks.
 #[derive(Clone, Debug)]
-pub struct ScenarioQuestion {
+pub struct OracleQuestion {
     /// Index of the step.
     pub step: usize,
     pub about: ExpectationKind,
-    pub case: Case,
+    pub case: OracleCase,
 }
 
 /// An expectation of a step.
@@ -57,7 +57,7 @@ pub enum StepError {
 
 impl Scenario {
     /// All questions in order. Events without a list of plugins check the hint of `plugin`.
-    pub fn questions(&self, plugin: &str) -> Result<Vec<ScenarioQuestion>, ScenarioError> {
+    pub fn questions(&self, plugin: &str) -> Result<Vec<OracleQuestion>, ScenarioError> {
         let mut play = ScenarioRunner {
             objects: self.initial_objects()?,
             config: self.configuration(),
@@ -72,23 +72,23 @@ impl Scenario {
     }
 
     /// The recorded result for a question.
-    pub fn recorded(&self, question: &ScenarioQuestion) -> Option<Recorded> {
+    pub fn recorded_result(&self, question: &OracleQuestion) -> Option<RecordedResult> {
         let step = self.steps.get(question.step)?;
         match &question.about {
             ExpectationKind::Expect { pod } => {
                 let expect = step.expect.as_ref()?.get(pod)?;
-                (!expect.is_empty()).then(|| Recorded::Expect(Box::new(expect.clone())))
+                (!expect.is_empty()).then(|| RecordedResult::Expect(Box::new(expect.clone())))
             }
             ExpectationKind::Preempt { pod } => {
                 let preempt = step.preempt.as_ref()?.get(pod)?;
-                let is_empty = *preempt == Preempt::default();
-                (!is_empty).then(|| Recorded::Preempt(Box::new(preempt.clone())))
+                let is_empty = *preempt == ExpectedPreemption::default();
+                (!is_empty).then(|| RecordedResult::Preempt(Box::new(preempt.clone())))
             }
             ExpectationKind::Hint { plugin } => {
-                Some(Recorded::Hint(step.hints.as_ref()?.get(plugin)?.clone()))
+                Some(RecordedResult::Hint(step.hints.as_ref()?.get(plugin)?.clone()))
             }
             ExpectationKind::Sign { pod } => {
-                Some(Recorded::Signature(step.sign.as_ref()?.get(pod)?.clone()))
+                Some(RecordedResult::Signature(step.sign.as_ref()?.get(pod)?.clone()))
             }
         }
     }
@@ -98,33 +98,34 @@ impl Scenario {
     /// The part of a result that is written to the file: of a signature only the fragments that are already there, unless none is.
     pub fn keep_recorded_fragments(
         &self,
-        question: &ScenarioQuestion,
-        found: Recorded,
-    ) -> Recorded {
-        match (self.recorded(question), found) {
-            (Some(Recorded::Signature(Some(known))), Recorded::Signature(Some(mut parts)))
-                if !known.is_empty() =>
-            {
+        question: &OracleQuestion,
+        found: RecordedResult,
+    ) -> RecordedResult {
+        match (self.recorded_result(question), found) {
+            (
+                Some(RecordedResult::Signature(Some(known))),
+                RecordedResult::Signature(Some(mut parts)),
+            ) if !known.is_empty() => {
                 parts.retain(|key, _| known.contains_key(key));
-                Recorded::Signature(Some(parts))
+                RecordedResult::Signature(Some(parts))
             }
             (_, found) => found,
         }
     }
 }
 
-impl ScenarioQuestion {
+impl OracleQuestion {
     /// Converts an answer to the form in which it is recorded.
-    pub fn to_recorded(&self, answer: &Value, scorers: Option<&[String]>) -> Recorded {
+    pub fn to_recorded_result(&self, answer: &Value, scorers: Option<&[String]>) -> RecordedResult {
         match &self.about {
             ExpectationKind::Expect { .. } => {
-                Recorded::Expect(Box::new(Expect::from_answer(answer, scorers)))
+                RecordedResult::Expect(Box::new(ExpectedResult::from_answer(answer, scorers)))
             }
             ExpectationKind::Preempt { .. } => {
-                Recorded::Preempt(Box::new(Preempt::from_answer(answer)))
+                RecordedResult::Preempt(Box::new(ExpectedPreemption::from_answer(answer)))
             }
-            ExpectationKind::Hint { .. } => Recorded::Hint(expect::hint(answer)),
-            ExpectationKind::Sign { .. } => Recorded::Signature(expect::signature(answer)),
+            ExpectationKind::Hint { .. } => RecordedResult::Hint(expect::hint(answer)),
+            ExpectationKind::Sign { .. } => RecordedResult::Signature(expect::signature(answer)),
         }
     }
 }
@@ -134,11 +135,11 @@ struct ScenarioRunner {
     config: Option<Value>,
     /// The pod submitted last.
     last: Option<String>,
-    questions: Vec<ScenarioQuestion>,
+    questions: Vec<OracleQuestion>,
 }
 
 impl ScenarioRunner {
-    fn step(&mut self, at: usize, step: &Step, plugin: &str) -> Result<(), StepError> {
+    fn step(&mut self, at: usize, step: &ScenarioStep, plugin: &str) -> Result<(), StepError> {
         let kinds = [
             step.submit.is_some(),
             step.delete.is_some(),
@@ -152,7 +153,8 @@ impl ScenarioRunner {
             return Err(StepError::WrongNumberOfKinds(n_kinds));
         }
         for (name, pod) in step.submit.iter().flatten() {
-            self.objects.push(pod.object(name).map_err(|source| shorthand_error(name, source))?);
+            self.objects
+                .push(pod.expand_object(name).map_err(|source| shorthand_error(name, source))?);
             self.last = Some(name.clone());
         }
         for name in step.delete.iter().flatten() {
@@ -164,7 +166,7 @@ impl ScenarioRunner {
                 at,
                 ExpectationKind::Expect { pod: name.clone() },
                 name,
-                CaseKind::Explain,
+                OracleCaseKind::Explain,
             )?;
         }
         for name in step.preempt.iter().flatten().map(|(name, _)| name) {
@@ -172,7 +174,7 @@ impl ScenarioRunner {
                 at,
                 ExpectationKind::Preempt { pod: name.clone() },
                 name,
-                CaseKind::Preemption,
+                OracleCaseKind::Preemption,
             )?;
         }
         for name in step.sign.iter().flatten().map(|(name, _)| name) {
@@ -180,7 +182,7 @@ impl ScenarioRunner {
                 at,
                 ExpectationKind::Sign { pod: name.clone() },
                 name,
-                CaseKind::Sign,
+                OracleCaseKind::Sign,
             )?;
         }
         match &step.event {
@@ -192,7 +194,7 @@ impl ScenarioRunner {
     fn event(
         &mut self,
         at: usize,
-        step: &Step,
+        step: &ScenarioStep,
         event: &str,
         plugin: &str,
     ) -> Result<(), StepError> {
@@ -217,7 +219,7 @@ impl ScenarioRunner {
                 at,
                 ExpectationKind::Hint { plugin },
                 &pod,
-                CaseKind::Hint(Box::new(event)),
+                OracleCaseKind::Hint(Box::new(event)),
             )?;
         }
         if resource == "Node" && action == "Delete" {
@@ -248,13 +250,13 @@ impl ScenarioRunner {
         };
         let failed = |error: loadmaster_framework::FieldError| StepError::Object(error.to_string());
         if resource == "Node" {
-            let short: NodeShorthand = decode(given).map_err(failed)?;
+            let short: NodeShorthand = decode_json_value(given).map_err(failed)?;
             let name = short.name.clone().ok_or(StepError::MissingName)?;
-            return short.object(&name).map_err(|source| shorthand_error(&name, source));
+            return short.expand_object(&name).map_err(|source| shorthand_error(&name, source));
         }
-        let short: PodShorthand = decode(given).map_err(failed)?;
+        let short: PodShorthand = decode_json_value(given).map_err(failed)?;
         let name = short.name.clone().ok_or(StepError::MissingName)?;
-        short.object(&name).map_err(|source| shorthand_error(&name, source))
+        short.expand_object(&name).map_err(|source| shorthand_error(&name, source))
     }
 
     fn add_question(
@@ -262,19 +264,19 @@ impl ScenarioRunner {
         step: usize,
         about: ExpectationKind,
         pod: &str,
-        ask: CaseKind,
+        ask: OracleCaseKind,
     ) -> Result<(), StepError> {
         let object = &self.objects[self.find(pod)?];
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let case = Case {
+        let case = OracleCase {
             id: self.questions.len() as u64,
             pod: format!("{namespace}/{name}"),
             config: self.config.clone(),
             objects: self.objects.clone(),
             kind: ask,
         };
-        self.questions.push(ScenarioQuestion { step, about, case });
+        self.questions.push(OracleQuestion { step, about, case });
         Ok(())
     }
 

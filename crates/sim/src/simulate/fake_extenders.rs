@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use loadmaster_config::{Gates, check_value};
-use loadmaster_engine::engine::{Call, Event, ExtenderCall, Reply};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
+use loadmaster_engine::engine::{ApiReply, ApiServerCall, EngineEvent, ExtenderCall};
 use loadmaster_engine::{MonoTime, Now, Profile};
 use loadmaster_extender::messages::{
     ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionResult, HostPriority,
@@ -41,14 +41,15 @@ pub fn profiles_with_extenders(registry: &Registry) -> Result<[Profile; 2], Defa
 }
 
 fn profile(registry: &Registry, extenders: Value) -> Result<Profile, DefaultProfileError> {
-    let gates = Gates::default();
+    let gates = AllFeatureGates::default();
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "extenders": extenders,
     });
-    let checked = check_value(config, registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, registry, &gates.framework())?;
+    let checked =
+        check_configuration_value(config, registry, &gates).map_err(DefaultProfileError::Config)?;
+    let mut profiles = build_profiles(&checked, registry, &gates.framework_gates())?;
     Ok(profiles.swap_remove(0))
 }
 
@@ -75,9 +76,9 @@ enum ResponseKind {
 pub(super) struct ExtenderReply {
     pub term: u64,
     /// The event for the engine.
-    pub event: Event,
+    pub event: EngineEvent,
     /// For a bind: the same as an API call that the engine would have made itself.
-    pub bind: Option<(Call, Reply)>,
+    pub bind: Option<(ApiServerCall, ApiReply)>,
 }
 
 pub(super) struct FakeExtenders {
@@ -129,7 +130,7 @@ impl FakeExtenders {
     }
 
     /// When the next response is due.
-    pub fn next_due(&self) -> Option<MonoTime> {
+    pub fn next_response_due(&self) -> Option<MonoTime> {
         self.responses.iter().map(|response| response.due).min()
     }
 
@@ -154,7 +155,7 @@ impl FakeExtenders {
                         message: "connection refused".to_owned(),
                     };
                     let api_request = binding_request(&request, node);
-                    bind = Some((Call { id, request: api_request }, Err(error)));
+                    bind = Some((ApiServerCall { id, request: api_request }, Err(error)));
                 }
                 Err("Post \"http://extender\": connection refused".to_owned())
             }
@@ -162,7 +163,7 @@ impl FakeExtenders {
                 let api_request = binding_request(&request, node);
                 let reply = api_server.handle_request(&api_request, now.wall);
                 let error = reply.as_ref().err().map(|error| error.message.clone());
-                bind = Some((Call { id, request: api_request }, reply));
+                bind = Some((ApiServerCall { id, request: api_request }, reply));
                 let error = error.unwrap_or_default();
                 Ok(ExtenderResponse::Bind(ExtenderBindingResult { error }))
             }
@@ -170,7 +171,7 @@ impl FakeExtenders {
         };
         Some(ExtenderReply {
             term,
-            event: Event::ExtenderReplied { call: id, reply: response },
+            event: EngineEvent::ExtenderReplied { call: id, reply: response },
             bind,
         })
     }

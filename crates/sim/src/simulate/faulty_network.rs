@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use loadmaster_engine::engine::{ApiError, Call, Event, Object, ObjectKey, Reply};
+use loadmaster_engine::engine::{
+    ApiError, ApiObject, ApiReply, ApiServerCall, DeletedObjectKey, EngineEvent,
+};
 use loadmaster_engine::{MonoTime, Now};
 use loadmaster_stdx::Rng;
 
@@ -31,7 +33,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub fn draw(rng: &mut Rng) -> Faults {
+    pub fn random(rng: &mut Rng) -> Faults {
         let half = |rng: &mut Rng| rng.one_in(2);
         Faults {
             watch_delay_ms: *rng.pick(&[0, 20, 500, 5_000]),
@@ -67,7 +69,7 @@ impl Faults {
 struct Watch {
     in_flight: VecDeque<(MonoTime, WatchEvent)>,
     /// Objects that were delivered, so that a relist can send Delete events for those that no longer exist.
-    delivered: BTreeMap<Box<str>, ObjectKey>,
+    delivered: BTreeMap<Box<str>, DeletedObjectKey>,
     /// When a broken watch relists.
     relist_at: Option<MonoTime>,
 }
@@ -76,11 +78,11 @@ struct Watch {
 struct InFlightCall {
     /// Leader term of the engine that made it.
     term: u64,
-    call: Call,
+    call: ApiServerCall,
     outcome: CallOutcome,
     /// When the request arrives, and after that when the reply does.
     due: MonoTime,
-    reply: Option<Reply>,
+    reply: Option<ApiReply>,
 }
 
 enum CallOutcome {
@@ -93,12 +95,12 @@ enum CallOutcome {
 
 /// Something that was delivered.
 pub(super) enum Delivery {
-    WatchEvent(Event),
+    WatchEvent(EngineEvent),
     /// The reply of an API call, for the engine of this leader term.
     Reply {
         term: u64,
-        call: Call,
-        reply: Reply,
+        call: ApiServerCall,
+        reply: ApiReply,
     },
     /// A request arrived at the API server.
     RequestArrived,
@@ -116,7 +118,7 @@ pub(super) struct FaultyNetwork {
 impl FaultyNetwork {
     pub fn new(mut rng: Rng) -> FaultyNetwork {
         FaultyNetwork {
-            faults: Faults::draw(&mut rng),
+            faults: Faults::random(&mut rng),
             rng,
             watches: Default::default(),
             calls: Vec::new(),
@@ -164,7 +166,7 @@ impl FaultyNetwork {
     }
 
     /// Sends an API call of the engine.
-    pub fn send_call(&mut self, now: MonoTime, term: u64, call: Call) {
+    pub fn send_call(&mut self, now: MonoTime, term: u64, call: ApiServerCall) {
         let outcome = self.draw_outcome(&call);
         let due = now.after(self.random_delay(self.faults.call_delay_ms));
         self.calls.push(InFlightCall { term, call, outcome, due, reply: None });
@@ -172,7 +174,7 @@ impl FaultyNetwork {
 
     /// Draws the outcome of a call. The response of a bind is never lost: the real client reads the pod when the outcome of a bind
     /// is unknown, so the engine always gets the true result.
-    fn draw_outcome(&mut self, call: &Call) -> CallOutcome {
+    fn draw_outcome(&mut self, call: &ApiServerCall) -> CallOutcome {
         if self.faults.rejected_calls && self.rng.one_in(8) {
             let (code, message) = *self.rng.pick(&[
                 (0, "connection refused"),
@@ -192,7 +194,7 @@ impl FaultyNetwork {
     }
 
     /// When the next delivery is due.
-    pub fn next_due(&self) -> Option<MonoTime> {
+    pub fn next_delivery_due(&self) -> Option<MonoTime> {
         let events = self.watches.iter().flat_map(|watch| {
             watch.relist_at.into_iter().chain(watch.in_flight.front().map(|(due, _)| *due))
         });
@@ -205,7 +207,7 @@ impl FaultyNetwork {
     }
 
     /// Delivers one thing that is due, at random; only the events of one watch stay in order. Returns `false` when nothing is due.
-    pub fn deliver(
+    pub fn deliver_one(
         &mut self,
         now: Now,
         api_server: &mut FakeApiServer,
@@ -240,7 +242,9 @@ impl FaultyNetwork {
         let watch = &mut self.watches[watch];
         let Some((_, event)) = watch.in_flight.pop_front() else { return };
         match &event.event {
-            Event::Upsert(object) => drop(watch.delivered.insert(event.key, object_key(object))),
+            EngineEvent::Upsert(object) => {
+                drop(watch.delivered.insert(event.key, object_key(object)))
+            }
             _ => drop(watch.delivered.remove(&event.key)),
         }
         if again {
@@ -261,7 +265,7 @@ impl FaultyNetwork {
         let deleted = deleted.map(|(key, name)| WatchEvent {
             kind,
             key: key.clone(),
-            event: Event::Delete(name.clone()),
+            event: EngineEvent::Delete(name.clone()),
         });
         let deleted: Vec<WatchEvent> = deleted.collect();
         let all = if deletes_first { [deleted, listed] } else { [listed, deleted] };
@@ -293,15 +297,15 @@ impl FaultyNetwork {
     }
 }
 
-fn object_key(object: &Object) -> ObjectKey {
+fn object_key(object: &ApiObject) -> DeletedObjectKey {
     match object {
-        Object::Node(node) => ObjectKey::Node(node.metadata.name.as_ref().into()),
-        Object::Pod(pod) => ObjectKey::Pod(pod.metadata.uid.clone()),
-        Object::PodDisruptionBudget(it) => ObjectKey::PodDisruptionBudget(
+        ApiObject::Node(node) => DeletedObjectKey::Node(node.metadata.name.as_ref().into()),
+        ApiObject::Pod(pod) => DeletedObjectKey::Pod(pod.metadata.uid.clone()),
+        ApiObject::PodDisruptionBudget(it) => DeletedObjectKey::PodDisruptionBudget(
             it.metadata.namespace.clone(),
             (&*it.metadata.name).into(),
         ),
         // Other kinds are not watched here.
-        other => ObjectKey::PriorityClass(format!("{other:?}").into()),
+        other => DeletedObjectKey::PriorityClass(format!("{other:?}").into()),
     }
 }

@@ -10,7 +10,7 @@ use loadmaster_engine::evaluate::per_node;
 use loadmaster_framework::{NodeInfo, NodeRow, World};
 use loadmaster_stdx::Set;
 
-use super::SchedulerSetup;
+use super::SimulatedSchedulerConfig;
 use super::reference_model::{self, ReferenceModel};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
@@ -19,7 +19,7 @@ pub(super) type CheckResult = Result<(), String>;
 /// The engine may bind a pod only if it is pending, only once, and only to a node that passes every Filter in a world that is built
 /// from scratch without the pod.
 pub(super) fn check_bind(
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
     engine: &Engine,
     uid: &str,
@@ -45,7 +45,13 @@ pub(super) fn check_bind(
     };
     let Ok(info) = world.parse_pod(pod) else { return Ok(()) };
     let mut states = setup.profile.states.clone();
-    let results = per_node::filter_rows(&setup.profile, &world, &mut states, &info, &[row]);
+    let results = per_node::filter_rows_with_nominated_pods(
+        &setup.profile,
+        &world,
+        &mut states,
+        &info,
+        &[row],
+    );
     match results {
         Ok(verdicts) if verdicts.iter().all(Result::is_ok) => Ok(()),
         other => Err(format!("pod {name} is bound to {node}, but does not fit there: {other:?}")),
@@ -94,7 +100,7 @@ pub(super) fn check_preempted_event(model: &ReferenceModel, record: &EventRecord
 
 /// Every pending pod is exactly one of: in the scheduling queue, in flight, assumed or being bound. Nothing else is in the queue.
 pub(super) fn check_queue(
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
     engine: &Engine,
 ) -> CheckResult {
@@ -102,7 +108,7 @@ pub(super) fn check_queue(
     for (pod, _) in engine.queue().iter() {
         *queued.entry(&pod.info.pod.uid).or_default() += 1;
     }
-    for pod in engine.queue().in_flight() {
+    for pod in engine.queue().in_flight_pods() {
         *queued.entry(&pod.uid).or_default() += 1;
     }
     for (uid, pod) in &model.pods {
@@ -179,7 +185,7 @@ fn node_sums(node: &NodeInfo<'_>) -> NodeSums {
 
 /// Only pending pods are nominated.
 pub(super) fn check_nominations(
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
     engine: &Engine,
 ) -> CheckResult {
@@ -205,7 +211,7 @@ pub(super) fn check_nothing_in_flight(engine: &Engine) -> CheckResult {
             "after everything has settled {n_assumed} pods are assumed and {n_binding} are being bound: {binding:?}"
         ));
     }
-    match engine.queue().in_flight().next() {
+    match engine.queue().in_flight_pods().next() {
         None => Ok(()),
         Some(pod) => {
             Err(format!("after everything has settled pod {} is in flight", pod.full_name()))
@@ -224,7 +230,7 @@ fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
 /// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
 /// pending pods.
 pub(super) fn check_settled(
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     api_server: &FakeApiServer,
     engine: &Engine,
 ) -> Result<u64, String> {
@@ -243,12 +249,15 @@ pub(super) fn check_settled(
         n_left += 1;
         let Ok(info) = world.parse_pod(pod) else { continue };
         let mut states = setup.profile.states.clone();
-        let found = per_node::evaluate(&setup.profile, &world, &mut states, &info);
+        let found = per_node::evaluate_per_node(&setup.profile, &world, &mut states, &info);
         if found.is_feasible() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();
-            let nodes: Vec<String> =
-                found.best().into_iter().map(|row| describe_node(engine, &world, row)).collect();
+            let nodes: Vec<String> = found
+                .best_nodes()
+                .into_iter()
+                .map(|row| describe_node(engine, &world, row))
+                .collect();
             let nodes = nodes.join(", ");
             return Err(format!(
                 "pod {name} is feasible, but was not bound; in the queue: {place:?}; feasible nodes: {nodes}"
@@ -260,7 +269,7 @@ pub(super) fn check_settled(
 
 /// Every pending pod has the condition PodScheduled.
 pub(super) fn check_pod_scheduled_conditions(
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     api_server: &FakeApiServer,
 ) -> CheckResult {
     let is_received = |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
@@ -275,7 +284,7 @@ pub(super) fn check_pod_scheduled_conditions(
 
 /// Pods of our profile that could be bound.
 fn pending_pods<'a>(
-    setup: &'a SchedulerSetup,
+    setup: &'a SimulatedSchedulerConfig,
     api_server: &'a FakeApiServer,
 ) -> impl Iterator<Item = &'a Pod> {
     api_server.pods().filter(|pod| {

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use loadmaster_config::{Gates, check_value};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::Profile;
 use loadmaster_engine::guard::silence_caught_panics;
-use loadmaster_framework::api_calls::{PluginInput, PluginStep};
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{NodeScore, PreBindPreFlight};
 use loadmaster_framework::incremental::{
-    ClassKey, Dependencies, Incremental, PluginEvaluator, Prepared, RowDependency,
+    ClassKey, Incremental, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, EventResource, ExtensionPoints, Failure, Filter, FitError,
@@ -50,14 +50,15 @@ const PANICKING: PluginDef = PluginDef { name: "Panicking", build, args: None };
 pub fn profile_with_panicking_plugin(registry: &Registry) -> Result<Profile, DefaultProfileError> {
     silence_caught_panics();
     let registry = registry.clone().with(PANICKING);
-    let gates = Gates::default();
+    let gates = AllFeatureGates::default();
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Panicking"}]}}}],
     });
-    let checked = check_value(config, &registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, &registry, &gates.framework())?;
+    let checked = check_configuration_value(config, &registry, &gates)
+        .map_err(DefaultProfileError::Config)?;
+    let mut profiles = build_profiles(&checked, &registry, &gates.framework_gates())?;
     Ok(profiles.swap_remove(0))
 }
 
@@ -118,7 +119,7 @@ impl PostFilter for PanickingPlugin {
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         maybe_panic(PER_POD);
         PluginStep::Fail(Rejection::unschedulable("nothing to be done"))
@@ -194,7 +195,7 @@ impl PreBind for PanickingPlugin {
         _: SerialCx<'_>,
         _: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         maybe_panic(PER_POD);
         PluginStep::Done(())
@@ -209,11 +210,11 @@ impl PostBind for PanickingPlugin {
 
 impl Incremental for PanickingPlugin {
     /// Half of the templates are evaluated incrementally, the others per node.
-    fn prepare(&self, _: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _: &mut World, pod: &PodInfo) -> PrepareResult {
         maybe_panic(PER_POD);
         match pod.template.id.0 % 2 {
-            0 => Prepared::Evaluator(Box::new(PanickingEvaluator)),
-            _ => Prepared::PerNode,
+            0 => PrepareResult::Evaluator(Box::new(PanickingEvaluator)),
+            _ => PrepareResult::PerNode,
         }
     }
 }
@@ -221,9 +222,9 @@ impl Incremental for PanickingPlugin {
 struct PanickingEvaluator;
 
 impl PluginEvaluator for PanickingEvaluator {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         let pods = Some(RowDependency::Pods);
-        Dependencies { filter: pods, score: pods, class: pods, node_set: false }
+        ResultDependencies { filter: pods, score: pods, class: pods, node_set: false }
     }
 
     fn filter_row(&self, _: &NodeTable, _: NodeRow) -> bool {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str};
-use loadmaster_engine::engine::{Call, CallId, Event, Object, ObjectKey, Reply};
+use loadmaster_engine::engine::{
+    ApiObject, ApiReply, ApiServerCall, CallId, DeletedObjectKey, EngineEvent,
+};
 use loadmaster_framework::api_calls::Verb;
 use loadmaster_framework::{FeatureGates, World};
 use serde_json::Value;
@@ -39,7 +41,7 @@ pub(super) enum CallKind {
 }
 
 impl CallKind {
-    pub fn of(call: &Call) -> CallKind {
+    pub fn of_call(call: &ApiServerCall) -> CallKind {
         let request = &call.request;
         let body = request.body.as_ref().unwrap_or(&Value::Null);
         let text = |at: &str| body.pointer(at).and_then(Value::as_str).unwrap_or_default();
@@ -60,17 +62,17 @@ impl CallKind {
 
 impl ReferenceModel {
     /// The engine received an event.
-    pub fn handle_event(&mut self, event: &Event) {
+    pub fn handle_event(&mut self, event: &EngineEvent) {
         match event {
-            Event::Upsert(Object::Node(node)) => {
+            EngineEvent::Upsert(ApiObject::Node(node)) => {
                 self.nodes.insert(Str::new(node.name()), node.clone());
             }
-            Event::Delete(ObjectKey::Node(name)) => drop(self.nodes.remove(name)),
-            Event::Upsert(Object::PodDisruptionBudget(budget)) => {
+            EngineEvent::Delete(DeletedObjectKey::Node(name)) => drop(self.nodes.remove(name)),
+            EngineEvent::Upsert(ApiObject::PodDisruptionBudget(budget)) => {
                 self.budgets.insert(Str::new(&budget.metadata.name), budget.clone());
             }
-            Event::Upsert(Object::Pod(pod)) => self.upsert_pod(pod),
-            Event::Delete(ObjectKey::Pod(uid)) => self.delete_pod(uid),
+            EngineEvent::Upsert(ApiObject::Pod(pod)) => self.upsert_pod(pod),
+            EngineEvent::Delete(DeletedObjectKey::Pod(uid)) => self.delete_pod(uid),
             _ => {}
         }
     }
@@ -101,8 +103,8 @@ impl ReferenceModel {
     }
 
     /// The engine received the reply of an API call.
-    pub fn handle_reply(&mut self, call: &Call, reply: &Reply) {
-        let CallKind::Bind { uid, .. } = CallKind::of(call) else { return };
+    pub fn handle_reply(&mut self, call: &ApiServerCall, reply: &ApiReply) {
+        let CallKind::Bind { uid, .. } = CallKind::of_call(call) else { return };
         if self.binds.get(&uid) != Some(&call.id) {
             return;
         }
@@ -115,7 +117,7 @@ impl ReferenceModel {
     }
 
     /// The engine gave up waiting for the extender that should bind the pod.
-    pub fn forget(&mut self, uid: &str) {
+    pub fn abandon_extender_binding(&mut self, uid: &str) {
         self.binds.remove(uid);
         self.assumed.remove(uid);
     }

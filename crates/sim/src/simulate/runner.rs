@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use loadmaster_api::{Str, Timestamp};
 use loadmaster_engine::engine::{
-    Call, CallId, CycleResult, Effect, Effects, Event, ExtenderCall, Object, ObjectKey,
-    Observation, Options as EngineOptions,
+    ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects, EngineEvent,
+    EngineOptions, ExtenderCall, Observation,
 };
 use loadmaster_engine::{Engine, MonoTime, Now, Profile};
 use loadmaster_extender::ExtenderOperation;
@@ -20,7 +20,9 @@ use super::panicking_plugin;
 use super::reference_model::{CallKind, ReferenceModel};
 use super::trace::{Trace, TraceLog};
 use super::workload::Workload;
-use super::{InjectedBug, InvariantViolation, Options, Report, SchedulerSetup};
+use super::{
+    InjectedBug, InvariantViolation, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
+};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
 /// Virtual time at which a run begins.
@@ -48,11 +50,11 @@ const FULL_CHECK_EVERY: u32 = 8;
 /// # Errors
 ///
 /// The first invariant that was violated.
-pub fn run<'a>(
-    setup: &'a SchedulerSetup,
-    options: Options,
+pub fn run_simulation<'a>(
+    setup: &'a SimulatedSchedulerConfig,
+    options: SimulationOptions,
     log: TraceLog<'a>,
-) -> Result<Report, Box<InvariantViolation>> {
+) -> Result<SimulationReport, Box<InvariantViolation>> {
     let mut run = Runner::new(setup, options, log);
     let ended = run.with_faults().and_then(|()| run.without_faults());
     match ended {
@@ -67,8 +69,8 @@ pub fn run<'a>(
 }
 
 struct Runner<'a> {
-    setup: &'a SchedulerSetup,
-    options: Options,
+    setup: &'a SimulatedSchedulerConfig,
+    options: SimulationOptions,
     /// Whether pods leave unschedulablePods after a timeout. Without the flush a missed event is detected.
     flushes: bool,
     rng: Rng,
@@ -82,18 +84,22 @@ struct Runner<'a> {
     extenders: FakeExtenders,
     model: ReferenceModel,
     /// Events that the engine received while an attempt waited for an extender: that attempt does not see them yet.
-    deferred_events: VecDeque<Event>,
+    deferred_events: VecDeque<EngineEvent>,
     engine: Engine,
     /// Leader term: an engine that lost its lease receives no replies.
     term: u64,
     trace: Trace<'a>,
-    report: Report,
+    report: SimulationReport,
     /// Uids of the pods to which the injected bug was already applied.
     affected_pods: BTreeSet<Box<str>>,
 }
 
 impl<'a> Runner<'a> {
-    fn new(setup: &'a SchedulerSetup, options: Options, log: TraceLog<'a>) -> Runner<'a> {
+    fn new(
+        setup: &'a SimulatedSchedulerConfig,
+        options: SimulationOptions,
+        log: TraceLog<'a>,
+    ) -> Runner<'a> {
         let rng = Rng::new(options.seed);
         let mut api_server = FakeApiServer::default();
         let workload = Workload::new(rng.split("users"), &mut api_server);
@@ -126,14 +132,14 @@ impl<'a> Runner<'a> {
             model: ReferenceModel::default(),
             term: 0,
             trace: Trace::new(log),
-            report: Report::default(),
+            report: SimulationReport::default(),
             affected_pods: BTreeSet::new(),
         };
         run.network.relist_all(START);
         run
     }
 
-    fn report(mut self) -> Report {
+    fn report(mut self) -> SimulationReport {
         self.report.pods = self.workload.n_pods();
         self.report.relists = self.network.n_relists;
         self.report.failed_calls = self.network.n_failed_calls;
@@ -152,7 +158,7 @@ impl<'a> Runner<'a> {
             self.step = step;
             self.advance();
             for _ in 0..self.rng.below(3) {
-                self.workload.step(&mut self.api_server, self.now.wall);
+                self.workload.random_operation(&mut self.api_server, self.now.wall);
             }
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
             if self.network.faults.leader_losses && self.rng.one_in(60) {
@@ -206,7 +212,7 @@ impl<'a> Runner<'a> {
                 self.handle_extender_reply(response)?;
                 continue;
             }
-            if !self.network.deliver(self.now, &mut self.api_server, &mut out) {
+            if !self.network.deliver_one(self.now, &mut self.api_server, &mut out) {
                 break;
             }
             for delivery in out.drain(..) {
@@ -217,7 +223,7 @@ impl<'a> Runner<'a> {
                     }
                     Delivery::Reply { term, call, reply } if term == self.term => {
                         self.model.handle_reply(&call, &reply);
-                        let is_bind = matches!(CallKind::of(&call), CallKind::Bind { .. });
+                        let is_bind = matches!(CallKind::of_call(&call), CallKind::Bind { .. });
                         self.report.bound += u64::from(is_bind && reply.is_ok());
                         self.handle_reply(&call, reply)?;
                     }
@@ -227,7 +233,7 @@ impl<'a> Runner<'a> {
         }
         let events = self.api_server.take_watch_events();
         self.network.send_watch_events(self.now.mono, events);
-        match self.api_server.bound_twice().first() {
+        match self.api_server.pods_bound_twice().first() {
             None => Ok(()),
             Some(pod) => Err(format!("pod {pod} was bound twice")),
         }
@@ -245,12 +251,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Passes an event to the engine, unless the injected bug drops it.
-    fn handle_event(&mut self, event: Event) -> CheckResult {
+    fn handle_event(&mut self, event: EngineEvent) -> CheckResult {
         let is_lost = match (self.options.injected_bug, &event) {
-            (Some(InjectedBug::LostPodDelete), Event::Delete(ObjectKey::Pod(uid))) => {
+            (Some(InjectedBug::LostPodDelete), EngineEvent::Delete(DeletedObjectKey::Pod(uid))) => {
                 self.engine.world().row_of_pod(uid).is_some()
             }
-            (Some(InjectedBug::LostPodUpdate), Event::Upsert(Object::Pod(pod))) => {
+            (Some(InjectedBug::LostPodUpdate), EngineEvent::Upsert(ApiObject::Pod(pod))) => {
                 let is_known = self.engine.pending_pod(&pod.metadata.uid).is_some();
                 is_known && pod.spec.node_name.is_empty() && !is_pod_terminal(pod)
             }
@@ -261,17 +267,17 @@ impl<'a> Runner<'a> {
 
     fn handle_reply(
         &mut self,
-        call: &Call,
-        reply: loadmaster_engine::engine::Reply,
+        call: &ApiServerCall,
+        reply: loadmaster_engine::engine::ApiReply,
     ) -> CheckResult {
-        let CallKind::Bind { uid, .. } = CallKind::of(call) else {
-            return self.apply(Event::Replied { call: call.id, reply });
+        let CallKind::Bind { uid, .. } = CallKind::of_call(call) else {
+            return self.apply(EngineEvent::Replied { call: call.id, reply });
         };
         if self.options.injected_bug == Some(InjectedBug::LostBindFailure) && reply.is_err() {
             return Ok(());
         }
         let is_bound = reply.is_ok();
-        self.apply(Event::Replied { call: call.id, reply })?;
+        self.apply(EngineEvent::Replied { call: call.id, reply })?;
         if self.options.injected_bug == Some(InjectedBug::StalePod)
             && is_bound
             && self.affected_pods.insert(uid.clone())
@@ -279,17 +285,17 @@ impl<'a> Runner<'a> {
         {
             let mut pod = pod;
             pod.spec.node_name = loadmaster_api::Str::default();
-            self.apply(Event::Delete(ObjectKey::Pod(uid)))?;
-            self.apply(Event::Upsert(Object::Pod(Box::new(pod))))?;
+            self.apply(EngineEvent::Delete(DeletedObjectKey::Pod(uid)))?;
+            self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))))?;
         }
         Ok(())
     }
 
-    fn apply(&mut self, event: Event) -> CheckResult {
+    fn apply(&mut self, event: EngineEvent) -> CheckResult {
         self.apply_deferred_events();
         self.trace.event(self.at_ms(), &event);
         let mut effects = Effects::new();
-        self.engine.apply(self.now, event, &mut effects);
+        self.engine.apply_event(self.now, event, &mut effects);
         self.carry_out(effects, false)?;
         self.apply_deferred_events();
         Ok(())
@@ -297,13 +303,13 @@ impl<'a> Runner<'a> {
 
     /// Updates the reference model with the deferred events once no attempt is suspended.
     fn apply_deferred_events(&mut self) {
-        if !self.engine.is_suspended() {
+        if !self.engine.has_suspended_attempt() {
             self.deferred_events.drain(..).for_each(|event| self.model.handle_event(&event));
         }
     }
 
     fn handle_timeouts(&mut self) -> CheckResult {
-        let is_due = self.engine.deadline().is_some_and(|due| due <= self.now.mono);
+        let is_due = self.engine.next_timeout().is_some_and(|due| due <= self.now.mono);
         if !is_due {
             return Ok(());
         }
@@ -352,7 +358,7 @@ impl<'a> Runner<'a> {
                 }
                 Effect::CallExtender(call) => self.call_extender(call)?,
                 Effect::RecordEvent(record) if record.note == EXTENDER_TIMEOUT_NOTE => {
-                    self.model.forget(&record.regarding.uid);
+                    self.model.abandon_extender_binding(&record.regarding.uid);
                 }
                 Effect::RecordEvent(_) | Effect::Observe(_) => {}
             }
@@ -375,8 +381,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn call(&mut self, call: Call, in_cycle: bool) -> CheckResult {
-        match CallKind::of(&call) {
+    fn call(&mut self, call: ApiServerCall, in_cycle: bool) -> CheckResult {
+        match CallKind::of_call(&call) {
             CallKind::Bind { uid, node } => self.bind(call.id, &uid, node)?,
             CallKind::DisruptionCondition { uid } => {
                 if in_cycle {
@@ -397,7 +403,7 @@ impl<'a> Runner<'a> {
     }
 
     fn check(&self) -> CheckResult {
-        if self.engine.is_suspended() {
+        if self.engine.has_suspended_attempt() {
             // The reference model is not updated yet, see `deferred_events`.
             return self.check_fast_decisions();
         }
@@ -436,8 +442,12 @@ impl<'a> Runner<'a> {
             self.deliver(u64::MAX)?;
             self.handle_timeouts()?;
             self.cycle(u64::MAX)?;
-            let replies = self.network.next_due().into_iter().chain(self.extenders.next_due());
-            let due = replies.chain(self.engine.deadline()).min();
+            let replies = self
+                .network
+                .next_delivery_due()
+                .into_iter()
+                .chain(self.extenders.next_response_due());
+            let due = replies.chain(self.engine.next_timeout()).min();
             let is_idle = Workload::kubelets_are_idle(&self.api_server);
             let next = if is_idle { due.unwrap_or(end.after(SETTLE_TIMEOUT)) } else { before };
             self.advance_to(next.max(before));
@@ -464,7 +474,7 @@ impl<'a> Runner<'a> {
 
 fn new_engine(
     profile: &Arc<Profile>,
-    setup: &SchedulerSetup,
+    setup: &SimulatedSchedulerConfig,
     flushes: bool,
     engine_rng: &mut Rng,
 ) -> Engine {

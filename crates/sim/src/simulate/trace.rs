@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Debug, Write};
 
-use loadmaster_engine::engine::{Call, Effect, Event, Object, Observation};
+use loadmaster_engine::engine::{ApiObject, ApiServerCall, Effect, EngineEvent, Observation};
 
 /// Receives the lines of a run.
 pub type TraceLog<'a> = Option<&'a mut dyn FnMut(&str)>;
@@ -33,7 +33,7 @@ impl<'a> Trace<'a> {
         self.hash.0
     }
 
-    pub fn event(&mut self, at_ms: u64, event: &Event) {
+    pub fn event(&mut self, at_ms: u64, event: &EngineEvent) {
         self.add(&(at_ms, event));
         if let Some(log) = &mut self.log {
             log(&format!("{at_ms:>8} < {}", event_line(event)));
@@ -63,9 +63,9 @@ impl<'a> Trace<'a> {
     }
 }
 
-fn event_line(event: &Event) -> String {
+fn event_line(event: &EngineEvent) -> String {
     match event {
-        Event::Upsert(Object::Pod(pod)) => {
+        EngineEvent::Upsert(ApiObject::Pod(pod)) => {
             let mut line = format!("pod {} {}", pod.full_name(), pod.metadata.uid);
             let fields = [
                 ("on", pod.spec.node_name.as_str()),
@@ -80,8 +80,8 @@ fn event_line(event: &Event) -> String {
             }
             line
         }
-        Event::Upsert(Object::Node(node)) => format!("node {}", node.name()),
-        Event::Upsert(other) => format!("{other:?}"),
+        EngineEvent::Upsert(ApiObject::Node(node)) => format!("node {}", node.name()),
+        EngineEvent::Upsert(other) => format!("{other:?}"),
         other => format!("{other:?}"),
     }
 }
@@ -101,7 +101,7 @@ fn effect_line(effect: &Effect) -> Option<String> {
 }
 
 /// An API call as one line.
-pub(super) fn call_line(call: &Call) -> String {
+pub(super) fn call_line(call: &ApiServerCall) -> String {
     let request = &call.request;
     let body = request.body.as_ref();
     let target = body.and_then(|body| body.pointer("/target/name").or_else(|| body.get("status")));

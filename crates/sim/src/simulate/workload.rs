@@ -33,7 +33,7 @@ pub(super) struct WorkloadFeatures {
 }
 
 impl WorkloadFeatures {
-    pub fn draw(rng: &mut Rng) -> WorkloadFeatures {
+    pub fn random(rng: &mut Rng) -> WorkloadFeatures {
         let rare = |rng: &mut Rng| rng.one_in(3);
         let usual = |rng: &mut Rng| !rng.one_in(3);
         WorkloadFeatures {
@@ -74,7 +74,7 @@ pub(super) struct Workload {
 
 impl Workload {
     pub fn new(mut rng: Rng, api_server: &mut FakeApiServer) -> Workload {
-        let features = WorkloadFeatures::draw(&mut rng);
+        let features = WorkloadFeatures::random(&mut rng);
         let n = rng.range(1, N_TEMPLATES_MAX);
         let templates = (0..n).filter_map(|nth| template(&mut rng, &features, nth)).collect();
         let n_nodes = rng.range(1, N_NODES_MAX);
@@ -96,7 +96,7 @@ impl Workload {
     }
 
     /// Does one random operation, or none.
-    pub fn step(&mut self, api_server: &mut FakeApiServer, now: Timestamp) {
+    pub fn random_operation(&mut self, api_server: &mut FakeApiServer, now: Timestamp) {
         let features = self.features;
         match self.rng.below(32) {
             0..=6 => self.create_pods(api_server, now),
@@ -395,7 +395,7 @@ mod tests {
     fn all_generated_objects_can_be_decoded() {
         for seed in 0..500 {
             let mut rng = Rng::new(seed);
-            let features = WorkloadFeatures::draw(&mut rng);
+            let features = WorkloadFeatures::random(&mut rng);
             assert!(node(&mut rng, &features, "n").is_some(), "seed {seed}");
             assert!(template(&mut rng, &features, 1).is_some(), "seed {seed}");
             let mut api_server = FakeApiServer::default();

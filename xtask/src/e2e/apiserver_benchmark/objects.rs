@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use loadmaster_apiserver::protobuf::{MEDIA_TYPE, encode_object};
 use loadmaster_apiserver::schema::schema;
-use loadmaster_client::api_client::{PROTOBUF, Request};
+use loadmaster_client::api_client::{PROTOBUF_MEDIA_TYPES, Request};
 use serde_json::{Value, json};
 
 /// The namespace of the pods.
@@ -54,7 +54,7 @@ pub fn binding(i: u32, n_nodes: u32) -> Result<Request> {
 pub fn status(i: u32) -> Request {
     let body = json!({"status": running(i)}).to_string();
     let content_type = "application/strategic-merge-patch+json";
-    let accept = PROTOBUF;
+    let accept = PROTOBUF_MEDIA_TYPES;
     let path = format!("{}/status", path(i));
     Request { accept, content_type, ..Request::with_body(Method::PATCH, path, body) }
 }
@@ -62,7 +62,7 @@ pub fn status(i: u32) -> Request {
 fn protobuf(path: &str, type_name: &str, object: &Value) -> Result<Request> {
     let id = schema().find(type_name).with_context(|| format!("there is no type {type_name}"))?;
     let body = Bytes::from(encode_object(id, object));
-    let (accept, content_type) = (PROTOBUF, MEDIA_TYPE);
+    let (accept, content_type) = (PROTOBUF_MEDIA_TYPES, MEDIA_TYPE);
     Ok(Request { accept, content_type, ..Request::with_body(Method::POST, path, body) })
 }
 

@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn no_text_panics(text in prop_oneof![4 => mutated(), 1 => any::<String>()]) {
         if let Err(error) = read(&[&text]) {
-            let located = error.located().unwrap();
+            let located = error.located_error().unwrap();
             prop_assert!(located.line >= 1 && located.column >= 1 && !located.text.is_empty());
         }
     }

@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 250;
 /// # Errors
 ///
 /// With cel-go's message.
-pub fn check(text: &str) -> Result<(), String> {
+pub fn check_expression_limits(text: &str) -> Result<(), String> {
     let n_chars = text.chars().count();
     if n_chars > N_CHARS_MAX {
         return Err(format!(

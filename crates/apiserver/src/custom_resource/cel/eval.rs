@@ -9,8 +9,8 @@ use regex::Regex;
 
 use super::library;
 use super::types;
-use super::typing::{qualified, variable};
-use super::value::{Key, Val};
+use super::typing::{macro_variable, qualified_name};
+use super::value::{CelMapKey, Val};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ impl Failure {
 pub type Outcome = Result<Val, Failure>;
 
 /// A run over named values.
-pub struct Run {
+pub struct CelEvaluation {
     scope: Vec<(String, Val)>,
     /// What is left.
     pub budget: u64,
@@ -52,9 +52,9 @@ const N_PATTERNS_MAX: usize = 64;
 /// What it costs to compile one; matching is cheap beside it.
 const PATTERN_COST: u64 = 5_000;
 
-impl Run {
-    pub fn new(scope: Vec<(String, Val)>, budget: u64) -> Run {
-        Run { scope, budget, patterns: Patterns::new() }
+impl CelEvaluation {
+    pub fn new(scope: Vec<(String, Val)>, budget: u64) -> CelEvaluation {
+        CelEvaluation { scope, budget, patterns: Patterns::new() }
     }
 
     fn pay(&mut self, cost: u64) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ impl Run {
             Expr::Literal(literal) => Ok(literal_value(literal)),
             Expr::Ident(name) => self.name(name),
             Expr::Select(select) => {
-                if let Some(ty) = qualified(expr).and_then(|it| library::type_named(&it)) {
+                if let Some(ty) = qualified_name(expr).and_then(|it| library::type_named(&it)) {
                     return Ok(Val::Type(ty));
                 }
                 let operand = self.eval(&select.operand)?;
@@ -101,7 +101,8 @@ impl Run {
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
                     let key = self.eval(&entry.key)?;
-                    let key = key.key().ok_or_else(|| Failure::new("unsupported key type"))?;
+                    let key =
+                        key.to_map_key().ok_or_else(|| Failure::new("unsupported key type"))?;
                     match (self.eval(&entry.value)?, entry.optional) {
                         (Val::Optional(value), true) => {
                             entries.extend(value.map(|it| (key, Arc::unwrap_or_clone(it))));
@@ -216,7 +217,7 @@ impl Run {
             _ => {}
         }
         if let Some(target) = &call.target {
-            let full = qualified(target).map(|it| format!("{it}.{}", call.func_name));
+            let full = qualified_name(target).map(|it| format!("{it}.{}", call.func_name));
             if let Some(full) = full.filter(|it| types::is_function(it)) {
                 return self.function(&full, None, args);
             }
@@ -241,7 +242,7 @@ impl Run {
             ("matches" | "find" | "findAll", [Val::Text(text), Val::Text(pattern), rest @ ..]) => {
                 library::search(name, text, &*self.pattern(pattern)?, rest)?
             }
-            _ => library::call(name, is_member, &given)?,
+            _ => library::call_function(name, is_member, &given)?,
         };
         self.pay(value.cost())?;
         Ok(value)
@@ -280,11 +281,11 @@ impl Run {
     fn special(&mut self, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Outcome> {
         match (name, args) {
             ("optMap" | "optFlatMap", [var, body]) => {
-                let var = variable(var)?;
+                let var = macro_variable(var)?;
                 Some(self.opt_map(name == "optFlatMap", target, &var, body))
             }
             ("sortBy", [var, body]) => {
-                let var = variable(var)?;
+                let var = macro_variable(var)?;
                 Some(self.sort_by(target, &var, body))
             }
             (
@@ -292,7 +293,7 @@ impl Run {
                 | "transformMapEntry",
                 [one, two, rest @ ..],
             ) if !rest.is_empty() && rest.len() < 3 => {
-                let (one, two) = (variable(one)?, variable(two)?);
+                let (one, two) = (macro_variable(one)?, macro_variable(two)?);
                 Some(self.over_pairs(name, target, (&one, &two), rest))
             }
             _ => None,
@@ -368,7 +369,8 @@ impl Run {
             "existsOne" | "exists_one" => Ok(Val::Bool(n_true == 1)),
             "transformList" => Ok(Val::list(made.into_iter().map(|(_, value)| value).collect())),
             "transformMap" => {
-                let entries = made.into_iter().filter_map(|(key, value)| Some((key.key()?, value)));
+                let entries =
+                    made.into_iter().filter_map(|(key, value)| Some((key.to_map_key()?, value)));
                 Ok(Val::Map(Arc::new(entries.collect())))
             }
             _ => {
@@ -391,7 +393,9 @@ fn pairs<'a>(range: &'a Val) -> Result<Box<dyn Iterator<Item = (Val, Val)> + 'a>
             let entries = list.entries.iter().enumerate();
             Ok(Box::new(entries.map(|(at, it)| (Val::Int(at as i64), it.clone()))))
         }
-        Val::Map(map) => Ok(Box::new(map.iter().map(|(key, value)| (key.val(), value.clone())))),
+        Val::Map(map) => {
+            Ok(Box::new(map.iter().map(|(key, value)| (key.to_value(), value.clone()))))
+        }
         _ => Err(Failure::no_overload()),
     }
 }
@@ -414,7 +418,7 @@ fn decides(step: &IdedExpr, value: &Val) -> bool {
 
 fn field(operand: &Val, name: &str) -> Result<Option<Val>, Failure> {
     match operand {
-        Val::Map(fields) => Ok(fields.get(&Key::text(name)).cloned()),
+        Val::Map(fields) => Ok(fields.get(&CelMapKey::text(name)).cloned()),
         Val::Optional(Some(value)) => field(value, name),
         Val::Optional(None) => Ok(None),
         _ => Err(Failure::no_overload()),

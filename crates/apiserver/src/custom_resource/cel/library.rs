@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use loadmaster_stdx::duration::parse_nanos;
+use loadmaster_stdx::duration::parse_duration_nanos;
 
 use super::eval::{Failure, Outcome};
 use super::value::Val;
@@ -40,8 +40,8 @@ pub fn type_named(name: &str) -> Option<&'static str> {
 }
 
 /// A duration as Go writes it.
-pub fn duration(text: &str) -> Option<SignedDuration> {
-    parse_nanos(text).ok().map(SignedDuration::from_nanos)
+pub fn parse_duration(text: &str) -> Option<SignedDuration> {
+    parse_duration_nanos(text).ok().map(SignedDuration::from_nanos)
 }
 
 /// How many steps a call is, roughly.
@@ -73,7 +73,7 @@ fn is_quadratic(name: &str) -> bool {
 }
 
 /// Calls a function; of a member the target is the first argument.
-pub fn call(name: &str, is_member: bool, args: &[Val]) -> Outcome {
+pub fn call_function(name: &str, is_member: bool, args: &[Val]) -> Outcome {
     let found = operator(name, args)
         .or_else(|| conversion(name, args))
         .or_else(|| strings::call(name, args))
@@ -101,14 +101,14 @@ fn operator(name: &str, args: &[Val]) -> Option<Outcome> {
         ("!_", [Val::Bool(it)]) => Some(Ok(Val::Bool(!it))),
         ("@in", [it, Val::List(list)]) => Some(Ok(Val::Bool(list.entries.contains(it)))),
         ("@in", [it, Val::Map(map)]) => {
-            Some(Ok(Val::Bool(it.key().is_some_and(|key| map.contains_key(&key)))))
+            Some(Ok(Val::Bool(it.to_map_key().is_some_and(|key| map.contains_key(&key)))))
         }
         ("_[_]", [of, at]) => Some(index(of, at).and_then(|found| {
             found.ok_or_else(|| match (of, at) {
                 (Val::List(_), _) => {
-                    Failure::new(format!("index out of bounds: {}", strings::shown(at)))
+                    Failure::new(format!("index out of bounds: {}", strings::format_value(at)))
                 }
-                _ => Failure::new(format!("no such key: {}", strings::shown(at))),
+                _ => Failure::new(format!("no such key: {}", strings::format_value(at))),
             })
         })),
         ("_[?_]", [of, at]) => Some(index(of, at).map(|found| Val::Optional(found.map(Arc::new)))),
@@ -136,7 +136,7 @@ fn index(of: &Val, at: &Val) -> Result<Option<Val>, Failure> {
             };
             Ok(at.and_then(|at| list.entries.get(at).cloned()))
         }
-        Val::Map(map) => Ok(at.key().and_then(|key| map.get(&key).cloned())),
+        Val::Map(map) => Ok(at.to_map_key().and_then(|key| map.get(&key).cloned())),
         _ => Err(Failure::no_overload()),
     }
 }
@@ -180,7 +180,7 @@ fn conversion(name: &str, args: &[Val]) -> Option<Outcome> {
             | Val::Time(_)
             | Val::Duration(_)
             | Val::Ip(_)
-            | Val::Cidr(..) => Ok(Val::text(strings::shown(value))),
+            | Val::Cidr(..) => Ok(Val::text(strings::format_value(value))),
             Val::Bytes(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Val::text(text)),
                 Err(_) => Err(Failure::new("invalid UTF-8 in bytes, cannot convert to string")),
@@ -196,7 +196,7 @@ fn conversion(name: &str, args: &[Val]) -> Option<Outcome> {
         },
         ("duration", Val::Duration(_)) | ("timestamp", Val::Time(_)) => Ok(value.clone()),
         ("duration", Val::Text(text)) => {
-            duration(text).map(Val::Duration).ok_or_else(|| bad("google.protobuf.Duration"))
+            parse_duration(text).map(Val::Duration).ok_or_else(|| bad("google.protobuf.Duration"))
         }
         ("timestamp", Val::Text(text)) => {
             text.parse().map(Val::Time).map_err(|_| bad("google.protobuf.Timestamp"))

@@ -3,18 +3,18 @@ use serde_json::json;
 
 use super::*;
 
-fn of_spec(spec: Value) -> Schema {
+fn of_spec(spec: Value) -> StructuralSchema {
     let schema = json!({"type": "object", "properties": {"spec": spec}});
-    Schema::read(&schema).expect("a schema")
+    StructuralSchema::read(&schema).expect("a schema")
 }
 
 /// What a rule without a schema gives.
 #[track_caller]
 fn check(rule: &str, want: &str) {
     let program = ENV.compile(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
-    let (_, typing) = typing::check(program.expression(), Vec::new());
+    let (_, typing) = typing::check_expression_type(program.expression(), Vec::new());
     assert!(typing.complaints.is_empty(), "{rule}: {:?}", typing.complaints);
-    let mut run = Run::new(Vec::new(), N_STEPS_MAX);
+    let mut run = CelEvaluation::new(Vec::new(), N_STEPS_MAX);
     let got = match run.eval(program.expression()) {
         Ok(Val::Bool(it)) => it.to_string(),
         Ok(other) => format!("{other:?}"),
@@ -179,7 +179,7 @@ fn evaluation_has_a_cost_limit() {
 #[track_caller]
 fn refused(spec: Value, rule: &str, want: &Expect) {
     let schema = of_spec(spec);
-    match compile(rule, Wanted::Bool, &schema, true, false) {
+    match compile_expression(rule, RequiredResultType::Bool, &schema, true, false) {
         Ok(_) => want.assert_eq("compiles"),
         Err(text) => want.assert_eq(&text),
     }
@@ -306,8 +306,9 @@ fn an_optional_old_self_may_be_absent() {
 
 #[test]
 fn no_expression_is_nested_too_deeply() {
-    let schema = Schema::read(&json!({"type": "object"})).expect("a schema");
-    let compiled = |text: String| compile(&text, Wanted::Bool, &schema, true, false);
+    let schema = StructuralSchema::read(&json!({"type": "object"})).expect("a schema");
+    let compiled =
+        |text: String| compile_expression(&text, RequiredResultType::Bool, &schema, true, false);
     let many = |n: usize| {
         [
             format!("1{} > 1", "+1".repeat(n)),

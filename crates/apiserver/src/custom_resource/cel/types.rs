@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use super::super::structural::Schema;
-use super::value::escaped;
+use super::super::structural::StructuralSchema;
+use super::value::escape_field_name;
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,22 +19,22 @@ pub enum Ty {
     Optional(Box<Ty>),
     /// `type(..)`
     Type,
-    Object(Arc<Fields>),
+    Object(Arc<ObjectType>),
     /// A parameter of a signature.
     Param(char),
 }
 
 /// The fields of an object, by the names that rules use.
 #[derive(Debug, PartialEq)]
-pub struct Fields {
+pub struct ObjectType {
     name: String,
     fields: BTreeMap<String, Ty>,
 }
 
-pub const BOOL: Ty = Ty::Plain("bool");
-pub const TEXT: Ty = Ty::Plain("string");
+pub const BOOL_TYPE: Ty = Ty::Plain("bool");
+pub const STRING_TYPE: Ty = Ty::Plain("string");
 
-impl Fields {
+impl ObjectType {
     pub fn get(&self, name: &str) -> Option<&Ty> {
         self.fields.get(name)
     }
@@ -46,56 +46,56 @@ impl Ty {
     }
 
     /// The type of values of a schema; none if rules cannot see them.
-    pub fn of(schema: &Schema, name: &str) -> Option<Ty> {
+    pub fn of_schema(schema: &StructuralSchema, name: &str) -> Option<Ty> {
         if schema.is_int_or_string || schema.nullable {
             return Some(Ty::Dyn);
         }
         Some(match schema.kind.as_str() {
-            "boolean" => BOOL,
+            "boolean" => BOOL_TYPE,
             "integer" => Ty::Plain("int"),
             "number" => Ty::Plain("double"),
             "string" => match schema.format.as_str() {
                 "byte" => Ty::Plain("bytes"),
                 "duration" => Ty::Plain("google.protobuf.Duration"),
                 "date" | "date-time" => Ty::Plain("google.protobuf.Timestamp"),
-                _ => TEXT,
+                _ => STRING_TYPE,
             },
-            "array" => Ty::list(Ty::of(schema.items()?, &format!("{name}.@idx"))?),
+            "array" => Ty::list(Ty::of_schema(schema.items()?, &format!("{name}.@idx"))?),
             "object" => match schema.additional() {
                 Some(values) => {
-                    let values = Ty::of(values, &format!("{name}.@elem"))?;
-                    Ty::Map(Box::new(TEXT), Box::new(values))
+                    let values = Ty::of_schema(values, &format!("{name}.@elem"))?;
+                    Ty::Map(Box::new(STRING_TYPE), Box::new(values))
                 }
-                None => Ty::Object(Arc::new(Fields::of(schema, name))),
+                None => Ty::Object(Arc::new(ObjectType::of_schema(schema, name))),
             },
             _ => return None,
         })
     }
 
     /// The type of whole objects.
-    pub fn of_object(schema: &Schema, name: &str) -> Ty {
-        let mut own = Fields::of(schema, name);
-        let names = ["name", "generateName"].map(|it| (it.to_owned(), TEXT));
-        let metadata = Fields { name: format!("{name}.metadata"), fields: names.into() };
-        own.fields.insert("apiVersion".to_owned(), TEXT);
-        own.fields.insert("kind".to_owned(), TEXT);
+    pub fn of_object_schema(schema: &StructuralSchema, name: &str) -> Ty {
+        let mut own = ObjectType::of_schema(schema, name);
+        let names = ["name", "generateName"].map(|it| (it.to_owned(), STRING_TYPE));
+        let metadata = ObjectType { name: format!("{name}.metadata"), fields: names.into() };
+        own.fields.insert("apiVersion".to_owned(), STRING_TYPE);
+        own.fields.insert("kind".to_owned(), STRING_TYPE);
         own.fields.insert("metadata".to_owned(), Ty::Object(Arc::new(metadata)));
         Ty::Object(Arc::new(own))
     }
 }
 
-impl Fields {
-    fn of(schema: &Schema, name: &str) -> Fields {
-        let typed = |(field, inner): (&String, &Schema)| {
+impl ObjectType {
+    fn of_schema(schema: &StructuralSchema, name: &str) -> ObjectType {
+        let typed = |(field, inner): (&String, &StructuralSchema)| {
             let path = format!("{name}.{field}");
             let ty = match inner.is_embedded {
-                true => Ty::of_object(inner, &path),
-                false => Ty::of(inner, &path)?,
+                true => Ty::of_object_schema(inner, &path),
+                false => Ty::of_schema(inner, &path)?,
             };
-            Some((escaped(field), ty))
+            Some((escape_field_name(field), ty))
         };
         let fields = schema.properties.iter().filter_map(typed).collect();
-        Fields { name: name.to_owned(), fields }
+        ObjectType { name: name.to_owned(), fields }
     }
 }
 
@@ -205,7 +205,7 @@ pub fn is_function(name: &str) -> bool {
 }
 
 /// What a call gives; none if no signature fits.
-pub fn call(name: &str, target: Option<&Ty>, args: &[Ty]) -> Option<Ty> {
+pub fn call_result_type(name: &str, target: Option<&Ty>, args: &[Ty]) -> Option<Ty> {
     let given: Vec<&Ty> = target.into_iter().chain(args).collect();
     let fitting = SIGNATURES.get(name)?.iter().filter_map(|it| {
         if it.is_member != target.is_some() || it.takes.len() != given.len() {
@@ -238,7 +238,7 @@ fn fit(wanted: &Ty, given: &Ty, bound: &mut BTreeMap<char, Ty>) -> bool {
                 true
             }
             Some(known) => {
-                let joined = join(&known, given);
+                let joined = common_type(&known, given);
                 joined.inspect(|ty| drop(bound.insert(*name, ty.clone()))).is_some()
             }
         },
@@ -255,15 +255,15 @@ fn fit(wanted: &Ty, given: &Ty, bound: &mut BTreeMap<char, Ty>) -> bool {
 }
 
 /// The type of what is of one or the other type; none if they have nothing in common.
-pub fn join(a: &Ty, b: &Ty) -> Option<Ty> {
+pub fn common_type(a: &Ty, b: &Ty) -> Option<Ty> {
     const NULL: Ty = Ty::Plain("null_type");
     match (a, b) {
         _ if a == b => Some(a.clone()),
         (Ty::Dyn, _) | (_, Ty::Dyn) => Some(Ty::Dyn),
-        (Ty::List(a), Ty::List(b)) => Some(Ty::list(join(a, b)?)),
-        (Ty::Optional(a), Ty::Optional(b)) => Some(Ty::Optional(Box::new(join(a, b)?))),
+        (Ty::List(a), Ty::List(b)) => Some(Ty::list(common_type(a, b)?)),
+        (Ty::Optional(a), Ty::Optional(b)) => Some(Ty::Optional(Box::new(common_type(a, b)?))),
         (Ty::Map(k, v), Ty::Map(l, w)) => {
-            Some(Ty::Map(Box::new(join(k, l)?), Box::new(join(v, w)?)))
+            Some(Ty::Map(Box::new(common_type(k, l)?), Box::new(common_type(v, w)?)))
         }
         (it @ Ty::Object(_), null) | (null, it @ Ty::Object(_)) if *null == NULL => {
             Some(it.clone())
@@ -297,12 +297,15 @@ mod tests {
     #[test]
     fn signatures_fit_types() {
         let (int, list) = (Ty::Plain("int"), Ty::list(Ty::Plain("int")));
-        assert_eq!(call("_+_", None, &[int.clone(), int.clone()]), Some(int.clone()));
-        assert_eq!(call("_+_", None, &[int.clone(), TEXT]), None);
-        assert_eq!(call("sum", Some(&list), &[]), Some(int.clone()));
-        assert_eq!(call("@in", None, &[TEXT, list.clone()]), None);
-        assert_eq!(call("_[_]", None, &[list, int.clone()]), Some(int.clone()));
-        assert_eq!(call("_==_", None, &[int, Ty::Dyn]), Some(BOOL));
-        assert_eq!(call("size", None, &[Ty::Dyn]).map(|it| it.to_string()).as_deref(), Some("int"));
+        assert_eq!(call_result_type("_+_", None, &[int.clone(), int.clone()]), Some(int.clone()));
+        assert_eq!(call_result_type("_+_", None, &[int.clone(), STRING_TYPE]), None);
+        assert_eq!(call_result_type("sum", Some(&list), &[]), Some(int.clone()));
+        assert_eq!(call_result_type("@in", None, &[STRING_TYPE, list.clone()]), None);
+        assert_eq!(call_result_type("_[_]", None, &[list, int.clone()]), Some(int.clone()));
+        assert_eq!(call_result_type("_==_", None, &[int, Ty::Dyn]), Some(BOOL_TYPE));
+        assert_eq!(
+            call_result_type("size", None, &[Ty::Dyn]).map(|it| it.to_string()).as_deref(),
+            Some("int")
+        );
     }
 }

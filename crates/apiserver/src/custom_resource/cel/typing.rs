@@ -3,11 +3,11 @@
 use ::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
 
 use super::library;
-use super::types::{self, BOOL, TEXT, Ty};
+use super::types::{self, BOOL_TYPE, STRING_TYPE, Ty};
 
 /// A type error at a node of an expression.
 #[derive(Debug)]
-pub struct Complaint {
+pub struct TypeCheckError {
     pub node: u64,
     pub text: String,
 }
@@ -15,16 +15,16 @@ pub struct Complaint {
 /// Names of values an expression may use, the newest last.
 type Scope = Vec<(String, Ty)>;
 
-pub struct Typing {
+pub struct TypeChecker {
     scope: Scope,
-    pub complaints: Vec<Complaint>,
+    pub complaints: Vec<TypeCheckError>,
     /// Whether `oldSelf` is used.
     pub uses_old: bool,
 }
 
 /// The type of an expression over some values.
-pub fn check(expr: &IdedExpr, scope: Scope) -> (Ty, Typing) {
-    let mut typing = Typing { scope, complaints: Vec::new(), uses_old: false };
+pub fn check_expression_type(expr: &IdedExpr, scope: Scope) -> (Ty, TypeChecker) {
+    let mut typing = TypeChecker { scope, complaints: Vec::new(), uses_old: false };
     let ty = typing.of(expr);
     (ty, typing)
 }
@@ -34,9 +34,9 @@ fn is_type(name: &str) -> bool {
     name == "dyn" || library::type_named(name).is_some()
 }
 
-impl Typing {
+impl TypeChecker {
     fn complain(&mut self, node: u64, text: String) -> Ty {
-        self.complaints.push(Complaint { node, text });
+        self.complaints.push(TypeCheckError { node, text });
         Ty::Dyn
     }
 
@@ -46,7 +46,7 @@ impl Typing {
 
     /// What the values of a list have in common.
     fn common(types: impl IntoIterator<Item = Ty>) -> Ty {
-        let joined = types.into_iter().map(Some).reduce(|a, b| types::join(&a?, &b?));
+        let joined = types.into_iter().map(Some).reduce(|a, b| types::common_type(&a?, &b?));
         joined.flatten().unwrap_or(Ty::Dyn)
     }
 
@@ -56,14 +56,14 @@ impl Typing {
             Expr::Literal(literal) => literal_type(literal),
             Expr::Ident(name) => self.name(expr.id, name),
             Expr::Select(select) => {
-                if let Some(name) = qualified(expr)
+                if let Some(name) = qualified_name(expr)
                     && is_type(&name)
                 {
                     return Ty::Type;
                 }
                 let operand = self.of(&select.operand);
                 let field = self.field(expr.id, &operand, &select.field);
-                if select.test { BOOL } else { field }
+                if select.test { BOOL_TYPE } else { field }
             }
             Expr::List(list) => {
                 let types = self.all(&list.elements);
@@ -71,7 +71,7 @@ impl Typing {
                     Ty::Optional(of) if list.optional_indices.contains(&at) => *of,
                     other => other,
                 });
-                Ty::list(Typing::common(bare))
+                Ty::list(TypeChecker::common(bare))
             }
             Expr::Map(map) => {
                 let (mut keys, mut values) = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ impl Typing {
                         });
                     }
                 }
-                Ty::Map(Box::new(Typing::common(keys)), Box::new(Typing::common(values)))
+                Ty::Map(Box::new(TypeChecker::common(keys)), Box::new(TypeChecker::common(values)))
             }
             Expr::Struct(it) => self.complain(
                 expr.id,
@@ -124,7 +124,11 @@ impl Typing {
         }
     }
 
-    fn within<T>(&mut self, names: Vec<(String, Ty)>, run: impl FnOnce(&mut Typing) -> T) -> T {
+    fn within<T>(
+        &mut self,
+        names: Vec<(String, Ty)>,
+        run: impl FnOnce(&mut TypeChecker) -> T,
+    ) -> T {
         let mark = self.scope.len();
         self.scope.extend(names);
         let result = run(self);
@@ -149,7 +153,7 @@ impl Typing {
     }
 
     fn comprehension(&mut self, it: &ComprehensionExpr) -> Ty {
-        let is_list = |typing: &mut Typing| {
+        let is_list = |typing: &mut TypeChecker| {
             let mark = typing.complaints.len();
             let is_map = matches!(typing.of(&it.iter_range), Ty::Map(..));
             typing.complaints.truncate(mark);
@@ -181,7 +185,7 @@ impl Typing {
         }
         if let Some(target) = &call.target {
             // A function in a namespace looks like a call on a name.
-            let full = qualified(target).map(|it| format!("{it}.{name}"));
+            let full = qualified_name(target).map(|it| format!("{it}.{name}"));
             if let Some(full) = full.filter(|it| types::is_function(it)) {
                 let args = self.all(&call.args);
                 return self.signature(node, &full, None, &args);
@@ -202,7 +206,7 @@ impl Typing {
             let text = format!("undeclared reference to '{name}' (in container '')");
             return self.complain(node, text);
         }
-        if let Some(ty) = types::call(name, target, args) {
+        if let Some(ty) = types::call_result_type(name, target, args) {
             return ty;
         }
         let args: Vec<String> = args.iter().map(Ty::to_string).collect();
@@ -229,7 +233,7 @@ impl Typing {
     fn special(&mut self, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Ty> {
         match (name, args) {
             ("optMap" | "optFlatMap", [var, body]) => {
-                let var = variable(var)?;
+                let var = macro_variable(var)?;
                 let of = match self.of(target) {
                     Ty::Optional(of) => *of,
                     _ => Ty::Dyn,
@@ -241,7 +245,7 @@ impl Typing {
                 })
             }
             ("sortBy", [var, body]) => {
-                let var = variable(var)?;
+                let var = macro_variable(var)?;
                 let (_, of) = self.variables(target);
                 self.within(vec![(var, of.clone())], |typing| typing.of(body));
                 Some(Ty::list(of))
@@ -251,7 +255,7 @@ impl Typing {
                 | "transformMapEntry",
                 [one, two, rest @ ..],
             ) if !rest.is_empty() && rest.len() < 3 => {
-                let (one, two) = (variable(one)?, variable(two)?);
+                let (one, two) = (macro_variable(one)?, macro_variable(two)?);
                 let (first, second) = self.variables(target);
                 let names = vec![(one, first.clone()), (two, second)];
                 let types = self.within(names, |typing| typing.all(rest));
@@ -260,7 +264,7 @@ impl Typing {
                     "transformList" => Ty::list(last),
                     "transformMap" => Ty::Map(Box::new(first), Box::new(last)),
                     "transformMapEntry" => last,
-                    _ => BOOL,
+                    _ => BOOL_TYPE,
                 })
             }
             _ => None,
@@ -270,18 +274,18 @@ impl Typing {
 
 fn literal_type(literal: &LiteralValue) -> Ty {
     match literal {
-        LiteralValue::Boolean(_) => BOOL,
+        LiteralValue::Boolean(_) => BOOL_TYPE,
         LiteralValue::Bytes(_) => Ty::Plain("bytes"),
         LiteralValue::Double(_) => Ty::Plain("double"),
         LiteralValue::Int(_) => Ty::Plain("int"),
         LiteralValue::Null => Ty::Plain("null_type"),
-        LiteralValue::String(_) => TEXT,
+        LiteralValue::String(_) => STRING_TYPE,
         LiteralValue::UInt(_) => Ty::Plain("uint"),
     }
 }
 
 /// The variable that a macro names.
-pub fn variable(expr: &IdedExpr) -> Option<String> {
+pub fn macro_variable(expr: &IdedExpr) -> Option<String> {
     match &expr.expr {
         Expr::Ident(name) => Some(name.clone()),
         _ => None,
@@ -289,11 +293,11 @@ pub fn variable(expr: &IdedExpr) -> Option<String> {
 }
 
 /// `a.b.c`, if the expression is nothing else.
-pub fn qualified(expr: &IdedExpr) -> Option<String> {
+pub fn qualified_name(expr: &IdedExpr) -> Option<String> {
     match &expr.expr {
         Expr::Ident(name) => Some(name.clone()),
         Expr::Select(select) if !select.test => {
-            Some(format!("{}.{}", qualified(&select.operand)?, select.field))
+            Some(format!("{}.{}", qualified_name(&select.operand)?, select.field))
         }
         _ => None,
     }

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use loadmaster_api::Quantity;
 use serde_json::Value;
 
-use super::super::structural::{META_FIELDS, Schema};
+use super::super::structural::{META_FIELDS, StructuralSchema};
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub enum Val {
     Text(Arc<str>),
     Bytes(Arc<[u8]>),
     List(Arc<List>),
-    Map(Arc<BTreeMap<Key, Val>>),
+    Map(Arc<BTreeMap<CelMapKey, Val>>),
     Time(Timestamp),
     Duration(SignedDuration),
     Optional(Option<Arc<Val>>),
@@ -42,38 +42,38 @@ pub enum Val {
 #[derive(Clone, Debug, Default)]
 pub struct List {
     pub entries: Vec<Val>,
-    pub identity: Identity,
+    pub identity: ListEntryIdentity,
 }
 
 /// What tells the entries of a list apart.
 #[derive(Clone, Debug, Default)]
-pub enum Identity {
+pub enum ListEntryIdentity {
     #[default]
     Place,
     Value,
-    Keys(Vec<Key>),
+    Keys(Vec<CelMapKey>),
 }
 
 /// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
+pub enum CelMapKey {
     Bool(bool),
     Int(i64),
     Uint(u64),
     Text(Arc<str>),
 }
 
-impl Key {
-    pub fn text(text: &str) -> Key {
-        Key::Text(text.into())
+impl CelMapKey {
+    pub fn text(text: &str) -> CelMapKey {
+        CelMapKey::Text(text.into())
     }
 
-    pub fn val(&self) -> Val {
+    pub fn to_value(&self) -> Val {
         match self {
-            Key::Bool(it) => Val::Bool(*it),
-            Key::Int(it) => Val::Int(*it),
-            Key::Uint(it) => Val::Uint(*it),
-            Key::Text(it) => Val::Text(Arc::clone(it)),
+            CelMapKey::Bool(it) => Val::Bool(*it),
+            CelMapKey::Int(it) => Val::Int(*it),
+            CelMapKey::Uint(it) => Val::Uint(*it),
+            CelMapKey::Text(it) => Val::Text(Arc::clone(it)),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Val {
     }
 
     pub fn list(entries: Vec<Val>) -> Val {
-        Val::List(Arc::new(List { entries, identity: Identity::Place }))
+        Val::List(Arc::new(List { entries, identity: ListEntryIdentity::Place }))
     }
 
     pub fn some(value: Val) -> Val {
@@ -92,13 +92,13 @@ impl Val {
     }
 
     /// The key this value is; whole doubles are keys, too.
-    pub fn key(&self) -> Option<Key> {
+    pub fn to_map_key(&self) -> Option<CelMapKey> {
         match self {
-            Val::Bool(it) => Some(Key::Bool(*it)),
-            Val::Int(it) => Some(Key::Int(*it)),
-            Val::Uint(it) => Some(i64::try_from(*it).map_or(Key::Uint(*it), Key::Int)),
-            Val::Double(it) if it.fract() == 0.0 => Some(Key::Int(*it as i64)),
-            Val::Text(it) => Some(Key::Text(Arc::clone(it))),
+            Val::Bool(it) => Some(CelMapKey::Bool(*it)),
+            Val::Int(it) => Some(CelMapKey::Int(*it)),
+            Val::Uint(it) => Some(i64::try_from(*it).map_or(CelMapKey::Uint(*it), CelMapKey::Int)),
+            Val::Double(it) if it.fract() == 0.0 => Some(CelMapKey::Int(*it as i64)),
+            Val::Text(it) => Some(CelMapKey::Text(Arc::clone(it))),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ impl Val {
     }
 
     /// A value by its schema; without one, what JSON says.
-    pub fn of(value: &Value, schema: Option<&Schema>) -> Val {
+    pub fn from_json(value: &Value, schema: Option<&StructuralSchema>) -> Val {
         match value {
             Value::Null => Val::Null,
             Value::Bool(it) => Val::Bool(*it),
@@ -160,19 +160,22 @@ impl Val {
             }
             Value::String(text) => of_text(text, schema.map_or("", |it| it.format.as_str())),
             Value::Array(entries) => {
-                let items = schema.and_then(Schema::items);
-                let entries = entries.iter().map(|it| Val::of(it, items)).collect();
+                let items = schema.and_then(StructuralSchema::items);
+                let entries = entries.iter().map(|it| Val::from_json(it, items)).collect();
                 Val::List(Arc::new(List { entries, identity: identity(schema) }))
             }
             Value::Object(members) => {
                 let is_struct = schema.is_some_and(|it| it.additional().is_none());
                 let field = |(name, value): (&String, &Value)| {
                     if !is_struct {
-                        let inner = schema.and_then(Schema::additional);
-                        return Some((Key::text(name), Val::of(value, inner)));
+                        let inner = schema.and_then(StructuralSchema::additional);
+                        return Some((CelMapKey::text(name), Val::from_json(value, inner)));
                     }
                     let inner = schema?.properties.get(name)?;
-                    Some((Key::text(&escaped(name)), Val::of(value, Some(inner))))
+                    Some((
+                        CelMapKey::text(&escape_field_name(name)),
+                        Val::from_json(value, Some(inner)),
+                    ))
                 };
                 Val::Map(Arc::new(members.iter().filter_map(field).collect()))
             }
@@ -180,21 +183,22 @@ impl Val {
     }
 
     /// A whole object: its metadata has a name only.
-    pub fn of_object(value: &Value, schema: &Schema) -> Val {
-        let Val::Map(fields) = Val::of(value, Some(schema)) else { return Val::Null };
+    pub fn from_json_object(value: &Value, schema: &StructuralSchema) -> Val {
+        let Val::Map(fields) = Val::from_json(value, Some(schema)) else { return Val::Null };
         let mut fields = Arc::unwrap_or_clone(fields);
         for name in META_FIELDS {
             let Some(value) = value.get(name) else { continue };
             let shown = match value {
                 Value::Object(metadata) => {
                     let names = ["name", "generateName"].into_iter();
-                    let named = names
-                        .filter_map(|it| Some((Key::text(it), Val::of(metadata.get(it)?, None))));
+                    let named = names.filter_map(|it| {
+                        Some((CelMapKey::text(it), Val::from_json(metadata.get(it)?, None)))
+                    });
                     Val::Map(Arc::new(named.collect()))
                 }
-                other => Val::of(other, None),
+                other => Val::from_json(other, None),
             };
-            fields.insert(Key::text(name), shown);
+            fields.insert(CelMapKey::text(name), shown);
         }
         Val::Map(Arc::new(fields))
     }
@@ -204,7 +208,7 @@ fn of_text(text: &str, format: &str) -> Val {
     let parsed = match format {
         "date-time" => text.parse().ok().map(Val::Time),
         "date" => format!("{text}T00:00:00Z").parse().ok().map(Val::Time),
-        "duration" => super::library::duration(text).map(Val::Duration),
+        "duration" => super::library::parse_duration(text).map(Val::Duration),
         "byte" => {
             let decoded = base64::engine::general_purpose::STANDARD.decode(text).ok();
             decoded.map(|it| Val::Bytes(it.into()))
@@ -214,14 +218,14 @@ fn of_text(text: &str, format: &str) -> Val {
     parsed.unwrap_or_else(|| Val::text(text))
 }
 
-fn identity(schema: Option<&Schema>) -> Identity {
-    let Some(schema) = schema else { return Identity::Place };
+fn identity(schema: Option<&StructuralSchema>) -> ListEntryIdentity {
+    let Some(schema) = schema else { return ListEntryIdentity::Place };
     match schema.list_type.as_deref() {
-        Some("set") => Identity::Value,
-        Some("map") => {
-            Identity::Keys(schema.list_keys.iter().map(|it| Key::text(&escaped(it))).collect())
-        }
-        _ => Identity::Place,
+        Some("set") => ListEntryIdentity::Value,
+        Some("map") => ListEntryIdentity::Keys(
+            schema.list_keys.iter().map(|it| CelMapKey::text(&escape_field_name(it))).collect(),
+        ),
+        _ => ListEntryIdentity::Place,
     }
 }
 
@@ -251,7 +255,7 @@ const RESERVED: [&str; 22] = [
 ];
 
 /// How rules name a field whose name is no identifier.
-pub fn escaped(name: &str) -> String {
+pub fn escape_field_name(name: &str) -> String {
     if RESERVED.contains(&name) && !name.is_empty() {
         return format!("__{name}__");
     }
@@ -264,7 +268,7 @@ impl List {
     fn name(&self, entry: &Val) -> String {
         let mut name = String::new();
         match (&self.identity, entry) {
-            (Identity::Keys(keys), Val::Map(fields)) => {
+            (ListEntryIdentity::Keys(keys), Val::Map(fields)) => {
                 for key in keys {
                     fields.get(key).unwrap_or(&Val::Null).write_name(&mut name);
                 }
@@ -277,9 +281,9 @@ impl List {
     /// Two lists in one; in sets and maps the second one's entries replace those of the first.
     pub fn joined(&self, other: &List) -> List {
         let mut entries = self.entries.clone();
-        if matches!(self.identity, Identity::Place) {
+        if matches!(self.identity, ListEntryIdentity::Place) {
             entries.extend_from_slice(&other.entries);
-            return List { entries, identity: Identity::Place };
+            return List { entries, identity: ListEntryIdentity::Place };
         }
         let mut places: BTreeMap<String, usize> =
             entries.iter().enumerate().rev().map(|(at, it)| (self.name(it), at)).collect();
@@ -301,7 +305,7 @@ impl PartialEq for List {
         if self.entries.len() != other.entries.len() {
             return false;
         }
-        if matches!(self.identity, Identity::Place) {
+        if matches!(self.identity, ListEntryIdentity::Place) {
             return self.entries == other.entries;
         }
         let known: BTreeMap<String, &Val> =
@@ -328,7 +332,7 @@ impl Val {
             Val::Map(map) => {
                 out.push('{');
                 for (key, value) in &**map {
-                    key.val().write_name(out);
+                    key.to_value().write_name(out);
                     value.write_name(out);
                 }
                 write!(out, "}}")
@@ -389,17 +393,17 @@ mod tests {
 
     #[test]
     fn names_that_are_no_identifiers() {
-        assert_eq!(escaped("a-b.c/d"), "a__dash__b__dot__c__slash__d");
-        assert_eq!(escaped("a__b"), "a__underscores__b");
-        assert_eq!(escaped("namespace"), "__namespace__");
+        assert_eq!(escape_field_name("a-b.c/d"), "a__dash__b__dot__c__slash__d");
+        assert_eq!(escape_field_name("a__b"), "a__underscores__b");
+        assert_eq!(escape_field_name("namespace"), "__namespace__");
     }
 
     #[test]
     fn lists_of_type_map_and_set_are_equal_in_any_order() {
         let schema = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
             "items": {"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}}});
-        let schema = Schema::read(&schema).expect("a schema");
-        let val = |value: Value| Val::of(&value, Some(&schema));
+        let schema = StructuralSchema::read(&schema).expect("a schema");
+        let val = |value: Value| Val::from_json(&value, Some(&schema));
         let (a, b) = (json!({"k": "a", "v": 1}), json!({"k": "b", "v": 2}));
         assert_eq!(val(json!([a, b])), val(json!([b, a])));
         let (Val::List(one), Val::List(two)) =
@@ -410,12 +414,12 @@ mod tests {
         assert_eq!(one.joined(&two).entries.len(), 2);
         let set =
             json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "number"}});
-        let set = Schema::read(&set).expect("a schema");
-        let of = |numbers: Vec<i64>| Val::of(&json!(numbers), Some(&set));
+        let set = StructuralSchema::read(&set).expect("a schema");
+        let of = |numbers: Vec<i64>| Val::from_json(&json!(numbers), Some(&set));
         let (up, down) = (of((0..50_000).collect()), of((0..50_000).rev().collect()));
         assert_eq!(up, down);
         assert_ne!(up, of((1..50_001).collect()));
-        assert_ne!(Val::of(&json!([1, 2]), None), Val::of(&json!([2, 1]), None));
+        assert_ne!(Val::from_json(&json!([1, 2]), None), Val::from_json(&json!([2, 1]), None));
     }
 
     #[test]

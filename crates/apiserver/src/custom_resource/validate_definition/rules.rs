@@ -1,14 +1,14 @@
 //! Validates the rules of a schema: messages, field paths, and whether they compile.
 
-use super::super::cel::{Wanted, compile as compile_expression};
-use super::super::structural::{Rule, Schema};
-use crate::status::{Cause, printed};
+use super::super::cel::{RequiredResultType, compile_expression};
+use super::super::structural::{StructuralSchema, ValidationRule};
+use crate::status::{Cause, go_value_text};
 
 const REASONS: [&str; 4] =
     ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
 /// Complaints about what a node's rules say beside their expressions.
-pub fn texts(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
+pub fn validate_rule_texts(schema: &StructuralSchema, path: &str, causes: &mut Vec<Cause>) {
     for (at, rule) in schema.rules.iter().enumerate() {
         let at = format!("{path}.x-kubernetes-validations[{at}]");
         let has_line = |text: &str| text.contains(['\n', '\r']);
@@ -42,7 +42,7 @@ pub fn texts(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Complaints about expressions, which are compiled only if all else is right.
-pub fn compile(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
+pub fn validate_rule_expressions(schema: &StructuralSchema, path: &str, causes: &mut Vec<Cause>) {
     Walk { causes }.node(schema, path, None, true);
 }
 
@@ -52,7 +52,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// `loose` is the place from which on entries cannot be found again in an older state.
-    fn node(&mut self, schema: &Schema, path: &str, loose: Option<&str>, is_root: bool) {
+    fn node(&mut self, schema: &StructuralSchema, path: &str, loose: Option<&str>, is_root: bool) {
         for (name, inner) in &schema.properties {
             self.node(inner, &format!("{path}.properties[{name}]"), loose, false);
         }
@@ -71,8 +71,8 @@ impl Walk<'_> {
 
     fn rule(
         &mut self,
-        rule: &Rule,
-        schema: &Schema,
+        rule: &ValidationRule,
+        schema: &StructuralSchema,
         at: &str,
         loose: Option<&str>,
         is_object: bool,
@@ -81,12 +81,12 @@ impl Walk<'_> {
         let compile =
             |text: &str, wanted| compile_expression(text, wanted, schema, is_object, optional_old);
         let field = format!("{at}.rule");
-        match compile(&rule.rule, Wanted::Bool) {
+        match compile(&rule.rule, RequiredResultType::Bool) {
             Err(detail) => {
                 self.causes.push(of_rule(field, rule, &detail));
                 return;
             }
-            Ok(it) if it.uses_old() => {
+            Ok(it) if it.uses_old_self() => {
                 if let Some(loose) = loose {
                     let detail = format!(
                         "oldSelf cannot be used on the uncorrelatable portion of the schema within {loose}"
@@ -103,7 +103,7 @@ impl Walk<'_> {
             }
         }
         if !rule.message_expression.is_empty()
-            && let Err(detail) = compile(&rule.message_expression, Wanted::Text)
+            && let Err(detail) = compile(&rule.message_expression, RequiredResultType::Text)
         {
             let field = format!("{at}.messageExpression");
             self.causes.push(of_rule(field, rule, &detail));
@@ -112,9 +112,9 @@ impl Walk<'_> {
 }
 
 /// An error that shows the whole rule, in the form of upstream's internal type.
-fn of_rule(field: String, rule: &Rule, detail: &str) -> Cause {
+fn of_rule(field: String, rule: &ValidationRule, detail: &str) -> Cause {
     let quoted = |text: &str| {
-        let text = printed(&serde_json::Value::from(vec![text]));
+        let text = go_value_text(&serde_json::Value::from(vec![text]));
         text[1..text.len() - 1].to_owned()
     };
     let reason = rule.reason.as_deref().map_or_else(|| "null".to_owned(), quoted);
@@ -137,9 +137,9 @@ fn of_rule(field: String, rule: &Rule, detail: &str) -> Cause {
 /// When it leads nowhere.
 pub fn field_path<'a>(
     path: &str,
-    schema: &'a Schema,
+    schema: &'a StructuralSchema,
     with_brackets: bool,
-) -> Result<(String, &'a Schema), String> {
+) -> Result<(String, &'a StructuralSchema), String> {
     let (mut rest, mut schema, mut out) = (path, schema, String::new());
     while !rest.is_empty() {
         let (name, after) = if let Some(after) = rest.strip_prefix('.') {

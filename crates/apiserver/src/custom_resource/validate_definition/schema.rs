@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::super::structural::{Additional, META_FIELDS, Schema};
+use super::super::structural::{Additional, META_FIELDS, StructuralSchema};
 use super::super::{decode, validate_object};
 use super::rules;
 use crate::status::Cause;
 
 /// Validates a schema at a path.
-pub fn check(value: &Value, path: &str, has_status: bool, causes: &mut Vec<Cause>) {
+pub fn validate_schema(value: &Value, path: &str, has_status: bool, causes: &mut Vec<Cause>) {
     if value.is_null() {
         return;
     }
-    let schema = match Schema::read(value) {
+    let schema = match StructuralSchema::read(value) {
         Ok(schema) => schema,
         Err(error) => {
             causes.push(Cause::invalid(path, &"".into(), &error.to_string()));
@@ -39,7 +39,7 @@ pub fn check(value: &Value, path: &str, has_status: bool, causes: &mut Vec<Cause
     let mut walk = Walk { causes: &mut found };
     walk.node(&schema, path, Place { is_root: true, ..Place::default() });
     if is_structural && found.is_empty() {
-        rules::compile(&schema, path, &mut found);
+        rules::validate_rule_expressions(&schema, path, &mut found);
     }
     causes.extend(found);
 }
@@ -70,7 +70,7 @@ const ROOT_KEYWORDS: [&str; 22] = [
     "x-kubernetes-validations",
 ];
 
-fn root_with_status(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn root_with_status(schema: &StructuralSchema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
     if !schema.kind.is_empty() && schema.kind != "object" {
         let detail = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         causes.push(Cause::invalid(format!("{path}.type"), &schema.kind.as_str().into(), detail));
@@ -90,7 +90,7 @@ enum Level {
 }
 
 /// What holds at each node of a structural schema.
-fn node(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>) {
+fn node(schema: &StructuralSchema, level: Level, path: &str, causes: &mut Vec<Cause>) {
     if schema.kind == "array" && !schema.has_items() {
         causes.push(Cause::required(format!("{path}.items"), "must be specified"));
     }
@@ -114,7 +114,7 @@ fn node(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid(format!("{path}.{name}"), &true.into(), detail));
             }
         };
-        excluded("x-kubernetes-preserve-unknown-fields", schema.preserves());
+        excluded("x-kubernetes-preserve-unknown-fields", schema.preserves_unknown_fields());
         excluded("x-kubernetes-embedded-resource", schema.is_embedded);
     }
     junctors(schema, is_int_or_string(&schema.any_of), path, causes);
@@ -122,7 +122,7 @@ fn node(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>) {
     meta_fields(schema, level, path, causes);
 }
 
-fn node_type(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>) {
+fn node_type(schema: &StructuralSchema, level: Level, path: &str, causes: &mut Vec<Cause>) {
     let field = format!("{path}.type");
     let kind: Value = schema.kind.as_str().into();
     if schema.is_embedded && schema.kind != "object" {
@@ -131,7 +131,10 @@ fn node_type(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>)
             true => Cause::required(&field, detail),
             false => Cause::invalid(&field, &kind, detail),
         });
-    } else if schema.kind.is_empty() && !schema.is_int_or_string && !schema.preserves() {
+    } else if schema.kind.is_empty()
+        && !schema.is_int_or_string
+        && !schema.preserves_unknown_fields()
+    {
         let detail = match level {
             Level::Root => "must not be empty at the root",
             Level::Item => "must not be empty for specified array items",
@@ -148,7 +151,7 @@ fn node_type(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>)
     }
 }
 
-fn meta_fields(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause>) {
+fn meta_fields(schema: &StructuralSchema, level: Level, path: &str, causes: &mut Vec<Cause>) {
     let is_object = level == Level::Root || schema.is_embedded;
     for name in ["kind", "apiVersion"] {
         if let Some(inner) = schema.properties.get(name).filter(|_| is_object)
@@ -171,25 +174,25 @@ fn meta_fields(schema: &Schema, level: Level, path: &str, causes: &mut Vec<Cause
             && metadata.description.is_empty()
             && metadata.all_of.is_empty()
             && !metadata.nullable
-            && !metadata.preserves();
+            && !metadata.preserves_unknown_fields();
         if level == Level::Root && !is_plain {
             let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";
             causes.push(Cause::forbidden(field, detail));
         }
     }
-    if schema.is_embedded && !schema.preserves() && schema.properties.is_empty() {
+    if schema.is_embedded && !schema.preserves_unknown_fields() && schema.properties.is_empty() {
         let detail = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
         causes.push(Cause::required(format!("{path}.properties"), detail));
     }
 }
 
 /// The one form of alternatives with types that is allowed.
-fn is_int_or_string(any_of: &[Schema]) -> bool {
+fn is_int_or_string(any_of: &[StructuralSchema]) -> bool {
     let kinds: Vec<&str> = any_of.iter().map(|it| it.kind.as_str()).collect();
     kinds == ["integer", "string"]
 }
 
-fn junctors(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause>) {
+fn junctors(schema: &StructuralSchema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause>) {
     if !skip_any_of {
         nested_list(&schema.any_of, &format!("{path}.anyOf"), causes);
     }
@@ -213,14 +216,14 @@ fn junctors(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cau
     }
 }
 
-fn nested_list(list: &[Schema], path: &str, causes: &mut Vec<Cause>) {
+fn nested_list(list: &[StructuralSchema], path: &str, causes: &mut Vec<Cause>) {
     for (at, inner) in list.iter().enumerate() {
         nested(inner, false, &format!("{path}[{at}]"), causes);
     }
 }
 
 /// A schema below a junctor may only narrow what is allowed.
-fn nested(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause>) {
+fn nested(schema: &StructuralSchema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause>) {
     junctors(schema, skip_any_of, path, causes);
     if let Some(items) = schema.items() {
         nested(items, false, &format!("{path}.items"), causes);
@@ -244,7 +247,7 @@ fn nested(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause
     forbidden("title", !schema.title.is_empty(), "empty");
     forbidden("description", !schema.description.is_empty(), "empty");
     forbidden("nullable", schema.nullable, "false");
-    forbidden("x-kubernetes-preserve-unknown-fields", schema.preserves(), "false");
+    forbidden("x-kubernetes-preserve-unknown-fields", schema.preserves_unknown_fields(), "false");
     forbidden("x-kubernetes-embedded-resource", schema.is_embedded, "false");
     forbidden("x-kubernetes-int-or-string", schema.is_int_or_string, "false");
     forbidden("x-kubernetes-list-map-keys", !schema.list_keys.is_empty(), "empty");
@@ -258,7 +261,13 @@ fn nested(schema: &Schema, skip_any_of: bool, path: &str, causes: &mut Vec<Cause
 }
 
 /// What a junctor speaks about has to be there outside of it, too.
-fn complete(checked: &Schema, spine: &Schema, at: &str, path: &str, causes: &mut Vec<Cause>) {
+fn complete(
+    checked: &StructuralSchema,
+    spine: &StructuralSchema,
+    at: &str,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
     let lists =
         [("allOf", &checked.all_of), ("anyOf", &checked.any_of), ("oneOf", &checked.one_of)];
     for (name, list) in lists {
@@ -272,8 +281,8 @@ fn complete(checked: &Schema, spine: &Schema, at: &str, path: &str, causes: &mut
 }
 
 fn complete_nested(
-    checked: &Schema,
-    spine: Option<&Schema>,
+    checked: &StructuralSchema,
+    spine: Option<&StructuralSchema>,
     at: &str,
     path: &str,
     causes: &mut Vec<Cause>,
@@ -294,7 +303,7 @@ fn complete_nested(
 }
 
 /// A default has to be what its own schema allows.
-fn defaults(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
+fn defaults(schema: &StructuralSchema, path: &str, causes: &mut Vec<Cause>) {
     if let Some(default) = &schema.default {
         let field = format!("{path}.default");
         let mut pruned = default.clone();
@@ -303,8 +312,8 @@ fn defaults(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid(&field, default, "must not have unknown fields"));
         }
         causes.extend(validate_object::validate(schema, default, None, &field));
-        validate_object::embedded(schema, default, &field, causes);
-        validate_object::uniqueness(schema, default, &field, causes);
+        validate_object::validate_embedded_objects(schema, default, &field, causes);
+        validate_object::validate_list_uniqueness(schema, default, &field, causes);
     }
     if let Some(items) = schema.items() {
         defaults(items, &format!("{path}.items"), causes);
@@ -336,7 +345,7 @@ impl Walk<'_> {
         }
     }
 
-    fn node(&mut self, schema: &Schema, path: &str, place: Place) {
+    fn node(&mut self, schema: &StructuralSchema, path: &str, place: Place) {
         self.keywords(schema, path, place);
         let is_root = place.is_root;
         let inner = Place { is_root: false, ..place };
@@ -384,10 +393,10 @@ impl Walk<'_> {
             self.node(items, &format!("{path}.items"), inner);
         }
         self.lists_and_maps(schema, path);
-        rules::texts(schema, path, self.causes);
+        rules::validate_rule_texts(schema, path, self.causes);
     }
 
-    fn keywords(&mut self, schema: &Schema, path: &str, place: Place) {
+    fn keywords(&mut self, schema: &StructuralSchema, path: &str, place: Place) {
         if !schema.kind.is_empty() && !TYPES.contains(&schema.kind.as_str()) {
             let field = format!("{path}.type");
             let kind = schema.kind.as_str().into();
@@ -423,7 +432,13 @@ impl Walk<'_> {
     }
 
     /// A keyword that needs a certain type.
-    fn needs_type(&mut self, schema: &Schema, wanted: &str, keyword: &str, path: &str) -> bool {
+    fn needs_type(
+        &mut self,
+        schema: &StructuralSchema,
+        wanted: &str,
+        keyword: &str,
+        path: &str,
+    ) -> bool {
         if schema.kind == wanted {
             return true;
         }
@@ -436,7 +451,7 @@ impl Walk<'_> {
         false
     }
 
-    fn lists_and_maps(&mut self, schema: &Schema, path: &str) {
+    fn lists_and_maps(&mut self, schema: &StructuralSchema, path: &str) {
         const LIST: &str = "x-kubernetes-list-type";
         const MAP: &str = "x-kubernetes-map-type";
         if let Some(kind) = &schema.map_type {
@@ -472,7 +487,7 @@ impl Walk<'_> {
         }
     }
 
-    fn atomic_entries(&mut self, schema: &Schema, path: &str) {
+    fn atomic_entries(&mut self, schema: &StructuralSchema, path: &str) {
         let Some(items) = schema.items() else { return };
         let (keyword, given) = match items.kind.as_str() {
             "array" if items.list_type.as_deref().is_some_and(|it| it != "atomic") => {
@@ -489,7 +504,7 @@ impl Walk<'_> {
         self.causes.push(Cause::invalid(field, &given, detail));
     }
 
-    fn map_list(&mut self, schema: &Schema, path: &str) {
+    fn map_list(&mut self, schema: &StructuralSchema, path: &str) {
         let keys_field = format!("{path}.x-kubernetes-list-map-keys");
         if schema.list_keys.is_empty() {
             let detail = "must not be empty if x-kubernetes-list-type is map";

@@ -27,7 +27,7 @@ fn check(at: &str, value: Value, want: &Expect) {
         Value::Object(members) if value.is_null() => drop(members.remove(field)),
         other => other[field] = value,
     }
-    want.assert_eq(&lines(&create(&crd)));
+    want.assert_eq(&lines(&validate_definition_create(&crd)));
 }
 
 #[track_caller]
@@ -37,7 +37,7 @@ fn check_spec(spec: Value, want: &Expect) {
 
 #[test]
 fn a_good_definition() {
-    assert_eq!(lines(&create(&crd())), "");
+    assert_eq!(lines(&validate_definition_create(&crd())), "");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn immutable_fields() {
     new["spec"]["scope"] = "Cluster".into();
     new["spec"]["names"]["kind"] = "Band".into();
     new["spec"]["versions"][0]["name"] = "v2".into();
-    let messages = lines(&update(&old, &new));
+    let messages = lines(&validate_definition_update(&old, &new));
     expect![[r#"
         spec.scope: Invalid value: "Cluster": field is immutable
         spec.names.kind: Invalid value: "Band": field is immutable

@@ -25,7 +25,7 @@ pub enum Problem {
 
 /// Applies a patch as upstream's library does, where a member that is not there is null: it may be replaced, and passes for null
 /// in a test. The value is of no use after an error.
-pub fn apply(value: &mut Value, patch: &Patch) -> Result<(), Problem> {
+pub fn apply_json_patch(value: &mut Value, patch: &Patch) -> Result<(), Problem> {
     let mut n_copied = 0;
     // No less than the value's depth, without looking at all of it each time.
     let mut depth_at_most = depth(value);
@@ -86,7 +86,7 @@ mod tests {
 
     fn patched(mut value: Value, patch: Value) -> Result<Value, Problem> {
         let patch: Patch = serde_json::from_value(patch).expect("a patch");
-        apply(&mut value, &patch).map(|()| value)
+        apply_json_patch(&mut value, &patch).map(|()| value)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loadmaster_stdx::Map;
 use serde_json::Value;
 
-use crate::object::{entries, parsed};
+use crate::object::{list_entries, parsed};
 use crate::store::{ChangeKind, Cursor, Filter, ListOptions, Object, Store, TableId};
 
 /// The range of addresses: 10.96.0.0/12, as `kubeadm` has it.
@@ -134,7 +134,7 @@ impl ServiceAllocator {
 impl AllocatedToService {
     fn of(spec: &Value) -> AllocatedToService {
         let address = spec["clusterIP"].as_str().and_then(|it| it.parse().ok());
-        let ports = entries(&spec["ports"]).iter().map(|it| &it["nodePort"]);
+        let ports = list_entries(&spec["ports"]).iter().map(|it| &it["nodePort"]);
         let ports = ports.chain([&spec["healthCheckNodePort"]]);
         let ports = ports.filter_map(|it| u16::try_from(it.as_u64()?).ok());
         let mut ports: Vec<u16> = ports.filter(|it| *it != 0).collect();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::is_unset;
-use crate::object::entries;
+use crate::object::list_entries;
 use crate::status::Cause;
 use crate::validate::service::{cluster_ips, family_of, is_headless};
 
@@ -28,7 +28,7 @@ pub(super) fn settle(old: Option<&Value>, spec: &mut Value) -> Result<(), Vec<Ca
     checked(amended(old, spec))?;
     if is_free {
         set_default(spec);
-        if entries(&spec["ipFamilies"]).len() < 2 && spec["ipFamilyPolicy"] != "SingleStack" {
+        if list_entries(&spec["ipFamilies"]).len() < 2 && spec["ipFamilyPolicy"] != "SingleStack" {
             let other = if spec["ipFamilies"][0] == FAMILY { "IPv6" } else { FAMILY };
             spec["ipFamilies"] = json!([spec["ipFamilies"][0], other]);
         }
@@ -39,7 +39,7 @@ pub(super) fn settle(old: Option<&Value>, spec: &mut Value) -> Result<(), Vec<Ca
         let why = "this cluster is not configured for dual-stack services";
         causes.push(Cause::invalid(POLICY, &spec["ipFamilyPolicy"], why));
     }
-    for (at, family) in entries(&spec["ipFamilies"]).iter().enumerate() {
+    for (at, family) in list_entries(&spec["ipFamilies"]).iter().enumerate() {
         if family != FAMILY {
             let path = format!("spec.ipFamilies[{at}]");
             causes.push(Cause::invalid(path, family, "not configured on this cluster"));
@@ -80,7 +80,7 @@ fn amended(old: Option<&Value>, spec: &mut Value) -> Vec<Cause> {
     let is_single = spec["ipFamilyPolicy"] == "SingleStack";
     for (field, second, several) in LISTS {
         let (n, n_before) =
-            (entries(&spec[field]).len(), old.map_or(0, |it| entries(&it[field]).len()));
+            (list_entries(&spec[field]).len(), old.map_or(0, |it| list_entries(&it[field]).len()));
         if is_single && n > 1 && old.is_some_and(|old| old[field] == spec[field]) {
             spec[field] = json!([spec[field][0]]);
         } else if is_single && n == 2 {
@@ -96,8 +96,8 @@ fn amended(old: Option<&Value>, spec: &mut Value) -> Vec<Cause> {
     if is_headless(spec) {
         return causes;
     }
-    let addresses = entries(&spec["clusterIPs"]).to_vec();
-    let mut families = entries(&spec["ipFamilies"]).to_vec();
+    let addresses = list_entries(&spec["clusterIPs"]).to_vec();
+    let mut families = list_entries(&spec["ipFamilies"]).to_vec();
     for (at, address) in addresses.iter().enumerate().skip(families.len()) {
         let family = family_of(address);
         if family == FAMILY {

@@ -32,8 +32,11 @@ impl Write for Written {
 fn requests_are_audited() {
     let written = Written::default();
     let audit = AuditLog::new(AuditPolicy::everything(), Box::new(written.clone()));
-    let cluster =
-        with(ClusterOptions { mode: Mode::Rbac, audit: Some(audit), ..ClusterOptions::default() });
+    let cluster = with(ClusterOptions {
+        mode: AuthorizationMode::Rbac,
+        audit: Some(audit),
+        ..ClusterOptions::default()
+    });
     let pods = "/api/v1/namespaces/default/pods";
     let headers =
         [("audit-id", "one"), ("user-agent", "test"), ("x-forwarded-for", "10.0.0.1, 10.0.0.2")];
@@ -54,7 +57,13 @@ fn requests_are_audited() {
     let mut headers = HeaderMap::new();
     headers.insert("audit-id", "four".parse().expect("a header"));
     let uri = "/api".parse().expect("a path");
-    let _ = cluster.server.refuse(&Method::GET, &uri, &headers, None, error.expect_err("nobody"));
+    let _ = cluster.server.refuse_unauthenticated(
+        &Method::GET,
+        &uri,
+        &headers,
+        None,
+        error.expect_err("nobody"),
+    );
     let text = String::from_utf8(written.0.lock().expect("whole").clone()).expect("text");
     assert!(!text.contains("secret"), "{text}");
     let lines: Vec<Value> =
@@ -99,7 +108,7 @@ fn requests_that_panic_are_audited() {
         assert_ne!(counted.fetch_sub(1, Ordering::Relaxed), 0, "the clock is broken");
         jiff::Timestamp::UNIX_EPOCH
     };
-    let limits = Limits::default();
+    let limits = StoreLimits::default();
     let options = Options { clock: Arc::new(clock), seed: 1, limits, also_serve: Vec::new() };
     let server = ApiServer::with_cluster_options(options, setup).expect("starts");
     let request = http::Request::get("/openapi/v3/apis/policy/v1").header("audit-id", "mine");
@@ -107,7 +116,7 @@ fn requests_that_panic_are_audited() {
     let mut codes = Vec::new();
     while codes.last() != Some(&200) {
         left.store(codes.len() as i64, Ordering::Relaxed);
-        codes.push(block_on(server.respond(&User::admin(), &request)).status().as_u16());
+        codes.push(block_on(server.handle_durably(&User::admin(), &request)).status().as_u16());
     }
     assert!(codes.len() > 2 && codes.iter().filter(|it| **it == 500).count() == codes.len() - 1);
     let text = String::from_utf8(written.0.lock().expect("whole").clone()).expect("text");

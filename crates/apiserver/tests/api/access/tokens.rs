@@ -96,8 +96,11 @@ fn requests_without_credentials_are_anonymous() {
     assert!(may(&cluster(), "/api"));
     let open = with(ClusterOptions::default());
     assert!(may(&open, "/healthz") && !may(&open, "/api"));
-    let closed =
-        with(ClusterOptions { anonymous: false, mode: Mode::Rbac, ..ClusterOptions::default() });
+    let closed = with(ClusterOptions {
+        anonymous: false,
+        mode: AuthorizationMode::Rbac,
+        ..ClusterOptions::default()
+    });
     assert!(!may(&closed, "/healthz"));
     // Other schemes are not ours to judge.
     let mut headers = HeaderMap::new();

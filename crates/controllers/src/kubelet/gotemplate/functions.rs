@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::TemplateFunctions;
 
 /// The functions of every template. `Quote` and `YAML` are KWOK's, `add` to `list` sprig's, the others Go's.
-pub const FUNCTIONS: &[&str] = &[
+pub const TEMPLATE_FUNCTIONS: &[&str] = &[
     "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len", "index", "print", "printf",
     "add", "add1", "sub", "default", "dict", "list", "Quote", "YAML",
 ];

@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 
 use serde_json::Value;
 
-use super::functions::FUNCTIONS;
+use super::functions::TEMPLATE_FUNCTIONS;
 use super::lexer::{TemplatePart, Token, split_template};
 use super::{GoTemplate, GoTemplateError};
 
@@ -298,7 +298,7 @@ impl Parser<'_> {
     }
 
     fn check_function(&self, name: &str) -> Result<(), GoTemplateError> {
-        if FUNCTIONS.contains(&name) || self.more.contains(&name) {
+        if TEMPLATE_FUNCTIONS.contains(&name) || self.more.contains(&name) {
             return Ok(());
         }
         Err(self.wrong(format!("there is no function {name:?}")))

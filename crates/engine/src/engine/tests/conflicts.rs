@@ -7,7 +7,7 @@ impl Bench {
     fn reject_call(&mut self, code: u16, message: &str) {
         let call = self.calls.remove(0);
         let reply = Err(ApiError { code, message: message.to_owned() });
-        self.apply(Event::Replied { call: call.id, reply });
+        self.apply(EngineEvent::Replied { call: call.id, reply });
     }
 
     /// A pod that another scheduler has bound, with some CPU.
@@ -20,7 +20,7 @@ impl Bench {
             },
         }))
         .unwrap();
-        self.apply(Event::Upsert(Object::Pod(Box::new(pod))));
+        self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))));
     }
 
     /// The watch says that our pod is bound to this node.
@@ -54,7 +54,7 @@ fn check(labels: Value, events: &[&str], want: &Expect) {
             "assigned" => bench.reject_call(409, ASSIGNED),
             "unknown" => bench.reject_call(0, "no answer"),
             "bound" => bench.reply(Ok(())),
-            "allowed" => bench.apply(Event::Permit {
+            "allowed" => bench.apply(EngineEvent::Permit {
                 uid: "web".into(),
                 plugin: None,
                 decision: PermitDecision::Allow,

@@ -22,7 +22,7 @@ pub(super) fn call_line(extend: &ExtenderCall) -> String {
 impl Bench {
     /// Nodes a and b with two CPUs each, and these extenders.
     fn with_extenders(extenders: Value) -> Bench {
-        let mut bench = Bench::extended(Options::default(), extenders);
+        let mut bench = Bench::extended(EngineOptions::default(), extenders);
         bench.node("b", "2");
         bench
     }
@@ -43,7 +43,7 @@ impl Bench {
                 Ok(ExtenderResponse::decode(&request.operation, true, body.as_bytes()).unwrap())
             }
         };
-        self.apply(Event::ExtenderReplied { call: id, reply: answer });
+        self.apply(EngineEvent::ExtenderReplied { call: id, reply: answer });
     }
 }
 
@@ -91,7 +91,7 @@ fn progress_names_the_extenders_that_an_attempt_waits_for() {
     bench.pod("web", json!({}));
     bench.cycle();
     let waits = |bench: &Bench| {
-        let progress = bench.engine.progress(bench.now, "default", "web").unwrap();
+        let progress = bench.engine.pod_scheduling_state(bench.now, "default", "web").unwrap();
         let names: Vec<String> =
             progress.waits_for.iter().map(|wait| wait.plugin.to_string()).collect();
         (progress.attempts, names.join(" "))
@@ -128,7 +128,7 @@ fn extenders_get_the_current_feasible_nodes_for_equal_pods() {
     bench.node("c", "3");
     check_sent_nodes(&mut bench, "5", &["c"]);
     // The row of the deleted node may be reused.
-    bench.apply(Event::Delete(ObjectKey::Node("c".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Node("c".into())));
     bench.node("d", "3");
     check_sent_nodes(&mut bench, "6", &["d"]);
     bench.node("e", "1");
@@ -287,7 +287,8 @@ fn check_scores(scores: Value, want: &[&str]) {
         let mut seen = Vec::new();
         for seed in 0..12 {
             let extenders = json!([extender(json!({"prioritizeVerb": "p", "weight": 1}))]);
-            let mut bench = Bench::extended(Options { seed, ..Options::default() }, extenders);
+            let mut bench =
+                Bench::extended(EngineOptions { seed, ..EngineOptions::default() }, extenders);
             bench.node("b", "2");
             for node in before {
                 bench.pod(node, json!({}));

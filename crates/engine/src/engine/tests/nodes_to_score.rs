@@ -38,8 +38,8 @@ fn pod(world: &mut World, name: &str, spec: &Value) -> Arc<PodInfo> {
 }
 
 fn profile(percentage: i64, scores: bool) -> Arc<Profile> {
-    let registry = loadmaster_plugins::in_tree();
-    let gates = Gates::default();
+    let registry = loadmaster_plugins::in_tree_registry();
+    let gates = AllFeatureGates::default();
     let mut profile = json!({"percentageOfNodesToScore": percentage});
     if !scores {
         profile["plugins"] = json!({"score": {"disabled": [{"name": "*"}]}});
@@ -50,8 +50,8 @@ fn profile(percentage: i64, scores: bool) -> Arc<Profile> {
         "percentageOfNodesToScore": 77,
         "profiles": [profile],
     });
-    let checked = check_value(config, &registry, &gates).unwrap();
-    Arc::new(Profile::new(&checked.profiles[0], &registry, &gates.framework()).unwrap())
+    let checked = check_configuration_value(config, &registry, &gates).unwrap();
+    Arc::new(Profile::new(&checked.profiles[0], &registry, &gates.framework_gates()).unwrap())
 }
 
 /// Upstream's search with one worker: the feasible rows, and the start of the next search.
@@ -63,7 +63,7 @@ fn naive(
     n_wanted: usize,
 ) -> (Vec<NodeRow>, usize) {
     let mut states = profile.states.clone();
-    let all = per_node::evaluate(profile, world, &mut states, pod);
+    let all = per_node::evaluate_per_node(profile, world, &mut states, pod);
     let order = world.nodes().node_tree().rows();
     let (mut found, mut n_rejected) = (Vec::new(), 0);
     for nth in 0..order.len() {
@@ -94,7 +94,7 @@ fn check(n_nodes: usize, percentage: i64, n_wanted: usize, spec: &Value) {
         let order = world.nodes().node_tree().rows();
         let search =
             crate::node_sampling::NodeSearch { sampling: profile.sampling, order: &order, start };
-        let reference = per_node::attempt_with_extenders(
+        let reference = per_node::evaluate_attempt_with_extenders(
             &profile,
             &world,
             &mut profile.states.clone(),
@@ -114,8 +114,12 @@ fn check(n_nodes: usize, percentage: i64, n_wanted: usize, spec: &Value) {
         assert_eq!(feasible, sorted, "pod {nth} from {start}");
         match scheduler.schedule_pod(&mut world, &pod) {
             Decision::Selected { row, total, n_ties } => {
-                assert!(evaluation.best().contains(&row), "pod {nth} from {start}");
-                assert_eq!(n_ties as usize, evaluation.best().len(), "pod {nth} from {start}");
+                assert!(evaluation.best_nodes().contains(&row), "pod {nth} from {start}");
+                assert_eq!(
+                    n_ties as usize,
+                    evaluation.best_nodes().len(),
+                    "pod {nth} from {start}"
+                );
                 let best = evaluation.nodes.iter().filter_map(|node| node.total).max();
                 assert_eq!(Some(total), best, "pod {nth} from {start}");
                 world.add_pod(row, pod);
@@ -196,12 +200,20 @@ fn the_search_is_limited_to_the_pre_filter_result() {
 #[test]
 fn all_profiles_share_the_start_of_the_search() {
     let profiles = vec![profile(10, true)];
-    let mut engine = Engine::new(profiles, Gates::default().framework(), Options::default());
+    let mut engine = Engine::new(
+        profiles,
+        AllFeatureGates::default().framework_gates(),
+        EngineOptions::default(),
+    );
     let now = Now { mono: MonoTime(10 * SECOND), wall: Timestamp(0) };
     let mut effects = Effects::new();
     let source = world(400);
     for node in source.node_infos() {
-        engine.apply(now, Event::Upsert(Object::Node(node.node().clone())), &mut effects);
+        engine.apply_event(
+            now,
+            EngineEvent::Upsert(ApiObject::Node(node.node().clone())),
+            &mut effects,
+        );
     }
     let set = |engine: &mut Engine, name: &str, status: Value| {
         let pod: Pod = serde_json::from_value(json!({
@@ -210,7 +222,11 @@ fn all_profiles_share_the_start_of_the_search() {
             "status": status,
         }))
         .unwrap();
-        engine.apply(now, Event::Upsert(Object::Pod(Box::new(pod))), &mut Effects::new());
+        engine.apply_event(
+            now,
+            EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))),
+            &mut Effects::new(),
+        );
         assert_eq!(engine.cycle(now, &mut Effects::new()), CycleResult::Ran);
     };
     set(&mut engine, "one", json!({}));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::guard::PluginExecution;
+use crate::guard::PluginExecutionDuration;
 
 /// A stopwatch that advances by a microsecond with each reading.
 fn ticking() -> u64 {
@@ -17,9 +17,9 @@ fn ticking() -> u64 {
 
 /// The number of timed calls by plugin, extension point and code, while pods are added and bound.
 fn timed(stopwatch: fn() -> u64) -> BTreeMap<String, usize> {
-    let mut bench = Bench::with(Options { stopwatch, ..Options::default() });
+    let mut bench = Bench::with(EngineOptions { stopwatch, ..EngineOptions::default() });
     bench.node("b", "64");
-    let mut calls: Vec<PluginExecution> = Vec::new();
+    let mut calls: Vec<PluginExecutionDuration> = Vec::new();
     for nth in 0..60u64 {
         let name = format!("p{nth}");
         let labels = if nth % 2 == 0 { json!({"pre-bind": "call"}) } else { json!({}) };
@@ -29,13 +29,17 @@ fn timed(stopwatch: fn() -> u64) -> BTreeMap<String, usize> {
             "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": if nth % 7 == 4 { "100" } else { "100m" }}}}]},
         }))
         .unwrap();
-        bench.engine.apply(bench.now, Event::Upsert(Object::Pod(Box::new(pod))), &mut effects);
+        bench.engine.apply_event(
+            bench.now,
+            EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))),
+            &mut effects,
+        );
         bench.engine.cycle(bench.now, &mut effects);
         while let Some(at) = effects.iter().position(|effect| matches!(effect, Effect::Call(_))) {
             let Effect::Call(call) = effects.remove(at) else { continue };
             bench.now.mono = MonoTime(bench.now.mono.0 + 5_000);
-            let reply = Event::Replied { call: call.id, reply: Ok(Value::Null) };
-            bench.engine.apply(bench.now, reply, &mut effects);
+            let reply = EngineEvent::Replied { call: call.id, reply: Ok(Value::Null) };
+            bench.engine.apply_event(bench.now, reply, &mut effects);
         }
         // A node that may help unschedulable pods.
         if nth % 3 == 0 {
@@ -44,9 +48,9 @@ fn timed(stopwatch: fn() -> u64) -> BTreeMap<String, usize> {
                 "status": {"allocatable": {"cpu": "1", "memory": "8Gi", "pods": "10"}},
             }))
             .unwrap();
-            bench.engine.apply(
+            bench.engine.apply_event(
                 bench.now,
-                Event::Upsert(Object::Node(Arc::new(node))),
+                EngineEvent::Upsert(ApiObject::Node(Arc::new(node))),
                 &mut effects,
             );
         }
@@ -57,7 +61,7 @@ fn timed(stopwatch: fn() -> u64) -> BTreeMap<String, usize> {
         }
     }
     let mut counts = BTreeMap::new();
-    for PluginExecution { plugin, extension_point, code, nanos, event } in calls {
+    for PluginExecutionDuration { plugin, extension_point, code, nanos, event } in calls {
         // Steps that wait for the API server are timed by the engine's clock.
         assert!(
             nanos > 0 || matches!(extension_point.name(), "PreBind" | "Bind"),

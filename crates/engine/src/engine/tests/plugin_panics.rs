@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use loadmaster_framework::extension_points::{FitError, NodeScore, PostFilter};
 use loadmaster_framework::incremental::{
-    Dependencies, Incremental, PluginEvaluator, Prepared, RowDependency,
+    Incremental, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::node_table::NodeTable;
 use loadmaster_framework::{
@@ -110,7 +110,7 @@ impl PostFilter for Panicking {
         pod: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         panic_if_labelled(pod, "post-filter");
         PluginStep::Fail(Rejection::unschedulable("no room"))
@@ -183,7 +183,7 @@ impl PreBind for Panicking {
         _: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         panic_if_labelled(pod, "pre-bind");
         PluginStep::Done(())
@@ -196,7 +196,7 @@ impl Bind for Panicking {
         _: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         _: &str,
-        _: PluginInput<'_>,
+        _: PluginStepInput<'_>,
     ) -> PluginStep<BindResult> {
         panic_if_labelled(pod, "bind");
         PluginStep::Done(BindResult::Done)
@@ -210,14 +210,16 @@ impl PostBind for Panicking {
 }
 
 impl Incremental for Panicking {
-    fn prepare(&self, _: &mut World, pod: &PodInfo) -> Prepared {
+    fn prepare(&self, _: &mut World, pod: &PodInfo) -> PrepareResult {
         panic_if_labelled(pod, "prepare");
         match label_of(pod, "panic") {
-            "" => Prepared::Skip,
+            "" => PrepareResult::Skip,
             "evaluator-filter" | "evaluator-score" | "class-key" | "release" => {
-                Prepared::Evaluator(Box::new(PanickingEvaluator(label_of(pod, "panic").to_owned())))
+                PrepareResult::Evaluator(Box::new(PanickingEvaluator(
+                    label_of(pod, "panic").to_owned(),
+                )))
             }
-            _ => Prepared::PerNode,
+            _ => PrepareResult::PerNode,
         }
     }
 }
@@ -226,9 +228,9 @@ impl Incremental for Panicking {
 struct PanickingEvaluator(String);
 
 impl PluginEvaluator for PanickingEvaluator {
-    fn dependencies(&self) -> Dependencies {
+    fn dependencies(&self) -> ResultDependencies {
         let pods = Some(RowDependency::Pods);
-        Dependencies { filter: pods, score: pods, class: pods, node_set: false }
+        ResultDependencies { filter: pods, score: pods, class: pods, node_set: false }
     }
     fn filter_row(&self, _: &NodeTable, _: NodeRow) -> bool {
         assert!(self.0 != "evaluator-filter", "injected");
@@ -263,7 +265,7 @@ fn bench(queue_sort: &str) -> Bench {
         // Before DefaultPreemption, after which no other plugin runs.
         "postFilter": {"enabled": [{"name": "Panicking"}, {"name": "DefaultPreemption"}], "disabled": [{"name": "*"}]},
     }});
-    let mut bench = Bench::of(Options::default(), PANICKING, &profile, json!([]));
+    let mut bench = Bench::of(EngineOptions::default(), PANICKING, &profile, json!([]));
     bench.node("b", "1");
     bench.lines.clear();
     bench
@@ -272,7 +274,7 @@ fn bench(queue_sort: &str) -> Bench {
 /// The plugin's state, which is the only one of the profile.
 fn reserved(bench: &Bench) -> u32 {
     let slot = loadmaster_framework::PluginStates::default().add_state(0u32);
-    *bench.engine.profiles[0].scheduler.states().get(slot).unwrap()
+    *bench.engine.profiles[0].scheduler.plugin_states().get(slot).unwrap()
 }
 
 /// Schedules one pod with the label and one without, and checks the effects of both.

@@ -31,7 +31,7 @@ fn a_pod_waiting_on_permit_blocks_no_other_pod() {
         call pods/gang/status {"nominatedNodeName":"a"}
         call pods/web/binding
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
-    bench.apply(Event::Permit {
+    bench.apply(EngineEvent::Permit {
         uid: "gang".into(),
         plugin: None,
         decision: PermitDecision::Allow,
@@ -53,7 +53,7 @@ fn waiting_on_permit_times_out() {
         call pods/gang/status {"nominatedNodeName":"a"}
         call pods/horde/status {"nominatedNodeName":"a"}
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
-    assert_eq!(bench.engine.deadline(), Some(MonoTime(20 * SECOND)));
+    assert_eq!(bench.engine.next_timeout(), Some(MonoTime(20 * SECOND)));
     bench.advance(1);
     bench.check(&expect![[r#"
         FailedScheduling gang: 0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin LabelDriven.
@@ -70,7 +70,11 @@ fn a_waiting_pod_can_be_rejected_by_an_event() {
     bench.pod("gang", json!({"permit": "wait"}));
     bench.cycle();
     let decision = PermitDecision::Reject("quorum lost".to_owned());
-    bench.apply(Event::Permit { uid: "gang".into(), plugin: Some("LabelDriven".into()), decision });
+    bench.apply(EngineEvent::Permit {
+        uid: "gang".into(),
+        plugin: Some("LabelDriven".into()),
+        decision,
+    });
     bench.check(&expect![[r#"
         call pods/gang/status {"nominatedNodeName":"a"}
         FailedScheduling gang: 0/1 nodes are available: 1 quorum lost.
@@ -102,7 +106,7 @@ fn pre_bind_can_wait_for_an_object() {
     bench.check(&expect![[r#"
         call pods/web/status {"nominatedNodeName":"a"}
         0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
-    bench.apply(Event::ObjectChanged { object: claim(), value: Some(json!({})) });
+    bench.apply(EngineEvent::ObjectChanged { object: claim(), value: Some(json!({})) });
     bench.check(&expect![[r#"
         call pods/web/binding
         0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);

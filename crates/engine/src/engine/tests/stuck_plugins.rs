@@ -24,10 +24,10 @@ impl PostFilter for Searching {
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,
-        input: PluginInput<'_>,
+        input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         match input {
-            PluginInput::Changed(_) => PluginStep::Done(PostFilterResult {
+            PluginStepInput::Changed(_) => PluginStep::Done(PostFilterResult {
                 rejection: Some(Rejection::unschedulable("found nothing")),
                 ..PostFilterResult::default()
             }),
@@ -46,19 +46,19 @@ impl Bench {
     }
 
     fn delete_pod(&mut self, name: &str) {
-        self.apply(Event::Delete(ObjectKey::Pod(name.into())));
+        self.apply(EngineEvent::Delete(DeletedObjectKey::Pod(name.into())));
     }
 }
 
 #[test]
 fn a_stuck_pre_bind_is_reported_once_and_keeps_its_node() {
-    let mut bench = Bench::with(Options { bind_window: 1, ..Options::default() });
+    let mut bench = Bench::with(EngineOptions { bind_window: 1, ..EngineOptions::default() });
     bench.pod("slow", json!({"pre-bind": "for-ever"}));
     bench.cycle();
     bench.pod("web", json!({}));
     assert_eq!(bench.cycle(), CycleResult::Waiting, "the window is full");
     bench.advance_to_just_before_stuck();
-    assert_eq!(bench.engine.deadline(), Some(MonoTime(70 * SECOND)));
+    assert_eq!(bench.engine.next_timeout(), Some(MonoTime(70 * SECOND)));
     bench.advance(1);
     bench.check(&expect![[r#"
         stuck: LabelDriven in PreBind, default/slow on "a"
@@ -75,7 +75,7 @@ fn a_stuck_pre_bind_is_reported_once_and_keeps_its_node() {
         PluginStuck web: plugin "DefaultBinder" has been running Bind for 60 s: the pod stays assumed on node "a" and is not bound until it finishes
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
     // The plugin finishes after all, and the pod is bound.
-    bench.apply(Event::ObjectChanged { object: claim(), value: Some(json!({})) });
+    bench.apply(EngineEvent::ObjectChanged { object: claim(), value: Some(json!({})) });
     bench.check(&expect![[r#"
         call pods/slow/binding
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
@@ -151,7 +151,7 @@ fn a_plugin_that_finishes_in_time_is_not_reported() {
     bench.pod("web", json!({"pre-bind": "wait"}));
     bench.cycle();
     bench.advance_to_just_before_stuck();
-    bench.apply(Event::ObjectChanged { object: claim(), value: Some(json!({})) });
+    bench.apply(EngineEvent::ObjectChanged { object: claim(), value: Some(json!({})) });
     bench.advance_to_just_before_stuck();
     bench.calls.remove(0);
     bench.reply(Ok(()));
@@ -159,7 +159,7 @@ fn a_plugin_that_finishes_in_time_is_not_reported() {
     bench.check(&expect![[r#"
         Scheduled web: Successfully assigned default/web to a
         0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
-    assert_eq!(bench.engine.deadline(), None);
+    assert_eq!(bench.engine.next_timeout(), None);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_stuck_post_filter_is_reported() {
     let profile = json!({"plugins": {"postFilter": {
         "enabled": [{"name": "Searching"}], "disabled": [{"name": "*"}],
     }}});
-    let mut bench = Bench::of(Options::default(), SEARCHING, &profile, json!([]));
+    let mut bench = Bench::of(EngineOptions::default(), SEARCHING, &profile, json!([]));
     bench.set_pod("db", json!({}), json!({"nodeSelector": {"disk": "ssd"}}), json!({}));
     bench.cycle();
     bench.advance_to_just_before_stuck();
@@ -177,7 +177,7 @@ fn a_stuck_post_filter_is_reported() {
         stuck: Searching in PostFilter, default/db on ""
         PluginStuck db: plugin "Searching" has been running PostFilter for 60 s: the pod is not retried until it finishes
         0 active, 0 backing off, 0 unschedulable, 0 assumed, 0 on a"#]]);
-    bench.apply(Event::ObjectChanged { object: claim(), value: Some(json!({})) });
+    bench.apply(EngineEvent::ObjectChanged { object: claim(), value: Some(json!({})) });
     bench.check(&expect![[r#"
         FailedScheduling db: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. found nothing
         call pods/db/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:15:20Z","message":"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. found nothing","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}]}

@@ -8,8 +8,8 @@ use loadmaster_framework::{ClusterEvent, PodInfo, QueueSort, QueuedPodInfo, Queu
 
 use super::super::testkit::{FakePlugins, unregistered_event};
 use super::super::{
-    Cause, ClusterEventOccurrence, Object, Options, PluginIdx, ProfileIdx, QueuePlugins,
-    pod_update_events,
+    ClusterEventOccurrence, EnqueueCause, OwnedEventObject, PluginIdx, ProfileIdx, QueueOptions,
+    QueuePlugins, pod_update_events,
 };
 use crate::time::Now;
 
@@ -52,9 +52,14 @@ impl ReferencePod {
 }
 
 /// An entry of the list of events.
-pub enum Entry {
+pub enum EventListEntry {
     Popped(String),
-    Event { label: String, event: ClusterEvent, old: Option<Object>, new: Option<Object> },
+    Event {
+        label: String,
+        event: ClusterEvent,
+        old: Option<OwnedEventObject>,
+        new: Option<OwnedEventObject>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -65,10 +70,10 @@ enum Worth {
 }
 
 pub struct ReferenceQueue {
-    pub options: Options,
+    pub options: QueueOptions,
     pub sort: Arc<dyn QueueSort>,
     pub pods: Vec<ReferencePod>,
-    pub events: Vec<Entry>,
+    pub events: Vec<EventListEntry>,
     pub incoming: BTreeMap<(&'static str, String), u64>,
     pub n_added: u64,
     pub last_tick: u64,
@@ -79,7 +84,7 @@ impl ReferenceQueue {
         self.pods.iter_mut().find(|pod| pod.uid() == uid)
     }
 
-    pub fn at(&self, uid: &str) -> Option<PodLocation> {
+    pub fn pod_location(&self, uid: &str) -> Option<PodLocation> {
         self.pods.iter().find(|pod| pod.uid() == uid).map(|pod| pod.at)
     }
 
@@ -141,7 +146,7 @@ impl ReferenceQueue {
         profile_idx: ProfileIdx,
         pod: Arc<PodInfo>,
     ) {
-        if self.at(&pod.uid) == Some(PodLocation::InFlight) {
+        if self.pod_location(&pod.uid) == Some(PodLocation::InFlight) {
             return self.update(now, plugins, profile_idx, pod);
         }
         self.add_new(now, plugins, profile_idx, pod, "UnschedulablePodAdd");
@@ -161,17 +166,22 @@ impl ReferenceQueue {
         let old = std::mem::replace(&mut known.info.pod, new.clone());
         let mut pod = known.clone();
         let events = pod_update_events(&old, &new);
-        let [old, new] = [Some(Object::Pod(old)), Some(Object::Pod(new))];
+        let [old, new] = [Some(OwnedEventObject::Pod(old)), Some(OwnedEventObject::Pod(new))];
         match pod.at {
             PodLocation::InFlight => {
                 for event in events {
-                    self.record(Cause::Event(event.clone()), event, old.clone(), new.clone());
+                    self.record(
+                        EnqueueCause::Event(event.clone()),
+                        event,
+                        old.clone(),
+                        new.clone(),
+                    );
                 }
             }
             PodLocation::Unschedulable => {
                 for event in events {
                     let worth = worth_requeuing(plugins, &pod, &event, &old, &new);
-                    let label = Cause::Event(event).to_string();
+                    let label = EnqueueCause::Event(event).to_string();
                     pod = self.requeue_by(now, plugins, pod, worth, &label, true);
                     if pod.at != PodLocation::Unschedulable {
                         break;
@@ -221,7 +231,7 @@ impl ReferenceQueue {
         let pod = self.find(&uid)?;
         pod.at = PodLocation::InFlight;
         pod.info.attempts += 1;
-        self.events.push(Entry::Popped(uid.clone()));
+        self.events.push(EventListEntry::Popped(uid.clone()));
         Some(uid)
     }
 
@@ -236,8 +246,9 @@ impl ReferenceQueue {
 
     /// Removes the pod's mark from the list of events, and the events that no other pod precedes.
     fn land(&mut self, uid: &str) {
-        self.events.retain(|entry| !matches!(entry, Entry::Popped(popped) if popped == uid));
-        while matches!(self.events.first(), Some(Entry::Event { .. })) {
+        self.events
+            .retain(|entry| !matches!(entry, EventListEntry::Popped(popped) if popped == uid));
+        while matches!(self.events.first(), Some(EventListEntry::Event { .. })) {
             self.events.remove(0);
         }
     }
@@ -251,7 +262,7 @@ impl ReferenceQueue {
         unschedulable: &BTreeSet<u32>,
         pending: &BTreeSet<u32>,
     ) {
-        let mut pod = match self.at(taken.uid()) {
+        let mut pod = match self.pod_location(taken.uid()) {
             Some(PodLocation::Active | PodLocation::Backoff | PodLocation::Unschedulable) => return,
             Some(PodLocation::InFlight) => {
                 self.find(taken.uid()).map(|pod| pod.clone()).unwrap_or(taken)
@@ -270,12 +281,12 @@ impl ReferenceQueue {
         pod.since = now.mono.0;
         pod.info.queued = now.wall;
         pod.flushed = false;
-        let popped = |entry: &Entry| matches!(entry, Entry::Popped(uid) if *uid == pod.uid());
+        let popped = |entry: &EventListEntry| matches!(entry, EventListEntry::Popped(uid) if *uid == pod.uid());
         let worth = match self.events.iter().position(popped) {
             Some(at) if !pod.rejecters().is_empty() => {
                 let answers = self.events[at..].iter().filter_map(|entry| match entry {
-                    Entry::Popped(_) => None,
-                    Entry::Event { event, old, new, .. } => {
+                    EventListEntry::Popped(_) => None,
+                    EventListEntry::Event { event, old, new, .. } => {
                         Some(worth_requeuing(plugins, &pod, event, old, new))
                     }
                 });
@@ -299,7 +310,7 @@ impl ReferenceQueue {
         if event == unregistered_event() {
             return;
         }
-        let label = Cause::Event(event.clone()).to_string();
+        let label = EnqueueCause::Event(event.clone()).to_string();
         for pod in self.waiting() {
             let is_excepted = except.as_deref() == Some(pod.uid());
             if is_excepted || max_priority.is_some_and(|max| pod.info.pod.template.priority() > max)
@@ -308,7 +319,7 @@ impl ReferenceQueue {
             }
             self.wake(now, plugins, pod, &event, &old, &new, &label);
         }
-        self.record(Cause::Event(event.clone()), event, old, new);
+        self.record(EnqueueCause::Event(event.clone()), event, old, new);
     }
 
     #[expect(clippy::too_many_arguments)]
@@ -318,8 +329,8 @@ impl ReferenceQueue {
         plugins: &FakePlugins,
         pod: ReferencePod,
         event: &ClusterEvent,
-        old: &Option<Object>,
-        new: &Option<Object>,
+        old: &Option<OwnedEventObject>,
+        new: &Option<OwnedEventObject>,
         label: &str,
     ) {
         if let Some(gating) = pod.gating {
@@ -342,8 +353,8 @@ impl ReferenceQueue {
         let Some(pod) = self.find(uid).map(|pod| pod.clone()) else { return };
         match pod.at {
             PodLocation::InFlight => {
-                let new = Some(Object::Pod(pod.info.pod));
-                self.record(Cause::ForceActivate, ClusterEvent::wildcard(), None, new);
+                let new = Some(OwnedEventObject::Pod(pod.info.pod));
+                self.record(EnqueueCause::ForceActivate, ClusterEvent::wildcard(), None, new);
             }
             PodLocation::Backoff | PodLocation::Unschedulable => {
                 let waited = pod.at == PodLocation::Unschedulable;
@@ -387,7 +398,7 @@ impl ReferenceQueue {
             self.put_back(pod.clone());
             self.wake(now, plugins, pod, &event, &None, &None, "UnschedulableTimeout");
         }
-        self.record(Cause::UnschedulableTimeout, event, None, None);
+        self.record(EnqueueCause::UnschedulableTimeout, event, None, None);
     }
 
     fn is_timed_out(&self, pod: &ReferencePod, tick: u64) -> bool {
@@ -395,7 +406,7 @@ impl ReferenceQueue {
     }
 
     /// The next tick at which a flush does something, found by trying all ticks.
-    pub fn deadline(&self) -> Option<u64> {
+    pub fn next_flush(&self) -> Option<u64> {
         let over = |end: u64| (end / SECOND..).map(|nth| nth * SECOND).find(|tick| end < *tick);
         let backoffs = self.pods.iter().filter(|pod| pod.at == PodLocation::Backoff);
         let seconds = backoffs.filter_map(|pod| self.backoff_end(pod)).filter_map(over).min();
@@ -477,13 +488,13 @@ impl ReferenceQueue {
 
     fn record(
         &mut self,
-        cause: Cause,
+        cause: EnqueueCause,
         event: ClusterEvent,
-        old: Option<Object>,
-        new: Option<Object>,
+        old: Option<OwnedEventObject>,
+        new: Option<OwnedEventObject>,
     ) {
-        if self.events.iter().any(|entry| matches!(entry, Entry::Popped(_))) {
-            self.events.push(Entry::Event { label: cause.to_string(), event, old, new });
+        if self.events.iter().any(|entry| matches!(entry, EventListEntry::Popped(_))) {
+            self.events.push(EventListEntry::Event { label: cause.to_string(), event, old, new });
         }
     }
 }
@@ -510,8 +521,8 @@ fn worth_requeuing(
     plugins: &FakePlugins,
     pod: &ReferencePod,
     event: &ClusterEvent,
-    old: &Option<Object>,
-    new: &Option<Object>,
+    old: &Option<OwnedEventObject>,
+    new: &Option<OwnedEventObject>,
 ) -> Worth {
     if pod.rejecters().is_empty() {
         return Worth::AfterBackoff;
@@ -519,15 +530,15 @@ fn worth_requeuing(
     if event.is_wildcard() {
         return match new {
             None => Worth::AfterBackoff,
-            Some(Object::Pod(new)) if *new.uid == *pod.uid() => Worth::AfterBackoff,
+            Some(OwnedEventObject::Pod(new)) if *new.uid == *pod.uid() => Worth::AfterBackoff,
             Some(_) => Worth::No,
         };
     }
     let question = QueueingHintArgs {
         pod: &pod.info.pod,
         event,
-        old: old.as_ref().map(Object::as_event_object),
-        new: new.as_ref().map(Object::as_event_object),
+        old: old.as_ref().map(OwnedEventObject::as_event_object),
+        new: new.as_ref().map(OwnedEventObject::as_event_object),
         world: plugins.world(),
     };
     let answers = pod.rejecters().into_iter().map(|plugin| {

@@ -255,7 +255,7 @@ fn concurrent_changes_are_kept() {
 #[test]
 fn several_users_share_a_file() {
     let folder = Folder::with(PROD);
-    let mut all = AllEntries::default();
+    let mut all = AllKubeconfigEntries::default();
     for name in ["bob@loadmaster", "loadmaster"] {
         let config = config(name, "https://127.0.0.1:1234", "A");
         all.push(add(&folder.file(), name, &config, false).unwrap());

@@ -1,11 +1,11 @@
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use serde_json::json;
 
 use super::*;
 
 /// Checks the hints for a pod that requests one CPU and two `a.io/x`.
 struct HintBench {
-    bench: Bench,
+    bench: PluginTestBench,
 }
 
 const POD: EventResource = EventResource::AssignedPod;
@@ -15,21 +15,23 @@ const GROWN: ActionType = ActionType::UPDATE_NODE_ALLOCATABLE;
 
 impl HintBench {
     fn new() -> HintBench {
-        HintBench { bench: Bench::new(&DEF, json!({"ignoredResources": ["a.io/x"]})).unwrap() }
+        HintBench {
+            bench: PluginTestBench::new(&DEF, json!({"ignoredResources": ["a.io/x"]})).unwrap(),
+        }
     }
 
     #[track_caller]
     fn pods(&mut self, action: ActionType, old: Option<Value>, new: Option<Value>, want: &str) {
-        let [old, new] = [old, new].map(|pod| pod.map(|pod| self.bench.pod(pod).unwrap()));
+        let [old, new] = [old, new].map(|pod| pod.map(|pod| self.bench.parse_pod(pod).unwrap()));
         let [old, new] = [&old, &new].map(|pod| pod.as_ref().map(EventObject::Pod));
         let event = ClusterEvent::new(POD, action);
-        assert_eq!(self.bench.hint(event, web(), old, new).unwrap(), want);
+        assert_eq!(self.bench.queueing_hint(event, web(), old, new).unwrap(), want);
     }
 
     #[track_caller]
     fn nodes(&mut self, old: Option<Value>, new: Option<Value>, want: &str) {
         let parse = |allocatable: &Value| -> Node {
-            plugin_args::decode(
+            plugin_args::decode_json_value(
                 &json!({"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}),
             )
             .unwrap()
@@ -38,7 +40,7 @@ impl HintBench {
         let action = if old.is_none() { ActionType::ADD } else { GROWN };
         let [old, new] = [&old, &new].map(|node| node.as_ref().map(EventObject::Node));
         assert_eq!(
-            self.bench.hint(ClusterEvent::new(NODE, action), web(), old, new).unwrap(),
+            self.bench.queueing_hint(ClusterEvent::new(NODE, action), web(), old, new).unwrap(),
             want
         );
     }
@@ -101,7 +103,7 @@ fn a_node_is_added_or_its_allocatable_grows() {
 #[test]
 fn registered_events() {
     let bench = HintBench::new().bench;
-    let events = bench.points().events.as_ref().unwrap().iter();
+    let events = bench.extension_points().events.as_ref().unwrap().iter();
     let names: Vec<String> =
         events.map(|e| format!("{} {}", e.event.resource.name(), e.event.action)).collect();
     let want = [

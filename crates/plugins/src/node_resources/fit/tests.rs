@@ -1,5 +1,5 @@
 use expect_test::{Expect, expect};
-use loadmaster_framework::testkit::Bench;
+use loadmaster_framework::testkit::PluginTestBench;
 use serde_json::json;
 
 use super::*;
@@ -13,10 +13,10 @@ fn pod(name: &str, requests: Value) -> Value {
 }
 
 /// A node `n` with one pod on it.
-fn bench(args: Value, allocatable: Value, used: Value) -> Bench {
-    let mut bench = Bench::new(&DEF, args).unwrap();
+fn bench(args: Value, allocatable: Value, used: Value) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
     bench.node(node("n", allocatable)).unwrap();
-    bench.assigned("n", pod("there", used)).unwrap();
+    bench.add_assigned_pod("n", pod("there", used)).unwrap();
     bench
 }
 
@@ -261,7 +261,7 @@ fn invalid_args_are_rejected() {
 
 #[test]
 fn signature() {
-    let mut bench = Bench::new(&DEF, json!({})).unwrap();
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
     let wanted = json!({"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 2, "ephemeral-storage": 3, "foo": 3, "hugepages-2Mi": 0});
     let mut check = |wanted: Value, want: Value| {
         let signed = bench.sign(pod("web", wanted)).unwrap();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::super::eval::{Failure, Outcome};
-use super::super::value::{Key, Val};
+use super::super::value::{CelMapKey, Val};
 
 pub fn call(name: &str, is_member: bool, args: &[Val]) -> Option<Outcome> {
     match (name, args) {
@@ -83,9 +83,9 @@ fn of_url(name: &str, url: &Url<'_>) -> Option<Outcome> {
         "getPort" => url.port().to_owned(),
         "getEscapedPath" => url.path.to_owned(),
         "getQuery" => {
-            let mut all: BTreeMap<Key, Vec<Val>> = BTreeMap::new();
+            let mut all: BTreeMap<CelMapKey, Vec<Val>> = BTreeMap::new();
             for (name, value) in form_urlencoded::parse(url.query.as_bytes()) {
-                all.entry(Key::text(&name)).or_default().push(Val::text(&*value));
+                all.entry(CelMapKey::text(&name)).or_default().push(Val::text(&*value));
             }
             let all = all.into_iter().map(|(name, values)| (name, Val::list(values)));
             return Some(Ok(Val::Map(Arc::new(all.collect()))));

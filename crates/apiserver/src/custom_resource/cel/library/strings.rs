@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use super::super::eval::{Failure, Outcome};
-use super::super::value::{Key, Val};
+use super::super::value::{CelMapKey, Val};
 
 pub fn call(name: &str, args: &[Val]) -> Option<Outcome> {
     let (text, rest) = match args {
@@ -146,7 +146,7 @@ fn substring(text: &str, from: i64, to: i64) -> Outcome {
 }
 
 /// A value as `string()` and `%s` write it.
-pub fn shown(value: &Val) -> String {
+pub fn format_value(value: &Val) -> String {
     let list = |entries: Vec<String>, open: &str, close: &str| {
         format!("{open}{}{close}", entries.join(", "))
     };
@@ -158,10 +158,11 @@ pub fn shown(value: &Val) -> String {
         Val::Double(it) => it.to_string(),
         Val::Text(it) | Val::Url(it) => it.to_string(),
         Val::Bytes(it) => String::from_utf8_lossy(it).into_owned(),
-        Val::List(it) => list(it.entries.iter().map(shown).collect(), "[", "]"),
+        Val::List(it) => list(it.entries.iter().map(format_value).collect(), "[", "]"),
         Val::Map(it) => {
-            let pair =
-                |(key, value): (&Key, &Val)| format!("{}: {}", shown(&key.val()), shown(value));
+            let pair = |(key, value): (&CelMapKey, &Val)| {
+                format!("{}: {}", format_value(&key.to_value()), format_value(value))
+            };
             list(it.iter().map(pair).collect(), "{", "}")
         }
         Val::Time(it) => it.to_string(),
@@ -174,7 +175,7 @@ pub fn shown(value: &Val) -> String {
             format!("{sign}{}{dot}{fraction}s", it.as_secs().unsigned_abs())
         }
         Val::Optional(None) => "optional.none()".to_owned(),
-        Val::Optional(Some(it)) => format!("optional({})", shown(it)),
+        Val::Optional(Some(it)) => format!("optional({})", format_value(it)),
         Val::Quantity(it) => it.to_string(),
         Val::Ip(it) => it.to_string(),
         Val::Cidr(it, n) => format!("{it}/{n}"),
@@ -228,9 +229,9 @@ fn format_text(text: &str, args: &[Val]) -> Outcome {
 fn clause(spec: Option<char>, precision: Option<usize>, arg: &Val) -> Option<String> {
     let precision = precision.unwrap_or(6);
     Some(match (spec?, arg) {
-        ('s', arg) => shown(arg),
-        ('d', Val::Int(_) | Val::Uint(_)) => shown(arg),
-        ('d', Val::Double(it)) if !it.is_finite() => shown(arg),
+        ('s', arg) => format_value(arg),
+        ('d', Val::Int(_) | Val::Uint(_)) => format_value(arg),
+        ('d', Val::Double(it)) if !it.is_finite() => format_value(arg),
         ('f', Val::Double(it)) => format!("{it:.precision$}"),
         ('f', Val::Int(it)) => format!("{:.precision$}", *it as f64),
         ('e', Val::Double(it)) => format!("{it:.precision$e}"),

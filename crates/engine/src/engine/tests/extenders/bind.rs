@@ -6,7 +6,7 @@ use super::*;
 fn an_extender_binds() {
     let check = |ignorable: bool, answer: Value, want: Expect| {
         let config = json!([extender(json!({"bindVerb": "b", "ignorable": ignorable}))]);
-        let mut bench = Bench::extended(Options::default(), config);
+        let mut bench = Bench::extended(EngineOptions::default(), config);
         bench.pod("web", json!({}));
         bench.cycle();
         bench.extender_replies(0, answer);
@@ -51,7 +51,7 @@ fn an_extender_binds() {
 #[test]
 fn an_extender_bind_without_a_reply_times_out() {
     let config = json!([extender(json!({"bindVerb": "b", "httpTimeout": "1s"}))]);
-    let mut bench = Bench::extended(Options::default(), config);
+    let mut bench = Bench::extended(EngineOptions::default(), config);
     bench.pod("web", json!({}));
     bench.cycle();
     bench.advance(6);

@@ -7,7 +7,7 @@ fn object_events_are_deferred_until_the_attempt_ends() {
     let mut bench = Bench::with_extenders(filter_extender());
     bench.pod("web", json!({}));
     bench.cycle();
-    bench.apply(Event::Delete(ObjectKey::Node(Str::new("a"))));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Node(Str::new("a"))));
     bench.node("c", "2");
     bench.pod("next", json!({}));
     assert_eq!(bench.cycle(), CycleResult::Waiting);
@@ -34,7 +34,7 @@ fn the_pod_may_be_deleted_while_an_extender_is_called() {
     let mut bench = Bench::with_extenders(filter_extender());
     bench.pod("web", json!({}));
     bench.cycle();
-    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("web".into())));
     bench.extender_replies(0, json!({"NodeNames": ["a"]}));
     bench.reply(Err("not found"));
     bench.check(&expect![[r#"
@@ -45,7 +45,7 @@ fn the_pod_may_be_deleted_while_an_extender_is_called() {
     // The same when the extender rejects all nodes.
     bench.pod("web", json!({}));
     bench.cycle();
-    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("web".into())));
     bench.extender_replies(0, json!({}));
     bench.check(&expect![[r#"
         0 filter web: a b
@@ -62,7 +62,7 @@ fn a_missing_reply_fails_the_attempt() {
     bench.cycle();
     bench.advance(9);
     assert_eq!(bench.cycle(), CycleResult::Waiting);
-    assert_eq!(bench.engine.deadline(), Some(MonoTime(20 * SECOND)));
+    assert_eq!(bench.engine.next_timeout(), Some(MonoTime(20 * SECOND)));
     bench.advance(1);
     bench.check(&expect![[r#"
         0 filter web: a b
@@ -101,13 +101,13 @@ fn objects_are_not_accepted_at_the_limit() {
     let mut bench = Bench::with_extenders(filter_extender());
     bench.pod("web", json!({}));
     bench.cycle();
-    assert!(bench.engine.accepts_objects());
+    assert!(bench.engine.accepts_object_events());
     for _ in 0..16 << 10 {
-        bench.apply(Event::Delete(ObjectKey::Pod("nobody".into())));
+        bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("nobody".into())));
     }
-    assert!(!bench.engine.accepts_objects());
+    assert!(!bench.engine.accepts_object_events());
     bench.extender_replies(0, json!({"NodeNames": ["a"]}));
-    assert!(bench.engine.accepts_objects());
+    assert!(bench.engine.accepts_object_events());
 }
 
 #[test]
@@ -117,9 +117,9 @@ fn only_the_last_published_value_is_deferred() {
     bench.cycle();
     for nth in 0..=16 << 10 {
         let (plugin, value) = ("Nobody".into(), json!(nth));
-        bench.apply(Event::Published { plugin, value, ttl: Duration::from_secs(60) });
+        bench.apply(EngineEvent::Published { plugin, value, ttl: Duration::from_secs(60) });
     }
-    assert!(bench.engine.accepts_objects());
+    assert!(bench.engine.accepts_object_events());
     bench.lines.clear();
     bench.extender_replies(0, json!({"NodeNames": ["a"]}));
     bench.check(&expect![[r#"

@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 use super::Engine;
 use super::binding_cycle::CallOwner;
 use super::effect::Effects;
-use super::event::Event;
+use super::event::EngineEvent;
 use super::scheduling_failure::AttemptFailure;
 use crate::time::Now;
 
-/// With so many deferred events [`Engine::accepts_objects`] returns `false`.
+/// With so many deferred events [`Engine::accepts_object_events`] returns `false`.
 const N_DEFERRED_MAX: usize = 16 << 10;
 
 /// Deferred events, in order.
@@ -26,19 +26,19 @@ const N_DEFERRED_MAX: usize = 16 << 10;
 pub(super) struct DeferredEvents(VecDeque<Deferred>);
 
 enum Deferred {
-    Event(Event),
+    Event(EngineEvent),
     BindingFailed { uid: Box<str>, serial: u64, failed: AttemptFailure },
 }
 
 impl Deferred {
     fn publishes_to(&self, wanted: &str) -> bool {
-        matches!(self, Deferred::Event(Event::Published { plugin, .. }) if **plugin == *wanted)
+        matches!(self, Deferred::Event(EngineEvent::Published { plugin, .. }) if **plugin == *wanted)
     }
 }
 
 impl DeferredEvents {
-    pub fn push(&mut self, event: Event) {
-        if let Event::Published { plugin, .. } = &event {
+    pub fn push(&mut self, event: EngineEvent) {
+        if let EngineEvent::Published { plugin, .. } = &event {
             // Services are not throttled as watches are, and only their last value counts.
             self.0.retain(|later| !later.publishes_to(plugin));
         }
@@ -49,33 +49,35 @@ impl DeferredEvents {
 impl Engine {
     /// Whether the caller should pass object events now. While this is `false` the caller should hold them back; events that are passed anyway
     /// are still deferred, not lost. It is `true` again when the suspended attempt resumes, at the latest after the extender's timeout.
-    pub fn accepts_objects(&self) -> bool {
+    pub fn accepts_object_events(&self) -> bool {
         self.deferred.0.len() < N_DEFERRED_MAX
     }
 
     /// Whether an attempt waits for an extender.
-    pub fn is_suspended(&self) -> bool {
+    pub fn has_suspended_attempt(&self) -> bool {
         self.suspended.is_some()
     }
 
-    pub(super) fn must_defer(&self, event: &Event) -> bool {
-        self.is_suspended()
+    pub(super) fn must_defer(&self, event: &EngineEvent) -> bool {
+        self.has_suspended_attempt()
             && match event {
-                Event::Upsert(_)
-                | Event::Delete(_)
-                | Event::ObjectChanged { .. }
-                | Event::Synced { .. }
-                | Event::Published { .. } => true,
-                Event::Replied { call, .. } => {
+                EngineEvent::Upsert(_)
+                | EngineEvent::Delete(_)
+                | EngineEvent::ObjectChanged { .. }
+                | EngineEvent::Synced { .. }
+                | EngineEvent::Published { .. } => true,
+                EngineEvent::Replied { call, .. } => {
                     self.calls.get(call).is_some_and(|owner| self.is_deferred(owner))
                 }
-                Event::ExtenderReplied { .. } | Event::Permit { .. } | Event::Activate(_) => false,
+                EngineEvent::ExtenderReplied { .. }
+                | EngineEvent::Permit { .. }
+                | EngineEvent::Activate(_) => false,
             }
     }
 
     /// Whether its reply or wait must be deferred.
     pub(super) fn is_deferred(&self, owner: &CallOwner) -> bool {
-        self.is_suspended() && matches!(owner, CallOwner::PostFilter { .. })
+        self.has_suspended_attempt() && matches!(owner, CallOwner::PostFilter { .. })
     }
 
     pub(super) fn defer_binding_error(&mut self, uid: &str, failed: AttemptFailure) {
@@ -89,14 +91,16 @@ impl Engine {
 
     /// Handles the deferred events, until another attempt is suspended.
     pub(super) fn handle_deferred(&mut self, now: Now, effects: &mut Effects) {
-        while !self.is_suspended()
+        while !self.has_suspended_attempt()
             && let Some(later) = self.deferred.0.pop_front()
         {
             match later {
                 Deferred::Event(event) => {
                     self.handling_since = matches!(
                         event,
-                        Event::Upsert(_) | Event::Delete(_) | Event::ObjectChanged { .. }
+                        EngineEvent::Upsert(_)
+                            | EngineEvent::Delete(_)
+                            | EngineEvent::ObjectChanged { .. }
                     )
                     .then(self.options.stopwatch);
                     self.handle_event(now, event, effects);

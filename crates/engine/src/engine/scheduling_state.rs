@@ -12,13 +12,13 @@ use super::binding_cycle::Stage;
 use super::extender_cycle::SuspendedAttempt;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::explain::{CowName, Status};
-use crate::queue::{Cause, PluginIdx, QueuePlugins, QueuedPod, SubQueue};
+use crate::queue::{EnqueueCause, PluginIdx, QueuePlugins, QueuedPod, SubQueue};
 use crate::time::{MonoTime, Now};
 
 /// The scheduling state of a pod. Serialized as JSON with these fields in this order; the format is stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodProgress {
+pub struct PodSchedulingState {
     /// `namespace/name`.
     pub pod: String,
     /// The schedulerName of its profile.
@@ -157,7 +157,12 @@ impl Engine {
     }
 
     /// The scheduling state of a pod; `None` if it is unknown: it does not exist, has terminated, or is pending with another schedulerName.
-    pub fn progress(&self, now: Now, namespace: &str, name: &str) -> Option<PodProgress> {
+    pub fn pod_scheduling_state(
+        &self,
+        now: Now,
+        namespace: &str,
+        name: &str,
+    ) -> Option<PodSchedulingState> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod));
@@ -167,15 +172,19 @@ impl Engine {
         let mut assigned = self.world.node_infos().flat_map(|node| node.pods());
         let found = assigned.find(|pod| is_it(pod));
         let pod = found.or_else(|| self.orphaned_pods.values().flatten().find(|pod| is_it(pod)))?;
-        let mut progress = PodProgress::new(pod, pod.template.scheduler_name(), PodState::Assigned);
+        let mut progress =
+            PodSchedulingState::new(pod, pod.template.scheduler_name(), PodState::Assigned);
         progress.node = pod.node_name.to_string();
         Some(progress)
     }
 
-    fn progress_of(&self, now: Now, pending: &PendingPod) -> PodProgress {
+    fn progress_of(&self, now: Now, pending: &PendingPod) -> PodSchedulingState {
         let (pod, uid) = (&pending.pod, &*pending.pod.uid);
-        let mut progress =
-            PodProgress::new(pod, self.profile_name(pending.profile_idx), PodState::InFlight);
+        let mut progress = PodSchedulingState::new(
+            pod,
+            self.profile_name(pending.profile_idx),
+            PodState::InFlight,
+        );
         progress.last = pending.last_attempt.as_ref().map(|last| last.to_last_attempt());
         if let Some(assumed) = self.assumed.get(uid) {
             progress.node = assumed.pod.node_name.to_string();
@@ -204,9 +213,9 @@ impl Engine {
             let plugin = plugins.get(run.member).map(|member| CowName::Borrowed(member.name));
             progress.waits_for = plugin.into_iter().map(AwaitedPlugin::on).collect();
         } else if let Some(suspended) = self.suspended_attempt(uid) {
-            progress.attempts = suspended.queued().info.attempts;
+            progress.attempts = suspended.queued_pod().info.attempts;
             let all = &self.profile_scheduler(pending.profile_idx).profile.extenders;
-            let run = suspended.extenders().filter_map(|at| all.get(at));
+            let run = suspended.awaited_extenders().filter_map(|at| all.get(at));
             progress.waits_for =
                 run.map(|it| AwaitedPlugin::on(CowName::Owned(it.name.clone()))).collect();
         }
@@ -214,7 +223,7 @@ impl Engine {
     }
 
     fn suspended_attempt(&self, uid: &str) -> Option<&SuspendedAttempt> {
-        self.suspended.as_deref().filter(|suspended| &*suspended.queued().info.pod.uid == uid)
+        self.suspended.as_deref().filter(|suspended| &*suspended.queued_pod().info.pod.uid == uid)
     }
 
     fn describe_wait(
@@ -222,7 +231,7 @@ impl Engine {
         now: Now,
         queued: &QueuedPod,
         sub_queue: SubQueue,
-        progress: &mut PodProgress,
+        progress: &mut PodSchedulingState,
     ) {
         progress.state = state_of(sub_queue);
         progress.attempts = queued.info.attempts;
@@ -240,7 +249,8 @@ impl Engine {
         let all = queued.unschedulable_plugins.iter().chain(queued.pending_plugins.iter());
         let waits = all.filter_map(|at| {
             let events = handle.events(queued.profile_idx, at).unwrap_or_default();
-            let events = events.iter().map(|known| Cause::Event(known.event.clone()).to_string());
+            let events =
+                events.iter().map(|known| EnqueueCause::Event(known.event.clone()).to_string());
             Some(AwaitedPlugin { plugin: CowName::Borrowed(name(at)?), events: events.collect() })
         });
         progress.waits_for = waits.collect();
@@ -263,9 +273,9 @@ fn state_of(sub_queue: SubQueue) -> PodState {
     }
 }
 
-impl PodProgress {
-    fn new(pod: &PodInfo, profile: &str, state: PodState) -> PodProgress {
-        PodProgress {
+impl PodSchedulingState {
+    fn new(pod: &PodInfo, profile: &str, state: PodState) -> PodSchedulingState {
+        PodSchedulingState {
             pod: pod.full_name(),
             profile: profile.to_owned(),
             state,

@@ -1,11 +1,11 @@
 //! The scheduling state of pods, for `explain --last`.
 
 use super::*;
-use crate::engine::progress::{PodProgress, PodState};
+use crate::engine::scheduling_state::{PodSchedulingState, PodState};
 
 impl Bench {
-    fn progress(&self, name: &str) -> PodProgress {
-        self.engine.progress(self.now, "default", name).expect("a pod that is known")
+    fn progress(&self, name: &str) -> PodSchedulingState {
+        self.engine.pod_scheduling_state(self.now, "default", name).expect("a pod that is known")
     }
 
     #[track_caller]
@@ -13,7 +13,7 @@ impl Bench {
         let progress = self.progress(name);
         let text = serde_json::to_string_pretty(&progress).unwrap();
         want.assert_eq(&text);
-        assert_eq!(serde_json::from_str::<PodProgress>(&text).unwrap(), progress);
+        assert_eq!(serde_json::from_str::<PodSchedulingState>(&text).unwrap(), progress);
     }
 }
 
@@ -154,8 +154,8 @@ fn an_update_preserves_the_last_attempt_and_deletion_drops_it() {
     bench.pod("web", json!({"color": "red"}));
     let after = bench.progress("web");
     assert_eq!((after.state, after.last.unwrap()), (PodState::Backoff, before));
-    bench.apply(Event::Delete(ObjectKey::Pod("web".into())));
-    assert_eq!(bench.engine.progress(bench.now, "default", "web"), None);
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("web".into())));
+    assert_eq!(bench.engine.pod_scheduling_state(bench.now, "default", "web"), None);
     bench.pod("web", json!({}));
     assert_eq!(bench.progress("web").last, None);
 }
@@ -167,7 +167,7 @@ fn every_pod_state() {
         let mut bench = Bench::new();
         bench.set_pod("web", labels, spec, json!({}));
         bench.cycle();
-        let PodProgress { state, node, attempts, .. } = bench.progress("web");
+        let PodSchedulingState { state, node, attempts, .. } = bench.progress("web");
         assert_eq!((state, &*node, attempts), want);
     }
     check(json!({}), json!({}), (PodState::Binding, "a", 1));
@@ -179,7 +179,7 @@ fn every_pod_state() {
     check(json!({}), json!({"nodeName": "a"}), (PodState::Assigned, "a", 0));
     check(json!({}), json!({"nodeName": "elsewhere"}), (PodState::Assigned, "elsewhere", 0));
     let engine = Bench::new().engine;
-    assert_eq!(engine.progress(Bench::new().now, "default", "nobody"), None);
+    assert_eq!(engine.pod_scheduling_state(Bench::new().now, "default", "nobody"), None);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn reasons_beyond_the_limit_are_only_counted() {
             "metadata": {"name": format!("n{nth:02}")}, "status": {"allocatable": resources(nth)},
         }))
         .unwrap();
-        bench.apply(Event::Upsert(Object::Node(Arc::new(node))));
+        bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))));
     }
     let mut wanted = resources(40);
     wanted.remove("pods");
