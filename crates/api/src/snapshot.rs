@@ -92,7 +92,7 @@ pub struct ObjectOrigin {
     document: u32,
     /// Which value of the file.
     part: u32,
-    /// Which item, if the value is a list; else [`Origin::NO_ITEM`].
+    /// Which item, if the value is a list; else `u32::MAX`.
     item: u32,
 }
 

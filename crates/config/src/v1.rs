@@ -153,7 +153,7 @@ impl Plugins {
             .chain([("multiPoint", &self.multi_point)])
     }
 
-    /// As [`Plugins::sets`], mutable.
+    /// As [`Plugins::plugin_sets`], mutable.
     pub(crate) fn sets_mut(&mut self) -> [&mut PluginSet; ExtensionPoint::ALL.len() + 1] {
         [
             &mut self.pre_enqueue,

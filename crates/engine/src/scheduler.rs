@@ -40,7 +40,7 @@ use feasible_nodes::RowNames;
 pub enum Decision {
     /// This node is selected; `n_ties` nodes have this total.
     Selected { row: NodeRow, total: i64, n_ties: u64 },
-    /// No node is feasible; [`Scheduler::evaluate`] says why.
+    /// No node is feasible; [`Scheduler::evaluate_for_diagnosis`] says why.
     Unschedulable,
     /// A plugin failed.
     Failed(String),
@@ -340,7 +340,7 @@ impl Scheduler {
         cached.is_some_and(|cached| cached.evaluator.per_node_plugins.is_empty())
     }
 
-    /// The feasible rows with their totals, by row, computed as [`Scheduler::decide`] would now; empty when a plugin fails.
+    /// The feasible rows with their totals, by row, computed as [`Scheduler::schedule_pod`] would now; empty when a plugin fails.
     pub fn feasible_total_scores(
         &mut self,
         world: &mut World,

@@ -5,7 +5,7 @@
 //! sorted. Decoding is as lenient as in Go: field names in any case (many extenders respond with `nodenames`), unknown fields are
 //! skipped, `null` or an absent field is the zero value. The types of pods and nodes are generic: by default their raw JSON.
 //!
-//! [`decode`] also accepts what only Go's decoder accepts: `null` for a whole message, and more text after it.
+//! [`decode_message`] also accepts what only Go's decoder accepts: `null` for a whole message, and more text after it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

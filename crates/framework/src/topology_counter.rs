@@ -41,7 +41,7 @@ pub trait TopologyCounterSpec: Send + Sync + 'static {
         true
     }
 
-    /// Whether [`TopologyDomains::min`] is needed; tracking it makes every update more expensive.
+    /// Whether [`TopologyDomains::min_domain_sum`] is needed; tracking it makes every update more expensive.
     fn tracks_min(&self) -> bool {
         false
     }

@@ -54,7 +54,7 @@ const START: Now =
 /// Watch events of different kinds and API replies are delivered in a random order that depends on the seed. Every decision is verified
 /// against per-node evaluation, so that a wrong incremental form of a plugin fails the test. Bound pods run at once, and evicted pods are
 /// removed at once. API calls for pods are carried out; other calls fail with 404. Plugins see the parts of pods and nodes that they
-/// [need](loadmaster_framework::Need); full objects are as they were passed in.
+/// [needs](loadmaster_framework::ExtraField); full objects are as they were passed in.
 pub struct TestCluster {
     engine: Engine,
     api_server: FakeApiServer,

@@ -1,4 +1,4 @@
-//! The in-tree plugins: one file or folder per plugin, and the list of all of them ([`ALL`]).
+//! The in-tree plugins: one file or folder per plugin, and the list of all of them ([`IN_TREE_PLUGINS`]).
 
 pub mod default_binder;
 pub mod default_preemption;

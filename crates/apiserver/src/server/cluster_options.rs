@@ -11,7 +11,7 @@ use crate::authorization::AuthorizationMode;
 pub struct ClusterOptions {
     /// The authorization mode.
     pub mode: AuthorizationMode,
-    /// Whether requests without credentials are those of `system:anonymous`. With [`Mode::AlwaysAllow`], that user
+    /// Whether requests without credentials are those of `system:anonymous`. With [`AuthorizationMode::AlwaysAllow`], that user
     /// may only read health and version, since no role limits it.
     pub anonymous: bool,
     /// Signs service account tokens. By default a key is generated that is valid until the server ends.

@@ -74,7 +74,7 @@ pub struct ReflectorOptions {
     pub format: ObjectFormat,
     /// Whether [`ReflectorEvent::Upsert`] has the bytes of the object: they are copied once.
     pub keep_raw: bool,
-    /// Additional parts of pods and nodes to decode ([`loadmaster_api::Extra`]). Whole objects require JSON.
+    /// Additional parts of pods and nodes to decode ([`loadmaster_api::ExtraFields`]). Whole objects require JSON.
     pub needs: ExtraFieldsByKind,
     /// Seed of the random backoff, which should differ between replicas.
     pub seed: u64,

@@ -200,14 +200,14 @@ pub(super) enum EffectBody {
     RecordEvent(EventRecord),
     #[prost(message, tag = "3")]
     Attempt(Attempt),
-    /// [`Observation::ShadowCompared`] as text.
+    /// [`crate::engine::effect::Observation::ShadowCompared`] as text.
     #[prost(string, tag = "4")]
     ShadowCompared(String),
     #[prost(string, tag = "5")]
     InternalError(String),
     #[prost(message, tag = "6")]
     CallExtender(ExtenderCall),
-    /// [`Observation::Conflict`] as text.
+    /// [`crate::engine::effect::Observation::Conflict`] as text.
     #[prost(string, tag = "7")]
     Conflict(String),
 }

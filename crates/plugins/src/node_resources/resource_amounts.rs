@@ -254,7 +254,7 @@ impl ScoredColumns {
         ScoredColumns { basis: scored_requests.basis, resources: resources.collect() }
     }
 
-    /// The amounts of a row, equal to those of [`ScoredRequests::of_node`].
+    /// The amounts of a row, equal to those of [`ScoredRequests::node_amounts`].
     pub fn row_amounts<'a>(
         &'a self,
         nodes: &'a NodeTable,
