@@ -4,7 +4,6 @@
 //! are both found by `seat`), in Rust files and in the files' own names; sentences are searched in comments, string literals and Markdown.
 
 use std::fs;
-use std::ops::Range;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use regex::Regex;
@@ -59,7 +58,7 @@ impl Rules {
             names: Vec::new(),
             phrases: Vec::new(),
             allowed: Vec::new(),
-            // Comments that follow each other line by line are one text; what is none of these is of no interest.
+            // Comments on consecutive lines are one text. Character literals are matched only so that their quotes begin no string.
             tokens: Regex::new(
                 r###"(?s)(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/)|(?P<string>r##".*?"##|r#".*?"#|r".*?"|"(?:\\.|[^"\\])*")|'(?:\\.[^']*|[^'\\])'|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"###,
             )?,
@@ -69,7 +68,7 @@ impl Rules {
             if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
-            // Blanks around it tell the separator from the alternatives of a pattern.
+            // The separator has a blank on each side; a `|` without them belongs to a pattern.
             let mut parts = line.splitn(3, " | ").map(str::trim);
             let place = || format!("{LIST}:{}: expected `name | WORD | INSTEAD`", at + 1);
             let (kind, what, instead) = (
@@ -102,10 +101,10 @@ impl Rules {
             if let Some(name) = token.name("name") {
                 found.extend(self.in_name(name.as_str()).into_iter().map(|it| (name.start(), it)));
             } else if let Some(text) = token.name("comment").or_else(|| token.name("string")) {
-                // Marks become as many blanks, so that places stay and a phrase may go on in the next line.
+                // Comment marks become blanks of the same length: offsets stay valid, and a phrase may continue on the next line.
                 let marks = |mark: &regex::Captures<'_>| " ".repeat(mark[0].len());
                 let prose = self.comment_marks.replace_all(text.as_str(), marks);
-                found.extend(self.phrases_in(&prose).map(|(at, it)| (text.start() + at.start, it)));
+                found.extend(self.phrases_in(&prose).map(|(at, it)| (text.start() + at, it)));
             }
         }
         with_lines(source, found)
@@ -113,14 +112,14 @@ impl Rules {
 
     /// Findings in a text, with their lines.
     fn in_text(&self, text: &str) -> Vec<(usize, String)> {
-        with_lines(text, self.phrases_in(text).map(|(at, it)| (at.start, it)).collect())
+        with_lines(text, self.phrases_in(text).collect())
     }
 
-    fn phrases_in(&self, text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
+    fn phrases_in(&self, text: &str) -> impl Iterator<Item = (usize, String)> {
         self.phrases.iter().flat_map(move |rule| {
             rule.pattern.find_iter(text).map(|found| {
                 let phrase = found.as_str().split_whitespace().collect::<Vec<_>>().join(" ");
-                (found.range(), format!("{phrase:?}: write {}", rule.instead))
+                (found.start(), format!("{phrase:?}: write {}", rule.instead))
             })
         })
     }

@@ -6,9 +6,9 @@
 //! The file is replaced atomically with a rename; while it is read and replaced, it is locked with `FILE.lock`, as kubectl and kind do. A
 //! symbolic link is followed if it leads to a regular file. Comments are lost, as with kubectl.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use loadmaster_api::document::{Document, DocumentFormat, FieldPath as Field, Loc
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::{cannot_write, failed};
+use super::{cannot_write, failed, private};
 use crate::exit::{CommandResult, Failure, print_to_stderr};
 use crate::input::CONFIG_BYTES_MAX;
 
@@ -33,7 +33,7 @@ const LOOPBACK: &str = "https://127.0.0.1:";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// File mode: only the owner may read and write.
+/// The permissions that the file may keep: those of the owner to read and write.
 const PRIVATE: u32 = 0o600;
 
 /// A kubeconfig file as read from disk.
@@ -259,8 +259,7 @@ fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<(
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let unfinished = target.with_file_name(name);
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&unfinished)?;
+    let mut file = private().create_new(true).open(&unfinished)?;
     let written = (|| {
         if let Some(before) = before {
             // Only root can change the owner of a file; for others this is an error, and the file is unchanged.
@@ -331,7 +330,7 @@ impl FileLock {
         let mut tries = 0;
         loop {
             tries += 1;
-            match OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&lock) {
+            match private().create_new(true).open(&lock) {
                 Ok(_) => return Ok(FileLock(lock)),
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(cannot_write(path, &error));

@@ -40,12 +40,12 @@ fn phase(pod: &Pod) -> Option<Phase> {
         Some("Running") => {
             let mut owners = pod.metadata.owner_references.iter().flatten();
             let is_of_job = owners.any(|owner| owner.kind == "Job");
-            let is_going = pod.metadata.deletion_timestamp.is_some();
-            Some(Phase::Running { ends: is_of_job || is_going })
+            let is_terminating = pod.metadata.deletion_timestamp.is_some();
+            Some(Phase::Running { ends: is_of_job || is_terminating })
         }
         _ => {
-            let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-            is_placed.then_some(Phase::Starting)
+            let is_assigned = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+            is_assigned.then_some(Phase::Starting)
         }
     }
 }
@@ -93,8 +93,9 @@ impl CounterState {
     fn missing_scheduler<'a>(&self, pod: &'a Pod) -> Option<&'a str> {
         let spec = pod.spec.as_ref()?;
         let name = spec.scheduler_name.as_deref()?;
-        let waits = phase(pod).is_none() && !name.is_empty() && !self.profiles.contains(name);
-        waits.then_some(name)
+        let is_unscheduled =
+            phase(pod).is_none() && !name.is_empty() && !self.profiles.contains(name);
+        is_unscheduled.then_some(name)
     }
 
     fn handle_change(&mut self, change: &ObjectChange<'_>) {
@@ -122,12 +123,12 @@ fn full_name(pod: &Pod) -> String {
     format!("{}/{}", text(&meta.namespace), text(&meta.name))
 }
 
-/// A counts that is updated by one thread and read by another.
+/// Pod counts that one thread updates and others read.
 #[derive(Clone, Default)]
 pub(super) struct SharedPodCounts(Arc<Mutex<CounterState>>);
 
 impl SharedPodCounts {
-    /// A counts for a scheduler with these profiles.
+    /// Counts for a scheduler with these profiles.
     pub fn new(profiles: BTreeSet<String>) -> SharedPodCounts {
         SharedPodCounts(Arc::new(Mutex::new(CounterState { profiles, ..CounterState::default() })))
     }
@@ -156,7 +157,7 @@ struct PodCounter(SharedPodCounts);
 
 impl Controller for PodCounter {
     fn name(&self) -> &'static str {
-        "tally"
+        "pod-counter"
     }
 
     fn watches(&self) -> &'static [Kind] {
