@@ -185,6 +185,15 @@ impl Selector {
         self.0.is_none()
     }
 
+    /// A label of which every selected object has one of these values, if the selector requires one; for an index.
+    pub fn required_values(&self) -> Option<(&Str, &[Str])> {
+        self.0.iter().flatten().find_map(|condition| match &condition.test {
+            Test::Equals(value) => Some((&condition.key, std::slice::from_ref(value))),
+            Test::In(values) => Some((&condition.key, &**values)),
+            _ => None,
+        })
+    }
+
     /// The keys of the requirements in their order; a key may repeat.
     pub fn keys(&self) -> impl Iterator<Item = &Str> {
         self.0.iter().flatten().map(|condition| &condition.key)

@@ -1,10 +1,10 @@
-//! A full scan of all rows: for templates without a score index, and for plugins without an incremental form.
+//! A full scan of all rows: for combinations of keys without a score index, and for plugins without an incremental form.
 
 use loadmaster_framework::extension_points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::incremental::{ClassKey, ScoreOutOfRange, check_score_range};
 use loadmaster_framework::{
-    CycleState, Failure, NodeInfo, NodeRow, PluginStates, PodInfo, PreFilterResult, PreScoreResult,
-    Rejection, World,
+    CycleState, EvaluatorCx, Failure, NodeInfo, NodeRow, PluginStates, PodInfo, PreFilterResult,
+    PreScoreResult, Rejection, World,
 };
 use loadmaster_stdx::Rng;
 
@@ -87,15 +87,15 @@ impl FullScan {
         excluded: &[NodeRow],
         early: Option<(&mut RotatingNodeOrder, usize)>,
     ) -> PerNodePlugins<'a> {
-        let nodes = world.nodes();
         self.failure = None;
         self.set.clear();
-        self.set.extend_from_slice(&nodes.columns().occupied);
-        evaluator.filter_rows(nodes, &mut self.set);
+        self.set.extend_from_slice(&world.nodes().columns().occupied);
+        let cx = EvaluatorCx { world, states };
+        evaluator.filter_rows(cx, &mut self.set);
         self.totals.clear();
         self.totals.resize(self.set.len(), 0);
-        self.classify(evaluator, world);
-        evaluator.filter_classes(world, &mut self.table);
+        self.classify(evaluator, cx);
+        evaluator.filter_classes(cx, &mut self.table);
         self.drop_infeasible_classes(evaluator);
         excluded.iter().for_each(|row| self.set[row.index()] = 0);
         let mut rest =
@@ -126,9 +126,10 @@ impl FullScan {
         rest: &mut PerNodePlugins<'_>,
         states: &mut PluginStates,
     ) -> Result<(), ScanError> {
-        let (evaluator, world) = (rest.evaluator, rest.world);
-        evaluator.score_rows(world.nodes(), &self.set, &mut self.totals)?;
-        evaluator.score_classes(world, &mut self.table)?;
+        let evaluator = rest.evaluator;
+        let cx = EvaluatorCx { world: rest.world, states };
+        evaluator.score_rows(cx, &self.set, &mut self.totals)?;
+        evaluator.score_classes(cx, &mut self.table)?;
         self.add_offsets(evaluator);
         if evaluator.per_node_plugins.is_empty() {
             return Ok(());
@@ -189,7 +190,7 @@ impl FullScan {
         Ok(feasible.map(|(at, (_, total))| (NodeRow(at as u32), *total)).collect())
     }
 
-    fn classify(&mut self, evaluator: &Evaluator, world: &World) {
+    fn classify(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>) {
         self.table.clear();
         let mut key = ClassKey::new();
         if evaluator.class_key_len() == 0 {
@@ -208,7 +209,7 @@ impl FullScan {
             if *member == 0 {
                 continue;
             }
-            evaluator.class_key(world, NodeRow(at as u32), &mut key);
+            evaluator.class_key(cx, NodeRow(at as u32), &mut key);
             // Neighboring rows often have the same key.
             let class = match &last {
                 Some((known, class)) if *known == key => {

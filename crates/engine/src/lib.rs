@@ -6,6 +6,7 @@
 pub mod diagnosis;
 pub mod engine;
 pub mod evaluate;
+pub(crate) mod evaluation_cache;
 pub mod explain;
 mod full_scan;
 pub mod guard;

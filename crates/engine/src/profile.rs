@@ -11,7 +11,7 @@ use loadmaster_framework::extension_points::{
     Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
     PreScore, QueueSort, Reserve, Score, Sign,
 };
-use loadmaster_framework::incremental::Incremental;
+use loadmaster_framework::incremental::AnyIncremental;
 use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
@@ -37,7 +37,7 @@ pub struct EnabledPlugin<T: ?Sized> {
 pub struct ProfilePlugin {
     pub name: &'static str,
     /// The incremental form, if it has one.
-    pub incremental: Option<Arc<dyn Incremental>>,
+    pub incremental: Option<Arc<dyn AnyIncremental>>,
     /// Whether it implements these extension points, enabled or not.
     pub has_pre_filter: bool,
     pub has_filter: bool,
@@ -58,6 +58,8 @@ pub struct Profile {
     pub scheduler_name: String,
     /// How many feasible nodes to find.
     pub sampling: NodeSampling,
+    /// Gate OpportunisticBatching: evaluations are kept for later pods. Without it every pod is evaluated from scratch.
+    pub reuses_results: bool,
     pub plugins: Vec<ProfilePlugin>,
     pub pre_enqueue: Vec<EnabledPlugin<dyn PreEnqueue>>,
     pub queue_sort: Vec<EnabledPlugin<dyn QueueSort>>,
@@ -130,6 +132,7 @@ impl Profile {
         Ok(Profile {
             scheduler_name: spec.scheduler_name.clone(),
             sampling: NodeSampling::new(spec.percentage_of_nodes_to_score, gates),
+            reuses_results: gates.opportunistic_batching,
             pre_enqueue: order
                 .enabled_at(ExtensionPoint::PreEnqueue, |points| points.pre_enqueue.clone()),
             queue_sort: order

@@ -2,8 +2,8 @@
 //!
 //! | way | used for | cost |
 //! | --- | --- | --- |
-//! | score index | pods whose template was scheduled recently | the changed rows, and a small table of node classes |
-//! | full scan | other templates; plugins without an incremental form | columns, once over all rows |
+//! | score index | pods with whose [keys](loadmaster_framework::Incremental::key) a pod was scheduled recently | the changed rows, and a small table of node classes |
+//! | full scan | other pods; plugins without an incremental form | columns, once over all rows |
 //! | per-node evaluation | pods with a node name, pods with an in-place resize, scores out of range | every plugin for every node |
 //!
 //! With node sampling ([`crate::node_sampling`]) there is no score index: the full scan takes the first feasible nodes in search
@@ -21,19 +21,21 @@ pub use feasible_nodes::{ExtenderScoring, FeasibleNodes};
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::ScoreOutOfRange;
-use loadmaster_framework::template::TemplateId;
-use loadmaster_framework::{CycleState, Failure, NodeRow, PluginStates, PodInfo, Rejection, World};
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_framework::{
+    CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, Rejection, World,
+};
+use loadmaster_stdx::Rng;
 
-use crate::evaluate::incremental::Evaluator;
 use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, ExtenderResults, NodeEvaluation, PluginRejection};
+pub use crate::evaluation_cache::CacheSize;
+use crate::evaluation_cache::{CombinationId, EvaluationCache};
 use crate::full_scan::FullScan;
 use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
 use crate::score_index::ScoreIndex;
-use feasible_nodes::RowNames;
+use feasible_nodes::{RowNames, other_rows};
 
 /// What was decided about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,21 +58,36 @@ const ROWS_PER_CHANGE: usize = 20;
 /// A score index is never updated over more changes than this; the world's change log is at least as long.
 const CHANGES_MAX: usize = 1 << 14;
 
-/// The cached evaluation of one template.
-struct CachedEvaluation {
-    evaluator: Evaluator,
-    index: Option<ScoreIndex>,
-    /// Sequence number of the world's changes up to which `evaluator` is known to be valid.
-    checked_at: u64,
-    /// Number of the decision in which it was last used.
-    used: u64,
+/// Which nodes are searched, and what for.
+#[derive(Clone, Copy)]
+struct SearchOptions<'a> {
+    /// Only these rows; `None` for all.
+    among: Option<&'a [NodeRow]>,
+    /// Whether the feasible rows are scored.
+    with_scores: bool,
+    /// Whether something scores nodes: without it one feasible node is enough.
+    is_scored: bool,
+    /// Whether a score index may answer.
+    may_index: bool,
+    /// Whether the search may end early, as the profile's node sampling says.
+    may_end_early: bool,
+}
+
+/// Where the result of a search is.
+enum Search {
+    /// In the score index of this combination of keys, which is up to date.
+    Index(CombinationId),
+    /// In the full scan.
+    Scan,
+    /// The pod must be evaluated per node.
+    PerNode,
 }
 
 /// Selects nodes for the pods of one profile (upstream's `Algorithm`).
 pub struct Scheduler {
     profile: Arc<Profile>,
     states: PluginStates,
-    cached: Map<TemplateId, CachedEvaluation>,
+    cache: EvaluationCache,
     full_scan: FullScan,
     rng: Rng,
     node_order: RotatingNodeOrder,
@@ -90,7 +107,7 @@ impl Scheduler {
         Scheduler {
             states: profile.states.clone(),
             profile,
-            cached: Map::default(),
+            cache: EvaluationCache::default(),
             full_scan: FullScan::default(),
             rng,
             node_order: RotatingNodeOrder::default(),
@@ -141,7 +158,7 @@ impl Scheduler {
 
     /// Recovers after a plugin panicked: drops all cached evaluations, and resets the plugin's state if it may be partly changed.
     pub fn recover_from_panic(&mut self, panic: &PluginPanic, world: &mut World) {
-        self.forget_all(world);
+        self.cache.forget_all(world);
         let mut plugins = self.profile.plugins.iter();
         let plugin = plugins.find(|plugin| plugin.name == panic.plugin.name);
         if let Some(plugin) = plugin.filter(|_| panic.extension_point.may_corrupt_state()) {
@@ -182,51 +199,77 @@ impl Scheduler {
         if let Some(row) = self.evaluate_nominated_node(world, pod) {
             return Decision::Selected { row, total: 0, n_ties: 1 };
         }
-        if pod.resized.is_some() || !pod.node_name.is_empty() {
-            return self.schedule_pod_per_node(world, pod);
-        }
-        let blocked = match self.rows_blocked_by_nominated_pods(world, pod) {
-            Ok(rows) => rows,
-            Err(failure) => return Decision::Failed(failure),
+        let options = SearchOptions {
+            among: None,
+            with_scores: true,
+            is_scored: !self.profile.score.is_empty(),
+            may_index: true,
+            may_end_early: true,
         };
+        let selected = match self.search(world, pod, options) {
+            Err(decided) => return decided,
+            Ok(Search::PerNode) => Err(ScoreOutOfRange),
+            Ok(Search::Scan) => self.full_scan.select_node(&mut self.rng),
+            Ok(Search::Index(id)) => {
+                let (states, rng) = (&self.states, &mut self.rng);
+                let Some(cached) = self.cache.get_mut(id) else { return Decision::Unschedulable };
+                let Some(index) = &mut cached.index else { return Decision::Unschedulable };
+                let selected =
+                    index.select_node(&cached.evaluator, EvaluatorCx { world, states }, rng);
+                if selected.is_err() {
+                    cached.index = None;
+                }
+                selected
+            }
+        };
+        selected.unwrap_or_else(|ScoreOutOfRange| self.schedule_pod_per_node(world, pod))
+    }
+
+    /// Searches for feasible rows in the cheapest way. `Err` is the decision if no node can be feasible, or a plugin failed.
+    fn search(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        options: SearchOptions<'_>,
+    ) -> Result<Search, Decision> {
+        if pod.resized.is_some() || !pod.node_name.is_empty() {
+            return Ok(Search::PerNode);
+        }
+        let mut excluded =
+            self.rows_blocked_by_nominated_pods(world, pod).map_err(Decision::Failed)?;
+        excluded.extend(other_rows(world, options.among));
         let sampling = self.profile.sampling;
         let n_nodes = world.nodes().len();
-        let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, !self.profile.score.is_empty());
-        let ends_early = n_wanted < n_nodes;
-        if let Err(failure) = self.refresh(world, pod, !ends_early) {
-            return Decision::Failed(failure.to_string());
-        }
-        let id = pod.template.id;
-        let Some(cached) = self.cached.get_mut(&id) else { return Decision::Unschedulable };
-        // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
-        let needs_per_node = cached.evaluator.pre_filter_excludes_nodes()
-            || ends_early && !cached.evaluator.per_node_plugins.is_empty();
-        if sampling != NodeSampling::All && needs_per_node {
-            return self.schedule_pod_per_node(world, pod);
-        }
-        if let Some(index) = &mut cached.index
-            && blocked.is_empty()
-        {
-            if let Ok(decision) = index.select_node(&cached.evaluator, world, &mut self.rng) {
-                return decision;
-            }
-            cached.index = None;
-            return self.schedule_pod_per_node(world, pod);
-        }
-        if cached.evaluator.rejected.is_some() {
-            return Decision::Unschedulable;
-        }
+        let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, options.is_scored);
+        let finds_all = n_wanted >= n_nodes || !options.may_end_early;
+        let ends_early = !finds_all && options.among.is_none();
+        let id = self.refresh(world, pod, options.may_index && finds_all)?;
+        let Some(cached) = self.cache.get_mut(id) else { return Err(Decision::Unschedulable) };
         let evaluator = &cached.evaluator;
+        // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
+        let needs_per_node = evaluator.pre_filter_excludes_nodes()
+            || ends_early && !evaluator.per_node_plugins.is_empty();
+        if sampling != NodeSampling::All && options.may_end_early && needs_per_node {
+            return Ok(Search::PerNode);
+        }
+        if evaluator.rejected.is_some() {
+            return Err(Decision::Unschedulable);
+        }
+        if cached.index.is_some() && excluded.is_empty() && options.among.is_none() {
+            return Ok(Search::Index(id));
+        }
         if ends_early {
             self.node_order.refresh(world.nodes());
         }
         let early = ends_early.then_some((&mut self.node_order, n_wanted));
-        self.full_scan.run(evaluator, &self.profile, world, &mut self.states, pod, &blocked, early);
-        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
-        match self.full_scan.select_node(&mut self.rng) {
-            Ok(decision) => decision,
-            Err(ScoreOutOfRange) => self.schedule_pod_per_node(world, pod),
+        let (profile, states) = (&self.profile, &mut self.states);
+        if options.with_scores {
+            self.full_scan.run(evaluator, profile, world, states, pod, &excluded, early);
+        } else {
+            self.full_scan.run_filters(evaluator, profile, world, states, pod, &excluded, early);
         }
+        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
+        Ok(Search::Scan)
     }
 
     /// Takes the cycle state of the last decision for Reserve and the binding cycle. Runs PreFilter and Filter of plugins that
@@ -333,11 +376,20 @@ impl Scheduler {
         )
     }
 
-    /// Whether the last decision for such a pod applies to all pods of its template, because all plugins have an incremental
-    /// form.
-    pub fn is_decided_by_template(&self, pod: &PodInfo) -> bool {
-        let cached = self.cached.get(&pod.template.id);
-        cached.is_some_and(|cached| cached.evaluator.per_node_plugins.is_empty())
+    /// The keys of a pod whose last decision applies to all pods with these keys, because all plugins have an incremental form.
+    pub(crate) fn shared_combination(&self, pod: &PodInfo) -> Option<CombinationId> {
+        let (id, cached) = self.cache.combination_of(pod)?;
+        cached.evaluator.per_node_plugins.is_empty().then_some(id)
+    }
+
+    /// Numbers of evaluations that are cached and shared by pods.
+    pub fn cache_size(&self) -> CacheSize {
+        self.cache.size()
+    }
+
+    /// Drops what a plugin prepared, because something changed that it reads: its published value or its state.
+    pub fn forget_plugin(&mut self, plugin: usize, world: &mut World) {
+        self.cache.forget_plugin(plugin, world);
     }
 
     /// The feasible rows with their totals, by row, computed as [`Scheduler::schedule_pod`] would now; empty when a plugin fails.
@@ -355,23 +407,22 @@ impl Scheduler {
     }
 
     fn feasible_totals_inner(&mut self, world: &mut World, pod: &PodInfo) -> Vec<(NodeRow, i64)> {
-        let is_known = self.refresh(world, pod, true).is_ok();
-        let cached = self.cached.get_mut(&pod.template.id).filter(|_| is_known);
-        let Some(cached) = cached else { return Vec::new() };
-        let totals = match &mut cached.index {
-            Some(index) => index.total_scores(&cached.evaluator, world).map(Iterator::collect),
-            None if cached.evaluator.rejected.is_some() => Ok(Vec::new()),
-            None => {
-                self.full_scan.run(
-                    &cached.evaluator,
-                    &self.profile,
-                    world,
-                    &mut self.states,
-                    pod,
-                    &[],
-                    None,
-                );
-                self.full_scan.total_scores()
+        let options = SearchOptions {
+            among: None,
+            with_scores: true,
+            is_scored: true,
+            may_index: true,
+            may_end_early: false,
+        };
+        let totals = match self.search(world, pod, options) {
+            Err(_) => return Vec::new(),
+            Ok(Search::PerNode) => Err(ScoreOutOfRange),
+            Ok(Search::Scan) => self.full_scan.total_scores(),
+            Ok(Search::Index(id)) => {
+                let cx = EvaluatorCx { world, states: &self.states };
+                let Some(cached) = self.cache.get_mut(id) else { return Vec::new() };
+                let Some(index) = &mut cached.index else { return Vec::new() };
+                index.total_scores(&cached.evaluator, cx).map(Iterator::collect)
             }
         };
         totals.unwrap_or_else(|ScoreOutOfRange| {
@@ -429,35 +480,30 @@ impl Scheduler {
         evaluation
     }
 
-    /// Updates the cached evaluation of the pod's template, and decides whether to build a score index if `may_index`.
+    /// Updates the cached evaluation of pods with these keys, and decides whether to build a score index if `may_index`. `Err` is the
+    /// decision when a plugin panics.
     fn refresh(
         &mut self,
         world: &mut World,
         pod: &PodInfo,
         may_index: bool,
-    ) -> Result<(), Failure> {
-        let id = pod.template.id;
-        let now = world.next_change_seq();
-        if let Some(cached) = self.cached.get(&id)
-            && !is_still_valid(cached, world, pod)
-        {
-            self.forget(id, world);
+    ) -> Result<CombinationId, Decision> {
+        if !self.profile.reuses_results {
+            self.cache.forget_all(world);
         }
-        if !self.cached.contains_key(&id) {
-            self.evict_least_recently_used(world);
-            let evaluator = Evaluator::new(&self.profile, world, pod)?;
-            let cached = CachedEvaluation { evaluator, index: None, checked_at: now, used: 0 };
-            self.cached.insert(id, cached);
-            self.update(id, world, false);
-            return Ok(());
-        }
-        self.update(id, world, may_index);
-        Ok(())
+        let max = (CACHED_ROWS_MAX / world.nodes().n_rows().max(1)).clamp(16, 4096);
+        self.cache.evict_least_recently_used(max, world);
+        let found = self.cache.find_or_prepare(&self.profile, world, &self.states, pod);
+        let (id, is_new) = found.map_err(|failure| Decision::Failed(failure.to_string()))?;
+        // The next pod with these keys makes the index worth its while.
+        self.update(id, world, may_index && !is_new);
+        Ok(id)
     }
 
-    fn update(&mut self, id: TemplateId, world: &World, may_index: bool) {
+    fn update(&mut self, id: CombinationId, world: &World, may_index: bool) {
         let n_decisions = self.n_decisions;
-        let Some(cached) = self.cached.get_mut(&id) else { return };
+        let cx = EvaluatorCx { world, states: &self.states };
+        let Some(cached) = self.cache.get_mut(id) else { return };
         let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = n_decisions;
@@ -469,45 +515,17 @@ impl Scheduler {
             return;
         }
         let caught_up =
-            cached.index.as_mut().is_some_and(|index| index.catch_up(&cached.evaluator, world));
+            cached.index.as_mut().is_some_and(|index| index.catch_up(&cached.evaluator, cx));
         if !caught_up {
-            cached.index = Some(ScoreIndex::new(&cached.evaluator, world));
-        }
-    }
-
-    fn forget(&mut self, id: TemplateId, world: &mut World) {
-        if let Some(cached) = self.cached.remove(&id) {
-            cached.evaluator.release_counters(&self.profile, world);
+            cached.index = Some(ScoreIndex::new(&cached.evaluator, cx));
         }
     }
 
     /// Drops everything that a panic may have left partly changed.
     fn reset_caches(&mut self, world: &mut World) {
-        self.forget_all(world);
+        self.cache.forget_all(world);
         self.full_scan = FullScan::default();
         self.feasible_nodes = None;
-    }
-
-    fn forget_all(&mut self, world: &mut World) {
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut ids: Vec<TemplateId> = self.cached.keys().copied().collect();
-        ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.forget(id, world));
-    }
-
-    /// If there are too many cached evaluations, drops the least recently used quarter.
-    fn evict_least_recently_used(&mut self, world: &mut World) {
-        let max = (CACHED_ROWS_MAX / world.nodes().n_rows().max(1)).clamp(16, 4096);
-        if self.cached.len() < max {
-            return;
-        }
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut by_use: Vec<(u64, TemplateId)> =
-            self.cached.iter().map(|(id, cached)| (cached.used, *id)).collect();
-        by_use.sort_unstable();
-        for (_, id) in by_use.into_iter().take(max / 4) {
-            self.forget(id, world);
-        }
     }
 
     /// Compares a decision with the per-node evaluation.
@@ -531,16 +549,5 @@ impl Scheduler {
             let line = format!("{}: {decided:?}, per node {slow:?}", pod.full_name());
             self.decision_mismatches.push(line);
         }
-    }
-}
-
-fn is_still_valid(cached: &CachedEvaluation, world: &World, pod: &PodInfo) -> bool {
-    use loadmaster_framework::world::WorldChange;
-    if !Arc::ptr_eq(&cached.evaluator.template, &pod.template) || cached.evaluator.is_stale(world) {
-        return false;
-    }
-    match world.changes_since(cached.checked_at) {
-        Some(changes) => !changes.contains(&WorldChange::Everything),
-        None => false,
     }
 }

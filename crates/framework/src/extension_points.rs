@@ -107,6 +107,16 @@ impl SerialCx<'_> {
         self.states.request_action(PluginAction::Activate(uids));
     }
 
+    /// Makes the scheduler compute again what incremental forms computed for a node, because a state changed that one of them reads.
+    pub fn invalidate_node(&mut self, node: &str) {
+        self.states.request_action(PluginAction::InvalidateNode(Str::new(node)));
+    }
+
+    /// Makes this plugin prepare its evaluators again, because a state changed that they read and that concerns all nodes.
+    pub fn invalidate_evaluators(&mut self, plugin: &'static str) {
+        self.states.request_action(PluginAction::InvalidateEvaluators { plugin });
+    }
+
     /// Records an Event about a pod.
     pub fn record_event(&mut self, event: PodEventRecord) {
         self.states.request_action(PluginAction::RecordEvent(event));

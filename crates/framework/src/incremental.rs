@@ -1,4 +1,4 @@
-//! The incremental form of Filter and Score: one evaluation for all pods of a template, updated as the world changes.
+//! The incremental form of Filter and Score: one evaluation for all pods with equal keys, updated as the world changes.
 //!
 //! A plugin that implements only [`crate::Filter`] and [`crate::Score`] is correct but slow, because it is evaluated per node.
 //! One that also implements [`Incremental`] splits its result into two parts:
@@ -10,22 +10,43 @@
 //!
 //! Both forms must give exactly the same results; tests compare them.
 
+use std::any::Any;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use loadmaster_api::Str;
 use smallvec::SmallVec;
 
 use crate::MAX_NODE_SCORE;
+use crate::label_columns::LabelKeyId;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::pod_info::PodInfo;
 use crate::result::Rejection;
+use crate::state::{PluginStates, PublishedValueSlot};
+use crate::topology_counter::{TopologyCounterId, TopologyCounterSpec};
+use crate::watched_objects::{ObjectLister, ObjectSlot};
 use crate::world::World;
 
 /// The class key of a row: rows with equal keys get the same class result.
 pub type ClassKey = SmallVec<[i64; 8]>;
 
 /// The incremental form of a plugin's Filter and Score.
+///
+/// Pods of one controller are equal to the scheduler, but not equal objects: a StatefulSet gives each pod a label, a name and claims
+/// of its own. Results are therefore shared by pods with equal keys. [`Incremental::prepare`] gets only the key, so it cannot read
+/// anything of the pod that the key does not contain.
 pub trait Incremental: Send + Sync {
-    /// Prepares the evaluation of all pods that share this pod's template. Counters acquired here are released in
-    /// [`PluginEvaluator::release`].
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult;
+    /// All that the plugin's results depend on in an incoming pod.
+    type Key: fmt::Debug + Eq + Hash + Send + Sync + 'static;
+
+    /// The pod's key, or `None` if the plugin's Filter and Score must be called per node for this pod. Objects of the world that
+    /// the result depends on, such as the services that select the pod, must be resolved here, because keys are computed again
+    /// when such an object changes, while prepared evaluators stay.
+    fn key(&self, world: &World, pod: &PodInfo) -> Option<Self::Key>;
+
+    /// Prepares the evaluation of all pods with this key.
+    fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult;
 }
 
 /// The result of [`Incremental::prepare`].
@@ -38,6 +59,157 @@ pub enum PrepareResult {
     Evaluator(Box<dyn PluginEvaluator>),
     /// The plugin has no incremental form for these pods: its Filter and Score are called per node.
     PerNode,
+}
+
+/// What [`Incremental::prepare`] may use: a read view of the world, and counters, which are released when no evaluator of the key is
+/// cached any more.
+pub struct PrepareCx<'a> {
+    world: &'a mut World,
+    states: &'a PluginStates,
+    counters: Vec<TopologyCounterId>,
+}
+
+impl<'a> PrepareCx<'a> {
+    /// A context in which no counter was acquired yet.
+    pub fn new(world: &'a mut World, states: &'a PluginStates) -> Self {
+        PrepareCx { world, states, counters: Vec::new() }
+    }
+
+    /// The world.
+    pub fn world(&self) -> &World {
+        self.world
+    }
+
+    /// The context in which the evaluator's methods will be called.
+    pub fn cx(&self) -> EvaluatorCx<'_> {
+        EvaluatorCx { world: self.world, states: self.states }
+    }
+
+    /// The counter with this spec; equal specs share one.
+    pub fn topology_counter<C: TopologyCounterSpec + Hash + Eq>(
+        &mut self,
+        spec: C,
+    ) -> TopologyCounterId {
+        let id = self.world.acquire_topology_counter(spec);
+        self.counters.push(id);
+        id
+    }
+
+    /// The id of a label key's column; the column is created if it does not exist.
+    pub fn label_column(&mut self, key: &Str) -> LabelKeyId {
+        self.world.ensure_label_column(key)
+    }
+
+    /// The counters that were acquired. The caller releases them with [`World::release_topology_counter`].
+    pub fn into_counters(self) -> Vec<TopologyCounterId> {
+        self.counters
+    }
+}
+
+/// The context of a [`PluginEvaluator`]: read-only. What an evaluator reads besides rows and counters must be announced when it changes:
+/// watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
+/// [`crate::SerialCx::invalidate_node`], published values by being published.
+#[derive(Clone, Copy)]
+pub struct EvaluatorCx<'a> {
+    /// Nodes, pods and other objects.
+    pub world: &'a World,
+    /// The plugins' states across cycles.
+    pub states: &'a PluginStates,
+}
+
+impl<'a> EvaluatorCx<'a> {
+    /// The nodes.
+    pub fn nodes(&self) -> &'a NodeTable {
+        self.world.nodes()
+    }
+
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
+        self.world.watched_objects().lister(slot)
+    }
+
+    /// The value that a service published last to the plugin; `None` when it has expired.
+    pub fn published_value<T: Send + Sync + 'static>(
+        &self,
+        slot: PublishedValueSlot<T>,
+    ) -> Option<&'a T> {
+        self.states.published_value(slot)
+    }
+}
+
+/// The key of a pod for one plugin: any [`Incremental::Key`], compared by value.
+#[derive(Clone)]
+pub struct EvaluatorKey(Arc<dyn KeyValue>);
+
+trait KeyValue: Any + fmt::Debug + Send + Sync {
+    fn is_equal(&self, other: &dyn KeyValue) -> bool;
+    fn hash_into(&self, state: &mut dyn Hasher);
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<T: fmt::Debug + Eq + Hash + Send + Sync + 'static> KeyValue for T {
+    fn is_equal(&self, other: &dyn KeyValue) -> bool {
+        other.as_any().downcast_ref::<T>() == Some(self)
+    }
+    fn hash_into(&self, mut state: &mut dyn Hasher) {
+        self.hash(&mut state);
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl EvaluatorKey {
+    /// A key with this value.
+    pub fn new<T: fmt::Debug + Eq + Hash + Send + Sync + 'static>(value: T) -> Self {
+        EvaluatorKey(Arc::new(value))
+    }
+
+    fn value<T: 'static>(&self) -> Option<&T> {
+        (*self.0).as_any().downcast_ref()
+    }
+}
+
+impl PartialEq for EvaluatorKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is_equal(&*other.0)
+    }
+}
+
+impl Eq for EvaluatorKey {}
+
+impl Hash for EvaluatorKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash_into(state);
+    }
+}
+
+impl fmt::Debug for EvaluatorKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// [`Incremental`] with any key. Implemented for every plugin that implements [`Incremental`].
+pub trait AnyIncremental: Send + Sync {
+    /// [`Incremental::key`].
+    fn any_key(&self, world: &World, pod: &PodInfo) -> Option<EvaluatorKey>;
+
+    /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
+    fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
+}
+
+impl<T: Incremental> AnyIncremental for T {
+    fn any_key(&self, world: &World, pod: &PodInfo) -> Option<EvaluatorKey> {
+        self.key(world, pod).map(EvaluatorKey::new)
+    }
+
+    fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {
+        match key.value() {
+            Some(key) => self.prepare(cx, key),
+            None => PrepareResult::PerNode,
+        }
+    }
 }
 
 /// What a plugin's results depend on; determines when the engine computes them again.
@@ -113,7 +285,7 @@ pub fn check_score_range(score: i64) -> Result<i64, ScoreOutOfRange> {
     if (0..=MAX_NODE_SCORE).contains(&score) { Ok(score) } else { Err(ScoreOutOfRange) }
 }
 
-/// A plugin's Filter and Score for one pod template.
+/// A plugin's Filter and Score for pods with equal keys.
 pub trait PluginEvaluator: Send + Sync {
     /// What the results depend on. Constant for one evaluator.
     fn dependencies(&self) -> ResultDependencies;
@@ -124,23 +296,23 @@ pub trait PluginEvaluator: Send + Sync {
     }
 
     /// Whether the node passes the row-local filter. Called only for rows that hold a node.
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        let _ = (nodes, row);
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let _ = (cx, row);
         true
     }
 
     /// [`PluginEvaluator::filter_row`] for all members of `set`: removes those that do not pass.
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
         for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(nodes, NodeRow(at as u32)) {
+            if *member != 0 && !self.filter_row(cx, NodeRow(at as u32)) {
                 *member = 0;
             }
         }
     }
 
     /// Row-local score, final, in `0..=100`.
-    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
-        let _ = (nodes, row);
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        let _ = (cx, row);
         0
     }
 
@@ -152,14 +324,14 @@ pub trait PluginEvaluator: Send + Sync {
     /// When a score is out of range; the content of `out` is then meaningless.
     fn score_rows(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         for (at, sum) in out.iter_mut().enumerate() {
             if set[at] != 0 {
-                *sum += weight * check_score_range(self.score_row(nodes, NodeRow(at as u32)))?;
+                *sum += weight * check_score_range(self.score_row(cx, NodeRow(at as u32)))?;
             }
         }
         Ok(())
@@ -171,13 +343,13 @@ pub trait PluginEvaluator: Send + Sync {
     }
 
     /// Appends the class key of a row that passed every row-local filter.
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
-        let _ = (world, row, out);
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        let _ = (cx, row, out);
     }
 
     /// Whether the nodes of a class pass the filter.
-    fn filter_class(&self, world: &World, class_key: &[i64]) -> bool {
-        let _ = (world, class_key);
+    fn filter_class(&self, cx: EvaluatorCx<'_>, class_key: &[i64]) -> bool {
+        let _ = (cx, class_key);
         true
     }
 
@@ -187,18 +359,13 @@ pub trait PluginEvaluator: Send + Sync {
     }
 
     /// Writes the normalised score (`0..=100`) of every feasible class to `out`.
-    fn score_classes(&self, world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let _ = (world, classes, out);
+    fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        let _ = (cx, classes, out);
     }
 
     /// Whether the meaning of the class keys changed, so that the evaluator must be built again.
-    fn is_stale(&self, world: &World) -> bool {
-        let _ = world;
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let _ = cx;
         false
-    }
-
-    /// Releases the counters that the evaluator acquired.
-    fn release(&mut self, world: &mut World) {
-        let _ = world;
     }
 }

@@ -8,6 +8,7 @@
 
 #![warn(missing_docs)]
 
+pub mod affinity_terms;
 pub mod api_calls;
 pub mod cluster_event;
 pub mod cluster_objects;
@@ -41,7 +42,9 @@ pub use extension_points::{
     Score, SerialCx, Sign,
 };
 pub use feature_gates::FeatureGates;
-pub use incremental::{Incremental, PluginEvaluator, PrepareResult};
+pub use incremental::{
+    AnyIncremental, EvaluatorCx, Incremental, PluginEvaluator, PrepareCx, PrepareResult,
+};
 pub use node_info::{NodeInfo, NodeOverlay};
 pub use node_table::{NodeRow, NodeTable};
 pub use plugin_args::FieldError;

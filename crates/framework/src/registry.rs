@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::ExtraFieldsByKind;
+use loadmaster_api::{ExtraFieldsByKind, Str};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::extension_points::{
     PreScore, QueueSort, Reserve, Score, Sign,
 };
 use crate::feature_gates::FeatureGates;
-use crate::incremental::Incremental;
+use crate::incremental::AnyIncremental;
 use crate::plugin_args::FieldError;
 use crate::state::{
     CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler, PublishedValueSlot,
@@ -147,7 +147,7 @@ pub struct ExtensionPoints {
     /// Set by a plugin that implements Sign.
     pub sign: Option<Arc<dyn Sign>>,
     /// The incremental form of the plugin's Filter and Score, if it has one.
-    pub incremental: Option<Arc<dyn Incremental>>,
+    pub incremental: Option<Arc<dyn AnyIncremental>>,
     /// Handles changes of the objects that the plugin watches.
     pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
     /// Events that may make pods schedulable that this plugin rejected; `None` means all events (upstream's `EventsToRegister`).
@@ -186,6 +186,21 @@ impl ExtensionPoints {
         T: DeserializeOwned + Send + Sync + 'static,
     {
         self.watches.push(ObjectWatch::new::<T>(kind.clone(), presence));
+        ObjectSlot::new(kind)
+    }
+
+    /// Watches all objects of a kind of which each concerns some nodes, which `nodes` names, such as one object per node with its NUMA
+    /// zones. A change then invalidates what the plugin's incremental form computed for these nodes, and for no other.
+    pub fn watch_per_node<T>(
+        &mut self,
+        kind: Gvr,
+        presence: WatchRequirement,
+        nodes: fn(&T) -> Vec<Str>,
+    ) -> ObjectSlot<T>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.watches.push(ObjectWatch::per_node::<T>(kind.clone(), presence, nodes));
         ObjectSlot::new(kind)
     }
 

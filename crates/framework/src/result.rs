@@ -144,7 +144,7 @@ impl From<Failure> for Rejection {
 }
 
 /// A plugin failed; the text is its error message.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub Cow<'static, str>);
 

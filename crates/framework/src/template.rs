@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use loadmaster_api::pod::PodStatus;
+use loadmaster_api::pod::{PodStatus, Volume};
 use loadmaster_api::selector::SelectorError;
 use loadmaster_api::{Labels, OwnerReference, Pod, PodAffinityTerm, PodSpec, Selector, Str};
 use smallvec::SmallVec;
@@ -14,9 +14,19 @@ use smallvec::SmallVec;
 use crate::feature_gates::FeatureGates;
 use crate::pod_requests::{self, PodRequests};
 
-/// A template's id in its world: dense, and reused when no pod has the template.
+/// A template's id in its world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TemplateId(pub u32);
+pub struct TemplateId {
+    /// Dense, and reused when no pod has the template.
+    pub(crate) index: u32,
+    /// Distinguishes templates that had the same index at different times.
+    pub(crate) serial: u32,
+}
+
+impl TemplateId {
+    /// The id of a template that is in no world yet.
+    const NONE: TemplateId = TemplateId { index: u32::MAX, serial: 0 };
+}
 
 /// The shared part of equal pods.
 #[derive(Debug)]
@@ -29,7 +39,8 @@ pub struct PodTemplate {
     pub labels: Labels,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
-    /// Without `nodeName`, which belongs to the single pod.
+    /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims and
+    /// images. The API server gives each pod a volume of random name for its service account token.
     pub spec: PodSpec,
     /// Requests according to the spec, without the pod's status.
     pub requests: PodRequests,
@@ -116,13 +127,14 @@ impl PodTemplate {
     pub fn new(pod: &Pod, gates: &FeatureGates) -> Result<PodTemplate, TemplateError> {
         let mut spec = pod.spec.clone();
         spec.node_name = Str::default();
+        spec.volumes.retain(is_read);
         let namespace = pod.metadata.namespace.clone();
         let affinity = spec.affinity.as_deref();
         let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
         let pod_anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
         let parse = AffinityParser { namespace: &namespace };
         Ok(PodTemplate {
-            id: TemplateId(u32::MAX),
+            id: TemplateId::NONE,
             required_affinity: parse.required("podAffinity", pod_affinity)?,
             required_anti_affinity: parse.required("podAntiAffinity", pod_anti_affinity)?,
             preferred_affinity: parse.preferred("podAffinity", pod_affinity)?,
@@ -227,17 +239,12 @@ impl PartialEq for TemplateKey<'_> {
 }
 
 impl Hash for TemplateKey<'_> {
-    /// Hashes the fields that usually differ; equality compares all.
+    /// Hashes all that equality compares, so that no two templates have equal hashes because of what they differ in.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.namespace.hash(state);
         self.labels.hash(state);
-        for container in &self.spec.containers {
-            container.image.hash(state);
-            container.resources.requests.hash(state);
-        }
-        self.spec.node_selector.hash(state);
-        self.spec.affinity.hash(state);
-        self.spec.topology_spread_constraints.hash(state);
+        self.controller.hash(state);
+        hash_spec(self.spec, state);
     }
 }
 
@@ -281,9 +288,43 @@ fn equal_specs(a: &PodSpec, b: &PodSpec) -> bool {
         && *overhead == b.overhead
         && *resources == b.resources
         && *scheduling_gates == b.scheduling_gates
-        && *volumes == b.volumes
+        && volumes.iter().filter(|it| is_read(it)).eq(b.volumes.iter().filter(|it| is_read(it)))
         && *resource_claims == b.resource_claims
         && *host_network == b.host_network
+}
+
+/// Hashes the fields that [`equal_specs`] compares.
+fn hash_spec<H: Hasher>(spec: &PodSpec, state: &mut H) {
+    let PodSpec {
+        node_name: _,
+        scheduler_name,
+        priority,
+        priority_class_name,
+        preemption_policy,
+        node_selector,
+        affinity,
+        tolerations,
+        topology_spread_constraints,
+        init_containers,
+        containers,
+        overhead,
+        resources,
+        scheduling_gates,
+        volumes,
+        resource_claims,
+        host_network,
+    } = spec;
+    (scheduler_name, priority, priority_class_name, preemption_policy).hash(state);
+    (node_selector, affinity, tolerations, topology_spread_constraints).hash(state);
+    (init_containers, containers, overhead, resources).hash(state);
+    (scheduling_gates, resource_claims, host_network).hash(state);
+    volumes.iter().filter(|volume| is_read(volume)).for_each(|volume| volume.hash(state));
+}
+
+/// Whether a volume decides where a pod can go.
+fn is_read(volume: &Volume) -> bool {
+    let Volume { name: _, persistent_volume_claim, ephemeral, image } = volume;
+    persistent_volume_claim.is_some() || ephemeral.is_some() || image.is_some()
 }
 
 fn controller(pod: &Pod) -> Option<&OwnerReference> {

@@ -28,7 +28,8 @@ use crate::cluster_event::{ClusterEvent, EventObject, QueueingHint, QueueingHint
 use crate::extension_points::{Cx, NodeScore, SerialCx};
 use crate::feature_gates::FeatureGates;
 use crate::incremental::{
-    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, check_score_range,
+    ClassKey, EvaluatorCx, EvaluatorKey, NodeClasses, PluginEvaluator, PrepareCx, PrepareResult,
+    check_score_range,
 };
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
@@ -37,6 +38,7 @@ use crate::pod_info::PodInfo;
 use crate::registry::{ExtensionPoints, PluginDef};
 use crate::result::{PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates};
+use crate::topology_counter::TopologyCounterId;
 use crate::watched_objects::Gvr;
 use crate::world::World;
 
@@ -262,13 +264,15 @@ impl PluginTestBench {
     ///
     /// The first difference.
     pub fn check_incremental(&mut self, pod: &PodInfo) -> BenchResult<()> {
-        let Some(prepare) = self.points.incremental.clone() else { return Ok(()) };
-        let prepared = prepare.prepare(&mut self.world, pod);
+        if self.points.incremental.is_none() {
+            return Ok(());
+        }
+        let prepared = self.prepare(pod);
         let per_node = self.evaluate_per_node(pod);
-        match prepared {
+        let outcome = match &prepared.result {
             PrepareResult::PerNode => Ok(()),
             PrepareResult::Rejected(rejection) => {
-                let want = status_text(Err(rejection));
+                let want = status_text(Err(rejection.clone()));
                 match per_node.filters.iter().find(|(_, status)| *status != want) {
                     None => Ok(()),
                     Some((_, status)) => {
@@ -277,12 +281,34 @@ impl PluginTestBench {
                 }
             }
             PrepareResult::Skip => compare(&self.world, &per_node, |_| true, |_| 0),
-            PrepareResult::Evaluator(mut evaluator) => {
-                let outcome = self.compare_evaluator(&*evaluator, &per_node);
-                evaluator.release(&mut self.world);
-                outcome
-            }
-        }
+            PrepareResult::Evaluator(evaluator) => self.compare_evaluator(&**evaluator, &per_node),
+        };
+        prepared.release(self);
+        outcome
+    }
+
+    /// The pod's key, and what the plugin prepares for it.
+    fn prepare(&mut self, pod: &PodInfo) -> Prepared {
+        let plugin = self.points.incremental.clone();
+        let key = plugin.as_ref().and_then(|plugin| plugin.any_key(&self.world, pod));
+        let mut cx = PrepareCx::new(&mut self.world, &self.states);
+        let result = match (&plugin, &key) {
+            (Some(plugin), Some(key)) => plugin.prepare_any(&mut cx, key),
+            _ => PrepareResult::PerNode,
+        };
+        let counters = cx.into_counters();
+        Prepared { key, result, counters }
+    }
+
+    /// What the plugin prepares for a pod, for tests that call the evaluator themselves; [`PrepareResult::PerNode`] without a key or an
+    /// incremental form. The counters stay acquired.
+    pub fn prepare_incremental(&mut self, pod: &PodInfo) -> PrepareResult {
+        self.prepare(pod).result
+    }
+
+    /// The context of evaluators.
+    pub fn evaluator_cx(&self) -> EvaluatorCx<'_> {
+        EvaluatorCx { world: &self.world, states: &self.states }
     }
 
     fn compare_evaluator(
@@ -290,7 +316,7 @@ impl PluginTestBench {
         evaluator: &dyn PluginEvaluator,
         per_node: &PerNodeResults,
     ) -> BenchResult<()> {
-        let incremental = IncrementalResults::new(&self.world, evaluator);
+        let incremental = IncrementalResults::new(self.evaluator_cx(), evaluator);
         compare(&self.world, per_node, |row| incremental.passes(row), |row| incremental.score(row))
     }
 
@@ -370,13 +396,26 @@ struct IncrementalResults {
     class_scores: Vec<i64>,
 }
 
+/// What a plugin prepared for a pod.
+struct Prepared {
+    key: Option<EvaluatorKey>,
+    result: PrepareResult,
+    counters: Vec<TopologyCounterId>,
+}
+
+impl Prepared {
+    fn release(self, bench: &mut PluginTestBench) {
+        self.counters.into_iter().for_each(|id| bench.world.release_topology_counter(id));
+    }
+}
+
 impl IncrementalResults {
-    fn new(world: &World, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
-        let nodes = world.nodes();
+    fn new(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
+        let nodes = cx.nodes();
         let mut passes = nodes.columns().occupied.clone();
-        evaluator.filter_rows(nodes, &mut passes);
+        evaluator.filter_rows(cx, &mut passes);
         let mut local = vec![0; passes.len()];
-        let all_in_range = evaluator.score_rows(nodes, &passes, 1, &mut local).is_ok();
+        let all_in_range = evaluator.score_rows(cx, &passes, 1, &mut local).is_ok();
         let mut rows_in_range = true;
         let mut keys: Vec<ClassKey> = Vec::new();
         let mut rows: Vec<u32> = Vec::new();
@@ -384,13 +423,13 @@ impl IncrementalResults {
         for row in nodes.rows() {
             assert_eq!(
                 passes[row.index()] != 0,
-                evaluator.filter_row(nodes, row),
+                evaluator.filter_row(cx, row),
                 "filter_rows and filter_row differ"
             );
             if passes[row.index()] == 0 {
                 continue;
             }
-            let score = evaluator.score_row(nodes, row);
+            let score = evaluator.score_row(cx, row);
             rows_in_range &= check_score_range(score).is_ok();
             assert!(
                 !all_in_range || local[row.index()] == score,
@@ -398,7 +437,7 @@ impl IncrementalResults {
             );
             local[row.index()] = score;
             let mut key = ClassKey::new();
-            evaluator.class_key(world, row, &mut key);
+            evaluator.class_key(cx, row, &mut key);
             assert_eq!(
                 key.len(),
                 evaluator.class_key_len(),
@@ -414,7 +453,7 @@ impl IncrementalResults {
         }
         assert_eq!(all_in_range, rows_in_range, "score_rows fails if a score is out of range");
         let class_passes: Vec<bool> =
-            keys.iter().map(|key| evaluator.filter_class(world, key)).collect();
+            keys.iter().map(|key| evaluator.filter_class(cx, key)).collect();
         let mut class_scores = vec![0; keys.len()];
         if evaluator.has_class_scores() {
             let classes = NodeClasses {
@@ -425,7 +464,7 @@ impl IncrementalResults {
                 rows: &rows,
                 feasible: &class_passes,
             };
-            evaluator.score_classes(world, &classes, &mut class_scores);
+            evaluator.score_classes(cx, &classes, &mut class_scores);
         }
         IncrementalResults { passes, local, class_of, class_passes, class_scores }
     }

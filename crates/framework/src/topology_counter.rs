@@ -9,26 +9,42 @@ use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use loadmaster_api::{Node, Str};
+use loadmaster_api::{Labels, Node, Str};
 use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
-use crate::cluster_objects::ClusterObjects;
+use crate::affinity_terms::PodTerm;
 use crate::label_columns::{LabelColumns, LabelKeyId, LabelValueId};
 use crate::node_table::{NodeRow, NodeTable};
-use crate::template::PodTemplate;
 
-/// What a counter sums: a pure function of a pod's template, and which nodes count.
+/// What a counter may read of an assigned pod.
+#[derive(Clone, Copy, Debug)]
+pub struct AssignedPod<'a> {
+    /// `metadata.namespace`.
+    pub namespace: &'a Str,
+    /// Those of its labels that some counter reads ([`TopologyCounterSpec::label_keys`]).
+    pub labels: &'a Labels,
+    /// The labels of its namespace; only for a spec that [reads](TopologyCounterSpec::reads_namespace_labels) them.
+    pub namespace_labels: &'a Labels,
+    /// Its affinity and anti-affinity terms.
+    pub terms: &'a [PodTerm],
+    /// Whether it has a deletion timestamp.
+    pub terminating: bool,
+}
+
+/// What a counter sums: a pure function of an assigned pod, and which nodes count.
 pub trait TopologyCounterSpec: Send + Sync + 'static {
-    /// Adds to `out` what an assigned pod with this template contributes, by topology key. `terminating` pods have a deletion
-    /// timestamp.
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        terminating: bool,
-        cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    );
+    /// Adds to `out` what an assigned pod contributes, by topology key.
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas);
+
+    /// The keys of the pod labels that [`TopologyCounterSpec::delta`] reads. Pods that differ in no label that a counter reads are
+    /// counted together.
+    fn label_keys(&self) -> Vec<Str>;
+
+    /// Whether [`TopologyCounterSpec::delta`] reads the labels of namespaces.
+    fn reads_namespace_labels(&self) -> bool {
+        false
+    }
 
     /// Whether the pods of some nodes may not count; only then is [`TopologyCounterSpec::counts_node`] called.
     fn has_node_filter(&self) -> bool {
@@ -217,7 +233,7 @@ impl TopologyCounter {
     }
 }
 
-/// What a pod of a template contributes, by counter and topology key; only counters to which it contributes.
+/// What a pod contributes, by counter and topology key; only counters to which it contributes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterDeltas(Vec<(TopologyCounterId, KeyDeltas)>);
 
@@ -260,7 +276,7 @@ impl TopologyCounters {
         }
     }
 
-    /// The counter, if it still exists: all are dropped when the contributions of pods may have changed.
+    /// The counter, if it still exists.
     pub fn try_get(&self, id: TopologyCounterId) -> Option<&TopologyCounter> {
         self.slots.get(id.slot as usize)?.as_ref().filter(|counter| counter.serial == id.serial)
     }
@@ -282,14 +298,6 @@ impl TopologyCounters {
             let idle = usize::from(counter.users == 0);
             self.n_idle += idle;
         }
-    }
-
-    /// Drops every counter; the ids handed out so far become stale.
-    pub(crate) fn clear(&mut self) {
-        self.slots.clear();
-        self.free.clear();
-        self.ids_by_spec.clear();
-        self.n_idle = 0;
     }
 
     fn get_mut(&mut self, id: TopologyCounterId) -> Option<&mut TopologyCounter> {
@@ -397,12 +405,12 @@ impl TopologyCounters {
     /// Adds `times` these contributions to a row; negative `times` subtracts them.
     pub(crate) fn apply(
         &mut self,
-        effects: &CounterDeltas,
+        deltas: &CounterDeltas,
         labels: &LabelColumns,
         row: NodeRow,
         times: i64,
     ) {
-        for (id, deltas) in &effects.0 {
+        for (id, deltas) in &deltas.0 {
             let Some(counter) = self.get_mut(*id) else { continue };
             counter.apply(deltas, labels, row, times);
         }
@@ -412,13 +420,12 @@ impl TopologyCounters {
     pub(crate) fn apply_one(
         &mut self,
         id: TopologyCounterId,
-        effects: &CounterDeltas,
+        deltas: &CounterDeltas,
         labels: &LabelColumns,
         row: NodeRow,
         times: i64,
     ) {
-        let deltas = effects.0.iter().find(|(known, _)| *known == id);
-        if let (Some((_, deltas)), Some(counter)) = (deltas, self.get_mut(id)) {
+        if let (Some(deltas), Some(counter)) = (deltas.get(id), self.get_mut(id)) {
             counter.apply(deltas, labels, row, times);
         }
     }
@@ -490,18 +497,16 @@ impl TopologyCounter {
 }
 
 impl CounterDeltas {
-    /// Computes what a template contributes to a counter and stores it; returns the topology keys.
+    /// Computes what a pod contributes to a counter and stores it; returns the topology keys.
     pub(crate) fn add_counter(
         &mut self,
         id: TopologyCounterId,
         spec: &dyn TopologyCounterSpec,
-        pod: &PodTemplate,
-        terminating: bool,
-        cluster: &ClusterObjects,
+        pod: &AssignedPod<'_>,
         mut key_id: impl FnMut(&Str) -> LabelKeyId,
     ) -> SmallVec<[LabelKeyId; 1]> {
         let mut deltas = TopologyDeltas::default();
-        spec.delta(pod, terminating, cluster, &mut deltas);
+        spec.delta(pod, &mut deltas);
         let known: KeyDeltas = deltas
             .0
             .iter()
@@ -519,8 +524,9 @@ impl CounterDeltas {
         self.0.retain(|(id, _)| !dropped.contains(id));
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// What a pod contributes to one counter.
+    pub(crate) fn get(&self, id: TopologyCounterId) -> Option<&[(LabelKeyId, i64)]> {
+        self.0.iter().find(|(known, _)| *known == id).map(|(_, deltas)| &deltas[..])
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use loadmaster_api::Str;
 use smallvec::SmallVec;
 
 use crate::pod_info::PodInfo;
@@ -84,6 +85,13 @@ pub enum PluginAction {
     Activate(Vec<Box<str>>),
     /// Record an Event about a pod.
     RecordEvent(PodEventRecord),
+    /// Compute again what the plugin's incremental form computed for a node, because its state changed.
+    InvalidateNode(Str),
+    /// Prepare the plugin's evaluators again, because its state changed in a way that concerns all nodes.
+    InvalidateEvaluators {
+        /// The plugin.
+        plugin: &'static str,
+    },
 }
 
 /// An Event object about a pod.

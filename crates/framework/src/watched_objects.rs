@@ -86,8 +86,13 @@ pub struct ObjectWatch {
     pub requirement: WatchRequirement,
     /// Whether a plugin with an incremental form watches the kind, so that a change invalidates cached evaluations.
     pub used_by_incremental: bool,
+    /// The nodes that an object concerns; `None` if it may concern all.
+    nodes: Option<NodesOfObject>,
     shape: TypedDecoder,
 }
+
+/// Names the nodes that an object concerns.
+type NodesOfObject = Arc<dyn Fn(&ObjectInfo) -> Vec<Str> + Send + Sync>;
 
 type Typed = Arc<dyn Any + Send + Sync>;
 
@@ -109,7 +114,19 @@ impl ObjectWatch {
         presence: WatchRequirement,
     ) -> Self {
         let shape = TypedDecoder { id: TypeId::of::<T>(), decode: decode::<T> };
-        ObjectWatch { kind, requirement: presence, used_by_incremental: false, shape }
+        let nodes = None;
+        ObjectWatch { kind, requirement: presence, used_by_incremental: false, nodes, shape }
+    }
+
+    /// The same for a kind whose objects each concern only these nodes.
+    pub fn per_node<T: DeserializeOwned + Send + Sync + 'static>(
+        kind: Gvr,
+        presence: WatchRequirement,
+        nodes: fn(&T) -> Vec<Str>,
+    ) -> Self {
+        let of_object =
+            move |info: &ObjectInfo| info.decoded_as::<T>().map(nodes).unwrap_or_default();
+        ObjectWatch { nodes: Some(Arc::new(of_object)), ..ObjectWatch::new::<T>(kind, presence) }
     }
 }
 
@@ -192,12 +209,37 @@ impl<'a, T: 'static> ObjectLister<'a, T> {
 struct Table {
     kind: Gvr,
     presence: WatchRequirement,
-    used_by_incremental: bool,
+    invalidation: Invalidation,
     shapes: SmallVec<[TypedDecoder; 1]>,
     is_there: bool,
     by_namespace: BTreeMap<Str, BTreeMap<Str, Arc<ObjectInfo>>>,
     /// Objects that failed to decode, with the error that was logged.
     decode_errors: BTreeMap<(Str, Str), String>,
+}
+
+/// Which cached evaluations a change of an object invalidates.
+#[derive(Clone, Default)]
+enum Invalidation {
+    /// No plugin with an incremental form watches the kind.
+    #[default]
+    None,
+    /// Those of the nodes that the object concerned before, or concerns now.
+    Nodes(Vec<NodesOfObject>),
+    All,
+}
+
+impl Invalidation {
+    fn add(&mut self, watch: &ObjectWatch) {
+        if !watch.used_by_incremental {
+            return;
+        }
+        match (&watch.nodes, &mut *self) {
+            (_, Invalidation::All) => {}
+            (Some(nodes), Invalidation::Nodes(all)) => all.push(nodes.clone()),
+            (Some(nodes), Invalidation::None) => *self = Invalidation::Nodes(vec![nodes.clone()]),
+            (None, _) => *self = Invalidation::All,
+        }
+    }
 }
 
 /// A change of an object that plugins see.
@@ -220,6 +262,8 @@ pub struct ObjectUpdate {
     pub decode_error: Option<String>,
     /// Whether the change invalidates cached evaluations.
     pub is_kept: bool,
+    /// The nodes of which it invalidates them; `None` means all.
+    pub nodes: Option<Vec<Str>>,
 }
 
 /// All objects that plugins watch.
@@ -238,7 +282,7 @@ impl ObjectStore {
         });
         let table = &mut self.tables[at];
         table.presence = table.presence.max(watch.requirement);
-        table.used_by_incremental |= watch.used_by_incremental;
+        table.invalidation.add(watch);
         if !table.shapes.iter().any(|shape| shape.id == watch.shape.id) {
             table.shapes.push(watch.shape);
         }
@@ -281,7 +325,7 @@ impl Table {
         Table {
             kind,
             presence: WatchRequirement::Optional,
-            used_by_incremental: false,
+            invalidation: Invalidation::None,
             shapes: SmallVec::new(),
             is_there: false,
             by_namespace: BTreeMap::new(),
@@ -305,8 +349,21 @@ impl Table {
             None => self.remove(object),
         };
         let is_change = old.is_some() || new.is_some();
+        let (is_kept, nodes) = match &self.invalidation {
+            Invalidation::None => (false, None),
+            Invalidation::All => (true, None),
+            Invalidation::Nodes(all) => {
+                let infos = [old.as_deref(), new.as_deref()];
+                let infos = infos.into_iter().flatten();
+                let names = infos.flat_map(|info| all.iter().flat_map(|nodes| nodes(info)));
+                let mut names: Vec<Str> = names.collect();
+                names.sort();
+                names.dedup();
+                (true, Some(names))
+            }
+        };
         let change = is_change.then(|| ObjectChange { kind: self.kind.clone(), old, new });
-        ObjectUpdate { change, decode_error: trouble, is_kept: self.used_by_incremental }
+        ObjectUpdate { change, decode_error: trouble, is_kept, nodes }
     }
 
     fn read(

@@ -3,13 +3,17 @@
 //!
 //! All changes go through the methods here, so that columns, counters and the change log stay consistent.
 
-use std::collections::BTreeMap;
+mod contributions;
+mod templates;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node, Pod, Str};
 use loadmaster_stdx::Map;
 
+use crate::affinity_terms::AffinityTerms;
 use crate::api_calls::ObjectRef;
 use crate::cluster_objects::ClusterObjects;
 use crate::feature_gates::FeatureGates;
@@ -18,12 +22,15 @@ use crate::node_info::NodeInfo;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::pod_info::PodInfo;
 use crate::preemption::OngoingPreemptions;
-use crate::template::{PodTemplate, TemplateError, TemplateId, TemplateKey};
+use crate::template::{PodTemplate, TemplateError, TemplateKey};
 use crate::topology_counter::{
-    CounterDeltas, TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
+    TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::{ObjectStore, ObjectUpdate, ObjectWatch};
+
+use contributions::{ContributionClassId, Contributions, Sums};
+use templates::Templates;
 
 /// One entry of the world's change log, from which cached evaluations are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +41,6 @@ pub enum WorldChange {
     Node(NodeRow),
     /// The number of nodes, or their images, changed.
     NodeSet,
-    /// Something changed that any evaluation may depend on: namespaces, services, whether a label's values are unique.
-    Everything,
 }
 
 /// Length of the change log; an evaluation that is further behind is computed again.
@@ -48,6 +53,10 @@ pub struct World {
     cluster: ClusterObjects,
     counters: TopologyCounters,
     templates: Templates,
+    contributions: Contributions,
+    versions: KeyVersions,
+    /// Evaluators that were prepared before this change are invalid.
+    evaluators_valid_since: u64,
     /// Row by uid of every assigned pod.
     assigned: Map<Box<str>, NodeRow>,
     /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
@@ -62,23 +71,13 @@ pub struct World {
     gates: FeatureGates,
 }
 
-/// All templates that a pod has or recently had.
+/// Versions of the objects that keys of pods may be resolved from.
 #[derive(Default)]
-struct Templates {
-    ids: Map<Arc<PodTemplate>, TemplateId>,
-    placed: Vec<Option<PlacedTemplate>>,
-    free: Vec<TemplateId>,
-    /// Number of templates at which unused ones are dropped.
-    sweep_at: usize,
-}
-
-/// The rows of a template's pods, and what each of these pods adds to the counters.
-struct PlacedTemplate {
-    template: Arc<PodTemplate>,
-    /// Per row: pods, and terminating pods.
-    rows: Map<NodeRow, [u32; 2]>,
-    /// For a running pod, and for a terminating pod.
-    effects: [CounterDeltas; 2],
+struct KeyVersions {
+    /// Objects of unknown namespace.
+    all: u64,
+    /// By namespace: its labels, and the services and controllers in it.
+    by_namespace: Map<Str, u64>,
 }
 
 impl World {
@@ -110,6 +109,29 @@ impl World {
     /// The feature gates with which pods are parsed.
     pub fn gates(&self) -> &FeatureGates {
         &self.gates
+    }
+
+    /// The affinity terms of assigned pods.
+    pub fn affinity_terms(&self) -> &AffinityTerms {
+        self.contributions.terms()
+    }
+
+    /// Number of different contributions of assigned pods to counters.
+    pub fn n_contribution_classes(&self) -> usize {
+        self.contributions.len()
+    }
+
+    /// Increases when an object changes that the [keys](crate::Incremental::key) of pods in a namespace may be resolved from: the
+    /// namespace, its services and controllers, watched objects, and the affinity terms of assigned pods.
+    pub fn key_version(&self, namespace: &str) -> u64 {
+        let own = self.versions.by_namespace.get(namespace).copied().unwrap_or(0);
+        // None of these ever decreases, so that equal sums mean equal versions.
+        self.versions.all + own + self.affinity_terms().version()
+    }
+
+    /// The first change whose evaluators are valid: those that were prepared before it are not.
+    pub fn evaluators_valid_since(&self) -> u64 {
+        self.evaluators_valid_since
     }
 
     /// All topology counters.
@@ -154,11 +176,13 @@ impl World {
     /// When a selector in the pod is invalid.
     pub fn parse_pod(&mut self, pod: &Pod) -> Result<PodInfo, TemplateError> {
         // Looked up before anything is parsed or copied: most pods of a cluster share their template with others.
-        let template = match self.templates.ids.get_key_value(&TemplateKey::of(pod)) {
-            Some((known, _)) => known.clone(),
+        let template = match self.templates.get(&TemplateKey::of(pod)) {
+            Some(known) => known.clone(),
             None => {
                 let fresh = PodTemplate::new(pod, &self.gates)?;
-                self.add_template(fresh)
+                let (template, dropped) = self.templates.insert(fresh);
+                dropped.into_iter().for_each(|class| self.contributions.remove_template(class));
+                template
             }
         };
         Ok(PodInfo::new(pod, template, &self.gates))
@@ -172,12 +196,10 @@ impl World {
                 row
             }
             None => {
-                let unique = self.unique_keys();
                 let row = self.nodes.insert(node.clone());
                 self.counters.count_node(&self.nodes, row, &node, 1);
                 self.log_change(WorldChange::Node(row));
                 self.log_change(WorldChange::NodeSet);
-                self.log_label_meaning(&unique);
                 row
             }
         }
@@ -190,14 +212,12 @@ impl World {
         for pod in &pods {
             self.remove_pod(&pod.uid);
         }
-        let unique = self.unique_keys();
         if let Some(node) = self.nodes.node(row).cloned() {
             self.counters.count_node(&self.nodes, row, &node, -1);
         }
         self.nodes.remove(row);
         self.log_change(WorldChange::Node(row));
         self.log_change(WorldChange::NodeSet);
-        self.log_label_meaning(&unique);
         pods
     }
 
@@ -263,20 +283,46 @@ impl World {
         self.nominated.retain(|_, pods| !pods.is_empty());
     }
 
-    /// Adds or replaces a namespace. Affinity terms may select it by its labels, so new labels invalidate every counter.
+    /// Adds or replaces a namespace. If its labels changed, the pods in it are counted again where counters read them.
     pub fn upsert_namespace(&mut self, namespace: Arc<Namespace>) {
         let name = Str::new(&namespace.metadata.name);
         let changed = self.cluster.namespace_labels(&name) != &namespace.metadata.labels;
-        self.cluster.namespaces.insert(name, namespace);
+        self.cluster.namespaces.insert(name.clone(), namespace);
         if changed {
-            self.drop_counters();
+            self.handle_namespace_labels(&name);
         }
     }
 
-    /// Changes other objects that plugins read; invalidates every counter and every cached evaluation.
+    /// Removes a namespace. Pods that are still in it are counted as if it had no labels.
+    pub fn remove_namespace(&mut self, name: &Str) {
+        let removed = self.cluster.namespaces.remove(name);
+        if removed.is_some_and(|namespace| !namespace.metadata.labels.is_empty()) {
+            self.handle_namespace_labels(name);
+        }
+    }
+
+    fn handle_namespace_labels(&mut self, name: &Str) {
+        *self.versions.by_namespace.entry(name.clone()).or_default() += 1;
+        let (contributions, mut sums) = self.contributions_and_sums();
+        for row in contributions.recount_namespace(name, &mut sums) {
+            self.log_change(WorldChange::Pods(row));
+        }
+    }
+
+    /// Changes objects of a namespace that the keys of its pods are resolved from: services and controllers.
+    pub fn update_cluster_objects_in(
+        &mut self,
+        namespace: &Str,
+        change: impl FnOnce(&mut ClusterObjects),
+    ) {
+        change(&mut self.cluster);
+        *self.versions.by_namespace.entry(namespace.clone()).or_default() += 1;
+    }
+
+    /// The same for objects of several namespaces.
     pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
         change(&mut self.cluster);
-        self.drop_counters();
+        self.versions.all += 1;
     }
 
     /// Changes objects that no Filter or Score plugin reads: PodDisruptionBudgets, priority classes. Cached evaluations stay
@@ -309,7 +355,7 @@ impl World {
     pub fn set_synced(&mut self, group: &str, resource: &str, has_synced: bool) -> bool {
         let is_changed = self.objects.set_synced(group, resource, has_synced);
         if is_changed {
-            self.log_change(WorldChange::Everything);
+            self.invalidate_evaluators();
         }
         is_changed
     }
@@ -322,7 +368,15 @@ impl World {
     ) -> ObjectUpdate {
         let changed = self.objects.update(object, value);
         if changed.is_kept && changed.change.is_some() {
-            self.log_change(WorldChange::Everything);
+            self.versions.all += 1;
+            match &changed.nodes {
+                Some(nodes) => {
+                    let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
+                    let rows: Vec<NodeRow> = rows.collect();
+                    rows.into_iter().for_each(|row| self.invalidate_node(row));
+                }
+                None => self.invalidate_evaluators(),
+            }
         }
         changed
     }
@@ -350,18 +404,21 @@ impl World {
         if let Some(id) = self.counters.reuse(&spec) {
             return id;
         }
+        let label_keys = spec.label_keys();
+        if !self.contributions.reads_labels(&label_keys) {
+            self.split_contributions(label_keys);
+        }
         let keys: Vec<LabelKeyId> =
             spec.topology_keys().iter().map(|key| self.nodes.ensure_label_column(key)).collect();
         let id = self.counters.create(spec, &self.nodes);
         for key in keys {
             self.counters.ensure_domains(id, key, &self.nodes);
         }
-        self.fill_counter(id);
+        let (contributions, mut sums) = self.contributions_and_sums();
+        contributions.fill_counter(id, &mut sums);
         let dropped = self.counters.drop_idle();
         if !dropped.is_empty() {
-            for placed in self.templates.placed.iter_mut().flatten() {
-                placed.effects.iter_mut().for_each(|effects| effects.forget(&dropped));
-            }
+            self.contributions.forget_counters(&dropped);
         }
         id
     }
@@ -382,13 +439,30 @@ impl World {
         self.log.get(usize::try_from(from).ok()?..)
     }
 
+    /// Invalidates what evaluators computed for a node, because something else than the node and its pods changed that they read.
+    pub fn invalidate_node(&mut self, row: NodeRow) {
+        self.log_change(WorldChange::Node(row));
+    }
+
+    /// Invalidates all evaluators, because something changed that any of them may have read.
+    pub fn invalidate_evaluators(&mut self) {
+        self.versions.all += 1;
+        // An evaluator that is prepared at this sequence number was prepared after this.
+        self.log_change(WorldChange::NodeSet);
+        self.evaluators_valid_since = self.next_change_seq();
+    }
+
     fn log_change(&mut self, change: WorldChange) {
+        self.trim_log();
+        self.log.push(change);
+    }
+
+    fn trim_log(&mut self) {
         if self.log.len() >= LOG_LEN_MAX {
             let half = self.log.len() / 2;
             self.log.drain(..half);
             self.log_start += half as u64;
         }
-        self.log.push(change);
     }
 
     fn replace_node(&mut self, row: NodeRow, node: Arc<Node>) {
@@ -397,7 +471,6 @@ impl World {
             return;
         }
         let moved = old.metadata.labels != node.metadata.labels || old.spec != node.spec;
-        let unique = self.unique_keys();
         if moved {
             self.count_pods_of(row, -1);
             self.counters.count_node(&self.nodes, row, &old, -1);
@@ -411,133 +484,53 @@ impl World {
         if old.status.images != node.status.images {
             self.log_change(WorldChange::NodeSet);
         }
-        self.log_label_meaning(&unique);
-    }
-
-    fn unique_keys(&self) -> Vec<bool> {
-        self.nodes.labels().iter().map(|(_, column)| column.is_unique()).collect()
-    }
-
-    fn log_label_meaning(&mut self, before: &[bool]) {
-        if self.unique_keys() != before {
-            self.log_change(WorldChange::Everything);
-        }
     }
 
     fn count_pods_of(&mut self, row: NodeRow, sign: i64) {
         for pod in self.nodes.pods(row) {
-            if let Some(placed) = self.templates.placed[pod.template.id.0 as usize].as_ref() {
-                let effects = &placed.effects[usize::from(pod.terminating)];
-                self.counters.apply(effects, self.nodes.labels(), row, sign);
+            if let Some(class) = self.templates.class(pod.template.id) {
+                let (counters, nodes) = (&mut self.counters, &self.nodes);
+                self.contributions.move_pod(class, row, pod.terminating, sign, counters, nodes);
             }
         }
     }
 
     fn count_pod(&mut self, row: NodeRow, pod: &PodInfo, sign: i64) {
-        let placed = self.templates.placed.get_mut(pod.template.id.0 as usize);
-        let Some(placed) = placed.and_then(Option::as_mut) else { return };
-        let kind = usize::from(pod.terminating);
-        let here = placed.rows.entry(row).or_default();
-        here[kind] = here[kind].saturating_add_signed(sign as i32);
-        if *here == [0, 0] {
-            placed.rows.remove(&row);
-        }
-        let effects = &placed.effects[kind];
-        if !effects.is_empty() {
-            self.counters.apply(effects, self.nodes.labels(), row, sign);
-        }
+        let class = self.class_of(&pod.template);
+        let (contributions, mut sums) = self.contributions_and_sums();
+        contributions.count_pod(class, row, pod.terminating, sign, &mut sums);
     }
 
-    fn add_template(&mut self, mut fresh: PodTemplate) -> Arc<PodTemplate> {
-        if self.templates.ids.len() >= self.templates.sweep_at {
-            self.templates.remove_unused();
+    fn class_of(&mut self, template: &PodTemplate) -> ContributionClassId {
+        if let Some(class) = self.templates.class(template.id) {
+            return class;
         }
-        let id = self.templates.free.pop().unwrap_or_else(|| {
-            self.templates.placed.push(None);
-            TemplateId(self.templates.placed.len() as u32 - 1)
-        });
-        fresh.id = id;
-        let template = Arc::new(fresh);
-        let mut placed = PlacedTemplate::new(template.clone());
-        for counter in self.counters.ids() {
-            let spec = self.counters.spec(counter);
-            self.add_contributions(counter, &*spec, &mut placed);
-        }
-        self.templates.placed[id.0 as usize] = Some(placed);
-        self.templates.ids.insert(template.clone(), id);
-        template
+        let (contributions, mut sums) = self.contributions_and_sums();
+        let class = contributions.add_template(template, &mut sums);
+        self.templates.set_class(template.id, class);
+        class
     }
 
-    fn add_contributions(
-        &mut self,
-        id: TopologyCounterId,
-        spec: &dyn TopologyCounterSpec,
-        placed: &mut PlacedTemplate,
-    ) {
-        let pod = &placed.template;
-        for (kind, effects) in placed.effects.iter_mut().enumerate() {
-            let nodes = &mut self.nodes;
-            let keys = effects.add_counter(id, spec, pod, kind == 1, &self.cluster, |key| {
-                nodes.ensure_label_column(key)
-            });
-            for key in keys {
-                self.counters.ensure_domains(id, key, &self.nodes);
-            }
+    /// Counters are about to read more labels: splits contribution classes whose pods differ in these.
+    fn split_contributions(&mut self, more: Vec<Str>) {
+        let specs = self.counters.ids().map(|id| self.counters.spec(id));
+        let label_keys: BTreeSet<Str> =
+            specs.flat_map(|spec| spec.label_keys()).chain(more).collect();
+        self.contributions.reset(label_keys);
+        for template in self.templates.clear_classes() {
+            self.class_of(&template);
         }
-    }
-
-    /// Counts all assigned pods in a new counter.
-    fn fill_counter(&mut self, id: TopologyCounterId) {
-        let spec = self.counters.spec(id);
-        let mut all = std::mem::take(&mut self.templates.placed);
-        for placed in all.iter_mut().flatten() {
-            self.add_contributions(id, &*spec, placed);
-            for (row, counts) in &placed.rows {
-                for (effects, n) in placed.effects.iter().zip(counts) {
-                    if *n > 0 {
-                        self.counters.apply_one(
-                            id,
-                            effects,
-                            self.nodes.labels(),
-                            *row,
-                            i64::from(*n),
-                        );
-                    }
+        for row in self.nodes.rows() {
+            for pod in self.nodes.pods(row) {
+                if let Some(class) = self.templates.class(pod.template.id) {
+                    self.contributions.restore_pod(class, row, pod.terminating);
                 }
             }
         }
-        self.templates.placed = all;
     }
 
-    /// What pods add to counters may have changed: drops all counters. Evaluators that use one must release it and acquire it
-    /// again.
-    fn drop_counters(&mut self) {
-        self.counters.clear();
-        for placed in self.templates.placed.iter_mut().flatten() {
-            placed.effects.iter_mut().for_each(CounterDeltas::clear);
-        }
-        self.log_change(WorldChange::Everything);
-    }
-}
-
-impl PlacedTemplate {
-    fn new(template: Arc<PodTemplate>) -> Self {
-        PlacedTemplate { template, rows: Map::default(), effects: Default::default() }
-    }
-}
-
-impl Templates {
-    fn remove_unused(&mut self) {
-        for at in 0..self.placed.len() {
-            // Two references, here and in `ids`, mean that no pod has this template.
-            let unused = self.placed[at]
-                .as_ref()
-                .is_some_and(|placed| Arc::strong_count(&placed.template) == 2);
-            if let Some(removed) = self.placed[at].take_if(|_| unused) {
-                self.ids.remove(&removed.template);
-                self.free.push(TemplateId(at as u32));
-            }
-        }
-        self.sweep_at = 2 * self.ids.len() + 1024;
+    fn contributions_and_sums(&mut self) -> (&mut Contributions, Sums<'_>) {
+        let (counters, nodes) = (&mut self.counters, &mut self.nodes);
+        (&mut self.contributions, Sums { counters, nodes, cluster: &self.cluster })
     }
 }

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
-use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
-use loadmaster_framework::{PodInfo, PodTemplate, World};
+use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
+use loadmaster_framework::{PodInfo, World};
 use loadmaster_stdx::Rng;
 use serde_json::json;
 
@@ -19,16 +18,14 @@ struct PodsOfApp {
 }
 
 impl TopologyCounterSpec for PodsOfApp {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        terminating: bool,
-        _: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        if pod.labels.get("app") == Some(&self.app) && !terminating {
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
+        if pod.labels.get("app") == Some(&self.app) && !pod.terminating {
             out.add(&self.keys[0], 1);
         }
+    }
+
+    fn label_keys(&self) -> Vec<Str> {
+        vec![Str::new("app")]
     }
 
     fn has_node_filter(&self) -> bool {

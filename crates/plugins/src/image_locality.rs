@@ -17,8 +17,9 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::node_table::ImageState;
 use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeTable,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareResult, Score, Sign, World,
+    Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
+    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Score,
+    Sign, World,
 };
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -59,30 +60,40 @@ impl Score for ImageLocality {
 }
 
 impl Incremental for ImageLocality {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
+    type Key = PodImages;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<PodImages> {
         let spec = &pod.template.spec;
-        let names: SmallVec<[Str; 2]> =
-            image_references(spec).map(|name| Str::new(&normalized_image_name(name))).collect();
-        let on_any_node = is_on_any_node(&names, world.nodes());
+        let names = image_references(spec).map(|name| Str::new(&normalized_image_name(name)));
+        Some(PodImages { names: names.collect(), n_containers: n_containers(spec) })
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, images: &PodImages) -> PrepareResult {
+        let on_any_node = is_on_any_node(&images.names, cx.world().nodes());
         PrepareResult::Evaluator(Box::new(ImageLocalityEvaluator {
-            names,
+            images: images.clone(),
             on_any_node,
-            n_containers: n_containers(spec),
         }))
     }
 }
 
-/// The images of a pod, one entry per use.
-struct ImageLocalityEvaluator {
+/// The images of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PodImages {
+    /// With tags; one entry per use.
     names: SmallVec<[Str; 2]>,
+    n_containers: i64,
+}
+
+struct ImageLocalityEvaluator {
+    images: PodImages,
     /// Whether a node had one of them when this evaluator was built. While no node has one, every score is 0.
     on_any_node: bool,
-    n_containers: i64,
 }
 
 impl ImageLocalityEvaluator {
     fn states<'a>(&self, nodes: &'a NodeTable) -> SmallVec<[ImageNodes<'a>; 4]> {
-        let known = self.names.iter().filter_map(|name| nodes.image(name));
+        let known = self.images.names.iter().filter_map(|name| nodes.image(name));
         known
             .map(|state| ImageNodes {
                 rows: &state.rows,
@@ -107,21 +118,23 @@ impl PluginEvaluator for ImageLocalityEvaluator {
         }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
-        let held = self.names.iter().filter_map(|name| nodes.image(name));
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        let nodes = cx.nodes();
+        let held = self.images.names.iter().filter_map(|name| nodes.image(name));
         let here = held.filter(|state| state.rows.binary_search(&row).is_ok());
-        score(here.map(|state| scaled_image_score(state, nodes.len())).sum(), self.n_containers)
+        let sum = here.map(|state| scaled_image_score(state, nodes.len())).sum();
+        score(sum, self.images.n_containers)
     }
 
     fn score_rows(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         _: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         // Merges the sorted lists of rows, so that only nodes with an image are visited.
-        let mut states = self.states(nodes);
+        let mut states = self.states(cx.nodes());
         while let Some(row) = states.iter().filter_map(|held| held.rows.first()).min().copied() {
             let mut sum = 0;
             for held in &mut states {
@@ -132,13 +145,13 @@ impl PluginEvaluator for ImageLocalityEvaluator {
                     held.rows = rest;
                 }
             }
-            out[row.index()] += weight * score(sum, self.n_containers);
+            out[row.index()] += weight * score(sum, self.images.n_containers);
         }
         Ok(())
     }
 
-    fn is_stale(&self, world: &World) -> bool {
-        !self.on_any_node && is_on_any_node(&self.names, world.nodes())
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        !self.on_any_node && is_on_any_node(&self.images.names, cx.nodes())
     }
 }
 
@@ -303,17 +316,16 @@ mod tests {
         let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
         bench.node(node("n0", &[])).unwrap();
         let web = bench.parse_pod(pod(&["a"])).unwrap();
-        let incremental = bench.extension_points().incremental.clone().unwrap();
-        let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web)
-        else {
+        let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(&web) else {
             unreachable!()
         };
+        let is_stale = |bench: &PluginTestBench| evaluator.is_stale(bench.evaluator_cx());
         assert_eq!(evaluator.dependencies(), ResultDependencies::default());
-        assert!(!evaluator.is_stale(&bench.world));
+        assert!(!is_stale(&bench));
         bench.node(node("n1", &[(&["b:latest"], 100)])).unwrap();
-        assert!(!evaluator.is_stale(&bench.world));
+        assert!(!is_stale(&bench));
         bench.node(node("n0", &[(&["a:latest"], 100)])).unwrap();
-        assert!(evaluator.is_stale(&bench.world));
+        assert!(is_stale(&bench));
     }
 
     #[test]

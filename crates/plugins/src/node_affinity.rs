@@ -29,10 +29,11 @@ use loadmaster_framework::incremental::{
     ClassKey, NodeClasses, ResultDependencies, RowDependency, RowMask,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventResource, ExtensionPoints, Failure,
-    FieldError, Filter, Incremental, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, PrepareResult, QueueingHint, Rejection, Score, SerialCx, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventResource,
+    ExtensionPoints, Failure, FieldError, Filter, Incremental, NodeInfo, NodeRow, NodeScore,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult,
+    PreScore, PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Rejection, Score, SerialCx,
+    Sign, World,
 };
 use serde_json::Value;
 
@@ -128,11 +129,11 @@ impl AddedAffinity {
 
 impl PreFilter for NodeAffinity {
     fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
-        if !self.filters(&pod.template) {
+        if !self.filters((&*pod.template).into()) {
             return Ok(PreFilterResult::Skip);
         }
-        cx.cycle.set(self.required, Arc::new(required_of(&pod.template)));
-        match only_names(&pod.template) {
+        cx.cycle.set(self.required, Arc::new(required_of((&*pod.template).into())));
+        match only_names((&*pod.template).into()) {
             None => Ok(PreFilterResult::All),
             Some(names) if names.is_empty() => Err(Rejection::unresolvable(REASON_CONFLICT)),
             Some(names) => Ok(PreFilterResult::Nodes(names.into_iter().collect())),
@@ -148,7 +149,7 @@ impl Filter for NodeAffinity {
         let fits = match cx.cycle.get(self.required) {
             Some(required) => fits(required, node.labels(), node.name()),
             // The profile disables PreFilter.
-            None => fits(&required_of(&pod.template), node.labels(), node.name()),
+            None => fits(&required_of((&*pod.template).into()), node.labels(), node.name()),
         };
         if fits { Ok(()) } else { Err(Rejection::unresolvable(REASON_POD)) }
     }
@@ -161,10 +162,10 @@ impl PreScore for NodeAffinity {
         pod: &PodInfo,
         _nodes: &[NodeInfo<'_>],
     ) -> Result<PreScoreResult, Failure> {
-        if !self.scores(&pod.template) {
+        if !self.scores((&*pod.template).into()) {
             return Ok(PreScoreResult::Skip);
         }
-        let preferred = preferred_of(&pod.template).map_err(failure)?;
+        let preferred = preferred_of((&*pod.template).into()).map_err(failure)?;
         cx.cycle.set(self.preferred, Arc::new(preferred));
         Ok(PreScoreResult::Ready)
     }
@@ -176,7 +177,7 @@ impl Score for NodeAffinity {
         let own = match cx.cycle.get(self.preferred) {
             Some(preferred) => preferred.score(labels, name),
             // The profile disables PreScore.
-            None => preferred_of(&pod.template).map_err(failure)?.score(labels, name),
+            None => preferred_of((&*pod.template).into()).map_err(failure)?.score(labels, name),
         };
         Ok(self.added.score(labels, name) + own)
     }
@@ -194,16 +195,16 @@ impl Score for NodeAffinity {
 
 impl NodeAffinity {
     /// Whether anything is required of nodes for this pod.
-    fn filters(&self, pod: &PodTemplate) -> bool {
+    fn filters(&self, pod: Wanted<'_>) -> bool {
         self.added.required.is_some()
-            || !pod.spec.node_selector.is_empty()
-            || affinity_of(pod).is_some_and(|affinity| affinity.required.is_some())
+            || !pod.node_selector.is_empty()
+            || pod.affinity.is_some_and(|affinity| affinity.required.is_some())
     }
 
     /// Whether anything is preferred for this pod.
-    fn scores(&self, pod: &PodTemplate) -> bool {
+    fn scores(&self, pod: Wanted<'_>) -> bool {
         self.added.preferred.is_some()
-            || affinity_of(pod).is_some_and(|affinity| !affinity.preferred.is_empty())
+            || pod.affinity.is_some_and(|affinity| !affinity.preferred.is_empty())
     }
 
     fn after_node_change(&self, hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
@@ -211,7 +212,7 @@ impl NodeAffinity {
         if !self.added.allows(&new.metadata.labels, new.name()) {
             return Ok(QueueingHint::Skip);
         }
-        let required = required_of(&hint_args.pod.template);
+        let required = required_of((&*hint_args.pod.template).into());
         let fits =
             |node: &Node| required.matches(&node.metadata.labels, node.name()).map_err(failure);
         // As upstream, the old node is checked against the pod's own affinity only.
@@ -227,27 +228,59 @@ impl Sign for NodeAffinity {
 }
 
 impl Incremental for NodeAffinity {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
-        let pod = &pod.template;
-        let (filters, scores) = (self.filters(pod), self.scores(pod));
+    type Key = PodNodeAffinity;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<PodNodeAffinity> {
+        let node_selector = pod.template.spec.node_selector.clone();
+        Some(PodNodeAffinity { node_selector, affinity: affinity_of(&pod.template).cloned() })
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, pod: &PodNodeAffinity) -> PrepareResult {
+        let (filters, scores) = (self.filters(pod.into()), self.scores(pod.into()));
         if !filters && !scores {
             return PrepareResult::Skip;
         }
-        let names = only_names(pod);
+        let names = only_names(pod.into());
         if names.as_ref().is_some_and(Vec::is_empty) {
             return PrepareResult::Rejected(Rejection::unresolvable(REASON_CONFLICT));
         }
         // Invalid preferred terms fail the attempt when nodes are scored, not before: only the per-node form can do that.
-        let Ok(preferred) = preferred_of(pod) else { return PrepareResult::PerNode };
+        let Ok(preferred) = preferred_of(pod.into()) else { return PrepareResult::PerNode };
         let added = self.added.required.as_ref().map(|added| &added.written);
-        let selectors = [added, affinity_of(pod).and_then(|affinity| affinity.required.as_ref())];
+        let own = pod.affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
         PrepareResult::Evaluator(Box::new(NodeAffinityEvaluator {
             added: self.added.clone(),
             selects_by_name: names.is_some(),
-            column_filter: ColumnFilter::new(world, &pod.spec.node_selector, selectors, names),
-            required: filters.then(|| required_of(pod)),
+            column_filter: ColumnFilter::new(cx, &pod.node_selector, [added, own], names),
+            required: filters.then(|| required_of(pod.into())),
             preferred: scores.then_some(preferred),
         }))
+    }
+}
+
+/// What a pod requires and prefers of nodes.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PodNodeAffinity {
+    node_selector: Labels,
+    affinity: Option<pod::NodeAffinity>,
+}
+
+/// The same, borrowed.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    node_selector: &'a Labels,
+    affinity: Option<&'a pod::NodeAffinity>,
+}
+
+impl<'a> From<&'a PodTemplate> for Wanted<'a> {
+    fn from(pod: &'a PodTemplate) -> Self {
+        Wanted { node_selector: &pod.spec.node_selector, affinity: affinity_of(pod) }
+    }
+}
+
+impl<'a> From<&'a PodNodeAffinity> for Wanted<'a> {
+    fn from(pod: &'a PodNodeAffinity) -> Self {
+        Wanted { node_selector: &pod.node_selector, affinity: pod.affinity.as_ref() }
     }
 }
 
@@ -275,19 +308,21 @@ impl PluginEvaluator for NodeAffinityEvaluator {
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        let (Some(required), Some(node)) = (&self.required, nodes.node(row)) else { return true };
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let (Some(required), Some(node)) = (&self.required, cx.nodes().node(row)) else {
+            return true;
+        };
         let (labels, name) = (&node.metadata.labels, node.name());
         self.added.allows(labels, name) && fits(required, labels, name)
     }
 
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
-        self.column_filter.retain_matching(nodes, set);
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+        self.column_filter.retain_matching(cx.nodes(), set);
         if self.column_filter.is_complete() {
             return;
         }
         for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(nodes, NodeRow(at as u32)) {
+            if *member != 0 && !self.filter_row(cx, NodeRow(at as u32)) {
                 *member = 0;
             }
         }
@@ -298,8 +333,8 @@ impl PluginEvaluator for NodeAffinityEvaluator {
     }
 
     /// The key has one element: the sum of the weights.
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
-        if let (Some(preferred), Some(node)) = (&self.preferred, world.nodes().node(row)) {
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        if let (Some(preferred), Some(node)) = (&self.preferred, cx.nodes().node(row)) {
             let (labels, name) = (&node.metadata.labels, node.name());
             out.push(self.added.score(labels, name) + preferred.score(labels, name));
         }
@@ -309,7 +344,7 @@ impl PluginEvaluator for NodeAffinityEvaluator {
         self.preferred.is_some()
     }
 
-    fn score_classes(&self, _world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+    fn score_classes(&self, _cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         normalize::normalize_class_scores(classes, 0, false, out);
     }
 }
@@ -318,18 +353,18 @@ fn affinity_of(pod: &PodTemplate) -> Option<&pod::NodeAffinity> {
     pod.spec.affinity.as_deref()?.node_affinity.as_ref()
 }
 
-fn required_of(pod: &PodTemplate) -> RequiredNodeAffinity {
-    let affinity = affinity_of(pod).and_then(|affinity| affinity.required.as_ref());
-    required_node_affinity(&pod.spec.node_selector, affinity)
+fn required_of(pod: Wanted<'_>) -> RequiredNodeAffinity {
+    let affinity = pod.affinity.and_then(|affinity| affinity.required.as_ref());
+    required_node_affinity(pod.node_selector, affinity)
 }
 
-fn preferred_of(pod: &PodTemplate) -> Result<PreferredNodeTerms, SelectorError> {
-    PreferredNodeTerms::new(affinity_of(pod).map_or(&[], |affinity| &affinity.preferred))
+fn preferred_of(pod: Wanted<'_>) -> Result<PreferredNodeTerms, SelectorError> {
+    PreferredNodeTerms::new(pod.affinity.map_or(&[], |affinity| &affinity.preferred))
 }
 
 /// The names of the only nodes that the pod can fit on, if its terms select nodes by name.
-fn only_names(pod: &PodTemplate) -> Option<Vec<Str>> {
-    affinity_of(pod)?.required.as_ref()?.field_names()
+fn only_names(pod: Wanted<'_>) -> Option<Vec<Str>> {
+    pod.affinity?.required.as_ref()?.field_names()
 }
 
 /// Whether the node matches; invalid terms match no node.

@@ -17,9 +17,9 @@ use loadmaster_api::Str;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Filter, Incremental,
-    NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareResult,
-    Rejection, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Filter,
+    Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareCx,
+    PrepareResult, Rejection, Sign, World,
 };
 use serde_json::Value;
 
@@ -60,11 +60,18 @@ impl Sign for NodeName {
 }
 
 impl Incremental for NodeName {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
-        if pod.node_name.is_empty() {
+    /// The node name.
+    type Key = Str;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Str> {
+        Some(pod.node_name.clone())
+    }
+
+    fn prepare(&self, _cx: &mut PrepareCx<'_>, node_name: &Str) -> PrepareResult {
+        if node_name.is_empty() {
             return PrepareResult::Skip;
         }
-        PrepareResult::Evaluator(Box::new(NodeNameEvaluator { name: pod.node_name.clone() }))
+        PrepareResult::Evaluator(Box::new(NodeNameEvaluator { name: node_name.clone() }))
     }
 }
 
@@ -77,12 +84,12 @@ impl PluginEvaluator for NodeNameEvaluator {
         ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        nodes.row(&self.name) == Some(row)
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        cx.nodes().row(&self.name) == Some(row)
     }
 
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
-        let only = nodes.row(&self.name).map(|row| (row, set[row.index()]));
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+        let only = cx.nodes().row(&self.name).map(|row| (row, set[row.index()]));
         set.fill(0);
         if let Some((row, member)) = only {
             set[row.index()] = member;

@@ -15,10 +15,10 @@ use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
-    Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    PodTemplate, PreFilter, PreFilterResult, PrepareResult, QueueingHint, Rejection, SerialCx,
-    Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
+    Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
+    PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign,
+    World,
 };
 use serde_json::Value;
 
@@ -88,16 +88,23 @@ impl Sign for NodePorts {
 }
 
 impl Incremental for NodePorts {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
-        if pod.template.host_ports.is_empty() {
+    /// The wanted ports with protocol and address.
+    type Key = Box<[HostPort]>;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+        Some(pod.template.host_ports.clone())
+    }
+
+    fn prepare(&self, _cx: &mut PrepareCx<'_>, wanted: &Self::Key) -> PrepareResult {
+        if wanted.is_empty() {
             return PrepareResult::Skip;
         }
-        PrepareResult::Evaluator(Box::new(NodePortsEvaluator { pod: pod.template.clone() }))
+        PrepareResult::Evaluator(Box::new(NodePortsEvaluator { wanted: wanted.clone() }))
     }
 }
 
 struct NodePortsEvaluator {
-    pod: Arc<PodTemplate>,
+    wanted: Box<[HostPort]>,
 }
 
 impl PluginEvaluator for NodePortsEvaluator {
@@ -105,8 +112,8 @@ impl PluginEvaluator for NodePortsEvaluator {
         ResultDependencies { filter: Some(RowDependency::Pods), ..ResultDependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        are_free(&self.pod.host_ports, nodes.host_ports(row).iter())
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        are_free(&self.wanted, cx.nodes().host_ports(row).iter())
     }
 }
 

@@ -15,9 +15,9 @@ use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, Filter,
-    Incremental, NodeInfo, NodeRow, NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    PrepareResult, QueueingHint, Rejection, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
+    Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
+    PrepareCx, PrepareResult, QueueingHint, Rejection, Sign, World,
 };
 use serde_json::Value;
 
@@ -98,8 +98,15 @@ impl Sign for NodeUnschedulable {
 }
 
 impl Incremental for NodeUnschedulable {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
-        if self.is_tolerated_by(pod) {
+    /// Whether the pod tolerates cordoned nodes.
+    type Key = bool;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+        Some(self.is_tolerated_by(pod))
+    }
+
+    fn prepare(&self, _cx: &mut PrepareCx<'_>, is_tolerated: &bool) -> PrepareResult {
+        if *is_tolerated {
             return PrepareResult::Skip;
         }
         PrepareResult::Evaluator(Box::new(NodeUnschedulableEvaluator))
@@ -113,12 +120,12 @@ impl PluginEvaluator for NodeUnschedulableEvaluator {
         ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        nodes.columns().unschedulable[row.index()] == 0
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        cx.nodes().columns().unschedulable[row.index()] == 0
     }
 
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
-        for (member, unschedulable) in set.iter_mut().zip(&nodes.columns().unschedulable) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+        for (member, unschedulable) in set.iter_mut().zip(&cx.nodes().columns().unschedulable) {
             *member &= 1 - unschedulable;
         }
     }

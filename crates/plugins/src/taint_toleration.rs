@@ -19,10 +19,10 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, FeatureGates,
-    Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PodTemplate, PreScore, PreScoreResult, PrepareResult,
-    QueueingHint, Rejection, Score, SerialCx, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
+    FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx,
+    PrepareResult, QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::{Map, Value};
 
@@ -146,11 +146,18 @@ fn toleration_json(toleration: &Toleration) -> Value {
 }
 
 impl Incremental for TaintToleration {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
+    /// The tolerations.
+    type Key = Box<[Toleration]>;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+        Some(pod.template.spec.tolerations.as_slice().into())
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, tolerations: &Self::Key) -> PrepareResult {
         PrepareResult::Evaluator(Box::new(TaintTolerationEvaluator::new(
             self.toleration_matcher,
-            pod.template.clone(),
-            world.nodes(),
+            tolerations.clone(),
+            cx.world().nodes(),
         )))
     }
 }
@@ -161,7 +168,7 @@ const NEW_TAINT_SETS_MAX: usize = 16;
 /// The incremental form: the result for every taint set. Nodes with equal taints share a set, so there are few sets.
 struct TaintTolerationEvaluator {
     toleration_matcher: TolerationMatcher,
-    pod: Arc<PodTemplate>,
+    tolerations: Box<[Toleration]>,
     /// By id, for the sets that existed when this evaluator was built.
     results: Vec<TaintSetResult>,
     all_tolerated: bool,
@@ -179,13 +186,12 @@ struct TaintSetResult {
 impl TaintTolerationEvaluator {
     fn new(
         toleration_matcher: TolerationMatcher,
-        pod: Arc<PodTemplate>,
+        tolerations: Box<[Toleration]>,
         nodes: &NodeTable,
     ) -> TaintTolerationEvaluator {
         let sets = (0..nodes.n_taint_sets()).map(|id| nodes.taints(TaintSetId(id as u32)));
-        let results: Vec<TaintSetResult> = sets
-            .map(|taints| toleration_matcher.taint_set_result(&pod.spec.tolerations, taints))
-            .collect();
+        let results: Vec<TaintSetResult> =
+            sets.map(|taints| toleration_matcher.taint_set_result(&tolerations, taints)).collect();
         TaintTolerationEvaluator {
             toleration_matcher,
             all_tolerated: results.iter().all(|taint_set_result| taint_set_result.tolerated),
@@ -193,14 +199,14 @@ impl TaintTolerationEvaluator {
                 .iter()
                 .any(|taint_set_result| taint_set_result.n_intolerable > 0),
             results,
-            pod,
+            tolerations,
         }
     }
 
     fn taint_set_result(&self, nodes: &NodeTable, set: TaintSetId) -> TaintSetResult {
         let results = self.results.get(set.0 as usize).copied();
         results.unwrap_or_else(|| {
-            self.toleration_matcher.taint_set_result(&self.pod.spec.tolerations, nodes.taints(set))
+            self.toleration_matcher.taint_set_result(&self.tolerations, nodes.taints(set))
         })
     }
 }
@@ -215,11 +221,13 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let nodes = cx.nodes();
         self.taint_set_result(nodes, nodes.columns().taints[row.index()]).tolerated
     }
 
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+        let nodes = cx.nodes();
         if self.all_tolerated && nodes.n_taint_sets() == self.results.len() {
             return;
         }
@@ -234,9 +242,9 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         usize::from(self.any_intolerable)
     }
 
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         if self.any_intolerable {
-            let nodes = world.nodes();
+            let nodes = cx.nodes();
             out.push(
                 self.taint_set_result(nodes, nodes.columns().taints[row.index()]).n_intolerable,
             );
@@ -247,7 +255,7 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         true
     }
 
-    fn score_classes(&self, _world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+    fn score_classes(&self, _cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         if self.any_intolerable {
             return normalize::normalize_class_scores(classes, 0, true, out);
         }
@@ -257,8 +265,8 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         }
     }
 
-    fn is_stale(&self, world: &World) -> bool {
-        let nodes = world.nodes();
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let nodes = cx.nodes();
         let later = self.results.len()..nodes.n_taint_sets();
         let is_intolerable =
             |id: usize| self.taint_set_result(nodes, TaintSetId(id as u32)).n_intolerable > 0;

@@ -19,8 +19,8 @@ use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{
     Cx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo, PluginDef,
-    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareResult, Rejection, Score,
-    SerialCx, Sign, World,
+    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareCx, PrepareResult,
+    Rejection, Score, SerialCx, Sign, World,
 };
 use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::{Deserialize, Serialize};
@@ -193,8 +193,15 @@ impl Sign for VolumeBinding {
 }
 
 impl Incremental for VolumeBinding {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
-        prepare_or_reject(has_volume_claims(&pod.template), REASON_VOLUMES)
+    /// Whether the pod has PersistentVolumeClaims.
+    type Key = bool;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+        Some(has_volume_claims(&pod.template))
+    }
+
+    fn prepare(&self, _cx: &mut PrepareCx<'_>, has_claims: &bool) -> PrepareResult {
+        prepare_or_reject(*has_claims, REASON_VOLUMES)
     }
 }
 
@@ -230,8 +237,15 @@ impl Score for DynamicResources {
 }
 
 impl Incremental for DynamicResources {
-    fn prepare(&self, _world: &mut World, pod: &PodInfo) -> PrepareResult {
-        prepare_or_reject(has_resource_claims(&pod.template), REASON_DEVICES)
+    /// Whether the pod has ResourceClaims.
+    type Key = bool;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+        Some(has_resource_claims(&pod.template))
+    }
+
+    fn prepare(&self, _cx: &mut PrepareCx<'_>, has_claims: &bool) -> PrepareResult {
+        prepare_or_reject(*has_claims, REASON_DEVICES)
     }
 }
 

@@ -10,8 +10,8 @@ use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Decision, Scheduler};
 use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PrepareResult, Score, World,
+    Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Score, World,
 };
 use loadmaster_sim::world_loader::build_profiles;
 use loadmaster_stdx::Rng;
@@ -49,7 +49,13 @@ impl Score for LabelScore {
 }
 
 impl Incremental for LabelScore {
-    fn prepare(&self, _: &mut World, _: &PodInfo) -> PrepareResult {
+    type Key = ();
+
+    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+        Some(())
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
         match self.0 {
             EvaluationMode::OneByOne => PrepareResult::PerNode,
             form => PrepareResult::Evaluator(Box::new(LabelScore(form))),
@@ -71,8 +77,8 @@ impl PluginEvaluator for LabelScore {
         }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
-        let label = nodes.node(row).and_then(|node| node.metadata.labels.get("score"));
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        let label = cx.nodes().node(row).and_then(|node| node.metadata.labels.get("score"));
         label.map_or(0, |text| text.parse().unwrap())
     }
 
@@ -80,15 +86,15 @@ impl PluginEvaluator for LabelScore {
         usize::from(self.has_class_scores())
     }
 
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
-        out.push(self.score_row(world.nodes(), row));
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        out.push(self.score_row(cx, row));
     }
 
     fn has_class_scores(&self) -> bool {
         matches!(self.0, EvaluationMode::Class)
     }
 
-    fn score_classes(&self, _: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+    fn score_classes(&self, _: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         classes.feasible().for_each(|class| out[class] = classes.key(class)[0]);
     }
 }

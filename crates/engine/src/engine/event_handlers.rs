@@ -45,10 +45,7 @@ impl Engine {
             DeletedObjectKey::Node(name) => self.delete_node(now, name),
             DeletedObjectKey::Pod(uid) => self.delete_pod(now, uid, effects),
             DeletedObjectKey::Namespace(name) => {
-                if self.world.cluster_objects().namespaces.contains_key(name) {
-                    self.world
-                        .update_cluster_objects(|cluster| drop(cluster.namespaces.remove(name)));
-                }
+                self.world.remove_namespace(name);
             }
             DeletedObjectKey::Service(namespace, name) => {
                 self.delete_listed::<Service>(namespace, name)
@@ -324,7 +321,7 @@ impl Engine {
             return;
         }
         let namespace = namespace.clone();
-        self.update_listed::<T>(move |all| match index {
+        self.update_listed::<T>(&namespace.clone(), move |all| match index {
             Some(at) => all.entry(namespace).or_default()[at] = object,
             None => all.entry(namespace).or_default().push(object),
         });
@@ -334,7 +331,7 @@ impl Engine {
         let is_it = |it: &Arc<T>| *it.metadata().name == **name;
         let known = T::list(self.world.cluster_objects()).get(namespace);
         if known.is_some_and(|all| all.iter().any(is_it)) {
-            self.update_listed::<T>(|all| {
+            self.update_listed::<T>(namespace, |all| {
                 if let Some(all) = all.get_mut(namespace) {
                     all.retain(|it| !is_it(it));
                 }
@@ -342,9 +339,13 @@ impl Engine {
         }
     }
 
-    fn update_listed<T: NamespacedList>(&mut self, change: impl FnOnce(&mut ByNamespace<T>)) {
+    fn update_listed<T: NamespacedList>(
+        &mut self,
+        namespace: &Str,
+        change: impl FnOnce(&mut ByNamespace<T>),
+    ) {
         if T::SELECTS_FOR_SPREAD {
-            self.world.update_cluster_objects(|cluster| change(T::list_mut(cluster)));
+            self.world.update_cluster_objects_in(namespace, |cluster| change(T::list_mut(cluster)));
         } else {
             self.world.update_without_invalidation(|cluster| change(T::list_mut(cluster)));
         }

@@ -50,6 +50,18 @@ impl Engine {
                 self.handle_permit_decision(now, &uid, Some(plugin), &decision, effects);
             }
             PluginAction::Activate(uids) => self.activate(now, &uids),
+            PluginAction::InvalidateNode(name) => {
+                if let Some(row) = self.world.nodes().row(&name) {
+                    self.world.invalidate_node(row);
+                }
+            }
+            PluginAction::InvalidateEvaluators { plugin } => {
+                let profile = self.profiles[profile_idx.0 as usize].profile.clone();
+                let index = profile.plugins.iter().position(|known| known.name == plugin);
+                if let Some(index) = index {
+                    self.forget_plugin(profile_idx, index);
+                }
+            }
             PluginAction::RecordEvent(event) => effects.push(Effect::RecordEvent(EventRecord {
                 is_warning: event.is_warning,
                 reason: event.reason,
@@ -60,6 +72,13 @@ impl Engine {
                 controller: self.scheduler_name(profile_idx),
             })),
         }
+    }
+
+    /// Drops what a plugin prepared, and what was decided with it.
+    pub(super) fn forget_plugin(&mut self, profile_idx: ProfileIdx, plugin: usize) {
+        self.last_diagnosis = None;
+        let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
+        scheduler.forget_plugin(plugin, &mut self.world);
     }
 
     pub(super) fn activate(&mut self, now: Now, uids: &[Box<str>]) {

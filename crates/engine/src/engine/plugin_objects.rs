@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::Engine;
 use super::effect::{Effect, Effects, Observation};
 use crate::guard::ExtensionPoint;
+use crate::queue::ProfileIdx;
 use crate::queue::{ClusterEventOccurrence, OwnedEventObject as QueueObject};
 use crate::time::{MonoTime, Now};
 
@@ -137,11 +138,11 @@ impl Engine {
         plugin: &str,
         value: Option<&Value>,
     ) -> Result<usize, FieldError> {
-        let mut n_receivers = 0;
-        for profile_scheduler in &mut self.profiles {
+        let mut receivers = Vec::new();
+        for (at, profile_scheduler) in self.profiles.iter_mut().enumerate() {
             let profile = profile_scheduler.profile.clone();
-            let named = profile.plugins.iter().filter(|known| known.name == plugin);
-            for known in named {
+            let named = profile.plugins.iter().enumerate().filter(|(_, it)| it.name == plugin);
+            for (index, known) in named {
                 let Some(receiver) = &known.publish_handler else { continue };
                 let states = profile_scheduler.scheduler.plugin_states_mut();
                 let plugin_ref = profile.plugin_ref(known.name);
@@ -150,9 +151,12 @@ impl Engine {
                 received.unwrap_or_else(|failure| {
                     Err(FieldError { path: String::new(), text: failure.to_string() })
                 })?;
-                n_receivers += 1;
+                receivers.push((ProfileIdx(at as u32), index));
             }
         }
-        Ok(n_receivers)
+        for (profile_idx, index) in &receivers {
+            self.forget_plugin(*profile_idx, *index);
+        }
+        Ok(receivers.len())
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use loadmaster_api::Str;
 use loadmaster_framework::api_calls::PluginStepInput;
-use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{Failure, PodInfo, Rejection};
 
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
@@ -17,8 +16,9 @@ use super::{Engine, PluginHandle};
 use crate::diagnosis::{self, Diagnosis};
 use crate::evaluate::per_node::AttemptEvaluation;
 use crate::evaluate::{ExtenderResults, PluginRejection};
+use crate::evaluation_cache::CombinationId;
 use crate::profile::Profile;
-use crate::queue::{PluginIdx, QueuedPod};
+use crate::queue::{PluginIdx, ProfileIdx, QueuedPod};
 use crate::time::Now;
 
 /// Longest note of an Event, in bytes (upstream's `NoteLengthLimit`).
@@ -121,9 +121,12 @@ pub(super) struct UnschedulableAttempt {
     pub reasons: Arc<RejectionSummary>,
 }
 
-/// The last diagnosis: pods of the same template get the same one while the world does not change.
+/// The last diagnosis: pods with equal keys get the same one while the world does not change.
 pub(super) struct CachedDiagnosis {
-    template: TemplateId,
+    profile_idx: ProfileIdx,
+    combination: CombinationId,
+    /// Decides which nominated pods count.
+    priority: i32,
     /// Version of the world, and number of nominations so far.
     state: (u64, u64),
     unschedulable: Arc<UnschedulableAttempt>,
@@ -169,14 +172,16 @@ impl Engine {
         let pod = &queued.info.pod;
         let state = (self.world.next_change_seq(), self.world.nominations_version());
         let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
-        let is_shared = extended.is_empty()
+        let may_share = extended.is_empty()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
-            && pod.resized.is_none()
-            && profile_scheduler.scheduler.is_decided_by_template(pod);
+            && pod.resized.is_none();
+        let combination = profile_scheduler.scheduler.shared_combination(pod);
+        let combination = combination.filter(|_| may_share);
         if let Some(known) = &self.last_diagnosis
-            && is_shared
-            && known.template == pod.template.id
+            && combination == Some(known.combination)
+            && known.profile_idx == queued.profile_idx
+            && known.priority == pod.template.priority()
             && known.state == state
         {
             return known.unschedulable.clone();
@@ -186,10 +191,15 @@ impl Engine {
         let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
         let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));
         let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
-        if is_shared {
+        if let Some(combination) = combination {
             let unschedulable = unschedulable.clone();
-            self.last_diagnosis =
-                Some(CachedDiagnosis { template: pod.template.id, state, unschedulable });
+            self.last_diagnosis = Some(CachedDiagnosis {
+                profile_idx: queued.profile_idx,
+                combination,
+                priority: pod.template.priority(),
+                state,
+                unschedulable,
+            });
         }
         unschedulable
     }

@@ -1,4 +1,4 @@
-//! The incremental evaluation of all pods of one template: the evaluators of all plugins of a profile, combined.
+//! The incremental evaluation of all pods with equal keys: the evaluators of all plugins of a profile, combined.
 //!
 //! A row's total is its row-local score plus the offset of its class in this decision. Everything that is normalized over the
 //! feasible nodes or depends on sums over the cluster is part of the class, so that an assumed pod changes one row and a small
@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
-    ScoreOutOfRange, check_score_range,
+    ClassKey, NodeClasses, PluginEvaluator, ResultDependencies, RowDependency, ScoreOutOfRange,
+    check_score_range,
 };
-use loadmaster_framework::node_table::NodeTable;
-use loadmaster_framework::{Failure, NodeRow, PodInfo, PodTemplate, Rejection, World};
+use loadmaster_framework::{EvaluatorCx, NodeRow, Rejection};
 use loadmaster_stdx::Map;
 
 use super::PluginRejection;
+use crate::evaluation_cache::Prepared;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 
@@ -22,7 +22,7 @@ use crate::profile::Profile;
 pub(crate) struct EvaluatorPart {
     /// Index in the profile.
     plugin: usize,
-    evaluator: Box<dyn PluginEvaluator>,
+    evaluator: Arc<dyn PluginEvaluator>,
     dependencies: ResultDependencies,
     filters: bool,
     /// 0 when the plugin does not score in this profile.
@@ -41,9 +41,8 @@ impl EvaluatorPart {
     }
 }
 
-/// The evaluators of a profile's plugins for one template.
+/// The evaluators of a profile's plugins for one combination of keys.
 pub(crate) struct Evaluator {
-    pub template: Arc<PodTemplate>,
     parts: Vec<EvaluatorPart>,
     /// Length of a class key.
     stride: usize,
@@ -125,60 +124,42 @@ impl ClassTable {
 }
 
 impl Evaluator {
-    /// Prepares every plugin that filters or scores in this profile.
-    pub fn new(profile: &Profile, world: &mut World, pod: &PodInfo) -> Result<Evaluator, Failure> {
-        let mut evaluator = Evaluator {
-            template: pod.template.clone(),
+    /// An evaluator without plugins.
+    pub fn new(profile: &Profile) -> Evaluator {
+        Evaluator {
             parts: Vec::new(),
             stride: 0,
             per_node_plugins: Vec::new(),
             rejected: None,
             base: i64::from(profile.score.is_empty()),
-        };
-        for (index, plugin) in profile.plugins.iter().enumerate() {
-            let used = PluginUsage::new(profile, index);
-            if !used.filters && used.weight == 0 {
-                continue;
-            }
-            let prepared = match &plugin.incremental {
-                Some(prepare) if used.whole => {
-                    let prepared = guard::catch_plugin_panic(|| {
-                        guard::set_current_plugin(index, ExtensionPoint::Prepare);
-                        prepare.prepare(world, pod)
-                    });
-                    prepared.map_err(|caught| caught.record(profile).1)
-                }
-                _ => Ok(PrepareResult::PerNode),
-            };
-            match prepared {
-                Ok(PrepareResult::Skip) => {}
-                Ok(PrepareResult::PerNode) => evaluator.per_node_plugins.push(index),
-                Ok(PrepareResult::Rejected(rejection)) if used.filters => {
-                    evaluator
-                        .set_rejected(PluginRejection { plugin: Some(plugin.name), rejection });
-                }
-                Ok(PrepareResult::Rejected(_)) => {}
-                Ok(PrepareResult::Evaluator(run)) => evaluator.add(index, run, used),
-                Err(failure) => {
-                    evaluator.release_counters(profile, world);
-                    return Err(failure);
-                }
-            }
         }
-        Ok(evaluator)
     }
 
-    fn add(&mut self, plugin: usize, run: Box<dyn PluginEvaluator>, used: PluginUsage) {
+    /// Adds what a plugin prepared; plugins are added in the order of the profile.
+    pub fn add(&mut self, profile: &Profile, plugin: usize, used: PluginUsage, prepared: Prepared) {
+        match prepared {
+            Prepared::Skip => {}
+            Prepared::PerNode => self.per_node_plugins.push(plugin),
+            Prepared::Rejected(rejection) if used.filters => {
+                let name = profile.plugins[plugin].name;
+                self.set_rejected(PluginRejection { plugin: Some(name), rejection });
+            }
+            Prepared::Rejected(_) => {}
+            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used),
+        }
+    }
+
+    fn add_part(&mut self, plugin: usize, evaluator: Arc<dyn PluginEvaluator>, used: PluginUsage) {
         guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
-        let reads = run.dependencies();
-        let key_len = if reads.class.is_some() { run.class_key_len() } else { 0 };
+        let dependencies = evaluator.dependencies();
+        let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
         let offset = self.stride;
         self.stride += key_len;
         let PluginUsage { filters, weight, .. } = used;
         self.parts.push(EvaluatorPart {
             plugin,
-            evaluator: run,
-            dependencies: reads,
+            evaluator,
+            dependencies,
             filters,
             weight,
             offset,
@@ -197,19 +178,6 @@ impl Evaluator {
         }
     }
 
-    /// Releases the counters of all evaluators. Those of an evaluator that panics are not released.
-    pub fn release_counters(mut self, profile: &Profile, world: &mut World) {
-        for part in &mut self.parts {
-            let released = guard::catch_plugin_panic(|| {
-                guard::set_current_plugin(part.plugin, ExtensionPoint::Prepare);
-                part.evaluator.release(world);
-            });
-            if let Err(caught) = released {
-                caught.record(profile);
-            }
-        }
-    }
-
     /// Whether PreFilter excludes nodes for these pods.
     pub fn pre_filter_excludes_nodes(&self) -> bool {
         self.parts
@@ -223,8 +191,8 @@ impl Evaluator {
     }
 
     /// Whether the meaning of the class keys changed, so that the evaluator must be built again.
-    pub fn is_stale(&self, world: &World) -> bool {
-        self.parts.iter().any(|part| part.enter(ExtensionPoint::Prepare).is_stale(world))
+    pub fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        self.parts.iter().any(|part| part.enter(ExtensionPoint::Prepare).is_stale(cx))
     }
 
     /// Whether row-local results depend on the set of nodes.
@@ -233,25 +201,25 @@ impl Evaluator {
     }
 
     /// Removes the rows from `set` that do not pass a row-local filter.
-    pub fn filter_rows(&self, nodes: &NodeTable, set: &mut [u8]) {
+    pub fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut [u8]) {
         for part in
             self.parts.iter().filter(|part| part.filters && part.dependencies.filter.is_some())
         {
-            part.enter(ExtensionPoint::Filter).filter_rows(nodes, set);
+            part.enter(ExtensionPoint::Filter).filter_rows(cx, set);
         }
     }
 
     /// Adds the row-local scores of the members of `set`.
     pub fn score_rows(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         set: &[u8],
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         for part in
             self.parts.iter().filter(|part| part.weight != 0 && part.dependencies.score.is_some())
         {
-            part.enter(ExtensionPoint::Score).score_rows(nodes, set, part.weight, out)?;
+            part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, out)?;
         }
         Ok(())
     }
@@ -259,7 +227,7 @@ impl Evaluator {
     /// Whether a row passes the row-local filters with this dependency.
     pub fn passes_row_filters(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         row: NodeRow,
         which: RowDependency,
     ) -> bool {
@@ -267,13 +235,13 @@ impl Evaluator {
             .parts
             .iter()
             .filter(|part| part.filters && part.dependencies.filter == Some(which));
-        parts.all(|part| part.enter(ExtensionPoint::Filter).filter_row(nodes, row))
+        parts.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row))
     }
 
     /// The weighted sum of the row-local scores with this dependency.
     pub fn score_row(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         row: NodeRow,
         which: RowDependency,
     ) -> Result<i64, ScoreOutOfRange> {
@@ -284,7 +252,7 @@ impl Evaluator {
         parts
             .map(|part| {
                 Ok(part.weight
-                    * check_score_range(part.enter(ExtensionPoint::Score).score_row(nodes, row))?)
+                    * check_score_range(part.enter(ExtensionPoint::Score).score_row(cx, row))?)
             })
             .sum()
     }
@@ -295,17 +263,17 @@ impl Evaluator {
     }
 
     /// Computes the class key of a row.
-    pub fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
+    pub fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         out.clear();
         for part in self.parts.iter().filter(|part| part.key_len > 0) {
-            part.enter(ExtensionPoint::Prepare).class_key(world, row, out);
+            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
         }
     }
 
     /// Computes the class key of a row whose pods changed, given its previous key.
     pub fn update_class_key(
         &self,
-        world: &World,
+        cx: EvaluatorCx<'_>,
         row: NodeRow,
         before: &[i64],
         out: &mut ClassKey,
@@ -313,7 +281,7 @@ impl Evaluator {
         out.clear();
         for part in self.parts.iter().filter(|part| part.key_len > 0) {
             if part.dependencies.class == Some(RowDependency::Pods) {
-                part.enter(ExtensionPoint::Prepare).class_key(world, row, out);
+                part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
             } else {
                 out.extend_from_slice(&before[part.offset..part.offset + part.key_len]);
             }
@@ -321,7 +289,7 @@ impl Evaluator {
     }
 
     /// Computes which classes are feasible.
-    pub fn filter_classes(&self, world: &World, table: &mut ClassTable) {
+    pub fn filter_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
         let n = table.len();
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
@@ -331,7 +299,7 @@ impl Evaluator {
                     let start = class * self.stride + part.offset;
                     let key = &table.keys[start..start + part.key_len];
                     table.feasible[class] =
-                        part.enter(ExtensionPoint::Filter).filter_class(world, key);
+                        part.enter(ExtensionPoint::Filter).filter_class(cx, key);
                 }
             }
         }
@@ -340,7 +308,7 @@ impl Evaluator {
     /// Computes the score offset of each feasible class.
     pub fn score_classes(
         &self,
-        world: &World,
+        cx: EvaluatorCx<'_>,
         table: &mut ClassTable,
     ) -> Result<(), ScoreOutOfRange> {
         let n = table.len();
@@ -359,7 +327,7 @@ impl Evaluator {
                 rows: &table.rows,
                 feasible: &table.feasible,
             };
-            part.enter(ExtensionPoint::Score).score_classes(world, &classes, &mut table.scratch);
+            part.enter(ExtensionPoint::Score).score_classes(cx, &classes, &mut table.scratch);
             for class in 0..n {
                 if table.feasible[class] {
                     table.offsets[class] += part.weight * check_score_range(table.scratch[class])?;
@@ -372,15 +340,21 @@ impl Evaluator {
 
 /// What a profile uses of a plugin.
 #[derive(Clone, Copy)]
-struct PluginUsage {
+pub(crate) struct PluginUsage {
     filters: bool,
     weight: i64,
     /// Whether PreFilter and PreScore are enabled exactly where the plugin implements them and Filter or Score are enabled;
     /// otherwise the incremental form would give different results.
-    whole: bool,
+    pub whole: bool,
 }
 
 impl PluginUsage {
+    /// The plugins that filter or score in this profile, by index.
+    pub fn of_profile(profile: &Profile) -> impl Iterator<Item = (usize, PluginUsage)> {
+        let all = (0..profile.plugins.len()).map(|index| (index, PluginUsage::new(profile, index)));
+        all.filter(|(_, used)| used.filters || used.weight != 0)
+    }
+
     fn new(profile: &Profile, index: usize) -> PluginUsage {
         let pre_filters = profile.pre_filter.iter().any(|member| member.plugin == index);
         let filters = profile.filter.iter().any(|member| member.plugin == index);

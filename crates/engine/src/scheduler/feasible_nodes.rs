@@ -5,13 +5,12 @@ use std::sync::Arc;
 use loadmaster_api::Str;
 use loadmaster_extender::{ExtenderScores, NodeNames};
 use loadmaster_framework::incremental::ScoreOutOfRange;
-use loadmaster_framework::{NodeRow, PodInfo, World};
+use loadmaster_framework::{EvaluatorCx, NodeRow, PodInfo, World};
 use loadmaster_stdx::Set;
 
-use super::{Decision, Scheduler};
+use super::{Decision, Scheduler, Search, SearchOptions};
 use crate::evaluate::{ExtenderResults, FilterResult};
 use crate::guard;
-use crate::node_sampling::NodeSampling;
 
 /// The feasible nodes of a pod.
 #[derive(Debug)]
@@ -140,12 +139,12 @@ impl Scheduler {
     /// Selects one of the feasible nodes that were found last. `None` if this needs an evaluation of each of them.
     pub fn select_among_feasible(&mut self, world: &World, pod: &PodInfo) -> Option<Decision> {
         self.feasible_nodes.as_ref()?;
-        let cached = self.cached.get_mut(&pod.template.id)?;
+        let cached = self.cache.of_pod(pod)?;
         let index =
             cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
-        let decided = guard::catch_plugin_panic(|| {
-            index.select_node(&cached.evaluator, world, &mut self.rng)
-        });
+        let cx = EvaluatorCx { world, states: &self.states };
+        let decided =
+            guard::catch_plugin_panic(|| index.select_node(&cached.evaluator, cx, &mut self.rng));
         // A plugin that panics does so again where the panic is caught and reported.
         decided.ok()?.ok()
     }
@@ -157,7 +156,7 @@ impl Scheduler {
         world: &World,
         pod: &PodInfo,
     ) -> Option<Arc<FeasibleNodes>> {
-        let cached = self.cached.get(&pod.template.id)?;
+        let (_, cached) = self.cache.combination_of(pod)?;
         cached.index.as_ref().filter(|_| cached.checked_at == world.next_change_seq())?;
         self.feasible_nodes.clone()
     }
@@ -191,11 +190,12 @@ impl Scheduler {
         added: &ExtenderScoring<'_>,
     ) -> Option<Vec<NodeRow>> {
         self.feasible_nodes.as_ref()?;
-        let cached = self.cached.get_mut(&pod.template.id)?;
+        let cached = self.cache.of_pod(pod)?;
         let index =
             cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let cx = EvaluatorCx { world, states: &self.states };
         let best = guard::catch_plugin_panic(|| {
-            let totals = index.total_scores(&cached.evaluator, world)?;
+            let totals = index.total_scores(&cached.evaluator, cx)?;
             Ok::<_, ScoreOutOfRange>(added.best_nodes(totals))
         });
         // A plugin that panics does so again where the panic is caught and reported.
@@ -225,53 +225,31 @@ impl Scheduler {
     ) -> Result<FeasibleRows, Decision> {
         self.n_decisions += 1;
         self.cycle = Default::default();
-        if pod.resized.is_some() || !pod.node_name.is_empty() {
-            return self.find_rows_per_node(world, pod, among);
-        }
         if let Some(totals) = among.and_then(|rows| self.indexed_totals(world, pod, rows)) {
             return Ok(FeasibleRows::Rows(totals));
         }
-        let mut blocked =
-            self.rows_blocked_by_nominated_pods(world, pod).map_err(Decision::Failed)?;
-        blocked.extend(other_rows(world, among));
-        let sampling = self.profile.sampling;
-        let n_nodes = world.nodes().len();
-        let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, true);
-        let ends_early = among.is_none() && n_wanted < n_nodes;
-        if let Err(failure) = self.refresh(world, pod, n_wanted >= n_nodes) {
-            return Err(Decision::Failed(failure.to_string()));
-        }
-        let Some(cached) = self.cached.get_mut(&pod.template.id) else {
-            return Err(Decision::Unschedulable);
+        let options = SearchOptions {
+            among,
+            with_scores: among.is_some(),
+            is_scored: true,
+            may_index: true,
+            may_end_early: true,
         };
-        let evaluator = &cached.evaluator;
-        let needs_per_node = evaluator.pre_filter_excludes_nodes()
-            || ends_early && !evaluator.per_node_plugins.is_empty();
-        if sampling != NodeSampling::All && needs_per_node {
+        let mut found = self.search(world, pod, options)?;
+        if let Search::Index(id) = found {
+            let cx = EvaluatorCx { world, states: &self.states };
+            if let Some(cached) = self.cache.get_mut(id)
+                && let Some(index) = &mut cached.index
+                && let Ok(nodes) = index.feasible_nodes(&cached.evaluator, cx, &mut self.names)
+            {
+                return Ok(FeasibleRows::Indexed(nodes));
+            }
+            // A score is out of range, which does not matter yet.
+            found = self.search(world, pod, SearchOptions { may_index: false, ..options })?;
+        }
+        if let Search::PerNode = found {
             return self.find_rows_per_node(world, pod, among);
         }
-        if evaluator.rejected.is_some() {
-            return Err(Decision::Unschedulable);
-        }
-        if let Some(index) = &mut cached.index
-            && among.is_none()
-            && blocked.is_empty()
-            && let Ok(nodes) = index.feasible_nodes(evaluator, world, &mut self.names)
-        {
-            return Ok(FeasibleRows::Indexed(nodes));
-        }
-        if ends_early {
-            self.node_order.refresh(world.nodes());
-        }
-        let early = ends_early.then_some((&mut self.node_order, n_wanted));
-        let (profile, states) = (&self.profile, &mut self.states);
-        match among {
-            Some(_) => self.full_scan.run(evaluator, profile, world, states, pod, &blocked, early),
-            None => {
-                self.full_scan.run_filters(evaluator, profile, world, states, pod, &blocked, early)
-            }
-        }
-        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
         if let Some(failure) = self.full_scan.plugin_failure() {
             return Err(Decision::Failed(failure.to_owned()));
         }
@@ -290,10 +268,11 @@ impl Scheduler {
         rows: &[NodeRow],
     ) -> Option<Vec<(NodeRow, i64)>> {
         self.feasible_nodes.as_ref().filter(|nodes| nodes.rows == rows)?;
-        let cached = self.cached.get_mut(&pod.template.id)?;
+        let cached = self.cache.of_pod(pod)?;
         let index =
             cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
-        index.total_scores(&cached.evaluator, world).ok().map(Iterator::collect)
+        let cx = EvaluatorCx { world, states: &self.states };
+        index.total_scores(&cached.evaluator, cx).ok().map(Iterator::collect)
     }
 
     fn find_rows_per_node(
@@ -322,7 +301,7 @@ impl Scheduler {
 }
 
 /// All rows except these.
-fn other_rows(world: &World, among: Option<&[NodeRow]>) -> Vec<NodeRow> {
+pub(super) fn other_rows(world: &World, among: Option<&[NodeRow]>) -> Vec<NodeRow> {
     let Some(among) = among.filter(|among| among.len() < world.nodes().len()) else {
         return Vec::new();
     };

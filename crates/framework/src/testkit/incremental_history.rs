@@ -6,13 +6,14 @@
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use super::{BenchResult, PluginTestBench, PluginTestBenchError, compare, status_text};
+use super::{BenchResult, PluginTestBench, PluginTestBenchError, Prepared, compare, status_text};
 use crate::incremental::{
-    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
+    ClassKey, EvaluatorCx, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies,
+    RowDependency,
 };
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
-use crate::world::{World, WorldChange};
+use crate::world::WorldChange;
 
 /// Number of pods that are evaluated during a history.
 const N_PODS: usize = 4;
@@ -50,10 +51,11 @@ pub fn check_incremental_history(
 /// The cached evaluation of one pod.
 struct CachedEvaluation {
     pod: PodInfo,
-    prepared: PrepareResult,
+    prepared: Prepared,
     /// By row; `None` for rows that a row-local filter rejects and for free rows.
     rows: Vec<Option<RowResult>>,
     next_change: u64,
+    key_version: u64,
 }
 
 /// The row-local score and the class key of one row.
@@ -66,14 +68,12 @@ struct RowResult {
 impl CachedEvaluation {
     /// Evaluates a pod with the plugin of the bench.
     fn new(bench: &mut PluginTestBench, pod: PodInfo) -> CachedEvaluation {
-        let prepared = CachedEvaluation::prepare(bench, &pod);
-        let mut cached = CachedEvaluation {
-            pod,
-            prepared,
-            rows: Vec::new(),
-            next_change: bench.world.next_change_seq(),
-        };
-        cached.read_all(&bench.world);
+        let key_version = bench.world.key_version(&pod.template.namespace);
+        let prepared = bench.prepare(&pod);
+        let next_change = bench.world.next_change_seq();
+        let mut cached =
+            CachedEvaluation { pod, prepared, rows: Vec::new(), next_change, key_version };
+        cached.read_all(bench.evaluator_cx());
         cached
     }
 
@@ -81,7 +81,7 @@ impl CachedEvaluation {
     fn check(&mut self, bench: &mut PluginTestBench) -> BenchResult<()> {
         self.catch_up(bench);
         let per_node = bench.evaluate_per_node(&self.pod);
-        match &self.prepared {
+        match &self.prepared.result {
             PrepareResult::PerNode => Ok(()),
             PrepareResult::Rejected(rejection) => {
                 let want = status_text(Err(rejection.clone()));
@@ -94,7 +94,7 @@ impl CachedEvaluation {
             }
             PrepareResult::Skip => compare(&bench.world, &per_node, |_| true, |_| 0),
             PrepareResult::Evaluator(evaluator) => {
-                let scores = self.scores_by_row(&bench.world, &**evaluator);
+                let scores = self.scores_by_row(bench.evaluator_cx(), &**evaluator);
                 let score = |row: NodeRow| scores[row.index()].unwrap_or(0);
                 compare(&bench.world, &per_node, |row| scores[row.index()].is_some(), score)
             }
@@ -102,54 +102,54 @@ impl CachedEvaluation {
     }
 
     /// Releases the counters that the plugin acquired.
-    fn release(mut self, bench: &mut PluginTestBench) {
-        if let PrepareResult::Evaluator(evaluator) = &mut self.prepared {
-            evaluator.release(&mut bench.world);
-        }
+    fn release(self, bench: &mut PluginTestBench) {
+        self.prepared.release(bench);
     }
 
-    fn prepare(bench: &mut PluginTestBench, pod: &PodInfo) -> PrepareResult {
-        match bench.points.incremental.clone() {
-            Some(plugin) => plugin.prepare(&mut bench.world, pod),
-            None => PrepareResult::PerNode,
-        }
-    }
-
+    /// As the engine does: the key is computed again when an object changed that it may be resolved from, and the evaluator is
+    /// prepared again when the key is another one, or when the evaluator is stale or invalid.
     fn catch_up(&mut self, bench: &mut PluginTestBench) {
+        let version = bench.world.key_version(&self.pod.template.namespace);
+        let is_rekeyed = self.key_version != version && {
+            let plugin = bench.points.incremental.as_ref();
+            let key = plugin.and_then(|plugin| plugin.any_key(&bench.world, &self.pod));
+            key != self.prepared.key
+        };
+        self.key_version = version;
         let changes = bench.world.changes_since(self.next_change).map(<[WorldChange]>::to_vec);
-        let is_lost = changes.as_ref().is_none_or(|all| all.contains(&WorldChange::Everything));
-        let is_stale = !is_lost
-            && matches!(&self.prepared, PrepareResult::Evaluator(evaluator) if evaluator.is_stale(&bench.world));
-        if is_lost || is_stale {
-            if let PrepareResult::Evaluator(evaluator) = &mut self.prepared {
-                evaluator.release(&mut bench.world);
+        let is_invalid = bench.world.evaluators_valid_since() > self.next_change;
+        let is_stale = matches!(&self.prepared.result, PrepareResult::Evaluator(evaluator) if evaluator.is_stale(bench.evaluator_cx()));
+        match changes {
+            Some(changes) if !(is_rekeyed || is_invalid || is_stale) => {
+                for change in changes {
+                    self.apply_change(bench.evaluator_cx(), change);
+                }
             }
-            self.prepared = CachedEvaluation::prepare(bench, &self.pod);
-            self.read_all(&bench.world);
-        } else {
-            for change in changes.unwrap_or_default() {
-                self.apply_change(&bench.world, change);
+            _ => {
+                let fresh = bench.prepare(&self.pod);
+                std::mem::replace(&mut self.prepared, fresh).release(bench);
+                self.read_all(bench.evaluator_cx());
             }
         }
         self.next_change = bench.world.next_change_seq();
     }
 
-    fn read_all(&mut self, world: &World) {
-        self.rows = vec![None; world.nodes().n_rows()];
-        let PrepareResult::Evaluator(evaluator) = &self.prepared else { return };
-        for row in world.nodes().rows() {
-            self.rows[row.index()] = read(world, &**evaluator, row);
+    fn read_all(&mut self, cx: EvaluatorCx<'_>) {
+        self.rows = vec![None; cx.nodes().n_rows()];
+        let PrepareResult::Evaluator(evaluator) = &self.prepared.result else { return };
+        for row in cx.nodes().rows() {
+            self.rows[row.index()] = read(cx, &**evaluator, row);
         }
     }
 
-    fn apply_change(&mut self, world: &World, change: WorldChange) {
-        self.rows.resize(world.nodes().n_rows(), None);
-        let PrepareResult::Evaluator(evaluator) = &self.prepared else { return };
+    fn apply_change(&mut self, cx: EvaluatorCx<'_>, change: WorldChange) {
+        self.rows.resize(cx.nodes().n_rows(), None);
+        let PrepareResult::Evaluator(evaluator) = &self.prepared.result else { return };
         let ResultDependencies { filter, score, class, node_set } = evaluator.dependencies();
         match change {
-            WorldChange::Node(row) => self.rows[row.index()] = read(world, &**evaluator, row),
+            WorldChange::Node(row) => self.rows[row.index()] = read(cx, &**evaluator, row),
             WorldChange::Pods(row) => {
-                let fresh = read(world, &**evaluator, row);
+                let fresh = read(cx, &**evaluator, row);
                 let depends_on_pods =
                     |part: Option<RowDependency>| part == Some(RowDependency::Pods);
                 match (&mut self.rows[row.index()], fresh) {
@@ -166,16 +166,20 @@ impl CachedEvaluation {
                 }
             }
             WorldChange::NodeSet if node_set => {
-                for row in world.nodes().rows() {
-                    self.rows[row.index()] = read(world, &**evaluator, row);
+                for row in cx.nodes().rows() {
+                    self.rows[row.index()] = read(cx, &**evaluator, row);
                 }
             }
-            WorldChange::NodeSet | WorldChange::Everything => {}
+            WorldChange::NodeSet => {}
         }
     }
 
     /// By row, the score of feasible nodes.
-    fn scores_by_row(&self, world: &World, evaluator: &dyn PluginEvaluator) -> Vec<Option<i64>> {
+    fn scores_by_row(
+        &self,
+        cx: EvaluatorCx<'_>,
+        evaluator: &dyn PluginEvaluator,
+    ) -> Vec<Option<i64>> {
         let mut keys: Vec<ClassKey> = Vec::new();
         let mut rows: Vec<u32> = Vec::new();
         let classes: Vec<Option<usize>> = (self.rows.iter())
@@ -190,8 +194,7 @@ impl CachedEvaluation {
                 Some(class)
             })
             .collect();
-        let feasible: Vec<bool> =
-            keys.iter().map(|key| evaluator.filter_class(world, key)).collect();
+        let feasible: Vec<bool> = keys.iter().map(|key| evaluator.filter_class(cx, key)).collect();
         let mut scores = vec![0; keys.len()];
         if evaluator.has_class_scores() {
             let key_len = evaluator.class_key_len();
@@ -204,7 +207,7 @@ impl CachedEvaluation {
                 rows: &rows,
                 feasible: &feasible,
             };
-            evaluator.score_classes(world, &classes, &mut scores);
+            evaluator.score_classes(cx, &classes, &mut scores);
         }
         let score = |(row, class): (&Option<RowResult>, &Option<usize>)| {
             let (row, class) = (row.as_ref()?, (*class)?);
@@ -214,12 +217,11 @@ impl CachedEvaluation {
     }
 }
 
-fn read(world: &World, evaluator: &dyn PluginEvaluator, row: NodeRow) -> Option<RowResult> {
-    let nodes = world.nodes();
-    if nodes.node(row).is_none() || !evaluator.filter_row(nodes, row) {
+fn read(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator, row: NodeRow) -> Option<RowResult> {
+    if cx.nodes().node(row).is_none() || !evaluator.filter_row(cx, row) {
         return None;
     }
     let mut key = ClassKey::new();
-    evaluator.class_key(world, row, &mut key);
-    Some(RowResult { local: evaluator.score_row(nodes, row), key })
+    evaluator.class_key(cx, row, &mut key);
+    Some(RowResult { local: evaluator.score_row(cx, row), key })
 }

@@ -1,56 +1,50 @@
-//! Counters that the world maintains for pods with terms and for pods that terms match.
+//! The sums over assigned pods that the incremental form reads.
 
-use loadmaster_api::{Labels, Str};
-use loadmaster_framework::PodTemplate;
-use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_api::Str;
+use loadmaster_framework::affinity_terms::{AffinityTerms, TermId, TermRole};
 use loadmaster_framework::template::{AffinityTerm, WeightedAffinityTerm};
-use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
+use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
 
-use super::score::IncomingPod;
-use super::terms::{all_own_terms_match, existing_term_matches, own_term_matches};
+use super::terms::{ExistingPod, all_own_terms_match, own_term_matches};
 
-/// Counts the existing pods that match the incoming pod's required terms, once per term, by the term's
-/// topology key.
+/// Counts the existing pods that the required terms of an incoming pod match.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct MatchingPods {
     terms: Box<[AffinityTerm]>,
-    /// Whether a pod must match all terms to count, or counts for each term that it matches.
+    /// A pod counts only if all terms match it (affinity); else for each term that does (anti-affinity).
     all: bool,
     keys: Box<[Str]>,
 }
 
 impl MatchingPods {
-    /// Pods that match all required affinity terms.
-    pub(super) fn affinity(pod: &PodTemplate) -> MatchingPods {
-        MatchingPods::new(&pod.required_affinity, true)
+    pub(super) fn affinity(terms: &[AffinityTerm]) -> MatchingPods {
+        MatchingPods { terms: terms.into(), all: true, keys: topology_keys(terms.iter()) }
     }
 
-    /// Pods that match a required anti-affinity term.
-    pub(super) fn anti_affinity(pod: &PodTemplate) -> MatchingPods {
-        MatchingPods::new(&pod.required_anti_affinity, false)
-    }
-
-    fn new(terms: &[AffinityTerm], all: bool) -> MatchingPods {
-        MatchingPods { terms: terms.into(), all, keys: keys(terms.iter()) }
+    pub(super) fn anti_affinity(terms: &[AffinityTerm]) -> MatchingPods {
+        MatchingPods { all: false, ..MatchingPods::affinity(terms) }
     }
 }
 
 impl TopologyCounterSpec for MatchingPods {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        _terminating: bool,
-        cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        if self.all && !all_own_terms_match(&self.terms, pod, cluster) {
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
+        let pod = ExistingPod::from(pod);
+        if self.all && !all_own_terms_match(&self.terms, pod) {
             return;
         }
         for term in &self.terms {
-            if self.all || own_term_matches(term, pod, cluster) {
+            if self.all || own_term_matches(term, pod) {
                 out.add(&term.topology_key, 1);
             }
         }
+    }
+
+    fn label_keys(&self) -> Vec<Str> {
+        selector_keys(self.terms.iter())
+    }
+
+    fn reads_namespace_labels(&self) -> bool {
+        self.terms.iter().any(selects_namespaces)
     }
 
     fn topology_keys(&self) -> &[Str] {
@@ -58,84 +52,107 @@ impl TopologyCounterSpec for MatchingPods {
     }
 }
 
-/// Counts the existing pods with required anti-affinity terms that match a pod with these labels.
+/// Counts the existing pods with a required anti-affinity term that matches the incoming pod.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct ExistingAntiAffinity {
-    namespace: Str,
-    labels: Labels,
+    /// The terms that match it, by id.
+    matching: Box<[TermId]>,
+    keys: Box<[Str]>,
 }
 
 impl ExistingAntiAffinity {
-    pub(super) fn new(pod: &PodTemplate) -> ExistingAntiAffinity {
-        ExistingAntiAffinity { namespace: pod.namespace.clone(), labels: pod.labels.clone() }
+    pub(super) fn new(matching: &[TermId], terms: &AffinityTerms) -> ExistingAntiAffinity {
+        let keys = topology_keys(matching.iter().filter_map(|id| terms.get(*id)));
+        ExistingAntiAffinity { matching: matching.into(), keys }
     }
 }
 
 impl TopologyCounterSpec for ExistingAntiAffinity {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        _terminating: bool,
-        cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        for term in &pod.required_anti_affinity {
-            if existing_term_matches(term, &self.namespace, &self.labels, cluster) {
-                out.add(&term.topology_key, 1);
-            }
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
+        let required = pod.terms.iter().filter(|term| term.role == TermRole::RequiredAntiAffinity);
+        for term in required.filter(|term| self.matching.binary_search(&term.id).is_ok()) {
+            out.add(&term.topology_key, 1);
         }
     }
 
+    fn label_keys(&self) -> Vec<Str> {
+        Vec::new()
+    }
+
     fn topology_keys(&self) -> &[Str] {
-        &[]
+        &self.keys
     }
 }
 
-/// Sums the weights of preferred terms between the incoming pod and existing pods, in both directions.
+/// What the score of an incoming pod depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ScoredTerms {
+    pub(super) preferred_affinity: Box<[WeightedAffinityTerm]>,
+    pub(super) preferred_anti_affinity: Box<[WeightedAffinityTerm]>,
+    /// The terms of existing pods that match the incoming pod and are scored, by id.
+    pub(super) existing: Box<[TermId]>,
+}
+
+impl ScoredTerms {
+    /// Whether every node gets the same score.
+    pub(super) fn is_empty(&self) -> bool {
+        self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty()
+            && self.existing.is_empty()
+    }
+}
+
+/// The weights of all matching terms between the incoming pod and existing pods (upstream's `topologyScore`).
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct TopologyScore {
-    namespace: Str,
-    labels: Labels,
-    preferred_affinity: Box<[WeightedAffinityTerm]>,
-    preferred_anti_affinity: Box<[WeightedAffinityTerm]>,
+    terms: ScoredTerms,
+    /// Weight of the required affinity terms of existing pods.
     hard_weight: i64,
     keys: Box<[Str]>,
 }
 
 impl TopologyScore {
-    pub(super) fn new(incoming_pod: IncomingPod<'_>) -> TopologyScore {
-        let near = incoming_pod.preferred_affinity;
-        let apart = incoming_pod.preferred_anti_affinity;
-        TopologyScore {
-            namespace: incoming_pod.namespace.clone(),
-            labels: incoming_pod.labels.clone(),
-            preferred_affinity: near.into(),
-            preferred_anti_affinity: apart.into(),
-            hard_weight: incoming_pod.hard_weight,
-            keys: keys(near.iter().chain(apart).map(|weighted| &weighted.term)),
-        }
+    pub(super) fn new(terms: &ScoredTerms, hard_weight: i64, all: &AffinityTerms) -> TopologyScore {
+        let own = terms.preferred_affinity.iter().chain(&terms.preferred_anti_affinity);
+        let own = own.map(|weighted| &weighted.term);
+        let existing = terms.existing.iter().filter_map(|id| all.get(*id));
+        let keys = topology_keys(own.chain(existing));
+        TopologyScore { terms: terms.clone(), hard_weight, keys }
     }
 
-    fn incoming_pod(&self) -> IncomingPod<'_> {
-        IncomingPod {
-            namespace: &self.namespace,
-            labels: &self.labels,
-            preferred_affinity: &self.preferred_affinity,
-            preferred_anti_affinity: &self.preferred_anti_affinity,
-            hard_weight: self.hard_weight,
-        }
+    fn own_terms(&self) -> impl Iterator<Item = &WeightedAffinityTerm> {
+        self.terms.preferred_affinity.iter().chain(&self.terms.preferred_anti_affinity)
     }
 }
 
 impl TopologyCounterSpec for TopologyScore {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        _terminating: bool,
-        cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        self.incoming_pod().process_existing_pod(pod, cluster, |key, weight| out.add(key, weight));
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
+        let existing = ExistingPod::from(pod);
+        let own = [(&self.terms.preferred_affinity, 1), (&self.terms.preferred_anti_affinity, -1)];
+        for (terms, sign) in own {
+            for weighted in terms.iter().filter(|w| own_term_matches(&w.term, existing)) {
+                out.add(&weighted.term.topology_key, sign * weighted.weight);
+            }
+        }
+        for term in pod.terms {
+            let weight = match term.role {
+                TermRole::RequiredAffinity => self.hard_weight,
+                TermRole::PreferredAffinity => term.weight,
+                TermRole::PreferredAntiAffinity => -term.weight,
+                TermRole::RequiredAntiAffinity => continue,
+            };
+            if self.terms.existing.binary_search(&term.id).is_ok() {
+                out.add(&term.topology_key, weight);
+            }
+        }
+    }
+
+    fn label_keys(&self) -> Vec<Str> {
+        selector_keys(self.own_terms().map(|weighted| &weighted.term))
+    }
+
+    fn reads_namespace_labels(&self) -> bool {
+        self.own_terms().any(|weighted| selects_namespaces(&weighted.term))
     }
 
     fn topology_keys(&self) -> &[Str] {
@@ -143,46 +160,21 @@ impl TopologyCounterSpec for TopologyScore {
     }
 }
 
-/// Counts the existing pods that have terms, whatever pods these match: one counter for all incoming
-/// pods. While it has no key there is no such pod, and no counter is needed per kind of incoming
-/// pod.
-#[derive(PartialEq, Eq, Hash)]
-pub(super) enum PodsWithTerms {
-    /// Required anti-affinity terms.
-    RequiredAntiAffinity,
-    /// Preferred terms, and required affinity terms if their weight is above 0.
-    PreferredTerms { hard: bool },
+/// Whether the term matches pods according to the labels of their namespaces.
+fn selects_namespaces(term: &AffinityTerm) -> bool {
+    !term.namespace_selector.is_nothing() && !term.namespace_selector.is_empty()
 }
 
-impl TopologyCounterSpec for PodsWithTerms {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        _terminating: bool,
-        _cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        let mut add = |term: &AffinityTerm| out.add(&term.topology_key, 1);
-        match self {
-            PodsWithTerms::RequiredAntiAffinity => pod.required_anti_affinity.iter().for_each(add),
-            PodsWithTerms::PreferredTerms { hard } => {
-                let required = pod.required_affinity.iter().filter(|_| *hard);
-                required.for_each(&mut add);
-                let preferred = pod.preferred_affinity.iter().chain(&pod.preferred_anti_affinity);
-                preferred.map(|weighted| &weighted.term).for_each(add);
-            }
-        }
-    }
-
-    fn topology_keys(&self) -> &[Str] {
-        &[]
-    }
+fn topology_keys<'a>(terms: impl Iterator<Item = &'a AffinityTerm>) -> Box<[Str]> {
+    sorted(terms.map(|term| term.topology_key.clone()).collect()).into()
 }
 
-/// The topology keys of terms, each once.
-fn keys<'a>(terms: impl Iterator<Item = &'a AffinityTerm>) -> Box<[Str]> {
-    let mut keys: Vec<Str> = terms.map(|term| term.topology_key.clone()).collect();
+fn selector_keys<'a>(terms: impl Iterator<Item = &'a AffinityTerm>) -> Vec<Str> {
+    sorted(terms.flat_map(|term| term.selector.keys()).cloned().collect())
+}
+
+fn sorted(mut keys: Vec<Str>) -> Vec<Str> {
     keys.sort();
     keys.dedup();
-    keys.into()
+    keys
 }

@@ -4,20 +4,20 @@
 //! keys with one node per value (host names), if there are such keys, and then the row's domain for
 //! every other key that has a sum.
 
+use loadmaster_framework::affinity_terms::{TermId, TermRole};
 use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::label_columns::{LabelKeyId, LabelValueId};
-use loadmaster_framework::topology_counter::{
-    TopologyCounterId, TopologyCounterSpec, TopologyDomains,
-};
+use loadmaster_framework::template::AffinityTerm;
+use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
 use loadmaster_framework::{
-    Incremental, NodeRow, NodeTable, PluginEvaluator, PodInfo, PrepareResult, World,
+    EvaluatorCx, Incremental, NodeRow, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, World,
 };
 use smallvec::SmallVec;
 
-use super::counters::{ExistingAntiAffinity, MatchingPods, PodsWithTerms, TopologyScore};
+use super::InterPodAffinity;
+use super::counters::{ExistingAntiAffinity, MatchingPods, ScoredTerms, TopologyScore};
 use super::score::ScoreRange;
-use super::terms::all_own_terms_match;
-use super::{InterPodAffinity, has_preferred_terms};
+use super::terms::{ExistingPod, all_own_terms_match};
 
 /// The key element of a row without the label; otherwise the element is a value id.
 const ABSENT: i64 = -1;
@@ -26,66 +26,106 @@ const ABSENT: i64 = -1;
 const VIOLATES_ANTI_AFFINITY: i64 = 1;
 const LACKS_AFFINITY: i64 = 2;
 
+/// All that the plugin reads of an incoming pod. Its labels are not part of it: what matters is which terms match them.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct InterPodAffinityKey {
+    required_affinity: Box<[AffinityTerm]>,
+    /// Whether the pod's required affinity terms all match the pod itself.
+    matches_own_affinity: bool,
+    required_anti_affinity: Box<[AffinityTerm]>,
+    /// The required anti-affinity terms of existing pods that match the pod, by id.
+    existing_anti_affinity: Box<[TermId]>,
+    /// `None` if nodes are not scored for the pod.
+    scored: Option<ScoredTerms>,
+}
+
 impl Incremental for InterPodAffinity {
-    /// Never returns Skip: the next existing pod may have terms that match this pod.
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
-        let template = &pod.template;
-        let mut evaluator = InterPodAffinityEvaluator::default();
-        if !template.required_affinity.is_empty() {
-            let affinity = evaluator.acquire_counter(world, MatchingPods::affinity(template));
-            let cluster = world.cluster_objects();
-            evaluator.matches_own_affinity =
-                all_own_terms_match(&template.required_affinity, template, cluster);
-            evaluator.affinity = evaluator.counter_keys(world, affinity);
+    type Key = InterPodAffinityKey;
+
+    fn key(&self, world: &World, pod: &PodInfo) -> Option<InterPodAffinityKey> {
+        let template = &*pod.template;
+        let cluster = world.cluster_objects();
+        let namespace_labels = cluster.namespace_labels(&template.namespace);
+        let matching = |roles: &[TermRole]| {
+            let terms = world.affinity_terms();
+            terms.matching(roles, &template.namespace, namespace_labels, &template.labels)
+        };
+        let mut scored_roles = SmallVec::<[_; 3]>::from_slice(&[
+            TermRole::PreferredAffinity,
+            TermRole::PreferredAntiAffinity,
+        ]);
+        if self.hard_weight > 0 {
+            scored_roles.push(TermRole::RequiredAffinity);
         }
-        if !template.required_anti_affinity.is_empty() {
-            let anti_affinity =
-                evaluator.acquire_counter(world, MatchingPods::anti_affinity(template));
-            evaluator.anti_affinity = evaluator.counter_keys(world, anti_affinity);
+        Some(InterPodAffinityKey {
+            matches_own_affinity: all_own_terms_match(
+                &template.required_affinity,
+                ExistingPod::new(template, cluster),
+            ),
+            required_affinity: template.required_affinity.clone(),
+            required_anti_affinity: template.required_anti_affinity.clone(),
+            existing_anti_affinity: matching(&[TermRole::RequiredAntiAffinity]),
+            scored: self.scores(template).then(|| ScoredTerms {
+                preferred_affinity: template.preferred_affinity.clone(),
+                preferred_anti_affinity: template.preferred_anti_affinity.clone(),
+                existing: matching(&scored_roles),
+            }),
+        })
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, key: &InterPodAffinityKey) -> PrepareResult {
+        let mut evaluator = InterPodAffinityEvaluator {
+            matches_own_affinity: key.matches_own_affinity,
+            ..InterPodAffinityEvaluator::default()
+        };
+        if !key.required_affinity.is_empty() {
+            let affinity = cx.topology_counter(MatchingPods::affinity(&key.required_affinity));
+            evaluator.affinity = evaluator.counter_keys(cx.world(), affinity);
         }
-        if evaluator.has_pods_with_terms(world, PodsWithTerms::RequiredAntiAffinity) {
-            let existing_anti_affinity =
-                evaluator.acquire_counter(world, ExistingAntiAffinity::new(template));
-            let sums = evaluator.counter_keys(world, existing_anti_affinity);
+        if !key.required_anti_affinity.is_empty() {
+            let spec = MatchingPods::anti_affinity(&key.required_anti_affinity);
+            let anti_affinity = cx.topology_counter(spec);
+            evaluator.anti_affinity = evaluator.counter_keys(cx.world(), anti_affinity);
+        }
+        if !key.existing_anti_affinity.is_empty() {
+            let terms = cx.world().affinity_terms();
+            let spec = ExistingAntiAffinity::new(&key.existing_anti_affinity, terms);
+            let existing = cx.topology_counter(spec);
+            let sums = evaluator.counter_keys(cx.world(), existing);
             evaluator.anti_affinity.extend(sums);
         }
-        let hard = self.hard_weight > 0;
-        if self.scores(template)
-            && (has_preferred_terms(template)
-                || evaluator.has_pods_with_terms(world, PodsWithTerms::PreferredTerms { hard }))
-        {
-            let weights =
-                evaluator.acquire_counter(world, TopologyScore::new(self.incoming_pod(template)));
-            evaluator.topology_score = evaluator.counter_keys(world, weights);
+        if let Some(scored) = key.scored.as_ref().filter(|scored| !scored.is_empty()) {
+            let terms = cx.world().affinity_terms();
+            let weights = cx.topology_counter(TopologyScore::new(scored, self.hard_weight, terms));
+            evaluator.topology_score = evaluator.counter_keys(cx.world(), weights);
         }
-        evaluator.has_node_filter_result = evaluator
-            .affinity
-            .iter()
-            .chain(&evaluator.anti_affinity)
-            .any(CounterKey::is_single_node);
-        evaluator.has_node_score = evaluator.topology_score.iter().any(CounterKey::is_single_node);
+        if evaluator.is_empty() {
+            return PrepareResult::Skip;
+        }
+        let is_single_node = CounterKey::is_single_node;
+        let filtered = evaluator.affinity.iter().chain(&evaluator.anti_affinity);
+        evaluator.has_node_filter_result = { filtered }.any(is_single_node);
+        evaluator.has_node_score = evaluator.topology_score.iter().any(is_single_node);
         PrepareResult::Evaluator(Box::new(evaluator))
     }
 }
 
+/// Sums by topology key, each with the way in which its domains enter the class key.
 #[derive(Default)]
 struct InterPodAffinityEvaluator {
-    /// Pods that match all required affinity terms: there must be one in each domain of the node.
     affinity: CounterKeys,
-    /// The pod matches its own affinity terms, so it may be the first pod of its group.
     matches_own_affinity: bool,
-    /// Pods that must not be in a domain of the node, by the anti-affinity of either side.
+    /// Of the pod itself and of existing pods.
     anti_affinity: CounterKeys,
-    /// Sums of the weights of preferred terms.
     topology_score: CounterKeys,
-    /// Whether the class key has an element for the filter result, and one for the score, of
-    /// single-node domains.
+    /// Whether a sum for a key with one node per domain is filtered by.
     has_node_filter_result: bool,
+    /// Whether such a sum is scored by.
     has_node_score: bool,
-    /// Topology keys of the sums above with domains of several nodes, in the order of the class key.
+    /// Keys with domains of several nodes: elements of the class key.
     shared: SmallVec<[LabelKeyId; 2]>,
-    /// The counters to release, each with the number of keys that it had.
-    counters: SmallVec<[(TopologyCounterId, usize); 4]>,
+    /// Keys with domains of one node.
+    single_node: SmallVec<[LabelKeyId; 2]>,
 }
 
 type CounterKeys = SmallVec<[CounterKey; 2]>;
@@ -136,20 +176,8 @@ impl CounterKey {
 }
 
 impl InterPodAffinityEvaluator {
-    fn acquire_counter<C: TopologyCounterSpec + std::hash::Hash + Eq>(
-        &mut self,
-        world: &mut World,
-        what: C,
-    ) -> TopologyCounterId {
-        let counter = world.acquire_topology_counter(what);
-        self.counters.push((counter, world.topology_counter(counter).domains().len()));
-        counter
-    }
-
-    /// Whether there are pods with such terms. If not, the evaluator becomes stale with the first one.
-    fn has_pods_with_terms(&mut self, world: &mut World, what: PodsWithTerms) -> bool {
-        let counter = self.acquire_counter(world, what);
-        !world.topology_counter(counter).domains().is_empty()
+    fn is_empty(&self) -> bool {
+        self.affinity.is_empty() && self.anti_affinity.is_empty() && self.topology_score.is_empty()
     }
 
     fn counter_keys(&mut self, world: &World, counter: TopologyCounterId) -> CounterKeys {
@@ -167,6 +195,9 @@ impl InterPodAffinityEvaluator {
 
     fn domain_source(&mut self, world: &World, key: LabelKeyId) -> DomainSource {
         if world.nodes().labels().column(key).is_unique() {
+            if !self.single_node.contains(&key) {
+                self.single_node.push(key);
+            }
             return DomainSource::SingleNode;
         }
         let known = self.shared.iter().position(|known| *known == key);
@@ -224,8 +255,8 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        let labels = nodes.labels();
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let labels = cx.nodes().labels();
         self.affinity.iter().all(|sum| labels.column(sum.key).value(row).is_present())
     }
 
@@ -233,43 +264,45 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
         self.first_shared_index() + self.shared.len()
     }
 
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         if self.has_node_filter_result {
-            out.push(self.node_filter_result(world, row));
+            out.push(self.node_filter_result(cx.world, row));
         }
         if self.has_node_score {
-            out.push(self.node_score(world, row));
+            out.push(self.node_score(cx.world, row));
         }
-        let labels = world.nodes().labels();
+        let labels = cx.nodes().labels();
         out.extend(self.shared.iter().map(|key| {
             let domain = labels.column(*key).value(row);
             if domain.is_present() { i64::from(domain.0) } else { ABSENT }
         }));
     }
 
-    fn filter_class(&self, world: &World, key: &[i64]) -> bool {
+    fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {
         let shared = &key[self.first_shared_index()..];
         let node_result = if self.has_node_filter_result { key[0] } else { 0 };
-        if node_result & VIOLATES_ANTI_AFFINITY != 0 || self.violates_anti_affinity(world, shared) {
+        if node_result & VIOLATES_ANTI_AFFINITY != 0
+            || self.violates_anti_affinity(cx.world, shared)
+        {
             return false;
         }
         let lacks_affinity =
-            node_result & LACKS_AFFINITY != 0 || self.lacks_affinity(world, shared);
-        !lacks_affinity || self.is_first_of_group(world)
+            node_result & LACKS_AFFINITY != 0 || self.lacks_affinity(cx.world, shared);
+        !lacks_affinity || self.is_first_of_group(cx.world)
     }
 
     fn has_class_scores(&self) -> bool {
         !self.topology_score.is_empty()
     }
 
-    fn score_classes(&self, world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+    fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         let first_shared_index = self.first_shared_index();
         let score_index = self.has_node_score.then(|| usize::from(self.has_node_filter_result));
         for class in classes.feasible() {
             let key = classes.key(class);
             let shared = &key[first_shared_index..];
             let node_score = score_index.map_or(0, |at| key[at]);
-            let sums = self.topology_score.iter().map(|sum| sum.at_class(world, shared));
+            let sums = self.topology_score.iter().map(|sum| sum.at_class(cx.world, shared));
             out[class] = node_score + sums.sum::<i64>();
         }
         let range = ScoreRange::new(classes.feasible().map(|class| out[class]));
@@ -278,18 +311,9 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
         }
     }
 
-    /// Stale once a counter has more keys: pods with terms for other topology keys were added.
-    fn is_stale(&self, world: &World) -> bool {
-        let is_stale = |(counter, n_keys): &(TopologyCounterId, usize)| {
-            let counter = world.topology_counters().try_get(*counter);
-            counter.is_none_or(|counter| counter.domains().len() != *n_keys)
-        };
-        self.counters.iter().any(is_stale)
-    }
-
-    fn release(&mut self, world: &mut World) {
-        for (counter, _) in self.counters.drain(..) {
-            world.release_topology_counter(counter);
-        }
+    /// Stale once a key has domains of several nodes instead of one, or the other way round.
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let is_unique = |key: &LabelKeyId| cx.nodes().labels().column(*key).is_unique();
+        self.shared.iter().any(is_unique) || !self.single_node.iter().all(is_unique)
     }
 }

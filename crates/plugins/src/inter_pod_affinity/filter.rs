@@ -9,7 +9,9 @@ use loadmaster_framework::{
     Rejection, SerialCx, World,
 };
 
-use super::terms::{TopologySums, all_own_terms_match, existing_term_matches, own_term_matches};
+use super::terms::{
+    ExistingPod, TopologySums, all_own_terms_match, existing_term_matches, own_term_matches,
+};
 use super::{InterPodAffinity, REASON_AFFINITY, REASON_ANTI_AFFINITY, REASON_EXISTING};
 
 /// Counts of existing pods by topology pair, computed in PreFilter (upstream's `preFilterState`).
@@ -61,13 +63,14 @@ impl PreFilterState {
         labels: &Labels,
         amount: i64,
     ) {
-        if all_own_terms_match(&pod.required_affinity, other, cluster) {
+        let existing = ExistingPod::new(other, cluster);
+        if all_own_terms_match(&pod.required_affinity, existing) {
             for term in &pod.required_affinity {
                 self.affinity_counts.add(labels, &term.topology_key, amount);
             }
         }
         for term in &pod.required_anti_affinity {
-            if own_term_matches(term, other, cluster) {
+            if own_term_matches(term, existing) {
                 self.anti_affinity_counts.add(labels, &term.topology_key, amount);
             }
         }
@@ -121,7 +124,8 @@ impl PreFilterState {
         }
         // The first pod of a group with affinity to itself would stay pending forever.
         all_terms_satisfied
-            || self.affinity_counts.is_empty() && all_own_terms_match(terms, pod, cluster)
+            || self.affinity_counts.is_empty()
+                && all_own_terms_match(terms, ExistingPod::new(pod, cluster))
     }
 
     fn satisfies_anti_affinity(&self, labels: &Labels) -> bool {

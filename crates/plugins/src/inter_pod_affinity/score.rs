@@ -8,7 +8,7 @@ use loadmaster_framework::{
     PreScoreResult, Score, SerialCx, World,
 };
 
-use super::terms::{TopologySums, existing_term_matches, own_term_matches};
+use super::terms::{ExistingPod, TopologySums, existing_term_matches, own_term_matches};
 use super::{InterPodAffinity, has_preferred_terms};
 
 /// Sums by topology pair, computed in PreScore (upstream's `preScoreState.topologyScore`).
@@ -35,8 +35,9 @@ impl IncomingPod<'_> {
         cluster: &ClusterObjects,
         mut add: impl FnMut(&Str, i64),
     ) {
+        let existing = ExistingPod::new(other, cluster);
         for (terms, sign) in [(self.preferred_affinity, 1), (self.preferred_anti_affinity, -1)] {
-            for weighted in terms.iter().filter(|w| own_term_matches(&w.term, other, cluster)) {
+            for weighted in terms.iter().filter(|w| own_term_matches(&w.term, existing)) {
                 add(&weighted.term.topology_key, sign * weighted.weight);
             }
         }
@@ -57,7 +58,7 @@ impl IncomingPod<'_> {
 }
 
 impl InterPodAffinity {
-    pub(super) fn incoming_pod<'a>(&self, pod: &'a PodTemplate) -> IncomingPod<'a> {
+    fn incoming_pod<'a>(&self, pod: &'a PodTemplate) -> IncomingPod<'a> {
         IncomingPod {
             namespace: &pod.namespace,
             labels: &pod.labels,

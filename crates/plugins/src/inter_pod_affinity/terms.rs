@@ -4,30 +4,48 @@ use loadmaster_api::{Labels, Str};
 use loadmaster_framework::PodTemplate;
 use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::template::AffinityTerm;
+use loadmaster_framework::topology_counter::AssignedPod;
 use loadmaster_stdx::Map;
+
+/// What terms of an incoming pod are compared with: an existing pod.
+#[derive(Clone, Copy)]
+pub(super) struct ExistingPod<'a> {
+    namespace: &'a Str,
+    namespace_labels: &'a Labels,
+    labels: &'a Labels,
+}
+
+impl<'a> ExistingPod<'a> {
+    pub(super) fn new(pod: &'a PodTemplate, cluster: &'a ClusterObjects) -> ExistingPod<'a> {
+        ExistingPod {
+            namespace: &pod.namespace,
+            namespace_labels: cluster.namespace_labels(&pod.namespace),
+            labels: &pod.labels,
+        }
+    }
+}
+
+impl<'a> From<&AssignedPod<'a>> for ExistingPod<'a> {
+    fn from(pod: &AssignedPod<'a>) -> Self {
+        let AssignedPod { namespace, namespace_labels, labels, .. } = *pod;
+        ExistingPod { namespace, namespace_labels, labels }
+    }
+}
 
 /// Whether a term of the incoming pod matches an existing pod.
 ///
 /// Upstream replaces the term's namespace selector by the names of the selected namespaces, but then
 /// evaluates the selector once more, against empty labels. So a selector that matches empty labels
 /// (`DoesNotExist`, `NotIn`) selects every namespace here.
-pub(super) fn own_term_matches(
-    term: &AffinityTerm,
-    other: &PodTemplate,
-    cluster: &ClusterObjects,
-) -> bool {
-    term.matches(&other.namespace, &Labels::default(), &other.labels)
-        || term.matches(&other.namespace, cluster.namespace_labels(&other.namespace), &other.labels)
+pub(super) fn own_term_matches(term: &AffinityTerm, other: ExistingPod<'_>) -> bool {
+    term.matches(other.namespace, &Labels::default(), other.labels)
+        || term.matches(other.namespace, other.namespace_labels, other.labels)
 }
 
 /// Whether all terms of the incoming pod match an existing pod; false without terms (upstream's
 /// `podMatchesAllAffinityTerms`).
-pub(super) fn all_own_terms_match(
-    terms: &[AffinityTerm],
-    other: &PodTemplate,
-    cluster: &ClusterObjects,
-) -> bool {
-    !terms.is_empty() && terms.iter().all(|term| own_term_matches(term, other, cluster))
+pub(super) fn all_own_terms_match(terms: &[AffinityTerm], other: ExistingPod<'_>) -> bool {
+    !terms.is_empty() && terms.iter().all(|term| own_term_matches(term, other))
 }
 
 /// Whether a term of an existing pod matches the incoming pod, which has this namespace and these labels.

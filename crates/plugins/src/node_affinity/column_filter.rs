@@ -4,7 +4,7 @@ use loadmaster_api::selector::{CompiledNodeSelector, Requirement};
 use loadmaster_api::{Labels, NodeSelector, Str};
 use loadmaster_framework::incremental::RowMask;
 use loadmaster_framework::label_columns::{LabelColumn, LabelKeyId, LabelValueId};
-use loadmaster_framework::{NodeRow, NodeTable, World};
+use loadmaster_framework::{NodeRow, NodeTable, PrepareCx};
 use smallvec::SmallVec;
 
 /// Columns are never removed. When there are this many, requirements on other keys are checked per node.
@@ -34,17 +34,17 @@ enum Values {
 impl ColumnFilter {
     /// The conditions of the node selector and of both selectors. `names` are the only nodes that can fit, if known.
     pub(super) fn new(
-        world: &mut World,
+        cx: &mut PrepareCx<'_>,
         node_selector: &Labels,
         selectors: [Option<&NodeSelector>; 2],
         names: Option<Vec<Str>>,
     ) -> ColumnFilter {
         let mut filter = ColumnFilter { names, conditions: Vec::new(), complete: true };
         for (key, value) in node_selector.iter() {
-            filter.add(world, key, Values::OneOf(SmallVec::from_iter([value.clone()])), true);
+            filter.add(cx, key, Values::OneOf(SmallVec::from_iter([value.clone()])), true);
         }
         for selector in selectors.into_iter().flatten() {
-            filter.add_selector(world, selector);
+            filter.add_selector(cx, selector);
         }
         filter
     }
@@ -65,7 +65,7 @@ impl ColumnFilter {
     }
 
     /// Terms are ORed: only the conditions of a single term hold for every node.
-    fn add_selector(&mut self, world: &mut World, selector: &NodeSelector) {
+    fn add_selector(&mut self, cx: &mut PrepareCx<'_>, selector: &NodeSelector) {
         self.complete &= CompiledNodeSelector::strict(selector).is_ok();
         let [term] = &*selector.node_selector_terms else {
             self.complete = false;
@@ -74,14 +74,14 @@ impl ColumnFilter {
         self.complete &= term.match_fields.is_empty() && !term.match_expressions.is_empty();
         for requirement in &term.match_expressions {
             match as_membership(requirement) {
-                Some((values, inside)) => self.add(world, &requirement.key, values, inside),
+                Some((values, inside)) => self.add(cx, &requirement.key, values, inside),
                 None => self.complete = false,
             }
         }
     }
 
-    fn add(&mut self, world: &mut World, key: &Str, values: Values, inside: bool) {
-        match column(world, key) {
+    fn add(&mut self, cx: &mut PrepareCx<'_>, key: &Str, values: Values, inside: bool) {
+        match column(cx, key) {
             Some(key) => self.conditions.push(LabelCondition { key, values, inside }),
             None => self.complete = false,
         }
@@ -120,10 +120,10 @@ fn as_membership(requirement: &Requirement) -> Option<(Values, bool)> {
     }
 }
 
-fn column(world: &mut World, key: &Str) -> Option<LabelKeyId> {
-    let known = world.nodes().labels().id(key);
-    let full = world.nodes().labels().iter().count() >= COLUMNS_MAX;
-    known.or_else(|| (!full).then(|| world.ensure_label_column(key)))
+fn column(cx: &mut PrepareCx<'_>, key: &Str) -> Option<LabelKeyId> {
+    let known = cx.world().nodes().labels().id(key);
+    let full = cx.world().nodes().labels().iter().count() >= COLUMNS_MAX;
+    known.or_else(|| (!full).then(|| cx.label_column(key)))
 }
 
 fn retain_named(names: &[Str], nodes: &NodeTable, set: &mut RowMask) {

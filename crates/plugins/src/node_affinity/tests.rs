@@ -428,15 +428,14 @@ proptest! {
         let incoming = bench.parse_pod(incoming).unwrap();
         bench.check_incremental(&incoming).unwrap();
 
-        let incremental = bench.extension_points().incremental.clone().unwrap();
-        let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &incoming) else { return Ok(()) };
+        let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(&incoming) else { return Ok(()) };
         set_nodes(&mut bench, &then);
         bench.world.remove_node("n1");
         let nodes = bench.world.nodes();
         let mut set = nodes.columns().occupied.clone();
-        evaluator.filter_rows(nodes, &mut set);
+        evaluator.filter_rows(bench.evaluator_cx(), &mut set);
         for row in nodes.rows() {
-            prop_assert_eq!(set[row.index()] != 0, evaluator.filter_row(nodes, row));
+            prop_assert_eq!(set[row.index()] != 0, evaluator.filter_row(bench.evaluator_cx(), row));
         }
         bench.check_incremental(&incoming).unwrap();
     }

@@ -17,8 +17,8 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::{
-    Cx, CycleStateSlot, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo, NodeRow,
-    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult,
+    Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo,
+    NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx,
     PrepareResult, Score, SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
@@ -123,10 +123,17 @@ impl Score for BalancedAllocation {
 }
 
 impl Incremental for BalancedAllocation {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
-        let Some(scored_requests) = self.scored_requests(pod) else { return PrepareResult::Skip };
-        let scorer =
-            ColumnScorer::new(ScoreFormula::BalancedAllocation, scored_requests, world.nodes());
+    /// The requests that are scored; `None` if the pod requests none of the resources.
+    type Key = Option<ScoredRequests>;
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+        Some(self.scored_requests(pod))
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, scored: &Self::Key) -> PrepareResult {
+        let Some(scored) = scored else { return PrepareResult::Skip };
+        let nodes = cx.world().nodes();
+        let scorer = ColumnScorer::new(ScoreFormula::BalancedAllocation, scored.clone(), nodes);
         PrepareResult::Evaluator(Box::new(BalancedAllocationEvaluator(scorer)))
     }
 }
@@ -138,22 +145,22 @@ impl PluginEvaluator for BalancedAllocationEvaluator {
         ResultDependencies { score: Some(RowDependency::Pods), ..ResultDependencies::default() }
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
-        self.0.score_row(nodes, row.index())
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        self.0.score_row(cx.nodes(), row.index())
     }
 
     fn score_rows(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        self.0.score_all(nodes, set, weight, out)
+        self.0.score_all(cx.nodes(), set, weight, out)
     }
 
-    fn is_stale(&self, world: &World) -> bool {
-        self.0.is_stale(world.nodes())
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        self.0.is_stale(cx.nodes())
     }
 }
 

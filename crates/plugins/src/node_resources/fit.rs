@@ -23,10 +23,10 @@ use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EventObject, EventResource,
+    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
     ExtensionPoints, Failure, FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
-    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult,
-    PreScore, PreScoreResult, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
+    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
     SerialCx, Sign, World,
 };
 use serde::{Deserialize, Serialize};
@@ -215,7 +215,7 @@ struct IgnoredResources {
 }
 
 /// The requests that Filter checks, in the order of its reasons; only amounts above 0 (upstream's `preFilterState`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct FilterRequests(SmallVec<[(Resource, i64); 3]>);
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
@@ -387,14 +387,21 @@ impl FilterRequests {
 }
 
 impl Incremental for Fit {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
-        let nodes = world.nodes();
-        let filter_requests = FilterRequests::new(pod, Some(&self.ignored)).0.into_iter();
+    /// The requests that are filtered and those that are scored.
+    type Key = (FilterRequests, ScoredRequests);
+
+    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+        Some((FilterRequests::new(pod, Some(&self.ignored)), self.scored_requests(pod)))
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, (filtered, scored): &Self::Key) -> PrepareResult {
+        let nodes = cx.world().nodes();
+        let column = |(resource, wanted): &(Resource, i64)| {
+            (ResourceColumn::new(resource.clone(), nodes), *wanted)
+        };
         PrepareResult::Evaluator(Box::new(FitEvaluator {
-            filter_requests: filter_requests
-                .map(|(resource, wanted)| (ResourceColumn::new(resource, nodes), wanted))
-                .collect(),
-            scorer: ColumnScorer::new(self.formula.clone(), self.scored_requests(pod), nodes),
+            filter_requests: filtered.0.iter().map(column).collect(),
+            scorer: ColumnScorer::new(self.formula.clone(), scored.clone(), nodes),
         }))
     }
 }
@@ -413,7 +420,8 @@ impl PluginEvaluator for FitEvaluator {
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let nodes = cx.nodes();
         let at = row.index();
         let c = nodes.columns();
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
@@ -426,7 +434,8 @@ impl PluginEvaluator for FitEvaluator {
             && self.filter_requests.iter().all(enough)
     }
 
-    fn filter_rows(&self, nodes: &NodeTable, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+        let nodes = cx.nodes();
         let mut resources: SmallVec<[ResourceSlices<'_>; 4]> = SmallVec::new();
         for (column, wanted) in &self.filter_requests {
             let Some([allocatable, used]) = column.columns(nodes, RequestBasis::Requested) else {
@@ -438,22 +447,22 @@ impl PluginEvaluator for FitEvaluator {
         simd::retain_fitting(set, [&c.allocatable_pods, &c.pods], &resources);
     }
 
-    fn score_row(&self, nodes: &NodeTable, row: NodeRow) -> i64 {
-        self.scorer.score_row(nodes, row.index())
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        self.scorer.score_row(cx.nodes(), row.index())
     }
 
     fn score_rows(
         &self,
-        nodes: &NodeTable,
+        cx: EvaluatorCx<'_>,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        self.scorer.score_all(nodes, set, weight, out)
+        self.scorer.score_all(cx.nodes(), set, weight, out)
     }
 
-    fn is_stale(&self, world: &World) -> bool {
-        let nodes = world.nodes();
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let nodes = cx.nodes();
         self.scorer.is_stale(nodes)
             || self.filter_requests.iter().any(|(column, _)| column.is_stale(nodes))
     }

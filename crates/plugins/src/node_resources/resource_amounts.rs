@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::args::ResourceSpec;
 
 /// A resource that nodes can have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Resource {
     Cpu,
     Memory,
@@ -79,7 +79,7 @@ impl Resource {
 }
 
 /// Which of the two sums over a node's pods is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RequestBasis {
     /// The requests of the pods.
     Requested,
@@ -169,14 +169,14 @@ pub(super) fn weighted_resources(specs: &[ResourceSpec]) -> WeightedResources {
 }
 
 /// The requests of one pod for the resources being scored.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScoredRequests {
     pub basis: RequestBasis,
     pub resources: SmallVec<[ScoredResource; 2]>,
 }
 
 /// One resource being scored: its weight, and the pod's request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScoredResource {
     pub resource: Resource,
     pub weight: i64,

@@ -111,23 +111,23 @@ fn check(
 
 /// Scores of all nodes, also of those that Filter rejects, with a weight.
 fn check_weighted(bench: &mut PluginTestBench, web: &loadmaster_framework::PodInfo) {
-    let incremental = bench.extension_points().incremental.clone().unwrap();
-    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, web) else {
+    let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(web) else {
         return;
     };
     let nodes = bench.world.nodes();
     let mut sums = vec![5; nodes.n_rows()];
-    let scored = evaluator.score_rows(nodes, &nodes.columns().occupied, 3, &mut sums);
+    let scored =
+        evaluator.score_rows(bench.evaluator_cx(), &nodes.columns().occupied, 3, &mut sums);
     let mut rows = nodes.rows();
     assert_eq!(
         scored.is_ok(),
-        rows.all(|row| check_score_range(evaluator.score_row(nodes, row)).is_ok())
+        rows.all(|row| check_score_range(evaluator.score_row(bench.evaluator_cx(), row)).is_ok())
     );
     if scored.is_err() {
         return;
     }
     for row in nodes.rows() {
-        let want = evaluator.score_row(nodes, row).wrapping_mul(3).wrapping_add(5);
+        let want = evaluator.score_row(bench.evaluator_cx(), row).wrapping_mul(3).wrapping_add(5);
         assert_eq!(sums[row.index()], want, "{row:?}");
     }
 }
@@ -160,18 +160,17 @@ fn a_scalar_column_is_added_later() {
     let web = bench
         .parse_pod(pod("web", &json!([{"name": "c", "resources": {"requests": {"a.io/x": 1}}}])))
         .unwrap();
-    let incremental = bench.extension_points().incremental.clone().unwrap();
-    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(&web) else {
         unreachable!()
     };
     let result = |bench: &PluginTestBench| {
         let nodes = bench.world.nodes();
         let mut set = nodes.columns().occupied.clone();
-        evaluator.filter_rows(nodes, &mut set);
+        evaluator.filter_rows(bench.evaluator_cx(), &mut set);
         (
             set,
-            evaluator.filter_row(nodes, nodes.row("n").unwrap()),
-            evaluator.is_stale(&bench.world),
+            evaluator.filter_row(bench.evaluator_cx(), nodes.row("n").unwrap()),
+            evaluator.is_stale(bench.evaluator_cx()),
         )
     };
     assert_eq!(result(&bench), (vec![0], false, false));

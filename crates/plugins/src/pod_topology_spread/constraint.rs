@@ -1,10 +1,11 @@
 //! Parsed constraints: which pods a constraint counts, and on which nodes.
 
+use std::sync::Arc;
+
 use loadmaster_api::selector::{RequiredNodeAffinity, SetOperator, required_node_affinity};
 use loadmaster_api::{Labels, Node, Selector, Str, Toleration, TopologySpreadConstraint};
-use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::topology_counter::{TopologyCounterSpec, TopologyDeltas};
-use loadmaster_framework::{Failure, NodeInfo, PodTemplate};
+use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
+use loadmaster_framework::{Failure, NodeInfo, PodInfo, PodTemplate};
 
 use crate::taint_toleration::TolerationMatcher;
 
@@ -12,7 +13,7 @@ use crate::taint_toleration::TolerationMatcher;
 const HONOR: &str = "Honor";
 
 /// One constraint of one pod.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Constraint {
     pub(super) max_skew: i64,
     pub(super) key: Str,
@@ -32,16 +33,20 @@ pub(super) struct MatchingPods {
 impl MatchingPods {
     /// Whether an existing pod counts. Terminating pods do not, and an empty selector counts no pod, as
     /// in upstream (`countPodsMatchSelector`).
-    pub(super) fn matches(&self, pod: &PodTemplate, terminating: bool) -> bool {
+    fn matches(&self, namespace: &Str, labels: &Labels, terminating: bool) -> bool {
         !terminating
-            && pod.namespace == self.namespace
+            && *namespace == self.namespace
             && !self.selector.is_empty()
-            && self.selector.matches(&pod.labels)
+            && self.selector.matches(labels)
     }
 
     /// The number of pods on a node that count.
     pub(super) fn count_on_node(&self, node: NodeInfo<'_>) -> i64 {
-        node.pods().filter(|pod| self.matches(&pod.template, pod.terminating)).count() as i64
+        let matches = |pod: &&Arc<PodInfo>| {
+            let template = &pod.template;
+            self.matches(&template.namespace, &template.labels, pod.terminating)
+        };
+        node.pods().filter(matches).count() as i64
     }
 }
 
@@ -224,16 +229,14 @@ impl MatchCounter {
 }
 
 impl TopologyCounterSpec for MatchCounter {
-    fn delta(
-        &self,
-        pod: &PodTemplate,
-        terminating: bool,
-        _cluster: &ClusterObjects,
-        out: &mut TopologyDeltas,
-    ) {
-        if self.pods.matches(pod, terminating) {
+    fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
+        if self.pods.matches(pod.namespace, pod.labels, pod.terminating) {
             out.add(&self.key[0], 1);
         }
+    }
+
+    fn label_keys(&self) -> Vec<Str> {
+        self.pods.selector.keys().cloned().collect()
     }
 
     fn has_node_filter(&self) -> bool {

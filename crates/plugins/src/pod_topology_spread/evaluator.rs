@@ -10,8 +10,8 @@ use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencie
 use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
 use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
 use loadmaster_framework::{
-    Failure, Incremental, NodeInfo, NodeRow, NodeTable, PluginEvaluator, PodInfo, PrepareResult,
-    Rejection, World,
+    EvaluatorCx, Failure, Incremental, NodeInfo, NodeRow, PluginEvaluator, PodInfo, PrepareCx,
+    PrepareResult, Rejection, World,
 };
 use smallvec::SmallVec;
 
@@ -22,32 +22,52 @@ use super::{HOSTNAME, PodTopologySpread};
 /// The key element of a row without the label: neither a count nor a value id.
 const ABSENT: i64 = -1;
 
+/// All that the plugin reads of an incoming pod: its constraints, with the selectors that they resolve to now, and what the inclusion
+/// policies read.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct PodTopologySpreadKey {
+    /// Each with whether the pod matches the selector itself (upstream's `selfMatchNum`), or why they are invalid.
+    hard: Result<Vec<(Constraint, bool)>, Failure>,
+    soft: Vec<Constraint>,
+    /// Nodes without the keys of all soft constraints are not scored.
+    all_keys: bool,
+}
+
 impl Incremental for PodTopologySpread {
-    fn prepare(&self, world: &mut World, pod: &PodInfo) -> PrepareResult {
-        let hard = match self.hard_constraints(world.cluster_objects(), &pod.template) {
+    type Key = PodTopologySpreadKey;
+
+    fn key(&self, world: &World, pod: &PodInfo) -> Option<PodTopologySpreadKey> {
+        let (cluster, template) = (world.cluster_objects(), &*pod.template);
+        let hard = self.hard_constraints(cluster, template).map(|all| {
+            let matches_itself =
+                |constraint: &Constraint| constraint.pods.selector.matches(&template.labels);
+            let with_itself = all.into_iter().map(|constraint| {
+                let itself = matches_itself(&constraint);
+                (constraint, itself)
+            });
+            with_itself.collect()
+        });
+        // Invalid soft constraints fail the attempt only if nodes are scored, which only the per-node form finds out.
+        let soft = self.soft_constraints(cluster, template).ok()?;
+        let all_keys = !soft.is_empty() && self.scores_need_all_keys(template);
+        Some(PodTopologySpreadKey { hard, soft, all_keys })
+    }
+
+    fn prepare(&self, cx: &mut PrepareCx<'_>, key: &PodTopologySpreadKey) -> PrepareResult {
+        let hard = match &key.hard {
             Ok(hard) => hard,
             Err(error) => {
                 let error = Failure::new(format!("get constraints from pod: {error}"));
                 return PrepareResult::Rejected(Rejection::Failed(error));
             }
         };
-        // The attempt fails only if nodes are scored, which only the per-node form finds out.
-        let Ok(soft) = self.soft_constraints(world.cluster_objects(), &pod.template) else {
-            return PrepareResult::PerNode;
-        };
-        if hard.is_empty() && soft.is_empty() {
+        if hard.is_empty() && key.soft.is_empty() {
             return PrepareResult::Skip;
         }
-        let mut evaluator = PodTopologySpreadEvaluator {
-            hard: hard
-                .iter()
-                .map(|constraint| HardConstraint::new(world, constraint, pod))
-                .collect(),
-            soft: soft.iter().map(|constraint| SoftConstraint::new(world, constraint)).collect(),
-            all_keys: self.scores_need_all_keys(&pod.template),
-        };
-        if evaluator.is_stale(world) {
-            evaluator.release(world);
+        let hard = hard.iter().map(|(it, itself)| HardConstraint::new(cx, it, *itself)).collect();
+        let soft = key.soft.iter().map(|constraint| SoftConstraint::new(cx, constraint)).collect();
+        let evaluator = PodTopologySpreadEvaluator { hard, soft, all_keys: key.all_keys };
+        if evaluator.is_stale(cx.cx()) {
             return PrepareResult::PerNode;
         }
         PrepareResult::Evaluator(Box::new(evaluator))
@@ -80,14 +100,14 @@ struct HardConstraint {
 }
 
 impl HardConstraint {
-    fn new(world: &mut World, constraint: &Constraint, pod: &PodInfo) -> HardConstraint {
-        let counter = world.acquire_topology_counter(MatchCounter::for_filter(constraint));
-        let key = world.ensure_label_column(&constraint.key);
+    fn new(cx: &mut PrepareCx<'_>, constraint: &Constraint, itself: bool) -> HardConstraint {
+        let counter = cx.topology_counter(MatchCounter::for_filter(constraint));
+        let key = cx.label_column(&constraint.key);
         HardConstraint {
             counter,
             key,
-            is_unique: world.nodes().labels().column(key).is_unique(),
-            self_match_num: i64::from(constraint.pods.selector.matches(&pod.template.labels)),
+            is_unique: cx.world().nodes().labels().column(key).is_unique(),
+            self_match_num: i64::from(itself),
             max_skew: constraint.max_skew,
             min_domains: constraint.min_domains,
         }
@@ -133,22 +153,27 @@ enum CountSource {
 }
 
 impl SoftConstraint {
-    fn new(world: &mut World, constraint: &Constraint) -> SoftConstraint {
-        let key = world.ensure_label_column(&constraint.key);
-        let is_unique = world.nodes().labels().column(key).is_unique();
+    fn new(cx: &mut PrepareCx<'_>, constraint: &Constraint) -> SoftConstraint {
+        let key = cx.label_column(&constraint.key);
+        let is_unique = cx.world().nodes().labels().column(key).is_unique();
         let source = match (constraint.key == HOSTNAME, is_unique) {
-            (false, false) => CountSource::Shared(
-                world.acquire_topology_counter(MatchCounter::for_score(constraint)),
-            ),
-            (false, true) => CountSource::Unique(
-                world.acquire_topology_counter(MatchCounter::for_score(constraint)),
-            ),
-            (true, true) => CountSource::Hostname(
-                world.acquire_topology_counter(MatchCounter::on_all_nodes(constraint)),
-            ),
+            (false, false) => {
+                CountSource::Shared(cx.topology_counter(MatchCounter::for_score(constraint)))
+            }
+            (false, true) => {
+                CountSource::Unique(cx.topology_counter(MatchCounter::for_score(constraint)))
+            }
+            (true, true) => {
+                CountSource::Hostname(cx.topology_counter(MatchCounter::on_all_nodes(constraint)))
+            }
             (true, false) => CountSource::SharedHostname(constraint.pods.clone()),
         };
         SoftConstraint { key, max_skew: constraint.max_skew, source }
+    }
+
+    /// Whether the key has domains of one node each.
+    fn is_unique(&self) -> bool {
+        matches!(self.source, CountSource::Unique(_) | CountSource::Hostname(_))
     }
 
     fn domain(&self, labels: &LabelColumns, row: NodeRow) -> LabelValueId {
@@ -168,15 +193,6 @@ impl SoftConstraint {
             CountSource::SharedHostname(pods) => {
                 NodeInfo::new(world.nodes(), row).map_or(0, |node| pods.count_on_node(node))
             }
-        }
-    }
-
-    fn counter(&self) -> Option<TopologyCounterId> {
-        match self.source {
-            CountSource::Shared(id) | CountSource::Unique(id) | CountSource::Hostname(id) => {
-                Some(id)
-            }
-            CountSource::SharedHostname(_) => None,
         }
     }
 
@@ -268,8 +284,8 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
         }
     }
 
-    fn filter_row(&self, nodes: &NodeTable, row: NodeRow) -> bool {
-        let labels = nodes.labels();
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let labels = cx.nodes().labels();
         self.hard.iter().all(|hard| labels.column(hard.key).value(row).is_present())
     }
 
@@ -277,35 +293,35 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
         self.hard.len() + self.soft.len()
     }
 
-    fn class_key(&self, world: &World, row: NodeRow, out: &mut ClassKey) {
-        out.extend(self.hard.iter().map(|hard| hard.key_element(world, row)));
-        let labels = world.nodes().labels();
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        out.extend(self.hard.iter().map(|hard| hard.key_element(cx.world, row)));
+        let labels = cx.nodes().labels();
         let is_ignored =
             self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present());
         out.extend(
             self.soft
                 .iter()
-                .map(|soft| if is_ignored { ABSENT } else { soft.key_element(world, row) }),
+                .map(|soft| if is_ignored { ABSENT } else { soft.key_element(cx.world, row) }),
         );
     }
 
-    fn filter_class(&self, world: &World, key: &[i64]) -> bool {
-        self.hard.iter().zip(key).all(|(hard, key_element)| hard.allows(world, *key_element))
+    fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {
+        self.hard.iter().zip(key).all(|(hard, key_element)| hard.allows(cx.world, *key_element))
     }
 
     fn has_class_scores(&self) -> bool {
         !self.soft.is_empty()
     }
 
-    fn score_classes(&self, world: &World, classes: &NodeClasses<'_>, out: &mut [i64]) {
+    fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         let scored = ScoredClasses { classes, first: self.hard.len(), all_keys: self.all_keys };
         let weighted = self.soft.iter().enumerate().map(|(at, soft)| WeightedConstraint {
             domains: match soft.source {
-                CountSource::Shared(counter) => domains(world, counter),
+                CountSource::Shared(counter) => domains(cx.world, counter),
                 _ => None,
             },
             max_skew: soft.max_skew,
-            weight: score::topology_normalizing_weight(soft.n_domains(world, &scored, at)),
+            weight: score::topology_normalizing_weight(soft.n_domains(cx.world, &scored, at)),
         });
         let weighted: SmallVec<[WeightedConstraint<'_>; 4]> = weighted.collect();
         let mut range = ScoreRange::default();
@@ -323,17 +339,14 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
         }
     }
 
-    fn is_stale(&self, world: &World) -> bool {
-        let labels = world.nodes().labels();
+    /// Stale once a key has domains of several nodes instead of one, or the other way round.
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let labels = cx.nodes().labels();
+        let is_unique = |key: LabelKeyId| labels.column(key).is_unique();
         let is_empty_domain = |soft: &SoftConstraint| has_empty_value(labels.column(soft.key));
-        !self.all_keys && self.soft.iter().any(is_empty_domain)
-    }
-
-    fn release(&mut self, world: &mut World) {
-        let hard = self.hard.iter().map(|hard| hard.counter);
-        for counter in hard.chain(self.soft.iter().filter_map(SoftConstraint::counter)) {
-            world.release_topology_counter(counter);
-        }
+        self.hard.iter().any(|hard| hard.is_unique != is_unique(hard.key))
+            || self.soft.iter().any(|soft| soft.is_unique() != is_unique(soft.key))
+            || !self.all_keys && self.soft.iter().any(is_empty_domain)
     }
 }
 

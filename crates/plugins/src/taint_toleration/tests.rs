@@ -140,31 +140,30 @@ fn taint_sets_added_after_the_evaluator_was_built() {
     let mut bench = bench(false);
     bench.node(node("a", &[])).unwrap();
     let web = bench.parse_pod(pod("web", json!([]))).unwrap();
-    let incremental = bench.extension_points().incremental.clone().unwrap();
-    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(&web) else {
         panic!("no evaluator")
     };
     assert_eq!(evaluator.dependencies().class, None);
 
     let hard = bench.node(node("b", &["k:NoSchedule"])).unwrap();
-    assert!(!evaluator.filter_row(bench.world.nodes(), hard));
+    assert!(!evaluator.filter_row(bench.evaluator_cx(), hard));
     let mut set = [1, 1];
-    evaluator.filter_rows(bench.world.nodes(), &mut set);
+    evaluator.filter_rows(bench.evaluator_cx(), &mut set);
     assert_eq!(set, [1, 0]);
-    assert!(!evaluator.is_stale(&bench.world), "a hard taint changes no score");
+    assert!(!evaluator.is_stale(bench.evaluator_cx()), "a hard taint changes no score");
 
     bench.node(node("c", &["k:PreferNoSchedule"])).unwrap();
-    assert!(evaluator.is_stale(&bench.world), "the scores of the nodes differ now");
-    let PrepareResult::Evaluator(evaluator) = incremental.prepare(&mut bench.world, &web) else {
+    assert!(evaluator.is_stale(bench.evaluator_cx()), "the scores of the nodes differ now");
+    let PrepareResult::Evaluator(evaluator) = bench.prepare_incremental(&web) else {
         panic!("no evaluator")
     };
     assert_eq!(evaluator.dependencies().class, Some(RowDependency::Node));
 
     for n in 0..=NEW_TAINT_SETS_MAX {
-        assert!(!evaluator.is_stale(&bench.world), "{n} sets are not too many");
+        assert!(!evaluator.is_stale(bench.evaluator_cx()), "{n} sets are not too many");
         bench.node(node("d", &[&format!("k={n}:NoSchedule")])).unwrap();
     }
-    assert!(evaluator.is_stale(&bench.world), "too many sets are evaluated on every read");
+    assert!(evaluator.is_stale(bench.evaluator_cx()), "too many sets are evaluated on every read");
 }
 
 #[test]

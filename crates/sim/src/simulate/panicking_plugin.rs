@@ -13,11 +13,11 @@ use loadmaster_framework::incremental::{
     ClassKey, Incremental, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Cx, EventResource, ExtensionPoints, Failure, Filter, FitError,
-    NodeInfo, NodeRow, NodeTable, Permit, PermitResult, PluginDef, PluginError, PluginStateSlot,
+    ActionType, ClusterEvent, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure, Filter,
+    FitError, NodeInfo, NodeRow, Permit, PermitResult, PluginDef, PluginError, PluginStateSlot,
     PodInfo, PostBind, PostFilter, PostFilterResult, PreBind, PreEnqueue, PreFilter,
-    PreFilterResult, PreScore, PreScoreResult, QueueingHint, Registry, Rejection, Reserve, Score,
-    SerialCx, World,
+    PreFilterResult, PreScore, PreScoreResult, PrepareCx, QueueingHint, Registry, Rejection,
+    Reserve, Score, SerialCx, World,
 };
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -209,12 +209,20 @@ impl PostBind for PanickingPlugin {
 }
 
 impl Incremental for PanickingPlugin {
-    /// Half of the templates are evaluated incrementally, the others per node.
-    fn prepare(&self, _: &mut World, pod: &PodInfo) -> PrepareResult {
+    /// Whether the priority is even.
+    type Key = bool;
+
+    fn key(&self, _: &World, pod: &PodInfo) -> Option<bool> {
         maybe_panic(PER_POD);
-        match pod.template.id.0 % 2 {
-            0 => PrepareResult::Evaluator(Box::new(PanickingEvaluator)),
-            _ => PrepareResult::PerNode,
+        Some(pod.template.priority() % 2 == 0)
+    }
+
+    /// Some pods are evaluated incrementally, the others per node.
+    fn prepare(&self, _: &mut PrepareCx<'_>, is_even: &bool) -> PrepareResult {
+        maybe_panic(PER_POD);
+        match is_even {
+            true => PrepareResult::Evaluator(Box::new(PanickingEvaluator)),
+            false => PrepareResult::PerNode,
         }
     }
 }
@@ -227,12 +235,12 @@ impl PluginEvaluator for PanickingEvaluator {
         ResultDependencies { filter: pods, score: pods, class: pods, node_set: false }
     }
 
-    fn filter_row(&self, _: &NodeTable, _: NodeRow) -> bool {
+    fn filter_row(&self, _: EvaluatorCx<'_>, _: NodeRow) -> bool {
         maybe_panic(PER_NODE);
         true
     }
 
-    fn score_row(&self, _: &NodeTable, _: NodeRow) -> i64 {
+    fn score_row(&self, _: EvaluatorCx<'_>, _: NodeRow) -> i64 {
         maybe_panic(PER_NODE);
         0
     }
@@ -241,12 +249,8 @@ impl PluginEvaluator for PanickingEvaluator {
         1
     }
 
-    fn class_key(&self, _: &World, _: NodeRow, out: &mut ClassKey) {
+    fn class_key(&self, _: EvaluatorCx<'_>, _: NodeRow, out: &mut ClassKey) {
         maybe_panic(PER_NODE);
         out.push(0);
-    }
-
-    fn release(&mut self, _: &mut World) {
-        maybe_panic(PER_POD);
     }
 }

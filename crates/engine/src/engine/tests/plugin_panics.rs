@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use loadmaster_framework::extension_points::{FitError, NodeScore, PostFilter};
+use loadmaster_framework::incremental::{EvaluatorCx, PrepareCx};
 use loadmaster_framework::incremental::{
     Incremental, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
 };
-use loadmaster_framework::node_table::NodeTable;
 use loadmaster_framework::{
     ActionType, CycleState, Failure, Filter, NodeRow, PluginStateSlot, PostBind, PostFilterResult,
     PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueingHint, Score,
@@ -210,14 +210,20 @@ impl PostBind for Panicking {
 }
 
 impl Incremental for Panicking {
-    fn prepare(&self, _: &mut World, pod: &PodInfo) -> PrepareResult {
-        panic_if_labelled(pod, "prepare");
-        match label_of(pod, "panic") {
+    /// The label that says where to panic.
+    type Key = String;
+
+    fn key(&self, _: &World, pod: &PodInfo) -> Option<String> {
+        panic_if_labelled(pod, "key");
+        Some(label_of(pod, "panic").to_owned())
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, label: &String) -> PrepareResult {
+        assert!(label != "prepare", "injected");
+        match label.as_str() {
             "" => PrepareResult::Skip,
-            "evaluator-filter" | "evaluator-score" | "class-key" | "release" => {
-                PrepareResult::Evaluator(Box::new(PanickingEvaluator(
-                    label_of(pod, "panic").to_owned(),
-                )))
+            "evaluator-filter" | "evaluator-score" | "class-key" | "evaluator" => {
+                PrepareResult::Evaluator(Box::new(PanickingEvaluator(label.clone())))
             }
             _ => PrepareResult::PerNode,
         }
@@ -232,17 +238,17 @@ impl PluginEvaluator for PanickingEvaluator {
         let pods = Some(RowDependency::Pods);
         ResultDependencies { filter: pods, score: pods, class: pods, node_set: false }
     }
-    fn filter_row(&self, _: &NodeTable, _: NodeRow) -> bool {
+    fn filter_row(&self, _: EvaluatorCx<'_>, _: NodeRow) -> bool {
         assert!(self.0 != "evaluator-filter", "injected");
         true
     }
-    fn score_row(&self, _: &NodeTable, _: NodeRow) -> i64 {
+    fn score_row(&self, _: EvaluatorCx<'_>, _: NodeRow) -> i64 {
         assert!(self.0 != "evaluator-score", "injected");
         0
     }
     fn class_key(
         &self,
-        _: &World,
+        _: EvaluatorCx<'_>,
         _: NodeRow,
         out: &mut loadmaster_framework::incremental::ClassKey,
     ) {
@@ -251,9 +257,6 @@ impl PluginEvaluator for PanickingEvaluator {
     }
     fn class_key_len(&self) -> usize {
         1
-    }
-    fn release(&mut self, _: &mut World) {
-        assert!(self.0 != "release", "injected");
     }
 }
 
@@ -535,9 +538,11 @@ fn a_panic_drops_cached_evaluations() {
     let mut bench = bench("PrioritySort");
     // Twice, so that the score index would be cached.
     for name in ["one", "two"] {
-        bench.pod(name, json!({"panic": "release"}));
+        bench.pod(name, json!({"panic": "evaluator"}));
         bench.cycle();
     }
+    let cached = |bench: &Bench| bench.engine.profiles[0].scheduler.cache_size().combinations;
+    assert_eq!(cached(&bench), 1);
     bench.lines.clear();
     bench.pod("panicking", json!({"panic": "filter"}));
     bench.cycle();
@@ -545,6 +550,6 @@ fn a_panic_drops_cached_evaluations() {
         FailedScheduling panicking: plugin "Panicking" panicked in Filter: injected
         call pods/panicking/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"plugin \"Panicking\" panicked in Filter: injected","observedGeneration":1,"reason":"SchedulerError","status":"False","type":"PodScheduled"}]}
         panic of Panicking in Filter, 1x: injected
-        panic of Panicking in Prepare, 1x: injected
         0 active, 1 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
+    assert_eq!(cached(&bench), 0);
 }

@@ -1,0 +1,343 @@
+//! Evaluations that pods share.
+//!
+//! A plugin prepares one evaluator per key ([`loadmaster_framework::Incremental::key`]). Because scores are normalized over the nodes
+//! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
+//! keys share both, whatever else they differ in.
+
+use std::sync::Arc;
+
+use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx};
+use loadmaster_framework::template::TemplateId;
+use loadmaster_framework::topology_counter::TopologyCounterId;
+use loadmaster_framework::{
+    EvaluatorCx, Failure, PluginEvaluator, PluginStates, PodInfo, PrepareResult, Rejection, World,
+};
+use loadmaster_stdx::Map;
+
+use crate::evaluate::incremental::{Evaluator, PluginUsage};
+use crate::guard::{self, ExtensionPoint};
+use crate::profile::Profile;
+use crate::score_index::ScoreIndex;
+
+/// The id of a combination of keys; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct CombinationId(u64);
+
+/// The id of a key of one plugin; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct KeyId(u64);
+
+impl KeyId {
+    /// The plugin is evaluated per node.
+    const PER_NODE: KeyId = KeyId(0);
+}
+
+/// What a plugin prepared for one key.
+struct PreparedKey {
+    plugin: usize,
+    key: EvaluatorKey,
+    result: Prepared,
+    counters: Vec<TopologyCounterId>,
+    /// Sequence number of the world's next change at that time.
+    prepared_at: u64,
+    /// Number of cached combinations with this key.
+    users: u32,
+}
+
+/// A [`PrepareResult`] that several combinations share.
+#[derive(Clone)]
+pub(crate) enum Prepared {
+    Skip,
+    Rejected(Rejection),
+    PerNode,
+    Evaluator(Arc<dyn PluginEvaluator>),
+}
+
+impl From<PrepareResult> for Prepared {
+    fn from(result: PrepareResult) -> Self {
+        match result {
+            PrepareResult::Skip => Prepared::Skip,
+            PrepareResult::Rejected(rejection) => Prepared::Rejected(rejection),
+            PrepareResult::PerNode => Prepared::PerNode,
+            PrepareResult::Evaluator(evaluator) => Prepared::Evaluator(evaluator.into()),
+        }
+    }
+}
+
+/// The cached evaluation of a combination of keys.
+pub(crate) struct CachedEvaluation {
+    pub evaluator: Evaluator,
+    pub index: Option<ScoreIndex>,
+    /// Sequence number of the world's changes up to which `index` was updated.
+    pub checked_at: u64,
+    /// Number of the decision in which it was last used.
+    pub used: u64,
+    keys: Box<[KeyId]>,
+    /// When the first of the keys was prepared.
+    prepared_at: u64,
+}
+
+impl CachedEvaluation {
+    fn is_valid(&self, cx: EvaluatorCx<'_>) -> bool {
+        self.prepared_at >= cx.world.evaluators_valid_since() && !self.evaluator.is_stale(cx)
+    }
+}
+
+/// Numbers of shared evaluations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Keys of all plugins.
+    pub keys: usize,
+    /// Combinations of keys: score indexes and tables of node classes.
+    pub combinations: usize,
+}
+
+/// Number of templates whose combination is remembered; others compute their keys again, which takes microseconds.
+const TEMPLATES_MAX: usize = 1 << 16;
+
+/// The cached evaluations of one profile.
+#[derive(Default)]
+pub(crate) struct EvaluationCache {
+    /// The combination of a template's keys, and the version of the world in which they were computed.
+    by_template: Map<TemplateId, (u64, CombinationId)>,
+    /// By plugin.
+    key_ids: Vec<Map<EvaluatorKey, KeyId>>,
+    prepared: Map<KeyId, PreparedKey>,
+    combinations: Map<Box<[KeyId]>, CombinationId>,
+    cached: Map<CombinationId, CachedEvaluation>,
+    last_id: u64,
+}
+
+impl EvaluationCache {
+    pub fn size(&self) -> CacheSize {
+        CacheSize { keys: self.prepared.len(), combinations: self.cached.len() }
+    }
+
+    /// The cached evaluation of a pod, if there is one. It may be out of date.
+    pub fn of_pod(&mut self, pod: &PodInfo) -> Option<&mut CachedEvaluation> {
+        let (_, id) = self.by_template.get(&pod.template.id)?;
+        self.cached.get_mut(id)
+    }
+
+    /// The combination of a pod's keys when its evaluation was last looked up.
+    pub fn combination_of(&self, pod: &PodInfo) -> Option<(CombinationId, &CachedEvaluation)> {
+        let (_, id) = self.by_template.get(&pod.template.id)?;
+        Some((*id, self.cached.get(id)?))
+    }
+
+    pub fn get_mut(&mut self, id: CombinationId) -> Option<&mut CachedEvaluation> {
+        self.cached.get_mut(&id)
+    }
+
+    /// Finds or prepares the evaluation of a pod. Returns whether it is new.
+    ///
+    /// # Errors
+    ///
+    /// When a plugin panics.
+    pub fn find_or_prepare(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+    ) -> Result<(CombinationId, bool), Failure> {
+        let version = world.key_version(&pod.template.namespace);
+        if let Some((known_version, id)) = self.by_template.get(&pod.template.id).copied()
+            && known_version == version
+            && let Some(cached) = self.cached.get(&id)
+            && cached.is_valid(EvaluatorCx { world, states })
+        {
+            return Ok((id, false));
+        }
+        let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
+            // What the plugins before the one that panicked prepared has no user.
+            self.release_unused(world);
+        })?;
+        if self.by_template.len() >= TEMPLATES_MAX {
+            self.by_template.clear();
+        }
+        // Preparing may have changed the version: a new counter splits the classes of assigned pods.
+        let version = world.key_version(&pod.template.namespace);
+        self.by_template.insert(pod.template.id, (version, id));
+        Ok((id, is_new))
+    }
+
+    fn find_by_keys(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+    ) -> Result<(CombinationId, bool), Failure> {
+        let mut keys = Vec::with_capacity(profile.plugins.len());
+        for (plugin, usage) in PluginUsage::of_profile(profile) {
+            keys.push(self.key_of(profile, world, states, pod, plugin, usage)?);
+        }
+        if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
+            let cx = EvaluatorCx { world, states };
+            if self.cached.get(&id).is_some_and(|cached| cached.is_valid(cx)) {
+                return Ok((id, false));
+            }
+            self.forget(id, world);
+        }
+        let mut evaluator = Evaluator::new(profile);
+        for ((plugin, usage), key) in PluginUsage::of_profile(profile).zip(&keys) {
+            let prepared =
+                self.prepared.get(key).map_or(Prepared::PerNode, |known| known.result.clone());
+            evaluator.add(profile, plugin, usage, prepared);
+        }
+        let mut prepared_at = world.next_change_seq();
+        for key in &keys {
+            if let Some(known) = self.prepared.get_mut(key) {
+                known.users += 1;
+                prepared_at = prepared_at.min(known.prepared_at);
+            }
+        }
+        let id = CombinationId(self.next_id());
+        let keys: Box<[KeyId]> = keys.into();
+        self.combinations.insert(keys.clone(), id);
+        let checked_at = world.next_change_seq();
+        let cached =
+            CachedEvaluation { evaluator, index: None, checked_at, used: 0, keys, prepared_at };
+        self.cached.insert(id, cached);
+        Ok((id, true))
+    }
+
+    /// The id of a pod's key for one plugin. The plugin prepares an evaluator if the key is new or its evaluator is not valid any more.
+    fn key_of(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+        plugin: usize,
+        usage: PluginUsage,
+    ) -> Result<KeyId, Failure> {
+        let Some(incremental) =
+            profile.plugins[plugin].incremental.as_ref().filter(|_| usage.whole)
+        else {
+            return Ok(KeyId::PER_NODE);
+        };
+        let key = guard::catch_plugin_panic(|| {
+            guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
+            incremental.any_key(world, pod)
+        });
+        let Some(key) = key.map_err(|caught| caught.record(profile).1)? else {
+            return Ok(KeyId::PER_NODE);
+        };
+        if self.key_ids.len() <= plugin {
+            self.key_ids.resize_with(plugin + 1, Map::default);
+        }
+        if let Some(id) = self.key_ids[plugin].get(&key).copied()
+            && let Some(known) = self.prepared.get(&id)
+            && known.is_valid(EvaluatorCx { world, states })
+        {
+            return Ok(id);
+        }
+        let mut counters = Vec::new();
+        let result = guard::catch_plugin_panic(|| {
+            guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
+            let mut cx = PrepareCx::new(world, states);
+            let result = incremental.prepare_any(&mut cx, &key);
+            counters = cx.into_counters();
+            result
+        });
+        let result = result.map_err(|caught| caught.record(profile).1)?.into();
+        let id = KeyId(self.next_id());
+        let prepared_at = world.next_change_seq();
+        let prepared =
+            PreparedKey { plugin, key: key.clone(), result, counters, prepared_at, users: 0 };
+        self.prepared.insert(id, prepared);
+        // Combinations with an evaluator that is not valid any more keep the old id until they are looked up.
+        self.key_ids[plugin].insert(key, id);
+        Ok(id)
+    }
+
+    /// Drops the evaluation of a combination, and the evaluators that no other one uses.
+    pub fn forget(&mut self, id: CombinationId, world: &mut World) {
+        let Some(cached) = self.cached.remove(&id) else { return };
+        if self.combinations.get(&cached.keys) == Some(&id) {
+            self.combinations.remove(&cached.keys);
+        }
+        for key in cached.keys {
+            let Some(known) = self.prepared.get_mut(&key) else { continue };
+            known.users -= 1;
+            if known.users == 0 {
+                self.release(key, world);
+            }
+        }
+    }
+
+    pub fn forget_all(&mut self, world: &mut World) {
+        for id in self.sorted_ids() {
+            self.forget(id, world);
+        }
+        self.release_unused(world);
+        self.by_template.clear();
+    }
+
+    /// Drops all combinations with an evaluator of this plugin, because something changed that it reads.
+    pub fn forget_plugin(&mut self, plugin: usize, world: &mut World) {
+        for id in self.sorted_ids() {
+            let keys = self.cached.get(&id).map_or(&[][..], |cached| &cached.keys);
+            let is_used = |key| self.prepared.get(key).is_some_and(|it| it.plugin == plugin);
+            if keys.iter().any(is_used) {
+                self.forget(id, world);
+            }
+        }
+    }
+
+    /// If there are at least `max` evaluations, drops the least recently used quarter.
+    pub fn evict_least_recently_used(&mut self, max: usize, world: &mut World) {
+        if self.cached.len() < max {
+            return;
+        }
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut by_use: Vec<(u64, CombinationId)> =
+            self.cached.iter().map(|(id, cached)| (cached.used, *id)).collect();
+        by_use.sort_unstable();
+        for (_, id) in by_use.into_iter().take(max / 4) {
+            self.forget(id, world);
+        }
+    }
+
+    fn release(&mut self, key: KeyId, world: &mut World) {
+        let Some(known) = self.prepared.remove(&key) else { return };
+        let ids = &mut self.key_ids[known.plugin];
+        if ids.get(&known.key) == Some(&key) {
+            ids.remove(&known.key);
+        }
+        known.counters.into_iter().for_each(|id| world.release_topology_counter(id));
+    }
+
+    fn release_unused(&mut self, world: &mut World) {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let unused = self.prepared.iter().filter(|(_, known)| known.users == 0);
+        let mut unused: Vec<KeyId> = unused.map(|(id, _)| *id).collect();
+        unused.sort_unstable();
+        unused.into_iter().for_each(|id| self.release(id, world));
+    }
+
+    fn sorted_ids(&self) -> Vec<CombinationId> {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut ids: Vec<CombinationId> = self.cached.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+}
+
+impl PreparedKey {
+    fn is_valid(&self, cx: EvaluatorCx<'_>) -> bool {
+        if self.prepared_at < cx.world.evaluators_valid_since() {
+            return false;
+        }
+        let Prepared::Evaluator(evaluator) = &self.result else { return true };
+        guard::set_current_plugin(self.plugin, ExtensionPoint::Prepare);
+        !evaluator.is_stale(cx)
+    }
+}

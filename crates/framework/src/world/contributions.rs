@@ -1,0 +1,277 @@
+//! What assigned pods add to topology counters.
+//!
+//! A pod adds to a counter according to its namespace, its affinity terms, and those of its labels that some counter reads. Pods for
+//! which these are equal form a contribution class, whatever else they differ in: the ordinal label of a StatefulSet is in no selector,
+//! so its pods are one class.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use loadmaster_api::{Labels, Str};
+use loadmaster_stdx::Map;
+
+use crate::affinity_terms::{AffinityTerms, PodTerm};
+use crate::cluster_objects::ClusterObjects;
+use crate::node_table::{NodeRow, NodeTable};
+use crate::template::PodTemplate;
+use crate::topology_counter::{
+    AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
+};
+
+/// The id of a contribution class; reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContributionClassId(u32);
+
+/// All that the contribution of an assigned pod depends on, but whether it is terminating.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ContributionKey {
+    namespace: Str,
+    /// Only labels that a counter reads.
+    labels: Labels,
+    terms: Box<[PodTerm]>,
+}
+
+struct ContributionClass {
+    key: Arc<ContributionKey>,
+    /// Per row: pods, and terminating pods.
+    rows: Map<NodeRow, [u32; 2]>,
+    /// For a running pod, and for a terminating pod.
+    deltas: [CounterDeltas; 2],
+    n_templates: u32,
+}
+
+/// The contribution classes of all assigned pods.
+#[derive(Default)]
+pub(super) struct Contributions {
+    slots: Vec<Option<ContributionClass>>,
+    free: Vec<u32>,
+    ids: Map<Arc<ContributionKey>, ContributionClassId>,
+    /// The labels that some counter reads.
+    label_keys: BTreeSet<Str>,
+    terms: AffinityTerms,
+}
+
+/// What contributions are computed from and added to.
+pub(super) struct Sums<'a> {
+    pub counters: &'a mut TopologyCounters,
+    pub nodes: &'a mut NodeTable,
+    pub cluster: &'a ClusterObjects,
+}
+
+impl Contributions {
+    /// The terms of assigned pods.
+    pub fn terms(&self) -> &AffinityTerms {
+        &self.terms
+    }
+
+    /// Number of classes.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Adds a template to its class, which is created if it does not exist.
+    pub fn add_template(&mut self, pod: &PodTemplate, sums: &mut Sums<'_>) -> ContributionClassId {
+        let projected = pod.labels.iter().filter(|(key, _)| self.label_keys.contains(*key));
+        let key = ContributionKey {
+            namespace: pod.namespace.clone(),
+            labels: projected.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            terms: self.terms.terms_of(pod),
+        };
+        let id = match self.ids.get(&key) {
+            Some(id) => *id,
+            None => self.insert(key, sums),
+        };
+        if let Some(class) = self.get_mut(id) {
+            class.n_templates += 1;
+        }
+        id
+    }
+
+    /// Removes a template, of which there is no pod any more, from its class.
+    pub fn remove_template(&mut self, id: ContributionClassId) {
+        let Some(slot) = self.slots.get_mut(id.0 as usize) else { return };
+        let Some(class) = slot else { return };
+        class.n_templates -= 1;
+        if class.n_templates > 0 {
+            return;
+        }
+        self.ids.remove(&class.key);
+        self.terms.release(&class.key.terms);
+        *slot = None;
+        self.free.push(id.0);
+    }
+
+    /// Adds a pod of a class to a row (`sign` 1), or removes it (`sign` -1).
+    pub fn count_pod(
+        &mut self,
+        id: ContributionClassId,
+        row: NodeRow,
+        terminating: bool,
+        sign: i64,
+        sums: &mut Sums<'_>,
+    ) {
+        let Some(class) = self.get_mut(id) else { return };
+        let kind = usize::from(terminating);
+        let here = class.rows.entry(row).or_default();
+        here[kind] = here[kind].saturating_add_signed(sign as i32);
+        if *here == [0, 0] {
+            class.rows.remove(&row);
+        }
+        let deltas = &class.deltas[kind];
+        if !deltas.is_empty() {
+            sums.counters.apply(deltas, sums.nodes.labels(), row, sign);
+        }
+    }
+
+    /// The same for the counters only, because the domains of the row change.
+    pub fn move_pod(
+        &self,
+        id: ContributionClassId,
+        row: NodeRow,
+        terminating: bool,
+        sign: i64,
+        counters: &mut TopologyCounters,
+        nodes: &NodeTable,
+    ) {
+        if let Some(Some(class)) = self.slots.get(id.0 as usize) {
+            counters.apply(&class.deltas[usize::from(terminating)], nodes.labels(), row, sign);
+        }
+    }
+
+    /// Counts all assigned pods in a new counter.
+    pub fn fill_counter(&mut self, id: TopologyCounterId, sums: &mut Sums<'_>) {
+        let spec = sums.counters.spec(id);
+        for class in self.slots.iter_mut().flatten() {
+            class.add_counter(id, &*spec, sums);
+            class.apply_to(id, 1, sums);
+        }
+    }
+
+    /// Forgets what pods contribute to counters that were dropped.
+    pub fn forget_counters(&mut self, dropped: &[TopologyCounterId]) {
+        for class in self.slots.iter_mut().flatten() {
+            class.deltas.iter_mut().for_each(|deltas| deltas.forget(dropped));
+        }
+    }
+
+    /// Whether these labels are all read already, so that no class has to be split.
+    pub fn reads_labels(&self, keys: &[Str]) -> bool {
+        keys.iter().all(|key| self.label_keys.contains(key))
+    }
+
+    /// Sets the labels that counters read, and drops all classes. The caller adds the templates and pods again.
+    pub fn reset(&mut self, label_keys: BTreeSet<Str>) {
+        for class in self.slots.drain(..).flatten() {
+            self.terms.release(&class.key.terms);
+        }
+        self.ids.clear();
+        self.free.clear();
+        self.label_keys = label_keys;
+    }
+
+    /// Adds a pod to its class without counting it, because the counters have it already.
+    pub fn restore_pod(&mut self, id: ContributionClassId, row: NodeRow, terminating: bool) {
+        if let Some(class) = self.get_mut(id) {
+            class.rows.entry(row).or_default()[usize::from(terminating)] += 1;
+        }
+    }
+
+    /// Counts the pods of a namespace again in the counters that read its labels, which changed. Returns the rows of pods that
+    /// contribute something else now.
+    pub fn recount_namespace(&mut self, namespace: &str, sums: &mut Sums<'_>) -> Vec<NodeRow> {
+        let ids: Vec<TopologyCounterId> = sums
+            .counters
+            .ids()
+            .filter(|id| sums.counters.spec(*id).reads_namespace_labels())
+            .collect();
+        let mut rows = BTreeSet::new();
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        let in_namespace =
+            self.slots.iter_mut().flatten().filter(|class| class.key.namespace == *namespace);
+        for class in in_namespace {
+            let before = class.deltas.clone();
+            for id in &ids {
+                class.apply_to(*id, -1, sums);
+                class.deltas.iter_mut().for_each(|deltas| deltas.forget(&[*id]));
+                let spec = sums.counters.spec(*id);
+                class.add_counter(*id, &*spec, sums);
+                class.apply_to(*id, 1, sums);
+            }
+            let is_changed = ids.iter().any(|id| {
+                before.iter().zip(&class.deltas).any(|(old, new)| old.get(*id) != new.get(*id))
+            });
+            if is_changed {
+                #[expect(clippy::disallowed_methods, reason = "collected into a sorted set")]
+                rows.extend(class.rows.keys().copied());
+            }
+        }
+        rows.into_iter().collect()
+    }
+
+    fn insert(&mut self, key: ContributionKey, sums: &mut Sums<'_>) -> ContributionClassId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.terms.acquire(&key.terms);
+        let key = Arc::new(key);
+        let deltas = Default::default();
+        let mut class =
+            ContributionClass { key: key.clone(), rows: Map::default(), deltas, n_templates: 0 };
+        for counter in sums.counters.ids() {
+            let spec = sums.counters.spec(counter);
+            class.add_counter(counter, &*spec, sums);
+        }
+        self.slots[index as usize] = Some(class);
+        let id = ContributionClassId(index);
+        self.ids.insert(key, id);
+        id
+    }
+
+    fn get_mut(&mut self, id: ContributionClassId) -> Option<&mut ContributionClass> {
+        self.slots.get_mut(id.0 as usize)?.as_mut()
+    }
+}
+
+impl ContributionClass {
+    /// Computes what the pods of the class contribute to a counter.
+    fn add_counter(
+        &mut self,
+        id: TopologyCounterId,
+        spec: &dyn TopologyCounterSpec,
+        sums: &mut Sums<'_>,
+    ) {
+        for (kind, deltas) in self.deltas.iter_mut().enumerate() {
+            let pod = AssignedPod {
+                namespace: &self.key.namespace,
+                labels: &self.key.labels,
+                namespace_labels: sums.cluster.namespace_labels(&self.key.namespace),
+                terms: &self.key.terms,
+                terminating: kind == 1,
+            };
+            let nodes = &mut *sums.nodes;
+            let keys = deltas.add_counter(id, spec, &pod, |key| nodes.ensure_label_column(key));
+            for key in keys {
+                sums.counters.ensure_domains(id, key, sums.nodes);
+            }
+        }
+    }
+
+    /// Adds the pods of the class to one counter (`sign` 1), or removes them (`sign` -1).
+    fn apply_to(&self, id: TopologyCounterId, sign: i64, sums: &mut Sums<'_>) {
+        for (kind, deltas) in self.deltas.iter().enumerate() {
+            if deltas.get(id).is_none() {
+                continue;
+            }
+            #[expect(clippy::disallowed_methods, reason = "sums do not depend on the order")]
+            for (row, counts) in &self.rows {
+                if counts[kind] > 0 {
+                    let times = sign * i64::from(counts[kind]);
+                    sums.counters.apply_one(id, deltas, sums.nodes.labels(), *row, times);
+                }
+            }
+        }
+    }
+}
