@@ -390,15 +390,16 @@ impl Engine {
         self.n_binding
     }
 
-    /// Evaluates a pending pod against all nodes now, and explains the result. `None` when no profile has such a pod.
-    pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
+    /// Evaluates a pending pod against all nodes now, and explains the result. `None` when no profile has such a pod. Nothing is
+    /// different afterwards: the world changes only in dry runs.
+    pub fn explain(&mut self, namespace: &str, name: &str) -> Option<Explanation> {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
-        let profile_scheduler = self.profile_scheduler(pending.profile_idx);
+        let profile_scheduler = &self.profiles[pending.profile_idx.0 as usize];
         Some(explain_pod(
             &profile_scheduler.profile,
-            &self.world,
+            &mut self.world,
             profile_scheduler.scheduler.plugin_states(),
             &pending.pod,
         ))

@@ -3,12 +3,13 @@
 pub mod filter_runner;
 pub mod incremental;
 pub mod per_node;
+pub(crate) mod plugin_loops;
 pub mod score_buckets;
 
 use std::collections::BTreeMap;
 
 use loadmaster_extender::NodeFailure;
-use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
+use loadmaster_framework::{Code, Failure, NodeRow, PodInfo, Rejection, World};
 
 /// The plugin that rejected a pod or node, and its rejection. `plugin` is `None` if several PreFilter results together left no
 /// node.
@@ -16,6 +17,13 @@ use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
 pub struct PluginRejection {
     pub plugin: Option<&'static str>,
     pub rejection: Rejection,
+}
+
+impl From<Failure> for PluginRejection {
+    /// A failure that is not attributed to a plugin.
+    fn from(failure: Failure) -> Self {
+        PluginRejection { plugin: None, rejection: failure.into() }
+    }
 }
 
 /// The result of filtering one node.

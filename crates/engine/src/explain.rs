@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;
-use loadmaster_framework::{Code, Cx, FitError, PluginStates, PodInfo, Rejection, World};
+use loadmaster_framework::{Code, DryRunCx, FitError, PluginStates, PodInfo, Rejection, World};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis;
@@ -91,15 +91,17 @@ pub struct NodeExplanation {
     pub total: Option<i64>,
 }
 
-/// Evaluates a pod against all nodes. Changes nothing; the plugins' states are copied. Initial states are [`Profile::states`].
+/// Evaluates a pod against all nodes. Changes the world only in dry runs, and not the plugins' states, which are copied. Initial states
+/// are [`Profile::states`].
 pub fn explain_pod(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &PluginStates,
     pod: &Arc<PodInfo>,
 ) -> Explanation {
     let mut states = states.clone();
     let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
+    let preemption = preemption(profile, world, &states, pod, &attempted);
     let evaluation = &attempted.evaluation;
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
     let mut best: Vec<String> = evaluation.best_nodes().into_iter().map(name).collect();
@@ -111,14 +113,14 @@ pub fn explain_pod(
         nodes: nodes(world, evaluation),
         best,
         message: diagnosis::fit_error_message(evaluation, world.nodes().len()),
-        preemption: preemption(profile, world, &states, pod, &attempted),
+        preemption,
     }
 }
 
 /// The preview of the first plugin that preempts, if PostFilter would run.
 fn preemption(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &PluginStates,
     pod: &Arc<PodInfo>,
     attempted: &AttemptEvaluation,
@@ -134,9 +136,10 @@ fn preemption(
         filter_runner: &filters,
         has_preempting_extenders: false,
     };
-    let cx = Cx { world, cycle: &attempted.cycle, states };
+    let mut cx = DryRunCx::new(world, &attempted.cycle, states);
     let mut plugins = profile.post_filter.iter();
-    let preview = plugins.find_map(|member| member.point.preview(cx, pod, fit_error))?;
+    let preview = plugins.find_map(|member| member.point.preview(cx.reborrow(), pod, fit_error))?;
+    let world = cx.world();
     let name =
         |candidate: &Candidate| world.node(candidate.row).map_or("", |node| node.name()).to_owned();
     let mut candidates: Vec<PreemptionCandidate> = preview

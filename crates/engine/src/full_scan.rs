@@ -1,15 +1,15 @@
 //! A full scan of all rows: for combinations of keys without a score index, and for plugins without an incremental form.
 
-use loadmaster_framework::extension_points::{Cx, NodeScore, SerialCx};
-use loadmaster_framework::incremental::{ClassKey, ScoreOutOfRange, check_score_range};
+use loadmaster_framework::incremental::{ClassKey, ScoreOutOfRange};
 use loadmaster_framework::{
-    CycleState, EvaluatorCx, Failure, NodeInfo, NodeRow, PluginStates, PodInfo, PreFilterResult,
-    PreScoreResult, Rejection, World,
+    CycleState, EvaluatorCx, NodeInfo, NodeRow, PluginStates, PodInfo, Rejection, World,
 };
 use loadmaster_stdx::Rng;
 
+use crate::evaluate::PluginRejection;
+use crate::evaluate::filter_runner::run_each_filter;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
-use crate::guard::{self, ExtensionPoint};
+use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
 use crate::node_sampling::RotatingNodeOrder;
 use crate::profile::Profile;
 use crate::scheduler::Decision;
@@ -40,6 +40,15 @@ impl From<ScoreOutOfRange> for ScanError {
     }
 }
 
+impl From<ScoreError> for ScanError {
+    fn from(error: ScoreError) -> Self {
+        match error {
+            ScoreError::Failed(failure) => ScanError::Failed(failure.to_string()),
+            ScoreError::OutOfRange(_) => ScanError::OutOfRange,
+        }
+    }
+}
+
 impl FullScan {
     /// Filters and scores all rows except `excluded`, which are blocked by nominated pods or excluded by extenders. With `early`,
     /// only that many feasible rows are scored, in search order.
@@ -56,9 +65,9 @@ impl FullScan {
     ) {
         let mut rest = self.filter(evaluator, profile, world, states, pod, excluded, early);
         if self.failure.is_none() {
-            self.failure = self.score(&mut rest, states).err();
+            self.failure = self.score(&mut rest).err();
         }
-        self.cycle = rest.cycle;
+        self.cycle = rest.loops.cycle;
     }
 
     /// The same without scoring: every total is 0.
@@ -73,7 +82,8 @@ impl FullScan {
         excluded: &[NodeRow],
         early: Option<(&mut RotatingNodeOrder, usize)>,
     ) {
-        self.cycle = self.filter(evaluator, profile, world, states, pod, excluded, early).cycle;
+        self.cycle =
+            self.filter(evaluator, profile, world, states, pod, excluded, early).loops.cycle;
     }
 
     #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
@@ -82,7 +92,7 @@ impl FullScan {
         evaluator: &'a Evaluator,
         profile: &'a Profile,
         world: &'a World,
-        states: &mut PluginStates,
+        states: &'a mut PluginStates,
         pod: &'a PodInfo,
         excluded: &[NodeRow],
         early: Option<(&mut RotatingNodeOrder, usize)>,
@@ -98,10 +108,11 @@ impl FullScan {
         evaluator.filter_classes(cx, &mut self.table);
         self.drop_infeasible_classes(evaluator);
         excluded.iter().for_each(|row| self.set[row.index()] = 0);
-        let mut rest =
-            PerNodePlugins { evaluator, profile, world, pod, cycle: CycleState::default() };
+        let only = Some(evaluator.per_node_plugins.as_slice());
+        let loops = PluginLoops { only, ..PluginLoops::new(profile, states, pod) };
+        let mut rest = PerNodePlugins { evaluator, world, loops };
         if !evaluator.per_node_plugins.is_empty()
-            && let Err(failure) = rest.filter(states, &mut self.set)
+            && let Err(failure) = rest.filter(&mut self.set)
         {
             self.failure = Some(ScanError::Failed(failure));
         }
@@ -121,20 +132,16 @@ impl FullScan {
         std::mem::take(&mut self.cycle)
     }
 
-    fn score(
-        &mut self,
-        rest: &mut PerNodePlugins<'_>,
-        states: &mut PluginStates,
-    ) -> Result<(), ScanError> {
+    fn score(&mut self, rest: &mut PerNodePlugins<'_>) -> Result<(), ScanError> {
         let evaluator = rest.evaluator;
-        let cx = EvaluatorCx { world: rest.world, states };
+        let cx = EvaluatorCx { world: rest.world, states: rest.loops.states };
         evaluator.score_rows(cx, &self.set, &mut self.totals)?;
         evaluator.score_classes(cx, &mut self.table)?;
         self.add_offsets(evaluator);
         if evaluator.per_node_plugins.is_empty() {
             return Ok(());
         }
-        rest.score(states, &self.set, &mut self.totals)
+        rest.score(&self.set, &mut self.totals)
     }
 
     /// Selects one of the rows with the highest total at random. `Err` when a score is out of range.
@@ -274,68 +281,43 @@ impl FullScan {
 /// The plugins without an incremental form.
 struct PerNodePlugins<'a> {
     evaluator: &'a Evaluator,
-    profile: &'a Profile,
     world: &'a World,
-    pod: &'a PodInfo,
-    cycle: CycleState,
+    loops: PluginLoops<'a>,
 }
 
 impl PerNodePlugins<'_> {
-    fn filter(&mut self, states: &mut PluginStates, set: &mut [u8]) -> Result<(), String> {
-        let mut skipped = Vec::new();
-        let (profile, world, pod) = (self.profile, self.world, self.pod);
-        let per_node = &self.evaluator.per_node_plugins;
-        for member in profile.pre_filter.iter().filter(|member| per_node.contains(&member.plugin)) {
-            let cx = SerialCx { world, cycle: &mut self.cycle, states };
-            match member.point.pre_filter(cx, pod) {
-                Ok(PreFilterResult::All) => {}
-                Ok(PreFilterResult::Skip) => skipped.push(member.plugin),
-                Ok(PreFilterResult::Nodes(names)) => retain_rows(set, |row| {
-                    world.node(row).is_some_and(|node| names.contains(node.name()))
-                }),
-                Err(Rejection::Failed(failure)) => {
-                    return Err(format!("running PreFilter plugin {:?}: {failure}", member.name));
-                }
-                Err(_) => set.fill(0),
+    fn filter(&mut self, set: &mut [u8]) -> Result<(), String> {
+        let (world, profile, pod) = (self.world, self.loops.profile, self.loops.pod);
+        match self.loops.pre_filter(world) {
+            Ok(None) => {}
+            Ok(Some(names)) => retain_rows(set, |row| {
+                world.node(row).is_some_and(|node| names.contains(node.name()))
+            }),
+            Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
+                return Err(failure.to_string());
             }
+            Err(_) => set.fill(0),
         }
-        for member in profile.filter.iter().filter(|member| per_node.contains(&member.plugin)) {
-            if skipped.contains(&member.plugin) {
-                continue;
-            }
-            let cx = Cx { world, cycle: &self.cycle, states };
-            guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
-            let mut failure = None;
-            retain_rows(set, |row| {
-                let Some(node) = world.node(row) else { return false };
-                match member.point.filter(cx, pod, node) {
-                    Ok(()) => true,
-                    Err(Rejection::Failed(why)) => {
-                        failure.get_or_insert_with(|| {
-                            format!("running {:?} filter plugin: {why}", member.name)
-                        });
-                        false
-                    }
-                    Err(_) => false,
+        let (filters, cx) = (self.loops.filters(), self.loops.cx(world));
+        let mut failure = None;
+        retain_rows(set, |row| {
+            let Some(node) = world.node(row) else { return false };
+            match run_each_filter(profile, filters.iter().copied(), cx, pod, node) {
+                Ok(()) => true,
+                Err(PluginRejection { rejection: Rejection::Failed(why), .. }) => {
+                    failure.get_or_insert_with(|| why.to_string());
+                    false
                 }
-            });
-            if let Some(failure) = failure {
-                return Err(failure);
+                Err(_) => false,
             }
-        }
-        Ok(())
+        });
+        failure.map_or(Ok(()), Err)
     }
 
-    fn score(
-        &mut self,
-        states: &mut PluginStates,
-        set: &[u8],
-        totals: &mut [i64],
-    ) -> Result<(), ScanError> {
-        let (profile, world, pod) = (self.profile, self.world, self.pod);
-        let per_node = |plugin: usize| self.evaluator.per_node_plugins.contains(&plugin);
-        if !profile.pre_score.iter().any(|member| per_node(member.plugin))
-            && !profile.score.iter().any(|member| per_node(member.plugin))
+    fn score(&mut self, set: &[u8], totals: &mut [i64]) -> Result<(), ScanError> {
+        let (world, profile) = (self.world, self.loops.profile);
+        if self.loops.called(&profile.pre_score).next().is_none()
+            && self.loops.called(&profile.score).next().is_none()
         {
             return Ok(());
         }
@@ -346,41 +328,12 @@ impl PerNodePlugins<'_> {
             // A single feasible node is selected without scoring.
             return Ok(());
         }
-        let mut skipped = Vec::new();
-        for member in profile.pre_score.iter().filter(|member| per_node(member.plugin)) {
-            let cx = SerialCx { world, cycle: &mut self.cycle, states };
-            match member.point.pre_score(cx, pod, &nodes) {
-                Ok(PreScoreResult::Ready) => {}
-                Ok(PreScoreResult::Skip) => skipped.push(member.plugin),
-                Err(why) => {
-                    let text = format!("running PreScore plugin {:?}: {why}", member.name);
-                    return Err(ScanError::Failed(text));
-                }
-            }
-        }
-        let cx = Cx { world, cycle: &self.cycle, states };
-        for member in profile.score.iter().filter(|member| per_node(member.plugin)) {
-            if skipped.contains(&member.plugin) {
-                continue;
-            }
-            let failed = |when: &str, why: Failure| {
-                let name = member.name;
-                ScanError::Failed(format!(
-                    "running {when} plugins: plugin {name:?} failed with: {why}"
-                ))
-            };
-            let mut scores = Vec::with_capacity(nodes.len());
-            guard::set_current_plugin(member.plugin, ExtensionPoint::Score);
-            for node in &nodes {
-                let score = member.point.score(cx, pod, *node);
-                let score = score.map_err(|why| failed("Score", why))?;
-                scores.push(NodeScore { row: node.row(), score });
-            }
-            guard::set_current_plugin(member.plugin, ExtensionPoint::NormalizeScore);
-            let normalized = member.point.normalize(cx, pod, &mut scores);
-            normalized.map_err(|why| failed("Normalize on Score", why))?;
-            for node in scores {
-                totals[node.row.index()] += member.weight * check_score_range(node.score)?;
+        let skipped = self.loops.pre_score(world, &nodes);
+        let skipped = skipped.map_err(|failure| ScanError::Failed(failure.to_string()))?;
+        let members = self.loops.called(&profile.score);
+        for member in members.filter(|member| !skipped.contains(&member.plugin)) {
+            for node in self.loops.score(world, member, &nodes)? {
+                totals[node.row.index()] += member.weight * node.score;
             }
         }
         Ok(())

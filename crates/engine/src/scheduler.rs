@@ -301,7 +301,7 @@ impl Scheduler {
     }
 
     /// The row of the pod's nominated node, if the pod fits there (upstream's `evaluateNominatedNode`).
-    pub fn evaluate_nominated_node(&mut self, world: &World, pod: &PodInfo) -> Option<NodeRow> {
+    pub fn evaluate_nominated_node(&mut self, world: &mut World, pod: &PodInfo) -> Option<NodeRow> {
         self.cycle = Default::default();
         if pod.nominated_node_name.is_empty() {
             return None;
@@ -318,7 +318,7 @@ impl Scheduler {
     /// evaluated like any row.
     fn rows_blocked_by_nominated_pods(
         &mut self,
-        world: &World,
+        world: &mut World,
         pod: &PodInfo,
     ) -> Result<Vec<NodeRow>, String> {
         let may_block = |other: &Arc<PodInfo>| {
@@ -355,14 +355,14 @@ impl Scheduler {
     }
 
     /// Evaluates every node for a pod that is unschedulable, for its diagnosis.
-    pub fn evaluate_for_diagnosis(&mut self, world: &World, pod: &PodInfo) -> Evaluation {
+    pub fn evaluate_for_diagnosis(&mut self, world: &mut World, pod: &PodInfo) -> Evaluation {
         per_node::evaluate_per_node(&self.profile, world, &mut self.states.clone(), pod)
     }
 
     /// The same, with the state that PostFilter needs.
     pub fn evaluate_attempt(
         &mut self,
-        world: &World,
+        world: &mut World,
         pod: &PodInfo,
         extended: &ExtenderResults,
     ) -> AttemptEvaluation {
@@ -430,7 +430,7 @@ impl Scheduler {
         })
     }
 
-    fn schedule_pod_per_node(&mut self, world: &World, pod: &PodInfo) -> Decision {
+    fn schedule_pod_per_node(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         let evaluation = self.evaluate_per_node(world, pod, true, &ExtenderResults::default());
         if let Some(failure) = evaluation.failure {
             return Decision::Failed(failure);
@@ -453,7 +453,7 @@ impl Scheduler {
     /// Runs a per-node evaluation, with the profile's node sampling if it may end early.
     fn evaluate_per_node(
         &mut self,
-        world: &World,
+        world: &mut World,
         pod: &PodInfo,
         may_end_early: bool,
         extended: &ExtenderResults,

@@ -2,7 +2,7 @@
 //!
 //! PreEnqueue, QueueSort · PreFilter, Filter, PostFilter, PreScore, Score · Reserve, Permit · PreBind, Bind, PostBind · Sign.
 //! Plugins that run one after the other get a [`SerialCx`] and may change their state; Filter and Score, which may run in
-//! parallel, get a [`Cx`].
+//! parallel, get a [`Cx`]. PostFilter gets a [`PostFilterCx`], which also has dry runs.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult
 use crate::state::{CycleState, PluginStates, PublishedValueSlot};
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
 use crate::watched_objects::{ObjectChange, ObjectLister, ObjectSlot};
-use crate::world::World;
+use crate::world::{DryRun, World};
 
 /// The context of extension points that may run in parallel: read-only.
 #[derive(Clone, Copy)]
@@ -123,6 +123,81 @@ impl SerialCx<'_> {
     }
 }
 
+/// The context of PostFilter: that of extension points that run one after the other, and dry runs.
+pub struct PostFilterCx<'a> {
+    world: &'a mut World,
+    /// The cycle state of the failed scheduling cycle.
+    pub cycle: &'a mut CycleState,
+    /// The plugins' states across cycles.
+    pub states: &'a mut PluginStates,
+}
+
+impl<'a> PostFilterCx<'a> {
+    /// A context in this world.
+    pub fn new(
+        world: &'a mut World,
+        cycle: &'a mut CycleState,
+        states: &'a mut PluginStates,
+    ) -> PostFilterCx<'a> {
+        PostFilterCx { world, cycle, states }
+    }
+
+    /// Nodes, pods and other objects.
+    pub fn world(&self) -> &World {
+        self.world
+    }
+
+    /// The context without dry runs.
+    pub fn serial(&mut self) -> SerialCx<'_> {
+        SerialCx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+
+    /// The read-only context with dry runs.
+    pub fn dry_run_cx(&mut self) -> DryRunCx<'_> {
+        DryRunCx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+}
+
+/// A read-only context in which dry runs can begin. A dry run changes the world until it ends, which nobody else sees.
+pub struct DryRunCx<'a> {
+    world: &'a mut World,
+    /// The cycle state.
+    pub cycle: &'a CycleState,
+    /// The plugins' states across cycles.
+    pub states: &'a PluginStates,
+}
+
+impl<'a> DryRunCx<'a> {
+    /// A context in this world.
+    pub fn new(
+        world: &'a mut World,
+        cycle: &'a CycleState,
+        states: &'a PluginStates,
+    ) -> DryRunCx<'a> {
+        DryRunCx { world, cycle, states }
+    }
+
+    /// Nodes, pods and other objects.
+    pub fn world(&self) -> &World {
+        self.world
+    }
+
+    /// The context without dry runs.
+    pub fn cx(&self) -> Cx<'_> {
+        Cx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+
+    /// The same context for a shorter time.
+    pub fn reborrow(&mut self) -> DryRunCx<'_> {
+        DryRunCx { world: self.world, cycle: self.cycle, states: self.states }
+    }
+
+    /// Begins a dry run.
+    pub fn dry_run(&mut self) -> DryRun<'_> {
+        DryRun::new(self.world)
+    }
+}
+
 /// Called before a pod enters the activeQ.
 pub trait PreEnqueue: Send + Sync {
     /// `Err` gates the pod until an event that this plugin registered occurs.
@@ -177,12 +252,13 @@ pub trait Filter: Send + Sync {
 /// Runs a profile's Filter plugins on a node whose pods a dry run changed (part of upstream's `PluginsRunner`). The engine
 /// implements it; plugins whose Filter is skipped in this cycle are not called.
 pub trait FilterRunner {
-    /// Runs the Filter plugins twice: with and without the pods of equal or higher priority that are nominated to the node.
+    /// Runs the Filter plugins twice: with and without the pods of equal or higher priority that are nominated to the node. A row
+    /// without a node is rejected.
     fn run_filters_with_nominated_pods(
         &self,
-        cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &PodInfo,
-        node: NodeInfo<'_>,
+        row: NodeRow,
     ) -> Result<(), Rejection>;
 
     /// Calls [`PreFilter::add_pod`] of every PreFilter plugin.
@@ -245,7 +321,7 @@ pub trait PostFilter: Send + Sync {
     /// generator.
     fn post_filter(
         &self,
-        cx: SerialCx<'_>,
+        cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
@@ -256,7 +332,7 @@ pub trait PostFilter: Send + Sync {
     /// not preempt.
     fn preview(
         &self,
-        cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
     ) -> Option<PreemptionPreview> {

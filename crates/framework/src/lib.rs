@@ -37,15 +37,15 @@ pub use cluster_event::{
     ActionType, ClusterEvent, EventObject, EventResource, QueueingHint, QueueingHintFn,
 };
 pub use extension_points::{
-    Bind, Cx, Filter, FilterRunner, FitError, NodeScore, ObjectEventHandler, Permit, PostBind,
-    PostFilter, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve,
-    Score, SerialCx, Sign,
+    Bind, Cx, DryRunCx, Filter, FilterRunner, FitError, NodeScore, ObjectEventHandler, Permit,
+    PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore,
+    QueueSort, Reserve, Score, SerialCx, Sign,
 };
 pub use feature_gates::FeatureGates;
 pub use incremental::{
     AnyIncremental, EvaluatorCx, Incremental, PluginEvaluator, PrepareCx, PrepareResult,
 };
-pub use node_info::{NodeInfo, NodeOverlay};
+pub use node_info::NodeInfo;
 pub use node_table::{NodeRow, NodeTable};
 pub use plugin_args::FieldError;
 pub use pod_info::{PodInfo, QueuedPodInfo};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Labels, Node, Str, Taint};
 use loadmaster_stdx::Map;
+use smallvec::SmallVec;
 
 use crate::label_columns::{LabelColumns, LabelKeyId};
 use crate::pod_info::PodInfo;
@@ -88,6 +89,16 @@ pub(crate) struct Entry {
     pub n_required_anti_affinity: u32,
 }
 
+/// A pod that was removed from a node, and where it was.
+#[derive(Clone, Debug)]
+pub(crate) struct RemovedPod {
+    pub pod: Arc<PodInfo>,
+    /// Its index among the node's pods; the last one took its place.
+    at: usize,
+    /// The same for each of its host ports, in the order of their removal.
+    ports: SmallVec<[usize; 1]>,
+}
+
 /// All nodes. Changed only through [`crate::world::World`].
 #[derive(Clone, Debug, Default)]
 pub struct NodeTable {
@@ -112,6 +123,18 @@ pub struct ImageState {
     pub size_bytes: i64,
     /// The nodes, ascending.
     pub rows: Vec<NodeRow>,
+}
+
+impl Entry {
+    fn count_affinity(&mut self, pod: &PodInfo) {
+        self.n_affinity += u32::from(pod.template.has_pod_affinity());
+        self.n_required_anti_affinity += u32::from(pod.template.has_required_anti_affinity());
+    }
+
+    fn uncount_affinity(&mut self, pod: &PodInfo) {
+        self.n_affinity -= u32::from(pod.template.has_pod_affinity());
+        self.n_required_anti_affinity -= u32::from(pod.template.has_required_anti_affinity());
+    }
 }
 
 impl NodeTable {
@@ -263,26 +286,49 @@ impl NodeTable {
     pub(crate) fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         self.count_pod(row, pod.requests(), 1);
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
-        entry.n_affinity += u32::from(pod.template.has_pod_affinity());
-        entry.n_required_anti_affinity += u32::from(pod.template.has_required_anti_affinity());
+        entry.count_affinity(&pod);
         entry.host_ports.extend(pod.template.host_ports.iter().cloned());
         entry.pods.push(pod);
     }
 
-    pub(crate) fn remove_pod(&mut self, row: NodeRow, uid: &str) -> Option<Arc<PodInfo>> {
+    /// Reverts [`NodeTable::add_pod`], the last change of this row, when so many scalar resources were known before it.
+    pub(crate) fn undo_add_pod(&mut self, row: NodeRow, n_scalars: usize) -> Option<Arc<PodInfo>> {
+        let entry = self.entries[row.index()].as_mut()?;
+        let pod = entry.pods.pop()?;
+        entry.uncount_affinity(&pod);
+        entry.host_ports.truncate(entry.host_ports.len() - pod.template.host_ports.len());
+        self.count_pod(row, pod.requests(), -1);
+        self.scalars.truncate(n_scalars);
+        Some(pod)
+    }
+
+    pub(crate) fn remove_pod(&mut self, row: NodeRow, uid: &str) -> Option<RemovedPod> {
         let entry = self.entries[row.index()].as_mut()?;
         // From the end: recently added pods are removed most often. The lists are short.
         let at = entry.pods.iter().rposition(|pod| &*pod.uid == uid)?;
         let pod = entry.pods.swap_remove(at);
-        entry.n_affinity -= u32::from(pod.template.has_pod_affinity());
-        entry.n_required_anti_affinity -= u32::from(pod.template.has_required_anti_affinity());
+        entry.uncount_affinity(&pod);
+        let mut ports = SmallVec::new();
         for port in &pod.template.host_ports {
             if let Some(at) = entry.host_ports.iter().position(|used| used == port) {
                 entry.host_ports.swap_remove(at);
+                ports.push(at);
             }
         }
         self.count_pod(row, pod.requests(), -1);
-        Some(pod)
+        Some(RemovedPod { pod, at, ports })
+    }
+
+    /// Reverts [`NodeTable::remove_pod`], the last change of this row.
+    pub(crate) fn undo_remove_pod(&mut self, row: NodeRow, removed: RemovedPod) {
+        let RemovedPod { pod, at, ports } = removed;
+        self.count_pod(row, pod.requests(), 1);
+        let Some(entry) = self.entries[row.index()].as_mut() else { return };
+        entry.count_affinity(&pod);
+        for (port, at) in pod.template.host_ports.iter().zip(ports).rev() {
+            undo_swap_remove(&mut entry.host_ports, at, port.clone());
+        }
+        undo_swap_remove(&mut entry.pods, at, pod);
     }
 
     /// Replaces the stored object of a pod if `same` confirms that nothing changed that columns or counters sum.
@@ -423,4 +469,11 @@ impl NodeTable {
         self.taint_ids.insert(shared, id);
         id
     }
+}
+
+/// Inserts an element where [`Vec::swap_remove`] removed it.
+fn undo_swap_remove<T>(list: &mut Vec<T>, at: usize, element: T) {
+    list.push(element);
+    let last = list.len() - 1;
+    list.swap(at, last);
 }

@@ -1,7 +1,7 @@
 //! Preemption: on which nodes an unschedulable pod would fit if pods of lower priority were evicted, and which pods these are.
 //!
-//! Pure functions, public for out-of-tree PostFilter plugins. The search runs a [`NodeDryRun`] per node, which neither copies nor
-//! changes the node; [`pick_best_candidates`] compares the candidates; [`eviction`] builds the API requests.
+//! Public for out-of-tree PostFilter plugins. The search begins a [`NodeDryRun`] per node, whose changes are undone before the next
+//! one; [`pick_best_candidates`] compares the candidates; [`eviction`] builds the API requests.
 //!
 //! | upstream's `framework/preemption`, 1.36 | here |
 //! | --- | --- |
@@ -24,11 +24,11 @@ use std::sync::Arc;
 
 use loadmaster_stdx::Map;
 
-use crate::extension_points::{Cx, FilterRunner};
-use crate::node_info::NodeInfo;
+use crate::extension_points::{DryRunCx, FilterRunner};
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::result::{Code, Reason, Rejection, nodes_unavailable_message};
+use crate::state::{CycleState, PluginStates};
 use crate::world::World;
 
 pub use disruption_budgets::DisruptionBudgets;
@@ -80,20 +80,28 @@ impl CandidateSampling {
 }
 
 /// The preemptor, with the context of its scheduling cycle.
-#[derive(Clone, Copy)]
 pub struct Preemptor<'a> {
     /// Contains the cycle state of the failed scheduling cycle.
-    pub cx: Cx<'a>,
+    pub cx: DryRunCx<'a>,
     /// Runs Filter plugins in dry runs.
     pub filter_runner: &'a dyn FilterRunner,
     /// The preemptor.
     pub pod: &'a Arc<PodInfo>,
 }
 
-impl<'a> Preemptor<'a> {
+/// The failed scheduling cycle of a preemptor, without the world.
+#[derive(Clone, Copy)]
+struct FailedScheduling<'a> {
+    cycle: &'a CycleState,
+    states: &'a PluginStates,
+    filter_runner: &'a dyn FilterRunner,
+    pod: &'a Arc<PodInfo>,
+}
+
+impl Preemptor<'_> {
     /// Whether the preemptor may evict the other pod: the other pod's priority is lower.
-    pub fn can_preempt(self, other: &PodInfo) -> bool {
-        other.template.priority() < self.pod.template.priority()
+    pub fn can_preempt(&self, other: &PodInfo) -> bool {
+        has_lower_priority(other, self.pod)
     }
 
     /// Whether the preemptor may evict other pods now (upstream's `PodEligibleToPreemptOthers`).
@@ -103,14 +111,14 @@ impl<'a> Preemptor<'a> {
     /// The reason: its preemptionPolicy is `Never`, or a victim is still terminating on its nominated node, unless that node is
     /// `UnschedulableAndUnresolvable`.
     pub fn pod_eligible_to_preempt_others(
-        self,
+        &self,
         node_codes: &[(NodeRow, Code)],
     ) -> Result<(), Reason> {
         if self.pod.template.spec.preemption_policy.as_ref().is_some_and(|policy| policy == "Never")
         {
             return Err(Reason::Text("not eligible due to preemptionPolicy=Never."));
         }
-        let nodes = self.cx.world.nodes();
+        let nodes = self.cx.world().nodes();
         let Some(row) = nodes.row(&self.pod.nominated_node_name) else { return Ok(()) };
         if code_of(node_codes, row) == Some(Code::UnschedulableAndUnresolvable) {
             return Ok(());
@@ -125,24 +133,29 @@ impl<'a> Preemptor<'a> {
         }
     }
 
-    /// A dry run on a node.
-    pub fn new_node_dry_run(self, node: NodeInfo<'a>) -> NodeDryRun<'a> {
-        NodeDryRun::new(self, node)
+    /// A dry run on a node; its changes are undone when it is dropped.
+    pub fn new_node_dry_run(&mut self, row: NodeRow) -> NodeDryRun<'_> {
+        let DryRunCx { cycle, states, .. } = self.cx;
+        let scheduling =
+            FailedScheduling { cycle, states, filter_runner: self.filter_runner, pod: self.pod };
+        NodeDryRun::new(self.cx.dry_run(), row, scheduling)
     }
 
     /// Tries nodes one after the other (upstream's `DryRunPreemption`). `select` returns the victims on a node, or why there are
     /// none: usually [`NodeDryRun::select_victims_on_node`] with [`NodeDryRun::potential_victims`].
     pub fn dry_run_preemption(
-        self,
+        &mut self,
         rows: &[NodeRow],
         sample: CandidateSampling,
-        mut select: impl FnMut(&mut NodeDryRun<'a>) -> Result<Victims, Rejection>,
+        mut select: impl FnMut(&mut NodeDryRun<'_>) -> Result<Victims, Rejection>,
     ) -> DryRunResult {
         let (mut result, mut violating) = (DryRunResult::default(), Vec::new());
         for at in 0..rows.len() {
             let row = rows[(sample.offset + at) % rows.len()];
-            let Some(node) = self.cx.world.node(row) else { continue };
-            match select(&mut self.new_node_dry_run(node)) {
+            if self.cx.world().node(row).is_none() {
+                continue;
+            }
+            match select(&mut self.new_node_dry_run(row)) {
                 Ok(victims) => {
                     let candidates = match victims.n_pdb_violations {
                         0 => &mut result.candidates,
@@ -162,6 +175,10 @@ impl<'a> Preemptor<'a> {
         result.candidates.append(&mut violating);
         result
     }
+}
+
+fn has_lower_priority(other: &PodInfo, preemptor: &PodInfo) -> bool {
+    other.template.priority() < preemptor.template.priority()
 }
 
 /// The nodes with status code `Unschedulable` (upstream's `nodesWherePreemptionMightHelp`).

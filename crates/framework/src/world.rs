@@ -1,7 +1,10 @@
 //! The scheduler's view of the cluster (upstream's cache and snapshot in one): nodes, assigned pods, nominated pods, the objects
 //! that plugins read, and the sums over them.
 //!
-//! All changes go through the methods here, so that columns, counters and the change log stay consistent.
+//! All changes go through the methods here, so that columns, counters and the change log stay consistent. Changes of pods and
+//! nominations can be tried and undone ([`trial`]).
+
+pub mod trial;
 
 mod contributions;
 mod templates;
@@ -28,6 +31,9 @@ use crate::topology_counter::{
 };
 use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::{ObjectStore, ObjectUpdate, ObjectWatch};
+use trial::UndoLog;
+
+pub use trial::{Checkpoint, DryRun, Trial};
 
 use contributions::{ContributionClassId, Contributions, Sums};
 use templates::Templates;
@@ -62,12 +68,15 @@ pub struct World {
     /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     nominations_version: u64,
+    /// The last number given to `nominations_version`; no number is given twice, also when a nomination is undone.
+    last_nominations_version: u64,
     ongoing_preemptions: OngoingPreemptions,
     objects: ObjectStore,
     waiting: WaitingPods,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
+    undo: UndoLog,
     gates: FeatureGates,
 }
 
@@ -189,7 +198,12 @@ impl World {
     }
 
     /// Adds a node, or replaces the one with this name.
+    ///
+    /// # Panics
+    ///
+    /// In a [trial].
     pub fn upsert_node(&mut self, node: Arc<Node>) -> NodeRow {
+        self.assert_no_trial();
         match self.nodes.row(node.name()) {
             Some(row) => {
                 self.replace_node(row, node);
@@ -206,7 +220,12 @@ impl World {
     }
 
     /// Removes a node and the pods on it; returns the pods.
+    ///
+    /// # Panics
+    ///
+    /// In a [trial].
     pub fn remove_node(&mut self, name: &str) -> Vec<Arc<PodInfo>> {
+        self.assert_no_trial();
         let Some(row) = self.nodes.row(name) else { return Vec::new() };
         let pods: Vec<Arc<PodInfo>> = self.nodes.pods(row).to_vec();
         for pod in &pods {
@@ -226,22 +245,29 @@ impl World {
         self.remove_pod(&pod.uid);
         self.assigned.insert(pod.uid.clone(), row);
         self.count_pod(row, &pod, 1);
+        self.undo.pod_added(row, self.nodes.scalars().len());
         self.nodes.add_pod(row, pod);
         self.log_change(WorldChange::Pods(row));
     }
 
     /// Removes a pod from its node; returns it.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        let row = self.assigned.remove(uid)?;
-        let pod = self.nodes.remove_pod(row, uid)?;
-        self.count_pod(row, &pod, -1);
+        let (key, row) = self.assigned.remove_entry(uid)?;
+        let removed = self.nodes.remove_pod(row, uid)?;
+        self.undo.pod_removed(row, key, &removed);
+        self.count_pod(row, &removed.pod, -1);
         self.log_change(WorldChange::Pods(row));
-        Some(pod)
+        Some(removed.pod)
     }
 
     /// Replaces the stored object of a pod if nothing changed that sums or evaluations depend on: node, template and requests are
     /// equal. Otherwise, or if the pod is not assigned, changes nothing and returns `false`.
+    ///
+    /// # Panics
+    ///
+    /// In a [trial].
     pub fn refresh_pod(&mut self, pod: &Arc<PodInfo>) -> bool {
+        self.assert_no_trial();
         let Some(row) = self.row_of_pod(&pod.uid) else { return false };
         let same = |known: &PodInfo| {
             Arc::ptr_eq(&known.template, &pod.template)
@@ -256,7 +282,8 @@ impl World {
     /// Nominates a pending pod to a node (upstream's `AddNominatedPod`).
     pub fn add_nominated_pod(&mut self, node: Str, pod: Arc<PodInfo>) {
         self.delete_nominated_pod(&pod.uid);
-        self.nominations_version += 1;
+        self.undo.nominated(&node, self.nominations_version);
+        self.change_nominations_version();
         self.nominated.entry(node).or_default().push(pod);
     }
 
@@ -266,21 +293,23 @@ impl World {
         self.nominated.iter().find(|(_, pods)| holds(pods)).map(|(node, _)| node)
     }
 
-    /// Increases with every change of a nomination; results that depend on nominations are valid while it is unchanged.
+    /// Changes with every change of a nomination, and is the old one again when such a change is undone; results that depend on
+    /// nominations are valid while it is the same.
     pub fn nominations_version(&self) -> u64 {
         self.nominations_version
     }
 
     /// Deletes a pod's nomination, if it has one (upstream's `DeleteNominatedPodIfExists`).
     pub fn delete_nominated_pod(&mut self, uid: &str) {
-        if self.nominated_node(uid).is_none() {
-            return;
+        let Some(node) = self.nominated_node(uid).cloned() else { return };
+        let Some(pods) = self.nominated.get_mut(&node) else { return };
+        let Some(at) = pods.iter().position(|pod| &*pod.uid == uid) else { return };
+        let pod = pods.remove(at);
+        if pods.is_empty() {
+            self.nominated.remove(&node);
         }
-        self.nominations_version += 1;
-        for pods in self.nominated.values_mut() {
-            pods.retain(|pod| &*pod.uid != uid);
-        }
-        self.nominated.retain(|_, pods| !pods.is_empty());
+        self.undo.nomination_deleted(&node, at, pod, self.nominations_version);
+        self.change_nominations_version();
     }
 
     /// Adds or replaces a namespace. If its labels changed, the pods in it are counted again where counters read them.
@@ -452,17 +481,25 @@ impl World {
         self.evaluators_valid_since = self.next_change_seq();
     }
 
-    fn log_change(&mut self, change: WorldChange) {
-        self.trim_log();
-        self.log.push(change);
+    fn change_nominations_version(&mut self) {
+        self.last_nominations_version += 1;
+        self.nominations_version = self.last_nominations_version;
     }
 
-    fn trim_log(&mut self) {
+    fn assert_no_trial(&self) {
+        assert!(!self.undo.is_open(), "only pods and nominations change in a trial");
+    }
+
+    fn log_change(&mut self, change: WorldChange) {
+        if self.undo.is_dry_run() {
+            return;
+        }
         if self.log.len() >= LOG_LEN_MAX {
             let half = self.log.len() / 2;
             self.log.drain(..half);
             self.log_start += half as u64;
         }
+        self.log.push(change);
     }
 
     fn replace_node(&mut self, row: NodeRow, node: Arc<Node>) {
@@ -496,6 +533,9 @@ impl World {
     }
 
     fn count_pod(&mut self, row: NodeRow, pod: &PodInfo, sign: i64) {
+        if self.undo.is_dry_run() {
+            return;
+        }
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();
         contributions.count_pod(class, row, pod.terminating, sign, &mut sums);

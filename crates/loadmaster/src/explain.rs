@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
     note_extenders(loaded.profile, &loaded.pod);
     inputs.add_to_world(loaded.profile, &mut loaded.world);
     let states = &loaded.profile.states;
-    let explanation = explain_pod(loaded.profile, &loaded.world, states, &loaded.pod);
+    let explanation = explain_pod(loaded.profile, &mut loaded.world, states, &loaded.pod);
     timings.lap("deciding");
     let runs_on = runs_on.unwrap_or_default();
     print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;

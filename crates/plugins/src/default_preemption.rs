@@ -18,9 +18,9 @@ use loadmaster_framework::preemption::{
     nodes_where_preemption_might_help, pick_best_candidates,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EventResource, ExtensionPoints, Failure, FieldError,
-    FitError, PluginDef, PluginError, PodInfo, PostFilter, PostFilterResult, PreEnqueue,
-    QueueingHint, Reason, Rejection, SerialCx, World,
+    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, Failure,
+    FieldError, FitError, PluginDef, PluginError, PodInfo, PostFilter, PostFilterCx,
+    PostFilterResult, PreEnqueue, QueueingHint, Reason, Rejection, World,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
@@ -132,24 +132,24 @@ struct NoCandidates {
 impl PostFilter for DefaultPreemption {
     fn post_filter(
         &self,
-        cx: SerialCx<'_>,
+        mut cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
         input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
         if let PluginStepInput::ExtendersReplied(remaining) = input {
-            return PluginStep::Done(select_candidate(cx.world, pod, rng, remaining));
+            return PluginStep::Done(select_candidate(cx.world(), pod, rng, remaining));
         }
         let n_nodes = nodes_where_preemption_might_help(fit_error.node_codes).len();
         let offset = if n_nodes > 0 { rng.below(n_nodes as u64) as usize } else { 0 };
         let sample = CandidateSampling { offset, n_candidates: self.args.n_candidates(n_nodes) };
-        match find_candidates(cx.cx(), pod, fit_error, sample) {
+        match find_candidates(cx.dry_run_cx(), pod, fit_error, sample) {
             Ok(candidates) if fit_error.has_preempting_extenders => {
                 PluginStep::CallExtenders(candidates)
             }
             Ok(candidates) => {
-                PluginStep::Done(select_candidate(cx.world, pod, rng, Ok(&candidates)))
+                PluginStep::Done(select_candidate(cx.world(), pod, rng, Ok(&candidates)))
             }
             Err(NoCandidates { rejection, is_final }) => PluginStep::Done(PostFilterResult {
                 nominated_node: is_final.then(Str::default),
@@ -165,7 +165,7 @@ impl PostFilter for DefaultPreemption {
 
     fn preview(
         &self,
-        cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
     ) -> Option<PreemptionPreview> {
@@ -196,12 +196,14 @@ impl Args {
 
 /// The nodes on which the pod fits without some victims; at least one (upstream's `findCandidates`).
 fn find_candidates(
-    cx: Cx<'_>,
+    cx: DryRunCx<'_>,
     pod: &Arc<PodInfo>,
     fit_error: FitError<'_>,
     sample: CandidateSampling,
 ) -> Result<Vec<Candidate>, NoCandidates> {
-    let preemptor = Preemptor { cx, filter_runner: fit_error.filter_runner, pod };
+    let n_nodes = cx.world().nodes().len();
+    let budgets = DisruptionBudgets::new(cx.world().cluster_objects());
+    let mut preemptor = Preemptor { cx, filter_runner: fit_error.filter_runner, pod };
     let no_candidates = |rejection: Rejection, is_final| NoCandidates {
         rejection: with_preemption_prefix(rejection),
         is_final,
@@ -209,11 +211,9 @@ fn find_candidates(
     preemptor
         .pod_eligible_to_preempt_others(fit_error.node_codes)
         .map_err(|reason: Reason| no_candidates(Rejection::unschedulable(reason), false))?;
-    let n_nodes = cx.world.nodes().len();
     if n_nodes == 0 {
         return Err(no_candidates(Failure::new("no nodes available").into(), false));
     }
-    let budgets = DisruptionBudgets::new(cx.world.cluster_objects());
     let select =
         |run: &mut NodeDryRun<'_>| run.select_victims_on_node(run.potential_victims(), &budgets);
     let found = preemptor.dry_run_preemption(

@@ -14,7 +14,7 @@
 //! InterPodAffinity's PreFilter returns Skip when no existing pod matters to it, so that it misses the anti-affinity of a
 //! nominated pod; in a dry run its PreFilter ran before the victims were removed.
 //!
-//! No code is shared with the dry run: no overlay, no AddPod or RemovePod; PreFilter runs again for every set.
+//! No code is shared with the dry run: no undo log, no AddPod or RemovePod; PreFilter runs again for every set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,9 +67,13 @@ type Victims = (Vec<Victim>, usize);
 pub fn check_preemption_by_brute_force(
     input: &mut SchedulingInput<'_>,
 ) -> Result<Option<BruteForceStats>, String> {
+    let nodes = format!("{:?}", input.world.nodes());
     let shown =
-        explain::explain_pod(input.profile, &input.world, &input.profile.states, &input.pod)
+        explain::explain_pod(input.profile, &mut input.world, &input.profile.states, &input.pod)
             .preemption;
+    if nodes != format!("{:?}", input.world.nodes()) {
+        return Err("the dry runs changed the world".to_owned());
+    }
     let Some(shown) = shown else { return Ok(None) };
     if shown.message.starts_with("preemption: not eligible") {
         return Ok(None);
@@ -117,10 +121,10 @@ pub fn check_preemption_by_brute_force(
     }
 }
 
-fn evaluate(input: &SchedulingInput<'_>) -> Evaluation {
+fn evaluate(input: &mut SchedulingInput<'_>) -> Evaluation {
     per_node::evaluate_per_node(
         input.profile,
-        &input.world,
+        &mut input.world,
         &mut input.profile.states.clone(),
         &input.pod,
     )

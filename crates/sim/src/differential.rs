@@ -2,13 +2,15 @@
 //!
 //! The world changes as clusters do: pods are assigned, removed, marked for deletion and nominated; nodes are added, removed, and
 //! change labels, taints, images and allocatable; namespaces change labels. Pods come from a pool of templates, some often and some
-//! once, so that score indexes, full scans and the switch between them all occur.
+//! once, so that score indexes, full scans and the switch between them all occur. Now and then some pods are scheduled in a trial of
+//! the world, which is undone.
 
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node, Pod, Str};
 use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Decision, Profile, Scheduler};
+use loadmaster_framework::world::Trial;
 use loadmaster_framework::{FeatureGates, NodeRow, PodInfo, World};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -73,6 +75,9 @@ pub fn run_history(
     let mut history = History::new(profile.clone(), options);
     for step in 0..options.steps {
         history.change_world();
+        if history.rng.one_in(10) {
+            history.schedule_pods_in_a_trial(step)?;
+        }
         history.schedule_pod(step)?;
     }
     Ok(history.report)
@@ -146,7 +151,7 @@ impl History {
         let nominated = self.world.nominated_nodes().next().is_some();
         let evaluation = per_node::evaluate_per_node(
             &self.profile,
-            &self.world,
+            &mut self.world,
             &mut self.profile.states.clone(),
             &pod,
         );
@@ -176,6 +181,43 @@ impl History {
                 Ok(())
             }
             _ => Err(self.difference(step, &pod, &manifest, &fast, &slow)),
+        }
+    }
+
+    /// Schedules some pods in a trial of the world, and undoes it: later decisions must not be affected.
+    fn schedule_pods_in_a_trial(&mut self, step: u32) -> Result<(), Box<DecisionDifference>> {
+        let mut pods = Vec::new();
+        for _ in 0..self.rng.range(1, 4) {
+            let Some((manifest, pod)) = self.next_pod() else { continue };
+            pods.extend(self.world.parse_pod(&pod).ok().map(|pod| (manifest, Arc::new(pod))));
+        }
+        let mut different = None;
+        let mut trial = Trial::new(&mut self.world);
+        if !self.assigned.is_empty() {
+            trial.evict(&self.rng.pick(&self.assigned).uid);
+        }
+        for (manifest, pod) in pods {
+            let fast = self.scheduler.feasible_total_scores(trial.world_mut(), &pod);
+            let mut states = self.profile.states.clone();
+            let evaluation =
+                per_node::evaluate_per_node(&self.profile, trial.world_mut(), &mut states, &pod);
+            let slow = per_node::feasible_total_scores(&evaluation);
+            self.report.compared_nodes += trial.nodes().len() as u64;
+            if fast != slow && trial.nominated_nodes().next().is_none() {
+                different = Some((pod, manifest, fast, slow));
+                break;
+            }
+            let decision = self.scheduler.schedule_pod(trial.world_mut(), &pod);
+            if let Decision::Selected { row, .. } = decision {
+                trial.assume(row, pod);
+            }
+        }
+        trial.undo();
+        match different {
+            None => Ok(()),
+            Some((pod, manifest, fast, slow)) => {
+                Err(self.difference(step, &pod, &manifest, &fast, &slow))
+            }
         }
     }
 

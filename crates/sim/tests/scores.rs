@@ -126,7 +126,7 @@ fn check(form: &str, nodes: &[Value], want: &str) {
     .unwrap();
     let pod = world.parse_pod(&pod).unwrap();
     let mut scheduler = Scheduler::new(Arc::new(profile), Rng::new(1));
-    let evaluation = scheduler.evaluate_for_diagnosis(&world, &pod);
+    let evaluation = scheduler.evaluate_for_diagnosis(&mut world, &pod);
     let slow = match (&evaluation.failure, evaluation.single_feasible_node()) {
         (Some(failure), _) => failure.clone(),
         (None, Some(row)) => name(&world, row),

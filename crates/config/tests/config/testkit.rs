@@ -15,9 +15,9 @@ use loadmaster_framework::extension_points::{BindResult, PostFilterResult, PreBi
 use loadmaster_framework::plugin_args::{FieldError, decode_json_value};
 use loadmaster_framework::{
     Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, NodeInfo, Permit,
-    PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PreBind, PreEnqueue,
-    PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo, Registry,
-    Rejection, Reserve, Score, SerialCx,
+    PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PostFilterCx, PreBind,
+    PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo,
+    Registry, Rejection, Reserve, Score, SerialCx,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
@@ -221,7 +221,7 @@ impl Filter for NoOpPlugin {
 impl PostFilter for NoOpPlugin {
     fn post_filter(
         &self,
-        _: SerialCx<'_>,
+        _: PostFilterCx<'_>,
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,

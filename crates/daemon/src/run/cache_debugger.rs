@@ -135,7 +135,7 @@ async fn query_engine<T: Send + 'static>(
     query: fn(&Engine) -> T,
 ) -> Option<T> {
     let (result_sender, result) = oneshot::channel();
-    let query = move |engine: &Engine| drop(result_sender.send(query(engine)));
+    let query = move |engine: &mut Engine| drop(result_sender.send(query(engine)));
     commands.send(Command::Query(Box::new(query))).ok()?;
     result.await.ok()
 }

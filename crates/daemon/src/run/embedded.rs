@@ -141,7 +141,7 @@ mod tests {
         scheduler.next_query_at = 0;
         assert_eq!(scheduler.query(|_| ()), QueryOutcome::Completed(()));
         // A stuck plugin: a query that timed out is not run later.
-        let stuck = |_: &Engine| std::thread::sleep(QUERY_TIMEOUT * 2);
+        let stuck = |_: &mut Engine| std::thread::sleep(QUERY_TIMEOUT * 2);
         let _ = scheduler.commands.send(Command::Query(Box::new(stuck)));
         let (ran_sender, ran) = std::sync::mpsc::channel();
         assert_eq!(scheduler.query(move |_| ran_sender.send(())), QueryOutcome::Busy);

@@ -30,7 +30,7 @@ pub(super) enum Command {
     /// Start or stop scheduling.
     SetLeading(bool),
     /// Run a query on the engine. It should be short: nothing is scheduled meanwhile.
-    Query(Box<dyn FnOnce(&Engine) + Send>),
+    Query(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Handle an event from a service.
     ServiceRequest(Box<ServiceRequest>),
     /// End the loop.
@@ -212,7 +212,7 @@ impl EngineLoop {
                 self.leading.send_replace(is_leading);
             }
             Command::ServiceRequest(request) => self.apply(request.event, None, state),
-            Command::Query(query) => query(&self.engine),
+            Command::Query(query) => query(&mut self.engine),
             Command::Stop => state.is_over = true,
         }
     }

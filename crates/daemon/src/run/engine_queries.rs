@@ -34,7 +34,7 @@ pub(super) fn pod_resources(
 ) -> Arc<dyn Fn() -> Option<Vec<PodResources>> + Send + Sync> {
     Arc::new(move || {
         let (result_sender, result) = std::sync::mpsc::sync_channel(1);
-        let query = move |engine: &Engine| {
+        let query = move |engine: &mut Engine| {
             let _ = result_sender.send(pod_resources_of_engine(engine));
         };
         commands.send(Command::Query(Box::new(query))).ok()?;
@@ -114,7 +114,7 @@ impl EngineQueries {
 
     pub async fn query<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Engine) -> T + Send + 'static,
+        query: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<T, QueryError> {
         let turn = async {
             let free_from = self.next_query_at.clone().lock_owned().await;
@@ -123,13 +123,13 @@ impl EngineQueries {
         };
         let mut free_from = timeout(QUERY_TIMEOUT, turn).await.map_err(|_| QueryError::Busy)?;
         let (result_sender, result) = oneshot::channel();
-        let query = move |engine: &Engine| {
+        let query = move |engine: &mut Engine| {
             // The requester may have given up; the pause before the next query still applies.
             if result_sender.is_closed() {
                 return;
             }
             let began = Instant::now();
-            // A query does not change the engine, so its state stays consistent after a panic.
+            // A query changes the engine only in dry runs, which a panic undoes, so its state stays consistent.
             let result = catch_unwind(AssertUnwindSafe(|| query(engine)));
             let now = Instant::now();
             *free_from = now + (now - began) * QUERY_PAUSE_FACTOR;
@@ -181,7 +181,7 @@ async fn explain(queries: &EngineQueries, request: &RouteRequest) -> HttpReply {
         "last" | "last=" | "last=true" => true,
         _ => return HttpReply::text(StatusCode::BAD_REQUEST, "the only parameter is last\n"),
     };
-    let query = move |engine: &Engine| {
+    let query = move |engine: &mut Engine| {
         let explained = if is_last_attempt { None } else { engine.explain(&namespace, &name) };
         match explained {
             Some(explanation) => ExplainResult::Explained(Box::new(explanation)),

@@ -214,7 +214,7 @@ impl ServiceHandle {
     /// The pods that wait at Permit, sorted by uid.
     pub async fn waiting_pods(&self) -> Result<Vec<WaitingPod>, SchedulerEnded> {
         let (result_sender, result) = oneshot::channel();
-        let query = move |engine: &Engine| {
+        let query = move |engine: &mut Engine| {
             let _ = result_sender.send(waiting_pods_of_engine(engine));
         };
         self.commands.send(Command::Query(Box::new(query))).map_err(|_| SchedulerEnded)?;

@@ -61,12 +61,12 @@ pub(super) fn schedule_pods(engine: &mut Engine) {
 
 /// A thread that only runs queries.
 #[expect(clippy::disallowed_methods, reason = "as the daemon's")]
-pub(super) fn spawn_engine_thread(engine: Engine) -> UnboundedSender<Command> {
+pub(super) fn spawn_engine_thread(mut engine: Engine) -> UnboundedSender<Command> {
     let (commands, mut receiver) = unbounded_channel();
     std::thread::spawn(move || {
         while let Some(command) = receiver.blocking_recv() {
             match command {
-                Command::Query(query) => query(&engine),
+                Command::Query(query) => query(&mut engine),
                 Command::SetLeading(_) | Command::ServiceRequest(_) => {}
                 Command::Stop => return,
             }

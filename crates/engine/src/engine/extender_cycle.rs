@@ -157,7 +157,7 @@ impl Engine {
         let pod = queued.info.pod.clone();
         let attempt = Attempt { queued, began, failures: BTreeMap::new() };
         let profile_scheduler = &mut self.profiles[attempt.queued.profile_idx.0 as usize];
-        match profile_scheduler.scheduler.evaluate_nominated_node(&self.world, &pod) {
+        match profile_scheduler.scheduler.evaluate_nominated_node(&mut self.world, &pod) {
             Some(row) => {
                 let node = profile_scheduler.scheduler.set_single_feasible_node(&self.world, row);
                 self.start_filter(now, attempt, Feasible::Nominated(node), effects);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use loadmaster_extender::Verb;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
-use loadmaster_framework::extension_points::SerialCx;
-use loadmaster_framework::{CycleState, FitError, PodInfo, PostFilterResult, Rejection};
+use loadmaster_framework::{
+    CycleState, FitError, PodInfo, PostFilterCx, PostFilterResult, Rejection,
+};
 
 use super::Engine;
 use super::binding_cycle::{CallOwner, PluginWait};
@@ -88,7 +89,7 @@ impl Engine {
                 has_preempting_extenders: !preempt_extenders.is_empty(),
             };
             let states = profile_scheduler.scheduler.plugin_states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut run.cycle, states };
+            let cx = PostFilterCx::new(&mut self.world, &mut run.cycle, states);
             let pod = &run.queued.info.pod;
             let step_input = std::mem::replace(&mut input, PluginStepInput::Start);
             let step = member.point.post_filter(cx, pod, fit_error, &mut self.rng, step_input);

@@ -186,7 +186,8 @@ impl Engine {
         {
             return known.unschedulable.clone();
         }
-        let attempted = profile_scheduler.scheduler.evaluate_attempt(&self.world, pod, extended);
+        let attempted =
+            profile_scheduler.scheduler.evaluate_attempt(&mut self.world, pod, extended);
         let evaluation = &attempted.evaluation;
         let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
         let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));

@@ -108,7 +108,7 @@ impl Engine {
         if totals.iter().any(|entry| entry.0 == row && is_best(&entry)) {
             return ShadowResult::Agreed { n_best: totals.iter().filter(is_best).count() };
         }
-        let evaluation = scheduler.evaluate_for_diagnosis(&self.world, pod);
+        let evaluation = scheduler.evaluate_for_diagnosis(&mut self.world, pod);
         // Only the full evaluation considers nominated pods and the pod's own nomination.
         if evaluation.best_nodes().contains(&row) || evaluation.single_feasible_node() == Some(row)
         {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use loadmaster_framework::{
-    Code, Cx, CycleState, Failure, FilterRunner, NodeInfo, PodInfo, Rejection, World,
+    Code, Cx, CycleState, DryRunCx, Failure, Filter, FilterRunner, NodeInfo, NodeRow, PodInfo,
+    Rejection, World,
 };
 
 use super::PluginRejection;
 use crate::guard::{self, ExtensionPoint};
-use crate::profile::Profile;
+use crate::profile::{EnabledPlugin, Profile};
 
 /// The Filter plugins of one scheduling cycle.
 #[derive(Clone, Copy)]
@@ -23,29 +24,23 @@ impl ProfileFilters<'_> {
     /// then without them. Both must succeed (upstream's `RunFilterPluginsWithNominatedPods`).
     pub fn run_with_nominated_pods(
         &self,
-        cx: Cx<'_>,
+        mut cx: DryRunCx<'_>,
         pod: &PodInfo,
-        node: NodeInfo<'_>,
+        row: NodeRow,
     ) -> Result<(), PluginRejection> {
-        let nominated = cx.world.nominated_pods_for_node(node.name()).iter().filter(|other| {
-            other.template.priority() >= pod.template.priority() && other.uid != pod.uid
-        });
-        let nominated: Vec<_> = nominated.collect();
+        let (cycle, states) = (cx.cycle, cx.states);
+        let nominated = nominated_pods(cx.world(), pod, row);
         if !nominated.is_empty() {
-            let mut overlay = node.overlay().cloned().unwrap_or_default();
-            let mut cycle = cx.cycle.clone();
+            let mut world = cx.dry_run();
+            let mut cycle = cycle.clone();
             for other in nominated {
-                overlay.add(other.clone());
-                let added =
-                    self.add_pod(&mut cycle, cx.world, pod, other, node.with_overlay(&overlay));
-                added.map_err(|failure| PluginRejection {
-                    plugin: None,
-                    rejection: failure.into(),
-                })?;
+                world.assume(row, other.clone());
+                self.add_pod(&mut cycle, &world, pod, &other, node_in_row(&world, row)?)?;
             }
-            self.run(Cx { cycle: &cycle, ..cx }, pod, node.with_overlay(&overlay))?;
+            let node = node_in_row(&world, row)?;
+            self.run(Cx { world: &world, cycle: &cycle, states }, pod, node)?;
         }
-        self.run(cx, pod, node)
+        self.run(cx.cx(), pod, node_in_row(cx.world(), row)?)
     }
 
     /// Runs the Filter plugins once, without nominated pods.
@@ -55,58 +50,86 @@ impl ProfileFilters<'_> {
         pod: &PodInfo,
         node: NodeInfo<'_>,
     ) -> Result<(), PluginRejection> {
-        guard::catch_plugin_panic(|| self.run_each(cx, pod, node)).unwrap_or_else(|caught| {
-            let (plugin, failure) = caught.record(self.profile);
-            Err(PluginRejection { plugin, rejection: failure.into() })
-        })
+        let members = self.profile.filter.iter();
+        let members = members.filter(|member| !self.skipped.contains(&member.plugin));
+        run_filters(self.profile, members, cx, pod, node)
     }
+}
 
-    fn run_each(
-        &self,
-        cx: Cx<'_>,
-        pod: &PodInfo,
-        node: NodeInfo<'_>,
-    ) -> Result<(), PluginRejection> {
-        let watch = guard::stopwatch();
-        for member in &self.profile.filter {
-            if self.skipped.contains(&member.plugin) {
-                continue;
-            }
-            guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
-            let began = watch.map(|watch| watch());
-            let result = member.point.filter(cx, pod, node);
-            if let Some(began) = began {
-                let code = result.as_ref().map_or_else(Rejection::code, |()| Code::Success);
-                guard::record_execution(
-                    || self.profile.plugin_ref(member.name),
-                    ExtensionPoint::Filter,
-                    code,
-                    began,
-                );
-            }
-            if let Err(rejection) = result {
-                let rejection = match rejection {
-                    Rejection::Failed(failure) => {
-                        let text = format!("running {:?} filter plugin: {failure}", member.name);
-                        Rejection::Failed(Failure::new(text))
-                    }
-                    other => other,
-                };
-                return Err(PluginRejection { plugin: Some(member.name), rejection });
-            }
+/// The pods of equal or higher priority that are nominated to a node, without the pod itself.
+fn nominated_pods(world: &World, pod: &PodInfo, row: NodeRow) -> Vec<Arc<PodInfo>> {
+    let node = world.node(row).map_or("", |node| node.name());
+    let nominated = world.nominated_pods_for_node(node).iter();
+    let counts = |other: &&Arc<PodInfo>| {
+        other.template.priority() >= pod.template.priority() && other.uid != pod.uid
+    };
+    nominated.filter(counts).cloned().collect()
+}
+
+fn node_in_row(world: &World, row: NodeRow) -> Result<NodeInfo<'_>, Failure> {
+    world.node(row).ok_or_else(|| Failure::new("the node does not exist"))
+}
+
+/// Calls these Filter plugins for one node, until one rejects it.
+pub(crate) fn run_filters<'p>(
+    profile: &Profile,
+    members: impl Iterator<Item = &'p EnabledPlugin<dyn Filter>>,
+    cx: Cx<'_>,
+    pod: &PodInfo,
+    node: NodeInfo<'_>,
+) -> Result<(), PluginRejection> {
+    guard::catch_plugin_panic(|| run_each_filter(profile, members, cx, pod, node)).unwrap_or_else(
+        |caught| {
+            let (plugin, failure) = caught.record(profile);
+            Err(PluginRejection { plugin, rejection: failure.into() })
+        },
+    )
+}
+
+/// The same without a guard: the caller catches panics.
+pub(crate) fn run_each_filter<'p>(
+    profile: &Profile,
+    members: impl Iterator<Item = &'p EnabledPlugin<dyn Filter>>,
+    cx: Cx<'_>,
+    pod: &PodInfo,
+    node: NodeInfo<'_>,
+) -> Result<(), PluginRejection> {
+    let watch = guard::stopwatch();
+    for member in members {
+        guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
+        let began = watch.map(|watch| watch());
+        let result = member.point.filter(cx, pod, node);
+        if let Some(began) = began {
+            let code = result.as_ref().map_or_else(Rejection::code, |()| Code::Success);
+            guard::record_execution(
+                || profile.plugin_ref(member.name),
+                ExtensionPoint::Filter,
+                code,
+                began,
+            );
         }
-        Ok(())
+        if let Err(rejection) = result {
+            let rejection = match rejection {
+                Rejection::Failed(failure) => {
+                    let text = format!("running {:?} filter plugin: {failure}", member.name);
+                    Rejection::Failed(Failure::new(text))
+                }
+                other => other,
+            };
+            return Err(PluginRejection { plugin: Some(member.name), rejection });
+        }
     }
+    Ok(())
 }
 
 impl FilterRunner for ProfileFilters<'_> {
     fn run_filters_with_nominated_pods(
         &self,
-        cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &PodInfo,
-        node: NodeInfo<'_>,
+        row: NodeRow,
     ) -> Result<(), Rejection> {
-        self.run_with_nominated_pods(cx, pod, node).map_err(|rejected| rejected.rejection)
+        self.run_with_nominated_pods(cx, pod, row).map_err(|rejected| rejected.rejection)
     }
 
     fn add_pod(

@@ -4,24 +4,23 @@
 use std::collections::BTreeSet;
 
 use loadmaster_api::Str;
-use loadmaster_framework::extension_points::{Cx, NodeScore, SerialCx};
 use loadmaster_framework::{
-    Code, CycleState, Failure, MAX_NODE_SCORE, NodeInfo, NodeRow, PluginStates, PodInfo,
-    PreFilterResult, PreScoreResult, Rejection, Score, World,
+    CycleState, DryRunCx, Failure, NodeInfo, NodeRow, PluginStates, PodInfo, Rejection, World,
 };
 use loadmaster_stdx::Set;
 
-use super::filter_runner::ProfileFilters;
+use super::filter_runner::{ProfileFilters, run_filters};
+use super::plugin_loops::{PluginLoops, ScoreError};
 use super::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
-use crate::guard::{self, ExtensionPoint};
+use crate::guard;
 use crate::node_sampling::NodeSearch;
-use crate::profile::{EXTENDER_NAME, EnabledPlugin, Profile};
+use crate::profile::{EXTENDER_NAME, Profile};
 
 /// Runs PreFilter, Filter, PreScore, Score and NormalizeScore for all nodes, as upstream does. `states` is changed only by
 /// PreFilter and PreScore.
 pub fn evaluate_per_node(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> Evaluation {
@@ -42,7 +41,7 @@ pub struct AttemptEvaluation {
 /// The same, with the state that PostFilter needs when no node is feasible.
 pub fn evaluate_attempt(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &mut PluginStates,
     pod: &PodInfo,
 ) -> AttemptEvaluation {
@@ -52,7 +51,7 @@ pub fn evaluate_attempt(
 /// The same with node sampling, and with the extenders' results applied.
 pub fn evaluate_attempt_with_extenders(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &mut PluginStates,
     pod: &PodInfo,
     node_search: Option<NodeSearch<'_>>,
@@ -61,11 +60,10 @@ pub fn evaluate_attempt_with_extenders(
     if world.nodes().is_empty() {
         return AttemptEvaluation::default();
     }
-    let (cycle, skipped) = (CycleState::default(), Vec::new());
-    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
+    let mut attempt = Attempt { world, loops: PluginLoops::new(profile, states, pod) };
     let mut evaluation = Evaluation::default();
     let mut n_visited = 0;
-    match attempt.pre_filter(&mut evaluation) {
+    match attempt.loops.pre_filter(attempt.world) {
         Ok(nodes) => n_visited = attempt.filter(nodes.as_ref(), node_search, &mut evaluation),
         Err(rejected) => {
             if let Rejection::Failed(failure) = &rejected.rejection {
@@ -74,7 +72,8 @@ pub fn evaluate_attempt_with_extenders(
             evaluation.pre_filter_rejection = Some(rejected);
         }
     }
-    apply_extender_results(extended, world, &mut evaluation);
+    evaluation.excluded_by = std::mem::take(&mut attempt.loops.excluded_by);
+    apply_extender_results(extended, attempt.world, &mut evaluation);
     if evaluation.failure.is_none()
         && let Err(failure) = attempt.score(&mut evaluation)
     {
@@ -86,8 +85,8 @@ pub fn evaluate_attempt_with_extenders(
     }
     AttemptEvaluation {
         evaluation,
-        cycle: attempt.cycle,
-        skipped: attempt.skipped,
+        cycle: attempt.loops.cycle,
+        skipped: attempt.loops.skipped,
         n_filtered_nodes: n_visited,
     }
 }
@@ -129,17 +128,14 @@ fn apply_extender_results(extended: &ExtenderResults, world: &World, evaluation:
 /// When PreFilter rejects the pod on all nodes.
 pub fn filter_rows_with_nominated_pods(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     states: &mut PluginStates,
     pod: &PodInfo,
     rows: &[NodeRow],
 ) -> Result<Vec<Result<(), PluginRejection>>, PluginRejection> {
-    let (cycle, skipped) = (CycleState::default(), Vec::new());
-    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
-    attempt.pre_filter(&mut Evaluation::default())?;
-    let filters = ProfileFilters { profile, skipped: &attempt.skipped };
-    let nodes = rows.iter().filter_map(|row| world.node(*row));
-    Ok(nodes.map(|node| filters.run_with_nominated_pods(attempt.cx(), pod, node)).collect())
+    let mut attempt = Attempt { world, loops: PluginLoops::new(profile, states, pod) };
+    attempt.loops.pre_filter(attempt.world)?;
+    Ok(rows.iter().map(|row| attempt.filter_with_nominated_pods(*row)).collect())
 }
 
 /// Adds the cycle state of `plugins` that were evaluated incrementally: runs PreFilter for the pod, and Filter for the selected
@@ -156,85 +152,27 @@ pub fn replay_cycle_state(
     (row, plugins): (NodeRow, &[usize]),
     cycle: CycleState,
 ) -> Result<CycleState, PluginRejection> {
-    let skipped = (0..profile.plugins.len()).filter(|plugin| !plugins.contains(plugin)).collect();
-    let mut attempt = Attempt { profile, world, states, pod, cycle, skipped };
-    for member in profile.pre_filter.iter().filter(|member| plugins.contains(&member.plugin)) {
-        match member.point.pre_filter(attempt.serial_cx(), pod) {
-            Ok(PreFilterResult::Skip) => attempt.skipped.push(member.plugin),
-            Ok(_) => {}
-            Err(rejection) => return Err(PluginRejection { plugin: Some(member.name), rejection }),
-        }
-    }
+    let only = Some(plugins);
+    let mut loops = PluginLoops { cycle, only, ..PluginLoops::new(profile, states, pod) };
+    loops.pre_filter(world)?;
     if let Some(node) = world.node(row) {
-        let filters = ProfileFilters { profile, skipped: &attempt.skipped };
-        filters.run(attempt.cx(), pod, node)?;
+        let filters = loops.filters().into_iter();
+        run_filters(profile, filters, loops.cx(world), pod, node)?;
     }
-    Ok(attempt.cycle)
+    Ok(loops.cycle)
 }
 
 struct Attempt<'a> {
-    profile: &'a Profile,
-    world: &'a World,
-    states: &'a mut PluginStates,
-    pod: &'a PodInfo,
-    cycle: CycleState,
-    skipped: Vec<usize>,
+    /// Changed only in dry runs.
+    world: &'a mut World,
+    loops: PluginLoops<'a>,
 }
 
 impl Attempt<'_> {
-    fn serial_cx(&mut self) -> SerialCx<'_> {
-        SerialCx { world: self.world, cycle: &mut self.cycle, states: self.states }
-    }
-
-    fn cx(&self) -> Cx<'_> {
-        Cx { world: self.world, cycle: &self.cycle, states: self.states }
-    }
-
-    /// Runs PreFilter; returns the names of the remaining nodes, or `None` for all nodes.
-    fn pre_filter(
-        &mut self,
-        evaluation: &mut Evaluation,
-    ) -> Result<Option<Set<Str>>, PluginRejection> {
-        let mut narrowed: Option<Set<Str>> = None;
-        let mut by: BTreeSet<&'static str> = BTreeSet::new();
-        let mut rejected = None;
-        let profile = self.profile;
-        for member in &profile.pre_filter {
-            let pod = self.pod;
-            match member.point.pre_filter(self.serial_cx(), pod) {
-                Ok(PreFilterResult::All) => {}
-                Ok(PreFilterResult::Skip) => self.skipped.push(member.plugin),
-                Ok(PreFilterResult::Nodes(nodes)) => {
-                    by.insert(member.name);
-                    narrowed = Some(match narrowed.take() {
-                        Some(before) => before.intersection(&nodes).cloned().collect(),
-                        None => nodes,
-                    });
-                }
-                // Preemption may still help, so the other plugins run too; the last rejection counts.
-                Err(rejection @ Rejection::Unschedulable(_)) => {
-                    rejected = Some(PluginRejection { plugin: Some(member.name), rejection });
-                    continue;
-                }
-                Err(rejection @ Rejection::Unresolvable(_)) => {
-                    return Err(PluginRejection { plugin: Some(member.name), rejection });
-                }
-                Err(other) => {
-                    let text =
-                        format!("running PreFilter plugin {:?}: {}", member.name, other.message());
-                    let rejection = Rejection::Failed(Failure::new(text));
-                    return Err(PluginRejection { plugin: Some(member.name), rejection });
-                }
-            }
-            if narrowed.as_ref().is_some_and(Set::is_empty) {
-                return Err(no_node_left(&by));
-            }
-        }
-        evaluation.excluded_by = by.into_iter().collect();
-        match rejected {
-            Some(rejected) => Err(rejected),
-            None => Ok(narrowed),
-        }
+    fn filter_with_nominated_pods(&mut self, row: NodeRow) -> Result<(), PluginRejection> {
+        let PluginLoops { profile, states, pod, cycle, skipped, .. } = &self.loops;
+        let cx = DryRunCx::new(self.world, cycle, states);
+        ProfileFilters { profile, skipped }.run_with_nominated_pods(cx, pod, row)
     }
 
     /// Runs Filter on the nodes; returns the number of nodes that it ran on.
@@ -244,33 +182,34 @@ impl Attempt<'_> {
         node_search: Option<NodeSearch<'_>>,
         evaluation: &mut Evaluation,
     ) -> usize {
-        let filters = ProfileFilters { profile: self.profile, skipped: &self.skipped };
-        let is_left = |row: &NodeRow| {
-            let name = self.world.node(*row).map(|node| node.name());
+        let is_left = |world: &World, row: NodeRow| {
+            let name = world.node(row).map(|node| node.name());
             narrowed.is_none_or(|nodes| name.is_some_and(|name| nodes.contains(name)))
         };
+        let (profile, pod) = (self.loops.profile, self.loops.pod);
+        let nominated_row = self.world.nodes().row(&pod.nominated_node_name);
         let n_nodes = self.world.nodes().len();
         let mut n_wanted = n_nodes;
         let rows: Vec<NodeRow> = match node_search {
             None => self.world.nodes().rows().collect(),
             Some(node_search) => {
-                let left: Vec<NodeRow> =
-                    node_search.order.iter().copied().filter(is_left).collect();
+                let order = node_search.order.iter().copied();
+                let (left, others): (Vec<NodeRow>, Vec<NodeRow>) =
+                    order.partition(|row| is_left(self.world, *row));
                 n_wanted = node_search
                     .sampling
-                    .num_feasible_nodes_to_find(left.len(), !self.profile.score.is_empty());
-                let others = node_search.order.iter().copied().filter(|row| !is_left(row));
-                others.chain(node_search.iter_from_start(&left)).collect()
+                    .num_feasible_nodes_to_find(left.len(), !profile.score.is_empty());
+                others.into_iter().chain(node_search.iter_from_start(&left)).collect()
             }
         };
         evaluation.nodes.reserve(rows.len());
         let (mut n_visited, mut n_found) = (0, 0);
-        for node in rows.into_iter().filter_map(|row| self.world.node(row)) {
-            let excluded = !is_left(&node.row());
+        for row in rows {
+            let excluded = !is_left(self.world, row);
             let filter_result = if excluded {
                 FilterResult::Excluded
             } else {
-                match filters.run_with_nominated_pods(self.cx(), self.pod, node) {
+                match self.filter_with_nominated_pods(row) {
                     Ok(()) => FilterResult::Feasible,
                     Err(rejected) => FilterResult::Rejected(rejected),
                 }
@@ -289,12 +228,10 @@ impl Attempt<'_> {
                 evaluation.failure = Some(failure.to_string());
             }
             // Upstream filters a pod's nominated node first, even if PreFilter excluded it, and keeps its rejection.
-            if self.pod.nominated_node_name == node.name() {
+            if nominated_row == Some(row) {
                 let rejected = match &filter_result {
                     FilterResult::Rejected(rejected) => Some(rejected.clone()),
-                    FilterResult::Excluded => {
-                        filters.run_with_nominated_pods(self.cx(), self.pod, node).err()
-                    }
+                    FilterResult::Excluded => self.filter_with_nominated_pods(row).err(),
                     FilterResult::Feasible => None,
                 };
                 evaluation.nominated_rejected_by =
@@ -302,7 +239,7 @@ impl Attempt<'_> {
                 evaluation.nominated_node_rejection = rejected.filter(|_| excluded);
             }
             evaluation.nodes.push(NodeEvaluation {
-                row: node.row(),
+                row,
                 filter_result,
                 scores: vec![],
                 total: None,
@@ -315,7 +252,8 @@ impl Attempt<'_> {
     }
 
     fn score(&mut self, evaluation: &mut Evaluation) -> Result<(), Failure> {
-        let world = self.world;
+        let Attempt { world, loops } = self;
+        let world: &World = world;
         let indexes = evaluation.nodes.iter().enumerate();
         let indexes = indexes
             .filter(|(_, node)| node.filter_result == FilterResult::Feasible)
@@ -326,17 +264,18 @@ impl Attempt<'_> {
         if feasible.is_empty() {
             return Ok(());
         }
-        let profile = self.profile;
+        let profile = loops.profile;
         if profile.score.is_empty() {
             // As upstream, every node gets 1 if no plugin scores.
             indexes.iter().for_each(|at| evaluation.nodes[*at].total = Some(1));
             return Ok(());
         }
-        let skipped = self.pre_score(&feasible)?;
+        let skipped = loops.pre_score(world, &feasible)?;
         indexes.iter().for_each(|at| evaluation.nodes[*at].total = Some(0));
         for member in profile.score.iter().filter(|member| !skipped.contains(&member.plugin)) {
-            let scores = guard::catch_plugin_panic(|| self.score_by(member, &feasible));
-            let scores = scores.unwrap_or_else(|caught| Err(caught.record(profile).1))?;
+            let scores = guard::catch_plugin_panic(|| loops.score(world, member, &feasible));
+            let scores = scores
+                .unwrap_or_else(|caught| Err(ScoreError::Failed(caught.record(profile).1)))?;
             evaluation.score_plugins.push(member.name);
             for (at, score) in indexes.iter().zip(scores) {
                 let node = &mut evaluation.nodes[*at];
@@ -346,74 +285,6 @@ impl Attempt<'_> {
         }
         Ok(())
     }
-
-    fn pre_score(&mut self, feasible: &[NodeInfo<'_>]) -> Result<Vec<usize>, Failure> {
-        let mut skipped = Vec::new();
-        let (profile, pod) = (self.profile, self.pod);
-        for member in &profile.pre_score {
-            let result = member.point.pre_score(self.serial_cx(), pod, feasible);
-            let result = result.map_err(|failure| {
-                Failure::new(format!("running PreScore plugin {:?}: {failure}", member.name))
-            })?;
-            if result == PreScoreResult::Skip {
-                skipped.push(member.plugin);
-            }
-        }
-        Ok(skipped)
-    }
-
-    fn score_by(
-        &self,
-        member: &EnabledPlugin<dyn Score>,
-        feasible: &[NodeInfo<'_>],
-    ) -> Result<Vec<NodeScore>, Failure> {
-        let EnabledPlugin { plugin, name, point, .. } = member;
-        let watch = guard::stopwatch();
-        guard::set_current_plugin(*plugin, ExtensionPoint::Score);
-        let cx = Cx { world: self.world, cycle: &self.cycle, states: self.states };
-        let failed = |when: &str, failure: Failure| {
-            Failure::new(format!("running {when} plugins: plugin {name:?} failed with: {failure}"))
-        };
-        let mut scores = Vec::with_capacity(feasible.len());
-        for node in feasible {
-            let began = watch.map(|watch| watch());
-            let score = point.score(cx, self.pod, *node);
-            if let Some(began) = began {
-                let code = score.as_ref().map_or(Code::Error, |_| Code::Success);
-                guard::record_execution(
-                    || self.profile.plugin_ref(name),
-                    ExtensionPoint::Score,
-                    code,
-                    began,
-                );
-            }
-            let score = score.map_err(|failure| failed("Score", failure))?;
-            scores.push(NodeScore { row: node.row(), score });
-        }
-        guard::set_current_plugin(*plugin, ExtensionPoint::NormalizeScore);
-        point
-            .normalize(cx, self.pod, &mut scores)
-            .map_err(|failure| failed("Normalize on Score", failure))?;
-        match scores.iter().find(|node| !(0..=MAX_NODE_SCORE).contains(&node.score)) {
-            Some(bad) => Err(Failure::new(format!(
-                "applying score defaultWeights on Score plugins: plugin {name:?} returns an invalid score {}, it should in the \
-                 range of [0, {MAX_NODE_SCORE}] after normalizing",
-                bad.score
-            ))),
-            None => Ok(scores),
-        }
-    }
-}
-
-fn no_node_left(by: &BTreeSet<&'static str>) -> PluginRejection {
-    let names: Vec<&str> = by.iter().copied().collect();
-    let text = match names.as_slice() {
-        [one] => format!("node(s) didn't satisfy plugin {one}"),
-        several => {
-            format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", several.join(" "))
-        }
-    };
-    PluginRejection { plugin: None, rejection: Rejection::unresolvable(text) }
 }
 
 /// The feasible rows with their totals, for comparison with the faster ways.

@@ -8,10 +8,10 @@ use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight};
 use loadmaster_framework::preemption::PreemptionPreview;
 use loadmaster_framework::{
-    Bind, Code, Cx, CycleState, Failure, Filter, FitError, NodeInfo, Permit, PermitResult, PodInfo,
-    PostBind, PostFilter, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreFilterResult,
-    PreScore, PreScoreResult, QueueSort, QueuedPodInfo, QueueingHint, QueueingHintFn, Rejection,
-    Reserve, Score, SerialCx, Sign, World,
+    Bind, Code, Cx, CycleState, DryRunCx, Failure, Filter, FitError, NodeInfo, Permit,
+    PermitResult, PodInfo, PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind,
+    PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo,
+    QueueingHint, QueueingHintFn, Rejection, Reserve, Score, SerialCx, Sign, World,
 };
 use loadmaster_stdx::Rng;
 
@@ -213,7 +213,7 @@ impl PreFilter for Guarded<dyn PreFilter> {
 impl PostFilter for Guarded<dyn PostFilter> {
     fn post_filter(
         &self,
-        cx: SerialCx<'_>,
+        cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
@@ -226,7 +226,7 @@ impl PostFilter for Guarded<dyn PostFilter> {
 
     fn preview(
         &self,
-        cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
     ) -> Option<PreemptionPreview> {

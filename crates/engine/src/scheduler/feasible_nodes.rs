@@ -277,7 +277,7 @@ impl Scheduler {
 
     fn find_rows_per_node(
         &mut self,
-        world: &World,
+        world: &mut World,
         pod: &PodInfo,
         among: Option<&[NodeRow]>,
     ) -> Result<FeasibleRows, Decision> {

@@ -2,40 +2,50 @@
 
 use std::sync::Arc;
 
-use crate::extension_points::Cx;
-use crate::node_info::{NodeInfo, NodeOverlay};
+use crate::extension_points::DryRunCx;
+use crate::node_info::NodeInfo;
+use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::result::{Failure, Rejection};
 use crate::state::CycleState;
+use crate::world::DryRun;
 
-use super::{DisruptionBudgets, Preemptor, Victims, compare_pod_importance};
+use super::{
+    DisruptionBudgets, FailedScheduling, Victims, compare_pod_importance, has_lower_priority,
+};
 
 /// Upstream's message for a node without pods of lower priority.
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// A node with some pods removed or added, and the corresponding cycle state. Copies nothing but that state.
+/// A dry run in which pods are removed from one node and added again, and the corresponding cycle state. Nothing but that state is
+/// copied.
 pub struct NodeDryRun<'a> {
-    preemptor: Preemptor<'a>,
-    node: NodeInfo<'a>,
+    world: DryRun<'a>,
+    row: NodeRow,
+    scheduling: FailedScheduling<'a>,
     /// Cloned at the first change; a node without potential victims needs no copy.
     cycle: Option<CycleState>,
-    overlay: NodeOverlay,
 }
 
 impl<'a> NodeDryRun<'a> {
-    pub(super) fn new(preemptor: Preemptor<'a>, node: NodeInfo<'a>) -> Self {
-        let overlay = node.overlay().cloned().unwrap_or_default();
-        NodeDryRun { preemptor, node, cycle: None, overlay }
+    pub(super) fn new(world: DryRun<'a>, row: NodeRow, scheduling: FailedScheduling<'a>) -> Self {
+        NodeDryRun { world, row, scheduling, cycle: None }
     }
 
-    /// The node in its current state in the dry run.
-    pub fn node(&self) -> NodeInfo<'_> {
-        self.node.with_overlay(&self.overlay)
+    /// The node in its current state in the dry run; `None` for a free row.
+    pub fn node(&self) -> Option<NodeInfo<'_>> {
+        self.world.node(self.row)
+    }
+
+    /// The pods on the node in its current state in the dry run.
+    pub fn pods(&self) -> &[Arc<PodInfo>] {
+        self.world.nodes().pods(self.row)
     }
 
     /// The pods on the node that the preemptor may evict: those of lower priority.
     pub fn potential_victims(&self) -> Vec<Arc<PodInfo>> {
-        self.node().pods().filter(|other| self.preemptor.can_preempt(other)).cloned().collect()
+        let preemptor = self.scheduling.pod;
+        self.pods().iter().filter(|other| has_lower_priority(other, preemptor)).cloned().collect()
     }
 
     /// Removes a pod from the node.
@@ -44,11 +54,11 @@ impl<'a> NodeDryRun<'a> {
     ///
     /// When a plugin fails to update its cycle state.
     pub fn remove_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        self.overlay.remove(other.clone());
-        let (preemptor, node) = (self.preemptor, self.node.with_overlay(&self.overlay));
-        let world = preemptor.cx.world;
-        let cycle = self.cycle.get_or_insert_with(|| preemptor.cx.cycle.clone());
-        preemptor.filter_runner.remove_pod(cycle, world, preemptor.pod, other, node)
+        self.world.evict(&other.uid);
+        let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
+        let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
+        let Some(node) = self.world.node(self.row) else { return Ok(()) };
+        filter_runner.remove_pod(cycle, &self.world, pod, other, node)
     }
 
     /// Adds a pod to the node, or adds a removed one again.
@@ -57,11 +67,11 @@ impl<'a> NodeDryRun<'a> {
     ///
     /// When a plugin fails to update its cycle state.
     pub fn add_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        self.overlay.add(other.clone());
-        let (preemptor, node) = (self.preemptor, self.node.with_overlay(&self.overlay));
-        let world = preemptor.cx.world;
-        let cycle = self.cycle.get_or_insert_with(|| preemptor.cx.cycle.clone());
-        preemptor.filter_runner.add_pod(cycle, world, preemptor.pod, other, node)
+        self.world.assume(self.row, other.clone());
+        let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
+        let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
+        let Some(node) = self.world.node(self.row) else { return Ok(()) };
+        filter_runner.add_pod(cycle, &self.world, pod, other, node)
     }
 
     /// Whether the preemptor fits on the node now, with and without the pods that are nominated to the node.
@@ -69,14 +79,11 @@ impl<'a> NodeDryRun<'a> {
     /// # Errors
     ///
     /// The rejection of the first Filter plugin that rejects the node.
-    pub fn preemptor_fits(&self) -> Result<(), Rejection> {
-        let cycle = self.cycle.as_ref().unwrap_or(self.preemptor.cx.cycle);
-        let cx = Cx { cycle, ..self.preemptor.cx };
-        self.preemptor.filter_runner.run_filters_with_nominated_pods(
-            cx,
-            self.preemptor.pod,
-            self.node(),
-        )
+    pub fn preemptor_fits(&mut self) -> Result<(), Rejection> {
+        let FailedScheduling { filter_runner, pod, cycle, states } = self.scheduling;
+        let cycle = self.cycle.as_ref().unwrap_or(cycle);
+        let cx = DryRunCx::new(self.world.world_mut(), cycle, states);
+        filter_runner.run_filters_with_nominated_pods(cx, pod, self.row)
     }
 
     /// Selects victims among the potential ones (upstream's `SelectVictimsOnNode`): removes all of them, and, if the preemptor
@@ -109,7 +116,7 @@ impl<'a> NodeDryRun<'a> {
         victims.pods.extend(self.reprieve(in_group(false))?);
         victims.pods.sort_by(|a, b| compare_pod_importance(a, b));
         if victims.pods.is_empty() {
-            let name = self.node.name();
+            let name = self.node().map_or("", |node| node.name());
             let text = format!("expected at least one victim pod on node {name:?}");
             return Err(Failure::new(text).into());
         }

@@ -57,10 +57,10 @@ fn budget(bench: &mut PluginTestBench, budget: Value) {
 fn search(bench: &mut PluginTestBench, preemptor: &str, sample: CandidateSampling) -> String {
     let pod = Arc::new(bench.parse_pod(pod(preemptor)).unwrap());
     let (cycle, states) = (CycleState::default(), PluginStates::default());
-    let cx = Cx { world: &bench.world, cycle: &cycle, states: &states };
-    let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
-    let preemptor = Preemptor { cx, filter_runner: &CpuOnlyFilter, pod: &pod };
-    let budgets = DisruptionBudgets::new(bench.world.cluster_objects());
+    let mut cx = DryRunCx::new(&mut bench.world, &cycle, &states);
+    let node_codes = CpuOnlyFilter.node_codes(cx.reborrow(), &pod);
+    let budgets = DisruptionBudgets::new(cx.world().cluster_objects());
+    let mut preemptor = Preemptor { cx, filter_runner: &CpuOnlyFilter, pod: &pod };
     let result = preemptor.dry_run_preemption(
         &nodes_where_preemption_might_help(&node_codes),
         sample,

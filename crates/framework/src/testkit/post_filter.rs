@@ -6,7 +6,7 @@ use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use crate::api_calls::{PluginStep, PluginStepInput};
-use crate::extension_points::{Cx, FilterRunner, FitError, SerialCx};
+use crate::extension_points::{DryRunCx, FilterRunner, FitError, PostFilterCx};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -23,10 +23,12 @@ pub struct CpuOnlyFilter;
 impl FilterRunner for CpuOnlyFilter {
     fn run_filters_with_nominated_pods(
         &self,
-        _cx: Cx<'_>,
+        cx: DryRunCx<'_>,
         pod: &PodInfo,
-        node: NodeInfo<'_>,
+        row: NodeRow,
     ) -> Result<(), Rejection> {
+        let node = cx.world().node(row);
+        let node = node.ok_or_else(|| Rejection::unresolvable("there is no such node"))?;
         let wanted = pod.requests().resources.cpu_milli;
         if wanted > node.allocatable(RESOURCE_CPU) {
             Err(Rejection::unresolvable("Insufficient cpu"))
@@ -62,12 +64,13 @@ impl FilterRunner for CpuOnlyFilter {
 
 impl CpuOnlyFilter {
     /// The status code of every node, by row.
-    pub fn node_codes(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<(NodeRow, Code)> {
-        let code = |node: NodeInfo<'_>| match self.run_filters_with_nominated_pods(cx, pod, node) {
-            Ok(()) => Code::Success,
-            Err(rejection) => rejection.code(),
+    pub fn node_codes(&self, mut cx: DryRunCx<'_>, pod: &PodInfo) -> Vec<(NodeRow, Code)> {
+        let rows: Vec<NodeRow> = cx.world().nodes().rows().collect();
+        let code = |row| match self.run_filters_with_nominated_pods(cx.reborrow(), pod, row) {
+            Ok(()) => (row, Code::Success),
+            Err(rejection) => (row, rejection.code()),
         };
-        cx.world.node_infos().map(|node| (node.row(), code(node))).collect()
+        rows.into_iter().map(code).collect()
     }
 }
 
@@ -77,14 +80,14 @@ impl PluginTestBench {
         let pod = Arc::new(self.parse_pod(pod)?);
         let Some(point) = self.points.post_filter.clone() else { return Ok("Success".into()) };
         let mut cycle = CycleState::default();
-        let node_codes = CpuOnlyFilter
-            .node_codes(Cx { world: &self.world, cycle: &cycle, states: &self.states }, &pod);
+        let cx = DryRunCx::new(&mut self.world, &cycle, &self.states);
+        let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
         let fit_error = FitError {
             node_codes: &node_codes,
             filter_runner: &CpuOnlyFilter,
             has_preempting_extenders: false,
         };
-        let cx = SerialCx { world: &self.world, cycle: &mut cycle, states: &mut self.states };
+        let cx = PostFilterCx::new(&mut self.world, &mut cycle, &mut self.states);
         let step =
             point.post_filter(cx, &pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
         let done = match step {

@@ -333,7 +333,7 @@ spec: {containers: [{name: main}]}
             world_loader::load_scheduling_input(&snapshot, &profiles, &gates, "shop/web").unwrap();
         inputs.add_to_world(loaded.profile, &mut loaded.world);
         let states = &loaded.profile.states;
-        let explanation = explain_pod(loaded.profile, &loaded.world, states, &loaded.pod);
+        let explanation = explain_pod(loaded.profile, &mut loaded.world, states, &loaded.pod);
         let why =
             explanation.pre_filter.map(|status| status.reasons.join(", ")).unwrap_or_default();
         assert_eq!(format!("{}{why}", explanation.best.join(" ")), want);

@@ -27,17 +27,17 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
 impl PostFilter for SpotFirst {
     fn post_filter(
         &self,
-        cx: SerialCx<'_>,
+        mut cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
         _: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
-        let preemptor = Preemptor { cx: cx.cx(), filter_runner: fit_error.filter_runner, pod };
-        let budgets = DisruptionBudgets::new(cx.world.cluster_objects());
+        let budgets = DisruptionBudgets::new(cx.world().cluster_objects());
+        let filter_runner = fit_error.filter_runner;
+        let mut preemptor = Preemptor { cx: cx.dry_run_cx(), filter_runner, pod };
         let spot = |run: &mut NodeDryRun<'_>| -> Result<Victims, Rejection> {
-            let on_node = run.node();
-            let may_go = on_node.pods().filter(|it| it.template.labels.get(SPOT).is_some());
+            let may_go = run.pods().iter().filter(|it| it.template.labels.get(SPOT).is_some());
             let may_go = may_go.cloned().collect();
             run.select_victims_on_node(may_go, &budgets)
         };
@@ -50,11 +50,11 @@ impl PostFilter for SpotFirst {
             return PluginStep::Fail(Rejection::unschedulable("no spot pods are in the way"));
         }
         let chosen = &found.candidates[*rng.pick(&pick_best_candidates(&found.candidates))];
-        let node = cx.world.node(chosen.row).map(|node| node.name().into());
+        let node = cx.world().node(chosen.row).map(|node| node.name().into());
         // Other pods that are nominated to this node lose their nomination.
         let cleared_nominations = node
             .iter()
-            .flat_map(|name: &loadmaster::api::Str| cx.world.nominated_pods_for_node(name));
+            .flat_map(|name: &loadmaster::api::Str| cx.world().nominated_pods_for_node(name));
         PluginStep::Done(PostFilterResult {
             cleared_nominations: cleared_nominations.cloned().collect(),
             nominated_node: node,

@@ -18,7 +18,7 @@ use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
-    PodInfo, QueueingHint, Registry, SerialCx, TemplateError, World,
+    PodInfo, PostFilterCx, QueueingHint, Registry, TemplateError, World,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
@@ -173,9 +173,9 @@ fn pod(value: &Value) -> Result<Pod, EventObjectError> {
     Ok(pod)
 }
 
-fn explanation(input: &SchedulingInput<'_>) -> Value {
+fn explanation(input: &mut SchedulingInput<'_>) -> Value {
     let Explanation { pod, profile, pre_filter, nodes, best, message, .. } =
-        explain::explain_pod(input.profile, &input.world, &input.profile.states, &input.pod);
+        explain::explain_pod(input.profile, &mut input.world, &input.profile.states, &input.pod);
     let nodes: Vec<Value> = nodes
         .into_iter()
         .map(|node| {
@@ -205,7 +205,7 @@ fn explanation(input: &SchedulingInput<'_>) -> Value {
 }
 
 /// The preemption preview of DefaultPreemption, and the result of its PostFilter.
-fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
+fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
     let SchedulingInput { world, profile, pod } = input;
     let mut states = profile.states.clone();
     let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
@@ -244,7 +244,7 @@ fn preemption(input: &SchedulingInput<'_>, seed: u64) -> Value {
         has_preempting_extenders: false,
     };
     let mut cycle = attempted.cycle.clone();
-    let cx = SerialCx { world, cycle: &mut cycle, states: &mut states };
+    let cx = PostFilterCx::new(world, &mut cycle, &mut states);
     let step =
         member.point.post_filter(cx, pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
     let PluginStep::Done(done) = step else { return answer };

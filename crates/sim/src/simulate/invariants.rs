@@ -47,7 +47,7 @@ pub(super) fn check_bind(
     let mut states = setup.profile.states.clone();
     let results = per_node::filter_rows_with_nominated_pods(
         &setup.profile,
-        &world,
+        &mut world,
         &mut states,
         &info,
         &[row],
@@ -249,7 +249,7 @@ pub(super) fn check_settled(
         n_left += 1;
         let Ok(info) = world.parse_pod(pod) else { continue };
         let mut states = setup.profile.states.clone();
-        let found = per_node::evaluate_per_node(&setup.profile, &world, &mut states, &info);
+        let found = per_node::evaluate_per_node(&setup.profile, &mut world, &mut states, &info);
         if found.is_feasible() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();

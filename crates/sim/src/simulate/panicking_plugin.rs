@@ -15,7 +15,7 @@ use loadmaster_framework::incremental::{
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure, Filter,
     FitError, NodeInfo, NodeRow, Permit, PermitResult, PluginDef, PluginError, PluginStateSlot,
-    PodInfo, PostBind, PostFilter, PostFilterResult, PreBind, PreEnqueue, PreFilter,
+    PodInfo, PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter,
     PreFilterResult, PreScore, PreScoreResult, PrepareCx, QueueingHint, Registry, Rejection,
     Reserve, Score, SerialCx, World,
 };
@@ -115,7 +115,7 @@ impl Filter for PanickingPlugin {
 impl PostFilter for PanickingPlugin {
     fn post_filter(
         &self,
-        _: SerialCx<'_>,
+        _: PostFilterCx<'_>,
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,

@@ -78,7 +78,7 @@ async fn a_panicking_query_does_not_stop_the_engine() {
 async fn queries_are_serialized_and_limited_to_a_share_of_the_engines_time() {
     let (commands, mut commands_received) = unbounded_channel();
     let queries = EngineQueries::new(&commands);
-    let engine = testkit::engine(&["a"], &[]);
+    let mut engine = testkit::engine(&["a"], &[]);
     let spawn_query = |queries: &EngineQueries| {
         let queries = queries.clone();
         tokio::spawn(async move { queries.query(|_| ()).await })
@@ -90,9 +90,9 @@ async fn queries_are_serialized_and_limited_to_a_share_of_the_engines_time() {
     // The first requester has given up: its query is skipped and does not delay the second one.
     first.abort();
     assert!(first.await.is_err());
-    query(&engine);
+    query(&mut engine);
     let Some(Command::Query(query)) = commands_received.recv().await else { panic!("no query") };
-    query(&engine);
+    query(&mut engine);
     assert_eq!(second.await.unwrap(), Ok(()));
     // A query of one second is followed by a pause of 19 seconds, longer than any request waits.
     *queries.next_query_at.lock().await =

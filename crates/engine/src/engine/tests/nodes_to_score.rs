@@ -57,7 +57,7 @@ fn profile(percentage: i64, scores: bool) -> Arc<Profile> {
 /// Upstream's search with one worker: the feasible rows, and the start of the next search.
 fn naive(
     profile: &Profile,
-    world: &World,
+    world: &mut World,
     pod: &PodInfo,
     start: usize,
     n_wanted: usize,
@@ -90,13 +90,13 @@ fn check(n_nodes: usize, percentage: i64, n_wanted: usize, spec: &Value) {
     let mut starts = std::collections::BTreeSet::new();
     for nth in 0..60 {
         let pod = pod(&mut world, &format!("p{nth}"), spec);
-        let (found, next) = naive(&profile, &world, &pod, start, n_wanted);
+        let (found, next) = naive(&profile, &mut world, &pod, start, n_wanted);
         let order = world.nodes().node_tree().rows();
         let search =
             crate::node_sampling::NodeSearch { sampling: profile.sampling, order: &order, start };
         let reference = per_node::evaluate_attempt_with_extenders(
             &profile,
-            &world,
+            &mut world,
             &mut profile.states.clone(),
             &pod,
             Some(search),
@@ -170,7 +170,7 @@ fn without_score_plugins_the_first_feasible_node_is_selected() {
     let mut start = 0;
     for nth in 0..30 {
         let pod = pod(&mut world, &format!("p{nth}"), &json!({}));
-        let (found, next) = naive(&profile, &world, &pod, start, 1);
+        let (found, next) = naive(&profile, &mut world, &pod, start, 1);
         let decision = scheduler.schedule_pod(&mut world, &pod);
         assert_eq!(decision, Decision::Selected { row: found[0], total: 1, n_ties: 1 });
         assert_eq!(scheduler.next_start_node_index(), next);

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use loadmaster_framework::extension_points::{FitError, NodeScore, PostFilter};
+use loadmaster_framework::extension_points::{FitError, NodeScore, PostFilter, PostFilterCx};
 use loadmaster_framework::incremental::{EvaluatorCx, PrepareCx};
 use loadmaster_framework::incremental::{
     Incremental, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
@@ -106,7 +106,7 @@ impl Filter for Panicking {
 impl PostFilter for Panicking {
     fn post_filter(
         &self,
-        _: SerialCx<'_>,
+        _: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,

@@ -1,6 +1,6 @@
 //! Stuck plugins.
 
-use loadmaster_framework::{FitError, PostFilter, PostFilterResult};
+use loadmaster_framework::{FitError, PostFilter, PostFilterCx, PostFilterResult};
 use loadmaster_stdx::Rng;
 
 use super::*;
@@ -20,7 +20,7 @@ const SEARCHING: PluginDef = PluginDef {
 impl PostFilter for Searching {
     fn post_filter(
         &self,
-        _: SerialCx<'_>,
+        _: PostFilterCx<'_>,
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,

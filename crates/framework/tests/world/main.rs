@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
+mod trial;
+
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
