@@ -1,12 +1,23 @@
 //! `cargo xtask layers`: fails when a crate depends on a crate of a higher layer, or a crate below the async layer on an async
-//! library
-//! (ARCHITECTURE.md).
+//! library; when modules of a crate import each other; and when a plugin imports another (ARCHITECTURE.md).
+//!
+//! Imports are `use` declarations and paths written in place. Modules that only tests use (`#[cfg(test)]`) are left out;
+//! `framework::testkit`, which plugin authors use, is not. Between a module and those that it declares imports may go both ways: what is
+//! checked are the modules that one module declares, among each other, each with everything below it.
+
+mod module_order;
+mod module_source;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+
+use crate::root;
+use module_order::ModuleTree;
 
 /// Directories in `crates/` and their layers.
 const LAYERS: &[(&str, u32)] = &[
@@ -30,8 +41,30 @@ const LAYERS: &[(&str, u32)] = &[
 const ASYNC_LAYER: u32 = 5;
 const ASYNC: &[&str] = &["futures", "hyper", "kube", "rustls", "tokio"];
 
-/// Checks every dependency between the workspace's crates; dev-dependencies are not restricted.
+/// Directories in `crates/` in which no modules import each other; in the others some still do.
+const CRATES_WITH_MODULE_ORDER: &[&str] =
+    &["client", "config", "engine", "framework", "plugins", "stdx"];
+
+/// Modules of `plugins` that are no plugin, and that every plugin may use.
+const SHARED_BY_PLUGINS: &[&str] = &["normalize", "tolerations"];
+
+/// Checks the dependencies between the workspace's crates, and the imports inside those whose modules are in order.
 pub fn run() -> Result<()> {
+    let mut wrong = wrong_dependencies()?;
+    wrong.extend(wrong_imports(&root()?)?);
+    if wrong.is_empty() {
+        println!(
+            "layers: {} crates, no dependency on a higher layer; in {} of them no modules import each other",
+            LAYERS.len(),
+            CRATES_WITH_MODULE_ORDER.len()
+        );
+        return Ok(());
+    }
+    bail!("{}", wrong.join("\n"))
+}
+
+/// Dependencies on higher layers and on async libraries; dev-dependencies are not restricted.
+fn wrong_dependencies() -> Result<Vec<String>> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .output()
@@ -65,11 +98,26 @@ pub fn run() -> Result<()> {
             }
         }
     }
-    if wrong.is_empty() {
-        println!("layers: {} crates, no dependency on a higher layer", LAYERS.len());
-        return Ok(());
+    Ok(wrong)
+}
+
+/// Modules that import each other, and plugins that import another plugin.
+fn wrong_imports(root: &Path) -> Result<Vec<String>> {
+    let read_file = |file: &Path| {
+        fs::read_to_string(root.join(file)).with_context(|| format!("reading {}", file.display()))
+    };
+    let mut wrong = Vec::new();
+    for folder in CRATES_WITH_MODULE_ORDER {
+        let root_file = format!("crates/{folder}/src/lib.rs");
+        let modules = ModuleTree::read(Path::new(&root_file), &read_file)?;
+        wrong.extend(modules.cycles());
+        if *folder == "plugins" {
+            let imports = modules.imports_except_of(SHARED_BY_PLUGINS);
+            wrong
+                .extend(imports.iter().map(|import| format!("a plugin imports another: {import}")));
+        }
     }
-    bail!("{}", wrong.join("\n"))
+    Ok(wrong)
 }
 
 fn package_name(folder: &str) -> String {

@@ -6,6 +6,7 @@ mod fuzz;
 mod layers;
 mod licenses;
 mod oracle;
+mod rust_tokens;
 mod scenarios;
 mod twin;
 mod words;
@@ -32,7 +33,7 @@ enum Task {
     FirstPlugin,
     /// Fuzz the decoders of untrusted input.
     Fuzz(fuzz::Args),
-    /// Check that no crate depends on a crate of a higher layer.
+    /// Check that no crate depends on a crate of a higher layer, and that no modules of a crate import each other.
     Layers,
     /// Check that all dependencies have an allowed license and come from crates.io.
     Licenses,

@@ -8,7 +8,7 @@ use std::fs;
 use anyhow::{Context as _, Result, bail, ensure};
 use regex::Regex;
 
-use crate::root;
+use crate::{root, rust_tokens};
 
 const LIST: &str = "xtask/words.txt";
 
@@ -58,10 +58,7 @@ impl Rules {
             names: Vec::new(),
             phrases: Vec::new(),
             allowed: Vec::new(),
-            // Comments on consecutive lines are one text. Character literals are matched only so that their quotes begin no string.
-            tokens: Regex::new(
-                r###"(?s)(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/)|(?P<string>r##".*?"##|r#".*?"#|r".*?"|"(?:\\.|[^"\\])*")|'(?:\\.[^']*|[^'\\])'|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"###,
-            )?,
+            tokens: rust_tokens::regex()?,
             comment_marks: Regex::new(r"//[/!]?")?,
         };
         for (at, line) in list.lines().enumerate() {

@@ -201,12 +201,15 @@ pub struct ApiClient {
 /// How often a request is sent again over another connection when its connection was closed before it was sent.
 const N_RESENDS: usize = 3;
 
-impl ApiClient {
-    pub(crate) fn new(cluster: Cluster, name: &'static str, limits: ConnectionLimits) -> ApiClient {
-        let server = cluster.server().into();
-        ApiClient { pool: Arc::new(Pool::new(cluster, name, limits)), server }
+impl Cluster {
+    /// A client with its own connection pool. No connection is opened before the first request.
+    pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
+        let server = self.server().into();
+        ApiClient { pool: Arc::new(Pool::new(self.clone(), name, limits)), server }
     }
+}
 
+impl ApiClient {
     /// The URL of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server

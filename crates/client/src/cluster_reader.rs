@@ -8,11 +8,12 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use loadmaster_api::document::Document;
-use loadmaster_api::snapshot::{Snapshot, SnapshotError};
+use loadmaster_api::snapshot::Snapshot;
 use loadmaster_stdx::Set;
 
-use crate::kinds::{ApiResource, Kind};
+use crate::kinds::Kind;
 use crate::paged_list;
+pub use crate::read_cluster_error::ReadClusterError;
 
 /// Selects a kubeconfig and a context.
 #[derive(Clone, Debug, Default)]
@@ -45,77 +46,7 @@ pub struct ClusterReadOptions {
     pub raw_nodes_and_pods: bool,
 }
 
-/// A cluster cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadClusterError {
-    /// The runtime for sockets and timers did not start.
-    #[error("starting the network runtime")]
-    Runtime(#[source] std::io::Error),
-    /// There is no usable kubeconfig. Carries the source's text, which repeats its own sources.
-    #[error("finding a cluster: {text}")]
-    Config {
-        /// What is wrong.
-        text: String,
-    },
-    /// The API server did not respond.
-    #[error("listing {resource} from {server}: {text}")]
-    Unreachable {
-        /// The address of the API server.
-        server: String,
-        /// The requested resource.
-        resource: &'static str,
-        /// What went wrong.
-        text: String,
-    },
-    /// The API server does not accept the credentials.
-    #[error("{server} does not accept these credentials: {message}")]
-    Unauthorized {
-        /// The address of the API server.
-        server: String,
-        /// The server's message.
-        message: String,
-    },
-    /// Nodes or pods may not be read.
-    #[error("not allowed to list {resource}, which are required: {message}; missing rule: {rule}")]
-    Forbidden {
-        /// The resource that may not be read.
-        resource: &'static str,
-        /// The server's message.
-        message: String,
-        /// The ClusterRole rule that would allow it.
-        rule: String,
-    },
-    /// The server responded with an unexpected status.
-    #[error("listing {resource} from {server}: unexpected status {status}: {message}")]
-    Unexpected {
-        /// The address of the API server.
-        server: String,
-        /// The requested resource.
-        resource: &'static str,
-        /// The HTTP status.
-        status: u16,
-        /// The server's message.
-        message: String,
-    },
-    /// The response exceeds its size limit.
-    #[error("listing {resource} from {server}: the response is larger than {bytes_max} bytes")]
-    TooLarge {
-        /// The address of the API server.
-        server: String,
-        /// The requested resource.
-        resource: &'static str,
-        /// The limit.
-        bytes_max: usize,
-    },
-    /// An object cannot be decoded.
-    #[error(transparent)]
-    Object(#[from] SnapshotError),
-}
-
-/// Timeouts for connecting, and for one page.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads all objects of the cluster. Blocks.
 ///
@@ -137,7 +68,7 @@ async fn read(
 ) -> Result<ClusterObjects, ReadClusterError> {
     let mut config = load_config(options).await?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(PAGE_TIMEOUT);
+    config.read_timeout = Some(paged_list::PAGE_TIMEOUT);
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let namespace = config.default_namespace.clone();
     let client = Client::try_from(config)
@@ -219,9 +150,4 @@ fn drop_pods_on_missing_nodes(snapshot: &mut Snapshot) -> Option<String> {
     let n_dropped = before - snapshot.pods.len();
     let pods = if n_dropped == 1 { "1 pod is".to_owned() } else { format!("{n_dropped} pods are") };
     (n_dropped > 0).then(|| format!("{pods} on nodes that no longer exist, and ignored"))
-}
-
-/// The warning for a kind that cannot be read, with the consequence.
-pub(crate) fn warning(kind: &ApiResource, why: &str) -> String {
-    format!("{why}: {}", kind.effect_if_missing)
 }

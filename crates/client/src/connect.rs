@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
-use crate::api_client::{ApiClient, ConnectionLimits};
 use crate::status::error_chain;
 
 /// Selects a cluster.
@@ -172,11 +171,6 @@ impl Cluster {
     /// The namespace of the current context.
     pub fn default_namespace(&self) -> &str {
         &self.shared.config.default_namespace
-    }
-
-    /// A client with its own connection pool. No connection is opened before the first request.
-    pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
-        ApiClient::new(self.clone(), name, limits)
     }
 
     pub(crate) fn address(&self) -> &Address {

@@ -32,6 +32,7 @@ pub mod kinds;
 pub mod leader_election;
 pub mod listing;
 mod paged_list;
+mod read_cluster_error;
 pub mod reflector;
 pub mod remote_scheduler;
 pub mod status;

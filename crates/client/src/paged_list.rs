@@ -1,14 +1,19 @@
 //! Lists one kind, page by page, as JSON documents.
 
+use std::time::Duration;
+
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::Client;
 use kube::client::Body;
 use loadmaster_api::document::Document;
 use serde::Deserialize;
 
-use crate::cluster_reader::{PAGE_TIMEOUT, ReadClusterError, warning};
 use crate::kinds::ApiResource;
+use crate::read_cluster_error::ReadClusterError;
 use crate::status::{error_chain, percent_encode, status_message};
+
+/// The time in which a page must arrive.
+pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Objects per page, and size limits of a page and of a list.
 const PAGE_LEN: usize = 500;
@@ -155,6 +160,11 @@ impl ListRequest<'_> {
             _ => ReadClusterError::Unexpected { server, resource, status, message }.into(),
         }
     }
+}
+
+/// The warning for a kind that cannot be read, with the consequence.
+fn warning(kind: &ApiResource, why: &str) -> String {
+    format!("{why}: {}", kind.effect_if_missing)
 }
 
 fn continue_token(text: &str) -> String {

@@ -1,68 +1,17 @@
-//! Defaults of a configuration: values of absent fields, and the default plugins that its plugin sets
-//! are merged with.
+//! Fills in the defaults of a configuration: values of absent fields, and the default plugins, with which its plugin sets are
+//! merged.
 
+use crate::default_values::{
+    BURST, CONTENT_TYPE, GATED_PLUGINS, LEASE_DURATION, PARALLELISM, PLUGINS,
+    POD_INITIAL_BACKOFF_SECONDS, POD_MAX_BACKOFF_SECONDS, QPS, RENEW_DEADLINE, RESOURCE_LOCK,
+    RESOURCE_NAME, RESOURCE_NAMESPACE, RETRY_PERIOD, SCHEDULER_NAME,
+};
 use crate::duration::Duration;
 use crate::gates::AllFeatureGates;
 use crate::v1::{
     ClientConnection, LeaderElection, Plugin, PluginSet, Plugins, SchedulerConfiguration,
     SchedulerProfile, WrittenConfiguration, WrittenProfile,
 };
-
-// From upstream's pkg/scheduler/apis/config/v1/defaults.go and
-// component-base/config/v1alpha1/defaults.go, 1.36.
-pub(crate) const PARALLELISM: i32 = 16;
-pub(crate) const POD_INITIAL_BACKOFF_SECONDS: i64 = 1;
-pub(crate) const POD_MAX_BACKOFF_SECONDS: i64 = 10;
-const SCHEDULER_NAME: &str = "default-scheduler";
-const LEASE_DURATION: Duration = Duration::from_secs(15);
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-const RETRY_PERIOD: Duration = Duration::from_secs(2);
-const RESOURCE_LOCK: &str = "leases";
-const RESOURCE_NAME: &str = "kube-scheduler";
-const RESOURCE_NAMESPACE: &str = "kube-system";
-const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
-const QPS: f32 = 50.0;
-const BURST: i32 = 100;
-
-const NODE_DECLARED_FEATURES: &str = "NodeDeclaredFeatures";
-const GANG_SCHEDULING: &str = "GangScheduling";
-const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
-
-/// Gates that add default plugins.
-pub(crate) const GATES: &[&str] = &[NODE_DECLARED_FEATURES, GANG_SCHEDULING, TOPOLOGY_AWARE];
-
-/// The default plugins with their weights, in order; 0 where none is given. DynamicResources comes
-/// before DefaultPreemption: deallocating a claim of an idle pod is cheaper than evicting a pod. Its
-/// gate is locked on.
-const PLUGINS: &[(&str, i32)] = &[
-    ("SchedulingGates", 0),
-    ("PrioritySort", 0),
-    ("NodeUnschedulable", 0),
-    ("NodeName", 0),
-    ("TaintToleration", 3),
-    ("NodeAffinity", 2),
-    ("NodePorts", 0),
-    ("NodeResourcesFit", 1),
-    ("VolumeRestrictions", 0),
-    ("NodeVolumeLimits", 0),
-    ("VolumeBinding", 0),
-    ("VolumeZone", 0),
-    ("PodTopologySpread", 2),
-    ("InterPodAffinity", 2),
-    ("DynamicResources", 2),
-    ("DefaultPreemption", 0),
-    ("NodeResourcesBalancedAllocation", 1),
-    ("ImageLocality", 1),
-    ("DefaultBinder", 0),
-];
-
-/// Default plugins behind gates, appended in this order.
-const GATED_PLUGINS: &[(&str, &str, i32)] = &[
-    (NODE_DECLARED_FEATURES, "NodeDeclaredFeatures", 0),
-    (GANG_SCHEDULING, "GangScheduling", 0),
-    (TOPOLOGY_AWARE, "TopologyPlacementGenerator", 0),
-    (TOPOLOGY_AWARE, "PodGroupPodsCount", 1),
-];
 
 /// The default plugins of a profile, all of them enabled in `multiPoint`.
 pub fn default_plugins(gates: &AllFeatureGates) -> Vec<Plugin> {

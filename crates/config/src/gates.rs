@@ -13,7 +13,7 @@ use std::fmt;
 
 use loadmaster_framework::FeatureGates;
 
-use crate::{defaults, unsupported};
+use crate::{default_values, unsupported};
 
 /// Sets every alpha gate that is not set itself.
 const ALL_ALPHA: &str = "AllAlpha";
@@ -297,7 +297,7 @@ impl AllFeatureGates {
 
 /// Whether Loadmaster reads the gate, at least to check that it has its default.
 fn is_read(gate: &Gate) -> bool {
-    let lists = [LOCKED_ON, defaults::GATES, unsupported::GATES];
+    let lists = [LOCKED_ON, default_values::PLUGIN_GATES, unsupported::GATES];
     gate.field.is_some() || lists.iter().any(|names| names.contains(&gate.name))
 }
 

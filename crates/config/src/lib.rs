@@ -8,12 +8,13 @@
 //!                                                                Profile, one or several
 //! ```
 //!
-//! Read in this order: [`check_configuration`], [`v1`] (the file), `defaults`, `args`, `validate`, [`expand_plugin_sets`]
+//! Read in this order: [`check_configuration`], [`v1`] (the file), `default_values`, `defaults`, `args`, `validate`, [`expand_plugin_sets`]
 //! (multiPoint), `resolve`, [`AllFeatureGates`]; `unsupported` lists what this version does not implement. This
 //! crate does not read files and knows plugins by name only: the caller passes a [`Registry`].
 
 mod args;
 mod decode;
+mod default_values;
 mod defaults;
 mod document;
 mod duration;

@@ -8,7 +8,7 @@ use loadmaster_framework::Registry;
 use loadmaster_framework::plugin_args::FieldError;
 
 use crate::v1::{SchedulerConfiguration, SchedulerProfile};
-use crate::{defaults, in_tree_plugins};
+use crate::{default_values, in_tree_plugins};
 
 /// Gates of kube-scheduler whose features are not implemented: they must keep their defaults.
 pub(crate) const GATES: &[&str] = &[
@@ -83,7 +83,7 @@ pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) ->
 /// The note on fields that are not at their defaults and have no effect: the number of goroutines, and Go's contention profiler.
 pub(crate) fn no_effect_note(config: &SchedulerConfiguration) -> Option<String> {
     let changed = [
-        ("parallelism", config.parallelism != defaults::PARALLELISM),
+        ("parallelism", config.parallelism != default_values::PARALLELISM),
         ("enableContentionProfiling", !config.enable_contention_profiling),
     ];
     let names: Vec<&str> =

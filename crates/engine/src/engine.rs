@@ -16,24 +16,28 @@
 //! | module | |
 //! | --- | --- |
 //! | `event` | the input: events |
-//! | `effect` | the output: API calls, extender calls, Events, observations for metrics |
+//! | `effect`, `observation` | the output: API calls, extender calls, Events, observations for metrics |
 //! | `event_handlers` | objects that were added, updated or deleted (upstream's `eventhandlers.go`) |
 //! | `scheduling_cycle` | one attempt up to Permit (upstream's `schedulingCycle`) |
-//! | `binding_cycle`, `bind` | waiting on Permit and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
+//! | `assumed_pod`, `binding_cycle`, `bind` | waiting on Permit and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | preemption: PostFilter, and the eviction of its victims |
 //! | `extender_cycle`, `deferred` | extender calls within an attempt, and the events that are deferred until it ends |
 //! | `plugin_objects` | objects that plugins watch, and values that services publish to plugins |
 //! | `plugin_actions` | what plugins request for other pods: allow, reject, activate, record an Event |
-//! | `scheduling_failure` | what happens to a pod that was not placed (upstream's `handleSchedulingFailure`) |
+//! | `attempt_failure`, `scheduling_failure` | why a pod was not placed, and happens to it (upstream's `handleSchedulingFailure`) |
 //! | `stuck` | plugins that do not finish |
 //! | `conflicts` | conflicts with other schedulers |
-//! | `last_attempt`, `progress` | the record of a failed attempt, and the state of a pod for `explain --last` |
+//! | `rejection_summary`, `last_attempt`, `scheduling_state` | the record of a failed attempt, and the state of a pod for `explain --last` |
 //! | `shadow` | comparing decisions with those of another scheduler |
 //! | `nominator` | nominated nodes of pending pods (upstream's `nominator`) |
+//! | `call_owner` | who waits for a reply, an object or a deadline |
 //! | `status_patch` | patches of a pod's conditions and nominated node, at most one in flight per pod |
 
+mod assumed_pod;
+mod attempt_failure;
 mod bind;
 mod binding_cycle;
+mod call_owner;
 pub mod conflicts;
 mod deferred_events;
 pub mod effect;
@@ -43,9 +47,11 @@ mod eviction;
 mod extender_cycle;
 mod last_attempt;
 mod nominator;
+mod observation;
 mod plugin_actions;
 mod plugin_objects;
 mod post_filter;
+mod rejection_summary;
 mod scheduling_cycle;
 mod scheduling_failure;
 pub mod scheduling_state;
@@ -73,7 +79,8 @@ use crate::queue::{IncomingPods, PluginIdx, PreEnqueueRejection, ProfileIdx, Que
 use crate::scheduler::Scheduler;
 use crate::time::{MonoTime, Now};
 
-use binding_cycle::{AssumedPod, CallOwner, PluginWait};
+use assumed_pod::AssumedPod;
+use call_owner::{CallOwner, PluginWait};
 pub use conflicts::{Conflict, ConflictKind, ConflictingPod};
 use deferred_events::DeferredEvents;
 pub use effect::{

@@ -4,17 +4,13 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
-use std::sync::Arc;
-
 use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx};
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::topology_counter::TopologyCounterId;
-use loadmaster_framework::{
-    EvaluatorCx, Failure, PluginEvaluator, PluginStates, PodInfo, PrepareResult, Rejection, World,
-};
+use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 
-use crate::evaluate::incremental::{Evaluator, PluginUsage};
+use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 use crate::score_index::ScoreIndex;
@@ -42,26 +38,6 @@ struct PreparedKey {
     prepared_at: u64,
     /// Number of cached combinations with this key.
     users: u32,
-}
-
-/// A [`PrepareResult`] that several combinations share.
-#[derive(Clone)]
-pub(crate) enum Prepared {
-    Skip,
-    Rejected(Rejection),
-    PerNode,
-    Evaluator(Arc<dyn PluginEvaluator>),
-}
-
-impl From<PrepareResult> for Prepared {
-    fn from(result: PrepareResult) -> Self {
-        match result {
-            PrepareResult::Skip => Prepared::Skip,
-            PrepareResult::Rejected(rejection) => Prepared::Rejected(rejection),
-            PrepareResult::PerNode => Prepared::PerNode,
-            PrepareResult::Evaluator(evaluator) => Prepared::Evaluator(evaluator.into()),
-        }
-    }
 }
 
 /// The cached evaluation of a combination of keys.

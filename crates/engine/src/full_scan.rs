@@ -6,13 +6,13 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::Rng;
 
+use crate::decision::Decision;
 use crate::evaluate::PluginRejection;
 use crate::evaluate::filter_runner::run_each_filter;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
 use crate::node_sampling::RotatingNodeOrder;
 use crate::profile::Profile;
-use crate::scheduler::Decision;
 
 /// Scratch space and result of a full scan.
 #[derive(Default)]

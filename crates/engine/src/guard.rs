@@ -1,8 +1,8 @@
 //! Guarded calls of plugins: a panic of a plugin fails only the attempt of one pod, and a sample of the calls is timed.
 //!
-//! Most extension points are wrapped when a [`Profile`] is built ([`guarded_points`]), so that callers need no guard of their own. Filter and
-//! Score, which are called per node, and the incremental forms are called directly, in loops: [`catch_plugin_panic`] wraps the loop, and
-//! [`set_current_plugin`], which costs one store, says which plugin runs.
+//! Most extension points are wrapped when a [`Profile`](crate::Profile) is built ([`guarded_points`]), so that callers need no guard of
+//! their own. Filter and Score, which are called per node, and the incremental forms are called directly, in loops: [`catch_plugin_panic`]
+//! wraps the loop, and [`set_current_plugin`], which costs one store, says which plugin runs.
 //!
 //! Panics and durations are recorded per thread and returned by [`record_plugin_calls`], which the engine puts around all its work. A panic
 //! unwinds only through the plugin's own code, or through a scope whose owner drops what it was computing.
@@ -16,7 +16,6 @@ use loadmaster_framework::{ClusterEvent, Code, Failure};
 use loadmaster_stdx::catch_panic;
 pub use loadmaster_stdx::catch_panic::silence_caught_panics;
 
-use crate::profile::Profile;
 use crate::queue::EnqueueCause;
 
 /// An extension point, or another place where a plugin is called.
@@ -258,12 +257,14 @@ pub(crate) struct CaughtPanic {
 }
 
 impl CaughtPanic {
-    /// Records it. The name is that of the running plugin.
-    pub fn record(self, profile: &Profile) -> (Option<&'static str>, Failure) {
-        let name = profile.plugins.get(self.current.plugin as usize).map(|plugin| plugin.name);
-        let profile = profile.scheduler_name.as_str().into();
-        let plugin = PluginRef { profile, name: name.unwrap_or("(none)") };
-        (name, record_panic(plugin, self.current.extension_point, self.panic))
+    /// Index in the profile of the plugin that was running.
+    pub fn plugin_idx(&self) -> usize {
+        self.current.plugin as usize
+    }
+
+    /// Records it as a panic of this plugin.
+    pub fn record_as(self, plugin: PluginRef) -> Failure {
+        record_panic(plugin, self.current.extension_point, self.panic)
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Engine`] is the whole scheduler as a state machine without I/O; [`Scheduler`] selects the node of a single pod; [`evaluate`]
 //! filters and scores nodes, per node and incrementally.
 
+mod decision;
 pub mod diagnosis;
 pub mod engine;
 pub mod evaluate;
@@ -14,13 +15,15 @@ pub mod node_sampling;
 pub mod profile;
 pub mod queue;
 pub mod recording;
+mod row_names;
 pub mod scheduler;
 mod score_index;
 pub mod time;
 
+pub use decision::Decision;
 pub use engine::{Effect, Effects, Engine, EngineEvent};
 pub use evaluate::{Evaluation, FilterResult, NodeEvaluation};
 pub use profile::{Profile, ProfileError};
 pub use queue::Queue;
-pub use scheduler::{Decision, Scheduler};
+pub use scheduler::Scheduler;
 pub use time::{MonoTime, Now};

@@ -15,12 +15,12 @@ use loadmaster_framework::incremental::AnyIncremental;
 use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventResource, ExtensionPoints, FeatureGates, Gvr, PluginError,
-    PluginStates, Registry,
+    ActionType, ClusterEvent, EventResource, ExtensionPoints, Failure, FeatureGates, Gvr,
+    PluginError, PluginStates, Registry,
 };
 
-use crate::guard::PluginRef;
 use crate::guard::guarded_points::{self as guard, Guard};
+use crate::guard::{CaughtPanic, PluginRef};
 use crate::node_sampling::NodeSampling;
 
 /// A plugin that is enabled at one extension point.
@@ -166,6 +166,15 @@ impl Profile {
     /// A plugin's name together with the profile's name.
     pub(crate) fn plugin_ref(&self, name: &'static str) -> PluginRef {
         PluginRef { profile: self.scheduler_name.as_str().into(), name }
+    }
+}
+
+impl CaughtPanic {
+    /// Records it. The name is that of the running plugin.
+    pub(crate) fn record(self, profile: &Profile) -> (Option<&'static str>, Failure) {
+        let name = profile.plugins.get(self.plugin_idx()).map(|plugin| plugin.name);
+        let plugin = profile.plugin_ref(name.unwrap_or("(none)"));
+        (name, self.record_as(plugin))
     }
 }
 

@@ -19,15 +19,17 @@
 //! | `message` | calls and effects as protobuf messages |
 //! | `convert` | conversion of events and effects to these messages, and back |
 //! | `block` | encoding of blocks |
-//! | `writer`, `reader` | encoding of entries |
+//! | `writer`, `reader`; `clock`, `end_reason` | encoding of entries; of their times, and of why a recording was ended |
 //! | `replay` | repeats the calls and compares the effects |
 //! | `describe` | effects as text, for differences |
 //!
 //! There is no I/O here: [`RecordingWriter`] produces bytes, [`RecordingReader`] takes them in pieces of any size.
 
 mod block;
+mod clock;
 mod convert;
 mod describe;
+mod end_reason;
 mod header;
 mod message;
 mod reader;
@@ -37,11 +39,11 @@ mod tests;
 mod writer;
 
 pub use block::{encode_block, encode_preamble};
+pub use end_reason::RecordingEndReason;
 pub use header::RecordingHeader;
 pub use message::RecordedEffects;
 pub use reader::{
-    EngineCall, RecordingEnd, RecordingEndReason, RecordingEntry, RecordingError, RecordingItem,
-    RecordingReader,
+    EngineCall, RecordingEnd, RecordingEntry, RecordingError, RecordingItem, RecordingReader,
 };
 pub use replay::{BindRequest, Replay, ReplayDifference, ReplayReport, bind_request_of_effect};
 pub use writer::{MissingObjectBytes, RecordingWriter};

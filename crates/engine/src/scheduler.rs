@@ -14,9 +14,11 @@
 //!
 //! All three ways give the same results; tests compare the first two with the third.
 
-pub(crate) mod feasible_nodes;
+mod feasible_nodes;
 
-pub use feasible_nodes::{ExtenderScoring, FeasibleNodes};
+pub use crate::decision::Decision;
+pub use crate::row_names::FeasibleNodes;
+pub use feasible_nodes::ExtenderScoring;
 
 use std::sync::Arc;
 
@@ -34,19 +36,9 @@ use crate::full_scan::FullScan;
 use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
+use crate::row_names::RowNames;
 use crate::score_index::ScoreIndex;
-use feasible_nodes::{RowNames, other_rows};
-
-/// What was decided about a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// This node is selected; `n_ties` nodes have this total.
-    Selected { row: NodeRow, total: i64, n_ties: u64 },
-    /// No node is feasible; [`Scheduler::evaluate_for_diagnosis`] says why.
-    Unschedulable,
-    /// A plugin failed.
-    Failed(String),
-}
+use feasible_nodes::other_rows;
 
 /// Maximum number of rows in all score indexes together; about 24 bytes each.
 const CACHED_ROWS_MAX: usize = 64 << 20;

@@ -7,10 +7,10 @@ use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 use loadmaster_stdx::Rng;
 
+use crate::decision::Decision;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
 use crate::evaluate::score_buckets::ScoreBuckets;
-use crate::scheduler::feasible_nodes::RowNames;
-use crate::scheduler::{Decision, FeasibleNodes};
+use crate::row_names::{FeasibleNodes, RowNames};
 
 /// The feasible rows of pods with equal keys, by class and score.
 pub(crate) struct ScoreIndex {

@@ -4,7 +4,7 @@
 use loadmaster_api::Str;
 use serde_json::Value;
 
-use crate::preemption::Candidate;
+use crate::preemption_candidate::Candidate;
 
 /// A request to the API server, for any resource of any group.
 #[derive(Clone, Debug, PartialEq)]

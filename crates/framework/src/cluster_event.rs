@@ -4,75 +4,14 @@ use std::fmt;
 use std::ops::BitOr;
 use std::sync::Arc;
 
-use loadmaster_api::{Namespace, Node, Str};
+use loadmaster_api::{Namespace, Node};
 
 use crate::pod_info::PodInfo;
 use crate::result::Failure;
 use crate::watched_objects::ObjectInfo;
+use crate::world::World;
 
-/// The kind of object that an event is about (upstream's `EventResource`).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum EventResource {
-    /// Any pod; used in registrations, matches the next two.
-    Pod,
-    /// A pod that is assigned to a node.
-    AssignedPod,
-    /// A pending pod.
-    UnschedulablePod,
-    /// A node.
-    Node,
-    /// A PersistentVolume.
-    PersistentVolume,
-    /// A PersistentVolumeClaim.
-    PersistentVolumeClaim,
-    /// The CSI drivers of a node and their limits.
-    CsiNode,
-    /// A CSI driver.
-    CsiDriver,
-    /// The attachment of a volume to a node.
-    VolumeAttachment,
-    /// The available capacity of a storage class in a topology segment.
-    CsiStorageCapacity,
-    /// A storage class.
-    StorageClass,
-    /// A ResourceClaim (dynamic resource allocation).
-    ResourceClaim,
-    /// A ResourceSlice (dynamic resource allocation).
-    ResourceSlice,
-    /// A DeviceClass (dynamic resource allocation).
-    DeviceClass,
-    /// A group of pods that are scheduled together.
-    PodGroup,
-    /// Any other kind, as `<plural>.<version>.<group>`.
-    Other(Str),
-    /// All kinds of objects.
-    WildCard,
-}
-
-impl EventResource {
-    /// Upstream's name.
-    pub fn name(&self) -> &str {
-        match self {
-            EventResource::Pod => "Pod",
-            EventResource::AssignedPod => "AssignedPod",
-            EventResource::UnschedulablePod => "UnschedulablePod",
-            EventResource::Node => "Node",
-            EventResource::PersistentVolume => "PersistentVolume",
-            EventResource::PersistentVolumeClaim => "PersistentVolumeClaim",
-            EventResource::CsiNode => "storage.k8s.io/CSINode",
-            EventResource::CsiDriver => "storage.k8s.io/CSIDriver",
-            EventResource::VolumeAttachment => "storage.k8s.io/VolumeAttachment",
-            EventResource::CsiStorageCapacity => "storage.k8s.io/CSIStorageCapacity",
-            EventResource::StorageClass => "storage.k8s.io/StorageClass",
-            EventResource::ResourceClaim => "resource.k8s.io/ResourceClaim",
-            EventResource::ResourceSlice => "resource.k8s.io/ResourceSlice",
-            EventResource::DeviceClass => "resource.k8s.io/DeviceClass",
-            EventResource::PodGroup => "scheduling.k8s.io/PodGroup",
-            EventResource::Other(name) => name,
-            EventResource::WildCard => "*",
-        }
-    }
-}
+pub use crate::event_resource::EventResource;
 
 /// A set of actions, as upstream's `ActionType` bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -276,7 +215,7 @@ pub struct QueueingHintArgs<'a> {
     /// The object after the event; `None` when it was deleted.
     pub new: Option<EventObject<'a>>,
     /// The world after the event.
-    pub world: &'a crate::world::World,
+    pub world: &'a World,
 }
 
 impl<'a> QueueingHintArgs<'a> {

@@ -13,14 +13,16 @@ use loadmaster_stdx::Rng;
 
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::node_info::NodeInfo;
-use crate::node_table::NodeRow;
+use crate::node_row::NodeRow;
 use crate::pod_info::{PodInfo, QueuedPodInfo};
-use crate::preemption::PreemptionPreview;
+use crate::preemption_candidate::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates, PublishedValueSlot};
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
 use crate::watched_objects::{ObjectChange, ObjectLister, ObjectSlot};
 use crate::world::{DryRun, World};
+
+pub use crate::node_score::NodeScore;
 
 /// The context of extension points that may run in parallel: read-only.
 #[derive(Clone, Copy)]
@@ -355,15 +357,6 @@ pub trait PreScore: Send + Sync {
         pod: &PodInfo,
         nodes: &[NodeInfo<'_>],
     ) -> Result<PreScoreResult, Failure>;
-}
-
-/// A node's score by one plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeScore {
-    /// The node.
-    pub row: NodeRow,
-    /// Any number before NormalizeScore, in `0..=100` after it.
-    pub score: i64,
 }
 
 /// Scores feasible nodes.

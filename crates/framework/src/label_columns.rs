@@ -3,7 +3,7 @@
 use loadmaster_api::{Labels, Str};
 use loadmaster_stdx::Map;
 
-use crate::node_table::NodeRow;
+use crate::node_row::NodeRow;
 
 /// A label key that has a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

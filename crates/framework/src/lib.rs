@@ -12,16 +12,22 @@ pub mod affinity_terms;
 pub mod api_calls;
 pub mod cluster_event;
 pub mod cluster_objects;
+mod errors;
+mod event_resource;
 pub mod extension_points;
 pub mod feature_gates;
 pub mod incremental;
 pub mod label_columns;
 pub mod node_info;
+mod node_row;
+mod node_score;
 pub mod node_table;
+mod ongoing_preemptions;
 pub mod plugin_args;
 pub mod pod_info;
 pub mod pod_requests;
 pub mod preemption;
+mod preemption_candidate;
 pub mod registry;
 pub mod resources;
 pub mod result;
@@ -33,12 +39,12 @@ pub mod waiting_pods;
 pub mod watched_objects;
 pub mod world;
 
-pub use cluster_event::{
-    ActionType, ClusterEvent, EventObject, EventResource, QueueingHint, QueueingHintFn,
-};
+pub use cluster_event::{ActionType, ClusterEvent, EventObject, QueueingHint, QueueingHintFn};
+pub use errors::{FieldError, PluginError};
+pub use event_resource::EventResource;
 pub use extension_points::{
-    Bind, Cx, DryRunCx, Filter, FilterRunner, FitError, NodeScore, ObjectEventHandler, Permit,
-    PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore,
+    Bind, Cx, DryRunCx, Filter, FilterRunner, FitError, ObjectEventHandler, Permit, PostBind,
+    PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore,
     QueueSort, Reserve, Score, SerialCx, Sign,
 };
 pub use feature_gates::FeatureGates;
@@ -46,10 +52,11 @@ pub use incremental::{
     AnyIncremental, EvaluatorCx, Incremental, PluginEvaluator, PrepareCx, PrepareResult,
 };
 pub use node_info::NodeInfo;
-pub use node_table::{NodeRow, NodeTable};
-pub use plugin_args::FieldError;
+pub use node_row::NodeRow;
+pub use node_score::{MAX_NODE_SCORE, NodeScore};
+pub use node_table::NodeTable;
 pub use pod_info::{PodInfo, QueuedPodInfo};
-pub use registry::{ExtensionPoints, ExtraField, PluginDef, PluginError, Registry};
+pub use registry::{ExtensionPoints, ExtraField, PluginDef, Registry};
 pub use resources::Resources;
 pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};
 pub use state::{CycleState, CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueSlot};
@@ -61,6 +68,3 @@ pub use watched_objects::{
 pub use world::World;
 
 pub use loadmaster_stdx::Rng;
-
-/// The highest score of a node by one plugin, after NormalizeScore (upstream's `MaxNodeScore`).
-pub const MAX_NODE_SCORE: i64 = 100;

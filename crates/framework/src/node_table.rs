@@ -14,18 +14,8 @@ use crate::pod_requests::PodRequests;
 use crate::resources::Resources;
 use crate::template::HostPort;
 
+pub use crate::node_row::NodeRow;
 pub use node_tree::NodeTree;
-
-/// The row of a node in the [`NodeTable`]: stable while the node exists, reused afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeRow(pub u32);
-
-impl NodeRow {
-    /// The row as an index into columns.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// The id of a list of taints, in their order on the node; nodes with equal lists share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,13 @@ use serde_json::Value;
 
 use crate::feature_gates::FeatureGates;
 use crate::pod_requests::PodRequests;
-use crate::preemption::eviction::{DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER};
 use crate::template::PodTemplate;
+
+/// Type of the pod condition that says why a pod is being evicted.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// The condition's reason when a scheduler preempts the pod.
+pub const PREEMPTION_BY_SCHEDULER: &str = "PreemptionByScheduler";
 
 /// One pod: the template that it shares with equal pods, and its own fields.
 #[derive(Clone, Debug)]

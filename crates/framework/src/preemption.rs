@@ -22,8 +22,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loadmaster_stdx::Map;
-
 use crate::extension_points::{DryRunCx, FilterRunner};
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -31,30 +29,14 @@ use crate::result::{Code, Reason, Rejection, nodes_unavailable_message};
 use crate::state::{CycleState, PluginStates};
 use crate::world::World;
 
+pub use crate::ongoing_preemptions::OngoingPreemptions;
+pub use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
 pub use disruption_budgets::DisruptionBudgets;
 pub use node_dry_run::NodeDryRun;
 pub use pick_node::pick_best_candidates;
 
 /// Upstream's message for nodes that were not tried, because no eviction can help there.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
-
-/// The pods that must be evicted from a node so that the preemptor fits.
-#[derive(Clone, Debug)]
-pub struct Victims {
-    /// The most important first.
-    pub pods: Vec<Arc<PodInfo>>,
-    /// How many of these evictions violate a PodDisruptionBudget (upstream's `NumPDBViolations`).
-    pub n_pdb_violations: usize,
-}
-
-/// A node on which the preemptor fits after the eviction of its victims; there is at least one victim.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The node.
-    pub row: NodeRow,
-    /// The pods to evict.
-    pub victims: Victims,
-}
 
 /// The result of [`Preemptor::dry_run_preemption`].
 #[derive(Clone, Debug, Default)]
@@ -232,44 +214,7 @@ pub fn compare_pod_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
     b.template.priority().cmp(&a.template.priority()).then_with(|| started(a).cmp(&started(b)))
 }
 
-/// All preemptions that are possible for a pod, as `explain` shows them.
-#[derive(Clone, Debug, Default)]
-pub struct PreemptionPreview {
-    /// Every candidate, without sampling.
-    pub candidates: Vec<Candidate>,
-    /// Indexes of the equally good best candidates, of which one is selected at random.
-    pub best: Vec<usize>,
-    /// Why there is no candidate.
-    pub rejection: Option<Rejection>,
-}
-
-/// Preemptions whose victims are being evicted, by uid of the preemptor. While it has an entry, the preemptor is gated
-/// (upstream's asynchronous preemption, KEP-4832).
-///
-/// The engine [starts](OngoingPreemptions::start) an entry with the first eviction, sets [the last
-/// victim](OngoingPreemptions::set_last_victim), whose deletion makes the preemptor schedulable, and
-/// [ends](OngoingPreemptions::end) the entry when the last request has completed or any has failed.
-#[derive(Clone, Debug, Default)]
-pub struct OngoingPreemptions(Map<Box<str>, Option<Box<str>>>);
-
 impl OngoingPreemptions {
-    /// The first eviction for this preemptor starts.
-    pub fn start(&mut self, preemptor: &str) {
-        self.0.insert(preemptor.into(), None);
-    }
-
-    /// All victims but this one are evicted.
-    pub fn set_last_victim(&mut self, preemptor: &str, victim: &str) {
-        if let Some(last) = self.0.get_mut(preemptor) {
-            *last = Some(victim.into());
-        }
-    }
-
-    /// The last eviction completed, or one failed.
-    pub fn end(&mut self, preemptor: &str) {
-        self.0.remove(preemptor);
-    }
-
     /// Whether the preemptor must still wait (upstream's `IsPodRunningPreemption`). It does not wait for a last victim that is
     /// deleted or terminating: the watch event may arrive before the response to the eviction, and there would be no further
     /// event.

@@ -7,17 +7,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cluster_event::{ClusterEvent, ClusterEventWithHint, QueueingHintFn};
+use crate::errors::FieldError;
 use crate::extension_points::{
     Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
     PreScore, QueueSort, Reserve, Score, Sign,
 };
 use crate::feature_gates::FeatureGates;
 use crate::incremental::AnyIncremental;
-use crate::plugin_args::FieldError;
 use crate::state::{
     CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler, PublishedValueSlot,
 };
 use crate::watched_objects::{Gvr, ObjectSlot, ObjectWatch, WatchRequirement};
+
+pub use crate::errors::PluginError;
 
 /// A plugin that can be enabled in a profile.
 #[derive(Clone)]
@@ -34,28 +36,6 @@ pub struct PluginDef {
 /// Makes complete arguments from those in the configuration (`{}` when there are none). Paths in errors are relative to the
 /// arguments.
 pub type CompleteArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
-
-/// A plugin could not be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PluginError {
-    /// Its arguments are invalid.
-    #[error("initializing plugin {plugin:?}: {error}")]
-    Args {
-        /// The plugin's name.
-        plugin: &'static str,
-        /// The invalid field.
-        error: FieldError,
-    },
-    /// Two plugins have the same name.
-    #[error(
-        "a plugin named {plugin:?} already exists: plugin names must be unique and differ from those of in-tree plugins"
-    )]
-    Duplicate {
-        /// The name.
-        plugin: &'static str,
-    },
-}
 
 /// The plugins that profiles can enable, in the order in which they were added.
 #[derive(Clone, Default)]

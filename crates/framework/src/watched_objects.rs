@@ -16,7 +16,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::api_calls::ObjectRef;
-use crate::cluster_event::EventResource;
+use crate::event_resource::EventResource;
 use crate::plugin_args::{self, FieldError};
 
 /// Group, version and plural name of a kind; written `foos.v1.example.com`, as upstream does.

@@ -23,8 +23,8 @@ use crate::feature_gates::FeatureGates;
 use crate::label_columns::LabelKeyId;
 use crate::node_info::NodeInfo;
 use crate::node_table::{NodeRow, NodeTable};
+use crate::ongoing_preemptions::OngoingPreemptions;
 use crate::pod_info::PodInfo;
-use crate::preemption::OngoingPreemptions;
 use crate::template::{PodTemplate, TemplateError, TemplateKey};
 use crate::topology_counter::{
     TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,

@@ -14,6 +14,7 @@ pub mod pod_topology_spread;
 pub mod priority_sort;
 pub mod scheduling_gates;
 pub mod taint_toleration;
+mod tolerations;
 mod unsupported_claims;
 
 use loadmaster_framework::{Code, PluginDef, Registry};

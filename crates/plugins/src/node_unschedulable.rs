@@ -22,7 +22,7 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::taint_toleration::{NO_SCHEDULE, TolerationMatcher, signed_tolerations};
+use crate::tolerations::{NO_SCHEDULE, TolerationMatcher, signed_tolerations};
 
 pub const NAME: &str = "NodeUnschedulable";
 

@@ -40,7 +40,7 @@ use self::constraint::{Constraint, ConstraintParser};
 use self::filter::PreFilterState;
 use self::score::PreScoreState;
 use crate::DeclaredReasons;
-use crate::taint_toleration::TolerationMatcher;
+use crate::tolerations::TolerationMatcher;
 
 pub const NAME: &str = "PodTopologySpread";
 

@@ -20,22 +20,19 @@ use loadmaster_framework::incremental::{
 use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
-    FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx,
-    PrepareResult, QueueingHint, Rejection, Score, SerialCx, Sign, World,
+    Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx, PrepareResult,
+    QueueingHint, Rejection, Score, SerialCx, Sign, World,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::DeclaredReasons;
 use crate::normalize;
+use crate::tolerations::{TolerationMatcher, signed_tolerations};
 
 pub const NAME: &str = "TaintToleration";
 
 const REASON: &str = "node(s) had untolerated taint(s)";
-
-pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
-const NO_EXECUTE: &str = "NoExecute";
-const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
 
 /// The reasons with which this plugin rejects pods and nodes.
 pub(crate) const REASONS: DeclaredReasons = &[(Code::UnschedulableAndUnresolvable, REASON)];
@@ -124,27 +121,6 @@ impl Sign for TaintToleration {
     }
 }
 
-/// The pod's tolerations, sorted by key and value, as a fragment of its signature.
-pub(crate) fn signed_tolerations(pod: &PodInfo) -> SignFragment {
-    let mut sorted: Vec<&Toleration> = pod.template.spec.tolerations.iter().collect();
-    sorted.sort_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value)));
-    let value = sorted.into_iter().map(toleration_json).collect();
-    SignFragment { key: "v1.Pod.Spec.Tolerations", value }
-}
-
-/// The toleration as the API encodes it in JSON: without empty fields.
-fn toleration_json(toleration: &Toleration) -> Value {
-    let Toleration { key, operator, value, effect, toleration_seconds } = toleration;
-    let fields = [("key", key), ("operator", operator), ("value", value), ("effect", effect)];
-    let given = fields.into_iter().filter(|(_, text)| !text.is_empty());
-    let mut object: Map<_, _> =
-        given.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
-    if let Some(seconds) = toleration_seconds {
-        object.insert("tolerationSeconds".to_owned(), (*seconds).into());
-    }
-    Value::Object(object)
-}
-
 impl Incremental for TaintToleration {
     /// The tolerations.
     type Key = Box<[Toleration]>;
@@ -183,6 +159,19 @@ struct TaintSetResult {
     n_intolerable: i64,
 }
 
+impl TaintSetResult {
+    fn new(
+        matcher: TolerationMatcher,
+        tolerations: &[Toleration],
+        taints: &[Taint],
+    ) -> TaintSetResult {
+        TaintSetResult {
+            tolerated: matcher.tolerates_all(tolerations, taints),
+            n_intolerable: matcher.n_intolerable(tolerations, taints),
+        }
+    }
+}
+
 impl TaintTolerationEvaluator {
     fn new(
         toleration_matcher: TolerationMatcher,
@@ -190,8 +179,9 @@ impl TaintTolerationEvaluator {
         nodes: &NodeTable,
     ) -> TaintTolerationEvaluator {
         let sets = (0..nodes.n_taint_sets()).map(|id| nodes.taints(TaintSetId(id as u32)));
-        let results: Vec<TaintSetResult> =
-            sets.map(|taints| toleration_matcher.taint_set_result(&tolerations, taints)).collect();
+        let results: Vec<TaintSetResult> = sets
+            .map(|taints| TaintSetResult::new(toleration_matcher, &tolerations, taints))
+            .collect();
         TaintTolerationEvaluator {
             toleration_matcher,
             all_tolerated: results.iter().all(|taint_set_result| taint_set_result.tolerated),
@@ -206,7 +196,7 @@ impl TaintTolerationEvaluator {
     fn taint_set_result(&self, nodes: &NodeTable, set: TaintSetId) -> TaintSetResult {
         let results = self.results.get(set.0 as usize).copied();
         results.unwrap_or_else(|| {
-            self.toleration_matcher.taint_set_result(&self.tolerations, nodes.taints(set))
+            TaintSetResult::new(self.toleration_matcher, &self.tolerations, nodes.taints(set))
         })
     }
 }
@@ -272,76 +262,6 @@ impl PluginEvaluator for TaintTolerationEvaluator {
             |id: usize| self.taint_set_result(nodes, TaintSetId(id as u32)).n_intolerable > 0;
         later.len() > NEW_TAINT_SETS_MAX || !self.any_intolerable && { later }.any(is_intolerable)
     }
-}
-
-/// Decides whether a toleration tolerates a taint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TolerationMatcher {
-    /// Gate TaintTolerationComparisonOperators: `Lt` and `Gt` compare numbers.
-    comparison_operators: bool,
-}
-
-impl TolerationMatcher {
-    pub(crate) fn new(gates: &FeatureGates) -> TolerationMatcher {
-        TolerationMatcher { comparison_operators: gates.taint_toleration_comparison_operators }
-    }
-
-    /// Whether every NoSchedule and NoExecute taint is tolerated (upstream's `FindMatchingUntoleratedTaint` finds none).
-    pub(crate) fn tolerates_all(self, tolerations: &[Toleration], taints: &[Taint]) -> bool {
-        let mut hard = taints.iter().filter(|taint| is_do_not_schedule(taint));
-        hard.all(|taint| self.any_tolerates(tolerations, taint))
-    }
-
-    /// Whether one of the tolerations tolerates the taint.
-    pub(crate) fn any_tolerates(self, tolerations: &[Toleration], taint: &Taint) -> bool {
-        tolerations.iter().any(|toleration| self.tolerates(toleration, taint))
-    }
-
-    /// The number of PreferNoSchedule taints not tolerated (upstream's `countIntolerableTaintsPreferNoSchedule`).
-    fn n_intolerable(self, tolerations: &[Toleration], taints: &[Taint]) -> i64 {
-        let soft = taints.iter().filter(|taint| taint.effect == PREFER_NO_SCHEDULE);
-        soft.filter(|taint| !self.any_tolerates(tolerations, taint)).count() as i64
-    }
-
-    fn taint_set_result(self, tolerations: &[Toleration], taints: &[Taint]) -> TaintSetResult {
-        TaintSetResult {
-            tolerated: self.tolerates_all(tolerations, taints),
-            n_intolerable: self.n_intolerable(tolerations, taints),
-        }
-    }
-
-    fn tolerates(self, toleration: &Toleration, taint: &Taint) -> bool {
-        let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
-        // An empty key matches all keys, whatever the operator: only the API server requires `Exists` with it.
-        let key = toleration.key.is_empty() || toleration.key == taint.key;
-        effect && key && self.tolerates_value(toleration, &taint.value)
-    }
-
-    fn tolerates_value(self, toleration: &Toleration, value: &str) -> bool {
-        match toleration.operator.as_str() {
-            "" | "Equal" => toleration.value == *value,
-            "Exists" => true,
-            "Lt" => self.compares(toleration, value, |taint, bound| taint < bound),
-            "Gt" => self.compares(toleration, value, |taint, bound| taint > bound),
-            _ => false,
-        }
-    }
-
-    fn compares(self, toleration: &Toleration, value: &str, rule: fn(i64, i64) -> bool) -> bool {
-        let numbers = canonical_integer(value).zip(canonical_integer(&toleration.value));
-        self.comparison_operators && numbers.is_some_and(|(taint, bound)| rule(taint, bound))
-    }
-}
-
-fn is_do_not_schedule(taint: &Taint) -> bool {
-    taint.effect == NO_SCHEDULE || taint.effect == NO_EXECUTE
-}
-
-/// An integer in canonical form: no plus sign, no leading zeros, no minus zero.
-fn canonical_integer(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let canonical = text == "0" || digits.starts_with(|first: char| ('1'..='9').contains(&first));
-    if canonical { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]

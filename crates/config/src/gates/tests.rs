@@ -23,7 +23,7 @@ fn gate_names_are_sorted_and_known() {
         unsupported::GATES,
         unsupported::DAEMON_GATES,
         unsupported::NO_EFFECT_GATES,
-        defaults::GATES,
+        default_values::PLUGIN_GATES,
     ]
     .concat();
     assert!(table::GATES.iter().flat_map(|gate| gate.depends_on).chain(&used).all(known));

@@ -6,10 +6,11 @@ use loadmaster_framework::api_calls::PluginStepInput;
 use loadmaster_framework::extension_points::{BindResult, SerialCx};
 
 use super::Engine;
-use super::binding_cycle::{CallOwner, PluginWait, Stage};
+use super::assumed_pod::Stage;
+use super::attempt_failure::AttemptFailure;
+use super::call_owner::{CallOwner, PluginWait};
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, ExtenderCall, Observation};
 use super::extender_cycle::{REPLY_GRACE, extender_request};
-use super::scheduling_failure::AttemptFailure;
 use crate::guard::ExtensionPoint;
 use crate::time::Now;
 

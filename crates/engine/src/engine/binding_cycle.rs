@@ -7,141 +7,25 @@ use std::time::Duration;
 
 use loadmaster_framework::api_calls::{ObjectRef, PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::{PreBindPreFlight, SerialCx};
-use loadmaster_framework::{Code, Cx, CycleState, Failure, PodInfo, Rejection};
+use loadmaster_framework::{Code, Cx, Failure, PodInfo, Rejection};
 use serde_json::Value;
 
+use super::assumed_pod::{Binding, Stage};
+use super::attempt_failure::AttemptFailure;
+use super::call_owner::{CallOwner, PluginWait};
 use super::effect::{ApiServerCall, AttemptOutcome, CallId, Effect, Effects, Observation};
 use super::event::{ApiReply, PermitDecision};
-use super::eviction::EvictionStep;
 use super::extender_cycle::NO_REPLY;
 use super::nominator::Nomination;
-use super::scheduling_failure::AttemptFailure;
 use super::{Engine, PLUGIN_SAMPLE_EVERY};
 use crate::guard::guarded_points::{PointResult, SuccessCode};
 use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginRef};
 use crate::profile::Profile;
-use crate::queue::{ClusterEventOccurrence, ProfileIdx, QueuedPod};
+use crate::queue::ClusterEventOccurrence;
 use crate::time::{MonoTime, Now};
 
 /// Upstream's `maxTimeout` of Permit.
 pub(super) const PERMIT_WAIT_MAX: Duration = Duration::from_secs(15 * 60);
-
-/// A pod for which this engine has chosen a node.
-pub(super) struct AssumedPod {
-    pub pod: Arc<PodInfo>,
-    pub profile_idx: ProfileIdx,
-    /// The serial number of its binding cycle: later cycles have greater numbers.
-    pub serial: u64,
-    /// Its binding cycle; `None` once it is bound and the watch has not confirmed it yet.
-    pub binding: Option<Box<Binding>>,
-    /// The watch says that it has a node.
-    pub confirmed: bool,
-    /// It was deleted meanwhile, and its resources are already released.
-    pub forgotten: bool,
-    /// A pod of another scheduler took its resources, and an Event reported that.
-    pub conflict_reported: bool,
-}
-
-impl AssumedPod {
-    pub fn waits_on_permit(&self) -> bool {
-        self.binding.as_ref().is_some_and(|binding| binding.stage.waits_on_permit())
-    }
-}
-
-/// One binding cycle.
-pub(super) struct Binding {
-    /// Distinguishes replies to this cycle from late replies to an earlier cycle of the pod.
-    pub serial: u64,
-    pub queued: QueuedPod,
-    pub node: loadmaster_api::Str,
-    pub cycle: CycleState,
-    pub stage: Stage,
-    /// The PreBindPreFlight result of each PreBind plugin, in order.
-    pub pre_flights: Vec<PreBindPreFlight>,
-    /// It counts against the bind window.
-    pub in_window: bool,
-    /// The running plugins have been reported as stuck.
-    pub is_stuck: bool,
-    /// It failed while the world was frozen, and ends when the suspended attempt resumes.
-    pub is_failing: bool,
-    /// Another scheduler bound the pod, and the conflict has been reported.
-    pub conflict_reported: bool,
-    pub began: MonoTime,
-    /// When the running plugins were started.
-    pub started: MonoTime,
-}
-
-/// The stage of a binding cycle.
-pub(super) enum Stage {
-    Permit {
-        waits: Vec<PermitWait>,
-        since: MonoTime,
-    },
-    /// PreBind plugins that are running, and the first one that has not started.
-    PreBind {
-        running: Vec<usize>,
-        next: usize,
-    },
-    /// The running plugin; `None` for an extender.
-    Bind {
-        member: Option<usize>,
-    },
-}
-
-impl Stage {
-    fn waits_on_permit(&self) -> bool {
-        matches!(self, Stage::Permit { waits, .. } if !waits.is_empty())
-    }
-}
-
-/// A Permit plugin that the pod waits for.
-pub(super) struct PermitWait {
-    pub plugin: usize,
-    pub name: &'static str,
-    pub time: Duration,
-    pub until: MonoTime,
-}
-
-/// Who made a call, or waits for an object or a deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum CallOwner {
-    PreBind {
-        uid: Box<str>,
-        serial: u64,
-        member: usize,
-    },
-    Bind {
-        uid: Box<str>,
-        serial: u64,
-        member: usize,
-    },
-    PostFilter {
-        uid: Box<str>,
-        serial: u64,
-    },
-    /// The suspended attempt.
-    ExtenderCycle,
-    /// The extender that binds.
-    ExtenderBind {
-        uid: Box<str>,
-        serial: u64,
-    },
-    Status {
-        uid: Box<str>,
-    },
-    Evict {
-        preemptor: Box<str>,
-        victim: Box<str>,
-        step: EvictionStep,
-    },
-}
-
-/// A plugin waits for one of these objects to change, or for a deadline.
-pub(super) struct PluginWait {
-    pub owner: CallOwner,
-    pub on: Vec<ObjectRef>,
-    pub until: MonoTime,
-}
 
 impl Engine {
     /// Starts the binding cycle: the pod is assumed and reserved, and allowed or waiting on Permit.

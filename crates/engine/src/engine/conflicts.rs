@@ -9,64 +9,15 @@
 //!
 //! A replica that is not the leader schedules no pod and has no conflicts.
 
-use std::fmt;
-
 use loadmaster_api::Str;
 use loadmaster_framework::{NodeInfo, PodInfo, resources};
 
-use super::binding_cycle::{AssumedPod, Stage};
+use super::assumed_pod::{AssumedPod, Stage};
 use super::effect::{Effect, Effects, EventRecord, Observation, RegardingObject};
 use super::{Engine, PendingPod};
 use crate::queue::ProfileIdx;
 
-/// The kind of a conflict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConflictKind {
-    /// Our bind was rejected: another scheduler's came first.
-    Bind,
-    /// Another scheduler bound the pod while it was pending or assumed here.
-    Pod,
-    /// The resources of a node are insufficient for another scheduler's pod and assumed_pods together.
-    Resources,
-}
-
-impl ConflictKind {
-    /// The value of the label `kind`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ConflictKind::Bind => "bind",
-            ConflictKind::Pod => "pod",
-            ConflictKind::Resources => "resources",
-        }
-    }
-}
-
-/// A conflict with another scheduler, which bound its pod first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
-    pub kind: ConflictKind,
-    /// The schedulerName of our profile.
-    pub profile: Str,
-    /// Our pod, `namespace/name`.
-    pub pod: String,
-    /// The node on which it was assumed; empty if none.
-    pub node: Str,
-    /// The node to which the pod is bound now; for a conflict on resources, the same node.
-    pub bound_to: Str,
-    /// The pod that took the resources.
-    pub other: Option<ConflictingPod>,
-}
-
-/// A pod that another scheduler bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConflictingPod {
-    /// `namespace/name`.
-    pub pod: String,
-    /// Its schedulerName.
-    pub scheduler: Str,
-    /// The insufficient resource, or `pods`.
-    pub resource: Str,
-}
+pub use super::observation::{Conflict, ConflictKind, ConflictingPod};
 
 /// A bind that failed, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,26 +25,6 @@ pub(crate) struct FailedBind {
     pub node: Str,
     /// The API server replied with a conflict (409).
     pub is_conflict: bool,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conflict { pod, node, bound_to, .. } = self;
-        match &self.other {
-            Some(ConflictingPod { pod: other, scheduler, resource }) => write!(
-                f,
-                "node {node} has insufficient {resource} for pod {pod}, which is assumed on it: pod {other} of scheduler {scheduler} was bound first"
-            ),
-            None if node.is_empty() => write!(
-                f,
-                "pod {pod} was bound to node {bound_to} by another scheduler while it was pending"
-            ),
-            None => write!(
-                f,
-                "pod {pod} was bound to node {bound_to} by another scheduler while it was assumed on node {node}"
-            ),
-        }
-    }
 }
 
 impl Engine {

@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 
 use super::Engine;
-use super::binding_cycle::CallOwner;
+use super::attempt_failure::AttemptFailure;
+use super::call_owner::CallOwner;
 use super::effect::Effects;
 use super::event::EngineEvent;
-use super::scheduling_failure::AttemptFailure;
 use crate::time::Now;
 
 /// With so many deferred events [`Engine::accepts_object_events`] returns `false`.

@@ -10,9 +10,9 @@ use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::{ActionType, ClusterEvent, EventResource, PodInfo, Rejection};
 use loadmaster_stdx::{ErrorChain, Map};
 
+use super::attempt_failure::AttemptFailure;
 use super::effect::{Effect, Effects, Observation};
 use super::event::{ApiObject, DeletedObjectKey};
-use super::scheduling_failure::AttemptFailure;
 use super::status_patch::Condition;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::queue::{self, ClusterEventOccurrence, EnqueueCause, OwnedEventObject as QueueObject};

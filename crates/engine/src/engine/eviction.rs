@@ -7,10 +7,11 @@ use loadmaster_api::Str;
 use loadmaster_framework::preemption::eviction;
 use loadmaster_framework::{PodInfo, PostFilterResult};
 
-use super::binding_cycle::{CallOwner, Stage};
+use super::assumed_pod::Stage;
+use super::attempt_failure::AttemptFailure;
+use super::call_owner::{CallOwner, EvictionStep};
 use super::effect::{ApiServerCall, Effect, Effects, EventRecord, Observation};
 use super::event::ApiReply;
-use super::scheduling_failure::AttemptFailure;
 use super::{Engine, PluginHandle};
 use crate::queue::{ProfileIdx, QueuedPod, SubQueue};
 use crate::time::Now;
@@ -25,13 +26,6 @@ pub(super) struct Eviction {
     /// The victim that is deleted after all others.
     last: Option<Arc<PodInfo>>,
     has_failed: bool,
-}
-
-/// The step of the eviction of one victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EvictionStep {
-    Condition,
-    Deletion,
 }
 
 impl Engine {

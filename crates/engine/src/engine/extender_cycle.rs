@@ -26,7 +26,7 @@ use loadmaster_framework::preemption::{Candidate, Victims};
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
 use super::Engine;
-use super::binding_cycle::CallOwner;
+use super::call_owner::CallOwner;
 use super::effect::{CallId, Effect, Effects, ExtenderCall, Observation};
 use super::post_filter::PostFilterRun;
 use crate::evaluate::ExtenderResults;

@@ -10,10 +10,10 @@ use loadmaster_framework::{
 };
 
 use super::Engine;
-use super::binding_cycle::{CallOwner, PluginWait};
+use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
+use super::call_owner::{CallOwner, PluginWait};
 use super::effect::{ApiServerCall, Effect, Effects, Observation};
 use super::nominator::Nomination;
-use super::scheduling_failure::{AttemptFailure, UnschedulableAttempt};
 use crate::evaluate::filter_runner::ProfileFilters;
 use crate::queue::QueuedPod;
 use crate::time::{MonoTime, Now};

@@ -6,11 +6,12 @@ use loadmaster_api::Str;
 use loadmaster_framework::extension_points::SerialCx;
 use loadmaster_framework::{Code, CycleState, NodeRow, PermitResult, PodInfo};
 
-use super::binding_cycle::{AssumedPod, Binding, PERMIT_WAIT_MAX, PermitWait, Stage};
+use super::assumed_pod::{AssumedPod, Binding, PermitWait, Stage};
+use super::attempt_failure::AttemptFailure;
+use super::binding_cycle::PERMIT_WAIT_MAX;
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, Observation};
 use super::extender_cycle::has_interested_extenders;
 use super::nominator::Nomination;
-use super::scheduling_failure::AttemptFailure;
 use super::{CycleResult, Engine};
 use crate::evaluate::ExtenderResults;
 use crate::guard::{self, ExtensionPoint};

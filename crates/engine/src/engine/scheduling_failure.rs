@@ -4,122 +4,25 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
+use loadmaster_framework::PodInfo;
 use loadmaster_framework::api_calls::PluginStepInput;
-use loadmaster_framework::{Failure, PodInfo, Rejection};
 
+use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
-use super::last_attempt::{AttemptDetails, FailedAttempt, RejectionSummary};
+use super::last_attempt::FailedAttempt;
 use super::nominator::Nomination;
 use super::post_filter::PostFilterRun;
+use super::rejection_summary::RejectionSummary;
 use super::status_patch::Condition;
 use super::{Engine, PluginHandle};
-use crate::diagnosis::{self, Diagnosis};
-use crate::evaluate::per_node::AttemptEvaluation;
-use crate::evaluate::{ExtenderResults, PluginRejection};
+use crate::diagnosis::Diagnosis;
+use crate::evaluate::ExtenderResults;
 use crate::evaluation_cache::CombinationId;
-use crate::profile::Profile;
 use crate::queue::{PluginIdx, ProfileIdx, QueuedPod};
 use crate::time::Now;
 
 /// Longest note of an Event, in bytes (upstream's `NoteLengthLimit`).
 const NOTE_LEN_MAX: usize = 1024;
-
-/// Why an attempt failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AttemptFailure {
-    /// `Unschedulable` when a plugin rejected the pod, `Error` after an error.
-    pub outcome: AttemptOutcome,
-    pub message: String,
-    /// Plugins that rejected it, by index. If empty, the pod is retried after its backoff.
-    pub unschedulable: Vec<usize>,
-    /// Plugins that returned Pending.
-    pub pending: Vec<usize>,
-    /// Details for the record of the attempt.
-    pub details: AttemptDetails,
-}
-
-impl AttemptFailure {
-    pub fn error(message: impl Into<String>) -> AttemptFailure {
-        AttemptFailure {
-            outcome: AttemptOutcome::Error,
-            message: message.into(),
-            unschedulable: Vec::new(),
-            pending: Vec::new(),
-            details: AttemptDetails::default(),
-        }
-    }
-
-    /// No node is feasible (upstream's `FitError`).
-    pub fn fit_error(unschedulable: &UnschedulableAttempt) -> AttemptFailure {
-        let diagnosis = &unschedulable.diagnosis;
-        AttemptFailure {
-            outcome: AttemptOutcome::Unschedulable,
-            message: diagnosis.message.clone(),
-            unschedulable: diagnosis.unschedulable_plugins.clone(),
-            pending: diagnosis.pending_plugins.clone(),
-            details: AttemptDetails::from_rejection_summary(&unschedulable.reasons),
-        }
-    }
-
-    /// A plugin rejected the only node that was evaluated.
-    pub fn single_node_rejected(plugin: Option<usize>, rejection: &Rejection) -> AttemptFailure {
-        let mut failed = AttemptFailure {
-            outcome: AttemptOutcome::Unschedulable,
-            ..AttemptFailure::error(diagnosis::single_node_message(rejection))
-        };
-        match rejection {
-            Rejection::Pending(_) => failed.pending.extend(plugin),
-            _ => failed.unschedulable.extend(plugin),
-        }
-        failed
-    }
-
-    /// A plugin rejected the pod in Reserve or Permit.
-    pub fn rejected_by_reserve_or_permit(
-        point: &str,
-        name: &str,
-        plugin: usize,
-        rejection: &Rejection,
-    ) -> AttemptFailure {
-        match rejection {
-            Rejection::Failed(Failure(text)) => {
-                AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
-            }
-            rejection => AttemptFailure::single_node_rejected(Some(plugin), rejection),
-        }
-    }
-
-    /// A plugin rejected the pod in PreBind or Bind: in any case the pod is retried after its backoff.
-    pub fn binding_error(point: &str, name: &str, rejection: Rejection) -> AttemptFailure {
-        match rejection {
-            Rejection::Failed(Failure(text)) => {
-                AttemptFailure::error(format!("running {point} plugin {name:?}: {text}"))
-            }
-            rejection => AttemptFailure {
-                outcome: AttemptOutcome::Unschedulable,
-                ..AttemptFailure::error(rejection.message())
-            },
-        }
-    }
-
-    /// A plugin accepted the node in the decision and rejected it when it ran again.
-    pub fn rejected_on_rerun(profile: &Profile, rejected: &PluginRejection) -> AttemptFailure {
-        let named = |name: &str| profile.plugins.iter().position(|plugin| plugin.name == name);
-        match &rejected.rejection {
-            Rejection::Failed(failure) => AttemptFailure::error(failure.to_string()),
-            rejection => {
-                AttemptFailure::single_node_rejected(rejected.plugin.and_then(named), rejection)
-            }
-        }
-    }
-}
-
-/// An attempt that found no feasible node.
-pub(super) struct UnschedulableAttempt {
-    pub attempted: AttemptEvaluation,
-    pub diagnosis: Diagnosis,
-    pub reasons: Arc<RejectionSummary>,
-}
 
 /// The last diagnosis: pods with equal keys get the same one while the world does not change.
 pub(super) struct CachedDiagnosis {

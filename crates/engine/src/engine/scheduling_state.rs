@@ -8,12 +8,15 @@ use loadmaster_api::Timestamp;
 use loadmaster_framework::PodInfo;
 use serde::{Deserialize, Serialize};
 
-use super::binding_cycle::Stage;
+use super::assumed_pod::Stage;
 use super::extender_cycle::SuspendedAttempt;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::explain::{CowName, Status};
 use crate::queue::{EnqueueCause, PluginIdx, QueuePlugins, QueuedPod, SubQueue};
 use crate::time::{MonoTime, Now};
+
+pub use super::last_attempt::LastAttempt;
+pub use super::rejection_summary::RejectedNodes;
 
 /// The scheduling state of a pod. Serialized as JSON with these fields in this order; the format is stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,51 +79,6 @@ pub struct AwaitedPlugin {
     /// Events that the plugin registered, such as `NodeAdd`; empty means all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<String>,
-}
-
-/// A failed attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LastAttempt {
-    /// When it ended.
-    pub time: String,
-    /// 1 for the first one.
-    pub attempt: u32,
-    /// `unschedulable` or `error`.
-    pub result: CowName,
-    /// The message of the FailedScheduling event, truncated to 4 KiB.
-    pub message: String,
-    /// Nodes by reason, most nodes first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rejected_nodes: Vec<RejectedNodes>,
-    /// Number of nodes with further reasons that are not listed.
-    #[serde(default, rename = "otherNodes", skip_serializing_if = "is_zero")]
-    pub n_other_nodes: usize,
-    /// The node that preemption nominated; empty if none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub nominated_node: String,
-    /// Victims of preemption, the first few.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub victims: Vec<String>,
-    /// Number of victims.
-    #[serde(default, rename = "allVictims", skip_serializing_if = "is_zero")]
-    pub n_victims: usize,
-}
-
-/// Nodes that were rejected for the same reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RejectedNodes {
-    #[serde(flatten)]
-    pub status: Status,
-    /// Number of nodes.
-    #[serde(rename = "nodes")]
-    pub n_nodes: usize,
-    /// Names of a few of them.
-    pub examples: Vec<String>,
-}
-
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 /// Summary of a pod that is not bound.

@@ -3,7 +3,6 @@
 //! The comparison uses the state of the world when the bound pod arrives through the watch, before it is added to its node. The other
 //! scheduler may have had newer or older state; it selects at random among the best nodes, and may score only a part of the nodes.
 
-use std::fmt;
 use std::sync::Arc;
 
 use loadmaster_api::Str;
@@ -14,69 +13,7 @@ use super::effect::{Effect, Effects, Observation};
 use crate::evaluate::{Evaluation, FilterResult, NodeEvaluation};
 use crate::queue::ProfileIdx;
 
-/// Our evaluation of a pod that another scheduler bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShadowComparison {
-    /// `namespace/name`.
-    pub pod: String,
-    /// The schedulerName of the profile that evaluated it.
-    pub profile: Str,
-    pub node: Str,
-    pub result: ShadowResult,
-}
-
-/// The result of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ShadowResult {
-    /// The node is one of `n_best` nodes with the highest total.
-    Agreed { n_best: usize },
-    /// The node is feasible, but another one has a higher total.
-    Worse { total: i64, best: i64, best_node: Str, by: Vec<ScoreDifference> },
-    /// A plugin rejects the node.
-    Infeasible { plugin: &'static str, reasons: Vec<String> },
-    /// No node is feasible, or a plugin failed.
-    Undecided { message: String },
-}
-
-/// A plugin whose weighted scores of the two nodes differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScoreDifference {
-    pub plugin: &'static str,
-    pub chosen: i64,
-    pub best: i64,
-}
-
-impl ShadowResult {
-    /// The value of the metric label `result`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            ShadowResult::Agreed { .. } => "agreed",
-            ShadowResult::Worse { .. } => "worse",
-            ShadowResult::Infeasible { .. } => "infeasible",
-            ShadowResult::Undecided { .. } => "undecided",
-        }
-    }
-}
-
-impl fmt::Display for ShadowComparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}: ", self.pod, self.node)?;
-        match &self.result {
-            ShadowResult::Agreed { n_best } => write!(f, "agreed, one of {n_best} best nodes"),
-            ShadowResult::Worse { total, best, best_node, by } => {
-                write!(f, "its total is {total}, {best_node} has {best}")?;
-                for ScoreDifference { plugin, chosen, best } in by {
-                    write!(f, "; {plugin} {chosen} against {best}")?;
-                }
-                Ok(())
-            }
-            ShadowResult::Infeasible { plugin, reasons } => {
-                write!(f, "{plugin} rejects it: {}", reasons.join(", "))
-            }
-            ShadowResult::Undecided { message } => f.write_str(message),
-        }
-    }
-}
+pub use super::observation::{ScoreDifference, ShadowComparison, ShadowResult};
 
 impl Engine {
     /// Compares the placement of a pod that was pending here and that another scheduler has bound.

@@ -8,7 +8,7 @@ use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
 use super::Engine;
-use super::binding_cycle::CallOwner;
+use super::call_owner::CallOwner;
 use super::effect::{ApiServerCall, Effect, Effects, Observation};
 use super::event::ApiReply;
 use crate::time::Now;

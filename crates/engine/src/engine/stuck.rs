@@ -9,26 +9,17 @@ use std::time::Duration;
 use loadmaster_framework::PodInfo;
 
 use super::Engine;
-use super::binding_cycle::{Binding, Stage};
+use super::assumed_pod::{Binding, Stage};
+use super::attempt_failure::AttemptFailure;
 use super::effect::{Effect, Effects, EventRecord, Observation};
-use super::scheduling_failure::AttemptFailure;
-use crate::guard::{ExtensionPoint, PluginRef};
+use crate::guard::ExtensionPoint;
 use crate::queue::ProfileIdx;
 use crate::time::{MonoTime, Now};
 
+pub use super::observation::StuckPlugin;
+
 /// A plugin that has been running for this long is stuck.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(60);
-
-/// A plugin that has been running for one pod for [a minute](STUCK_AFTER).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StuckPlugin {
-    pub plugin: PluginRef,
-    pub extension_point: ExtensionPoint,
-    /// `namespace/name`.
-    pub pod: String,
-    /// The node on which the pod is assumed; empty if there is none.
-    pub node: loadmaster_api::Str,
-}
 
 impl Binding {
     /// When the running plugins will be reported as stuck; `None` if they have been.

@@ -7,16 +7,34 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, NodeClasses, PluginEvaluator, ResultDependencies, RowDependency, ScoreOutOfRange,
-    check_score_range,
+    ClassKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
 };
-use loadmaster_framework::{EvaluatorCx, NodeRow, Rejection};
+use loadmaster_framework::{EvaluatorCx, NodeRow, PluginEvaluator, PrepareResult, Rejection};
 use loadmaster_stdx::Map;
 
 use super::PluginRejection;
-use crate::evaluation_cache::Prepared;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
+
+/// A [`PrepareResult`] that several combinations share.
+#[derive(Clone)]
+pub(crate) enum Prepared {
+    Skip,
+    Rejected(Rejection),
+    PerNode,
+    Evaluator(Arc<dyn PluginEvaluator>),
+}
+
+impl From<PrepareResult> for Prepared {
+    fn from(result: PrepareResult) -> Self {
+        match result {
+            PrepareResult::Skip => Prepared::Skip,
+            PrepareResult::Rejected(rejection) => Prepared::Rejected(rejection),
+            PrepareResult::PerNode => Prepared::PerNode,
+            PrepareResult::Evaluator(evaluator) => Prepared::Evaluator(evaluator.into()),
+        }
+    }
+}
 
 /// The evaluator of one plugin, and what the profile uses of it.
 pub(crate) struct EvaluatorPart {

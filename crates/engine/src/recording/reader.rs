@@ -5,10 +5,11 @@ use loadmaster_api::ExtraFieldsByKind;
 use prost::Message as _;
 
 use super::block::{BlockHeader, HEAD_LEN};
+use super::clock::Clock;
 use super::convert::{self, EventError};
+use super::end_reason::RecordingEndReason;
 use super::header::RecordingHeader;
 use super::message::{self, EntryBody, RecordedEffects};
-use super::writer::Clock;
 use super::{FORMAT, MAGIC};
 use crate::engine::EngineEvent;
 use crate::time::Now;
@@ -42,42 +43,6 @@ pub enum EngineCall {
     Cycle,
     /// [`Engine::handle_timeouts`](crate::Engine::handle_timeouts).
     HandleTimeouts,
-}
-
-/// Why a recording was ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecordingEndReason {
-    /// The scheduler was stopped.
-    Stopped,
-    /// The recording reached its size limit.
-    Full,
-    /// The disk was too slow.
-    DiskTooSlow,
-    /// An event cannot be recorded.
-    Unrecordable,
-}
-
-impl RecordingEndReason {
-    pub(super) fn code(self) -> i32 {
-        match self {
-            RecordingEndReason::Stopped => 1,
-            RecordingEndReason::Full => 2,
-            RecordingEndReason::DiskTooSlow => 3,
-            RecordingEndReason::Unrecordable => 4,
-        }
-    }
-
-    fn of(code: i32) -> Option<RecordingEndReason> {
-        [
-            RecordingEndReason::Stopped,
-            RecordingEndReason::Full,
-            RecordingEndReason::DiskTooSlow,
-            RecordingEndReason::Unrecordable,
-        ]
-        .into_iter()
-        .find(|ended| ended.code() == code)
-    }
 }
 
 /// How the bytes of a recording end.

@@ -3,9 +3,10 @@
 use loadmaster_api::RawObject;
 use prost::Message as _;
 
+use super::clock::Clock;
 use super::convert;
+use super::end_reason::RecordingEndReason;
 use super::message::{self, Empty, EntryBody, RecordedEffects};
-use super::reader::RecordingEndReason;
 use crate::engine::{CycleResult, Effect, EngineEvent};
 use crate::time::Now;
 
@@ -20,34 +21,6 @@ pub struct MissingObjectBytes;
 pub struct RecordingWriter {
     out: Vec<u8>,
     clock: Clock,
-}
-
-/// The time of the previous entry of the block. Times are written as differences.
-#[derive(Default)]
-pub(super) struct Clock {
-    mono: u64,
-    /// The difference of the wall clock to the monotonic clock.
-    ahead: i64,
-}
-
-impl Clock {
-    /// `mono` and `wall` of an entry.
-    fn write(&mut self, now: Now) -> (i64, i64) {
-        let ahead = now.wall.0.wrapping_sub(now.mono.0.cast_signed());
-        let written =
-            (now.mono.0.wrapping_sub(self.mono).cast_signed(), ahead.wrapping_sub(self.ahead));
-        *self = Clock { mono: now.mono.0, ahead };
-        written
-    }
-
-    pub fn read(&mut self, mono: i64, wall: i64) -> Now {
-        self.mono = self.mono.wrapping_add_signed(mono);
-        self.ahead = self.ahead.wrapping_add(wall);
-        Now {
-            mono: crate::time::MonoTime(self.mono),
-            wall: loadmaster_api::Timestamp(self.ahead.wrapping_add(self.mono.cast_signed())),
-        }
-    }
 }
 
 impl RecordingWriter {

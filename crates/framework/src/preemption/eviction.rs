@@ -6,11 +6,7 @@ use serde_json::json;
 use crate::api_calls::{ApiRequest, Verb};
 use crate::pod_info::PodInfo;
 
-/// Type of the pod condition that says why a pod is being evicted.
-pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
-
-/// The condition's reason when a scheduler preempts the pod.
-pub const PREEMPTION_BY_SCHEDULER: &str = "PreemptionByScheduler";
+pub use crate::pod_info::{DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER};
 
 /// The first request: sets the condition DisruptionTarget in the victim's status. Not found means that the victim is already
 /// deleted.

@@ -7,7 +7,7 @@ use loadmaster_api::{Labels, Node, Selector, Str, Toleration, TopologySpreadCons
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{Failure, NodeInfo, PodInfo, PodTemplate};
 
-use crate::taint_toleration::TolerationMatcher;
+use crate::tolerations::TolerationMatcher;
 
 /// Value of `nodeAffinityPolicy` and `nodeTaintsPolicy`.
 const HONOR: &str = "Honor";

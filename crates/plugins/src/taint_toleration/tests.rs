@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
-use loadmaster_framework::EventObject;
 use loadmaster_framework::testkit::PluginTestBench;
+use loadmaster_framework::{EventObject, FeatureGates};
 use serde_json::json;
 
 use super::*;
@@ -49,54 +49,6 @@ fn filter() {
     );
     let both = json!([{"key": "k", "value": "v"}, {"key": "l", "operator": "Exists"}]);
     check(&["k=v:NoSchedule", "l:NoExecute"], both, &expect!["a Success"]);
-}
-
-/// One taint, one toleration, whether it tolerates, with the gate off and on.
-#[track_caller]
-fn check_tolerates(taint_text: &str, toleration: Value, want: [bool; 2]) {
-    let taint: Taint = serde_json::from_value(taint(taint_text)).unwrap();
-    let toleration: Toleration = serde_json::from_value(toleration).unwrap();
-    let tolerates = |comparison_operators| {
-        TolerationMatcher { comparison_operators }.tolerates(&toleration, &taint)
-    };
-    assert_eq!([tolerates(false), tolerates(true)], want, "{taint_text} {toleration:?}");
-}
-
-#[test]
-fn tolerates() {
-    let yes = [true, true];
-    let no = [false, false];
-    let gated = [false, true];
-    check_tolerates("k=v:NoSchedule", json!({"key": "k", "value": "v"}), yes);
-    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Equal", "value": "v"}), yes);
-    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Equal", "value": "w"}), no);
-    check_tolerates("k=v:NoSchedule", json!({"key": "k"}), no);
-    check_tolerates("k:NoSchedule", json!({"key": "k"}), yes);
-    check_tolerates("k=v:NoSchedule", json!({"key": "l", "value": "v"}), no);
-    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "Exists"}), yes);
-    // The API server rejects a value here; it has no effect.
-    let odd = json!({"key": "k", "operator": "Exists", "value": "w"});
-    check_tolerates("k=v:NoSchedule", odd, yes);
-    check_tolerates("k=v:NoSchedule", json!({"operator": "Exists"}), yes);
-    check_tolerates("k=v:NoSchedule", json!({"value": "v"}), yes);
-    check_tolerates("k=v:NoSchedule", json!({}), no);
-    let only = |effect: &str| json!({"operator": "Exists", "effect": effect});
-    check_tolerates("k=v:NoSchedule", only("NoSchedule"), yes);
-    check_tolerates("k=v:NoSchedule", only("NoExecute"), no);
-    check_tolerates("k=v:NoSchedule", json!({"key": "k", "operator": "In", "value": "v"}), no);
-
-    let less = |value: &str| json!({"key": "k", "operator": "Lt", "value": value});
-    let more = |value: &str| json!({"key": "k", "operator": "Gt", "value": value});
-    check_tolerates("k=5:NoSchedule", less("6"), gated);
-    check_tolerates("k=5:NoSchedule", less("5"), no);
-    check_tolerates("k=5:NoSchedule", more("-4"), gated);
-    check_tolerates("k=5:NoSchedule", more("5"), no);
-    check_tolerates("k=0:NoSchedule", less("1"), gated);
-    for odd in ["", "x", "05", "+5", "-0", "5.0", "-", "9223372036854775808"] {
-        check_tolerates("k=6:NoSchedule", less(odd), no);
-        check_tolerates("k=6:NoSchedule", more(odd), no);
-        check_tolerates(&format!("k={odd}:NoSchedule"), less("7"), no);
-    }
 }
 
 fn scored(scores: &[(String, i64)]) -> String {

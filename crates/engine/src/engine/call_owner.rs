@@ -1,0 +1,53 @@
+//! Who waits for a reply, an object or a deadline.
+
+use loadmaster_framework::api_calls::ObjectRef;
+
+use crate::time::MonoTime;
+
+/// Who made a call, or waits for an object or a deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CallOwner {
+    PreBind {
+        uid: Box<str>,
+        serial: u64,
+        member: usize,
+    },
+    Bind {
+        uid: Box<str>,
+        serial: u64,
+        member: usize,
+    },
+    PostFilter {
+        uid: Box<str>,
+        serial: u64,
+    },
+    /// The suspended attempt.
+    ExtenderCycle,
+    /// The extender that binds.
+    ExtenderBind {
+        uid: Box<str>,
+        serial: u64,
+    },
+    Status {
+        uid: Box<str>,
+    },
+    Evict {
+        preemptor: Box<str>,
+        victim: Box<str>,
+        step: EvictionStep,
+    },
+}
+
+/// A plugin waits for one of these objects to change, or for a deadline.
+pub(super) struct PluginWait {
+    pub owner: CallOwner,
+    pub on: Vec<ObjectRef>,
+    pub until: MonoTime,
+}
+
+/// The step of the eviction of one victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvictionStep {
+    Condition,
+    Deletion,
+}

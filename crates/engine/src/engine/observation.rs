@@ -1,0 +1,202 @@
+//! Observations: what metrics and logs show of the engine's work.
+
+use std::fmt;
+
+use loadmaster_api::Str;
+
+use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginPanic, PluginRef};
+use crate::queue::{EnqueueCause, ProfileIdx};
+
+/// Input for metrics and logs. Durations are in nanoseconds: those within one call to the engine are measured with
+/// [`EngineOptions::stopwatch`](super::EngineOptions::stopwatch), longer ones with the time that is passed to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// An attempt ended.
+    Attempt { profile_idx: ProfileIdx, outcome: AttemptOutcome, nanos: u64 },
+    /// Filtering and scoring of an attempt, with PostFilter.
+    Algorithm { nanos: u64 },
+    /// A pod was bound: the number of attempts, and the time since the first attempt began.
+    Bound { attempts: u32, nanos: u64, after_flush: bool },
+    /// How long a pod waited on Permit, and whether it was allowed.
+    PermitWait { allowed: bool, nanos: u64 },
+    /// A PostFilter plugin finished: whether that counts as a preemption attempt, and how many victims it chose (`None`: preemption does not
+    /// help).
+    Preemption { counts: bool, victims: Option<usize> },
+    /// An event was handled: upstream's `event_handling_duration_seconds`.
+    EventHandled { event: EnqueueCause, nanos: u64 },
+    /// Another scheduler bound a pod of our profiles ([`EngineOptions::shadow`](super::EngineOptions::shadow)).
+    ShadowCompared(Box<ShadowComparison>),
+    /// A plugin has been running for one pod for a long time.
+    PluginStuck(Box<StuckPlugin>),
+    /// Another scheduler bound a pod, or took resources of a node, that we had chosen.
+    Conflict(Box<Conflict>),
+    /// Durations of plugin calls.
+    PluginExecutions(Vec<PluginExecutionDuration>),
+    /// A plugin panicked, and its state was reset.
+    PluginPanicked(Box<PluginPanic>),
+    /// An error that no pod's Event or condition reports.
+    InternalError { message: String },
+}
+
+/// How an attempt ended, as upstream's metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptOutcome {
+    Scheduled,
+    Unschedulable,
+    Error,
+}
+
+impl AttemptOutcome {
+    /// The value of the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptOutcome::Scheduled => "scheduled",
+            AttemptOutcome::Unschedulable => "unschedulable",
+            AttemptOutcome::Error => "error",
+        }
+    }
+}
+
+/// The kind of a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConflictKind {
+    /// Our bind was rejected: another scheduler's came first.
+    Bind,
+    /// Another scheduler bound the pod while it was pending or assumed here.
+    Pod,
+    /// The resources of a node are insufficient for another scheduler's pod and assumed_pods together.
+    Resources,
+}
+
+impl ConflictKind {
+    /// The value of the label `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConflictKind::Bind => "bind",
+            ConflictKind::Pod => "pod",
+            ConflictKind::Resources => "resources",
+        }
+    }
+}
+
+/// A conflict with another scheduler, which bound its pod first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub kind: ConflictKind,
+    /// The schedulerName of our profile.
+    pub profile: Str,
+    /// Our pod, `namespace/name`.
+    pub pod: String,
+    /// The node on which it was assumed; empty if none.
+    pub node: Str,
+    /// The node to which the pod is bound now; for a conflict on resources, the same node.
+    pub bound_to: Str,
+    /// The pod that took the resources.
+    pub other: Option<ConflictingPod>,
+}
+
+/// A pod that another scheduler bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictingPod {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Its schedulerName.
+    pub scheduler: Str,
+    /// The insufficient resource, or `pods`.
+    pub resource: Str,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conflict { pod, node, bound_to, .. } = self;
+        match &self.other {
+            Some(ConflictingPod { pod: other, scheduler, resource }) => write!(
+                f,
+                "node {node} has insufficient {resource} for pod {pod}, which is assumed on it: pod {other} of scheduler {scheduler} was bound first"
+            ),
+            None if node.is_empty() => write!(
+                f,
+                "pod {pod} was bound to node {bound_to} by another scheduler while it was pending"
+            ),
+            None => write!(
+                f,
+                "pod {pod} was bound to node {bound_to} by another scheduler while it was assumed on node {node}"
+            ),
+        }
+    }
+}
+
+/// Our evaluation of a pod that another scheduler bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShadowComparison {
+    /// `namespace/name`.
+    pub pod: String,
+    /// The schedulerName of the profile that evaluated it.
+    pub profile: Str,
+    pub node: Str,
+    pub result: ShadowResult,
+}
+
+/// The result of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShadowResult {
+    /// The node is one of `n_best` nodes with the highest total.
+    Agreed { n_best: usize },
+    /// The node is feasible, but another one has a higher total.
+    Worse { total: i64, best: i64, best_node: Str, by: Vec<ScoreDifference> },
+    /// A plugin rejects the node.
+    Infeasible { plugin: &'static str, reasons: Vec<String> },
+    /// No node is feasible, or a plugin failed.
+    Undecided { message: String },
+}
+
+/// A plugin whose weighted scores of the two nodes differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScoreDifference {
+    pub plugin: &'static str,
+    pub chosen: i64,
+    pub best: i64,
+}
+
+impl ShadowResult {
+    /// The value of the metric label `result`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ShadowResult::Agreed { .. } => "agreed",
+            ShadowResult::Worse { .. } => "worse",
+            ShadowResult::Infeasible { .. } => "infeasible",
+            ShadowResult::Undecided { .. } => "undecided",
+        }
+    }
+}
+
+impl fmt::Display for ShadowComparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}: ", self.pod, self.node)?;
+        match &self.result {
+            ShadowResult::Agreed { n_best } => write!(f, "agreed, one of {n_best} best nodes"),
+            ShadowResult::Worse { total, best, best_node, by } => {
+                write!(f, "its total is {total}, {best_node} has {best}")?;
+                for ScoreDifference { plugin, chosen, best } in by {
+                    write!(f, "; {plugin} {chosen} against {best}")?;
+                }
+                Ok(())
+            }
+            ShadowResult::Infeasible { plugin, reasons } => {
+                write!(f, "{plugin} rejects it: {}", reasons.join(", "))
+            }
+            ShadowResult::Undecided { message } => f.write_str(message),
+        }
+    }
+}
+
+/// A plugin that has been running for one pod for a minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StuckPlugin {
+    pub plugin: PluginRef,
+    pub extension_point: ExtensionPoint,
+    /// `namespace/name`.
+    pub pod: String,
+    /// The node on which the pod is assumed; empty if there is none.
+    pub node: Str,
+}
