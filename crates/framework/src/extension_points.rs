@@ -27,7 +27,7 @@ pub use crate::node_score::NodeScore;
 /// The context of extension points that may run in parallel: read-only.
 #[derive(Clone, Copy)]
 pub struct Cx<'a> {
-    /// Nodes, pods and other objects; constant during a scheduling cycle.
+    /// Nodes, pods and other objects; constant during a scheduling cycle. In a dry run, with its changes.
     pub world: &'a World,
     /// The cycle state.
     pub cycle: &'a CycleState,
@@ -154,7 +154,7 @@ impl<'a> PostFilterCx<'a> {
         SerialCx { world: self.world, cycle: self.cycle, states: self.states }
     }
 
-    /// The read-only context with dry runs.
+    /// The read-only context with dry runs, as [`Preemptor`](crate::preemption::Preemptor) needs it.
     pub fn dry_run_cx(&mut self) -> DryRunCx<'_> {
         DryRunCx { world: self.world, cycle: self.cycle, states: self.states }
     }
