@@ -17,27 +17,25 @@ const NAME: &str = "sample-plugin";
 pub const DEF: PluginDef =
     PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Both arguments are optional, and an empty text means the same as none: unless both are set, no pod is restricted.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Args {
     /// `key/value` of the required node label; the key may have a prefix, as in `example.com/pool/gold`.
+    #[serde(skip_serializing_if = "String::is_empty")]
     node_label: String,
     /// Pods whose name contains this text are restricted.
+    #[serde(skip_serializing_if = "String::is_empty")]
     workload_name: String,
 }
 
 impl plugin_args::PluginArgs for Args {
     fn validate(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        if self.node_label.rsplit_once('/').is_none() {
-            errors.push(FieldError::invalid("node_label", &self.node_label, "expected key/value"));
-        }
-        if self.workload_name.is_empty() {
-            errors.push(FieldError::invalid(
-                "workload_name",
-                "",
-                "expected a part of a pod's name",
-            ));
+        let label = &self.node_label;
+        let has_key = label.rsplit_once('/').is_some_and(|(key, _)| !key.is_empty());
+        if !label.is_empty() && !has_key {
+            errors.push(FieldError::invalid("node_label", label, "expected key/value"));
         }
         errors
     }
@@ -72,7 +70,7 @@ impl SamplePlugin {
     }
 
     fn is_restricted(&self, pod: &PodInfo) -> bool {
-        pod.name.contains(&self.workload)
+        !self.key.is_empty() && !self.workload.is_empty() && pod.name.contains(&self.workload)
     }
 
     fn check(&self, node: NodeInfo<'_>) -> Result<(), Rejection> {
@@ -90,8 +88,9 @@ impl PreFilter for SamplePlugin {
 }
 
 impl Filter for SamplePlugin {
-    fn filter(&self, _: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        self.check(node)
+    fn filter(&self, _: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
+        // Also if the configuration enables Filter without PreFilter.
+        if self.is_restricted(pod) { self.check(node) } else { Ok(()) }
     }
 }
 
@@ -152,6 +151,22 @@ mod tests {
     }
 
     #[test]
+    fn unless_both_arguments_are_set_no_pod_is_restricted() -> Result<(), PluginTestBenchError> {
+        for args in [
+            json!({}),
+            json!({"node_label": "pool/gold"}),
+            json!({"workload_name": "train"}),
+            json!({"node_label": "pool/gold", "workload_name": ""}),
+            json!({"node_label": "", "workload_name": "train"}),
+        ] {
+            let mut bench = PluginTestBench::new(&DEF, args)?;
+            bench.node(json!({"metadata": {"name": "plain"}}))?;
+            assert_eq!(bench.filter(json!({"metadata": {"name": "train-7"}}))?, ["plain Success"]);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_removed_label_fails_pre_bind() -> Result<(), PluginTestBenchError> {
         let mut bench = bench()?;
         let args = Args { node_label: "pool/gold".into(), workload_name: "train".into() };
@@ -175,7 +190,9 @@ mod tests {
     fn invalid_arguments_are_rejected() {
         for (args, want) in [
             (json!({"node_label": "pool", "workload_name": "train"}), "expected key/value"),
-            (json!({"node_label": "a/b", "workload_name": ""}), "expected a part of a pod's name"),
+            (json!({"node_label": "pool"}), "expected key/value"),
+            (json!({"node_label": "/gold"}), "expected key/value"),
+            (json!({"workload_name": 7}), "invalid type"),
             (json!({"node_label": "a/b", "workload": "x"}), "unknown field"),
         ] {
             let error = PluginTestBench::new(&DEF, args).err().expect("refused").to_string();
