@@ -5,11 +5,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use loadmaster_daemon::flags::Program;
 use loadmaster_daemon::serve::{EndpointsConfig, Health, HealthState, start_server};
 use loadmaster_daemon::{CompletedConfig, EarlyExit, load_startup_config};
 
 fn main() -> ExitCode {
-    let startup = load_startup_config(std::env::args_os(), &loadmaster_plugins::in_tree_registry());
+    let registry = loadmaster_plugins::in_tree_registry();
+    let flags = std::env::args_os().skip(1);
+    let startup = load_startup_config(&Program::kube_scheduler(), flags, &registry);
     match startup.and_then(|it| it.start_logging()).and_then(|config| run(&config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => exit.report(),

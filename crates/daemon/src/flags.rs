@@ -15,6 +15,7 @@ mod flagz;
 mod groups;
 mod legacy;
 mod pflag;
+mod program;
 mod validate;
 mod versions;
 
@@ -30,6 +31,7 @@ pub use groups::{
 };
 pub use legacy::LegacyFlags;
 pub use pflag::NamedCertKey;
+pub use program::{Program, is_kube_scheduler, program_name};
 pub(crate) use validate::is_metric_label;
 pub(crate) use versions::platform;
 pub use versions::{KUBERNETES_VERSION, Version, Versions, VersionsError};
@@ -83,12 +85,22 @@ pub enum ParsedCommandLine {
 #[error("{}", .0.trim_end())]
 pub struct UsageError(String);
 
-/// Parses the command line; the first argument is the program's name.
+/// Parses the command line of kube-scheduler; the first argument is the program's name.
 pub fn parse_command_line(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<ParsedCommandLine, UsageError> {
-    let args: Vec<OsString> = args.into_iter().map(Into::into).map(underscores_to_dashes).collect();
-    let matches = match command().try_get_matches_from(args) {
+    parse_flags(&Program::kube_scheduler(), args.into_iter().skip(1))
+}
+
+/// Parses kube-scheduler's flags, given to a program.
+pub fn parse_flags(
+    program: &Program,
+    flags: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<ParsedCommandLine, UsageError> {
+    let flags: Vec<OsString> =
+        flags.into_iter().map(Into::into).map(underscores_to_dashes).collect();
+    let command = command().no_binary_name(true).bin_name(&program.name);
+    let matches = match command.after_help(program.after_help.clone()).try_get_matches_from(flags) {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() => return Err(UsageError(error.to_string())),
         Err(help) => return Ok(ParsedCommandLine::Print(help.to_string())),
@@ -97,14 +109,18 @@ pub fn parse_command_line(
         let rest: Vec<&String> = rest.filter(|arg| !arg.is_empty()).collect();
         if !rest.is_empty() {
             return Err(UsageError(format!(
-                "error: {COMMAND_NAME:?} does not take any arguments, got {rest:?}; bool flags need `=`: --flag=false"
+                "error: {:?} does not take any arguments, got {rest:?}; bool flags need `=`: --flag=false",
+                program.name
             )));
         }
     }
     let version = matches.get_one::<String>(VERSION).map_or("false", String::as_str);
     let reported_version = match versions::parse_version_flag(version).map_err(UsageError)? {
         versions::VersionFlag::Report(version) => version,
-        versions::VersionFlag::Print(text) => return Ok(ParsedCommandLine::Print(text)),
+        versions::VersionFlag::Print => {
+            return Ok(ParsedCommandLine::Print(format!("{}\n", program.version)));
+        }
+        versions::VersionFlag::PrintRaw(text) => return Ok(ParsedCommandLine::Print(text)),
     };
     let mut options =
         read_matches(&matches, reported_version).map_err(|e| UsageError(e.to_string()))?;
@@ -129,7 +145,7 @@ impl Options {
     }
 }
 
-/// The command name, which is upstream's whatever the binary is called.
+/// The command name of kube-scheduler, which is the component's name whatever the binary is called.
 pub const COMMAND_NAME: &str = "kube-scheduler";
 /// The description of the command in its help.
 const ABOUT: &str = "Runs the scheduler, which assigns pods to nodes: a drop-in replacement for kube-scheduler 1.36 with its flags, \

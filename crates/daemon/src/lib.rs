@@ -19,6 +19,4 @@ pub mod serve;
 mod startup;
 
 pub use load_config::{LoadConfigError, LoadedConfig};
-pub use startup::{
-    CompletedConfig, EarlyExit, StartupConfig, is_kube_scheduler, load_startup_config,
-};
+pub use startup::{CompletedConfig, EarlyExit, StartupConfig, load_startup_config};

@@ -4,7 +4,8 @@
 //! # use std::process::ExitCode;
 //! # fn run(_: loadmaster_daemon::CompletedConfig) -> ExitCode { ExitCode::SUCCESS }
 //! fn main() -> ExitCode {
-//!     match loadmaster_daemon::load_startup_config(std::env::args_os(), &loadmaster_plugins::in_tree_registry()) {
+//!     let (program, registry) = (loadmaster_daemon::flags::Program::kube_scheduler(), loadmaster_plugins::in_tree_registry());
+//!     match loadmaster_daemon::load_startup_config(&program, std::env::args_os().skip(1), &registry) {
 //!         Ok(startup) => match startup.start_logging() {
 //!             Ok(config) => run(config),
 //!             Err(exit) => exit.report(),
@@ -14,9 +15,8 @@
 //! }
 //! ```
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -24,18 +24,10 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 use tracing::subscriber::SetGlobalDefaultError;
 
-use crate::flags::{
-    COMMAND_NAME, KUBERNETES_VERSION, Options, ParsedCommandLine, parse_command_line,
-};
+use crate::flags::{KUBERNETES_VERSION, Options, ParsedCommandLine, Program, parse_flags};
 use crate::load_config::LoadedConfig;
 use crate::logs::{LogSettings, Logs};
 use crate::metrics::{Metrics, MetricsSettings};
-
-/// Whether a program of this name runs as kube-scheduler, so that its arguments are the flags of `run`.
-pub fn is_kube_scheduler(program: &OsStr) -> bool {
-    let name = Path::new(program).file_stem();
-    name.is_some_and(|name| name == COMMAND_NAME)
-}
 
 /// The process exits without running the scheduler.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,16 +79,18 @@ pub struct CompletedConfig {
     pub metrics: Arc<Metrics>,
 }
 
-/// Parses the arguments, of which the first is the program's name, and reads the files they name; handles
-/// `--help`, `--version` and `--write-config-to`.
+/// Parses the flags given to a program, without its name, and reads the files they name; handles `--help`, `--version`
+/// and `--write-config-to`.
 pub fn load_startup_config(
-    args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    program: &Program,
+    flags: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     registry: &Registry,
 ) -> Result<StartupConfig, EarlyExit> {
     let failed = |text: String| EarlyExit::Failed(text);
-    let options = match parse_command_line(args).map_err(|error| failed(error.to_string()))? {
-        ParsedCommandLine::Run(options) => *options,
-        ParsedCommandLine::Print(text) => return Err(EarlyExit::Done(text)),
+    let options = match parse_flags(program, flags) {
+        Ok(ParsedCommandLine::Run(options)) => *options,
+        Ok(ParsedCommandLine::Print(text)) => return Err(EarlyExit::Done(text)),
+        Err(error) => return Err(failed(error.to_string())),
     };
     let loaded =
         options.load_config(registry).map_err(|error| failed(ErrorChain(&error).to_string()))?;
@@ -171,22 +165,8 @@ mod tests {
     use super::*;
 
     fn stop(args: &[&str]) -> EarlyExit {
-        let args = ["kube-scheduler"].iter().chain(args);
-        load_startup_config(args, &loadmaster_plugins::in_tree_registry()).err().expect("stops")
-    }
-
-    #[test]
-    fn program_names_that_run_as_kube_scheduler() {
-        for (program, want) in [
-            ("kube-scheduler", true),
-            ("/usr/local/bin/kube-scheduler", true),
-            ("kube-scheduler.exe", true),
-            ("loadmaster", false),
-            ("/kube-scheduler/loadmaster", false),
-            ("", false),
-        ] {
-            assert_eq!(is_kube_scheduler(OsStr::new(program)), want, "{program}");
-        }
+        let registry = loadmaster_plugins::in_tree_registry();
+        load_startup_config(&Program::kube_scheduler(), args, &registry).err().expect("stops")
     }
 
     #[test]

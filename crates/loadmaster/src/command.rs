@@ -1,31 +1,39 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use loadmaster_daemon::is_kube_scheduler;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use loadmaster_daemon::flags::{Program, is_kube_scheduler, program_name};
 use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
-use crate::{apiserver, config_check, explain, kubelets, replay, run, simulate, up};
+use crate::{apiserver, config_check, explain, help, kubelets, replay, run, simulate, up};
 
 /// The command line of a scheduler with a set of plugins.
+///
+/// It is that of kube-scheduler: `pool-scheduler --config=scheduler.yaml --v=3`. Loadmaster's commands are available as well:
+/// `pool-scheduler explain web`, and `pool-scheduler run --config=scheduler.yaml` is the same as without `run`. The name of the program
+/// may be repeated as the first argument, as in the manifests of schedulers whose image has no entry point; so may `kube-scheduler`.
 pub struct SchedulerCommand {
     registry: Registry,
     services: Vec<Service>,
+    name_and_version: Option<(&'static str, &'static str)>,
+    is_command_required: bool,
 }
 
 /// A Kubernetes scheduler that is compatible with kube-scheduler 1.36, with tools to run, explain, record and simulate it.
 #[derive(Parser)]
-#[command(name = "loadmaster", version = VERSION, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = PROGRAM, version = VERSION, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+const PROGRAM: &str = "loadmaster";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 
 const EXAMPLES: &str = "\
@@ -76,7 +84,26 @@ impl Default for SchedulerCommand {
 impl SchedulerCommand {
     /// A command line with the in-tree plugins.
     pub fn new() -> Self {
-        SchedulerCommand { registry: loadmaster_plugins::in_tree_registry(), services: Vec::new() }
+        SchedulerCommand {
+            registry: loadmaster_plugins::in_tree_registry(),
+            services: Vec::new(),
+            name_and_version: None,
+            is_command_required: false,
+        }
+    }
+
+    /// The command line of Loadmaster's own program. It has the same commands, but `run` can be omitted only if the program is called
+    /// kube-scheduler: `loadmaster --help` and `--version` are about the tool.
+    pub fn loadmaster() -> Self {
+        SchedulerCommand { is_command_required: true, ..SchedulerCommand::new() }
+    }
+
+    /// Sets the name and version that `--version`, help and errors show, such as `env!("CARGO_PKG_NAME")` and
+    /// `env!("CARGO_PKG_VERSION")`. Without it they show the name of the file, and only Loadmaster's version. A program that is
+    /// called kube-scheduler shows kube-scheduler's name and version in any case, because other programs parse them.
+    #[must_use]
+    pub fn with_name(self, name: &'static str, version: &'static str) -> Self {
+        SchedulerCommand { name_and_version: Some((name, version)), ..self }
     }
 
     /// Registers an out-of-tree plugin, so that configurations can enable it. If its name is already registered, every command fails.
@@ -106,40 +133,108 @@ impl SchedulerCommand {
     /// Runs the command in these arguments; the first one is the name of the program.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        if args.first().is_some_and(|program| is_kube_scheduler(program)) {
-            return self.run_scheduler(&args);
+        let (called_as, args) = self.split_program_name(&args);
+        let program = self.program(called_as);
+        let runs_without_command = !self.is_command_required || is_kube_scheduler(called_as);
+        if runs_without_command && args.first().is_none_or(|first| is_flag(first)) {
+            return self.run_scheduler(&program, args);
         }
-        let command = match Cli::try_parse_from(args) {
+        let mut cli = help::with_program_name(Cli::command(), &program.name);
+        if runs_without_command {
+            cli = cli.override_usage(help::usage_without_command(&program.name));
+        }
+        let matches = cli.no_binary_name(true).try_get_matches_from(args);
+        let command = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => cli.command,
+            Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+                // A closed pipe is not an error, here and below.
+                let _ = writeln!(io::stdout(), "{}", program.version);
+                return ExitCode::SUCCESS;
+            }
             Err(error) => {
-                // Help and version are printed here as well. A closed pipe is not an error.
+                // Help is printed here as well.
                 let _ = error.print();
                 return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
             }
         };
         if let Command::Run(args) = command {
-            return self.run_scheduler(&args.with_program_name());
+            let kube_scheduler = Program::kube_scheduler();
+            let program = if runs_without_command { &program } else { &kube_scheduler };
+            return self.run_scheduler(program, args.flags());
         }
         run_command(|| {
             self.registry.validate().map_err(Failure::invalid_input)?;
             let mut out = BufWriter::new(io::stdout().lock());
-            let exit = dispatch(command, &self, &mut out)?;
+            let exit = dispatch(command, &self, &program.name, &mut out)?;
             out.flush()?;
             Ok(exit)
         })
     }
 
+    /// The name by which the program was called, and the arguments after it. The name may be repeated as the first argument; it is the
+    /// file's, the author's, or `kube-scheduler`.
+    fn split_program_name<'a>(&self, args: &'a [OsString]) -> (&'a OsStr, &'a [OsString]) {
+        let Some((program, args)) = args.split_first() else { return (OsStr::new(PROGRAM), &[]) };
+        let Some((first, rest)) = args.split_first() else { return (program, args) };
+        if is_kube_scheduler(first) {
+            return (first, rest);
+        }
+        let author = self.name_and_version.map(|(name, _)| OsStr::new(name));
+        let is_repeated = program_name(first)
+            .is_some_and(|name| Some(name) == program_name(program) || Some(name) == author);
+        // A program may have the name of a command.
+        if is_repeated && !is_command(first) { (program, rest) } else { (program, args) }
+    }
+
+    /// What the program shows as its name and version if it is called by this name.
+    fn program(&self, called_as: &OsStr) -> Program {
+        let mut program = Program::kube_scheduler();
+        if !is_kube_scheduler(called_as) {
+            let loadmaster = concat!("Loadmaster ", env!("CARGO_PKG_VERSION"), ", Kubernetes 1.36");
+            (program.name, program.version) = match self.name_and_version {
+                _ if self.is_command_required => {
+                    (PROGRAM.to_owned(), format!("{PROGRAM} {VERSION}"))
+                }
+                Some((name, version)) => {
+                    (name.to_owned(), format!("{name} {version} ({loadmaster})"))
+                }
+                None => {
+                    let name = program_name(called_as).unwrap_or(OsStr::new(PROGRAM));
+                    let name = name.to_string_lossy().into_owned();
+                    let version = format!("{name} ({loadmaster})");
+                    (name, version)
+                }
+            };
+        }
+        program.after_help = help::list_of_commands(&Cli::command(), &program.name);
+        program
+    }
+
     /// Runs the scheduler; exit codes and messages are those of kube-scheduler.
-    fn run_scheduler(&self, args: &[OsString]) -> ExitCode {
+    fn run_scheduler(&self, program: &Program, flags: &[OsString]) -> ExitCode {
         if let Err(error) = self.registry.validate() {
             print_to_stderr(&format!("error: {error}"));
             return ExitCode::FAILURE;
         }
-        run::run(args, &self.registry, &self.services)
+        run::run(program, flags, &self.registry, &self.services)
     }
 }
 
-fn dispatch(command: Command, with: &SchedulerCommand, out: &mut dyn Write) -> CommandResult<Exit> {
+/// Whether an argument is a flag of kube-scheduler, and not a command. kube-scheduler ignores empty arguments.
+fn is_flag(arg: &OsStr) -> bool {
+    arg.is_empty() || arg.as_encoded_bytes().starts_with(b"-")
+}
+
+fn is_command(arg: &OsStr) -> bool {
+    Cli::command().get_subcommands().any(|command| arg == command.get_name())
+}
+
+fn dispatch(
+    command: Command,
+    with: &SchedulerCommand,
+    program: &str,
+    out: &mut dyn Write,
+) -> CommandResult<Exit> {
     let registry = &with.registry;
     match command {
         // Handled in `run_from`, with kube-scheduler's exit codes.
@@ -153,7 +248,8 @@ fn dispatch(command: Command, with: &SchedulerCommand, out: &mut dyn Write) -> C
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "loadmaster", &mut script);
+            let mut cli = help::with_program_name(Cli::command(), program);
+            clap_complete::generate(shell, &mut cli, program, &mut script);
             out.write_all(&script)?;
             Ok(Exit::Done)
         }
@@ -170,6 +266,71 @@ mod tests {
     }
 
     #[test]
+    fn program_names_are_split_from_the_arguments() {
+        #[track_caller]
+        fn check(line: &str, want: (&str, &str)) {
+            let command = SchedulerCommand::new().with_name("pool-scheduler", "2.1");
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (called_as, rest) = command.split_program_name(&args);
+            let rest: Vec<_> = rest.iter().map(|arg| arg.to_string_lossy()).collect();
+            let program = command.program(called_as);
+            assert_eq!((program.name.as_str(), rest.join(" ").as_str()), want, "{line}");
+        }
+        let (pool, kube) = ("pool-scheduler", "kube-scheduler");
+        check("/bin/pool-scheduler --v=3", (pool, "--v=3"));
+        check("pool --v=3", (pool, "--v=3"));
+        check("pool-scheduler pool-scheduler --v=3", (pool, "--v=3"));
+        check("pool pool-scheduler --v=3", (pool, "--v=3"));
+        check("/bin/pool pool --v=3", (pool, "--v=3"));
+        check("pool /bin/pool run --v=3", (pool, "run --v=3"));
+        check("pool pool pool", (pool, "pool"));
+        check("pool other --v=3", (pool, "other --v=3"));
+        check("pool --config pool", (pool, "--config pool"));
+        check("pool kube-scheduler --v=3", (kube, "--v=3"));
+        check("kube-scheduler --v=3", (kube, "--v=3"));
+        check("kube-scheduler pool-scheduler --v=3", (kube, "--v=3"));
+        check("kube-scheduler kube-scheduler explain web", (kube, "explain web"));
+        check("explain explain web", (pool, "explain web"));
+    }
+
+    #[test]
+    fn versions() {
+        #[track_caller]
+        fn check(command: SchedulerCommand, called_as: &str, want: &str) {
+            let version = command.program(OsStr::new(called_as)).version;
+            assert_eq!(version.replace(env!("CARGO_PKG_VERSION"), "L"), want);
+        }
+        let named = || SchedulerCommand::new().with_name("pool-scheduler", "2.1");
+        check(named(), "x", "pool-scheduler 2.1 (Loadmaster L, Kubernetes 1.36)");
+        check(named(), "kube-scheduler", "Kubernetes v1.36.3+loadmaster.L");
+        check(SchedulerCommand::new(), "/bin/pool", "pool (Loadmaster L, Kubernetes 1.36)");
+        check(SchedulerCommand::loadmaster(), "/bin/lm", "loadmaster L (Kubernetes 1.36)");
+        check(SchedulerCommand::loadmaster(), "kube-scheduler", "Kubernetes v1.36.3+loadmaster.L");
+    }
+
+    #[test]
+    fn commands_and_flags_that_do_not_exist_are_usage_errors() {
+        #[track_caller]
+        fn check(command: SchedulerCommand, args: &[&str], want: u8) {
+            let code = command.run_from(args);
+            assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(want)), "{args:?}");
+        }
+        // kube-scheduler exits with 1 after an error in its flags, other commands with 2.
+        check(SchedulerCommand::new(), &["pool", "--nope"], 1);
+        check(SchedulerCommand::new(), &["pool", "pool", "--nope"], 1);
+        check(SchedulerCommand::new(), &["pool", "run", "--nope"], 1);
+        check(SchedulerCommand::new(), &["pool", "--v=3", "explain"], 1);
+        check(SchedulerCommand::new(), &["pool", "", "--nope"], 1);
+        check(SchedulerCommand::new(), &["pool", "nope"], 2);
+        check(SchedulerCommand::new(), &["pool", "explain", "--nope"], 2);
+        check(SchedulerCommand::new(), &["kube-scheduler", "nope"], 2);
+        check(SchedulerCommand::loadmaster(), &["loadmaster"], 2);
+        check(SchedulerCommand::loadmaster(), &["loadmaster", "--v=3"], 2);
+        check(SchedulerCommand::loadmaster(), &["loadmaster", "nope"], 2);
+        check(SchedulerCommand::loadmaster(), &["loadmaster", "kube-scheduler", "--nope"], 1);
+    }
+
+    #[test]
     fn plugin_names_are_unique() {
         let named = |name| PluginDef { name, build: |_, _| Ok(()), args: None };
         let code = |names: [&'static str; 2], args: &[&str]| {
@@ -180,10 +341,11 @@ mod tests {
             format!("{:?}", command.run_from(args))
         };
         let exit = |code: u8| format!("{:?}", ExitCode::from(code));
-        let complete = ["loadmaster", "completion", "bash"];
+        let complete = ["mine", "completion", "bash"];
         for names in [["Mine", "Mine"], ["Mine", "NodeName"]] {
             assert_eq!(code(names, &complete), exit(2));
-            assert_eq!(code(names, &["loadmaster", "run"]), exit(1));
+            assert_eq!(code(names, &["mine", "run"]), exit(1));
+            assert_eq!(code(names, &["mine"]), exit(1));
             assert_eq!(code(names, &["kube-scheduler"]), exit(1));
         }
         assert_eq!(code(["Mine", "Yours"], &complete), exit(0));

@@ -1,7 +1,7 @@
 //! Loadmaster: a Kubernetes scheduler, and the library for authors of out-of-tree plugins.
 //!
-//! A scheduler with out-of-tree plugins is five lines. It has the full command line, and configurations can enable the plugins like
-//! in-tree plugins:
+//! A scheduler with out-of-tree plugins is five lines. It takes kube-scheduler's flags and has Loadmaster's commands, and configurations
+//! can enable the plugins like in-tree plugins:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -11,7 +11,10 @@
 //! #     pub const DEF: PluginDef = PluginDef { name: "MyPlugin", build, args: None };
 //! # }
 //! fn main() -> ExitCode {
-//!     loadmaster::SchedulerCommand::new().with_plugin(my_plugin::DEF).run()
+//!     loadmaster::SchedulerCommand::new()
+//!         .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+//!         .with_plugin(my_plugin::DEF)
+//!         .run()
 //! }
 //! ```
 //!
@@ -31,6 +34,7 @@ mod config_check;
 mod embedded;
 mod exit;
 mod explain;
+mod help;
 mod input;
 mod kubelets;
 mod replay;

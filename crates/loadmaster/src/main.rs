@@ -1,5 +1,5 @@
 //! The `loadmaster` binary: the command line with the in-tree plugins.
 
 fn main() -> std::process::ExitCode {
-    loadmaster::SchedulerCommand::new().run()
+    loadmaster::SchedulerCommand::loadmaster().run()
 }

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use loadmaster_daemon::flags::Program;
 use loadmaster_daemon::load_startup_config;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 
 /// Run the scheduler in a cluster, with kube-scheduler's flags; see `loadmaster run --help`.
 ///
-/// If the binary is named kube-scheduler, this is the only command, and `run` is omitted.
+/// If the program is called kube-scheduler, `run` may be omitted.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
@@ -19,15 +20,20 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The flags with the name of the program in front.
-    pub fn with_program_name(&self) -> Vec<OsString> {
-        [OsString::from("kube-scheduler")].into_iter().chain(self.flags.iter().cloned()).collect()
+    /// The flags, without `run`.
+    pub fn flags(&self) -> &[OsString] {
+        &self.flags
     }
 }
 
-/// Runs the scheduler until SIGTERM or Ctrl-C; the first argument is the name of the program.
-pub(crate) fn run(args: &[OsString], registry: &Registry, services: &[Service]) -> ExitCode {
-    match load_startup_config(args, registry).and_then(|plan| plan.start_logging()) {
+/// Runs the scheduler until SIGTERM or Ctrl-C.
+pub(crate) fn run(
+    program: &Program,
+    flags: &[OsString],
+    registry: &Registry,
+    services: &[Service],
+) -> ExitCode {
+    match load_startup_config(program, flags, registry).and_then(|plan| plan.start_logging()) {
         Ok(ready) => {
             loadmaster_daemon::run::run_scheduler(ready, registry, services, &out_of_tree(registry))
         }

@@ -141,7 +141,10 @@ impl Reserve for Plugin {
 }
 
 fn main() -> std::process::ExitCode {
-    SchedulerCommand::new().with_plugin(DEF).run()
+    SchedulerCommand::new()
+        .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+        .with_plugin(DEF)
+        .run()
 }
 
 #[cfg(test)]

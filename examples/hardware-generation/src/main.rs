@@ -50,7 +50,10 @@ impl Generation {
 }
 
 fn main() -> std::process::ExitCode {
-    SchedulerCommand::new().with_plugin(DEF).run()
+    SchedulerCommand::new()
+        .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+        .with_plugin(DEF)
+        .run()
 }
 
 #[test]

@@ -84,7 +84,11 @@ fn main() -> std::process::ExitCode {
     #[expect(clippy::disallowed_methods, reason = "a program reads its own environment")]
     let address = std::env::var("LOAD_ADDRESS").unwrap_or_else(|_| "127.0.0.1:9105".to_owned());
     let start = move |handle| poll(handle, address.clone());
-    SchedulerCommand::new().with_plugin(DEF).with_service("load", start).run()
+    SchedulerCommand::new()
+        .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+        .with_plugin(DEF)
+        .with_service("load", start)
+        .run()
 }
 
 #[cfg(test)]

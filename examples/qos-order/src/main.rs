@@ -45,7 +45,10 @@ fn qos_class(pod: &PodInfo) -> u8 {
 }
 
 fn main() -> std::process::ExitCode {
-    SchedulerCommand::new().with_plugin(DEF).run()
+    SchedulerCommand::new()
+        .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+        .with_plugin(DEF)
+        .run()
 }
 
 #[cfg(test)]

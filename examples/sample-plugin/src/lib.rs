@@ -1,10 +1,11 @@
 //! Restricts a workload to certain nodes: pods whose name contains the workload's name are scheduled only to nodes with a label; other
 //! pods are not affected.
 //!
-//! The binary has the full command line of Loadmaster: `sample-plugin run --config scheduler.yaml`.
+//! The scheduler is called `sample-scheduler-framework` and takes kube-scheduler's flags: `sample-scheduler-framework --config=scheduler.yaml --v=3`.
 
 use std::sync::Arc;
 
+use loadmaster::SchedulerCommand;
 use loadmaster::api::Str;
 use loadmaster::framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster::framework::extension_points::PreBindPreFlight;
@@ -16,6 +17,13 @@ const NAME: &str = "sample-plugin";
 /// The plugin's definition, to be registered with `SchedulerCommand::with_plugin`.
 pub const DEF: PluginDef =
     PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
+
+/// The scheduler with this plugin, for `main`.
+pub fn command() -> SchedulerCommand {
+    SchedulerCommand::new()
+        .with_name("sample-scheduler-framework", env!("CARGO_PKG_VERSION"))
+        .with_plugin(DEF)
+}
 
 /// Both arguments are optional, and an empty text means the same as none: unless both are set, no pod is restricted.
 #[derive(Default, Serialize, Deserialize)]
@@ -119,7 +127,6 @@ impl PreBind for SamplePlugin {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster::SchedulerCommand;
     use loadmaster::framework::testkit::{PluginTestBench, PluginTestBenchError};
     use serde_json::json;
 
@@ -203,8 +210,7 @@ mod tests {
     #[test]
     fn the_sample_configuration_is_valid() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scheduler.yaml");
-        let command = SchedulerCommand::new().with_plugin(DEF);
-        let code = command.run_from(["sample-plugin", "config", "check", file]);
+        let code = command().run_from(["sample-plugin", "config", "check", file]);
         assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     }
 

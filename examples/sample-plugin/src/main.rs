@@ -1,7 +1,5 @@
-//! Loadmaster's command line with the plugin of this crate.
-
-use loadmaster::SchedulerCommand;
+//! kube-scheduler's command line with the plugin of this crate.
 
 fn main() -> std::process::ExitCode {
-    SchedulerCommand::new().with_plugin(sample_plugin::DEF).run()
+    sample_plugin::command().run()
 }

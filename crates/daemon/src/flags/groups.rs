@@ -31,7 +31,7 @@ pub struct LoadmasterFlags {
     /// Shadow mode: write nothing to the cluster, and compare each decision with that of the active scheduler.
     #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub shadow: bool,
-    /// Record all events and decisions to this file, which must not exist, for `loadmaster replay`. The file contains the pods,
+    /// Record all events and decisions to this file, which must not exist, for the command `replay`. The file contains the pods,
     /// nodes and other objects of the cluster as received from the API server.
     #[arg(long, value_name = "string", default_value = "")]
     pub record: String,

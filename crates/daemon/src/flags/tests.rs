@@ -229,3 +229,29 @@ fn loadmaster_flags() {
     assert!(help.starts_with("Runs the scheduler, which assigns pods to nodes"), "{help}");
     assert!(help.contains("Loadmaster flags:") && help.contains("--record <string>"), "{help}");
 }
+
+#[test]
+fn an_authors_program_answers_under_its_own_name() {
+    let program = Program {
+        name: "pool-scheduler".to_owned(),
+        version: "pool-scheduler 2.1 (Kubernetes 1.36)".to_owned(),
+        after_help: "Commands:\n  explain".to_owned(),
+    };
+    let printed = |flag: &str| match parse_flags(&program, [flag]) {
+        Ok(ParsedCommandLine::Print(text)) => text,
+        Ok(ParsedCommandLine::Run(_)) => panic!("{flag} runs"),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(printed("--version"), "pool-scheduler 2.1 (Kubernetes 1.36)\n");
+    assert!(printed("--version=raw").starts_with("version.Info{"));
+    let help = printed("--help");
+    assert!(help.contains("Usage: pool-scheduler [OPTIONS]"), "{help}");
+    assert!(help.trim_end().ends_with("Commands:\n  explain"), "{help}");
+    let unknown = printed("--nope");
+    assert!(unknown.contains("Usage: pool-scheduler") && unknown.contains("--nope"), "{unknown}");
+    let rest = printed("word");
+    assert!(
+        rest.contains(r#""pool-scheduler" does not take any arguments, got ["word"]"#),
+        "{rest}"
+    );
+}

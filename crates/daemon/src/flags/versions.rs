@@ -109,8 +109,10 @@ fn last(values: &[String]) -> Result<Option<Version>, VersionsError> {
 pub(super) enum VersionFlag {
     /// Run and report this version.
     Report(String),
+    /// Print the program's version and exit.
+    Print,
     /// Print this and exit.
-    Print(String),
+    PrintRaw(String),
 }
 
 /// Parses the value of `--version`.
@@ -121,7 +123,7 @@ pub(super) fn parse_version_flag(value: &str) -> Result<VersionFlag, String> {
              Compiler:\"rustc\", Platform:\"{}\"}}\n",
             platform()
         );
-        return Ok(VersionFlag::Print(text));
+        return Ok(VersionFlag::PrintRaw(text));
     }
     if value.starts_with('v') {
         let release = |version: &str| version.split(['-', '+']).next().map(str::to_owned);
@@ -134,7 +136,7 @@ pub(super) fn parse_version_flag(value: &str) -> Result<VersionFlag, String> {
         return Ok(VersionFlag::Report(value.to_owned()));
     }
     match super::pflag::boolean(value) {
-        Ok(true) => Ok(VersionFlag::Print(format!("Kubernetes {KUBERNETES_VERSION}\n"))),
+        Ok(true) => Ok(VersionFlag::Print),
         Ok(false) => Ok(VersionFlag::Report(KUBERNETES_VERSION.to_owned())),
         Err(error) => {
             Err(format!("error: invalid argument {value:?} for \"--version\" flag: {error}"))

@@ -10,6 +10,7 @@ use loadmaster_client::{Cluster as ClusterClient, ClusterOptions, ConnectError};
 use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{self, ManagedNodes};
 use loadmaster_controllers::{driver, manager};
+use loadmaster_daemon::flags::Program;
 use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
@@ -57,8 +58,8 @@ pub(super) fn prepare_scheduler(
     check_every: u64,
     registry: &Registry,
 ) -> CommandResult<PreparedScheduler> {
-    let mut args = vec![OsString::from("kube-scheduler")];
-    let mut flag = |text: String| args.push(text.into());
+    let mut flags: Vec<OsString> = Vec::new();
+    let mut flag = |text: String| flags.push(text.into());
     flag("--leader-elect=false".to_owned());
     flag("--secure-port=0".to_owned());
     flag(format!("--check-every={check_every}"));
@@ -68,7 +69,8 @@ pub(super) fn prepare_scheduler(
     for gates in config.gates.flag_values() {
         flag(format!("--feature-gates={gates}"));
     }
-    let mut plan = load_startup_config(args, registry).map_err(stopped)?;
+    let mut plan =
+        load_startup_config(&Program::kube_scheduler(), flags, registry).map_err(stopped)?;
     let connection = &mut plan.loaded.config.client_connection;
     // No client-side rate limit for the embedded server.
     (connection.qps, connection.burst) = (-1.0, 0);

@@ -223,6 +223,29 @@ fn help_and_version() {
 }
 
 #[test]
+fn the_scheduler_needs_a_command_or_the_name_kube_scheduler() {
+    let folder = Folder::new();
+    let kubernetes =
+        format!("Kubernetes v1.36.3+loadmaster.{}\nexit 0\n", env!("CARGO_PKG_VERSION"));
+    for args in [&["run", "--version"][..], &["kube-scheduler", "--version"]] {
+        assert_eq!(folder.run(args), kubernetes, "{args:?}");
+    }
+    let help = folder.run(&["kube-scheduler", "--help"]);
+    assert!(help.contains("Usage: kube-scheduler [OPTIONS]\n"), "{help}");
+    let write = ["kube-scheduler", "--write-config-to=written.yaml", "--v=3"];
+    assert_eq!(folder.run(&write), "exit 0\n");
+    assert!(folder.read("written.yaml").contains("kind: KubeSchedulerConfiguration"));
+    for (args, want) in [
+        (&[][..], "Usage: loadmaster <COMMAND>"),
+        (&["--config=scheduler.yaml"], "unexpected argument '--config' found"),
+        (&["nope"], "unrecognized subcommand 'nope'"),
+    ] {
+        let text = folder.run(args);
+        assert!(text.contains(want) && text.ends_with("exit 2\n"), "{args:?}: {text}");
+    }
+}
+
+#[test]
 fn completion() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
