@@ -5,6 +5,7 @@ mod first_plugin;
 mod fuzz;
 mod layers;
 mod licenses;
+mod new_plugin;
 mod oracle;
 mod rust_tokens;
 mod scenarios;
@@ -37,6 +38,8 @@ enum Task {
     Layers,
     /// Check that all dependencies have an allowed license and come from crates.io.
     Licenses,
+    /// Write a repository with `loadmaster new plugin`, and build, test and run it.
+    NewPlugin,
     /// Compare Loadmaster with kube-scheduler on random cases.
     Oracle(oracle::Args),
     /// Record or check the expected behavior in `scenarios/`.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Layers => layers::run().map(|()| true),
         Task::Licenses => licenses::run().map(|()| true),
+        Task::NewPlugin => new_plugin::run(),
         Task::Oracle(args) => oracle::run(&args),
         Task::Scenarios(args) => scenarios::run(&args),
         Task::Twin(args) => twin::run(&args),

@@ -11,7 +11,9 @@ use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
-use crate::{apiserver, config_check, explain, help, kubelets, replay, run, simulate, up};
+use crate::{
+    apiserver, config_check, explain, help, kubelets, new_plugin, replay, run, simulate, up,
+};
 
 /// The command line of a scheduler with a set of plugins.
 ///
@@ -47,6 +49,7 @@ Examples:
   loadmaster replay run.log                          replay a recorded run and compare its decisions
   loadmaster simulate --runs 1000                    run the scheduler under fault injection
   loadmaster config check scheduler.yaml             validate a configuration
+  loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin
 
 Exit codes: 0 success, 1 a negative result (unschedulable pods, a replay that differs), 2 usage error or invalid input, 70 internal error.";
 
@@ -62,6 +65,9 @@ enum Command {
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Write the files of a new project.
+    #[command(subcommand)]
+    New(NewCommand),
     /// Generate a completion script for the given shell.
     #[command(after_help = "Example:\n  source <(loadmaster completion bash)")]
     Completion {
@@ -73,6 +79,11 @@ enum Command {
 #[derive(Subcommand)]
 enum ConfigCommand {
     Check(config_check::Args),
+}
+
+#[derive(Subcommand)]
+enum NewCommand {
+    Plugin(new_plugin::Args),
 }
 
 impl Default for SchedulerCommand {
@@ -246,6 +257,7 @@ fn dispatch(
         Command::Replay(args) => replay::run(&args, registry, out),
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
+        Command::New(NewCommand::Plugin(args)) => new_plugin::run(&args, registry, out),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             let mut cli = help::with_program_name(Cli::command(), program);

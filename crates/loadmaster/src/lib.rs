@@ -37,6 +37,7 @@ mod explain;
 mod help;
 mod input;
 mod kubelets;
+mod new_plugin;
 mod replay;
 mod run;
 mod simulate;

@@ -10,6 +10,7 @@ mod explain_running_scheduler;
 mod extender;
 mod kubelets;
 mod leader_election;
+mod new_plugin;
 mod plugin_inputs;
 mod plugin_needs;
 mod post_filter_plugin;
