@@ -89,6 +89,7 @@ pub use effect::{
 };
 pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, PermitDecision};
 use eviction::Eviction;
+pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
 use extender_cycle::SuspendedAttempt;
 use plugin_objects::Publication;
 use post_filter::PostFilterRun;

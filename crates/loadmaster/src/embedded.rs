@@ -2,8 +2,9 @@
 
 mod access;
 mod kubeconfig;
+mod private_file;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -196,7 +197,8 @@ impl ServerArgs {
         let opened = ApiServer::open(options, setup, folder, SnapshotPolicy::default());
         let (server, journal) = opened.map_err(|error| failed("--data-dir", &error))?;
         if known.is_none() {
-            write_key(&path, &key)?;
+            private_file::replace(&path, None, &key)
+                .map_err(|error| cannot_write(&path, &error))?;
         }
         Ok((server, Some(journal)))
     }
@@ -219,7 +221,8 @@ impl ServerArgs {
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
             None => {
                 let pki = made(Pki::new(NAMES))?;
-                write_key(&path, pki.ca_key_pem())?;
+                private_file::replace(&path, None, pki.ca_key_pem())
+                    .map_err(|error| cannot_write(&path, &error))?;
                 Ok(pki)
             }
         }
@@ -335,7 +338,7 @@ impl TemporaryFile {
         let path = std::env::temp_dir().join(name);
         // Left behind by an earlier server on the same port.
         let _ = std::fs::remove_file(&path);
-        let open = private().create_new(true).open(&path);
+        let open = private_file::open_options().create_new(true).open(&path);
         let open = open.map_err(|error| cannot_write(&path, &error))?;
         Ok((TemporaryFile(path), open))
     }
@@ -354,36 +357,6 @@ fn read_key(path: &Path) -> CommandResult<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(&format!("reading {}", path.display()), &error)),
     }
-}
-
-/// Writes a key atomically.
-fn write_key(path: &Path, pem: &str) -> CommandResult<()> {
-    let unfinished = path.with_extension("key.unfinished");
-    write_private(&unfinished, pem)
-        .and_then(|()| std::fs::rename(&unfinished, path))
-        .map_err(|error| cannot_write(path, &error))
-}
-
-/// Writes a file that only its owner can read, also if it exists with other permissions.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = private().create(true).truncate(true).open(path)?;
-    #[cfg(unix)]
-    if file.metadata()?.is_file() {
-        use std::os::unix::fs::PermissionsExt as _;
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    }
-    file.write_all(text.as_bytes())
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        options.mode(0o600);
-    }
-    options
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {

@@ -199,8 +199,6 @@ impl LeaderElectionMetrics {
 pub enum AuthenticationResult {
     /// The user is known.
     Success,
-    /// No authenticator accepted the request.
-    Failure,
     /// An error occurred.
     Error,
 }
@@ -256,7 +254,6 @@ impl AuthMetrics {
     ) {
         let label = match result {
             AuthenticationResult::Success => "success",
-            AuthenticationResult::Failure => "failure",
             AuthenticationResult::Error => "error",
         };
         self.attempts.inc([label]);

@@ -15,7 +15,7 @@ use super::attempt_failure::AttemptFailure;
 use super::call_owner::{CallOwner, PluginWait};
 use super::effect::{ApiServerCall, AttemptOutcome, CallId, Effect, Effects, Observation};
 use super::event::{ApiReply, PermitDecision};
-use super::extender_cycle::NO_REPLY;
+use super::extender_cycle::NO_REPLY_FROM_EXTENDER;
 use super::nominator::Nomination;
 use super::{Engine, PLUGIN_SAMPLE_EVERY};
 use crate::guard::guarded_points::{PointResult, SuccessCode};
@@ -417,7 +417,12 @@ impl Engine {
                 self.resume_post_filter(now, &uid, serial, input, effects);
             }
             CallOwner::ExtenderBind { .. } => {
-                self.handle_extender_bind_reply(now, &owner, Err(NO_REPLY.to_owned()), effects);
+                self.handle_extender_bind_reply(
+                    now,
+                    &owner,
+                    Err(NO_REPLY_FROM_EXTENDER.to_owned()),
+                    effects,
+                );
             }
             CallOwner::ExtenderCycle | CallOwner::Status { .. } | CallOwner::Evict { .. } => {}
         }

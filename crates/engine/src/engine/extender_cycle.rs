@@ -37,8 +37,8 @@ use crate::time::{MonoTime, Now};
 /// The extender client enforces the timeout of each call; a reply that has not arrived this much later never will.
 pub(super) const REPLY_GRACE: Duration = Duration::from_secs(5);
 
-/// The error in that case.
-pub(super) const NO_REPLY: &str = "no reply from the extender";
+/// The error in that case, which is the note of the pod's Event.
+pub const NO_REPLY_FROM_EXTENDER: &str = "no reply from the extender";
 
 /// An attempt that waits for an extender.
 pub(super) enum SuspendedAttempt {
@@ -538,7 +538,7 @@ impl Engine {
             .map(|pending| pending.call)
             .collect();
         for call in timed_out {
-            self.handle_extender_reply(now, call, Err(NO_REPLY.to_owned()), effects);
+            self.handle_extender_reply(now, call, Err(NO_REPLY_FROM_EXTENDER.to_owned()), effects);
         }
     }
 

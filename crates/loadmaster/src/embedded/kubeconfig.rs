@@ -7,8 +7,7 @@
 //! symbolic link is followed if it leads to a regular file. Comments are lost, as with kubectl.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use loadmaster_api::document::{Document, DocumentFormat, FieldPath as Field, Loc
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::{cannot_write, failed, private};
+use super::{cannot_write, failed, private_file};
 use crate::exit::{CommandResult, Failure, print_to_stderr};
 use crate::input::CONFIG_BYTES_MAX;
 
@@ -32,9 +31,6 @@ const LOOPBACK: &str = "https://127.0.0.1:";
 /// How often and with what delay the lock is retried while another program holds it.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
-
-/// The permissions that the file may keep: those of the owner to read and write.
-const PRIVATE: u32 = 0o600;
 
 /// A kubeconfig file as read from disk.
 struct KubeconfigFile {
@@ -250,33 +246,8 @@ impl KubeconfigFile {
             }
             DocumentFormat::Yaml => yaml(&self.config)?,
         };
-        replace(&self.target, self.metadata.as_ref(), &text)
+        private_file::replace(&self.target, self.metadata.as_ref(), &text)
     }
-}
-
-/// Replaces a file atomically with one that only its owner can read.
-fn replace(target: &Path, before: Option<&Metadata>, text: &str) -> io::Result<()> {
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let unfinished = target.with_file_name(name);
-    let mut file = private().create_new(true).open(&unfinished)?;
-    let written = (|| {
-        if let Some(before) = before {
-            // Only root can change the owner of a file; for others this is an error, and the file is unchanged.
-            if before.uid() != file.metadata()?.uid() {
-                fchown(&file, Some(before.uid()), Some(before.gid()))?;
-            }
-            let mode = before.permissions().mode() & PRIVATE;
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, target)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
 }
 
 impl KubeconfigEntries {
@@ -330,7 +301,7 @@ impl FileLock {
         let mut tries = 0;
         loop {
             tries += 1;
-            match private().create_new(true).open(&lock) {
+            match private_file::open_options().create_new(true).open(&lock) {
                 Ok(_) => return Ok(FileLock(lock)),
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(cannot_write(path, &error));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use loadmaster_api::{Str, Timestamp};
 use loadmaster_engine::engine::{
     ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects, EngineEvent,
-    EngineOptions, ExtenderCall, Observation,
+    EngineOptions, ExtenderCall, NO_REPLY_FROM_EXTENDER, Observation,
 };
 use loadmaster_engine::{Engine, MonoTime, Now, Profile};
 use loadmaster_extender::ExtenderOperation;
@@ -38,9 +38,6 @@ const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Virtual time may stand still for at most this many rounds.
 const N_ROUNDS_MAX: u32 = 20_000;
-
-/// The engine's event note when the extender that should bind a pod did not answer in time.
-const EXTENDER_TIMEOUT_NOTE: &str = "no reply from the extender";
 
 /// Invariants that need a world built from scratch are checked every this many steps.
 const FULL_CHECK_EVERY: u32 = 8;
@@ -357,7 +354,7 @@ impl<'a> Runner<'a> {
                     self.report.panics += panic.times
                 }
                 Effect::CallExtender(call) => self.call_extender(call)?,
-                Effect::RecordEvent(record) if record.note == EXTENDER_TIMEOUT_NOTE => {
+                Effect::RecordEvent(record) if record.note == NO_REPLY_FROM_EXTENDER => {
                     self.model.abandon_extender_binding(&record.regarding.uid);
                 }
                 Effect::RecordEvent(_) | Effect::Observe(_) => {}

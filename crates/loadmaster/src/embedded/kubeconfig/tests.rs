@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
@@ -207,6 +207,15 @@ fn only_the_owner_can_read_the_file() {
     check(Some(0o644), 0o600);
     check(Some(0o600), 0o600);
     check(Some(0o440), 0o400);
+}
+
+#[test]
+fn an_unfinished_file_of_a_killed_process_is_replaced() {
+    let folder = Folder::with(PROD);
+    fs::write(folder.0.join(format!("config.{}.tmp", std::process::id())), "cut o").unwrap();
+    let _entries = folder.add().unwrap();
+    assert_eq!(folder.names(), ["config"]);
+    assert!(folder.text().contains("127.0.0.1:1234"));
 }
 
 #[test]
