@@ -90,16 +90,19 @@ pub fn run(args: &Args) -> Result<bool> {
         return show(&binary, &ours, &generator.generate_case(id));
     }
     let stopwatch = process::Stopwatch::start();
-    let found = ask_all(args, &binary, &ours, &generator)?;
+    let mut found = ask_all(args, &binary, &ours, &generator)?;
     let seconds = stopwatch.seconds();
     println!("{}", found.coverage);
     let n_cases = args.n_cases();
     let per_second = n_cases as f64 / seconds;
     println!("{n_cases} cases in {seconds:.1} s, {per_second:.0} cases/s");
-    for (name, n) in &found.n_deviations {
-        println!("known deviation: {n} x {name}");
+    let mut oracle = Oracle::start(&binary)?;
+    compare_deviations(&mut found, &mut oracle, &ours)?;
+    for (text, (n_cases, n_different)) in &found.n_deviations {
+        println!("known deviation: in {n_different} of {n_cases} cases, {text}");
     }
-    report(args, seed, &binary, &ours, found.differences)
+    let deviations_are_shown = check_scenarios_of_deviations(&mut oracle, &ours)?;
+    Ok(report(args, seed, &mut oracle, &ours, found.differences)? && deviations_are_shown)
 }
 
 /// Plugins that register events.
@@ -113,9 +116,23 @@ fn hinted_plugins(ours: &LocalOracle) -> Vec<String> {
 #[derive(Default)]
 struct Found {
     coverage: Coverage,
-    n_deviations: BTreeMap<&'static str, u64>,
+    /// Cases of deviations, with kube-scheduler's answers.
+    deviating: Vec<(OracleCase, Value)>,
+    /// By text: the number of cases that a deviation may affect, and of those in which kube-scheduler's answer is another one.
+    n_deviations: BTreeMap<&'static str, (u64, u64)>,
     /// By kind: the number of cases, and the smallest case.
     differences: BTreeMap<String, (u64, OracleCase, Difference)>,
+}
+
+impl Found {
+    fn add(&mut self, case: &OracleCase, difference: Difference) {
+        let entry = self.differences.entry(difference.kind.clone());
+        let entry = entry.or_insert_with(|| (0, case.clone(), difference.clone()));
+        entry.0 += 1;
+        if case.json_size_bytes() < entry.1.json_size_bytes() {
+            (entry.1, entry.2) = (case.clone(), difference);
+        }
+    }
 }
 
 /// Streams the cases to the oracle, and answers them here meanwhile.
@@ -148,7 +165,7 @@ fn ask_all(
                 .context("reading the oracle's answer")?;
             let theirs: Value =
                 serde_json::from_str(&line).context("reading the oracle's answer")?;
-            compare_answers(&mut found, &case, &theirs, ours);
+            compare_answers(&mut found, &case, theirs, ours);
         }
         writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?
     });
@@ -157,25 +174,49 @@ fn ask_all(
     Ok(found)
 }
 
-fn compare_answers(found: &mut Found, case: &OracleCase, theirs: &Value, ours: &LocalOracle) {
-    found.coverage.add(case, theirs);
-    if let Some(deviation) = deviations::of(case) {
-        *found.n_deviations.entry(deviation).or_default() += 1;
-        return;
+fn compare_answers(found: &mut Found, case: &OracleCase, theirs: Value, ours: &LocalOracle) {
+    found.coverage.add(case, &theirs);
+    if !deviations::of(case).is_empty() {
+        found.deviating.push((case.clone(), theirs));
+    } else if let Some(difference) = compare::difference(case, &theirs, &ours.answer_case(case)) {
+        found.add(case, difference);
     }
-    let Some(difference) = compare::compare(case, theirs, &ours.answer_case(case)) else { return };
-    let entry = found.differences.entry(difference.kind.clone());
-    let entry = entry.or_insert_with(|| (0, case.clone(), difference.clone()));
-    entry.0 += 1;
-    if case.json_size_bytes() < entry.1.json_size_bytes() {
-        (entry.1, entry.2) = (case.clone(), difference);
+}
+
+/// Compares the answers to cases of deviations, about which kube-scheduler may have to be asked again.
+fn compare_deviations(found: &mut Found, oracle: &mut Oracle, ours: &LocalOracle) -> Result<()> {
+    for (case, theirs) in std::mem::take(&mut found.deviating) {
+        let mine = ours.answer_case(&case);
+        let is_different = compare::difference(&case, &theirs, &mine).is_some();
+        for deviation in deviations::of(&case) {
+            let (n_cases, n_different) = found.n_deviations.entry(deviation.text).or_default();
+            *n_cases += 1;
+            *n_different += u64::from(is_different);
+        }
+        let ask = |case: &OracleCase| oracle.ask(&case.question());
+        if let Some(difference) = compare::compare(&case, &theirs, &mine, ask)? {
+            found.add(&case, difference);
+        }
     }
+    Ok(())
+}
+
+/// Whether kube-scheduler and Loadmaster still answer as the scenarios of the deviations say: a deviation that is gone must be removed.
+fn check_scenarios_of_deviations(oracle: &mut Oracle, ours: &LocalOracle) -> Result<bool> {
+    let mut are_shown = true;
+    for (deviation, path) in deviations::with_scenario() {
+        for line in scenarios::differences(oracle, ours, path)? {
+            println!("scenarios/{path}: {line}\n  (it shows the deviation: {})", deviation.text);
+            are_shown = false;
+        }
+    }
+    Ok(are_shown)
 }
 
 fn report(
     args: &Args,
     seed: u64,
-    binary: &std::path::Path,
+    oracle: &mut Oracle,
     ours: &LocalOracle,
     differences: BTreeMap<String, (u64, OracleCase, Difference)>,
 ) -> Result<bool> {
@@ -183,17 +224,16 @@ fn report(
         println!("no difference");
         return Ok(true);
     }
-    let mut oracle = Oracle::start(binary)?;
     for (kind, (n, case, _)) in &differences {
-        let small = shrink_difference(&mut oracle, ours, case, kind, args.tries)?;
+        let small = shrink_difference(oracle, ours, case, kind, args.tries)?;
         println!("\n== {kind}: {n} cases, for example case {} of seed {seed}", case.id);
-        show_with(&mut oracle, ours, &small)?;
+        show_with(oracle, ours, &small)?;
         if !args.dry {
             let about = format!("Differs from kube-scheduler: {kind}.");
             let from = args.reproduce_command(seed, case.id);
             match scenario::scenario_from_case(&small, &about, &from) {
                 Some(text) => {
-                    let path = scenarios::write_found(&mut oracle, ours, kind, text)?;
+                    let path = scenarios::write_found(oracle, ours, kind, text)?;
                     println!("written to {path}");
                 }
                 None => println!("(this case cannot be written as a scenario)"),
@@ -214,14 +254,11 @@ fn shrink_difference(
 ) -> Result<OracleCase> {
     let mut failure = None;
     let small = shrink_case(case, tries, |candidate| {
-        if failure.is_some() || deviations::of(candidate).is_some() {
+        if failure.is_some() {
             return false;
         }
-        match oracle.ask(&candidate.question()) {
-            Ok(theirs) => {
-                let difference = compare::compare(candidate, &theirs, &ours.answer_case(candidate));
-                difference.is_some_and(|difference| difference.kind == kind)
-            }
+        match ask_both(oracle, ours, candidate) {
+            Ok((.., difference)) => difference.is_some_and(|difference| difference.kind == kind),
             Err(error) => {
                 failure = Some(error);
                 false
@@ -240,18 +277,28 @@ fn show(binary: &std::path::Path, ours: &LocalOracle, case: &OracleCase) -> Resu
 }
 
 fn show_with(oracle: &mut Oracle, ours: &LocalOracle, case: &OracleCase) -> Result<bool> {
-    let (theirs, mine) = (oracle.ask(&case.question())?, ours.answer_case(case));
+    let (theirs, mine, difference) = ask_both(oracle, ours, case)?;
     println!("question: {}", case.question());
-    match compare::compare(case, &theirs, &mine) {
-        Some(difference) => {
-            println!("difference: {}", difference.text);
-            Ok(false)
-        }
-        None => {
-            println!("both: {theirs}");
-            Ok(true)
-        }
+    for deviation in deviations::of(case) {
+        println!("known deviation: {}", deviation.text);
     }
+    match &difference {
+        Some(difference) => println!("difference: {}", difference.text),
+        None => println!("kube-scheduler: {theirs}\nLoadmaster: {mine}"),
+    }
+    Ok(difference.is_none())
+}
+
+/// kube-scheduler's answer, Loadmaster's, and their first difference.
+fn ask_both(
+    oracle: &mut Oracle,
+    ours: &LocalOracle,
+    case: &OracleCase,
+) -> Result<(Value, Value, Option<Difference>)> {
+    let (theirs, mine) = (oracle.ask(&case.question())?, ours.answer_case(case));
+    let ask = |case: &OracleCase| oracle.ask(&case.question());
+    let difference = compare::compare(case, &theirs, &mine, ask)?;
+    Ok((theirs, mine, difference))
 }
 
 /// Starts an oracle that answers one question after the other.

@@ -26,7 +26,7 @@ pub struct Args {
 enum Command {
     /// Run kube-scheduler and write its answers into the files (all, or those whose path contains one of the words).
     Record { words: Vec<String> },
-    /// Run kube-scheduler and compare its answers with those in the files.
+    /// Run kube-scheduler and Loadmaster, and compare their answers with those in the files.
     Check { words: Vec<String> },
     /// List reasons, scores and hints that no file covers.
     Missing,
@@ -51,6 +51,35 @@ struct File {
 }
 
 impl File {
+    fn read(path: PathBuf) -> Result<File> {
+        let (text, scenario) = scenario::read_scenario_file(&path)
+            .map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
+        Ok(File { plugin: scenario::plugin_of_scenario_path(&path), path, text, scenario })
+    }
+
+    /// What kube-scheduler and Loadmaster answer differently than the file says, one difference per line.
+    fn differences(&self, oracle: &mut Oracle, ours: &LocalOracle) -> Result<Vec<String>> {
+        let scorers = scorers(ours, &self.plugin);
+        let mut lines = Vec::new();
+        for question in self.questions()? {
+            let answer = oracle.ask(&question.case.question())?;
+            let found = question.to_recorded_result(&answer, scorers.as_deref());
+            let differences = match self.scenario.recorded_result(&question) {
+                Some(recorded) => recorded.differences(&found),
+                None => vec!["not recorded yet".to_owned()],
+            };
+            let shown = |line| format!("kube-scheduler: steps[{}]: {line}", question.step);
+            lines.extend(differences.into_iter().map(shown));
+        }
+        let answer = |case: &_| ours.answer_case(case);
+        let checked =
+            scenario::check_scenario(&self.scenario, &self.plugin, scorers.as_deref(), answer);
+        let checked =
+            checked.map_err(|error| anyhow::anyhow!("{}: {}", self.name(), ErrorChain(&error)))?;
+        lines.extend(checked.into_iter().map(|line| format!("Loadmaster: {line}")));
+        Ok(lines)
+    }
+
     /// The path relative to the workspace.
     fn name(&self) -> String {
         let root = crate::root().unwrap_or_default();
@@ -74,9 +103,7 @@ fn files(words: &[String]) -> Result<Vec<File>> {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word)) {
             continue;
         }
-        let (text, scenario) = scenario::read_scenario_file(&path)
-            .map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
-        files.push(File { plugin: scenario::plugin_of_scenario_path(&path), path, text, scenario });
+        files.push(File::read(path)?);
     }
     Ok(files)
 }
@@ -152,25 +179,22 @@ pub fn write_found(
 fn check(words: &[String]) -> Result<bool> {
     let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let mut oracle = oracle::start()?;
-    let (mut n_wrong, mut n_questions) = (0, 0);
+    let (mut n_wrong, mut n_files) = (0, 0);
     for file in files(words)? {
-        let scorers = scorers(&ours, &file.plugin);
-        for question in file.questions()? {
-            let answer = oracle.ask(&question.case.question())?;
-            let found = question.to_recorded_result(&answer, scorers.as_deref());
-            let lines = match file.scenario.recorded_result(&question) {
-                Some(recorded) => recorded.differences(&found),
-                None => vec!["not recorded yet".to_owned()],
-            };
-            for line in &lines {
-                println!("{}: steps[{}]: {line}", file.name(), question.step);
-            }
-            n_wrong += usize::from(!lines.is_empty());
-            n_questions += 1;
+        let lines = file.differences(&mut oracle, &ours)?;
+        for line in &lines {
+            println!("{}: {line}", file.name());
         }
+        n_wrong += usize::from(!lines.is_empty());
+        n_files += 1;
     }
-    println!("{n_questions} answers, {n_wrong} differ from the recorded ones");
+    println!("{n_files} files, {n_wrong} with differences");
     Ok(n_wrong == 0)
+}
+
+/// What kube-scheduler and Loadmaster answer to a file in `scenarios/` differently than it says.
+pub fn differences(oracle: &mut Oracle, ours: &LocalOracle, path: &str) -> Result<Vec<String>> {
+    File::read(crate::root()?.join("scenarios").join(path))?.differences(oracle, ours)
 }
 
 /// All recorded answers of all files.

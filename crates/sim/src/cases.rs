@@ -14,6 +14,7 @@ pub mod local_oracle;
 mod node;
 mod pod;
 mod preemption;
+pub mod reference_cases;
 mod resources;
 mod shrink;
 mod spread;
@@ -152,52 +153,6 @@ impl CaseGenerator {
             _ => cluster::case(&mut draw, id),
         }
     }
-}
-
-/// Node, IP, protocol and number of the host ports of an assigned pod.
-fn host_ports(pod: &Value) -> Vec<Value> {
-    let spec = &pod["spec"];
-    let containers = ["containers", "initContainers"].map(|kind| spec[kind].as_array());
-    let ports = containers.into_iter().flatten().flatten();
-    let ports = ports.filter_map(|container| container["ports"].as_array()).flatten();
-    let held = ports.filter(|port| port["hostPort"].as_i64().unwrap_or_default() > 0);
-    let or = |value: &Value, default: &'static str| match value.as_str() {
-        Some(text) if !text.is_empty() => json!(text),
-        _ => json!(default),
-    };
-    held.map(|port| {
-        json!([
-            spec["nodeName"],
-            or(&port["hostIP"], "0.0.0.0"),
-            or(&port["protocol"], "TCP"),
-            port["hostPort"]
-        ])
-    })
-    .collect()
-}
-
-/// Whether two pods on one node use the same host port.
-pub fn has_host_port_conflict(case: &OracleCase) -> bool {
-    let mut seen: Vec<Value> = Vec::new();
-    case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some()).any(|pod| {
-        let own = host_ports(pod);
-        let shared = own.iter().any(|port| seen.contains(port));
-        seen.extend(own);
-        shared
-    })
-}
-
-/// Whether two pods on one node have the same priority and no start time.
-pub fn has_equal_unstarted_pods(case: &OracleCase) -> bool {
-    let mut seen: Vec<Value> = Vec::new();
-    let pods = case.objects.iter().filter(|object| object["spec"].get("nodeName").is_some());
-    pods.filter(|pod| pod["status"].get("startTime").is_none_or(Value::is_null)).any(|pod| {
-        let priority = pod["spec"]["priority"].as_i64().unwrap_or_default();
-        let key = json!([pod["spec"]["nodeName"], priority]);
-        let again = seen.contains(&key);
-        seen.push(key);
-        again
-    })
 }
 
 /// `namespace/name` of an object.

@@ -31,9 +31,26 @@
 //! | `preempt` | per pod, the preemption candidates and their victims ([`ExpectedPreemption`]) |
 //! | `sign` | per pod, parts of its signature; null if it has none |
 //!
-//! Expectations are never written by hand: `cargo xtask scenarios record` runs kube-scheduler and fills them in. A file with a
-//! `deviation` must *not* give the recorded result; the text says why Loadmaster differs.
+//! Expectations are never written by hand: `cargo xtask scenarios record` runs kube-scheduler and fills them in.
+//!
+//! Where Loadmaster differs on purpose, `deviation` says why, and the steps in which it differs have Loadmaster's result beside
+//! kube-scheduler's, in the same form. This one is written by hand, and compared as strictly:
+//!
+//! ```yaml
+//! deviation: Volumes are not supported yet.
+//! steps:
+//! - submit: {web: {spec: {volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]}}}
+//! - expect:
+//!     web:
+//!       preFilter: VolumeBinding, UnschedulableAndUnresolvable, pod has unbound immediate PersistentVolumeClaims
+//!   loadmaster:
+//!     web:
+//!       preFilter: VolumeBinding, UnschedulableAndUnresolvable, pod has PersistentVolumeClaims, ...
+//! ```
+//!
+//! [`check_scenario`] fails if Loadmaster gives any other result, kube-scheduler's included.
 
+mod check;
 mod expect;
 mod preempt;
 mod recording;
@@ -50,6 +67,7 @@ use loadmaster_framework::Registry;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+pub use check::check_scenario;
 pub use expect::{ExpectedResult, RecordedResult};
 pub use preempt::{CandidateVictims, ExpectedPreemption};
 pub use recording::{scenario_from_case, write_recorded_results};
@@ -119,6 +137,10 @@ pub struct ScenarioStep {
     new: Option<Value>,
     #[serde(default)]
     pub hints: Option<IndexMap<String, String>>,
+    /// Loadmaster's results where they differ from kube-scheduler's: per pod as in `expect`, `preempt` or `sign`, per plugin as in
+    /// `hints`.
+    #[serde(default)]
+    pub loadmaster: Option<IndexMap<String, Value>>,
 }
 
 /// A scenario file cannot be read or run.

@@ -1,52 +1,215 @@
-//! Intended deviations from kube-scheduler, which the comparison ignores, and the reasons.
+//! Intended deviations from kube-scheduler: for each, what Loadmaster must answer instead. Nothing is accepted without comparison.
 
-use loadmaster_sim::cases::{self, OracleCase, OracleCaseKind};
-use serde_json::Value;
+use std::borrow::Cow;
 
-/// Plugins of kube-scheduler that are not implemented here. They do not affect the generated cases.
-const UNIMPLEMENTED: [&str; 2] = ["DefaultBinder", "NodeDeclaredFeatures"];
+use anyhow::Result;
+use loadmaster_sim::cases::{OracleCase, OracleCaseKind, reference_cases};
+use serde_json::{Map, Value, json};
 
-/// Plugins that are not implemented: a pod with claims is rejected with one reason that says so.
-const CLAIMS: [&str; 5] =
-    ["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "DynamicResources"];
+/// A deviation in some cases.
+pub struct Deviation {
+    pub text: &'static str,
+    /// The file in `scenarios/` that shows it, which is checked in every run; `None` if kube-scheduler's answer depends on chance.
+    pub scenario: Option<&'static str>,
+    applies: fn(&OracleCase) -> bool,
+    expected: ExpectedAnswer,
+}
 
-/// Parts of pod signatures from plugins that are not implemented, or from which our plugin omits volumes that do not affect
-/// scheduling.
-const UNIMPLEMENTED_FRAGMENTS: [&str; 3] = [
-    "v1.Pod.Spec.RequiredFeatures()",
-    "v1.Pod.Spec.Volumes.NonSyntheticSources()",
-    "v1.Pod.Spec.DynamicResources",
+/// What Loadmaster must answer to a case of a deviation.
+enum ExpectedAnswer {
+    /// What kube-scheduler answers to this other case.
+    OfReferenceCase(fn(&OracleCase) -> OracleCase),
+    /// kube-scheduler's answer with these changes.
+    Changed(fn(&mut Value)),
+}
+
+const DEVIATIONS: [Deviation; 5] = [
+    Deviation {
+        text: "pods with PersistentVolumeClaims are rejected with our own reason, until the volume plugins are implemented",
+        scenario: Some("volume_binding/unbound_claim.yaml"),
+        applies: |case| is_about(case, &OracleCaseKind::Explain, has_volume_claims),
+        expected: ExpectedAnswer::Changed(|answer| reject_claims(&VOLUME_CLAIMS, answer)),
+    },
+    Deviation {
+        text: "pods with PersistentVolumeClaims have no signature, until the volume plugins are implemented",
+        scenario: Some("volume_binding/no_signature.yaml"),
+        applies: |case| is_about(case, &OracleCaseKind::Sign, has_volume_claims),
+        expected: ExpectedAnswer::Changed(remove_signature_with_claims),
+    },
+    Deviation {
+        text: "pods with ResourceClaims are rejected with our own reason, until devices are supported",
+        scenario: Some("dynamic_resources/missing_claim.yaml"),
+        applies: |case| is_about(case, &OracleCaseKind::Explain, has_resource_claims),
+        expected: ExpectedAnswer::Changed(|answer| reject_claims(&RESOURCE_CLAIMS, answer)),
+    },
+    Deviation {
+        text: "of two pods on a node with the same host port, kube-scheduler's dry run frees the port with the first victim",
+        scenario: Some("default_preemption/two_victims_with_the_same_host_port.yaml"),
+        applies: |case| {
+            case.kind == OracleCaseKind::Preemption && reference_cases::has_shared_host_ports(case)
+        },
+        expected: ExpectedAnswer::OfReferenceCase(reference_cases::without_shared_host_ports),
+    },
+    Deviation {
+        text: "kube-scheduler orders pods that have not started by two different readings of the clock",
+        scenario: None,
+        applies: |case| {
+            case.kind == OracleCaseKind::Preemption
+                && reference_cases::has_equal_unstarted_pods(case)
+        },
+        expected: ExpectedAnswer::OfReferenceCase(reference_cases::with_equal_start_times),
+    },
 ];
 
-/// The deviation because of which this case is not compared.
-pub fn of(case: &OracleCase) -> Option<&'static str> {
-    let pod = case.objects.iter().find(|object| is_pod(object, &case.pod));
-    if case.kind != OracleCaseKind::Config && pod.is_some_and(has_claims) {
-        return Some(
-            "pods with claims are rejected with our own reason, until the volume plugins are implemented",
-        );
-    }
-    if case.kind == OracleCaseKind::Preemption && cases::has_host_port_conflict(case) {
-        return Some(
-            "of two pods on a node with the same host port, kube-scheduler's dry run frees the port with the first victim",
-        );
-    }
-    if case.kind == OracleCaseKind::Preemption && cases::has_equal_unstarted_pods(case) {
-        return Some(
-            "kube-scheduler orders pods that have not started by two different readings of the clock",
-        );
-    }
-    None
+/// The deviations that may affect this case.
+pub fn of(case: &OracleCase) -> Vec<&'static Deviation> {
+    DEVIATIONS.iter().filter(|deviation| (deviation.applies)(case)).collect()
 }
 
-/// Whether this plugin is compared in configurations and hints.
-pub fn is_compared(plugin: &str) -> bool {
-    !UNIMPLEMENTED.contains(&plugin) && !CLAIMS.contains(&plugin)
+/// All deviations that a scenario shows.
+pub fn with_scenario() -> impl Iterator<Item = (&'static Deviation, &'static str)> {
+    DEVIATIONS.iter().filter_map(|deviation| Some((deviation, deviation.scenario?)))
 }
 
-/// Whether this part of signatures is compared.
-pub fn is_compared_fragment(key: &str) -> bool {
-    !UNIMPLEMENTED_FRAGMENTS.contains(&key)
+/// What Loadmaster must answer, from kube-scheduler's answer to the case. `ask` asks kube-scheduler about another case.
+pub fn expected_answer<'a>(
+    case: &OracleCase,
+    theirs: &'a Value,
+    ask: impl FnOnce(&OracleCase) -> Result<Value>,
+) -> Result<Cow<'a, Value>> {
+    let (mut reference, mut changes) = (Cow::Borrowed(case), Vec::new());
+    for deviation in of(case) {
+        match deviation.expected {
+            ExpectedAnswer::OfReferenceCase(to) => reference = Cow::Owned(to(&reference)),
+            ExpectedAnswer::Changed(change) => changes.push(change),
+        }
+    }
+    let mut expected = match reference {
+        Cow::Borrowed(_) => Cow::Borrowed(theirs),
+        Cow::Owned(reference) => Cow::Owned(ask(&reference)?),
+    };
+    for change in changes {
+        change(expected.to_mut());
+    }
+    Ok(expected)
+}
+
+/// How pods with claims of one kind are rejected. The generated clusters contain no claims.
+struct ClaimRejection {
+    /// kube-scheduler's plugins that reject a pod whose claim does not exist.
+    plugins: &'static [&'static str],
+    /// How their reasons begin.
+    reasons: &'static [&'static str],
+    /// Loadmaster's plugin, which rejects the pod in PreFilter, and its reason.
+    our_plugin: &'static str,
+    our_reason: &'static str,
+}
+
+const VOLUME_CLAIMS: ClaimRejection = ClaimRejection {
+    plugins: &["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"],
+    reasons: &[
+        "persistentvolumeclaim \"",
+        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"",
+    ],
+    our_plugin: "VolumeBinding",
+    our_reason: "pod has PersistentVolumeClaims, which this version does not support yet",
+};
+
+const RESOURCE_CLAIMS: ClaimRejection = ClaimRejection {
+    plugins: &["DynamicResources"],
+    reasons: &["could not find ResourceClaim \""],
+    our_plugin: "DynamicResources",
+    our_reason: "pod has ResourceClaims, which this version does not support yet",
+};
+
+/// Replaces the rejection of a pod whose claim does not exist. Loadmaster has none in PreEnqueue.
+fn reject_claims(claims: &ClaimRejection, answer: &mut Value) {
+    if claims.reason(&answer["preEnqueue"]).is_some() {
+        answer.as_object_mut().map(|fields| fields.remove("preEnqueue"));
+    }
+    let Some(reason) = claims.reason(&answer["preFilter"]).map(str::to_owned) else { return };
+    let ours = json!({
+        "code": "UnschedulableAndUnresolvable",
+        "plugin": claims.our_plugin,
+        "reasons": [claims.our_reason],
+    });
+    for node in answer["nodes"].as_array_mut().into_iter().flatten() {
+        if claims.reason(&node["filter"]).is_some() {
+            node["filter"] = ours.clone();
+        }
+    }
+    answer["preFilter"] = ours;
+    let message = answer["message"].as_str().unwrap_or_default();
+    answer["message"] = json!(message.replace(&reason, claims.our_reason));
+}
+
+impl ClaimRejection {
+    /// The reason of a status, if it is such a rejection by kube-scheduler.
+    fn reason<'a>(&self, status: &'a Value) -> Option<&'a str> {
+        let plugin = status["plugin"].as_str()?;
+        let [reason] = status["reasons"].as_array()?.as_slice() else { return None };
+        let reason = reason.as_str()?;
+        let is_missing = self.reasons.iter().any(|start| reason.starts_with(start));
+        (self.plugins.contains(&plugin) && is_missing).then_some(reason)
+    }
+}
+
+/// Plugins that are not implemented, or only as far as pods with claims are rejected, and the extension points that they have in
+/// Loadmaster.
+const UNIMPLEMENTED_PLUGINS: [(&str, &[&str]); 6] = [
+    ("VolumeRestrictions", &[]),
+    ("NodeVolumeLimits", &[]),
+    ("VolumeBinding", &["preFilter"]),
+    ("VolumeZone", &[]),
+    ("DynamicResources", &["preFilter", "score"]),
+    ("NodeDeclaredFeatures", &[]),
+];
+
+/// Placements of pod groups are not implemented.
+const UNIMPLEMENTED_POINTS: [&str; 1] = ["placementScore"];
+
+/// The plugins per profile and extension point that Loadmaster must have, from those that kube-scheduler has.
+pub fn expected_plugins(theirs: &Value) -> Value {
+    let mut profiles = theirs.clone();
+    let profiles_mut = profiles.as_object_mut().into_iter().flatten();
+    for points in profiles_mut.filter_map(|(_, points)| points.as_object_mut()) {
+        points.retain(|point, plugins| {
+            let Some(plugins) = plugins.as_array_mut() else { return true };
+            plugins.retain(|plugin| {
+                let known = UNIMPLEMENTED_PLUGINS.iter().find(|(name, _)| plugin[0] == *name);
+                known.is_none_or(|(_, points)| points.contains(&point.as_str()))
+            });
+            !UNIMPLEMENTED_POINTS.contains(&point.as_str()) && !plugins.is_empty()
+        });
+    }
+    profiles
+}
+
+/// Parts of pod signatures from plugins that are not implemented.
+const UNIMPLEMENTED_FRAGMENTS: [&str; 2] =
+    ["v1.Pod.Spec.RequiredFeatures()", "v1.Pod.Spec.DynamicResources"];
+
+/// The part with a pod's volumes. Without volume plugins they have no effect, and Loadmaster's list is empty.
+const VOLUMES_FRAGMENT: &str = "v1.Pod.Spec.Volumes.NonSyntheticSources()";
+
+/// The signature that Loadmaster must give, from kube-scheduler's.
+pub fn expected_signature(mut theirs: Map<String, Value>) -> Map<String, Value> {
+    theirs.retain(|key, _| !UNIMPLEMENTED_FRAGMENTS.contains(&key.as_str()));
+    if let Some(volumes) = theirs.get_mut(VOLUMES_FRAGMENT) {
+        *volumes = json!([]);
+    }
+    theirs
+}
+
+/// Removes a signature with claims.
+fn remove_signature_with_claims(answer: &mut Value) {
+    let signature = answer["signature"].as_str().and_then(|text| serde_json::from_str(text).ok());
+    let volumes =
+        signature.as_ref().map(|signature: &Value| signature[VOLUMES_FRAGMENT].to_string());
+    let claims = ["persistentVolumeClaim", "ephemeral"];
+    if volumes.is_some_and(|volumes| claims.iter().any(|claim| volumes.contains(claim))) {
+        answer["signature"] = Value::Null;
+    }
 }
 
 fn is_pod(object: &Value, full_name: &str) -> bool {
@@ -55,10 +218,22 @@ fn is_pod(object: &Value, full_name: &str) -> bool {
     object["kind"] == "Pod" && full_name == format!("{namespace}/{name}")
 }
 
-fn has_claims(pod: &Value) -> bool {
-    let volumes = pod["spec"]["volumes"].as_array();
-    let claims = volumes.into_iter().flatten().any(|volume| {
-        volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some()
-    });
-    claims || pod["spec"]["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty())
+/// Whether this is asked about a pod of this kind.
+fn is_about(case: &OracleCase, kind: &OracleCaseKind, is_of_kind: fn(&Value) -> bool) -> bool {
+    let pod = case.objects.iter().find(|object| is_pod(object, &case.pod));
+    case.kind == *kind && pod.is_some_and(is_of_kind)
 }
+
+fn has_volume_claims(pod: &Value) -> bool {
+    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes.any(|volume| {
+        volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some()
+    })
+}
+
+fn has_resource_claims(pod: &Value) -> bool {
+    pod["spec"]["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use super::affinity;
 use super::case_rng::{CaseRng, Fields, NAMESPACES};
 use super::features::CaseFeature;
 use super::pod::{self, Role};
+use super::reference_cases::host_ports;
 use super::{OracleCase, OracleCaseKind, cluster, node};
 
 /// Priorities of assigned pods: few, so that many are equal.
@@ -207,7 +208,7 @@ fn make_pods_similar(draw: &mut CaseRng, case: &mut OracleCase) {
 fn remove_host_port_conflicts(case: &mut OracleCase) {
     let mut taken: Vec<Value> = Vec::new();
     for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
-        let own: Vec<Value> = super::host_ports(pod);
+        let own: Vec<Value> = host_ports(pod);
         if own.iter().any(|port| taken.contains(port)) {
             let spec = &mut pod["spec"];
             for kind in ["containers", "initContainers"] {

@@ -1,7 +1,7 @@
 //! Writes recorded results into a scenario's text, and random cases as scenario files.
 //!
 //! Hand-written text stays as it is, including comments and line breaks: only the `oracle` line, the `expect`, `preempt` and `sign`
-//! steps, and the `hints` of events are rewritten.
+//! steps (except for Loadmaster's own results), and the `hints` of events are rewritten.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub fn write_recorded_results(
             ExpectationKind::Preempt { .. } => new.push_str("- preempt:\n"),
             ExpectationKind::Sign { .. } => new.push_str("- sign:\n"),
             ExpectationKind::Hint { .. } => {
-                new.push_str(&without_hints(step));
+                new.push_str(&without_results(step));
                 let hints =
                     answers.iter().filter_map(|(question, found)| match (&question.about, found) {
                         (ExpectationKind::Hint { plugin }, RecordedResult::Hint(hint)) => {
@@ -56,6 +56,7 @@ pub fn write_recorded_results(
                 _ => {}
             }
         }
+        new.push_str(&field_text(step, "loadmaster"));
         new.push_str(&trailing_comments(step));
     }
     new
@@ -145,17 +146,30 @@ fn with_oracle_version(head: &str, version: &str) -> String {
     new
 }
 
-fn without_hints(step: &str) -> String {
+/// The step without `hints`, `loadmaster` and comments.
+fn without_results(step: &str) -> String {
     let mut result = String::new();
-    let mut in_hints = false;
+    let mut in_results = false;
     for line in step.split_inclusive('\n') {
-        in_hints = line.starts_with("  hints:") || in_hints && line.starts_with("   ");
+        let begins = line.starts_with("  hints:") || line.starts_with("  loadmaster:");
+        in_results = begins || in_results && line.starts_with("   ");
         let is_comment = line.starts_with('#') || line.trim().is_empty();
-        if !in_hints && !is_comment {
+        if !in_results && !is_comment {
             result.push_str(line);
         }
     }
     result
+}
+
+/// The lines of a step's field, empty if the step does not have it.
+fn field_text(step: &str, field: &str) -> String {
+    let begin = format!("  {field}:");
+    let lines = step.split_inclusive('\n').skip_while(|line| !line.starts_with(&begin));
+    lines
+        .enumerate()
+        .take_while(|(at, line)| *at == 0 || line.starts_with("   "))
+        .map(|(_, line)| line)
+        .collect()
 }
 
 /// Comments and empty lines in front of the next step.
@@ -250,11 +264,14 @@ steps:
 - submit: {web: {}}
 # The result.
 - expect: {web: {}}
+  loadmaster:
+    web: {nodes: {a: P}}  # why
 
 # Then a node is added.
 - event: Node Add
   new: {name: b}
   hints: {NodeName: old}
+  loadmaster: {NodeName: Queue}
 ";
         let scenario = Scenario::read(&Document::new("x.yaml", text)).unwrap();
         let questions = scenario.questions("NodeName").unwrap();
@@ -279,11 +296,14 @@ steps:
                   nodes:
                     a: "P, Unschedulable, r: 1"
                   message: "no"
+              loadmaster:
+                web: {nodes: {a: P}}  # why
 
             # Then a node is added.
             - event: Node Add
               new: {name: b}
               hints: {NodeName: Skip}
+              loadmaster: {NodeName: Queue}
         "##]]
         .assert_eq(&written);
         let again = Scenario::read(&Document::new("x.yaml", written.as_str())).unwrap();

@@ -31,6 +31,18 @@ pub enum ExpectationKind {
     Sign { pod: String },
 }
 
+impl ExpectationKind {
+    /// The pod or plugin.
+    pub fn name(&self) -> &str {
+        match self {
+            ExpectationKind::Expect { pod: name }
+            | ExpectationKind::Preempt { pod: name }
+            | ExpectationKind::Hint { plugin: name }
+            | ExpectationKind::Sign { pod: name } => name,
+        }
+    }
+}
+
 /// A step is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -53,6 +65,8 @@ pub enum StepError {
     },
     #[error("{0}")]
     Object(String),
+    #[error("loadmaster: {name}: {message}")]
+    Deviation { name: String, message: String },
 }
 
 impl Scenario {
@@ -69,6 +83,36 @@ impl Scenario {
             play.step(at, step, plugin).map_err(failed)?;
         }
         Ok(play.questions)
+    }
+
+    /// Loadmaster's result for a question, if the file says that it differs from kube-scheduler's.
+    ///
+    /// # Errors
+    ///
+    /// If it has not the form of the recorded result.
+    pub fn deviating_result(
+        &self,
+        question: &OracleQuestion,
+    ) -> Result<Option<RecordedResult>, ScenarioError> {
+        let name = question.about.name();
+        let results = self.steps.get(question.step).and_then(|step| step.loadmaster.as_ref());
+        let Some(written) = results.and_then(|results| results.get(name)) else { return Ok(None) };
+        let decoded = match &question.about {
+            ExpectationKind::Expect { .. } => {
+                decode_json_value(written).map(|it| RecordedResult::Expect(Box::new(it)))
+            }
+            ExpectationKind::Preempt { .. } => {
+                decode_json_value(written).map(|it| RecordedResult::Preempt(Box::new(it)))
+            }
+            ExpectationKind::Hint { .. } => decode_json_value(written).map(RecordedResult::Hint),
+            ExpectationKind::Sign { .. } => {
+                decode_json_value(written).map(RecordedResult::Signature)
+            }
+        };
+        decoded.map(Some).map_err(|error| ScenarioError::Step {
+            step: question.step,
+            source: StepError::Deviation { name: name.to_owned(), message: error.to_string() },
+        })
     }
 
     /// The recorded result for a question.

@@ -1,0 +1,184 @@
+use super::super::compare;
+use super::*;
+
+/// Compares Loadmaster's answer; `reference` is what kube-scheduler answers to the reference case, if it is asked again.
+#[track_caller]
+fn check(
+    case: &OracleCase,
+    theirs: &Value,
+    reference: Option<&Value>,
+    ours: &Value,
+    want: Option<&str>,
+) {
+    let mut is_asked = false;
+    let found = compare::compare(case, theirs, ours, |asked| {
+        is_asked = true;
+        assert_ne!(asked, case);
+        Ok(reference.cloned().unwrap())
+    });
+    assert_eq!(found.unwrap().map(|difference| difference.kind).as_deref(), want);
+    assert_eq!(is_asked, reference.is_some());
+}
+
+fn explain(pod: Value) -> OracleCase {
+    case(OracleCaseKind::Explain, vec![pod])
+}
+
+fn case(kind: OracleCaseKind, objects: Vec<Value>) -> OracleCase {
+    OracleCase { id: 0, pod: "default/web".to_owned(), config: None, objects, kind }
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The answer for a pod that PreFilter rejects on both nodes.
+fn rejected(plugin: &str, reason: &str) -> Value {
+    let status =
+        json!({"code": "UnschedulableAndUnresolvable", "plugin": plugin, "reasons": [reason]});
+    let nodes = ["a", "b"].map(|name| json!({"name": name, "filter": status}));
+    let message = format!("0/2 nodes are available: {reason}.");
+    json!({"preFilter": status, "nodes": nodes, "best": [], "message": message})
+}
+
+const OUR_VOLUMES: &str = "pod has PersistentVolumeClaims, which this version does not support yet";
+const OUR_DEVICES: &str = "pod has ResourceClaims, which this version does not support yet";
+
+#[test]
+fn pods_with_volume_claims() {
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "v"}});
+    let case = explain(pod("web", json!({"volumes": [volume]})));
+    let theirs = rejected("VolumeRestrictions", "persistentvolumeclaim \"v\" not found");
+    let check = |ours: &Value, want| check(&case, &theirs, None, ours, want);
+    check(&rejected("VolumeBinding", OUR_VOLUMES), None);
+    check(&theirs, Some("deviation: preFilter of VolumeBinding versus VolumeRestrictions"));
+    check(&rejected("VolumeBinding", "other"), Some("deviation: preFilter of VolumeBinding"));
+    let mut other = rejected("VolumeBinding", OUR_VOLUMES);
+    other["nodes"][1]["filter"] = json!({"code": "Success"});
+    check(&other, Some("deviation: filter result of VolumeBinding versus Success"));
+    let mut other = rejected("VolumeBinding", OUR_VOLUMES);
+    other["message"] = json!("no");
+    check(&other, Some("deviation: message"));
+}
+
+/// Only a rejection for a missing claim is replaced.
+#[test]
+fn other_rejections_of_pods_with_claims_are_compared() {
+    let volume = json!({"name": "v", "ephemeral": {}});
+    let case = explain(pod("web", json!({"volumes": [volume]})));
+    let theirs = rejected("NodeAffinity", "pod affinity terms conflict");
+    check(&case, &theirs, None, &theirs, None);
+    let ours = rejected("VolumeBinding", OUR_VOLUMES);
+    let want = "deviation: preFilter of NodeAffinity versus VolumeBinding";
+    check(&case, &theirs, None, &ours, Some(want));
+    let theirs = rejected("VolumeBinding", "pod has unbound immediate PersistentVolumeClaims");
+    check(&case, &theirs, None, &ours, Some("deviation: preFilter of VolumeBinding"));
+    assert!(of(&self::case(OracleCaseKind::Preemption, case.objects.clone())).is_empty());
+    assert!(
+        of(&explain(pod("web", json!({"volumes": [{"name": "v", "emptyDir": {}}]})))).is_empty()
+    );
+}
+
+#[test]
+fn signatures_of_pods_with_volume_claims() {
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "v"}});
+    let case = case(OracleCaseKind::Sign, vec![pod("web", json!({"volumes": [volume]}))]);
+    let claim = json!({"persistentVolumeClaim": {"claimName": "v"}}).to_string();
+    let theirs = json!({"a": 1, "v1.Pod.Spec.Volumes.NonSyntheticSources()": [claim]}).to_string();
+    let theirs = json!({"signature": theirs});
+    check(&case, &theirs, None, &json!({"signature": null}), None);
+    let gone = "deviation: signature: only Loadmaster signs, null";
+    check(&case, &theirs, None, &theirs, Some(gone));
+    check(&case, &theirs, None, &json!({"signature": {"a": 1}}), Some(gone));
+    // A profile without volume plugins signs the pod.
+    let theirs = json!({"signature": {"a": 1}});
+    check(&case, &theirs, None, &theirs, None);
+}
+
+#[test]
+fn pods_with_resource_claims() {
+    let case = explain(pod("web", json!({"resourceClaims": [{"name": "gpu"}]})));
+    let mut theirs = rejected("DynamicResources", "could not find ResourceClaim \"default/gpu\"");
+    theirs["preEnqueue"] = theirs["preFilter"].clone();
+    let check = |ours: &Value, want| check(&case, &theirs, None, ours, want);
+    check(&rejected("DynamicResources", OUR_DEVICES), None);
+    let gone = "deviation: preEnqueue of none versus DynamicResources";
+    check(&theirs, Some(gone));
+    check(&rejected("DynamicResources", "x"), Some("deviation: preFilter of DynamicResources"));
+}
+
+fn holds_port_80(name: &str, priority: i64) -> Value {
+    let container = json!({"name": "c", "ports": [{"hostPort": 80}]});
+    pod(name, json!({"nodeName": "a", "priority": priority, "containers": [container]}))
+}
+
+fn no_victims(reason: &str) -> Value {
+    let status = json!({"code": "Unschedulable", "reasons": [reason]});
+    json!({"fits": false, "candidates": {}, "best": [], "nominated": "", "status": status})
+}
+
+fn victim(name: &str) -> Value {
+    let victims = json!({"victims": [name], "pdbViolations": 0});
+    json!({"fits": false, "candidates": {"a": victims}, "best": ["a"], "nominated": "a", "status": {"code": "Success"}})
+}
+
+#[test]
+fn victims_with_the_same_host_port() {
+    let web = pod("web", json!({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}));
+    let objects = vec![holds_port_80("weak", 0), holds_port_80("strong", 20), web];
+    let case = case(OracleCaseKind::Preemption, objects);
+    let (theirs, reference) = (victim("default/weak"), no_victims("ports"));
+    let check = |ours: &Value, want| check(&case, &theirs, Some(&reference), ours, want);
+    check(&reference, None);
+    check(&theirs, Some("deviation: candidates"));
+    check(&no_victims("other"), Some("deviation: status of PostFilter"));
+    check(&victim("default/strong"), Some("deviation: candidates"));
+}
+
+#[test]
+fn victims_that_have_not_started() {
+    let assigned = |name| pod(name, json!({"nodeName": "a", "priority": 0}));
+    let objects = vec![assigned("p"), assigned("q"), pod("web", json!({"priority": 1}))];
+    let case = case(OracleCaseKind::Preemption, objects);
+    let reference = victim("default/q");
+    let check = |ours: &Value, want| {
+        check(&case, &victim("default/p"), Some(&reference), ours, want);
+    };
+    check(&victim("default/q"), None);
+    check(&victim("default/p"), Some("deviation: victims"));
+}
+
+#[test]
+fn plugins_of_configurations() {
+    #[track_caller]
+    fn check(theirs: Value, want: Value) {
+        assert_eq!(expected_plugins(&json!({"x": theirs})), json!({"x": want}));
+    }
+    check(json!({"filter": [["P", 0]]}), json!({"filter": [["P", 0]]}));
+    let volumes = json!([["VolumeZone", 0], ["VolumeBinding", 0], ["P", 0]]);
+    check(json!({"filter": volumes}), json!({"filter": [["P", 0]]}));
+    check(json!({"preFilter": volumes}), json!({"preFilter": [["VolumeBinding", 0], ["P", 0]]}));
+    check(json!({"reserve": [["VolumeBinding", 0]], "placementScore": [["P", 1]]}), json!({}));
+    check(json!({"bind": [["DefaultBinder", 0]]}), json!({"bind": [["DefaultBinder", 0]]}));
+}
+
+#[test]
+fn parts_of_signatures() {
+    let theirs = json!({"a": 1, "v1.Pod.Spec.RequiredFeatures()": [], "v1.Pod.Spec.Volumes.NonSyntheticSources()": ["v"]});
+    let want = json!({"a": 1, "v1.Pod.Spec.Volumes.NonSyntheticSources()": []});
+    assert_eq!(json!(expected_signature(theirs.as_object().unwrap().clone())), want);
+}
+
+/// Every scenario that is named exists and is marked, and no marked one about kube-scheduler's answers is unnamed here.
+#[test]
+fn scenarios_of_deviations() {
+    let folder = crate::root().unwrap().join("scenarios");
+    let mut named: Vec<_> = with_scenario().map(|(_, path)| folder.join(path)).collect();
+    named.sort();
+    let paths = loadmaster_sim::scenario::scenario_paths(&folder).unwrap();
+    let marked = paths.into_iter().filter(|path| {
+        let (_, scenario) = loadmaster_sim::scenario::read_scenario_file(path).unwrap();
+        scenario.deviation.is_some()
+    });
+    assert_eq!(named, marked.collect::<Vec<_>>());
+}
