@@ -9,7 +9,6 @@ mod new_plugin;
 mod oracle;
 mod rust_tokens;
 mod scenarios;
-mod twin;
 mod words;
 
 use std::path::PathBuf;
@@ -44,13 +43,24 @@ enum Task {
     Oracle(oracle::Args),
     /// Record or check the expected behavior in `scenarios/`.
     Scenarios(scenarios::Args),
-    /// Compare incremental evaluation with per-node evaluation over random histories.
-    Twin(twin::Args),
+    /// Run the scheduler in simulated clusters with fault injection, with overflow checks and debug assertions.
+    #[command(disable_help_flag = true)]
+    Simulate(SimArgs),
+    /// Compare incremental evaluation with per-node evaluation over random histories, with overflow checks and debug assertions.
+    #[command(disable_help_flag = true)]
+    Twin(SimArgs),
     /// Fail on names and sentences that `xtask/words.txt` replaces by the field's.
     Words,
     /// Measure decisions per second for all workloads, or those whose name contains NAME; `extender`: the overhead of calling
     /// extenders.
     Perf { name: Option<String> },
+}
+
+/// Arguments that are passed on to the program of the crate `loadmaster-sim`.
+#[derive(clap::Args)]
+struct SimArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -63,7 +73,8 @@ fn main() -> ExitCode {
         Task::NewPlugin => new_plugin::run(),
         Task::Oracle(args) => oracle::run(&args),
         Task::Scenarios(args) => scenarios::run(&args),
-        Task::Twin(args) => twin::run(&args),
+        Task::Simulate(args) => sim("simulate", &args),
+        Task::Twin(args) => sim("twin", &args),
         Task::Words => words::run(),
         Task::Perf { name } => perf(name.as_deref()),
     };
@@ -93,6 +104,13 @@ fn command(program: &str) -> Command {
         }
     }
     command
+}
+
+/// Runs the program of the crate `loadmaster-sim`, optimized, with overflow checks and debug assertions.
+fn sim(task: &str, args: &SimArgs) -> Result<bool> {
+    let mut cargo = command("cargo");
+    cargo.args(["run", "--profile", "sim", "--quiet", "--package", "loadmaster-sim", "--", task]);
+    Ok(cargo.args(&args.args).status()?.success())
 }
 
 /// Runs the benchmarks in a separate process, so that peak memory is that of the workload.

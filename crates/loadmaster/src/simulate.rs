@@ -1,15 +1,9 @@
 //! `loadmaster simulate`: runs the scheduler in simulated clusters with fault injection.
 
 use std::io::Write;
-use std::sync::Arc;
 
-use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::Registry;
-use loadmaster_sim::simulate::{
-    SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
-    panicking_plugin, run_simulation as run_seed,
-};
-use loadmaster_sim::world_loader::default_profile;
+use loadmaster_sim::simulate::{SimulatedSchedulerConfig, SimulationOptions, SimulationRuns};
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Exit, Failure};
@@ -41,65 +35,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
-    let profile =
-        default_profile(registry).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let panicking = panicking_plugin::profile_with_panicking_plugin(registry)
+    let config = SimulatedSchedulerConfig::with_all_faults(registry)
         .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let with_extenders = fake_extenders::profiles_with_extenders(registry);
-    let with_extenders =
-        with_extenders.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let setup = SimulatedSchedulerConfig {
-        profile: Arc::new(profile),
-        panicking: Some(Arc::new(panicking)),
-        with_extenders: with_extenders.map(Arc::new).into(),
-        gates: AllFeatureGates::default().framework_gates(),
-    };
-    let mut all = SimulationReport::default();
-    let mut n_failed = 0u64;
-    for seed in (0..args.runs).map(|nth| args.seed.wrapping_add(nth)) {
-        let options = SimulationOptions { steps: args.steps, ..SimulationOptions::new(seed) };
-        let mut lines: Vec<String> = Vec::new();
-        let mut log = |line: &str| lines.push(line.to_owned());
-        let ended = run_seed(&setup, options, if args.verbose { Some(&mut log) } else { None });
-        for line in lines {
-            writeln!(out, "{line}")?;
-        }
-        match ended {
-            Ok(report) => {
-                all.add(&report);
-                if args.verbose || args.runs == 1 {
-                    writeln!(out, "seed {seed}: trace {:016x}", report.trace)?;
-                }
-            }
-            Err(violation) => {
-                n_failed += 1;
-                let steps = if args.steps == SimulationOptions::new(seed).steps {
-                    String::new()
-                } else {
-                    format!(" --steps {}", args.steps)
-                };
-                writeln!(out, "{violation}\n  loadmaster simulate --seed {seed}{steps} --verbose")?;
-            }
-        }
-        out.flush()?;
-    }
-    writeln!(
-        out,
-        "{}, {} failed: {} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} pods bound after a flush, {} unschedulable",
-        counted(args.runs as usize, "run"),
-        n_failed,
-        all.pods,
-        all.attempts,
-        all.binds,
-        all.evictions,
-        all.failed_calls,
-        all.relists,
-        all.leader_losses,
-        all.panics,
-        all.extender_calls,
-        all.failed_extender_calls,
-        all.bound_after_flush,
-        all.unschedulable,
-    )?;
+    let Args { seed: first_seed, runs, steps, verbose } = *args;
+    let all = SimulationRuns { first_seed, runs, steps, verbose };
+    let (report, n_failed) = all.run(&config, "loadmaster simulate", out)?;
+    writeln!(out, "{}, {n_failed} failed: {report}", counted(runs as usize, "run"))?;
     Ok(if n_failed == 0 { Exit::Done } else { Exit::Finding })
 }

@@ -18,6 +18,7 @@
 //! | `reference_model` | an independent copy of what the engine knows |
 //! | `invariants` | the invariants that are checked |
 //! | `runner` | the steps of a run: first with faults, then without them until everything has settled |
+//! | `runs` | the runs of many seeds |
 //! | `trace` | all events and effects, as a hash and as readable lines |
 
 pub mod fake_extenders;
@@ -26,6 +27,7 @@ mod invariants;
 pub mod panicking_plugin;
 mod reference_model;
 mod runner;
+mod runs;
 mod trace;
 mod workload;
 
@@ -35,6 +37,7 @@ use loadmaster_engine::Profile;
 use loadmaster_framework::FeatureGates;
 
 pub use runner::run_simulation;
+pub use runs::SimulationRuns;
 
 /// Options of one simulated run.
 #[derive(Clone, Copy, Debug)]

@@ -1,30 +1,17 @@
-//! A sample of simulated seeds; `loadmaster simulate` runs more.
+//! A sample of simulated seeds; `cargo xtask simulate` runs more.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::sync::Arc;
 
-use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::ActionType;
 use loadmaster_sim::simulate::{
-    InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
-    panicking_plugin, run_simulation,
+    InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport, run_simulation,
 };
 use loadmaster_sim::world_loader::default_profile;
 
 fn setup() -> SimulatedSchedulerConfig {
-    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree_registry()).unwrap());
-    let panicking =
-        panicking_plugin::profile_with_panicking_plugin(&loadmaster_plugins::in_tree_registry())
-            .unwrap();
-    let with_extenders =
-        fake_extenders::profiles_with_extenders(&loadmaster_plugins::in_tree_registry()).unwrap();
-    SimulatedSchedulerConfig {
-        profile,
-        panicking: Some(Arc::new(panicking)),
-        with_extenders: with_extenders.map(Arc::new).into(),
-        gates: AllFeatureGates::default().framework_gates(),
-    }
+    SimulatedSchedulerConfig::with_all_faults(&loadmaster_plugins::in_tree_registry()).unwrap()
 }
 
 #[test]

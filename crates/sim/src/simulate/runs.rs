@@ -1,0 +1,115 @@
+//! Runs of consecutive seeds.
+
+use std::fmt::{self, Display, Formatter};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use loadmaster_config::AllFeatureGates;
+use loadmaster_framework::Registry;
+
+use super::{
+    SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
+    panicking_plugin, run_simulation,
+};
+use crate::world_loader::{DefaultProfileError, default_profile};
+
+/// Which seeds are run, and what is printed.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulationRuns {
+    pub first_seed: u64,
+    pub runs: u64,
+    /// Steps with faults per run.
+    pub steps: u32,
+    /// Print every event and effect of every run.
+    pub verbose: bool,
+}
+
+impl SimulatedSchedulerConfig {
+    /// The default profile with these plugins, in some runs with a plugin that panics, or with extenders.
+    ///
+    /// # Errors
+    ///
+    /// If one of the profiles cannot be built.
+    pub fn with_all_faults(
+        registry: &Registry,
+    ) -> Result<SimulatedSchedulerConfig, DefaultProfileError> {
+        let panicking = panicking_plugin::profile_with_panicking_plugin(registry)?;
+        let with_extenders = fake_extenders::profiles_with_extenders(registry)?;
+        Ok(SimulatedSchedulerConfig {
+            profile: Arc::new(default_profile(registry)?),
+            panicking: Some(Arc::new(panicking)),
+            with_extenders: with_extenders.map(Arc::new).into(),
+            gates: AllFeatureGates::default().framework_gates(),
+        })
+    }
+}
+
+impl SimulationRuns {
+    /// Runs the seeds, and writes every violated invariant with `reproduce_command`, which gets the flags of its run. Returns the counts of
+    /// the runs that passed together, and the number of the others.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn run(
+        self,
+        config: &SimulatedSchedulerConfig,
+        reproduce_command: &str,
+        out: &mut dyn Write,
+    ) -> io::Result<(SimulationReport, u64)> {
+        let (mut all, mut n_failed) = (SimulationReport::default(), 0);
+        for seed in (0..self.runs).map(|nth| self.first_seed.wrapping_add(nth)) {
+            let default = SimulationOptions::new(seed);
+            let options = SimulationOptions { steps: self.steps, ..default };
+            let mut lines: Vec<String> = Vec::new();
+            let mut log = |line: &str| lines.push(line.to_owned());
+            let ended =
+                run_simulation(config, options, if self.verbose { Some(&mut log) } else { None });
+            for line in lines {
+                writeln!(out, "{line}")?;
+            }
+            match ended {
+                Ok(report) => {
+                    all.add(&report);
+                    if self.verbose || self.runs == 1 {
+                        writeln!(out, "seed {seed}: trace {:016x}", report.trace)?;
+                    }
+                }
+                Err(violation) => {
+                    n_failed += 1;
+                    let steps = match self.steps == default.steps {
+                        true => String::new(),
+                        false => format!(" --steps {}", self.steps),
+                    };
+                    writeln!(
+                        out,
+                        "{violation}\n  {reproduce_command} --seed {seed}{steps} --verbose"
+                    )?;
+                }
+            }
+            out.flush()?;
+        }
+        Ok((all, n_failed))
+    }
+}
+
+impl Display for SimulationReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} pods bound after a flush, {} unschedulable",
+            self.pods,
+            self.attempts,
+            self.binds,
+            self.evictions,
+            self.failed_calls,
+            self.relists,
+            self.leader_losses,
+            self.panics,
+            self.extender_calls,
+            self.failed_extender_calls,
+            self.bound_after_flush,
+            self.unschedulable,
+        )
+    }
+}
