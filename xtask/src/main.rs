@@ -1,7 +1,9 @@
 //! `cargo xtask`: development tasks.
 
 mod e2e;
+mod first_cluster;
 mod first_plugin;
+mod full;
 mod fuzz;
 mod layers;
 mod licenses;
@@ -29,8 +31,12 @@ struct Cli {
 enum Task {
     /// End-to-end tests of Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
+    /// Run the sample cluster of the README until it has settled, and check which pods are assigned, and why others are not.
+    FirstCluster,
     /// Create, test and run the crate of the page "Your first plugin" as the page describes it.
     FirstPlugin,
+    /// Run the long versions of the checks of `.ci/run`, all of them even if some fail, and print a table of results.
+    Full(full::Args),
     /// Fuzz the decoders of untrusted input.
     Fuzz(fuzz::Args),
     /// Check that no crate depends on a crate of a higher layer, and that no modules of a crate import each other.
@@ -66,7 +72,9 @@ struct SimArgs {
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::E2e(args) => e2e::run(&args),
+        Task::FirstCluster => first_cluster::run(),
         Task::FirstPlugin => first_plugin::run(),
+        Task::Full(args) => full::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Layers => layers::run().map(|()| true),
         Task::Licenses => licenses::run().map(|()| true),
