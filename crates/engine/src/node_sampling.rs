@@ -78,6 +78,9 @@ pub(crate) struct RotatingNodeOrder {
     rows: Vec<NodeRow>,
     version: u64,
     pub start: usize,
+    /// The pod's nominated node, if it was filtered before the search and rejected. Upstream counts its status as a visited node
+    /// even if the search does not reach it.
+    pub rejected_nominated_node: Option<NodeRow>,
 }
 
 impl RotatingNodeOrder {
@@ -94,17 +97,23 @@ impl RotatingNodeOrder {
         NodeSearch { sampling: search, order: &self.rows, start: self.start }
     }
 
-    /// Advances the start index by the number of filtered nodes.
-    pub fn advance(&mut self, n_visited: usize) {
-        self.start = (self.start + n_visited) % self.rows.len().max(1);
+    /// Advances the start index by the number of filtered nodes, which includes the rejected nominated node.
+    pub fn advance(&mut self, n_visited: usize, is_visited: impl Fn(NodeRow) -> bool) {
+        let nominated = self.rejected_nominated_node.take();
+        let n_more = usize::from(nominated.is_some_and(|row| !is_visited(row)));
+        self.start = (self.start + n_visited + n_more) % self.rows.len().max(1);
     }
 
     /// Retains the first `n_wanted` members of the set, in search order, and advances the start index.
     pub fn retain_first(&mut self, n_wanted: usize, set: &mut [u8]) {
         let mut n_found = 0;
         let mut n_visited = self.rows.len();
+        let mut nominated_at = None;
         for (at, row) in self.node_search(NodeSampling::All).iter_from_start(&self.rows).enumerate()
         {
+            if self.rejected_nominated_node == Some(row) {
+                nominated_at = Some(at);
+            }
             let member = &mut set[row.index()];
             if *member == 0 {
                 continue;
@@ -115,7 +124,7 @@ impl RotatingNodeOrder {
                 *member = 0;
             }
         }
-        self.advance(n_visited);
+        self.advance(n_visited, |_| nominated_at.is_some_and(|at| at < n_visited));
     }
 }
 
@@ -144,6 +153,24 @@ mod tests {
         check(NodeSampling::Adaptive, 5000, 500);
         check(NodeSampling::Adaptive, 100_000, 5000);
         assert_eq!(NodeSampling::Percentage(50).num_feasible_nodes_to_find(1000, false), 1);
+    }
+
+    /// Checks where the next search starts after one from index 1 that needs two feasible nodes of five, if this node was filtered before
+    /// the search and rejected.
+    #[track_caller]
+    fn check_next_start(rejected_nominated_node: Option<NodeRow>, want: usize) {
+        let rows = (0..5).map(NodeRow).collect();
+        let mut order = RotatingNodeOrder { rows, version: 0, start: 1, rejected_nominated_node };
+        // Rows 1, 2 and 3 are visited; row 4 is the first that is not needed.
+        order.retain_first(2, &mut [1, 1, 0, 1, 1]);
+        assert_eq!(order.start, want);
+    }
+
+    #[test]
+    fn a_rejected_nominated_node_counts_as_visited_once() {
+        check_next_start(None, 4);
+        check_next_start(Some(NodeRow(2)), 4);
+        check_next_start(Some(NodeRow(0)), 0);
     }
 
     #[test]

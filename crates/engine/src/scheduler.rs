@@ -29,7 +29,7 @@ use loadmaster_framework::{
 use loadmaster_stdx::Rng;
 
 use crate::evaluate::per_node::{self, AttemptEvaluation};
-use crate::evaluate::{Evaluation, ExtenderResults, NodeEvaluation, PluginRejection};
+use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
 use crate::evaluation_cache::{CombinationId, EvaluationCache};
 use crate::full_scan::FullScan;
@@ -295,6 +295,7 @@ impl Scheduler {
     /// The row of the pod's nominated node, if the pod fits there (upstream's `evaluateNominatedNode`).
     pub fn evaluate_nominated_node(&mut self, world: &mut World, pod: &PodInfo) -> Option<NodeRow> {
         self.cycle = Default::default();
+        self.node_order.rejected_nominated_node = None;
         if pod.nominated_node_name.is_empty() {
             return None;
         }
@@ -303,7 +304,9 @@ impl Scheduler {
         let results =
             per_node::filter_rows_with_nominated_pods(&self.profile, world, states, pod, &[row])
                 .ok()?;
-        matches!(results.as_slice(), [Ok(())]).then_some(row)
+        let is_feasible = matches!(results.as_slice(), [Ok(())]);
+        self.node_order.rejected_nominated_node = (!is_feasible).then_some(row);
+        is_feasible.then_some(row)
     }
 
     /// Rows on which the pod does not fit because of pods that are nominated to them. Other rows with nominated pods are
@@ -467,7 +470,10 @@ impl Scheduler {
                 extended,
             );
         if samples {
-            self.node_order.advance(n_visited);
+            self.node_order.advance(n_visited, |row| {
+                let mut nodes = evaluation.nodes.iter();
+                nodes.any(|node| node.row == row && node.filter_result != FilterResult::Excluded)
+            });
         }
         evaluation
     }
