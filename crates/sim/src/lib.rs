@@ -2,6 +2,7 @@
 
 pub mod brute_force_preemption;
 pub mod cases;
+pub mod cluster_made_pods;
 pub mod differential;
 pub mod fake_api_server;
 pub mod scenario;

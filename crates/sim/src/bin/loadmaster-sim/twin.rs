@@ -1,23 +1,23 @@
-//! `cargo xtask twin`: random histories in which every incremental evaluation is compared with a per-node evaluation, and random
-//! cases in which the preemption search is compared with a brute-force search over all sets of victims.
-
-use std::sync::Arc;
+//! `cargo xtask twin`: random histories in which every decision is compared with a reference that calls every plugin for every node,
+//! and random cases in which the preemption search is compared with a brute-force search over all sets of victims.
 
 use anyhow::{Context as _, Result};
 use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
 use loadmaster_sim::cases::CaseGenerator;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
-use loadmaster_sim::differential::{self, HistoryOptions, HistoryReport};
-use loadmaster_sim::world_loader::default_profile;
+use loadmaster_sim::differential::{self, HistoryOptions, HistoryReport, PodPool, TwinProfiles};
 
 /// Steps of one history; the next one has another seed, and so another size.
 const STEPS_EACH: u32 = 250;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Number of steps of all histories together.
+    /// Number of steps of all histories with one kind of pods together.
     #[arg(long, default_value_t = 100_000)]
     steps: u32,
+    /// Kind of the pods: bare manifests, as controllers and admission make them in a cluster, or first one and then the other.
+    #[arg(long, value_enum, default_value_t = Pods::Both, conflicts_with = "preemption")]
+    pods: Pods,
     /// Seed of the first history.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -26,33 +26,67 @@ pub struct Args {
     preemption: Option<u64>,
 }
 
+/// The values of `--pods`.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Pods {
+    Bare,
+    Cluster,
+    Both,
+}
+
+impl Pods {
+    fn pools(self) -> &'static [PodPool] {
+        match self {
+            Pods::Bare => &[PodPool::Bare],
+            Pods::Cluster => &[PodPool::ClusterMade],
+            Pods::Both => &[PodPool::Bare, PodPool::ClusterMade],
+        }
+    }
+}
+
 /// Runs the histories; false after the first difference.
 pub fn run(args: &Args) -> Result<bool> {
     if let Some(n_cases) = args.preemption {
         return every_eviction(args.seed, n_cases);
     }
-    let profile = Arc::new(default_profile(&loadmaster_plugins::in_tree_registry())?);
-    let mut all = HistoryReport::default();
-    for history in 0..u64::from(args.steps.div_ceil(STEPS_EACH)) {
-        let seed = args.seed + history;
-        match differential::run_history(&profile, HistoryOptions::random(seed, STEPS_EACH)) {
-            Ok(report) => {
-                all.decisions += report.decisions;
-                all.placed += report.placed;
-                all.unschedulable += report.unschedulable;
-                all.compared_nodes += report.compared_nodes;
-            }
-            Err(difference) => {
-                println!("{difference}");
-                return Ok(false);
+    let profiles = TwinProfiles::new(&loadmaster_plugins::in_tree_registry())?;
+    for pods in args.pods.pools() {
+        let mut all = HistoryReport::default();
+        for history in 0..u64::from(args.steps.div_ceil(STEPS_EACH)) {
+            let options = HistoryOptions::random(args.seed + history, STEPS_EACH, *pods);
+            match differential::run_history(&profiles, options) {
+                Ok(report) => all.add(&report),
+                Err(difference) => {
+                    println!("{difference}");
+                    return Ok(false);
+                }
             }
         }
+        print_report(args.seed, *pods, &all);
     }
-    println!(
-        "twin: {} decisions from seed {}, {} placed, {} without a node, {} filter results and scores: no difference",
-        all.decisions, args.seed, all.placed, all.unschedulable, all.compared_nodes
-    );
     Ok(true)
+}
+
+fn print_report(seed: u64, pods: PodPool, all: &HistoryReport) {
+    let kind = match pods {
+        PodPool::Bare => "bare",
+        PodPool::ClusterMade => "cluster-made",
+    };
+    println!(
+        "twin: {} decisions about {kind} pods from seed {seed}, {} placed, {} without a node, {} with nominated pods, {} with node \
+         sampling, {} resizes, {} changes of services and owners, {} rollouts, {} overflows of the change log, {} filter results and \
+         scores: no difference",
+        all.decisions,
+        all.placed,
+        all.unschedulable,
+        all.with_nominated_pods,
+        all.sampled,
+        all.resizes,
+        all.object_changes,
+        all.rollouts,
+        all.log_overflows,
+        all.compared_nodes
+    );
 }
 
 /// Generates cases until `n_cases` of them were small enough for brute force and had candidates.
