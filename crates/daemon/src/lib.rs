@@ -1,8 +1,8 @@
 //! The scheduler process: flags, endpoints, metrics, logs, and [`run`], which connects them to the engine.
 //!
 //! ```text
-//! argv ─flags::parse_command_line─► Options ─load_config─► LoadedConfig (configuration, profiles, feature gates)
-//!   │                                  │                      │
+//! argv ─flags::parse_flags─► Options ─load_config─► LoadedConfig (configuration, profiles, feature gates)
+//!   │                           │                      │
 //!   └─load_startup_config─► StartupConfig ─start_logging─► CompletedConfig (logs, metrics) ─► serve::start_server(.., EndpointsConfig) ─► HTTPS
 //! ```
 //!

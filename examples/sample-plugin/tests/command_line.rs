@@ -1,5 +1,6 @@
 //! The command lines with which kube-scheduler and schedulers made of it are started, literally.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
 
 use std::fs::File;
