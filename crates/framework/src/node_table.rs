@@ -292,10 +292,14 @@ impl NodeTable {
         Some(pod)
     }
 
-    pub(crate) fn remove_pod(&mut self, row: NodeRow, uid: &str) -> Option<RemovedPod> {
+    pub(crate) fn remove_pod(
+        &mut self,
+        row: NodeRow,
+        is_it: impl Fn(&Arc<PodInfo>) -> bool,
+    ) -> Option<RemovedPod> {
         let entry = self.entries[row.index()].as_mut()?;
         // From the end: recently added pods are removed most often. The lists are short.
-        let at = entry.pods.iter().rposition(|pod| &*pod.uid == uid)?;
+        let at = entry.pods.iter().rposition(is_it)?;
         let pod = entry.pods.swap_remove(at);
         entry.uncount_affinity(&pod);
         let mut ports = SmallVec::new();

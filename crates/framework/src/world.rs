@@ -63,7 +63,7 @@ pub struct World {
     versions: KeyVersions,
     /// Evaluators that were prepared before this change are invalid.
     evaluators_valid_since: u64,
-    /// Row by uid of every assigned pod.
+    /// Row by uid of every assigned pod, without the changes of open dry runs.
     assigned: Map<Box<str>, NodeRow>,
     /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
@@ -155,12 +155,16 @@ impl World {
 
     /// Number of assigned pods.
     pub fn n_assigned_pods(&self) -> usize {
+        if self.undo.is_dry_run() {
+            return self.nodes.rows().map(|row| self.nodes.pods(row).len()).sum();
+        }
         self.assigned.len()
     }
 
     /// The row of an assigned pod.
     pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
-        self.assigned.get(uid).copied()
+        let row = self.assigned.get(uid).copied();
+        if self.undo.is_dry_run() { self.row_of_pod_in_dry_run(uid, row) } else { row }
     }
 
     /// An assigned pod.
@@ -243,7 +247,13 @@ impl World {
     /// Adds a pod to a node. A pod that is already on a node is moved.
     pub fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         self.remove_pod(&pod.uid);
-        self.assigned.insert(pod.uid.clone(), row);
+        if !self.undo.is_dry_run() {
+            self.assigned.insert(pod.uid.clone(), row);
+        }
+        self.place_pod(row, pod);
+    }
+
+    fn place_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         self.count_pod(row, &pod, 1);
         self.undo.pod_added(row, self.nodes.scalars().len());
         self.nodes.add_pod(row, pod);
@@ -252,12 +262,16 @@ impl World {
 
     /// Removes a pod from its node; returns it.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        let (key, row) = self.assigned.remove_entry(uid)?;
-        let removed = self.nodes.remove_pod(row, uid)?;
-        self.undo.pod_removed(row, key, &removed);
-        self.count_pod(row, &removed.pod, -1);
+        let (key, row) = match self.undo.is_dry_run() {
+            true => (None, self.row_of_pod(uid)?),
+            false => self.assigned.remove_entry(uid).map(|(uid, row)| (Some(uid), row))?,
+        };
+        let removed = self.nodes.remove_pod(row, |pod| &*pod.uid == uid)?;
+        let pod = removed.pod.clone();
+        self.count_pod(row, &pod, -1);
+        self.undo.pod_removed(row, key, removed);
         self.log_change(WorldChange::Pods(row));
-        Some(removed.pod)
+        Some(pod)
     }
 
     /// Replaces the stored object of a pod if nothing changed that sums or evaluations depend on: node, template and requests are

@@ -23,13 +23,15 @@ pub struct NodeDryRun<'a> {
     world: DryRun<'a>,
     row: NodeRow,
     scheduling: FailedScheduling<'a>,
+    /// The pods that were removed and not added again.
+    removed: Vec<Arc<PodInfo>>,
     /// Cloned at the first change; a node without potential victims needs no copy.
     cycle: Option<CycleState>,
 }
 
 impl<'a> NodeDryRun<'a> {
     pub(super) fn new(world: DryRun<'a>, row: NodeRow, scheduling: FailedScheduling<'a>) -> Self {
-        NodeDryRun { world, row, scheduling, cycle: None }
+        NodeDryRun { world, row, scheduling, removed: Vec::new(), cycle: None }
     }
 
     /// The node in its current state in the dry run; `None` for a free row.
@@ -54,7 +56,11 @@ impl<'a> NodeDryRun<'a> {
     ///
     /// When a plugin fails to update its cycle state.
     pub fn remove_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        self.world.evict(&other.uid);
+        if self.world.evict_from(self.row, other) {
+            self.removed.push(other.clone());
+        } else {
+            self.world.evict(&other.uid);
+        }
         let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
         let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
         let Some(node) = self.world.node(self.row) else { return Ok(()) };
@@ -67,7 +73,13 @@ impl<'a> NodeDryRun<'a> {
     ///
     /// When a plugin fails to update its cycle state.
     pub fn add_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        self.world.assume(self.row, other.clone());
+        match self.removed.iter().position(|removed| Arc::ptr_eq(removed, other)) {
+            Some(at) => {
+                let pod = self.removed.swap_remove(at);
+                self.world.assume_unassigned(self.row, pod);
+            }
+            None => self.world.assume(self.row, other.clone()),
+        }
         let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
         let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
         let Some(node) = self.world.node(self.row) else { return Ok(()) };

@@ -40,8 +40,8 @@ pub(super) struct UndoLog {
 enum Step {
     /// The pod was added as the last one of this row. `n_scalars` is the number of scalar resources known before.
     Added { row: NodeRow, n_scalars: usize },
-    /// The pod was removed from this row; the uid is the key by which it was found.
-    Removed { row: NodeRow, uid: Box<str>, removed: RemovedPod },
+    /// The pod was removed from this row, and this key from the map of pods by uid, except in a dry run.
+    Removed { row: NodeRow, uid: Option<Box<str>>, removed: RemovedPod },
     /// A pod was nominated as the last one of this node.
     Nominated { node: Str, version: u64 },
     /// A pod's nomination was deleted; it was at this index.
@@ -61,8 +61,8 @@ impl UndoLog {
         self.push(|| Step::Added { row, n_scalars });
     }
 
-    pub fn pod_removed(&mut self, row: NodeRow, uid: Box<str>, removed: &RemovedPod) {
-        self.push(|| Step::Removed { row, uid, removed: removed.clone() });
+    pub fn pod_removed(&mut self, row: NodeRow, uid: Option<Box<str>>, removed: RemovedPod) {
+        self.push(|| Step::Removed { row, uid, removed });
     }
 
     pub fn nominated(&mut self, node: &Str, version: u64) {
@@ -236,19 +236,55 @@ impl<'w> DryRun<'w> {
     pub(crate) fn world_mut(&mut self) -> &mut World {
         self.0.world
     }
+
+    /// [`DryRun::evict`] of a pod whose node is known. Returns whether it was there.
+    pub(crate) fn evict_from(&mut self, row: NodeRow, pod: &Arc<PodInfo>) -> bool {
+        let removed = self.0.world.nodes.remove_pod(row, |other| Arc::ptr_eq(other, pod));
+        let is_removed = removed.is_some();
+        if let Some(removed) = removed {
+            self.0.world.undo.pod_removed(row, None, removed);
+        }
+        is_removed
+    }
+
+    /// [`DryRun::assume`] of a pod that is on no node.
+    pub(crate) fn assume_unassigned(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
+        self.0.world.place_pod(row, pod);
+    }
 }
 
 impl World {
+    /// Dry runs do not write the map of pods by uid, which would cost more than all other sums: a pod is where the map says, or where a
+    /// step added it, if it is there.
+    pub(super) fn row_of_pod_in_dry_run(
+        &self,
+        uid: &str,
+        known: Option<NodeRow>,
+    ) -> Option<NodeRow> {
+        let added = self.undo.steps.iter().filter_map(|step| match step {
+            Step::Added { row, .. } => Some(*row),
+            _ => None,
+        });
+        let mut last = None;
+        let mut rows =
+            known.into_iter().chain(added).filter(|row| last.replace(*row) != Some(*row));
+        rows.find(|row| self.nodes.pods(*row).iter().any(|pod| &*pod.uid == uid))
+    }
+
     fn undo_step(&mut self, step: Step) {
         match step {
             Step::Added { row, n_scalars } => {
                 let Some(pod) = self.nodes.undo_add_pod(row, n_scalars) else { return };
-                self.assigned.remove(&pod.uid);
+                if !self.undo.is_dry_run() {
+                    self.assigned.remove(&pod.uid);
+                }
                 self.count_pod(row, &pod, -1);
                 self.log_change(WorldChange::Pods(row));
             }
             Step::Removed { row, uid, removed } => {
-                self.assigned.insert(uid, row);
+                if let Some(uid) = uid {
+                    self.assigned.insert(uid, row);
+                }
                 self.count_pod(row, &removed.pod, 1);
                 self.nodes.undo_remove_pod(row, removed);
                 self.log_change(WorldChange::Pods(row));

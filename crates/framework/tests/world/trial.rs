@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use loadmaster_framework::NodeRow;
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::world::{Checkpoint, DryRun, Trial, WorldChange};
+use loadmaster_framework::{NodeInfo, NodeRow};
 
 use super::*;
 
@@ -171,11 +171,17 @@ impl History {
                 assert_eq!(was.map(|it| it.uid.clone()), evicted.map(|it| it.uid.clone()));
             }
             5..=6 => {
-                let node = Str::new(*self.rng.pick(&["n0", "n3", "elsewhere"]));
-                trial.nominate(node, pod);
+                let node = *self.rng.pick(&["n0", "n3", "elsewhere"]);
+                trial.nominate(Str::new(node), pod);
             }
             _ => trial.clear_nomination(&pod.uid),
         }
+        let rows = self.pods.iter().map(|pod| {
+            let has_it = |node: &NodeInfo<'_>| node.pods().any(|known| known.uid == pod.uid);
+            (trial.row_of_pod(&pod.uid), trial.node_infos().find(has_it).map(|node| node.row()))
+        });
+        assert!(rows.clone().all(|(known, found)| known == found));
+        assert_eq!(trial.n_assigned_pods(), rows.filter(|(_, found)| found.is_some()).count());
         if let Some(world) = trial.world_mut() {
             if self.rng.one_in(4) {
                 assert_eq!(describe_world(world), describe_world(&mut rebuilt(world)));
