@@ -42,12 +42,13 @@ impl Engine {
             Some(new.nominated_node_name.clone())
         };
         self.world.delete_nominated_pod(&new.uid);
-        if let Some(node) = node {
+        if let Some(node) = node.filter(|_| !self.is_gated(&new.uid)) {
             self.add_nomination(node, new);
         }
     }
 
-    /// An attempt failed.
+    /// An attempt failed. The pod may be gated already: its eviction of a pod that waited at Permit requeued it, and PreEnqueue gates it until
+    /// its other victims are deleted.
     pub(super) fn apply_nomination(&mut self, pod: &Arc<PodInfo>, nomination: &Nomination) {
         self.world.delete_nominated_pod(&pod.uid);
         let node = match nomination {
@@ -57,10 +58,10 @@ impl Engine {
         self.add_nomination(node, pod);
     }
 
-    /// Nominates a node for a pod. Only pods that wait in the queue can be nominated: not those that are deleted, assigned or gated.
+    /// Nominates a node for a pod, unless it was deleted or assigned.
     fn add_nomination(&mut self, node: Str, pod: &Arc<PodInfo>) {
         let waits = self.pending.contains_key(&pod.uid) && !self.assumed.contains_key(&pod.uid);
-        if waits && !node.is_empty() && !self.is_gated(&pod.uid) {
+        if waits && !node.is_empty() {
             self.world.add_nominated_pod(node, pod.clone());
         }
     }
