@@ -52,7 +52,7 @@ fn profile_of(registry: &Registry, profile: Value, extenders: Value) -> Result<A
     let checked = check_configuration_value(config, registry, &gates);
     let checked = checked.map_err(|errors| anyhow!("the configuration: {errors:?}"))?;
     let profile = checked.profiles.first().context("a configuration without a profile")?;
-    Ok(Arc::new(Profile::new(profile, registry, &gates.framework_gates())?))
+    Ok(Arc::new(Profile::new(profile, &gates.framework_gates())))
 }
 
 struct Run {

@@ -1,9 +1,9 @@
-//! From a valid configuration to profiles: every plugin is built once to find out which extension
-//! points it implements, plugin sets are expanded, and the rules across profiles are checked.
+//! From a valid configuration to profiles: every plugin of a profile is built, once, which also shows which
+//! extension points it implements, plugin sets are expanded, and the rules across profiles are checked.
 
 use std::collections::BTreeMap;
 
-use loadmaster_framework::{ExtensionPoints, FeatureGates, FieldError, Registry};
+use loadmaster_framework::{BuiltPlugin, BuiltPlugins, FeatureGates, FieldError, Registry};
 use serde_json::Value;
 
 use crate::args::ArgsByPlugin;
@@ -26,8 +26,8 @@ pub struct ResolvedProfile {
     /// Percentage of nodes that must be feasible before the search ends: the profile's own value or the
     /// global one.
     pub percentage_of_nodes_to_score: i32,
-    /// The plugins to build: those of the registry that are enabled at any extension point.
-    pub plugins: Vec<String>,
+    /// The plugins of the registry that are enabled at any extension point, built.
+    pub plugins: BuiltPlugins,
     /// The plugins of every extension point, in order and with their weights.
     pub extension_points: ExpandedPlugins,
     /// The arguments of the plugins, as passed to their `build`.
@@ -117,14 +117,19 @@ impl Resolver<'_> {
         idx: usize,
         profile: &SchedulerProfile,
         mut args: ArgsByPlugin,
-    ) -> Result<(ExpandedPlugins, Vec<String>, ArgsByPlugin), Vec<FieldError>> {
+    ) -> Result<(ExpandedPlugins, BuiltPlugins, ArgsByPlugin), Vec<FieldError>> {
         let mut errors = self.unimplemented_plugins(idx, profile);
-        let (implemented, found) = self.build(idx, profile, &args);
-        if !found.is_empty() {
-            // The extension points of a plugin that cannot be built are unknown.
-            errors.extend(found);
-            return Err(errors);
-        }
+        let built = match self.build(idx, profile, &args) {
+            Ok(built) => built,
+            Err(found) => {
+                // The extension points of a plugin that cannot be built are unknown.
+                errors.extend(found);
+                return Err(errors);
+            }
+        };
+        let points_of = |it: &BuiltPlugin| ExtensionPointSet::implemented_by(&it.points);
+        let implemented: BTreeMap<&str, ExtensionPointSet> =
+            built.as_slice().iter().map(|it| (it.name, points_of(it))).collect();
         // An in-tree plugin has upstream's extension points, and those that the plugin of that name has
         // registered for.
         let implements = |name: &str| match (
@@ -148,14 +153,8 @@ impl Resolver<'_> {
         points.retain(|point, name| {
             implemented.get(name).is_some_and(|points| points.contains(point))
         });
-        args.retain(|name, _| implemented.contains_key(name));
-        let plugins = self
-            .registry
-            .iter()
-            .map(|plugin| plugin.name)
-            .filter(|name| implemented.contains_key(*name));
-        let plugins = plugins.map(str::to_owned).collect();
-        Ok((points, plugins, args))
+        args.retain(|name, _| implemented.contains_key(name.as_str()));
+        Ok((points, built, args))
     }
 
     /// Errors for plugins of kube-scheduler that are not implemented and not enabled by default.
@@ -177,37 +176,30 @@ impl Resolver<'_> {
         errors
     }
 
-    /// Builds the plugins that a profile enables; returns the extension points of each.
+    /// Builds the plugins that a profile enables, in the order of the registry.
     fn build(
         &self,
         idx: usize,
         profile: &SchedulerProfile,
         args: &ArgsByPlugin,
-    ) -> (BTreeMap<String, ExtensionPointSet>, Vec<FieldError>) {
-        let mut implemented = BTreeMap::new();
-        let mut errors = Vec::new();
-        for name in profile.plugins.enabled_names() {
-            let Some(plugin) = self.registry.get(name) else { continue };
-            let mut points = ExtensionPoints::default();
-            points.gates = self.features.clone();
-            match (plugin.build)(&mut points, args.get(name).unwrap_or(&Value::Null)) {
-                Ok(()) => drop(
-                    implemented.insert(name.to_owned(), ExtensionPointSet::implemented_by(&points)),
-                ),
-                Err(error) => {
-                    let configured =
-                        profile.plugin_config.iter().position(|config| config.name == name);
-                    let path = match configured {
-                        Some(config_idx) => {
-                            format!("profiles[{idx}].pluginConfig[{config_idx}].args")
-                        }
-                        None => format!("profiles[{idx}]"),
-                    };
-                    errors.push(FieldError { path, text: error.to_string() });
-                }
-            }
-        }
-        (implemented, errors)
+    ) -> Result<BuiltPlugins, Vec<FieldError>> {
+        let enabled = profile.plugins.enabled_names();
+        let position = |name: &str| enabled.iter().position(|known| *known == name);
+        let plugins = self.registry.iter().filter(|plugin| position(plugin.name).is_some());
+        let with_args =
+            plugins.map(|plugin| (plugin, args.get(plugin.name).unwrap_or(&Value::Null)));
+        BuiltPlugins::build(with_args, self.features).map_err(|mut errors| {
+            errors.sort_by_key(|(name, _)| position(name));
+            let located = errors.into_iter().map(|(name, error)| {
+                let configured = profile.plugin_config.iter().position(|it| it.name == name);
+                let path = match configured {
+                    Some(config_idx) => format!("profiles[{idx}].pluginConfig[{config_idx}].args"),
+                    None => format!("profiles[{idx}]"),
+                };
+                FieldError { path, text: error.to_string() }
+            });
+            located.collect()
+        })
     }
 
     fn expand_error(&self, idx: usize, error: &ExpandError) -> FieldError {

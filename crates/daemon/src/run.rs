@@ -49,9 +49,9 @@ use loadmaster_client::reflector::{
 };
 use loadmaster_client::{ApiClients, Cluster, ClusterOptions, ConnectError, Kind};
 use loadmaster_config::AllFeatureGates;
+use loadmaster_engine::Profile;
 use loadmaster_engine::engine::{Engine, EngineOptions};
-use loadmaster_engine::{Profile, ProfileError};
-use loadmaster_framework::{Registry, WatchRequirement};
+use loadmaster_framework::WatchRequirement;
 use loadmaster_stdx::ErrorChain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -89,9 +89,6 @@ const LEASE_GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A plugin could not be built.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
     /// There is no usable kubeconfig or in-cluster configuration.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -119,12 +116,11 @@ pub enum RunError {
 /// names of plugins that are not in-tree: they are written to recordings, which cannot be replayed without them.
 pub fn run_scheduler(
     ready: CompletedConfig,
-    registry: &Registry,
     services: &[Service],
     out_of_tree: &[String],
 ) -> ExitCode {
     let logs = ready.logs.clone();
-    let ended = try_run(ready, registry, services, out_of_tree);
+    let ended = try_run(ready, services, out_of_tree);
     if let Err(error) = &ended {
         tracing::error!("{}", ErrorChain(error));
     }
@@ -132,30 +128,23 @@ pub fn run_scheduler(
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Builds the engine for these profiles; used by a run and by its replay.
-///
-/// # Errors
-///
-/// When a plugin cannot be built.
+/// The engine for these profiles; used by a run and by its replay.
 pub fn build_engine(
     profiles: &[loadmaster_config::ResolvedProfile],
     gates: &AllFeatureGates,
-    registry: &Registry,
     options: EngineOptions,
-) -> Result<Engine, ProfileError> {
+) -> Engine {
     let gates = gates.framework_gates();
-    let profiles: Result<Vec<Arc<Profile>>, ProfileError> =
-        profiles.iter().map(|it| Profile::new(it, registry, &gates).map(Arc::new)).collect();
-    Ok(Engine::new(profiles?, gates, options))
+    let profiles = profiles.iter().map(|it| Arc::new(Profile::new(it, &gates)));
+    Engine::new(profiles.collect(), gates, options)
 }
 
 fn try_run(
     ready: CompletedConfig,
-    registry: &Registry,
     services: &[Service],
     out_of_tree: &[String],
 ) -> Result<(), RunError> {
-    let prepared = PreparedScheduler::new(ready, registry, services, out_of_tree)?;
+    let prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
@@ -190,14 +179,13 @@ struct PreparedScheduler {
 impl PreparedScheduler {
     fn new(
         ready: CompletedConfig,
-        registry: &Registry,
         services: &[Service],
         out_of_tree: &[String],
     ) -> Result<PreparedScheduler, RunError> {
         loadmaster_engine::guard::silence_caught_panics();
         let loaded = &ready.loaded;
         let options = engine_options(loaded, &ready.options.loadmaster);
-        let engine = build_engine(&loaded.profiles, &loaded.gates, registry, options.clone())?;
+        let engine = build_engine(&loaded.profiles, &loaded.gates, options.clone());
         let recording = start_recording(&ready, &options, out_of_tree)?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let daemon = Daemon { ready, services: services.to_vec(), commands };

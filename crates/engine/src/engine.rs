@@ -22,7 +22,7 @@
 //! | `assumed_pod`, `binding_cycle`, `bind` | waiting on Permit and PreBind; Bind and PostBind (upstream's `bindingCycle`) |
 //! | `post_filter`, `eviction` | preemption: PostFilter, and the eviction of its victims |
 //! | `extender_cycle`, `deferred` | extender calls within an attempt, and the events that are deferred until it ends |
-//! | `plugin_objects` | objects that plugins watch, and values that services publish to plugins |
+//! | `plugin_objects` | what plugins are told: changes of pods, nodes and watched objects, and values that services publish |
 //! | `plugin_actions` | what plugins request for other pods: allow, reject, activate, record an Event |
 //! | `attempt_failure`, `scheduling_failure` | why a pod was not placed, and happens to it (upstream's `handleSchedulingFailure`) |
 //! | `stuck` | plugins that do not finish |
@@ -61,6 +61,7 @@ pub mod stuck;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,8 @@ use std::time::Duration;
 use loadmaster_api::{ExtraFieldsByKind, Str};
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::{
-    ClusterEvent, Cx, CycleState, FeatureGates, PodInfo, QueueSort, QueuedPodInfo, World,
+    ClusterEvent, Cx, CycleState, FeatureGates, PluginStates, PodInfo, QueueSort, QueuedPodInfo,
+    World,
 };
 use loadmaster_stdx::{Map, Rng};
 
@@ -218,18 +220,12 @@ impl Engine {
     /// An engine without any objects. There must be at least one profile, and all profiles have the same QueueSort plugin.
     pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: EngineOptions) -> Engine {
         let rng = Rng::new(options.seed);
-        let sort = profiles.iter().find_map(|profile| profile.queue_sort.first());
-        let sort: Arc<dyn QueueSort> =
-            sort.map_or_else(|| Arc::new(ArrivalOrder) as _, |member| member.point.clone());
-        let queue = Queue::new(
-            crate::queue::QueueOptions {
-                initial_backoff: options.initial_backoff,
-                max_backoff: options.max_backoff,
-                max_in_unschedulable: options.max_in_unschedulable,
-                pop_from_backoff: gates.pop_from_backoff_q,
-            },
-            sort,
-        );
+        let queue = Queue::new(crate::queue::QueueOptions {
+            initial_backoff: options.initial_backoff,
+            max_backoff: options.max_backoff,
+            max_in_unschedulable: options.max_in_unschedulable,
+            pop_from_backoff: gates.pop_from_backoff_q,
+        });
         let profiles = profiles.into_iter().map(|profile| {
             let rng = rng.split(&profile.scheduler_name);
             let mut scheduler = Scheduler::new(profile.clone(), rng);
@@ -240,6 +236,8 @@ impl Engine {
         let mut world = World::new(gates.clone());
         let watches = profiles.iter().flat_map(|it| &it.profile.watches);
         watches.for_each(|watch| world.watch_objects(watch));
+        let indexes = profiles.iter().flat_map(|it| &it.profile.pod_indexes);
+        indexes.for_each(|key| world.index_pods(key));
         Engine {
             registrations: EventRegistrations::of(&profiles),
             needs: profiles
@@ -275,6 +273,7 @@ impl Engine {
 
     /// Handles an event. Never schedules.
     pub fn apply_event(&mut self, now: Now, event: EngineEvent, effects: &mut Effects) {
+        self.world.set_now(now);
         self.handling_since = matches!(
             event,
             EngineEvent::Upsert(_) | EngineEvent::Delete(_) | EngineEvent::ObjectChanged { .. }
@@ -319,6 +318,7 @@ impl Engine {
 
     /// Does what is due by now: completed backoffs, timeouts of waits, expired published values.
     pub fn handle_timeouts(&mut self, now: Now, effects: &mut Effects) {
+        self.world.set_now(now);
         self.recording_plugin_calls(effects, |engine, effects| {
             let handle = PluginHandle::new(&engine.profiles, &engine.registrations, &engine.world);
             engine.queue.flush(now, &handle);
@@ -356,6 +356,11 @@ impl Engine {
             |it: &&mut ProfileScheduler| *it.profile.scheduler_name == *panic.plugin.profile;
         if let Some(profile_scheduler) = self.profiles.iter_mut().find(is_its) {
             profile_scheduler.scheduler.recover_from_panic(panic, &mut self.world);
+        }
+        if panic.extension_point.may_corrupt_state() {
+            self.report_all_again(&panic.plugin);
+            // QueueSort may read the state that was reset.
+            self.sort_queue();
         }
         self.last_diagnosis = None;
     }
@@ -474,20 +479,13 @@ impl Engine {
     }
 }
 
-/// The queue order of profiles without a QueueSort plugin: by arrival.
-struct ArrivalOrder;
-
-impl QueueSort for ArrivalOrder {
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> std::cmp::Ordering {
-        a.queued.cmp(&b.queued)
-    }
-}
-
 /// Gives the queue access to the plugins of all profiles.
 pub(crate) struct PluginHandle<'a> {
     profiles: &'a [ProfileScheduler],
     registrations: &'a EventRegistrations,
     world: &'a World,
+    /// The QueueSort plugin with its states.
+    sort: Option<(&'a dyn QueueSort, &'a PluginStates)>,
 }
 
 impl<'a> PluginHandle<'a> {
@@ -496,7 +494,11 @@ impl<'a> PluginHandle<'a> {
         registrations: &'a EventRegistrations,
         world: &'a World,
     ) -> Self {
-        PluginHandle { profiles, registrations, world }
+        let sort = profiles.iter().find_map(|it| {
+            let member = it.profile.queue_sort.first()?;
+            Some((&*member.point, it.scheduler.plugin_states()))
+        });
+        PluginHandle { profiles, registrations, world, sort }
     }
 }
 
@@ -570,7 +572,18 @@ impl QueuePlugins for PluginHandle<'_> {
             || self.registrations.events.iter().any(|known| known.matches(event))
     }
 
+    /// By arrival if no profile has a QueueSort plugin.
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+        let Some((sort, states)) = self.sort else { return a.queued.cmp(&b.queued) };
+        let cycle = CycleState::default();
+        sort.compare(Cx { world: self.world, cycle: &cycle, states }, a, b)
+    }
+
     fn world(&self) -> &World {
         self.world
+    }
+
+    fn states(&self, profile_idx: ProfileIdx) -> &PluginStates {
+        self.profiles[profile_idx.0 as usize].scheduler.plugin_states()
     }
 }

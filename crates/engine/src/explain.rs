@@ -3,13 +3,14 @@
 //! These types are serialized as JSON with these fields in this order; the format is stable. `loadmaster explain` shows its own results and
 //! those of a running scheduler with the same code.
 
+mod details;
 mod json_maps;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;
-use loadmaster_framework::{Code, DryRunCx, FitError, PluginStates, PodInfo, Rejection, World};
+use loadmaster_framework::{Code, Cx, DryRunCx, FitError, PluginStates, PodInfo, Rejection, World};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis;
@@ -17,6 +18,8 @@ use crate::evaluate::filter_runner::ProfileFilters;
 use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::profile::Profile;
+
+pub use details::{DetailsByName, DetailsByPlugin};
 
 /// A static name, or one that was decoded.
 pub type CowName = Cow<'static, str>;
@@ -35,6 +38,9 @@ pub struct Explanation {
     /// The rejection by a PreFilter plugin, before any node was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_filter: Option<Status>,
+    /// What plugins say about the pod, by plugin and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "json_maps::details")]
+    pub details: DetailsByPlugin,
     /// One entry per node.
     pub nodes: Vec<NodeExplanation>,
     /// Names of the feasible nodes with the highest total, sorted.
@@ -89,6 +95,9 @@ pub struct NodeExplanation {
     pub scores: Vec<(CowName, i64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
+    /// What plugins say about the node, by plugin and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "json_maps::details")]
+    pub details: DetailsByPlugin,
 }
 
 /// Evaluates a pod against all nodes. Changes the world only in dry runs, and not the plugins' states, which are copied. Initial states
@@ -103,6 +112,7 @@ pub fn explain_pod(
     let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
     let preemption = preemption(profile, world, &states, pod, &attempted);
     let evaluation = &attempted.evaluation;
+    let cx = Cx { world, cycle: &attempted.cycle, states: &states };
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
     let mut best: Vec<String> = evaluation.best_nodes().into_iter().map(name).collect();
     best.sort_unstable();
@@ -110,7 +120,8 @@ pub fn explain_pod(
         pod: pod.full_name(),
         profile: profile.scheduler_name.clone(),
         pre_filter: evaluation.pre_filter_rejection.as_ref().map(status),
-        nodes: nodes(world, evaluation),
+        details: details::of_pod(profile, cx, pod),
+        nodes: nodes(profile, cx, pod, evaluation),
         best,
         message: diagnosis::fit_error_message(evaluation, world.nodes().len()),
         preemption,
@@ -159,7 +170,16 @@ fn preemption(
     Some(PreemptionExplanation { candidates, best, message })
 }
 
-fn nodes(world: &World, evaluation: &Evaluation) -> Vec<NodeExplanation> {
+fn nodes(
+    profile: &Profile,
+    cx: Cx<'_>,
+    pod: &PodInfo,
+    evaluation: &Evaluation,
+) -> Vec<NodeExplanation> {
+    let world = cx.world;
+    let details = |row| {
+        world.node(row).map(|node| details::of_node(profile, cx, pod, node)).unwrap_or_default()
+    };
     let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
     if let Some(rejected) = &evaluation.pre_filter_rejection {
         let everywhere = status(rejected);
@@ -170,6 +190,7 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<NodeExplanation> {
                 filter: everywhere.clone(),
                 scores: vec![],
                 total: None,
+                details: details(row),
             })
             .collect();
     }
@@ -188,6 +209,7 @@ fn nodes(world: &World, evaluation: &Evaluation) -> Vec<NodeExplanation> {
         },
         scores: names(&evaluation.score_plugins).zip(node.scores.iter().copied()).collect(),
         total: node.total,
+        details: details(node.row),
     });
     each.collect()
 }

@@ -39,10 +39,12 @@ pub enum ExtensionPoint {
     PreBind,
     Bind,
     PostBind,
-    /// Events of objects that the plugin watches, and values that are published to it.
+    /// Events of pods, nodes and objects that the plugin watches, and values that are published to it.
     ObjectEvents,
     /// The incremental form of Filter and Score.
     Prepare,
+    /// Details for `explain`.
+    Explain,
 }
 
 impl ExtensionPoint {
@@ -69,6 +71,7 @@ impl ExtensionPoint {
             ExtensionPoint::PostBind => "PostBind",
             ExtensionPoint::ObjectEvents => "ObjectEvents",
             ExtensionPoint::Prepare => "Prepare",
+            ExtensionPoint::Explain => "Explain",
         }
     }
 
@@ -98,6 +101,7 @@ impl ExtensionPoint {
             ExtensionPoint::Unreserve | ExtensionPoint::PostBind | ExtensionPoint::ObjectEvents => {
                 "the other plugins are still called"
             }
+            ExtensionPoint::Explain => "its details are left out",
             _ => "the attempt fails",
         }
     }

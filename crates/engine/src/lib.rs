@@ -12,18 +12,21 @@ pub mod explain;
 mod full_scan;
 pub mod guard;
 pub mod node_sampling;
+mod plugin_events;
 pub mod profile;
 pub mod queue;
 pub mod recording;
 mod row_names;
 pub mod scheduler;
 mod score_index;
-pub mod time;
+
+pub use loadmaster_framework::time;
 
 pub use decision::Decision;
 pub use engine::{Effect, Effects, Engine, EngineEvent};
 pub use evaluate::{Evaluation, FilterResult, NodeEvaluation};
-pub use profile::{Profile, ProfileError};
+pub use plugin_events::states_from_world;
+pub use profile::Profile;
 pub use queue::Queue;
 pub use scheduler::Scheduler;
 pub use time::{MonoTime, Now};

@@ -8,15 +8,15 @@ use loadmaster_config::{self as config, ExtensionPoint};
 use loadmaster_extender::Extenders;
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::extension_points::{
-    Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
-    PreScore, QueueSort, Reserve, Score, Sign,
+    Bind, Explain, Filter, NodeEventHandler, ObjectEventHandler, Permit, PodEventHandler, PostBind,
+    PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Sign,
 };
 use loadmaster_framework::incremental::AnyIncremental;
 use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventResource, ExtensionPoints, Failure, FeatureGates, Gvr,
-    PluginError, PluginStates, Registry,
+    ActionType, BuiltPlugin, ClusterEvent, EventResource, ExtensionPoints, Failure, FeatureGates,
+    Gvr, PluginStates, PodIndexKey,
 };
 
 use crate::guard::guarded_points::{self as guard, Guard};
@@ -48,7 +48,10 @@ pub struct ProfilePlugin {
     pub states: Range<usize>,
     /// Kinds that it watches.
     pub watched_kinds: Vec<Gvr>,
+    pub explain: Option<Arc<dyn Explain>>,
     pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
+    pub pod_event_handler: Option<Arc<dyn PodEventHandler>>,
+    pub node_event_handler: Option<Arc<dyn NodeEventHandler>>,
     /// Stores the value that a service publishes to it.
     pub publish_handler: Option<PublishedValueHandler>,
 }
@@ -81,6 +84,8 @@ pub struct Profile {
     pub needs: ExtraFieldsByKind,
     /// Kinds that plugins watch.
     pub watches: Vec<ObjectWatch>,
+    /// The indexes of pods that plugins declared.
+    pub pod_indexes: Vec<PodIndexKey>,
     /// The plugins' initial states; every [`Scheduler`](crate::Scheduler) has its own copy.
     pub states: PluginStates,
     /// The HTTP extenders. If there are any, the last entry of `plugins` stands for all of them.
@@ -90,27 +95,12 @@ pub struct Profile {
 /// The plugin name that stands for all extenders where rejecting plugins are listed (upstream's `framework.ExtenderName`).
 pub const EXTENDER_NAME: &str = "Extender";
 
-/// A profile could not be built.
-#[derive(Debug, thiserror::Error)]
-#[error("building profile {profile:?}")]
-pub struct ProfileError {
-    pub profile: String,
-    #[source]
-    pub source: PluginError,
-}
-
 impl Profile {
-    /// Builds every plugin that the configuration enables, and orders them at every extension point.
-    pub fn new(
-        spec: &config::ResolvedProfile,
-        registry: &Registry,
-        gates: &FeatureGates,
-    ) -> Result<Profile, ProfileError> {
-        let (built, states) = build_all(spec, registry, gates)
-            .map_err(|source| ProfileError { profile: spec.scheduler_name.clone(), source })?;
+    /// Orders the plugins, which are already built, at every extension point.
+    pub fn new(spec: &config::ResolvedProfile, gates: &FeatureGates) -> Profile {
+        let built = spec.plugins.as_slice();
         let name = spec.scheduler_name.as_str().into();
-        let order =
-            ProfileBuilder { profile: name, built: &built, enabled: &spec.extension_points };
+        let order = ProfileBuilder { profile: name, built, enabled: &spec.extension_points };
         let extenders = Extenders::new(&spec.extenders);
         let mut plugins: Vec<ProfilePlugin> =
             built.iter().map(|built| order.plugin(built)).collect();
@@ -125,11 +115,14 @@ impl Profile {
                 events: None,
                 states: 0..0,
                 watched_kinds: Vec::new(),
+                explain: None,
                 object_event_handler: None,
+                pod_event_handler: None,
+                node_event_handler: None,
                 publish_handler: None,
             });
         }
-        Ok(Profile {
+        Profile {
             scheduler_name: spec.scheduler_name.clone(),
             sampling: NodeSampling::new(spec.percentage_of_nodes_to_score, gates),
             reuses_results: gates.opportunistic_batching,
@@ -157,10 +150,11 @@ impl Profile {
                 .iter()
                 .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.points.extra_fields())),
             watches: built.iter().flat_map(|it| it.points.watched_kinds()).collect(),
+            pod_indexes: built.iter().flat_map(|it| it.points.pod_indexes()).cloned().collect(),
             plugins,
-            states,
+            states: spec.plugins.initial_states().clone(),
             extenders,
-        })
+        }
     }
 
     /// A plugin's name together with the profile's name.
@@ -178,36 +172,9 @@ impl CaughtPanic {
     }
 }
 
-/// A plugin as built: its extension points and the range of its states.
-struct BuiltPlugin {
-    name: &'static str,
-    points: ExtensionPoints,
-    states: Range<usize>,
-}
-
-type Built = Vec<BuiltPlugin>;
-
-fn build_all(
-    spec: &config::ResolvedProfile,
-    registry: &Registry,
-    gates: &FeatureGates,
-) -> Result<(Built, PluginStates), PluginError> {
-    let mut built = Built::new();
-    let mut slots = (0, PluginStates::default());
-    for name in &spec.plugins {
-        let Some(def) = registry.get(name) else { continue };
-        let n_states = slots.1.len();
-        let mut points = ExtensionPoints::for_next_plugin(gates.clone(), slots.0, slots.1);
-        (def.build)(&mut points, spec.args_of(name))?;
-        slots = points.take_initial_states();
-        built.push(BuiltPlugin { name: def.name, points, states: n_states..slots.1.len() });
-    }
-    Ok((built, slots.1))
-}
-
 struct ProfileBuilder<'a> {
     profile: Arc<str>,
-    built: &'a Built,
+    built: &'a [BuiltPlugin],
     enabled: &'a config::ExpandedPlugins,
 }
 
@@ -298,7 +265,10 @@ impl ProfileBuilder<'_> {
             events,
             states: states.clone(),
             watched_kinds: points.watched_kinds().map(|watch| watch.kind).collect(),
+            explain: points.explain.clone(),
             object_event_handler: points.object_event_handler.clone(),
+            pod_event_handler: points.pod_event_handler.clone(),
+            node_event_handler: points.node_event_handler.clone(),
             publish_handler: points.published_value_handler().cloned(),
         }
     }

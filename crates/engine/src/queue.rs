@@ -40,12 +40,13 @@ mod testkit;
 mod tests;
 mod unschedulable_pods;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventResource, PodInfo, QueueSort, Rejection, World,
+    ActionType, ClusterEvent, EventResource, PluginStates, PodInfo, QueuedPodInfo, Rejection, World,
 };
 use loadmaster_stdx::Map;
 
@@ -87,8 +88,14 @@ pub trait QueuePlugins {
     /// Whether any plugin of any profile registered such events (upstream's `isEventOfInterest`). Others are ignored.
     fn is_event_of_interest(&self, event: &ClusterEvent) -> bool;
 
+    /// The order of QueueSort: `Less` if `a` is scheduled before `b`. It may change only before a call of [`Queue::sort`].
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+
     /// The world that hints read.
     fn world(&self) -> &World;
+
+    /// The states of a profile's plugins, which hints read.
+    fn states(&self, profile_idx: ProfileIdx) -> &PluginStates;
 }
 
 /// The part of the queue that holds a pod.
@@ -146,10 +153,10 @@ enum Origin {
 }
 
 impl Queue {
-    /// An empty queue. `sort` is the QueueSort plugin, the same in all profiles.
-    pub fn new(options: QueueOptions, sort: Arc<dyn QueueSort>) -> Queue {
+    /// An empty queue.
+    pub fn new(options: QueueOptions) -> Queue {
         Queue {
-            pods: PodSlab::new(sort, &options),
+            pods: PodSlab::new(&options),
             options,
             slots: Map::default(),
             active: Heap::default(),
@@ -174,7 +181,7 @@ impl Queue {
         if self.in_flight.contains(&pod.uid) {
             return self.update(now, plugins, profile_idx, pod);
         }
-        self.delete(&pod.uid);
+        self.delete(plugins, &pod.uid);
         self.add_new(now, plugins, profile_idx, pod, ActionType::ADD);
     }
 
@@ -201,9 +208,13 @@ impl Queue {
         let entry = &mut self.pods[slot];
         let old = std::mem::replace(&mut entry.pod.info.pod, pod.clone());
         match entry.sub_queue {
-            SubQueue::Active => self.active.update(slot, |a, b| self.pods.first_active(a, b)),
+            SubQueue::Active => {
+                self.active.update(slot, |a, b| self.pods.first_active(plugins, a, b))
+            }
             // The order of pods after an error does not depend on the pod.
-            SubQueue::Backoff => self.backoff.update(slot, |a, b| self.pods.first_backoff(a, b)),
+            SubQueue::Backoff => {
+                self.backoff.update(slot, |a, b| self.pods.first_backoff(plugins, a, b))
+            }
             SubQueue::Unschedulable | SubQueue::Gated => {
                 self.requeue_on_own_update(now, plugins, slot, old, pod)
             }
@@ -221,15 +232,15 @@ impl Queue {
     }
 
     /// Removes a pod that was deleted or bound by another scheduler. A pod in flight stays so until [`Queue::done`] or [`Queue::requeue`].
-    pub fn delete(&mut self, uid: &str) -> Option<QueuedPod> {
+    pub fn delete(&mut self, plugins: &dyn QueuePlugins, uid: &str) -> Option<QueuedPod> {
         let slot = self.slots.remove(uid)?;
-        self.detach(slot);
+        self.detach(slot, plugins);
         Some(self.pods.remove(slot))
     }
 
     /// Pops the next pod, which is in flight from now on; `None` if no pod is ready. If activeQ is empty, a pod in backoff after a rejection is
     /// popped before its backoff ends (feature gate SchedulerPopFromBackoffQ).
-    pub fn pop(&mut self) -> Option<QueuedPod> {
+    pub fn pop(&mut self, plugins: &dyn QueuePlugins) -> Option<QueuedPod> {
         let slot = match self.active.peek() {
             Some(slot) => slot,
             None if self.options.pop_from_backoff => {
@@ -239,12 +250,19 @@ impl Queue {
             }
             None => return None,
         };
-        self.detach(slot);
+        self.detach(slot, plugins);
         let mut pod = self.pods.remove(slot);
         pod.info.attempts += 1;
         let (uid, _) = self.slots.remove_entry(&*pod.info.pod.uid)?;
         self.in_flight.insert(uid, pod.info.pod.clone());
         Some(pod)
+    }
+
+    /// Restores the order after QueueSort has changed it ([`QueuePlugins::compare`]).
+    pub fn sort(&mut self, plugins: &dyn QueuePlugins) {
+        let pods = &self.pods;
+        self.active.sort(|a, b| pods.first_active(plugins, a, b));
+        self.backoff.sort(|a, b| pods.first_backoff(plugins, a, b));
     }
 
     /// Whether [`Queue::pop`] would return a pod.
@@ -330,7 +348,7 @@ impl Queue {
         let cause = EnqueueCause::Event(event.clone());
         let step = MoveContext { now, plugins, cause: &cause, origin: Origin::Anywhere };
         for ((_, slot), strategy) in woken {
-            self.detach(slot);
+            self.detach(slot, plugins);
             self.requeue_with_strategy(slot, strategy, step);
         }
         self.in_flight.record(InFlightEvent { cause, event, old, new });
@@ -352,7 +370,7 @@ impl Queue {
                 SubQueue::Backoff => Origin::Backoff,
                 SubQueue::Unschedulable | SubQueue::Gated => Origin::UnschedulablePods,
             };
-            self.detach(slot);
+            self.detach(slot, plugins);
             self.move_to_active(slot, MoveContext { now, plugins, cause, origin });
         }
     }
@@ -363,7 +381,7 @@ impl Queue {
         let tick = now.mono.floor(WINDOW);
         let mut over = Vec::new();
         while let Some(slot) = self.first_backoff_completed(tick) {
-            self.detach(slot);
+            self.detach(slot, plugins);
             over.push(slot);
         }
         let cause = &EnqueueCause::BackoffComplete;
@@ -473,7 +491,7 @@ impl Queue {
             if strategy == QueueingStrategy::Skip {
                 continue;
             }
-            self.detach(slot);
+            self.detach(slot, plugins);
             let cause = &EnqueueCause::Event(event.clone());
             self.requeue_with_strategy(
                 slot,
@@ -533,7 +551,7 @@ impl Queue {
             if may_ungate(plugins, &RejecterGroup::of_pod(pod), &event)
                 || pod.gating.as_ref().is_some_and(has_failed)
             {
-                self.detach(slot);
+                self.detach(slot, plugins);
                 let step = MoveContext { now, plugins, cause: &cause, origin: Origin::Anywhere };
                 self.requeue_with_strategy(slot, QueueingStrategy::AfterBackoff, step);
             }
@@ -549,12 +567,14 @@ impl Queue {
     }
 
     /// Removes a pod from its sub-queue; the caller must move it to another one.
-    fn detach(&mut self, slot: Slot) {
+    fn detach(&mut self, slot: Slot, plugins: &dyn QueuePlugins) {
         let pods = &self.pods;
         match pods[slot].sub_queue {
-            SubQueue::Active => drop(self.active.remove(slot, |a, b| pods.first_active(a, b))),
+            SubQueue::Active => {
+                let _ = self.active.remove(slot, |a, b| pods.first_active(plugins, a, b));
+            }
             SubQueue::Backoff => {
-                let _ = self.backoff.remove(slot, |a, b| pods.first_backoff(a, b))
+                let _ = self.backoff.remove(slot, |a, b| pods.first_backoff(plugins, a, b))
                     || self.error_backoff.remove(slot, |a, b| pods.first_error_backoff(a, b));
             }
             SubQueue::Unschedulable | SubQueue::Gated => {
@@ -589,9 +609,9 @@ impl Queue {
             return self.move_to_unschedulable(slot, step);
         }
         let entry = &mut self.pods[slot];
-        entry.pod.initial_attempt.get_or_insert(step.now.mono);
+        entry.pod.info.initial_attempt.get_or_insert(step.now);
         entry.sub_queue = SubQueue::Active;
-        self.active.push(slot, |a, b| self.pods.first_active(a, b));
+        self.active.push(slot, |a, b| self.pods.first_active(step.plugins, a, b));
         self.incoming.count(IncomingQueue::Active, step.cause);
     }
 
@@ -603,7 +623,7 @@ impl Queue {
         let entry = &mut self.pods[slot];
         entry.sub_queue = SubQueue::Backoff;
         if entry.pod.has_rejecters() {
-            self.backoff.push(slot, |a, b| self.pods.first_backoff(a, b));
+            self.backoff.push(slot, |a, b| self.pods.first_backoff(step.plugins, a, b));
         } else {
             self.error_backoff.push(slot, |a, b| self.pods.first_error_backoff(a, b));
         }

@@ -265,7 +265,7 @@ impl Scheduler {
     }
 
     /// Takes the cycle state of the last decision for Reserve and the binding cycle. Runs PreFilter and Filter of plugins that
-    /// were evaluated incrementally and need their cycle state.
+    /// were evaluated incrementally and need their cycle state, or what their Filter finds on the selected node.
     ///
     /// # Errors
     ///
@@ -280,11 +280,14 @@ impl Scheduler {
         let users = &self.profile.cycle_state_users;
         let missing: Vec<usize> =
             users.iter().copied().filter(|plugin| !included.contains(plugin)).collect();
-        if missing.is_empty() {
-            return Ok(cycle);
-        }
         let states = &mut self.states;
-        per_node::replay_cycle_state(&self.profile, world, states, pod, (row, &missing), cycle)
+        let mut cycle = if missing.is_empty() {
+            cycle
+        } else {
+            per_node::replay_cycle_state(&self.profile, world, states, pod, (row, &missing), cycle)?
+        };
+        cycle.select_node(row);
+        Ok(cycle)
     }
 
     /// Selects one of these rows at random; there must be at least one.

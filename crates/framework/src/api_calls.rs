@@ -5,6 +5,7 @@ use loadmaster_api::Str;
 use serde_json::Value;
 
 use crate::preemption_candidate::Candidate;
+use crate::time::MonoTime;
 
 /// A request to the API server, for any resource of any group.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +58,7 @@ pub enum PluginStepInput<'a> {
     Changed(Option<&'a Value>),
     /// The candidates that extenders left of the last [`PluginStep::CallExtenders`], or the error that ends preemption.
     ExtendersReplied(Result<&'a [Candidate], &'a str>),
-    /// The last [`PluginStep::Wait`] timed out.
+    /// The deadline of the last [`PluginStep::Wait`] has passed.
     Deadline,
     /// The attempt was cancelled; the plugin cleans up and returns [`PluginStep::Done`].
     Cancelled,
@@ -68,12 +69,14 @@ pub enum PluginStepInput<'a> {
 pub enum PluginStep<T> {
     /// Send this request and call the plugin again with the reply.
     Call(ApiRequest),
-    /// Call the plugin again when one of these objects changes, or after the timeout.
+    /// Call the plugin again when one of these objects changes, or with [`PluginStepInput::Deadline`] at a time. A plugin that
+    /// waits several times for one timeout computes the deadline once, from the `now` of its context, and keeps it in the cycle
+    /// state.
     Wait {
-        /// The objects.
+        /// The objects; may be empty.
         on: Vec<ObjectRef>,
-        /// Maximum time to wait.
-        timeout: std::time::Duration,
+        /// The deadline. One that has passed already is due at once.
+        until: MonoTime,
     },
     /// From PostFilter: send these candidates to the extenders that support preemption, and call the plugin again with those that
     /// are left. Only allowed if [`crate::FitError::has_preempting_extenders`].

@@ -8,7 +8,9 @@ use loadmaster_api::{Namespace, Node};
 
 use crate::pod_info::PodInfo;
 use crate::result::Failure;
-use crate::watched_objects::ObjectInfo;
+use crate::state::{PluginStates, PublishedValueSlot};
+use crate::time::Now;
+use crate::watched_objects::{ObjectInfo, ObjectLister, ObjectSlot};
 use crate::world::World;
 
 pub use crate::event_resource::EventResource;
@@ -216,9 +218,29 @@ pub struct QueueingHintArgs<'a> {
     pub new: Option<EventObject<'a>>,
     /// The world after the event.
     pub world: &'a World,
+    /// The plugins' states across cycles, after the event.
+    pub states: &'a PluginStates,
 }
 
 impl<'a> QueueingHintArgs<'a> {
+    /// The time of the engine's current call.
+    pub fn now(&self) -> Now {
+        self.world.now()
+    }
+
+    /// The objects of a kind that the plugin watches.
+    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
+        self.world.watched_objects().lister(slot)
+    }
+
+    /// The value that a service published last to the plugin; `None` when it has expired.
+    pub fn published_value<T: Send + Sync + 'static>(
+        &self,
+        slot: PublishedValueSlot<T>,
+    ) -> Option<&'a T> {
+        self.states.published_value(slot)
+    }
+
     /// The node before the event, if it was not added, and after it.
     ///
     /// # Errors

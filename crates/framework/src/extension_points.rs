@@ -6,18 +6,22 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::fmt;
 use std::sync::Arc;
 
-use loadmaster_api::Str;
+use loadmaster_api::{Node, Str};
 use loadmaster_stdx::Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::node_info::NodeInfo;
 use crate::node_row::NodeRow;
+use crate::pod_index::{IndexedPods, PodIndex};
 use crate::pod_info::{PodInfo, QueuedPodInfo};
 use crate::preemption_candidate::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates, PublishedValueSlot};
+use crate::time::Now;
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
 use crate::watched_objects::{ObjectChange, ObjectLister, ObjectSlot};
 use crate::world::{DryRun, World};
@@ -36,6 +40,11 @@ pub struct Cx<'a> {
 }
 
 impl<'a> Cx<'a> {
+    /// The time of the engine's current call: the only clock of a plugin.
+    pub fn now(&self) -> Now {
+        self.world.now()
+    }
+
     /// The objects of a kind that the plugin watches.
     pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
         self.world.watched_objects().lister(slot)
@@ -47,6 +56,16 @@ impl<'a> Cx<'a> {
         slot: PublishedValueSlot<T>,
     ) -> Option<&'a T> {
         self.states.published_value(slot)
+    }
+
+    /// The pods with the same namespace and value of the index as this pod.
+    pub fn sibling_pods(&self, index: &PodIndex, pod: &PodInfo) -> IndexedPods<'a> {
+        self.world.sibling_pods(index, pod)
+    }
+
+    /// The pods with a value of the index.
+    pub fn pods_by_index(&self, index: &PodIndex, namespace: &str, value: &str) -> IndexedPods<'a> {
+        self.world.pods_by_index(index, namespace, value)
     }
 }
 
@@ -61,6 +80,11 @@ pub struct SerialCx<'a> {
 }
 
 impl SerialCx<'_> {
+    /// The time of the engine's current call: the only clock of a plugin.
+    pub fn now(&self) -> Now {
+        self.world.now()
+    }
+
     /// The read-only context.
     pub fn cx(&self) -> Cx<'_> {
         Cx { world: self.world, cycle: self.cycle, states: self.states }
@@ -77,6 +101,16 @@ impl SerialCx<'_> {
         slot: PublishedValueSlot<T>,
     ) -> Option<&T> {
         self.states.published_value(slot)
+    }
+
+    /// The pods with the same namespace and value of the index as this pod.
+    pub fn sibling_pods(&self, index: &PodIndex, pod: &PodInfo) -> IndexedPods<'_> {
+        self.world.sibling_pods(index, pod)
+    }
+
+    /// The pods with a value of the index.
+    pub fn pods_by_index(&self, index: &PodIndex, namespace: &str, value: &str) -> IndexedPods<'_> {
+        self.world.pods_by_index(index, namespace, value)
     }
 
     /// The pods that wait at Permit.
@@ -119,6 +153,12 @@ impl SerialCx<'_> {
         self.states.request_action(PluginAction::InvalidateEvaluators { plugin });
     }
 
+    /// Sorts the scheduling queue again: the order of [`QueueSort`] has changed. Costs one pass over the queue, so request it only
+    /// when the order of some pods may really differ.
+    pub fn sort_queue(&mut self) {
+        self.states.request_action(PluginAction::SortQueue);
+    }
+
     /// Records an Event about a pod.
     pub fn record_event(&mut self, event: PodEventRecord) {
         self.states.request_action(PluginAction::RecordEvent(event));
@@ -147,6 +187,11 @@ impl<'a> PostFilterCx<'a> {
     /// Nodes, pods and other objects.
     pub fn world(&self) -> &World {
         self.world
+    }
+
+    /// The time of the engine's current call: the only clock of a plugin.
+    pub fn now(&self) -> Now {
+        self.world.now()
     }
 
     /// The context without dry runs.
@@ -206,10 +251,22 @@ pub trait PreEnqueue: Send + Sync {
     fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection>;
 }
 
-/// Orders the activeQ. A scheduler has exactly one.
+/// Orders the activeQ, and pods in backoffQ whose backoffs end in the same second. A scheduler has exactly one: the instance of the
+/// first profile, with the states of that profile.
+///
+/// The queue is a heap, so the order of two pods must change only when
+///
+/// - one of the two pods is updated or requeued, or
+/// - the plugin requests [`SerialCx::sort_queue`], from any extension point or event handler in which it learns that what it
+///   compares has changed: its state, a watched object, other pods. The queue is sorted again at the end of that engine call, before
+///   the next pod is popped.
+///
+/// Otherwise pods are popped in an order that is neither the old nor the new one. In particular the order must not depend on `now`
+/// alone.
 pub trait QueueSort: Send + Sync {
-    /// `Less`: `a` is scheduled before `b`.
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+    /// `Less`: `a` is scheduled before `b`. Must be a strict weak order; pods that are equal are scheduled by arrival. The cycle
+    /// state is empty.
+    fn compare(&self, cx: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
 }
 
 /// Called once per scheduling cycle before Filter.
@@ -464,8 +521,134 @@ pub trait PostBind: Send + Sync {
 /// Handles changes of the objects that the plugin watches: called after the world is updated, before pods are requeued.
 pub trait ObjectEventHandler: Send + Sync {
     /// Also called for the initial list, and on replicas that are not the leader. The cycle state is empty and discarded
-    /// afterwards.
+    /// afterwards. After a panic of the plugin, which resets its state, all objects are reported again, as added.
     fn on_object_change(&self, cx: SerialCx<'_>, change: &ObjectChange);
+}
+
+/// A change of a pod: as the API server had it, and as it has it now.
+#[derive(Clone, Debug)]
+pub struct PodChange {
+    /// Before the change; `None` when it was added.
+    pub old: Option<Arc<PodInfo>>,
+    /// After the change; `None` when it was deleted or has finished (`Succeeded`, `Failed`).
+    pub new: Option<Arc<PodInfo>>,
+}
+
+/// Keeps a plugin's state up to date with the pods: called after the world is updated, before pods are requeued.
+///
+/// Reports all pods that are assigned, by any scheduler and to any node, known or not, and the pending pods of this scheduler's
+/// profiles. A binding, also one of this scheduler, is an update from a pod without to a pod with a node. Assuming a pod and
+/// forgetting it are no events: Reserve and Unreserve are called for them. A plugin that counts pods in Reserve therefore counts by
+/// uid, so that the binding does not count again.
+pub trait PodEventHandler: Send + Sync {
+    /// Also called for the initial list, for updates that change nothing that plugins see, and on replicas that are not the leader.
+    /// The cycle state is empty and discarded afterwards. After a panic of the plugin, which resets its state, all pods are
+    /// reported again, as added.
+    fn on_pod_change(&self, cx: SerialCx<'_>, change: &PodChange);
+}
+
+/// A change of a node.
+#[derive(Clone, Debug)]
+pub struct NodeChange {
+    /// Before the change; `None` when it was added.
+    pub old: Option<Arc<Node>>,
+    /// After the change; `None` when it was deleted.
+    pub new: Option<Arc<Node>>,
+}
+
+/// Keeps a plugin's state up to date with the nodes: called after the world is updated, before pods are requeued.
+pub trait NodeEventHandler: Send + Sync {
+    /// Also called for the initial list, and on replicas that are not the leader; not for an update that changes nothing. The pods
+    /// of a deleted node are not deleted: they are no longer in the world until their node is added again. The cycle state is
+    /// empty and discarded afterwards. After a panic of the plugin, which resets its state, all nodes are reported again, as added.
+    fn on_node_change(&self, cx: SerialCx<'_>, change: &NodeChange);
+}
+
+/// Adds details to the output of `explain`, beside the plugin's filter results and scores. Called only for `explain`.
+pub trait Explain: Send + Sync {
+    /// Details about the pod, such as the group that it belongs to. Called after PreFilter, Filter and PreScore.
+    fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
+        let _ = (cx, pod);
+        Vec::new()
+    }
+
+    /// Details about a node, such as the devices that are free there. Called for every node, also those that another plugin rejected;
+    /// what Filter found is in the cycle state ([`CycleState::get_for_node`]) if Filter was called.
+    fn node_details(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
+        let _ = (cx, pod, node);
+        Vec::new()
+    }
+}
+
+/// A short fact for the output of `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// The key in JSON, such as `freeDevices`; unique among the details of one plugin about one thing.
+    pub name: &'static str,
+    /// The value.
+    pub value: DetailValue,
+}
+
+impl Detail {
+    /// A detail, for example `Detail::new("freeDevices", 3)`.
+    pub fn new(name: &'static str, value: impl Into<DetailValue>) -> Detail {
+        Detail { name, value: value.into() }
+    }
+}
+
+/// The value of a detail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum DetailValue {
+    /// Yes or no.
+    Bool(bool),
+    /// A number.
+    Integer(i64),
+    /// A name or a short text.
+    Text(String),
+    /// Several of them.
+    List(Vec<String>),
+}
+
+impl fmt::Display for DetailValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DetailValue::Bool(value) => value.fmt(f),
+            DetailValue::Integer(value) => value.fmt(f),
+            DetailValue::Text(value) => f.write_str(value),
+            DetailValue::List(values) => write!(f, "[{}]", values.join(" ")),
+        }
+    }
+}
+
+impl From<bool> for DetailValue {
+    fn from(value: bool) -> Self {
+        DetailValue::Bool(value)
+    }
+}
+
+impl From<i64> for DetailValue {
+    fn from(value: i64) -> Self {
+        DetailValue::Integer(value)
+    }
+}
+
+impl From<&str> for DetailValue {
+    fn from(value: &str) -> Self {
+        DetailValue::Text(value.to_owned())
+    }
+}
+
+impl From<String> for DetailValue {
+    fn from(value: String) -> Self {
+        DetailValue::Text(value)
+    }
+}
+
+impl From<Vec<String>> for DetailValue {
+    fn from(values: Vec<String>) -> Self {
+        DetailValue::List(values)
+    }
 }
 
 /// The pod has no signature: scheduling results cannot be reused for it.

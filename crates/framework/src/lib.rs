@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`extension_points`] (the traits a plugin implements), [`registry`] (how it is registered and built),
 //! [`pod_info`] and [`node_info`] (what it reads), [`watched_objects`] (custom resources and other kinds that it watches),
-//! [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
+//! [`pod_index`] (pods by label or controller), [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
 //! (acting on other pods), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
 //! preempt, [`preemption`].
 
@@ -24,6 +24,7 @@ mod node_score;
 pub mod node_table;
 mod ongoing_preemptions;
 pub mod plugin_args;
+pub mod pod_index;
 pub mod pod_info;
 pub mod pod_requests;
 pub mod preemption;
@@ -34,6 +35,7 @@ pub mod result;
 pub mod state;
 pub mod template;
 pub mod testkit;
+pub mod time;
 pub mod topology_counter;
 pub mod waiting_pods;
 pub mod watched_objects;
@@ -43,9 +45,10 @@ pub use cluster_event::{ActionType, ClusterEvent, EventObject, QueueingHint, Que
 pub use errors::{FieldError, PluginError};
 pub use event_resource::EventResource;
 pub use extension_points::{
-    Bind, Cx, DryRunCx, Filter, FilterRunner, FitError, ObjectEventHandler, Permit, PostBind,
-    PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore,
-    QueueSort, Reserve, Score, SerialCx, Sign,
+    Bind, Cx, Detail, DetailValue, DryRunCx, Explain, Filter, FilterRunner, FitError, NodeChange,
+    NodeEventHandler, ObjectEventHandler, Permit, PodChange, PodEventHandler, PostBind, PostFilter,
+    PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve,
+    Score, SerialCx, Sign,
 };
 pub use feature_gates::FeatureGates;
 pub use incremental::{
@@ -55,12 +58,16 @@ pub use node_info::NodeInfo;
 pub use node_row::NodeRow;
 pub use node_score::{MAX_NODE_SCORE, NodeScore};
 pub use node_table::NodeTable;
+pub use pod_index::{IndexedPods, PodIndex, PodIndexKey};
 pub use pod_info::{PodInfo, QueuedPodInfo};
-pub use registry::{ExtensionPoints, ExtraField, PluginDef, Registry};
+pub use registry::{BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, PluginDef, Registry};
 pub use resources::Resources;
 pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};
-pub use state::{CycleState, CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueSlot};
+pub use state::{
+    CycleState, CycleStateSlot, NodeStateSlot, PluginStateSlot, PluginStates, PublishedValueSlot,
+};
 pub use template::{PodTemplate, TemplateError};
+pub use time::{MonoTime, Now};
 pub use waiting_pods::{PodEventRecord, WaitingPod};
 pub use watched_objects::{
     Gvr, ObjectChange, ObjectInfo, ObjectLister, ObjectSlot, WatchRequirement,

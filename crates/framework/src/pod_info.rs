@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::feature_gates::FeatureGates;
 use crate::pod_requests::PodRequests;
 use crate::template::PodTemplate;
+use crate::time::Now;
 
 /// Type of the pod condition that says why a pod is being evicted.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -111,6 +112,8 @@ pub struct QueuedPodInfo {
     pub pod: Arc<PodInfo>,
     /// When it was added to its current queue; updated at every requeue (upstream's `Timestamp`).
     pub queued: Timestamp,
+    /// When it was first added to activeQ (upstream's `InitialAttemptTimestamp`); `None` until then. Pods in activeQ always have it.
+    pub initial_attempt: Option<Now>,
     /// Attempts so far.
     pub attempts: u32,
 }

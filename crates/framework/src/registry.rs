@@ -1,5 +1,7 @@
 //! Plugin definitions, the registry, and the extension points that a plugin registers when it is built.
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use loadmaster_api::{ExtraFieldsByKind, Str};
@@ -9,13 +11,15 @@ use serde_json::Value;
 use crate::cluster_event::{ClusterEvent, ClusterEventWithHint, QueueingHintFn};
 use crate::errors::FieldError;
 use crate::extension_points::{
-    Bind, Filter, ObjectEventHandler, Permit, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter,
-    PreScore, QueueSort, Reserve, Score, Sign,
+    Bind, Explain, Filter, NodeEventHandler, ObjectEventHandler, Permit, PodEventHandler, PostBind,
+    PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Sign,
 };
 use crate::feature_gates::FeatureGates;
 use crate::incremental::AnyIncremental;
+use crate::pod_index::{PodIndex, PodIndexKey};
 use crate::state::{
-    CycleStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler, PublishedValueSlot,
+    CycleStateSlot, NodeStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler,
+    PublishedValueSlot,
 };
 use crate::watched_objects::{Gvr, ObjectSlot, ObjectWatch, WatchRequirement};
 
@@ -26,8 +30,8 @@ pub use crate::errors::PluginError;
 pub struct PluginDef {
     /// Its name in configurations.
     pub name: &'static str,
-    /// Builds the plugin and registers its extension points. The arguments are complete and valid: [`PluginDef::args`] returned
-    /// them.
+    /// Builds the plugin and registers its extension points; called once for each profile that enables the plugin. The arguments are
+    /// complete and valid: [`PluginDef::args`] returned them.
     pub build: fn(&mut ExtensionPoints, &Value) -> Result<(), PluginError>,
     /// Decodes strictly, fills in defaults and validates; `None` when the plugin takes no arguments.
     pub args: Option<CompleteArgsFn>,
@@ -36,6 +40,70 @@ pub struct PluginDef {
 /// Makes complete arguments from those in the configuration (`{}` when there are none). Paths in errors are relative to the
 /// arguments.
 pub type CompleteArgsFn = fn(&Value, &FeatureGates) -> Result<Value, Vec<FieldError>>;
+
+/// One plugin of a profile, built.
+pub struct BuiltPlugin {
+    /// The plugin's name.
+    pub name: &'static str,
+    /// The extension points that it registered.
+    pub points: ExtensionPoints,
+    /// The range of its states in [`BuiltPlugins::initial_states`].
+    pub states: Range<usize>,
+}
+
+/// The plugins of one profile. [`PluginDef::build`] has run once for each; a clone shares the plugins, which have no state of their
+/// own.
+#[derive(Clone, Default)]
+pub struct BuiltPlugins(Arc<(Vec<BuiltPlugin>, PluginStates)>);
+
+impl BuiltPlugins {
+    /// Builds these plugins, in this order, with their arguments.
+    ///
+    /// # Errors
+    ///
+    /// All plugins that cannot be built, with the reasons.
+    pub fn build<'a>(
+        plugins: impl IntoIterator<Item = (&'a PluginDef, &'a Value)>,
+        gates: &FeatureGates,
+    ) -> Result<BuiltPlugins, Vec<(&'static str, PluginError)>> {
+        let (mut built, mut errors) = (Vec::new(), Vec::new());
+        let (mut n_slots, mut states) = (0, PluginStates::default());
+        for (def, args) in plugins {
+            let n_states = states.len();
+            let mut points = ExtensionPoints::for_next_plugin(gates.clone(), n_slots, states);
+            if let Err(error) = (def.build)(&mut points, args) {
+                errors.push((def.name, error));
+            }
+            (n_slots, states) = points.take_initial_states();
+            built.push(BuiltPlugin { name: def.name, points, states: n_states..states.len() });
+        }
+        if errors.is_empty() { Ok(BuiltPlugins(Arc::new((built, states)))) } else { Err(errors) }
+    }
+
+    /// The plugins, in the order in which they were built.
+    pub fn as_slice(&self) -> &[BuiltPlugin] {
+        &self.0.0
+    }
+
+    /// The initial states of all plugins.
+    pub fn initial_states(&self) -> &PluginStates {
+        &self.0.1
+    }
+}
+
+/// Equal if the same plugins were built, whatever their arguments.
+impl PartialEq for BuiltPlugins {
+    fn eq(&self, other: &Self) -> bool {
+        let names = self.as_slice().iter().map(|plugin| plugin.name);
+        names.eq(other.as_slice().iter().map(|plugin| plugin.name))
+    }
+}
+
+impl fmt::Debug for BuiltPlugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice().iter().map(|plugin| plugin.name)).finish()
+    }
+}
 
 /// The plugins that profiles can enable, in the order in which they were added.
 #[derive(Clone, Default)]
@@ -128,11 +196,18 @@ pub struct ExtensionPoints {
     pub sign: Option<Arc<dyn Sign>>,
     /// The incremental form of the plugin's Filter and Score, if it has one.
     pub incremental: Option<Arc<dyn AnyIncremental>>,
+    /// Adds details to the output of `explain`.
+    pub explain: Option<Arc<dyn Explain>>,
     /// Handles changes of the objects that the plugin watches.
     pub object_event_handler: Option<Arc<dyn ObjectEventHandler>>,
+    /// Handles changes of pods.
+    pub pod_event_handler: Option<Arc<dyn PodEventHandler>>,
+    /// Handles changes of nodes.
+    pub node_event_handler: Option<Arc<dyn NodeEventHandler>>,
     /// Events that may make pods schedulable that this plugin rejected; `None` means all events (upstream's `EventsToRegister`).
     pub events: Option<Vec<ClusterEventWithHint>>,
     watches: Vec<ObjectWatch>,
+    pod_indexes: Vec<PodIndexKey>,
     needs: ExtraFieldsByKind,
     publish_handler: Option<PublishedValueHandler>,
     n_slots: u32,
@@ -149,6 +224,14 @@ impl ExtensionPoints {
     pub fn cycle_state_slot<T>(&mut self) -> CycleStateSlot<T> {
         self.n_slots += 1;
         CycleStateSlot::new(self.n_slots - 1)
+    }
+
+    /// Allocates a slot in the cycle state with one value per node: Filter sets it with
+    /// [`CycleState::set_for_node`](crate::CycleState::set_for_node), and Reserve reads that of the selected node with
+    /// [`CycleState::get_for_selected_node`](crate::CycleState::get_for_selected_node).
+    pub fn node_state_slot<T>(&mut self) -> NodeStateSlot<T> {
+        self.n_slots += 1;
+        NodeStateSlot::new(self.n_slots - 1)
     }
 
     /// Allocates a state of the plugin across cycles, with this initial value.
@@ -182,6 +265,17 @@ impl ExtensionPoints {
     {
         self.watches.push(ObjectWatch::per_node::<T>(kind.clone(), presence, nodes));
         ObjectSlot::new(kind)
+    }
+
+    /// Declares an index of pods, which the plugin reads with [`crate::Cx::sibling_pods`] and [`crate::Cx::pods_by_index`].
+    pub fn pod_index(&mut self, key: PodIndexKey) -> PodIndex {
+        self.pod_indexes.push(key.clone());
+        PodIndex::new(key)
+    }
+
+    /// The declared indexes of pods.
+    pub fn pod_indexes(&self) -> &[PodIndexKey] {
+        &self.pod_indexes
     }
 
     /// Requests fields of pods or nodes that the scheduler does not read itself. They are stored if any enabled plugin needs

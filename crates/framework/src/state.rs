@@ -3,12 +3,14 @@
 //! A slot is an index that is allocated when the plugin is built; nothing is looked up by string at run time.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde::de::DeserializeOwned;
 
+use crate::node_table::NodeRow;
 use crate::plugin_args::{self, FieldError};
 use crate::waiting_pods::PluginAction;
 
@@ -27,6 +29,22 @@ impl<T> Clone for CycleStateSlot<T> {
     }
 }
 impl<T> Copy for CycleStateSlot<T> {}
+
+/// A typed slot in the [`CycleState`] with one value per node.
+pub struct NodeStateSlot<T>(u32, PhantomData<fn() -> T>);
+
+impl<T> NodeStateSlot<T> {
+    pub(crate) fn new(index: u32) -> Self {
+        NodeStateSlot(index, PhantomData)
+    }
+}
+
+impl<T> Clone for NodeStateSlot<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for NodeStateSlot<T> {}
 
 /// The slot of a plugin's state in the [`PluginStates`] of its profile.
 pub struct PluginStateSlot<T>(u32, PhantomData<fn() -> T>);
@@ -81,10 +99,31 @@ impl<T: Any + Clone + Send + Sync> Value for T {
     }
 }
 
-/// The plugins' state in one scheduling and binding cycle. It is cloned for dry runs and for filtering with nominated pods.
+/// The plugins' state in one scheduling and binding cycle. It is cloned for dry runs and for filtering with nominated pods; a clone has
+/// no values of nodes, and those that are set in it are lost with it.
 #[derive(Default)]
 pub struct CycleState {
     slots: Vec<Option<Box<dyn Value>>>,
+    nodes: NodeValues,
+    /// The values of the selected node.
+    selected: Vec<(u32, AnyArc)>,
+}
+
+type AnyArc = Arc<dyn Any + Send + Sync>;
+
+/// Values of nodes, by row and slot.
+#[expect(
+    clippy::disallowed_types,
+    reason = "Filter may run in parallel and has only read access; each node has its own key, so the order of writes does not matter"
+)]
+#[derive(Default)]
+struct NodeValues(std::sync::Mutex<BTreeMap<(NodeRow, u32), AnyArc>>);
+
+impl NodeValues {
+    fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<(NodeRow, u32), AnyArc>) -> R) -> R {
+        // No plugin runs while it is locked, so a panic leaves nothing partly changed.
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl CycleState {
@@ -112,6 +151,43 @@ impl CycleState {
     /// Removes all values; keeps the allocation.
     pub fn clear(&mut self) {
         self.slots.clear();
+        self.nodes.with(BTreeMap::clear);
+        self.selected.clear();
+    }
+
+    /// Sets the value of a slot for a node: what Filter found there, such as the devices that it would use. Replaces an earlier
+    /// value.
+    pub fn set_for_node<T: Any + Send + Sync>(
+        &self,
+        slot: NodeStateSlot<T>,
+        node: NodeRow,
+        value: T,
+    ) {
+        self.nodes.with(|values| values.insert((node, slot.0), Arc::new(value)));
+    }
+
+    /// The value that Filter set for a node. `None` if the node has not been filtered one by one in this cycle, or the plugin set
+    /// none.
+    pub fn get_for_node<T: Any + Send + Sync>(
+        &self,
+        slot: NodeStateSlot<T>,
+        node: NodeRow,
+    ) -> Option<Arc<T>> {
+        self.nodes.with(|values| values.get(&(node, slot.0)).cloned())?.downcast().ok()
+    }
+
+    /// The value that Filter set for the selected node: for Reserve and all later extension points. Filter has run on that node even
+    /// if it was selected with the plugin's incremental form. `None` if the plugin set none, or PreFilter returned `Skip`.
+    pub fn get_for_selected_node<T: Any>(&self, slot: NodeStateSlot<T>) -> Option<&T> {
+        let (_, value) = self.selected.iter().find(|(known, _)| *known == slot.0)?;
+        value.downcast_ref()
+    }
+
+    /// Keeps only the values of the selected node.
+    pub fn select_node(&mut self, node: NodeRow) {
+        let values = self.nodes.with(std::mem::take).into_iter();
+        let own = values.filter(|((row, _), _)| *row == node);
+        self.selected = own.map(|((_, slot), value)| (slot, value)).collect();
     }
 }
 
@@ -119,7 +195,11 @@ impl Clone for CycleState {
     fn clone(&self) -> Self {
         let slots =
             self.slots.iter().map(|slot| slot.as_ref().map(|value| (**value).boxed_clone()));
-        CycleState { slots: slots.collect() }
+        CycleState {
+            slots: slots.collect(),
+            nodes: NodeValues::default(),
+            selected: self.selected.clone(),
+        }
     }
 }
 

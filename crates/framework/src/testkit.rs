@@ -13,13 +13,19 @@
 //! ```
 
 mod builders;
+pub mod cycle;
+mod events;
+mod explain;
 pub mod incremental_history;
 pub mod post_filter;
+mod queue_order;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use loadmaster_api::{ExtraFields, Namespace, Node, Pod, Str};
+use loadmaster_api::{ExtraFields, Namespace, Node, Pod, Str, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -38,6 +44,7 @@ use crate::pod_info::PodInfo;
 use crate::registry::{ExtensionPoints, PluginDef};
 use crate::result::{PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates};
+use crate::time::Now;
 use crate::topology_counter::TopologyCounterId;
 use crate::watched_objects::Gvr;
 use crate::world::World;
@@ -48,6 +55,8 @@ pub struct PluginTestBench {
     pub world: World,
     points: ExtensionPoints,
     states: PluginStates,
+    /// The pods that were added, by uid.
+    pods: BTreeMap<Box<str>, Arc<PodInfo>>,
 }
 
 /// The test's input is invalid, or the incremental form and the per-node results differ.
@@ -69,6 +78,7 @@ impl From<FieldError> for PluginTestBenchError {
 }
 
 pub use builders::{NodeBuilder, PodBuilder, node, pod};
+pub use cycle::TestCycle;
 
 type BenchResult<T> = Result<T, PluginTestBenchError>;
 
@@ -105,15 +115,21 @@ impl PluginTestBench {
         let (_, states) = points.take_initial_states();
         let mut world = World::new(gates);
         points.watched_kinds().for_each(|watch| world.watch_objects(&watch));
-        Ok(PluginTestBench { world, points, states })
+        points.pod_indexes().iter().for_each(|key| world.index_pods(key));
+        Ok(PluginTestBench { world, points, states, pods: BTreeMap::new() })
     }
 
-    /// Adds or replaces a node.
+    /// Adds or replaces a node, and calls the plugin's [`NodeEventHandler`](crate::NodeEventHandler).
     pub fn node(&mut self, node: impl Into<Value>) -> BenchResult<NodeRow> {
         let node: Value = node.into();
         let extra = ExtraFields::from_value(&node, self.points.extra_fields().nodes);
         let node = Node { extra, ..read(&node)? };
-        Ok(self.world.upsert_node(Arc::new(node)))
+        let node = Arc::new(node);
+        let old = self.world.nodes().row(node.name());
+        let old = old.and_then(|row| self.world.nodes().node(row)).cloned();
+        let row = self.world.upsert_node(node.clone());
+        self.on_node_change(old, Some(node));
+        Ok(row)
     }
 
     /// Adds or replaces a namespace.
@@ -123,7 +139,8 @@ impl PluginTestBench {
         Ok(())
     }
 
-    /// Adds a pod that is assigned to a node. Its namespace is `default` if it has none.
+    /// Adds or updates a pod that is assigned to a node, and calls the plugin's [`PodEventHandler`](crate::PodEventHandler). Its
+    /// namespace is `default` if it has none.
     pub fn add_assigned_pod(
         &mut self,
         node: &str,
@@ -132,7 +149,20 @@ impl PluginTestBench {
         let row = self.world.nodes().row(node);
         let row = row.ok_or_else(|| PluginTestBenchError(format!("there is no node {node:?}")))?;
         let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.parse_pod(pod)? });
+        let old = self.pods.insert(pod.uid.clone(), pod.clone());
+        self.world.delete_pending_pod(&pod.uid);
         self.world.add_pod(row, pod.clone());
+        self.on_pod_change(old, Some(pod.clone()));
+        Ok(pod)
+    }
+
+    /// Adds or updates a pending pod, for the indexes of pods, and calls the plugin's
+    /// [`PodEventHandler`](crate::PodEventHandler). Other methods that take a pod do not add it.
+    pub fn add_pending_pod(&mut self, pod: impl Into<Value>) -> BenchResult<Arc<PodInfo>> {
+        let pod = Arc::new(self.parse_pod(pod)?);
+        let old = self.pods.insert(pod.uid.clone(), pod.clone());
+        self.world.upsert_pending_pod(&pod);
+        self.on_pod_change(old, Some(pod.clone()));
         Ok(pod)
     }
 
@@ -147,7 +177,7 @@ impl PluginTestBench {
         self.world.parse_pod(&pod).map_err(|error| PluginTestBenchError(error.to_string()))
     }
 
-    /// Adds or replaces an object of a kind that the plugin watches.
+    /// Adds or replaces an object of a kind that the plugin watches, and calls its [`ObjectEventHandler`](crate::ObjectEventHandler).
     pub fn object(&mut self, kind: &Gvr, object: Value) -> BenchResult<()> {
         let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().into();
         let reference = ObjectRef {
@@ -157,10 +187,15 @@ impl PluginTestBench {
             name: name("name"),
         };
         self.world.set_synced(&kind.group, &kind.resource, true);
-        match self.world.update_watched_object(&reference, Some(&object)).decode_error {
-            Some(trouble) => Err(PluginTestBenchError(trouble)),
-            None => Ok(()),
+        let updated = self.world.update_watched_object(&reference, Some(&object));
+        if let Some(trouble) = updated.decode_error {
+            return Err(PluginTestBenchError(trouble));
         }
+        if let (Some(change), Some(point)) = (updated.change, &self.points.object_event_handler) {
+            let (cycle, states) = (&mut CycleState::default(), &mut self.states);
+            point.on_object_change(SerialCx { world: &self.world, cycle, states }, &change);
+        }
+        Ok(())
     }
 
     /// Publishes a value to the plugin, as a service does.
@@ -169,6 +204,14 @@ impl PluginTestBench {
         let receiver = receiver
             .ok_or_else(|| PluginTestBenchError("the plugin has no published slot".into()))?;
         Ok(receiver(&mut self.states, Some(value))?)
+    }
+
+    /// Advances the time that the plugin sees; it starts at zero on both clocks.
+    pub fn advance_time(&mut self, time: Duration) {
+        let Now { mono, wall } = self.world.now();
+        let mono = mono.after(time);
+        let passed = mono.since(self.world.now().mono).as_nanos() as i64;
+        self.world.set_now(Now { mono, wall: Timestamp(wall.0.saturating_add(passed)) });
     }
 
     /// The plugin's extension points.
@@ -235,7 +278,8 @@ impl PluginTestBench {
     ) -> BenchResult<String> {
         let pod = self.parse_pod(pod)?;
         let Some(events) = &self.points.events else { return Ok("Queue".into()) };
-        let hint_args = QueueingHintArgs { pod: &pod, event: &event, old, new, world: &self.world };
+        let (world, states) = (&self.world, &self.states);
+        let hint_args = QueueingHintArgs { pod: &pod, event: &event, old, new, world, states };
         let mut result = "Unregistered";
         for registered in events.iter().filter(|registered| registered.event.matches(&event)) {
             match registered.hint.as_ref().map_or(Ok(QueueingHint::Queue), |hint| hint(&hint_args))

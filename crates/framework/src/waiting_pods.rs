@@ -83,6 +83,8 @@ pub enum PluginAction {
     },
     /// Move pods to the activeQ.
     Activate(Vec<Box<str>>),
+    /// Sort the scheduling queue again.
+    SortQueue,
     /// Record an Event about a pod.
     RecordEvent(PodEventRecord),
     /// Compute again what the plugin's incremental form computed for a node, because its state changed.

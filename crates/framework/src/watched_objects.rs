@@ -293,6 +293,14 @@ impl ObjectStore {
         self.tables.iter().map(|table| (&table.kind, table.presence))
     }
 
+    /// All objects with their kinds, by kind, namespace and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Gvr, &Arc<ObjectInfo>)> {
+        self.tables.iter().flat_map(|table| {
+            let objects = table.by_namespace.values().flat_map(BTreeMap::values);
+            objects.map(|object| (&table.kind, object))
+        })
+    }
+
     /// The objects of a slot's kind.
     pub fn lister<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'_, T> {
         let table = self.tables.iter().find(|table| table.kind == slot.0);

@@ -24,8 +24,10 @@ use crate::label_columns::LabelKeyId;
 use crate::node_info::NodeInfo;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::ongoing_preemptions::OngoingPreemptions;
+use crate::pod_index::{IndexedPods, PodIndex, PodIndexKey, PodIndexes};
 use crate::pod_info::PodInfo;
 use crate::template::{PodTemplate, TemplateError, TemplateKey};
+use crate::time::Now;
 use crate::topology_counter::{
     TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
 };
@@ -73,11 +75,13 @@ pub struct World {
     ongoing_preemptions: OngoingPreemptions,
     objects: ObjectStore,
     waiting: WaitingPods,
+    pod_indexes: PodIndexes,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
     undo: UndoLog,
     gates: FeatureGates,
+    now: Now,
 }
 
 /// Versions of the objects that keys of pods may be resolved from.
@@ -93,6 +97,16 @@ impl World {
     /// An empty world; the gates determine how pods are parsed.
     pub fn new(gates: FeatureGates) -> Self {
         World { gates, ..World::default() }
+    }
+
+    /// The time of the engine's current call. An attempt that waits for an extender continues at a later time.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// Sets the time, for the engine.
+    pub fn set_now(&mut self, now: Now) {
+        self.now = now;
     }
 
     /// The nodes.
@@ -290,7 +304,44 @@ impl World {
                 && known.resized == pod.resized
                 && known.extra == pod.extra
         };
-        self.nodes.refresh_pod(row, pod, same)
+        let is_refreshed = self.nodes.refresh_pod(row, pod, same);
+        if is_refreshed {
+            self.pod_indexes.add_assigned(pod);
+        }
+        is_refreshed
+    }
+
+    /// Starts an index of pods, unless it exists. Pending pods must be added after that.
+    pub fn index_pods(&mut self, key: &PodIndexKey) {
+        let assigned = self.nodes.rows().flat_map(|row| self.nodes.pods(row));
+        self.pod_indexes.add(key, assigned);
+    }
+
+    /// Whether there is an index of pods, so that pending pods are stored.
+    pub fn indexes_pods(&self) -> bool {
+        !self.pod_indexes.is_empty()
+    }
+
+    /// Adds or updates a pod that a profile has to place, for the indexes. It stays pending until it is deleted here, but counts
+    /// as assigned while it is assumed.
+    pub fn upsert_pending_pod(&mut self, pod: &Arc<PodInfo>) {
+        let is_assigned = self.assigned.contains_key(&pod.uid);
+        self.pod_indexes.upsert_pending(pod, is_assigned);
+    }
+
+    /// Deletes a pending pod: it was deleted, or the API server has it on a node.
+    pub fn delete_pending_pod(&mut self, uid: &str) {
+        self.pod_indexes.delete_pending(uid);
+    }
+
+    /// The pods with a value of an index.
+    pub fn pods_by_index(&self, index: &PodIndex, namespace: &str, value: &str) -> IndexedPods<'_> {
+        self.pod_indexes.get(index, namespace, value, &self.waiting)
+    }
+
+    /// The pods with the same namespace and value of the index as this pod, which is one of them; none if it has no value.
+    pub fn sibling_pods(&self, index: &PodIndex, pod: &PodInfo) -> IndexedPods<'_> {
+        self.pod_indexes.siblings(index, pod, &self.waiting)
     }
 
     /// Nominates a pending pod to a node (upstream's `AddNominatedPod`).
@@ -546,9 +597,13 @@ impl World {
         }
     }
 
-    fn count_pod(&mut self, row: NodeRow, pod: &PodInfo, sign: i64) {
+    fn count_pod(&mut self, row: NodeRow, pod: &Arc<PodInfo>, sign: i64) {
         if self.undo.is_dry_run() {
             return;
+        }
+        match sign {
+            1 => self.pod_indexes.add_assigned(pod),
+            _ => self.pod_indexes.remove_assigned(pod),
         }
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();

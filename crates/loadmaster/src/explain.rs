@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use loadmaster_api::Timestamp;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
 use loadmaster_engine::Profile;
 use loadmaster_engine::explain::explain_pod;
 use loadmaster_extender::Verb;
-use loadmaster_framework::{PodInfo, Registry};
+use loadmaster_framework::{Now, PodInfo, Registry};
 use loadmaster_sim::world_loader;
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
@@ -103,8 +104,10 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
     timings.lap("loading");
     note_extenders(loaded.profile, &loaded.pod);
     inputs.add_to_world(loaded.profile, &mut loaded.world);
-    let states = &loaded.profile.states;
-    let explanation = explain_pod(loaded.profile, &mut loaded.world, states, &loaded.pod);
+    let wall = Timestamp(jiff::Timestamp::now().as_nanosecond() as i64);
+    loaded.world.set_now(Now { wall, ..Now::default() });
+    let states = loaded.plugin_states();
+    let explanation = explain_pod(loaded.profile, &mut loaded.world, &states, &loaded.pod);
     timings.lap("deciding");
     let runs_on = runs_on.unwrap_or_default();
     print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;

@@ -78,8 +78,7 @@ impl ConfigArgs {
         let notes = checked.notes.iter().filter(|_| self.config.is_some());
         notes.for_each(|note| print_to_stderr(&format!("note: {note}")));
         let gates = gates.framework_gates();
-        let profiles = world_loader::build_profiles(&checked, registry, &gates);
-        let profiles = profiles.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+        let profiles = world_loader::build_profiles(&checked, &gates);
         Ok(ProfilesAndGates { profiles, gates })
     }
 }

@@ -190,7 +190,6 @@ fn build(args: &Args, header: &RecordingHeader, registry: &Registry) -> CommandR
             missing.join(", ")
         )));
     }
-    let within = |text: &dyn std::fmt::Display| Failure::invalid_input(format!("{name}: {text}"));
     let gates = AllFeatureGates::parse(header.feature_gates.iter().map(String::as_str)).map_err(
         |errors| Failure::invalid_inputs(errors.iter().map(|it| format!("{name}: {it}"))),
     )?;
@@ -198,8 +197,7 @@ fn build(args: &Args, header: &RecordingHeader, registry: &Registry) -> CommandR
     let checked = loadmaster_config::check_configuration(&document, registry, &gates)
         .map_err(Failure::invalid_inputs)?;
     let options = EngineOptions { verify_every: u64::from(args.check), ..header.engine_options() };
-    let engine = loadmaster_daemon::run::build_engine(&checked.profiles, &gates, registry, options);
-    engine.map_err(|error| within(&ErrorChain(&error)))
+    Ok(loadmaster_daemon::run::build_engine(&checked.profiles, &gates, options))
 }
 
 fn wall(now: Now) -> String {

@@ -34,9 +34,7 @@ pub(crate) fn run(
     services: &[Service],
 ) -> ExitCode {
     match load_startup_config(program, flags, registry).and_then(|plan| plan.start_logging()) {
-        Ok(ready) => {
-            loadmaster_daemon::run::run_scheduler(ready, registry, services, &out_of_tree(registry))
-        }
+        Ok(ready) => loadmaster_daemon::run::run_scheduler(ready, services, &out_of_tree(registry)),
         Err(stop) => stop.report(),
     }
 }

@@ -99,11 +99,10 @@ impl TestCluster {
         })?;
         let gates = gates.framework_gates();
         let profiles = checked.profiles.iter();
-        let profiles = profiles.map(|it| Profile::new(it, &registry, &gates).map(Arc::new));
-        let profiles: Result<Vec<_>, _> = profiles.collect();
+        let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates))).collect();
         let options = EngineOptions { seed, verify_every: 1, ..EngineOptions::default() };
         Ok(TestCluster {
-            engine: Engine::new(profiles.map_err(|error| bench_error(&error))?, gates, options),
+            engine: Engine::new(profiles, gates, options),
             api_server: FakeApiServer::default(),
             now: START,
             pending_events: BTreeMap::new(),

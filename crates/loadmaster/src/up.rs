@@ -103,8 +103,7 @@ pub(crate) fn run(
         InProcessApiClient::new(embedded.server().clone(), embedded.runtime().handle().clone());
     create_nodes(&mut api, &content)?;
     print_notes(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
-    let cluster =
-        LocalCluster::start(embedded, api, scheduler, registry, services, stages, args.seed)?;
+    let cluster = LocalCluster::start(embedded, api, scheduler, services, stages, args.seed)?;
     let head = head(&cluster, content.nodes.len(), out)?;
     let mut driver = ClusterDriver::new(cluster, content.arrivals, content.churn);
     let last = if interactive {

@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use loadmaster_framework::{ExtensionPoints, PluginDef, PluginError, QueueSort, QueuedPodInfo};
+use loadmaster_framework::{Cx, ExtensionPoints, PluginDef, PluginError, QueueSort, QueuedPodInfo};
 use serde_json::Value;
 
 pub const NAME: &str = "PrioritySort";
@@ -26,7 +26,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
 }
 
 impl QueueSort for PrioritySort {
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+    fn compare(&self, _: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
         let priority = |info: &QueuedPodInfo| info.pod.template.priority();
         priority(b).cmp(&priority(a)).then(a.queued.cmp(&b.queued))
     }
@@ -36,6 +36,7 @@ impl QueueSort for PrioritySort {
 mod tests {
     use loadmaster_api::Timestamp;
     use loadmaster_framework::testkit::PluginTestBench;
+    use loadmaster_framework::{CycleState, PluginStates};
     use serde_json::json;
 
     use super::*;
@@ -49,12 +50,15 @@ mod tests {
         let mut queued = |(priority, time): Queued| QueuedPodInfo {
             pod: Arc::new(bench.parse_pod(json!({"spec": {"priority": priority}})).unwrap()),
             queued: Timestamp(time),
+            initial_attempt: None,
             attempts: 0,
         };
         let (a, b) = (queued(a), queued(b));
         let sort = bench.extension_points().queue_sort.as_ref().unwrap();
-        assert_eq!(sort.compare(&a, &b), want);
-        assert_eq!(sort.compare(&b, &a), want.reverse());
+        let (cycle, states) = (CycleState::default(), PluginStates::default());
+        let cx = Cx { world: &bench.world, cycle: &cycle, states: &states };
+        assert_eq!(sort.compare(cx, &a, &b), want);
+        assert_eq!(sort.compare(cx, &b, &a), want.reverse());
     }
 
     #[test]

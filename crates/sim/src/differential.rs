@@ -53,7 +53,7 @@ impl TwinProfiles {
         });
         let checked = check_configuration_value(config, registry, &gates)
             .map_err(DefaultProfileError::Config)?;
-        let mut sampling = build_profiles(&checked, registry, &gates.framework_gates())?;
+        let mut sampling = build_profiles(&checked, &gates.framework_gates());
         Ok(TwinProfiles {
             all_nodes: Arc::new(default_profile(registry)?),
             sampling: Arc::new(sampling.swap_remove(0)),

@@ -4,7 +4,7 @@
 //!
 //! - Pods with `spec.nodeName` are assigned to their node. Terminal pods are left out.
 //! - Pending pods with `status.nominatedNodeName` are nominated to that node, unless no profile has their scheduler name or a
-//!   PreEnqueue plugin rejects them. Other pending pods are left out.
+//!   PreEnqueue plugin rejects them. Other pending pods are left out, except of the indexes of pods and the events that plugins see.
 //! - The pod to schedule is never in the world. If it has a node and its status says that it was scheduled, the node is cleared: the
 //!   result says where it would be scheduled now. Without such a status the node is left to the NodeName plugin.
 
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use loadmaster_api::snapshot::{ObjectWithOrigin, Snapshot};
 use loadmaster_api::{ObjectMeta, Pod, Str};
 use loadmaster_config::{AllFeatureGates, CheckedConfiguration, default_configuration};
-use loadmaster_engine::{Profile, ProfileError};
+use loadmaster_engine::{Profile, states_from_world};
 use loadmaster_framework::{
-    Cx, CycleState, FeatureGates, FieldError, PodInfo, Registry, TemplateError, World,
+    Cx, CycleState, FeatureGates, FieldError, PluginStates, PodInfo, Registry, TemplateError, World,
 };
 use loadmaster_stdx::Map;
 
@@ -24,6 +24,17 @@ pub struct SchedulingInput<'p> {
     pub world: World,
     pub profile: &'p Profile,
     pub pod: Arc<PodInfo>,
+    /// The other pending pods, if a plugin reads them.
+    pub pending: Vec<Arc<PodInfo>>,
+}
+
+impl SchedulingInput<'_> {
+    /// The states of the profile's plugins after their event handlers were told of everything in the world.
+    pub fn plugin_states(&self) -> PluginStates {
+        let assigned = self.world.node_infos().flat_map(|node| node.pods());
+        let pods = assigned.chain(&self.pending).chain([&self.pod]);
+        states_from_world(self.profile, &self.world, pods)
+    }
 }
 
 /// Why a pod cannot be scheduled from these objects.
@@ -55,25 +66,18 @@ pub enum DefaultProfileError {
     /// The registry lacks a plugin of the default configuration, or a plugin rejects its default arguments.
     #[error("default configuration: {}", .0.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; "))]
     Config(Vec<FieldError>),
-    /// A plugin could not be built.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
 }
 
 /// Builds every profile of a configuration.
-pub fn build_profiles(
-    checked: &CheckedConfiguration,
-    registry: &Registry,
-    gates: &FeatureGates,
-) -> Result<Vec<Profile>, ProfileError> {
-    checked.profiles.iter().map(|profile| Profile::new(profile, registry, gates)).collect()
+pub fn build_profiles(checked: &CheckedConfiguration, gates: &FeatureGates) -> Vec<Profile> {
+    checked.profiles.iter().map(|profile| Profile::new(profile, gates)).collect()
 }
 
 /// Builds the profile of an empty configuration, with the default feature gates.
 pub fn default_profile(registry: &Registry) -> Result<Profile, DefaultProfileError> {
     let gates = AllFeatureGates::default();
     let checked = default_configuration(registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, registry, &gates.framework_gates())?;
+    let mut profiles = build_profiles(&checked, &gates.framework_gates());
     Ok(profiles.swap_remove(0))
 }
 
@@ -99,8 +103,9 @@ pub fn load_scheduling_input_for_pod<'p>(
     gates: &FeatureGates,
     target: &Pod,
 ) -> Result<SchedulingInput<'p>, SchedulingInputError> {
-    let mut world = world_without_pods(snapshot, gates);
+    let mut world = world_without_pods(snapshot, profiles, gates);
     let pod = Arc::new(parse_pod(&mut world, &pod_without_assigned_node(target))?);
+    world.upsert_pending_pod(&pod);
     let profile =
         profile_for_pod(profiles, &pod).ok_or_else(|| SchedulingInputError::ProfileNotFound {
             pod: target.full_name(),
@@ -112,8 +117,8 @@ pub fn load_scheduling_input_for_pod<'p>(
             || pod.metadata.namespace != target.metadata.namespace
     };
     let others = snapshot.pods.iter().filter(is_other);
-    add_pods(&mut world, profiles, others)?;
-    Ok(SchedulingInput { world, profile, pod })
+    let pending = add_pods(&mut world, profiles, others)?;
+    Ok(SchedulingInput { world, profile, pod, pending })
 }
 
 /// Builds the world with all pods that are assigned or nominated to a node.
@@ -122,7 +127,7 @@ pub fn build_world(
     profiles: &[Profile],
     gates: &FeatureGates,
 ) -> Result<World, SchedulingInputError> {
-    let mut world = world_without_pods(snapshot, gates);
+    let mut world = world_without_pods(snapshot, profiles, gates);
     add_pods(&mut world, profiles, snapshot.pods.iter())?;
     Ok(world)
 }
@@ -144,8 +149,9 @@ fn was_scheduled(pod: &Pod) -> bool {
 }
 
 /// The world without pods.
-fn world_without_pods(snapshot: &Snapshot, gates: &FeatureGates) -> World {
+fn world_without_pods(snapshot: &Snapshot, profiles: &[Profile], gates: &FeatureGates) -> World {
     let mut world = World::new(gates.clone());
+    profiles.iter().flat_map(|it| &it.pod_indexes).for_each(|key| world.index_pods(key));
     for namespace in &snapshot.namespaces {
         world.upsert_namespace(Arc::new(namespace.object.clone()));
     }
@@ -180,12 +186,15 @@ fn by_namespace<T: Clone>(
     all
 }
 
-/// Adds assigned and nominated pods.
+/// Adds assigned and nominated pods. Returns the pending pods if a plugin reads them: indexes pods or handles events of pods.
 fn add_pods<'s>(
     world: &mut World,
     profiles: &[Profile],
     pods: impl Iterator<Item = &'s ObjectWithOrigin<Pod>>,
-) -> Result<(), SchedulingInputError> {
+) -> Result<Vec<Arc<PodInfo>>, SchedulingInputError> {
+    let handles_pods = |it: &Profile| it.plugins.iter().any(|it| it.pod_event_handler.is_some());
+    let reads_pending = world.indexes_pods() || profiles.iter().any(handles_pods);
+    let (mut nominated, mut pending) = (Vec::new(), Vec::new());
     for pod in pods {
         if !pod.spec.node_name.is_empty() {
             let row = world.nodes().row(&pod.spec.node_name).ok_or_else(|| {
@@ -196,14 +205,25 @@ fn add_pods<'s>(
             })?;
             let info = parse_pod(world, pod)?;
             world.add_pod(row, Arc::new(info));
-        } else if !pod.status.nominated_node_name.is_empty() {
-            let info = parse_pod(world, pod)?;
-            if passes_pre_enqueue(world, profiles, &info) {
-                world.add_nominated_pod(info.nominated_node_name.clone(), Arc::new(info));
+            continue;
+        }
+        let is_nominated = !pod.status.nominated_node_name.is_empty();
+        let is_over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+        if is_nominated || reads_pending && !is_over {
+            let info = Arc::new(parse_pod(world, pod)?);
+            if !is_over && profile_for_pod(profiles, &info).is_some() {
+                world.upsert_pending_pod(&info);
+                pending.extend(reads_pending.then(|| info.clone()));
             }
+            nominated.extend(is_nominated.then_some(info));
         }
     }
-    Ok(())
+    for pod in nominated {
+        if passes_pre_enqueue(world, profiles, &pod) {
+            world.add_nominated_pod(pod.nominated_node_name.clone(), pod);
+        }
+    }
+    Ok(pending)
 }
 
 /// Only pods that pass PreEnqueue can be nominated.
@@ -239,14 +259,14 @@ mod tests {
         let gates = AllFeatureGates::default();
         let checked = default_configuration(&registry, &gates).unwrap();
         let gates = gates.framework_gates();
-        let profiles = build_profiles(&checked, &registry, &gates).unwrap();
+        let profiles = build_profiles(&checked, &gates);
         let node = "{apiVersion: v1, kind: Node, metadata: {name: a}}";
         let pods = pods.lines().map(|pod| format!("{{apiVersion: v1, kind: Pod, {}}}", pod.trim()));
         let text: Vec<String> = [node.to_owned()].into_iter().chain(pods).collect();
         let document = Document::new("x.yaml", text.join("\n---\n"));
         let snapshot = Snapshot::read(&[document]).unwrap();
         let found = match load_scheduling_input(&snapshot, &profiles, &gates, target) {
-            Ok(SchedulingInput { world, profile, pod }) => {
+            Ok(SchedulingInput { world, profile, pod, .. }) => {
                 let names = |pods: &[Arc<PodInfo>]| {
                     pods.iter().map(|pod| pod.full_name()).collect::<Vec<_>>().join(" ")
                 };

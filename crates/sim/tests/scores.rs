@@ -114,7 +114,7 @@ fn check(form: &str, nodes: &[Value], want: &str) {
     });
     let checked = check_configuration_value(config, &registry, &gates).unwrap();
     let gates = gates.framework_gates();
-    let profile = build_profiles(&checked, &registry, &gates).unwrap().swap_remove(0);
+    let profile = build_profiles(&checked, &gates).swap_remove(0);
     let mut world = World::new(gates);
     for node in nodes {
         world.upsert_node(Arc::new(serde_json::from_value::<Node>(node.clone()).unwrap()));

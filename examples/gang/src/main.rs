@@ -39,10 +39,13 @@ fn default_timeout_seconds() -> u64 {
 
 struct Plugin {
     gangs: ObjectSlot<Gang>,
+    members: PodIndex,
 }
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(Plugin { gangs: points.watch(gangs(), WatchRequirement::Required) });
+    let gangs_slot = points.watch(gangs(), WatchRequirement::Required);
+    let members = points.pod_index(PodIndexKey::Label(LABEL.into()));
+    let plugin = Arc::new(Plugin { gangs: gangs_slot, members });
     points.pre_filter = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
     points.permit = Some(plugin);
@@ -80,12 +83,12 @@ fn hint_for_gang_event(
     Ok(if is_own_gang { QueueingHint::Queue } else { QueueingHint::Skip })
 }
 
-/// Uids of the other pods of the gang that wait at Permit.
-fn other_waiting_members(cx: &SerialCx<'_>, pod: &PodInfo, gang: &str) -> Vec<Box<str>> {
-    let all = cx.waiting_pods().iter().map(|waiting| &waiting.pod);
-    let others =
-        all.filter(|it| it.uid != pod.uid && is_member_of(it, &pod.template.namespace, gang));
-    others.map(|it| it.uid.clone()).collect()
+impl Plugin {
+    /// Uids of the other pods of the gang that wait at Permit.
+    fn other_waiting_members(&self, cx: &SerialCx<'_>, pod: &PodInfo) -> Vec<Box<str>> {
+        let all = cx.sibling_pods(&self.members, pod).waiting();
+        all.filter(|it| it.pod.uid != pod.uid).map(|it| it.pod.uid.clone()).collect()
+    }
 }
 
 impl PreFilter for Plugin {
@@ -110,12 +113,11 @@ impl Permit for Plugin {
         let Some(Gang { spec }) = cx.objects(&self.gangs).get(namespace, gang) else {
             return Err(Rejection::unschedulable(format!("gang {gang:?} was deleted")));
         };
-        // Bound members, waiting members, and this pod, which is already assumed. This visits every pod of the cluster once per member.
-        let on_nodes = cx.world.node_infos().flat_map(|node| node.pods());
-        if on_nodes.filter(|it| is_member_of(it, namespace, gang)).count() < spec.min_members {
+        // Bound members, waiting members, and this pod, which is already assumed.
+        if cx.sibling_pods(&self.members, pod).n_assigned() < spec.min_members {
             return Ok(PermitResult::Wait(Duration::from_secs(spec.timeout_seconds)));
         }
-        for uid in other_waiting_members(&cx, pod, gang) {
+        for uid in self.other_waiting_members(&cx, pod) {
             cx.allow_waiting_pod(NAME, &uid);
         }
         Ok(PermitResult::Allow)
@@ -130,7 +132,7 @@ impl Reserve for Plugin {
     /// A member timed out at Permit or failed later: reject the other members that wait.
     fn unreserve(&self, mut cx: SerialCx<'_>, pod: &Arc<PodInfo>, _: &str) {
         let Some(gang) = gang_of(pod) else { return };
-        for uid in other_waiting_members(&cx, pod, gang) {
+        for uid in self.other_waiting_members(&cx, pod) {
             cx.reject_waiting_pod(
                 NAME,
                 &uid,

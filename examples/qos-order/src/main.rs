@@ -19,7 +19,7 @@ fn build(
 }
 
 impl QueueSort for QosOrder {
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+    fn compare(&self, _: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
         let key = |it: &QueuedPodInfo| {
             (-i64::from(it.pod.template.priority()), qos_class(&it.pod), it.queued)
         };

@@ -40,7 +40,9 @@ fn default_profile() {
         reserve: VolumeBinding DynamicResources
         preBind: VolumeBinding DynamicResources
     "#]].assert_eq(&plugins_of(&checked.profiles[0].extension_points));
-    expect!["SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality"].assert_eq(&checked.profiles[0].plugins.join(" "));
+    let names: Vec<&str> =
+        checked.profiles[0].plugins.as_slice().iter().map(|plugin| plugin.name).collect();
+    expect!["SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality"].assert_eq(&names.join(" "));
 }
 
 #[test]

@@ -201,7 +201,7 @@ impl PreEnqueue for NoOpPlugin {
 }
 
 impl QueueSort for NoOpPlugin {
-    fn compare(&self, _: &QueuedPodInfo, _: &QueuedPodInfo) -> Ordering {
+    fn compare(&self, _: Cx<'_>, _: &QueuedPodInfo, _: &QueuedPodInfo) -> Ordering {
         Ordering::Equal
     }
 }

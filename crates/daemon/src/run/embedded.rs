@@ -6,7 +6,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use loadmaster_engine::Engine;
-use loadmaster_framework::Registry;
 use tokio::sync::{mpsc, oneshot};
 
 use super::engine_loop::Command;
@@ -43,15 +42,14 @@ impl EmbeddedScheduler {
     ///
     /// # Errors
     ///
-    /// If a plugin cannot be built, the recording cannot be started, or threads cannot be created. Later errors are returned by
+    /// If the recording cannot be started, or threads cannot be created. Later errors are returned by
     /// [`EmbeddedScheduler::stop`].
     pub fn start(
         ready: CompletedConfig,
-        registry: &Registry,
         services: &[Service],
         out_of_tree: &[String],
     ) -> Result<EmbeddedScheduler, RunError> {
-        let prepared = PreparedScheduler::new(ready, registry, services, out_of_tree)?;
+        let prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
         let commands = prepared.daemon.commands.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = runtime()?;

@@ -18,7 +18,7 @@ pub(super) fn engine(nodes: &[&str], pods: &[(&str, Value)]) -> Engine {
     let checked = default_configuration(&registry, &gates).unwrap();
     let gates = gates.framework_gates();
     let profiles = checked.profiles.iter();
-    let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
+    let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates)));
     let mut engine = Engine::new(profiles.collect(), gates, EngineOptions::default());
     for name in nodes {
         let node: Node = serde_json::from_value(json!({

@@ -129,7 +129,7 @@ impl Engine {
         let queued = &binding.queued;
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         self.observe_attempt(queued, AttemptOutcome::Scheduled, nanos, effects);
-        let since = queued.initial_attempt.unwrap_or(binding.began);
+        let since = queued.info.initial_attempt.map_or(binding.began, |first| first.mono);
         effects.push(Effect::Observe(Observation::Bound {
             attempts: queued.info.attempts,
             nanos: now.mono.since(since).as_nanos() as u64,

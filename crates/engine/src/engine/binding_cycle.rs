@@ -195,8 +195,8 @@ impl Engine {
         };
         match step {
             PluginStep::Call(request) => self.call(owner, request, effects),
-            PluginStep::Wait { on, timeout } => {
-                self.plugin_waits.push(PluginWait { owner, on, until: now.mono.after(timeout) });
+            PluginStep::Wait { on, until } => {
+                self.plugin_waits.push(PluginWait { owner, on, until });
             }
             PluginStep::Done(done) => return Some((plugin, Ok(done))),
             PluginStep::Fail(rejection) => return Some((plugin, Err(rejection))),

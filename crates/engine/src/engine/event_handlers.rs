@@ -80,12 +80,16 @@ impl Engine {
             for pod in self.orphaned_pods.remove(&name).unwrap_or_default() {
                 self.world.add_pod(row, pod);
             }
+            self.notify_node_change(None, Some(&node));
             let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
             return self.on_cluster_event(
                 now,
                 ClusterEventOccurrence::new(event, None, Some(QueueObject::Node(node))),
             );
         };
+        if *old != *node {
+            self.notify_node_change(Some(&old), Some(&node));
+        }
         for event in queue::node_update_events(&old, &node) {
             let (old, new) = (QueueObject::Node(old.clone()), QueueObject::Node(node.clone()));
             self.on_cluster_event(now, ClusterEventOccurrence::new(event, Some(old), Some(new)));
@@ -95,15 +99,16 @@ impl Engine {
     fn delete_node(&mut self, now: Now, name: &Str) {
         let row = self.world.nodes().row(name);
         let Some(node) = row.and_then(|row| self.world.nodes().node(row)).cloned() else { return };
+        let pods = self.world.remove_node(name);
+        if !pods.is_empty() {
+            self.orphaned_pods.insert(name.clone(), pods);
+        }
+        self.notify_node_change(Some(&node), None);
         let event = ClusterEvent::new(EventResource::Node, ActionType::DELETE);
         self.on_cluster_event(
             now,
             ClusterEventOccurrence::new(event, Some(QueueObject::Node(node)), None),
         );
-        let pods = self.world.remove_node(name);
-        if !pods.is_empty() {
-            self.orphaned_pods.insert(name.clone(), pods);
-        }
     }
 
     fn upsert_pod(&mut self, now: Now, pod: &Pod, effects: &mut Effects) {
@@ -127,8 +132,11 @@ impl Engine {
 
     /// A pod has a node: bound by this scheduler, by another one, or before this one started.
     fn upsert_assigned_pod(&mut self, now: Now, pod: Arc<PodInfo>, effects: &mut Effects) {
+        let mut as_pending = None;
         if let Some(pending) = self.pending.remove(&pod.uid) {
-            self.queue.delete(&pod.uid);
+            as_pending = Some(pending.pod.clone());
+            self.world.delete_pending_pod(&pod.uid);
+            self.delete_queued_pod(&pod.uid);
             self.status_patches.drop_patch_of_pod(&pod.uid);
             self.detect_pod_conflict(&pending, &pod, effects);
             if self.options.shadow && !self.assumed.contains_key(&pod.uid) {
@@ -151,6 +159,7 @@ impl Engine {
             self.remove_assigned_pod(&pod.uid);
             self.add_assigned_pod(pod.clone());
         }
+        self.notify_pod_change(as_pending.or_else(|| old.clone()), Some(&pod));
         if is_theirs {
             self.detect_resource_conflict(&pod, effects);
         }
@@ -192,6 +201,8 @@ impl Engine {
             last_failed_bind,
         };
         let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
+        self.world.upsert_pending_pod(&pod);
+        self.notify_pod_change(old.clone(), Some(&pod));
         if let Some(assumed) = self.assumed.get(&pod.uid) {
             let ends = pod.terminating && old.is_some_and(|old| !old.terminating);
             if ends && !assumed.confirmed {
@@ -224,9 +235,11 @@ impl Engine {
 
     fn delete_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
         if let Some(record) = self.pending.remove(uid) {
-            self.queue.delete(uid);
+            self.world.delete_pending_pod(uid);
+            self.delete_queued_pod(uid);
             self.status_patches.drop_patch_of_pod(uid);
             self.world.delete_nominated_pod(uid);
+            self.notify_pod_change(Some(record.pod.clone()), None);
             if self.assumed.get(uid).is_some_and(|assumed| !assumed.confirmed) {
                 self.delete_assumed_pod(now, uid, effects);
             } else if !record.pod.nominated_node_name.is_empty() {
@@ -235,10 +248,16 @@ impl Engine {
             return;
         }
         if let Some(old) = self.remove_assigned_pod(uid) {
+            self.notify_pod_change(Some(old.clone()), None);
             self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(old));
         }
         // Another scheduler may have bound it while a plugin was running for it here.
         self.cancel_stuck_binding(now, uid, effects);
+    }
+
+    fn delete_queued_pod(&mut self, uid: &str) {
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        self.queue.delete(&handle, uid);
     }
 
     /// An assumed pod is deleted before it is bound. Its resources are released at once; its binding cycle continues and will fail.

@@ -62,6 +62,7 @@ impl Engine {
                     self.forget_plugin(profile_idx, index);
                 }
             }
+            PluginAction::SortQueue => self.sort_queue(),
             PluginAction::RecordEvent(event) => effects.push(Effect::RecordEvent(EventRecord {
                 is_warning: event.is_warning,
                 reason: event.reason,
@@ -79,6 +80,12 @@ impl Engine {
         self.last_diagnosis = None;
         let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
         scheduler.forget_plugin(plugin, &mut self.world);
+    }
+
+    /// Sorts the queue again after the order of QueueSort has changed.
+    pub(super) fn sort_queue(&mut self) {
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        self.queue.sort(&handle);
     }
 
     pub(super) fn activate(&mut self, now: Now, uids: &[Box<str>]) {

@@ -1,19 +1,20 @@
-//! Objects of the kinds that plugins watch, and values that services publish to plugins.
+//! What plugins are told: changes of pods, nodes and the objects that they watch, and values that services publish.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::ExtraFieldsByKind;
+use loadmaster_api::{ExtraFieldsByKind, Node};
 use loadmaster_framework::api_calls::ObjectRef;
-use loadmaster_framework::extension_points::SerialCx;
 use loadmaster_framework::plugin_args::FieldError;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, CycleState, Gvr, ObjectChange, WatchRequirement,
+    ActionType, ClusterEvent, Gvr, NodeChange, ObjectChange, PodChange, PodInfo, WatchRequirement,
 };
 use serde_json::Value;
 
-use super::Engine;
 use super::effect::{Effect, Effects, Observation};
-use crate::guard::ExtensionPoint;
+use super::{Engine, ProfileScheduler};
+use crate::guard::{ExtensionPoint, PluginRef};
+use crate::plugin_events::{Receivers, report_all_again};
 use crate::queue::ProfileIdx;
 use crate::queue::{ClusterEventOccurrence, OwnedEventObject as QueueObject};
 use crate::time::{MonoTime, Now};
@@ -64,19 +65,45 @@ impl Engine {
     }
 
     fn notify_plugins(&mut self, change: &ObjectChange) {
-        for profile_scheduler in &mut self.profiles {
-            let profile = profile_scheduler.profile.clone();
-            let watching =
-                profile.plugins.iter().filter(|it| it.watched_kinds.contains(&change.kind));
-            for plugin in watching {
-                let Some(point) = &plugin.object_event_handler else { continue };
-                let (cycle, states) =
-                    (&mut CycleState::default(), profile_scheduler.scheduler.plugin_states_mut());
-                let cx = SerialCx { world: &self.world, cycle, states };
-                // A panic is recorded, and the other plugins are still called.
-                let _ = profile
-                    .plugin_ref(plugin.name)
-                    .call(ExtensionPoint::ObjectEvents, || point.on_object_change(cx, change));
+        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
+            let states = scheduler.plugin_states_mut();
+            Receivers::all(profile).on_object_change(&self.world, states, change);
+        }
+    }
+
+    /// Tells the plugins that a pod changed: as the API server had it, and as it has it now.
+    pub(super) fn notify_pod_change(
+        &mut self,
+        old: Option<Arc<PodInfo>>,
+        new: Option<&Arc<PodInfo>>,
+    ) {
+        let change = PodChange { old, new: new.cloned() };
+        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
+            let states = scheduler.plugin_states_mut();
+            Receivers::all(profile).on_pod_change(&self.world, states, &change);
+        }
+    }
+
+    /// Tells the plugins that a node changed.
+    pub(super) fn notify_node_change(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) {
+        let change = NodeChange { old: old.cloned(), new: new.cloned() };
+        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
+            let states = scheduler.plugin_states_mut();
+            Receivers::all(profile).on_node_change(&self.world, states, &change);
+        }
+    }
+
+    /// Reports everything to a plugin whose state was reset.
+    pub(super) fn report_all_again(&mut self, plugin: &PluginRef) {
+        // As the API server has them: an assumed pod is pending.
+        let mut pods: Vec<Arc<PodInfo>> = self.pending_pods().into_iter().cloned().collect();
+        let assigned = self.world.node_infos().flat_map(|node| node.pods());
+        let assigned = assigned.chain(self.orphaned_pods.values().flatten());
+        pods.extend(assigned.filter(|pod| !self.pending.contains_key(&pod.uid)).cloned());
+        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
+            if *profile.scheduler_name == *plugin.profile {
+                let states = scheduler.plugin_states_mut();
+                report_all_again(profile, plugin.name, &self.world, states, pods.iter());
             }
         }
     }

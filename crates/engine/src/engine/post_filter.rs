@@ -113,8 +113,7 @@ impl Engine {
                     self.post_filter_runs.insert(pod.uid.clone(), run);
                     return;
                 }
-                PluginStep::Wait { on, timeout } => {
-                    let until = now.mono.after(timeout);
+                PluginStep::Wait { on, until } => {
                     self.plugin_waits.push(PluginWait { owner: owner(&run), on, until });
                     self.post_filter_runs.insert(pod.uid.clone(), run);
                     return;

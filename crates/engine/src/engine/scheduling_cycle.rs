@@ -12,7 +12,7 @@ use super::binding_cycle::PERMIT_WAIT_MAX;
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, Observation};
 use super::extender_cycle::has_interested_extenders;
 use super::nominator::Nomination;
-use super::{CycleResult, Engine};
+use super::{CycleResult, Engine, PluginHandle};
 use crate::evaluate::ExtenderResults;
 use crate::guard::{self, ExtensionPoint};
 use crate::queue::{ProfileIdx, QueuedPod};
@@ -25,11 +25,13 @@ impl Engine {
         if self.has_suspended_attempt() || self.n_binding >= self.options.bind_window {
             return CycleResult::Waiting;
         }
+        self.world.set_now(now);
         self.recording_plugin_calls(effects, |engine, effects| engine.try_next(now, effects))
     }
 
     fn try_next(&mut self, now: Now, effects: &mut Effects) -> CycleResult {
-        let Some(queued) = self.queue.pop() else { return CycleResult::Idle };
+        let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+        let Some(queued) = self.queue.pop(&handle) else { return CycleResult::Idle };
         if self.skip_pod(&queued, effects) {
             self.queue.done(&queued.info.pod.uid);
         } else {

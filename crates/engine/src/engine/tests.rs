@@ -19,13 +19,21 @@ use serde_json::{Value, json};
 use super::event::{ApiError, DeletedObjectKey};
 use super::*;
 
+mod build_once;
 mod conflicts;
+mod explain_details;
+mod hints_with_state;
+mod node_values;
 mod nodes_to_score;
 mod plugin_metrics;
 mod plugin_panics;
+mod pod_and_node_events;
+mod pod_index;
+mod queue_sort;
 mod reserve_permit_pre_bind;
 mod scheduling_state;
 mod stuck_plugins;
+mod time_and_deadlines;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -88,11 +96,12 @@ impl PreBind for LabelDriven {
     }
     fn pre_bind(
         &self,
-        _: SerialCx<'_>,
+        cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         _: &str,
         input: PluginStepInput<'_>,
     ) -> PluginStep<()> {
+        let until = |seconds| cx.now().mono.after(Duration::from_secs(seconds));
         match (label_of(pod, "pre-bind"), input) {
             ("call", PluginStepInput::Start) => PluginStep::Call(ApiRequest {
                 verb: Verb::MergePatch,
@@ -105,10 +114,10 @@ impl PreBind for LabelDriven {
                 body: Some(json!({})),
             }),
             ("wait", PluginStepInput::Start) => {
-                PluginStep::Wait { on: vec![claim()], timeout: Duration::from_secs(60) }
+                PluginStep::Wait { on: vec![claim()], until: until(60) }
             }
             ("for-ever", PluginStepInput::Start | PluginStepInput::Deadline) => {
-                PluginStep::Wait { on: vec![claim()], timeout: Duration::from_secs(7) }
+                PluginStep::Wait { on: vec![claim()], until: until(7) }
             }
             ("wait", PluginStepInput::Deadline) => {
                 PluginStep::Fail(Rejection::unschedulable("never came"))
@@ -182,7 +191,7 @@ impl Bench {
         let checked = check_configuration_value(config, &registry, &gates).unwrap();
         let gates = gates.framework_gates();
         let profiles = checked.profiles.iter();
-        let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
+        let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates)));
         let now =
             Now { mono: MonoTime(10 * SECOND), wall: Timestamp(1_700_000_000 * SECOND as i64) };
         let mut bench = Bench {
@@ -526,7 +535,7 @@ fn an_engine_runs_with_the_default_profile() {
     let gates = AllFeatureGates::default();
     let checked = default_configuration(&registry, &gates).unwrap();
     let gates = gates.framework_gates();
-    let profile = Profile::new(&checked.profiles[0], &registry, &gates).unwrap();
+    let profile = Profile::new(&checked.profiles[0], &gates);
     let mut engine = Engine::new(vec![Arc::new(profile)], gates, EngineOptions::default());
     let now = Now { mono: MonoTime(0), wall: Timestamp(0) };
     assert_eq!(engine.cycle(now, &mut Effects::new()), CycleResult::Idle);

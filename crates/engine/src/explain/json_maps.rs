@@ -26,6 +26,46 @@ pub(super) mod scores {
     }
 }
 
+/// Details by plugin and name.
+pub(super) mod details {
+    use loadmaster_framework::DetailValue;
+    use serde::{Deserialize, Serialize};
+
+    use super::{Deserializer, Serializer, read};
+    use crate::explain::{DetailsByName, DetailsByPlugin};
+
+    struct EncodedDetails<'a>(&'a DetailsByName);
+
+    impl Serialize for EncodedDetails<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+        }
+    }
+
+    struct DecodedDetails(DetailsByName);
+
+    impl<'de> Deserialize<'de> for DecodedDetails {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let pairs = read::<DetailValue, D>(deserializer)?;
+            Ok(DecodedDetails(pairs.into_iter().map(|(name, it)| (name.into(), it)).collect()))
+        }
+    }
+
+    pub fn serialize<S: Serializer>(
+        details: &DetailsByPlugin,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(details.iter().map(|(plugin, it)| (plugin, EncodedDetails(it))))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<DetailsByPlugin, D::Error> {
+        let pairs = read::<DecodedDetails, D>(deserializer)?;
+        Ok(pairs.into_iter().map(|(plugin, details)| (plugin.into(), details.0)).collect())
+    }
+}
+
 /// Evictions by node.
 pub(super) mod evictions {
     use serde::{Deserialize, Serialize};

@@ -173,8 +173,8 @@ impl PreEnqueue for Guarded<dyn PreEnqueue> {
 }
 
 impl QueueSort for Guarded<dyn QueueSort> {
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
-        let result = self.plugin.call(ExtensionPoint::QueueSort, || self.point.compare(a, b));
+    fn compare(&self, cx: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+        let result = self.plugin.call(ExtensionPoint::QueueSort, || self.point.compare(cx, a, b));
         // The queue orders equal pods by arrival.
         result.unwrap_or(Ordering::Equal)
     }

@@ -59,6 +59,8 @@ enum Step {
         millis: u64,
     },
     Flush,
+    /// QueueSort reverses its order.
+    Reverse,
     /// A PreEnqueue plugin starts or stops gating pods.
     Switch {
         plugin: u32,
@@ -132,6 +134,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => prop::collection::vec(pod, 1..4).prop_map(|pods| Step::Activate { pods }),
         4 => (0usize..5).prop_map(|nth| Step::Wait { millis: [1, 400, 1_000, 4_500, 61_000][nth] }),
         4 => Just(Step::Flush),
+        1 => Just(Step::Reverse),
         1 => (4u32..6).prop_map(|plugin| Step::Switch { plugin }),
     ];
     prop::collection::vec(step, 1..120)
@@ -153,7 +156,6 @@ impl QueueComparison {
     fn new(options: &QueueOptions) -> QueueComparison {
         let reference = ReferenceQueue {
             options: options.clone(),
-            sort: priority_sort(),
             pods: Vec::new(),
             events: Vec::new(),
             incoming: BTreeMap::new(),
@@ -161,7 +163,7 @@ impl QueueComparison {
             last_tick: 0,
         };
         QueueComparison {
-            queue: Queue::new(options.clone(), priority_sort()),
+            queue: Queue::new(options.clone()),
             reference,
             plugins: FakePlugins::default(),
             pre_enqueue_calls: Vec::new(),
@@ -197,7 +199,7 @@ impl QueueComparison {
                 self.reference.update(now, &self.plugins, TEST_PROFILES[profile_idx], pod);
             }
             Step::Delete { pod } => {
-                let deleted = self.queue.delete(&name(pod));
+                let deleted = self.queue.delete(&self.plugins, &name(pod));
                 assert_eq!(
                     deleted.is_some(),
                     { self.reference.pod_location(&name(pod)) }.is_some_and(|at| {
@@ -254,6 +256,10 @@ impl QueueComparison {
                 self.switch();
                 self.reference.flush(now, &self.plugins);
             }
+            Step::Reverse => {
+                self.plugins.is_sort_reversed = !self.plugins.is_sort_reversed;
+                self.queue.sort(&self.plugins);
+            }
             Step::Switch { plugin } => {
                 if !self.plugins.ungated.remove(&plugin) {
                     self.plugins.ungated.insert(plugin);
@@ -267,8 +273,8 @@ impl QueueComparison {
 
     fn pop(&mut self) {
         let is_ready = self.queue.can_pop();
-        let real = self.queue.pop();
-        let reference = self.reference.pop();
+        let real = self.queue.pop(&self.plugins);
+        let reference = self.reference.pop(&self.plugins);
         assert_eq!(real.as_ref().map(|pod| pod.info.pod.uid.to_string()), reference);
         assert_eq!(real.is_some(), is_ready);
         let reference = reference.and_then(|uid| self.reference.find(&uid).map(|pod| pod.clone()));
@@ -345,7 +351,7 @@ impl QueueComparison {
         assert_eq!(ids(&real.pending_plugins), reference.pending);
         assert_eq!(real.gating_plugin().map(|plugin| plugin.0), reference.gating);
         assert_eq!(real.flushed_by_timeout, reference.flushed);
-        assert_eq!(real.initial_attempt.map(|moment| moment.0), reference.initial_attempt);
+        assert_eq!(real.info.initial_attempt.map(|first| first.mono.0), reference.initial_attempt);
         assert_eq!(real.backoff_until.map(|end| end.0), self.reference.backoff_end(reference));
     }
 

@@ -2,15 +2,13 @@
 
 use std::cmp::Ordering;
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
 
-use loadmaster_framework::QueueSort;
 use slab::Slab;
 
-use super::SubQueue;
 use super::backoff::QueueOptions;
 use super::heap::Slot;
 use super::queued_pod::QueuedPod;
+use super::{QueuePlugins, SubQueue};
 
 /// A pod and its sub-queue. While it is moved this is still the old sub-queue.
 pub(super) struct Entry {
@@ -21,14 +19,13 @@ pub(super) struct Entry {
 /// All queued pods.
 pub(super) struct PodSlab {
     entries: Slab<Entry>,
-    sort: Arc<dyn QueueSort>,
     /// Whether QueueSort orders pods whose backoffs end together.
     sorts_backoff: bool,
 }
 
 impl PodSlab {
-    pub fn new(sort: Arc<dyn QueueSort>, options: &QueueOptions) -> PodSlab {
-        PodSlab { entries: Slab::new(), sort, sorts_backoff: options.pop_from_backoff }
+    pub fn new(options: &QueueOptions) -> PodSlab {
+        PodSlab { entries: Slab::new(), sorts_backoff: options.pop_from_backoff }
     }
 
     pub fn insert(&mut self, entry: Entry) -> Slot {
@@ -44,16 +41,17 @@ impl PodSlab {
     }
 
     /// Whether `a` goes before `b` in activeQ.
-    pub fn first_active(&self, a: Slot, b: Slot) -> bool {
+    pub fn first_active(&self, plugins: &dyn QueuePlugins, a: Slot, b: Slot) -> bool {
         let (a, b) = (&self[a].pod, &self[b].pod);
-        self.compare(a, b).then(a.nth.cmp(&b.nth)).is_lt()
+        plugins.compare(&a.info, &b.info).then(a.nth.cmp(&b.nth)).is_lt()
     }
 
     /// Whether `a` goes before `b` in backoffQ, for pods in backoff after a rejection.
-    pub fn first_backoff(&self, a: Slot, b: Slot) -> bool {
+    pub fn first_backoff(&self, plugins: &dyn QueuePlugins, a: Slot, b: Slot) -> bool {
         let (a, b) = (&self[a].pod, &self[b].pod);
         let by_end = a.backoff_until.cmp(&b.backoff_until);
-        let by_sort = || if self.sorts_backoff { self.compare(a, b) } else { Ordering::Equal };
+        let by_sort =
+            || if self.sorts_backoff { plugins.compare(&a.info, &b.info) } else { Ordering::Equal };
         by_end.then_with(by_sort).then(a.nth.cmp(&b.nth)).is_lt()
     }
 
@@ -61,10 +59,6 @@ impl PodSlab {
     pub fn first_error_backoff(&self, a: Slot, b: Slot) -> bool {
         let key = |slot: Slot| (self[slot].pod.backoff_until, self[slot].pod.nth);
         key(a) < key(b)
-    }
-
-    fn compare(&self, a: &QueuedPod, b: &QueuedPod) -> Ordering {
-        self.sort.compare(&a.info, &b.info)
     }
 }
 

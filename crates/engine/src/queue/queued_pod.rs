@@ -66,8 +66,6 @@ pub struct QueuedPod {
     /// The part that QueueSort compares.
     pub info: QueuedPodInfo,
     pub profile_idx: ProfileIdx,
-    /// When it was first added to activeQ (upstream's `InitialAttemptTimestamp`).
-    pub initial_attempt: Option<MonoTime>,
     /// Number of attempts in which a plugin rejected it.
     pub unschedulable_count: u32,
     /// Number of errors since the last rejection.
@@ -91,9 +89,8 @@ pub struct QueuedPod {
 impl QueuedPod {
     pub(super) fn new(now: Now, profile_idx: ProfileIdx, pod: Arc<PodInfo>, nth: u64) -> QueuedPod {
         QueuedPod {
-            info: QueuedPodInfo { pod, queued: now.wall, attempts: 0 },
+            info: QueuedPodInfo { pod, queued: now.wall, initial_attempt: None, attempts: 0 },
             profile_idx,
-            initial_attempt: None,
             unschedulable_count: 0,
             consecutive_errors: 0,
             unschedulable_plugins: PluginIdxSet::default(),

@@ -2,7 +2,7 @@
 
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::{
-    ClusterEvent, EventObject, PodInfo, QueueingHint, QueueingHintFn, World,
+    ClusterEvent, EventObject, PluginStates, PodInfo, QueueingHint, QueueingHintFn, World,
 };
 use smallvec::SmallVec;
 
@@ -34,6 +34,7 @@ pub(super) struct EventHints<'a> {
     old: Option<EventObject<'a>>,
     new: Option<EventObject<'a>>,
     world: &'a World,
+    states: &'a PluginStates,
 }
 
 impl<'a> EventHints<'a> {
@@ -54,6 +55,7 @@ impl<'a> EventHints<'a> {
             old: old.map(OwnedEventObject::as_event_object),
             new: new.map(OwnedEventObject::as_event_object),
             world: plugins.world(),
+            states: plugins.states(group.profile_idx),
         };
         if group.unschedulable.is_empty() && group.pending.is_empty() {
             hints.floor = QueueingStrategy::AfterBackoff;
@@ -105,8 +107,8 @@ impl<'a> EventHints<'a> {
         if self.only.is_some_and(|uid| *uid != *pod.uid) {
             return QueueingStrategy::Skip;
         }
-        let EventHints { event, old, new, world, .. } = *self;
-        let question = QueueingHintArgs { pod, event, old, new, world };
+        let EventHints { event, old, new, world, states, .. } = *self;
+        let question = QueueingHintArgs { pod, event, old, new, world, states };
         // After an error of a hint the pod is requeued, so that it does not wait for ever.
         let yes = |hint: &&QueueingHintFn| !matches!(hint(&question), Ok(QueueingHint::Skip));
         if self.floor == QueueingStrategy::Immediately || self.pending.iter().any(yes) {

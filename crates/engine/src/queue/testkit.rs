@@ -15,6 +15,7 @@
 //! and 5 gates pods with the label `gated-by: "4"` or `gated-by: "5"` until the plugin is in `ungated`.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,8 @@ use loadmaster_api::{Labels, Node, Pod, Timestamp};
 use loadmaster_framework::cluster_event::{ClusterEventWithHint, QueueingHintArgs};
 use loadmaster_framework::testkit::PluginTestBench;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventObject, EventResource, Failure, FeatureGates, PodInfo,
-    QueueSort, QueueingHint, Rejection, World,
+    ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, Failure, FeatureGates,
+    PluginStates, PodInfo, QueueSort, QueuedPodInfo, QueueingHint, Rejection, World,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +35,11 @@ pub const TEST_PROFILES: [ProfileIdx; 2] = [ProfileIdx(0), ProfileIdx(1)];
 
 pub struct FakePlugins {
     world: World,
+    states: PluginStates,
     events: Vec<Option<Vec<ClusterEventWithHint>>>,
+    sort: Arc<dyn QueueSort>,
+    /// QueueSort orders pods the other way round.
+    pub is_sort_reversed: bool,
     pub ungated: BTreeSet<u32>,
     /// Every call of PreEnqueue: the pod, and the plugin that had to run first.
     pub pre_enqueue_calls: RefCell<Vec<(String, Option<u32>)>>,
@@ -67,6 +72,7 @@ impl Default for FakePlugins {
         };
         FakePlugins {
             world: World::new(FeatureGates::default()),
+            states: PluginStates::default(),
             events: vec![
                 Some(vec![
                     on(EventResource::Node, ActionType::ADD, true),
@@ -78,6 +84,8 @@ impl Default for FakePlugins {
                 Some(vec![on(EventResource::Pod, ActionType::UPDATE_POD_LABEL, true)]),
                 Some(vec![on(EventResource::WildCard, ActionType::ALL, false)]),
             ],
+            sort: priority_sort(),
+            is_sort_reversed: false,
             ungated: BTreeSet::new(),
             pre_enqueue_calls: RefCell::default(),
         }
@@ -134,8 +142,19 @@ impl QueuePlugins for FakePlugins {
         *event != unregistered_event()
     }
 
+    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+        let cycle = CycleState::default();
+        let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
+        let order = self.sort.compare(cx, a, b);
+        if self.is_sort_reversed { order.reverse() } else { order }
+    }
+
     fn world(&self) -> &World {
         &self.world
+    }
+
+    fn states(&self, _profile_idx: ProfileIdx) -> &PluginStates {
+        &self.states
     }
 }
 
@@ -157,7 +176,7 @@ pub fn node_added(wakes: &str) -> ClusterEventOccurrence {
 }
 
 /// Upstream's default: by priority, then by time.
-pub fn priority_sort() -> Arc<dyn QueueSort> {
+fn priority_sort() -> Arc<dyn QueueSort> {
     let bench = PluginTestBench::new(&loadmaster_plugins::priority_sort::DEF, json!({})).unwrap();
     bench.extension_points().queue_sort.clone().unwrap()
 }
@@ -182,7 +201,7 @@ pub struct QueueTestBench {
 impl QueueTestBench {
     /// An empty queue at second 0.
     pub fn new(options: QueueOptions) -> QueueTestBench {
-        let queue = Queue::new(options, priority_sort());
+        let queue = Queue::new(options);
         QueueTestBench { queue, plugins: FakePlugins::default(), now: now_at_millis(0) }
     }
 
@@ -203,12 +222,12 @@ impl QueueTestBench {
     }
 
     pub fn pop(&mut self) -> Option<QueuedPod> {
-        self.queue.pop()
+        self.queue.pop(&self.plugins)
     }
 
     /// Pops all ready pods. Returns their names in order.
     pub fn pop_all(&mut self) -> String {
-        let names = std::iter::from_fn(|| self.queue.pop()).take(100);
+        let names = std::iter::from_fn(|| self.queue.pop(&self.plugins)).take(100);
         names.map(|pod| pod.info.pod.name.to_string()).collect::<Vec<_>>().join(" ")
     }
 

@@ -426,11 +426,11 @@ fn delete_removes_pods_except_those_in_flight() {
     let flies = kit.pop().unwrap();
     kit.add("active", json!({}), json!({}));
     for uid in ["backs-off", "waits", "gated", "active"] {
-        assert!(kit.queue.delete(uid).is_some());
+        assert!(kit.queue.delete(&kit.plugins, uid).is_some());
         assert_eq!(kit.sub_queue(uid), "-");
-        assert!(kit.queue.delete(uid).is_none());
+        assert!(kit.queue.delete(&kit.plugins, uid).is_none());
     }
-    assert!(kit.queue.delete("flies").is_none());
+    assert!(kit.queue.delete(&kit.plugins, "flies").is_none());
     assert_eq!(kit.sub_queue("flies"), "InFlight");
     assert_eq!(kit.queue.counts(), PendingCounts::default());
     assert_eq!(kit.queue.next_flush(), None);
@@ -501,14 +501,14 @@ fn a_pod_at_exactly_the_maximum_is_not_flushed() {
 fn initial_attempt_is_when_the_pod_first_entered_active_q() {
     let mut kit = kit();
     kit.add("a", json!({"gated-by": "4"}), json!({}));
-    assert_eq!(kit.queue.get("a").unwrap().0.initial_attempt, None);
+    assert_eq!(kit.queue.get("a").unwrap().0.info.initial_attempt, None);
     kit.wait_until(3_000);
     kit.plugins.ungated.insert(4);
     kit.activate(&["a"]);
     let pod = kit.pop().unwrap();
     kit.requeue(pod, &[], &[]);
     kit.wait_until(9_000);
-    assert_eq!(kit.pop().unwrap().initial_attempt, Some(now_at_millis(3_000).mono));
+    assert_eq!(kit.pop().unwrap().info.initial_attempt, Some(now_at_millis(3_000)));
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! Random histories with faults are recorded, read and replayed; corrupted recordings are detected.
 
+mod stateful_plugin;
+
 use std::sync::Arc;
 
 use loadmaster_api::{Encoding, ExtraFieldSelection, ExtraFieldsByKind, RawObject, Timestamp};
-use loadmaster_config::{AllFeatureGates, default_configuration};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_framework::api_calls::{ObjectRef, Verb};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
+
+use stateful_plugin::STATEFUL;
 
 use super::message::{self, EffectBody};
 use super::*;
@@ -18,12 +22,20 @@ use crate::profile::Profile;
 use crate::time::{MonoTime, Now};
 
 fn engine(options: EngineOptions) -> Engine {
-    let registry = loadmaster_plugins::in_tree_registry();
+    let registry = loadmaster_plugins::in_tree_registry().with(STATEFUL);
     let gates = AllFeatureGates::default();
-    let checked = default_configuration(&registry, &gates).unwrap();
+    let config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"plugins": {
+            "multiPoint": {"enabled": [{"name": "Stateful"}]},
+            "queueSort": {"enabled": [{"name": "Stateful"}], "disabled": [{"name": "*"}]},
+        }}],
+    });
+    let checked = check_configuration_value(config, &registry, &gates).unwrap();
     let gates = gates.framework_gates();
     let profiles = checked.profiles.iter();
-    let profiles = profiles.map(|it| Arc::new(Profile::new(it, &registry, &gates).unwrap()));
+    let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates)));
     Engine::new(profiles.collect(), gates, options)
 }
 

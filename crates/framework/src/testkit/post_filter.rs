@@ -13,6 +13,7 @@ use crate::pod_info::PodInfo;
 use crate::resources::RESOURCE_CPU;
 use crate::result::{Code, Failure, Rejection};
 use crate::state::CycleState;
+use crate::time::MonoTime;
 use crate::world::World;
 
 use super::{BenchResult, PluginTestBench};
@@ -94,7 +95,12 @@ impl PluginTestBench {
             PluginStep::Done(done) => done,
             PluginStep::Fail(rejection) => return Ok(super::status_text(Err(rejection))),
             PluginStep::Call(request) => return Ok(format!("calls {request:?}")),
-            PluginStep::Wait { on, .. } => return Ok(format!("waits for {on:?}")),
+            PluginStep::Wait { on, until } => {
+                return Ok(format!(
+                    "waits for {on:?} until {:?}",
+                    until.since(MonoTime::default())
+                ));
+            }
             PluginStep::CallExtenders(candidates) => {
                 return Ok(format!("calls extenders with {} candidates", candidates.len()));
             }

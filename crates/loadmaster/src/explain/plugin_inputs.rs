@@ -140,15 +140,10 @@ impl PluginInputs {
                 None => self.note_missing(gvr, *presence),
             }
         }
-        for plugin in &profile.plugins {
-            let unknown = match (&plugin.publish_handler, &plugin.object_event_handler) {
-                (Some(_), _) => "values published by a service",
-                (None, Some(_)) => "state from earlier object changes",
-                (None, None) => continue,
-            };
+        for plugin in profile.plugins.iter().filter(|plugin| plugin.publish_handler.is_some()) {
             let name = plugin.name;
             print_to_stderr(&format!(
-                "note: plugin {name} may use {unknown}, which are not available here; use --server to query a running scheduler"
+                "note: plugin {name} may use values published by a service, which are not available here; use --server to query a running scheduler"
             ));
         }
     }
@@ -312,7 +307,7 @@ spec: {containers: [{name: main}]}
         let gates = AllFeatureGates::default();
         let checked = check_configuration_value(config, &registry, &gates).unwrap();
         let gates = gates.framework_gates();
-        let profiles = world_loader::build_profiles(&checked, &registry, &gates).unwrap();
+        let profiles = world_loader::build_profiles(&checked, &gates);
         let mut documents = vec![Document::new("cluster.yaml", CLUSTER)];
         let mut snapshot = Snapshot::read(&documents).unwrap();
         let mut inputs = PluginInputs::for_profiles(&profiles);

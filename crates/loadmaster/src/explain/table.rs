@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use loadmaster_engine::engine::scheduling_state::{LastAttempt, PodSchedulingState, PodState};
-use loadmaster_engine::explain::{Explanation, NodeExplanation, PreemptionExplanation, Status};
+use loadmaster_engine::explain::{
+    DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
+};
 
 use super::running_scheduler;
 use crate::text::{Alignment, Line, Style, Table, counted, grouped};
@@ -67,7 +69,20 @@ fn headline(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<
         about = format!("{about}; assigned to {runs_on}, explained as if it were pending");
     }
     lines.push(Line::new(Style::Dim, about));
+    if !explanation.details.is_empty() {
+        lines.push(Line::new(Style::Plain, format!("  {}", details(&explanation.details))));
+    }
     lines
+}
+
+/// `Gang: members=3, waiting=1; Quota: used=4`.
+fn details(by_plugin: &DetailsByPlugin) -> String {
+    let plugins = by_plugin.iter().map(|(plugin, details)| {
+        let details: Vec<String> =
+            details.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{plugin}: {}", details.join(", "))
+    });
+    plugins.collect::<Vec<_>>().join("; ")
 }
 
 /// One row per feasible node, one column per plugin with a score other than 0.
@@ -76,9 +91,11 @@ fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], n_max: usize
     let all = 0..feasible[0].scores.len();
     let (columns, silent): (Vec<usize>, Vec<usize>) = all.partition(gives_points);
     let name = |at: &usize| &*feasible[0].scores[*at].0;
+    let has_details = feasible.iter().take(n_max).any(|node| !node.details.is_empty());
     let sides = [Alignment::Left, Alignment::Right]
         .into_iter()
-        .chain(columns.iter().map(|_| Alignment::Right));
+        .chain(columns.iter().map(|_| Alignment::Right))
+        .chain(has_details.then_some(Alignment::Left));
     let mut table = Table::new(&sides.collect::<Vec<_>>());
     let heads: Vec<Vec<String>> = columns.iter().map(|at| words(name(at))).collect();
     let height = heads.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -89,13 +106,16 @@ fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], n_max: usize
         let word = |head: &Vec<String>| {
             (at + head.len()).checked_sub(height).map_or("", |at| &head[at]).to_owned()
         };
-        table.row(Style::Dim, first.into_iter().map(str::to_owned).chain(heads.iter().map(word)));
+        let last = has_details.then(|| if is_last { "DETAILS" } else { "" }.to_owned());
+        let first = first.into_iter().map(str::to_owned);
+        table.row(Style::Dim, first.chain(heads.iter().map(word)).chain(last));
     }
     for node in feasible.iter().take(n_max) {
         let look = if explanation.best.contains(&node.name) { Style::Good } else { Style::Plain };
         let total = node.total.unwrap_or_default().to_string();
         let scores = columns.iter().map(|at| score(node, *at).to_string());
-        table.row(look, [node.name.clone(), total].into_iter().chain(scores));
+        let last = has_details.then(|| details(&node.details));
+        table.row(look, [node.name.clone(), total].into_iter().chain(scores).chain(last));
     }
     let mut lines = table.lines(2);
     if feasible.len() > n_max {
@@ -129,16 +149,17 @@ fn words(name: &str) -> Vec<String> {
 }
 
 fn each(rejected: &[&NodeExplanation]) -> Vec<Line> {
-    let mut table =
-        Table::new(&[Alignment::Left, Alignment::Left, Alignment::Left, Alignment::Left]);
-    table.row(Style::Dim, ["NODE", "REJECTED BY", "PREEMPTION", "REASON"]);
+    let has_details = rejected.iter().any(|node| !node.details.is_empty());
+    let n_columns = if has_details { 5 } else { 4 };
+    let mut table = Table::new(&[Alignment::Left; 5][..n_columns]);
+    let head = ["NODE", "REJECTED BY", "PREEMPTION", "REASON", "DETAILS"];
+    table.row(Style::Dim, head[..n_columns].iter().copied());
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
-        let help = preemption_word(&node.filter);
-        table.row(
-            Style::Plain,
-            [&node.name, plugin.as_deref().unwrap_or("-"), help, &reasons.join(", ")],
-        );
+        let (reasons, details) = (reasons.join(", "), details(&node.details));
+        let plugin = plugin.as_deref().unwrap_or("-");
+        let cells = [&*node.name, plugin, preemption_word(&node.filter), &reasons, &details];
+        table.row(Style::Plain, cells[..n_columns].iter().copied());
     }
     table.lines(2)
 }
@@ -318,6 +339,30 @@ fn some_of(names: &[String], n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn details_of_plugins_are_shown() {
+        let explanation: Explanation = serde_json::from_value(serde_json::json!({
+            "pod": "shop/web", "profile": "default-scheduler", "best": ["a"], "message": "",
+            "details": {"Gang": {"members": 3, "complete": true}, "Quota": {"used": "4"}},
+            "nodes": [
+                {"name": "a", "filter": {"code": "Success"}, "scores": {"Fit": 7}, "total": 7,
+                 "details": {"Devices": {"free": ["d1", "d2"]}}},
+                {"name": "b", "filter": {"code": "Unschedulable", "plugin": "Devices", "reasons": ["none"]},
+                 "scores": {}, "details": {"Devices": {"free": []}}},
+            ],
+        }))
+        .unwrap();
+        let text = |all: bool| {
+            let lines = lines(&explanation, "", all).into_iter();
+            lines.map(|line| line.render(200, false)).collect::<Vec<_>>().join("\n")
+        };
+        assert!(text(false).contains("  Gang: members=3, complete=true; Quota: used=4\n"));
+        for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
+            assert!(text(true).contains(want), "{want} in {}", text(true));
+        }
+        assert!(!text(false).contains("Devices: free=[]"), "groups of nodes have no details");
+    }
 
     #[test]
     fn plugin_names_are_split_into_words() {

@@ -90,7 +90,6 @@ impl LocalCluster {
         mut embedded: EmbeddedApiServer,
         api: InProcessApiClient,
         prepared: PreparedScheduler,
-        registry: &Registry,
         services: &[Service],
         stages: Vec<Stage>,
         seed: u64,
@@ -103,7 +102,7 @@ impl LocalCluster {
         let profiles = profiles.collect();
         let metrics = plan.metrics.clone();
         let ready = plan.start_logging_to(Box::new(file)).map_err(stopped)?;
-        let scheduler = EmbeddedScheduler::start(ready, registry, services, &[])
+        let scheduler = EmbeddedScheduler::start(ready, services, &[])
             .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         let options = ClusterOptions {
             kubeconfig: Some(kubeconfig),

@@ -12,7 +12,7 @@ use loadmaster_config::{
 use loadmaster_engine::evaluate::filter_runner::ProfileFilters;
 use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::explain::{self, Explanation, Status};
-use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, ProfileError, diagnosis};
+use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, diagnosis};
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args::decode_json_value;
@@ -40,8 +40,6 @@ pub struct LocalOracle {
 pub enum LocalOracleError {
     #[error("configuration: {}", .0.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; "))]
     Config(Vec<FieldError>),
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
@@ -75,7 +73,7 @@ impl LocalOracle {
     pub fn new(registry: Registry) -> Result<LocalOracle, LocalOracleError> {
         let gates = AllFeatureGates::default();
         let checked = default_configuration(&registry, &gates).map_err(LocalOracleError::Config)?;
-        let profiles = world_loader::build_profiles(&checked, &registry, &gates.framework_gates())?;
+        let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
         Ok(LocalOracle { registry, gates, default: (checked, profiles) })
     }
 
@@ -147,8 +145,7 @@ impl LocalOracle {
     ) -> Result<(CheckedConfiguration, Vec<Profile>), LocalOracleError> {
         let checked = check_configuration_value(config.clone(), &self.registry, &self.gates)
             .map_err(LocalOracleError::Config)?;
-        let profiles =
-            world_loader::build_profiles(&checked, &self.registry, &self.gates.framework_gates())?;
+        let profiles = world_loader::build_profiles(&checked, &self.gates.framework_gates());
         Ok((checked, profiles))
     }
 }
@@ -206,7 +203,7 @@ fn explanation(input: &mut SchedulingInput<'_>) -> Value {
 
 /// The preemption preview of DefaultPreemption, and the result of its PostFilter.
 fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
-    let SchedulingInput { world, profile, pod } = input;
+    let SchedulingInput { world, profile, pod, .. } = input;
     let mut states = profile.states.clone();
     let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
@@ -340,6 +337,7 @@ fn hint(input: &mut SchedulingInput<'_>, event: &CaseEvent) -> Result<Value, Loc
         old: old.as_ref().map(CaseEventObject::borrow),
         new: new.as_ref().map(CaseEventObject::borrow),
         world: &input.world,
+        states: &input.profile.states,
     };
     // Without registered events every event requeues the plugin's pods.
     let Some(events) = &plugin.events else {

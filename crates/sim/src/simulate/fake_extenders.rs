@@ -49,7 +49,7 @@ fn profile(registry: &Registry, extenders: Value) -> Result<Profile, DefaultProf
     });
     let checked =
         check_configuration_value(config, registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, registry, &gates.framework_gates())?;
+    let mut profiles = build_profiles(&checked, &gates.framework_gates());
     Ok(profiles.swap_remove(0))
 }
 

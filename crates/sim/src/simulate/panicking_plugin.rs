@@ -58,7 +58,7 @@ pub fn profile_with_panicking_plugin(registry: &Registry) -> Result<Profile, Def
     });
     let checked = check_configuration_value(config, &registry, &gates)
         .map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, &registry, &gates.framework_gates())?;
+    let mut profiles = build_profiles(&checked, &gates.framework_gates());
     Ok(profiles.swap_remove(0))
 }
 

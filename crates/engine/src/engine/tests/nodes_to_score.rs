@@ -51,7 +51,7 @@ fn profile(percentage: i64, scores: bool) -> Arc<Profile> {
         "profiles": [profile],
     });
     let checked = check_configuration_value(config, &registry, &gates).unwrap();
-    Arc::new(Profile::new(&checked.profiles[0], &registry, &gates.framework_gates()).unwrap())
+    Arc::new(Profile::new(&checked.profiles[0], &gates.framework_gates()))
 }
 
 /// Upstream's search with one worker: the feasible rows, and the start of the next search.

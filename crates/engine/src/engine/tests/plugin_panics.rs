@@ -58,7 +58,7 @@ impl PreEnqueue for Panicking {
 }
 
 impl QueueSort for Panicking {
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+    fn compare(&self, _: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
         panic_if_labelled(&a.pod, "sort");
         b.pod.name.cmp(&a.pod.name)
     }

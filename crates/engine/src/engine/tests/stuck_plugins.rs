@@ -20,7 +20,7 @@ const SEARCHING: PluginDef = PluginDef {
 impl PostFilter for Searching {
     fn post_filter(
         &self,
-        _: PostFilterCx<'_>,
+        cx: PostFilterCx<'_>,
         _: &Arc<PodInfo>,
         _: FitError<'_>,
         _: &mut Rng,
@@ -31,7 +31,10 @@ impl PostFilter for Searching {
                 rejection: Some(Rejection::unschedulable("found nothing")),
                 ..PostFilterResult::default()
             }),
-            _ => PluginStep::Wait { on: vec![claim()], timeout: Duration::from_secs(7) },
+            _ => PluginStep::Wait {
+                on: vec![claim()],
+                until: cx.now().mono.after(Duration::from_secs(7)),
+            },
         }
     }
 }

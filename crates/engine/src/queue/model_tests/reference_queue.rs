@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use loadmaster_framework::cluster_event::QueueingHintArgs;
-use loadmaster_framework::{ClusterEvent, PodInfo, QueueSort, QueuedPodInfo, QueueingHint};
+use loadmaster_framework::{ClusterEvent, PodInfo, QueuedPodInfo, QueueingHint};
 
 use super::super::testkit::{FakePlugins, unregistered_event};
 use super::super::{
@@ -71,7 +71,6 @@ enum Worth {
 
 pub struct ReferenceQueue {
     pub options: QueueOptions,
-    pub sort: Arc<dyn QueueSort>,
     pub pods: Vec<ReferencePod>,
     pub events: Vec<EventListEntry>,
     pub incoming: BTreeMap<(&'static str, String), u64>,
@@ -122,7 +121,7 @@ impl ReferenceQueue {
         self.pods.retain(|known| *known.uid() != *pod.uid);
         self.n_added += 1;
         let pod = ReferencePod {
-            info: QueuedPodInfo { pod, queued: now.wall, attempts: 0 },
+            info: QueuedPodInfo { pod, queued: now.wall, initial_attempt: None, attempts: 0 },
             at: PodLocation::Done,
             profile_idx,
             since: now.mono.0,
@@ -204,14 +203,14 @@ impl ReferenceQueue {
         });
     }
 
-    pub fn pop(&mut self) -> Option<String> {
+    pub fn pop(&mut self, plugins: &FakePlugins) -> Option<String> {
         let first =
             |at: PodLocation, key: &dyn Fn(&ReferencePod, &ReferencePod) -> std::cmp::Ordering| {
                 let there = self.pods.iter().filter(|pod| pod.at == at);
                 there.min_by(|a, b| key(a, b)).map(|pod| pod.uid().to_string())
             };
         let by_sort = |a: &ReferencePod, b: &ReferencePod| {
-            self.sort.compare(&a.info, &b.info).then(a.nth.cmp(&b.nth))
+            plugins.compare(&a.info, &b.info).then(a.nth.cmp(&b.nth))
         };
         let mut uid = first(PodLocation::Active, &by_sort);
         if uid.is_none() && self.options.pop_from_backoff {
@@ -540,6 +539,7 @@ fn worth_requeuing(
         old: old.as_ref().map(OwnedEventObject::as_event_object),
         new: new.as_ref().map(OwnedEventObject::as_event_object),
         world: plugins.world(),
+        states: plugins.states(pod.profile_idx),
     };
     let answers = pod.rejecters().into_iter().map(|plugin| {
         let says_yes = match plugins.events(pod.profile_idx, PluginIdx(plugin)) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_engine::Decision;
 use loadmaster_engine::evaluate::per_node;
+use loadmaster_framework::NodeRow;
 use loadmaster_framework::world::Trial;
 
 use super::{Compared, History};
@@ -32,7 +33,11 @@ impl History {
                 let slow = per_node::evaluate_per_node(&self.profile, world, states, &info);
                 let slow = per_node::feasible_total_scores(&slow);
                 self.report.compared_nodes += trial.nodes().len() as u64;
-                if fast != slow {
+                // A single feasible node is selected without scoring, so that it may have any total.
+                let rows = |totals: &[(NodeRow, i64)]| {
+                    totals.iter().map(|(row, _)| *row).collect::<Vec<_>>()
+                };
+                if rows(&fast) != rows(&slow) || slow.len() > 1 && fast != slow {
                     different = Some((pod, fast, slow));
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Time as the engine's input: the engine never reads a clock.
+//! Time as plugins and the engine see it: an input of every call of the engine, which never reads a clock.
 
 use std::time::Duration;
 
@@ -37,11 +37,20 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The current time: `mono` for durations, `wall` for timestamps in objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The current time. Ordered by `mono`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
+    /// For durations and deadlines; never goes back.
     pub mono: MonoTime,
+    /// For timestamps in objects.
     pub wall: Timestamp,
+}
+
+impl Default for Now {
+    /// The start of the engine, on 1970-01-01: the time in a world that no engine owns.
+    fn default() -> Now {
+        Now { mono: MonoTime::default(), wall: Timestamp(0) }
+    }
 }
 
 #[cfg(test)]
