@@ -4,6 +4,7 @@
 //! Each client has its own connection pool and opens connections on demand, up to a limit. An HTTP/2 connection carries as many
 //! concurrent requests as the server's SETTINGS allow, an HTTP/1.1 connection one. A request waits while all connections are busy.
 
+mod kube_client;
 mod pool;
 
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct ApiClients {
     pub events: ApiClient,
     /// Leader election.
     pub lease: ApiClient,
+    /// Services of plugin authors.
+    pub services: ApiClient,
 }
 
 impl ApiClients {
@@ -55,6 +58,8 @@ impl ApiClients {
             watch: client("watch", 2, 64),
             events: client("events", 1, 16),
             lease: client("lease", 1, 2),
+            // With watches.
+            services: client("services", 2, 64),
         }
     }
 }
@@ -198,6 +203,27 @@ pub struct ApiClient {
     server: Arc<str>,
 }
 
+/// A request to send, or to send again.
+struct Outgoing<'a> {
+    method: &'a Method,
+    path: &'a str,
+    headers: Headers<'a>,
+    body: &'a Bytes,
+}
+
+#[derive(Clone, Copy)]
+enum Headers<'a> {
+    Media { accept: &'static str, content_type: &'static str },
+    All(&'a HeaderMap),
+}
+
+impl Request {
+    fn outgoing(&self) -> Outgoing<'_> {
+        let headers = Headers::Media { accept: self.accept, content_type: self.content_type };
+        Outgoing { method: &self.method, path: &self.path, headers, body: &self.body }
+    }
+}
+
 /// How often a request is sent again over another connection when its connection was closed before it was sent.
 const N_RESENDS: usize = 3;
 
@@ -223,7 +249,8 @@ impl ApiClient {
     pub async fn call(&self, request: &Request) -> Result<Reply, SendError> {
         let mut was_sent = false;
         let whole = async {
-            let stream = self.send(request, &mut was_sent).await?;
+            let (response, slot) = self.send(request.outgoing(), &mut was_sent).await?;
+            let stream = self.response_stream(response, slot);
             let (status, retry_after, is_protobuf) =
                 (stream.status, stream.retry_after, stream.is_protobuf);
             let body = stream.collect(request.response_bytes_max).await?;
@@ -242,26 +269,28 @@ impl ApiClient {
     /// When the head of the response does not arrive.
     pub async fn open_stream(&self, request: &Request) -> Result<ResponseStream, SendError> {
         let mut was_sent = false;
-        match tokio::time::timeout(request.timeout, self.send(request, &mut was_sent)).await {
-            Ok(opened) => opened,
+        let sent = self.send(request.outgoing(), &mut was_sent);
+        match tokio::time::timeout(request.timeout, sent).await {
+            Ok(opened) => opened.map(|(response, slot)| self.response_stream(response, slot)),
             Err(_) => Err(self.timed_out(request.timeout, was_sent)),
         }
     }
 
     async fn send(
         &self,
-        request: &Request,
+        request: Outgoing<'_>,
         was_sent: &mut bool,
-    ) -> Result<ResponseStream, SendError> {
+    ) -> Result<(http::Response<Incoming>, Slot), SendError> {
         let cluster = self.pool.cluster();
         for _ in 0..N_RESENDS {
             let mut slot = self.pool.acquire_slot().await.map_err(|text| self.not_sent(text))?;
-            let unsigned = self.build(request, slot.is_h2()).map_err(|text| self.not_sent(text))?;
+            let unsigned =
+                self.build(&request, slot.is_h2()).map_err(|text| self.not_sent(text))?;
             let signed = cluster.add_credentials(unsigned).await;
             let signed = signed.map_err(|error| self.not_sent(error_chain(&*error).into()))?;
             *was_sent = true;
             match slot.send(signed).await {
-                Ok(response) => return Ok(self.response_stream(response, slot)),
+                Ok(response) => return Ok((response, slot)),
                 Err(None) => *was_sent = false,
                 Err(Some(error)) => {
                     let text = error_chain(&error).into();
@@ -276,9 +305,7 @@ impl ApiClient {
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
         if status == 401 {
-            // A connection uses its client certificate, even an expired one, until it is closed.
-            self.pool.cluster().mark_tls_config_stale();
-            self.pool.discard_connections();
+            self.discard_credentials();
         }
         let is_protobuf = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
             kind.as_bytes().starts_with(b"application/vnd.kubernetes.protobuf")
@@ -287,7 +314,13 @@ impl ApiClient {
         ResponseStream { status, retry_after, is_protobuf, body, slot, server: self.server.clone() }
     }
 
-    fn build(&self, request: &Request, is_h2: bool) -> Result<Unsigned, Arc<str>> {
+    /// The server did not accept the credentials. A connection uses its client certificate, even an expired one, until it is closed.
+    fn discard_credentials(&self) {
+        self.pool.cluster().mark_tls_config_stale();
+        self.pool.discard_connections();
+    }
+
+    fn build(&self, request: &Outgoing<'_>, is_h2: bool) -> Result<Unsigned, Arc<str>> {
         let address = self.pool.cluster().address();
         let (prefix, path) = (&address.prefix, &request.path);
         let mut builder = http::Request::builder().method(request.method.clone());
@@ -298,9 +331,18 @@ impl ApiClient {
             builder =
                 builder.uri(format!("{prefix}{path}")).header(header::HOST, &address.authority);
         }
-        builder = builder.header(header::ACCEPT, request.accept);
-        if !request.body.is_empty() {
-            builder = builder.header(header::CONTENT_TYPE, request.content_type);
+        match request.headers {
+            Headers::Media { accept, content_type } => {
+                builder = builder.header(header::ACCEPT, accept);
+                if !request.body.is_empty() {
+                    builder = builder.header(header::CONTENT_TYPE, content_type);
+                }
+            }
+            Headers::All(headers) => {
+                for (name, value) in headers {
+                    builder = builder.header(name, value);
+                }
+            }
         }
         builder.body(Full::new(request.body.clone())).map_err(|error| error_chain(&error).into())
     }

@@ -16,7 +16,8 @@
 //!
 //! kube-rs finds the cluster and authenticates: kubeconfig files, contexts, exec plugins, or the service account of the pod in
 //! which this process runs. TLS is verified unless the kubeconfig says otherwise. Connections are implemented here, because
-//! kube-rs supports neither HTTP/2 nor protobuf.
+//! kube-rs supports neither HTTP/2 nor protobuf. Services of plugin authors use kube-rs over them
+//! ([`ApiClient::kube_client`]).
 //!
 //! Nothing here blocks a thread, and every queue, body and wait is limited.
 
@@ -43,7 +44,9 @@ pub use cluster_reader::{
 };
 pub use connect::{Cluster, ClusterOptions, ConnectError};
 pub use http::Method;
+pub use k8s_openapi;
 pub use kinds::Kind;
+pub use kube;
 pub use remote_scheduler::{
     Credentials, RemoteScheduler, RemoteSchedulerError, RemoteSchedulerOptions,
 };

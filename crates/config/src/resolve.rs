@@ -188,18 +188,22 @@ impl Resolver<'_> {
         let plugins = self.registry.iter().filter(|plugin| position(plugin.name).is_some());
         let with_args =
             plugins.map(|plugin| (plugin, args.get(plugin.name).unwrap_or(&Value::Null)));
-        BuiltPlugins::build(with_args, self.features).map_err(|mut errors| {
-            errors.sort_by_key(|(name, _)| position(name));
-            let located = errors.into_iter().map(|(name, error)| {
-                let configured = profile.plugin_config.iter().position(|it| it.name == name);
-                let path = match configured {
-                    Some(config_idx) => format!("profiles[{idx}].pluginConfig[{config_idx}].args"),
-                    None => format!("profiles[{idx}]"),
-                };
-                FieldError { path, text: error.to_string() }
-            });
-            located.collect()
-        })
+        BuiltPlugins::build(&profile.scheduler_name, with_args, self.features).map_err(
+            |mut errors| {
+                errors.sort_by_key(|(name, _)| position(name));
+                let located = errors.into_iter().map(|(name, error)| {
+                    let configured = profile.plugin_config.iter().position(|it| it.name == name);
+                    let path = match configured {
+                        Some(config_idx) => {
+                            format!("profiles[{idx}].pluginConfig[{config_idx}].args")
+                        }
+                        None => format!("profiles[{idx}]"),
+                    };
+                    FieldError { path, text: error.to_string() }
+                });
+                located.collect()
+            },
+        )
     }
 
     fn expand_error(&self, idx: usize, error: &ExpandError) -> FieldError {

@@ -20,16 +20,17 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use loadmaster_config::AllFeatureGates;
+use loadmaster_framework::plugin_log::{LogSeverity, PluginLogLine};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::SetGlobalDefaultError;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::flags::LogFlags;
-use klog_format::{Fields, LogLine};
+use klog_format::{Fields, LogLine, Severity};
 use level::Levels;
 use output::Output;
 
@@ -127,6 +128,8 @@ impl LogSettings {
 /// A handle to the logs of the process.
 #[derive(Clone, Debug)]
 pub struct Logs {
+    format: LogFormat,
+    zone: TimeZone,
     levels: Arc<Levels>,
     output: Arc<Output>,
 }
@@ -161,6 +164,43 @@ impl Logs {
         tracing::callsite::rebuild_interest_cache();
     }
 
+    /// The highest verbosity of any source file: no line of a higher level is shown.
+    pub fn highest_verbosity(&self) -> u32 {
+        self.levels.highest()
+    }
+
+    /// Writes a plugin's log line, if its level is shown.
+    pub fn write_plugin_line(&self, line: &PluginLogLine) {
+        let severity = match line.severity {
+            LogSeverity::Info => Severity::Info,
+            LogSeverity::Warning => Severity::Warning,
+            LogSeverity::Error => Severity::Error,
+        };
+        let path = line.location.file();
+        if severity == Severity::Info && line.level > self.levels.verbosity_of_file(path) {
+            return;
+        }
+        let mut fields = Fields::new(self.format);
+        fields.text("plugin", line.plugin);
+        if !line.pod.is_empty() {
+            fields.text("pod", &line.pod);
+        }
+        self.write(&LogLine {
+            severity,
+            path,
+            line: line.location.line(),
+            verbosity: line.level,
+            message: &line.message,
+            span_pairs: "",
+            pairs: &fields.pairs,
+        });
+    }
+
+    fn write(&self, line: &LogLine<'_>) {
+        let text = line.print(self.format, &jiff::Timestamp::now().to_zoned(self.zone.clone()));
+        self.output.write(line.severity != Severity::Info, &text);
+    }
+
     /// Flushes buffered messages.
     pub fn flush(&self) {
         self.output.flush();
@@ -169,15 +209,15 @@ impl Logs {
 
 fn layer(settings: &LogSettings, output: Output, zone: TimeZone) -> (KlogLayer, Logs) {
     let logs = Logs {
+        format: settings.format,
+        zone,
         levels: Arc::new(Levels::new(settings.verbosity, settings.vmodule.clone())),
         output: Arc::new(output),
     };
-    (KlogLayer { format: settings.format, zone, logs: logs.clone() }, logs)
+    (KlogLayer { logs: logs.clone() }, logs)
 }
 
 struct KlogLayer {
-    format: LogFormat,
-    zone: TimeZone,
     logs: Logs,
 }
 
@@ -193,7 +233,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let mut fields = Fields::new(self.format);
+            let mut fields = Fields::new(self.logs.format);
             attributes.record(&mut fields);
             span.extensions_mut().insert(fields);
         }
@@ -209,7 +249,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let metadata = event.metadata();
-        let mut fields = Fields::new(self.format);
+        let mut fields = Fields::new(self.logs.format);
         event.record(&mut fields);
         let verbosity = fields.verbosity.unwrap_or_else(|| level::default_verbosity(metadata));
         if verbosity > self.logs.levels.verbosity_at(metadata)
@@ -223,9 +263,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
                 of_spans.push_str(&fields.pairs);
             }
         }
-        let line = LogLine { metadata, verbosity, span_pairs: &of_spans, fields: &fields };
-        let text = line.print(self.format, &jiff::Timestamp::now().to_zoned(self.zone.clone()));
-        self.logs.output.write(level::is_warning_or_error(metadata), &text);
+        let severity = match *metadata.level() {
+            Level::ERROR => Severity::Error,
+            Level::WARN => Severity::Warning,
+            _ => Severity::Info,
+        };
+        self.logs.write(&LogLine {
+            severity,
+            path: metadata.file().unwrap_or("unknown"),
+            line: metadata.line().unwrap_or(0),
+            verbosity,
+            message: &fields.message,
+            span_pairs: &of_spans,
+            pairs: &fields.pairs,
+        });
     }
 }
 

@@ -21,6 +21,7 @@ mod component_base;
 mod family;
 mod labels;
 mod loadmaster;
+mod plugins;
 mod process;
 mod resources;
 mod scheduler;
@@ -134,6 +135,7 @@ pub struct Metrics {
     checks: Families,
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
+    plugins: plugins::AuthorMetrics,
 }
 
 impl Metrics {
@@ -162,6 +164,7 @@ impl Metrics {
             ))?,
             checks,
             families,
+            plugins: plugins::AuthorMetrics::default(),
         };
         metrics.describe(settings)
     }
@@ -224,6 +227,7 @@ impl Metrics {
     /// `DELETE /metrics`: resets all metrics with labels, as upstream.
     pub fn reset(&self) {
         self.families.reset();
+        self.plugins.reset();
     }
 
     /// `DELETE /metrics/slis`.

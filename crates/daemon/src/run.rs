@@ -25,6 +25,7 @@ mod event_conversion;
 mod extender_calls;
 mod missing_kinds;
 mod observations;
+mod permissions;
 mod recording;
 pub mod service;
 #[cfg(test)]
@@ -52,6 +53,7 @@ use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::Profile;
 use loadmaster_engine::engine::{Engine, EngineOptions};
 use loadmaster_framework::WatchRequirement;
+use loadmaster_framework::plugin_metrics::MetricError;
 use loadmaster_stdx::ErrorChain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -71,7 +73,7 @@ use extender_calls::ExtenderCaller;
 use missing_kinds::{Lease, MissingKinds};
 use recording::Recording;
 pub use recording::RecordingError;
-use service::Service;
+use service::{RunningServices, Service, ServiceContext};
 
 /// Watch events that wait for the engine; when the channel is full, the watches stop reading from the API server.
 const WATCH_EVENTS_MAX: usize = 16 << 10;
@@ -89,6 +91,15 @@ const LEASE_GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// A plugin declares a metric that another plugin has.
+    #[error("initializing plugin {plugin:?}")]
+    Metric {
+        /// The plugin's name.
+        plugin: &'static str,
+        /// The metric and what is wrong.
+        #[source]
+        error: MetricError,
+    },
     /// There is no usable kubeconfig or in-cluster configuration.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -186,6 +197,10 @@ impl PreparedScheduler {
         let loaded = &ready.loaded;
         let options = engine_options(loaded, &ready.options.loadmaster);
         let engine = build_engine(&loaded.profiles, &loaded.gates, options.clone());
+        for (plugin, metric) in engine.plugin_metrics() {
+            let registered = ready.metrics.register_plugin_metric(plugin, metric);
+            registered.map_err(|error| RunError::Metric { plugin, error })?;
+        }
         let recording = start_recording(&ready, &options, out_of_tree)?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let daemon = Daemon { ready, services: services.to_vec(), commands };
@@ -287,6 +302,7 @@ impl Daemon {
             ExtenderCaller::new(extenders, metrics.clone(), runtime)?;
         let elector = self.elect_leader(&clients);
         let kinds = watched_kinds(&engine);
+        let permissions = permissions::permissions(engine.policy_rules());
         let reflector_options = self.reflector_options(kinds.clone(), engine.extra_fields());
         let (leading_sender, leading_receiver) = watch::channel(false);
         let server = self.serve(&clients, &metrics, &health, elector.as_ref()).await?;
@@ -301,6 +317,7 @@ impl Daemon {
             extender_replies,
             recorder: recorder.clone(),
             metrics: metrics.clone(),
+            logs: self.ready.logs.clone(),
             synced: health.synced.clone(),
             missing: MissingKinds::new(
                 metrics.clone(),
@@ -317,7 +334,8 @@ impl Daemon {
             clients.other.clone(),
             self.commands.clone(),
         ));
-        let _services = self.start_services(&leading_receiver, &recorder, &metrics);
+        tokio::spawn(permissions::report_missing(clients.other.clone(), permissions));
+        let services = self.start_services(&clients, &leading_receiver, &recorder);
         let mut leadership_loss = self.watch_leadership(elector.as_ref(), &recorder, &metrics);
         let outcome = tokio::select! {
             () = stop_signal => Ok(()),
@@ -326,9 +344,11 @@ impl Daemon {
         };
         health.shutdown.fail(SHUTTING_DOWN);
         if outcome.is_ok() {
-            // Stop scheduling; wait for the replies to bindings in flight.
+            // Stop scheduling; wait for the replies to bindings in flight, and for services, before another replica may lead.
             let _ = self.commands.send(Command::SetLeading(false));
-            let _ = timeout(DRAIN_TIMEOUT, calls.drain()).await;
+            let _ = tokio::join!(timeout(DRAIN_TIMEOUT, calls.drain()), services.stop());
+        } else {
+            drop(services);
         }
         calls.stop();
         let _ = self.commands.send(Command::Stop);
@@ -344,14 +364,21 @@ impl Daemon {
 
     fn start_services(
         &self,
+        clients: &ApiClients,
         leading: &watch::Receiver<bool>,
         recorder: &Arc<EventRecorder>,
-        metrics: &Arc<Metrics>,
-    ) -> JoinSet<()> {
-        let writer = recorder.clone();
-        let sink: service::EventSink = Arc::new(move |event| writer.record(event));
-        let event_sink = (sink, &self.first_profile());
-        service::start(&self.services, &self.commands, leading, event_sink, metrics)
+    ) -> RunningServices {
+        let recorder = recorder.clone();
+        let connection = &self.ready.loaded.config.client_connection;
+        let context = ServiceContext {
+            commands: self.commands.clone(),
+            leading: leading.clone(),
+            client: clients.services.kube_client(connection.qps, connection.burst),
+            metrics: self.ready.metrics.clone(),
+            event_sink: Arc::new(move |event| recorder.record(event)),
+            controller: self.first_profile(),
+        };
+        RunningServices::start(&self.services, &context)
     }
 
     async fn connect(&self) -> Result<Cluster, RunError> {

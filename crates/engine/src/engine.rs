@@ -68,6 +68,7 @@ use std::time::Duration;
 
 use loadmaster_api::{ExtraFieldsByKind, Str};
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
+use loadmaster_framework::plugin_log::collect_log_lines;
 use loadmaster_framework::{
     ClusterEvent, Cx, CycleState, FeatureGates, PluginStates, PodInfo, QueueSort, QueuedPodInfo,
     World,
@@ -214,6 +215,7 @@ pub struct Engine {
     /// When handling of the current object event began, by the stopwatch, and the durations measured so far.
     handling_since: Option<u64>,
     handled: Vec<Observation>,
+    log_verbosity: u32,
 }
 
 impl Engine {
@@ -266,6 +268,7 @@ impl Engine {
             n_engine_calls: 0,
             handling_since: None,
             handled: Vec::new(),
+            log_verbosity: 0,
             gates,
             options,
         }
@@ -339,7 +342,13 @@ impl Engine {
         self.n_engine_calls += 1;
         let is_timed = self.n_engine_calls.is_multiple_of(PLUGIN_SAMPLE_EVERY);
         let watch = is_timed.then_some(self.options.stopwatch);
-        let (done, recorded) = guard::record_plugin_calls(watch, || work(self, effects));
+        let verbosity = self.log_verbosity;
+        let ((done, lines), recorded) = guard::record_plugin_calls(watch, || {
+            collect_log_lines(verbosity, || work(self, effects))
+        });
+        if !lines.is_empty() {
+            effects.push(Effect::Observe(Observation::PluginLogs(lines)));
+        }
         for panic in recorded.panics {
             self.recover(&panic);
             effects.push(Effect::Observe(Observation::PluginPanicked(Box::new(panic))));
@@ -363,6 +372,12 @@ impl Engine {
             self.sort_queue();
         }
         self.last_diagnosis = None;
+    }
+
+    /// The highest level of the plugins' log lines that are reported ([`Observation::PluginLogs`]); 0 until it is set. It affects nothing
+    /// else.
+    pub fn set_log_verbosity(&mut self, verbosity: u32) {
+        self.log_verbosity = verbosity;
     }
 
     /// When [`Engine::handle_timeouts`] has something to do next.

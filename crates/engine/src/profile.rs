@@ -12,11 +12,12 @@ use loadmaster_framework::extension_points::{
     PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Sign,
 };
 use loadmaster_framework::incremental::AnyIncremental;
+use loadmaster_framework::plugin_metrics::PluginMetric;
 use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
     ActionType, BuiltPlugin, ClusterEvent, EventResource, ExtensionPoints, Failure, FeatureGates,
-    Gvr, PluginStates, PodIndexKey,
+    Gvr, PluginStates, PodIndexKey, PolicyRule,
 };
 
 use crate::guard::guarded_points::{self as guard, Guard};
@@ -54,6 +55,10 @@ pub struct ProfilePlugin {
     pub node_event_handler: Option<Arc<dyn NodeEventHandler>>,
     /// Stores the value that a service publishes to it.
     pub publish_handler: Option<PublishedValueHandler>,
+    /// The metrics that it declares.
+    pub metrics: Vec<PluginMetric>,
+    /// The permissions that it requires, besides those to list and watch the kinds that it watches.
+    pub policy_rules: Vec<PolicyRule>,
 }
 
 /// The plugins of one schedulerName.
@@ -120,6 +125,8 @@ impl Profile {
                 pod_event_handler: None,
                 node_event_handler: None,
                 publish_handler: None,
+                metrics: Vec::new(),
+                policy_rules: Vec::new(),
             });
         }
         Profile {
@@ -270,6 +277,8 @@ impl ProfileBuilder<'_> {
             pod_event_handler: points.pod_event_handler.clone(),
             node_event_handler: points.node_event_handler.clone(),
             publish_handler: points.published_value_handler().cloned(),
+            metrics: points.metrics().to_vec(),
+            policy_rules: points.policy_rules().to_vec(),
         }
     }
 }

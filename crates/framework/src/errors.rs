@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::plugin_metrics::MetricError;
+
 /// A validation error of one field, in upstream's format: `path: Invalid value: 0: must be positive` (upstream's `field.Error`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
@@ -78,6 +80,23 @@ pub enum PluginError {
         plugin: &'static str,
         /// The invalid field.
         error: FieldError,
+    },
+    /// A metric that it declares is invalid.
+    #[error("initializing plugin {plugin:?}")]
+    Metric {
+        /// The plugin's name.
+        plugin: &'static str,
+        /// The metric and what is wrong.
+        #[source]
+        error: MetricError,
+    },
+    /// A permission that it requires is invalid.
+    #[error("initializing plugin {plugin:?}: required permissions: {text}")]
+    Permission {
+        /// The plugin's name.
+        plugin: &'static str,
+        /// What is wrong.
+        text: String,
     },
     /// Two plugins have the same name.
     #[error(

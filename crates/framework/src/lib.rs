@@ -3,7 +3,7 @@
 //! Read in this order: [`extension_points`] (the traits a plugin implements), [`registry`] (how it is registered and built),
 //! [`pod_info`] and [`node_info`] (what it reads), [`watched_objects`] (custom resources and other kinds that it watches),
 //! [`pod_index`] (pods by label or controller), [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
-//! (acting on other pods), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
+//! (acting on other pods), [`plugin_log`] and [`plugin_metrics`] (what it shows), [`rbac`] (the permissions that it needs), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
 //! preempt, [`preemption`].
 
 #![warn(missing_docs)]
@@ -24,11 +24,14 @@ mod node_score;
 pub mod node_table;
 mod ongoing_preemptions;
 pub mod plugin_args;
+pub mod plugin_log;
+pub mod plugin_metrics;
 pub mod pod_index;
 pub mod pod_info;
 pub mod pod_requests;
 pub mod preemption;
 mod preemption_candidate;
+pub mod rbac;
 pub mod registry;
 pub mod resources;
 pub mod result;
@@ -58,8 +61,11 @@ pub use node_info::NodeInfo;
 pub use node_row::NodeRow;
 pub use node_score::{MAX_NODE_SCORE, NodeScore};
 pub use node_table::NodeTable;
+pub use plugin_log::{PluginLogger, PodLogger};
+pub use plugin_metrics::{PluginCounter, PluginGauge, PluginHistogram};
 pub use pod_index::{IndexedPods, PodIndex, PodIndexKey};
 pub use pod_info::{PodInfo, QueuedPodInfo};
+pub use rbac::PolicyRule;
 pub use registry::{BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, PluginDef, Registry};
 pub use resources::Resources;
 pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};

@@ -16,7 +16,12 @@ use crate::extension_points::{
 };
 use crate::feature_gates::FeatureGates;
 use crate::incremental::AnyIncremental;
+use crate::plugin_log::PluginLogger;
+use crate::plugin_metrics::{
+    MetricDef, MetricError, PluginCounter, PluginGauge, PluginHistogram, PluginMetric,
+};
 use crate::pod_index::{PodIndex, PodIndexKey};
+use crate::rbac::PolicyRule;
 use crate::state::{
     CycleStateSlot, NodeStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler,
     PublishedValueSlot,
@@ -57,12 +62,13 @@ pub struct BuiltPlugin {
 pub struct BuiltPlugins(Arc<(Vec<BuiltPlugin>, PluginStates)>);
 
 impl BuiltPlugins {
-    /// Builds these plugins, in this order, with their arguments.
+    /// Builds these plugins of a profile, in this order, with their arguments.
     ///
     /// # Errors
     ///
     /// All plugins that cannot be built, with the reasons.
     pub fn build<'a>(
+        profile: &str,
         plugins: impl IntoIterator<Item = (&'a PluginDef, &'a Value)>,
         gates: &FeatureGates,
     ) -> Result<BuiltPlugins, Vec<(&'static str, PluginError)>> {
@@ -70,7 +76,8 @@ impl BuiltPlugins {
         let (mut n_slots, mut states) = (0, PluginStates::default());
         for (def, args) in plugins {
             let n_states = states.len();
-            let mut points = ExtensionPoints::for_next_plugin(gates.clone(), n_slots, states);
+            let points = ExtensionPoints::for_next_plugin(gates.clone(), n_slots, states);
+            let mut points = points.named(def.name, profile);
             if let Err(error) = (def.build)(&mut points, args) {
                 errors.push((def.name, error));
             }
@@ -212,12 +219,118 @@ pub struct ExtensionPoints {
     publish_handler: Option<PublishedValueHandler>,
     n_slots: u32,
     states: PluginStates,
+    plugin: &'static str,
+    profile: String,
+    metrics: Vec<PluginMetric>,
+    policy_rules: Vec<PolicyRule>,
 }
 
 impl ExtensionPoints {
     /// For the next plugin of a profile, whose slots follow the `taken` slots of the plugins before it.
     pub fn for_next_plugin(gates: FeatureGates, taken: u32, states: PluginStates) -> Self {
         ExtensionPoints { gates, n_slots: taken, states, ..ExtensionPoints::default() }
+    }
+
+    /// With the names of the plugin and of its profile, which are shown with log lines and metrics.
+    #[must_use]
+    pub fn named(self, plugin: &'static str, profile: &str) -> Self {
+        ExtensionPoints { plugin, profile: profile.to_owned(), ..self }
+    }
+
+    /// The plugin's log lines. Store it in the plugin.
+    pub fn logger(&self) -> PluginLogger {
+        PluginLogger::new(self.plugin)
+    }
+
+    /// Declares a counter. Store it in the plugin.
+    ///
+    /// # Errors
+    ///
+    /// If the name or a label is invalid, or the name is kube-scheduler's or already declared.
+    pub fn counter<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+    ) -> Result<PluginCounter<N>, PluginError> {
+        let made = self.metric_def(name, help, labels).counter();
+        self.add_metric(made)
+    }
+
+    /// Declares a gauge. Store it in the plugin.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExtensionPoints::counter`].
+    pub fn gauge<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+    ) -> Result<PluginGauge<N>, PluginError> {
+        let made = self.metric_def(name, help, labels).gauge();
+        self.add_metric(made)
+    }
+
+    /// Declares a histogram with these upper bounds of its buckets. Store it in the plugin.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExtensionPoints::counter`], or if the bounds are not in ascending order.
+    pub fn histogram<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        buckets: &[f64],
+    ) -> Result<PluginHistogram<N>, PluginError> {
+        let made = self.metric_def(name, help, labels).histogram(buckets);
+        self.add_metric(made)
+    }
+
+    fn metric_def<'a, const N: usize>(
+        &'a self,
+        name: &'a str,
+        help: &'a str,
+        labels: [&'a str; N],
+    ) -> MetricDef<'a, N> {
+        MetricDef { name, help, labels, constant: Some(("profile", &self.profile)) }
+    }
+
+    fn add_metric<T>(
+        &mut self,
+        made: Result<(T, PluginMetric), MetricError>,
+    ) -> Result<T, PluginError> {
+        let plugin = self.plugin;
+        let (value, metric) = made.map_err(|error| PluginError::Metric { plugin, error })?;
+        if self.metrics.iter().any(|known| known.name() == metric.name()) {
+            let error = MetricError::new(metric.name(), "it is declared twice");
+            return Err(PluginError::Metric { plugin, error });
+        }
+        self.metrics.push(metric);
+        Ok(value)
+    }
+
+    /// The declared metrics.
+    pub fn metrics(&self) -> &[PluginMetric] {
+        &self.metrics
+    }
+
+    /// Requires permissions for the plugin and its service, besides those to list and watch the kinds that it watches. `loadmaster config
+    /// rbac` prints them; a scheduler that lacks one reports it when it starts.
+    ///
+    /// # Errors
+    ///
+    /// If a list of the rule is empty.
+    pub fn require_permissions(&mut self, rule: PolicyRule) -> Result<(), PluginError> {
+        rule.check().map_err(|text| PluginError::Permission { plugin: self.plugin, text })?;
+        self.policy_rules.push(rule);
+        Ok(())
+    }
+
+    /// The required permissions.
+    pub fn policy_rules(&self) -> &[PolicyRule] {
+        &self.policy_rules
     }
 
     /// Allocates a slot in the cycle state.

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{ExtraFields, Namespace, Node, Pod, Str, Timestamp};
+use loadmaster_stdx::ErrorChain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -110,8 +111,10 @@ impl PluginTestBench {
             None => args,
         };
         let mut points =
-            ExtensionPoints::for_next_plugin(gates.clone(), 0, PluginStates::default());
-        (def.build)(&mut points, &args).map_err(|error| PluginTestBenchError(error.to_string()))?;
+            ExtensionPoints::for_next_plugin(gates.clone(), 0, PluginStates::default())
+                .named(def.name, "default-scheduler");
+        (def.build)(&mut points, &args)
+            .map_err(|error| PluginTestBenchError(ErrorChain(&error).to_string()))?;
         let (_, states) = points.take_initial_states();
         let mut world = World::new(gates);
         points.watched_kinds().for_each(|watch| world.watch_objects(&watch));

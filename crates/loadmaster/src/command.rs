@@ -12,7 +12,8 @@ use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 use crate::{
-    apiserver, config_check, explain, help, kubelets, new_plugin, replay, run, simulate, up,
+    apiserver, config_check, config_rbac, explain, help, kubelets, new_plugin, replay, run,
+    simulate, up,
 };
 
 /// The command line of a scheduler with a set of plugins.
@@ -50,6 +51,7 @@ Examples:
   loadmaster simulate --runs 1000                    run the scheduler under fault injection
   loadmaster config check scheduler.yaml             validate a configuration
   loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin
+  loadmaster config rbac scheduler.yaml              print the ClusterRole that it needs
 
 Exit codes: 0 success, 1 a negative result (unschedulable pods, a replay that differs), 2 usage error or invalid input, 70 internal error.";
 
@@ -79,6 +81,7 @@ enum Command {
 #[derive(Subcommand)]
 enum ConfigCommand {
     Check(config_check::Args),
+    Rbac(config_rbac::Args),
 }
 
 #[derive(Subcommand)]
@@ -258,6 +261,7 @@ fn dispatch(
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::New(NewCommand::Plugin(args)) => new_plugin::run(&args, registry, out),
+        Command::Config(ConfigCommand::Rbac(args)) => config_rbac::run(&args, registry, out),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             let mut cli = help::with_program_name(Cli::command(), program);

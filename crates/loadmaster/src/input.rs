@@ -21,7 +21,7 @@ pub(crate) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 const LONG_FILE_BYTES: usize = 16 << 20;
 
 /// The flag --feature-gates.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct GateArgs {
     /// A set of key=value pairs that describe feature gates, as for kube-scheduler: Name=true,Name=false.
     #[arg(long, value_name = "GATES")]

@@ -23,6 +23,8 @@
 //! | [`framework`] | extension points, results, views of nodes and pods, custom resources, cluster events and queueing hints, arguments |
 //! | [`testkit`] | builders for nodes and pods, a test bench for one plugin, a simulated cluster |
 //! | [`service`] | background services ([`SchedulerCommand::with_service`]) |
+//! | [`kube`], [`k8s_openapi`] | re-exports: the API client of services ([`service::ServiceHandle::client`]) and the types of objects |
+//! | [`tracing`] | re-export: log lines of services |
 //! | [`api`] | Kubernetes objects as the scheduler stores them, quantities, label selectors |
 //! | [`serde_json`] | re-export, for plugin arguments (`Value`) |
 
@@ -31,6 +33,7 @@
 mod apiserver;
 mod command;
 mod config_check;
+mod config_rbac;
 mod embedded;
 mod exit;
 mod explain;
@@ -49,6 +52,8 @@ mod up;
 pub use command::SchedulerCommand;
 
 pub use loadmaster_api as api;
+pub use loadmaster_client::{k8s_openapi, kube};
 pub use loadmaster_daemon::run::service;
 pub use loadmaster_framework as framework;
 pub use serde_json;
+pub use tracing;

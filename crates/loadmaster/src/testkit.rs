@@ -1,4 +1,5 @@
-//! Test utilities for plugins: a bench for one plugin ([`PluginTestBench`]), and a scheduler with a simulated cluster ([`TestCluster`]).
+//! Test utilities for plugins: a bench for one plugin ([`PluginTestBench`]), a scheduler with a simulated cluster ([`TestCluster`]), and an
+//! API server for a service ([`ServiceTestBench`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -20,6 +21,8 @@
 //! # }
 //! ```
 
+mod service_bench;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +33,7 @@ use loadmaster_engine::engine::{Effect, Effects, Engine, EngineEvent, EngineOpti
 use loadmaster_engine::{MonoTime, Now, Profile};
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::plugin_args;
+use loadmaster_framework::plugin_log::PluginLogLine;
 use loadmaster_framework::{Gvr, PluginDef};
 use loadmaster_sim::fake_api_server::{FakeApiServer, WatchedKind};
 use loadmaster_stdx::{ErrorChain, Rng};
@@ -40,11 +44,15 @@ use serde_json::{Value, json};
 pub use loadmaster_framework::testkit::{
     NodeBuilder, PluginTestBench, PluginTestBenchError, PodBuilder, node, pod,
 };
+pub use service_bench::ServiceTestBench;
 
 type BenchResult<T = ()> = Result<T, PluginTestBenchError>;
 
 /// With more steps than this without virtual time passing, the cluster never settles.
 const N_STEPS_MAX: usize = 1_000_000;
+
+/// klog's highest level by convention.
+const LOG_VERBOSITY: u32 = 10;
 
 const START: Now =
     Now { mono: MonoTime(1_000_000_000), wall: Timestamp(1_700_000_000_000_000_000) };
@@ -63,6 +71,7 @@ pub struct TestCluster {
     pending_events: BTreeMap<String, VecDeque<EngineEvent>>,
     rng: Rng,
     events: Vec<String>,
+    log_lines: Vec<String>,
     errors: Vec<String>,
     n_pods: u32,
 }
@@ -101,13 +110,16 @@ impl TestCluster {
         let profiles = checked.profiles.iter();
         let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates))).collect();
         let options = EngineOptions { seed, verify_every: 1, ..EngineOptions::default() };
+        let mut engine = Engine::new(profiles, gates, options);
+        engine.set_log_verbosity(LOG_VERBOSITY);
         Ok(TestCluster {
-            engine: Engine::new(profiles, gates, options),
+            engine,
             api_server: FakeApiServer::default(),
             now: START,
             pending_events: BTreeMap::new(),
             rng: Rng::new(seed).split("news"),
             events: Vec::new(),
+            log_lines: Vec::new(),
             errors: Vec::new(),
             n_pods: 0,
         })
@@ -249,6 +261,11 @@ impl TestCluster {
         std::mem::take(&mut self.events)
     }
 
+    /// Takes the log lines of plugins since the last call, of all levels, such as `Quota 3 default/web: 2 of 3 used`.
+    pub fn take_log_lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log_lines)
+    }
+
     /// Takes the errors that the scheduler would log, since the last call.
     pub fn take_errors(&mut self) -> Vec<String> {
         std::mem::take(&mut self.errors)
@@ -346,6 +363,13 @@ impl TestCluster {
                 }
                 Effect::Observe(Observation::InternalError { message }) => {
                     self.errors.push(message)
+                }
+                Effect::Observe(Observation::PluginLogs(lines)) => {
+                    self.log_lines.extend(lines.iter().map(|line| {
+                        let PluginLogLine { plugin, level, pod, message, .. } = line;
+                        let pod = if pod.is_empty() { String::new() } else { format!(" {pod}") };
+                        format!("{plugin} {level}{pod}: {message}")
+                    }));
                 }
                 Effect::Observe(_) => {}
             }

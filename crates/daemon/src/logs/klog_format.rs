@@ -6,7 +6,6 @@ use std::fmt::{self, Write as _};
 use jiff::Zoned;
 use loadmaster_stdx::ErrorChain;
 use tracing::field::{Field, Visit};
-use tracing::{Level, Metadata};
 
 use super::LogFormat;
 
@@ -37,8 +36,8 @@ impl Fields {
         };
     }
 
-    fn text(&mut self, field: &Field, value: &str) {
-        let name = field.name();
+    /// A value that is printed in quotes.
+    pub fn text(&mut self, name: &str, value: &str) {
         if name == "message" {
             value.clone_into(&mut self.message);
             return;
@@ -58,15 +57,15 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field, &format!("{value:?}"));
+        self.text(field.name(), &format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field, value);
+        self.text(field.name(), value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.text(field, &ErrorChain(value).to_string());
+        self.text(field.name(), &ErrorChain(value).to_string());
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
@@ -87,7 +86,7 @@ impl Visit for Fields {
         if value.is_finite() {
             self.plain(field, &value);
         } else {
-            self.text(field, &value.to_string());
+            self.text(field.name(), &value.to_string());
         }
     }
 
@@ -105,28 +104,40 @@ impl fmt::Display for Json<'_> {
     }
 }
 
-/// An event to format.
+/// The severity of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+/// A line to format.
 pub(super) struct LogLine<'a> {
-    pub metadata: &'a Metadata<'a>,
+    pub severity: Severity,
+    /// The path of the source file.
+    pub path: &'a str,
+    /// The line in the source file.
+    pub line: u32,
     pub verbosity: u32,
+    pub message: &'a str,
     /// The formatted fields of the spans around it.
     pub span_pairs: &'a str,
-    pub fields: &'a Fields,
+    /// The formatted fields.
+    pub pairs: &'a str,
 }
 
 impl LogLine<'_> {
     /// The formatted line, with a newline.
     pub fn print(&self, format: LogFormat, now: &Zoned) -> String {
-        let Fields { message, pairs, .. } = self.fields;
-        let path = self.metadata.file().unwrap_or("unknown");
-        let line = self.metadata.line().unwrap_or(0);
+        let LogLine { message, pairs, path, line, .. } = self;
         let file = path.rsplit('/').next().unwrap_or(path);
         match format {
             LogFormat::Text => {
-                let severity = match *self.metadata.level() {
-                    Level::ERROR => 'E',
-                    Level::WARN => 'W',
-                    _ => 'I',
+                let severity = match self.severity {
+                    Severity::Error => 'E',
+                    Severity::Warning => 'W',
+                    Severity::Info => 'I',
                 };
                 let pid = std::process::id();
                 format!(
@@ -144,8 +155,8 @@ impl LogLine<'_> {
                 let micros = now.timestamp().as_microsecond();
                 // The directory of the file, as in "app/server.go:178".
                 let folder = path.rsplit('/').nth(1).map(|it| format!("{it}/")).unwrap_or_default();
-                let verbosity = match *self.metadata.level() {
-                    Level::ERROR => String::new(),
+                let verbosity = match self.severity {
+                    Severity::Error => String::new(),
                     _ => format!(",\"v\":{}", self.verbosity),
                 };
                 format!(

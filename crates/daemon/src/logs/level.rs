@@ -20,13 +20,23 @@ impl Levels {
         self.verbosity.store(verbosity, Ordering::Relaxed);
     }
 
-    /// The verbosity at the source of an event: the first pattern that matches its file decides.
+    /// The highest verbosity of any file.
+    pub fn highest(&self) -> u32 {
+        let of_files = self.files.iter().map(|(_, level)| *level).max().unwrap_or(0);
+        of_files.max(self.verbosity.load(Ordering::Relaxed))
+    }
+
+    /// The verbosity at the source of an event.
     pub fn verbosity_at(&self, metadata: &Metadata<'_>) -> u32 {
+        self.verbosity_of_file(metadata.file().unwrap_or_default())
+    }
+
+    /// The verbosity of a source file: the first pattern that matches its name decides.
+    pub fn verbosity_of_file(&self, file: &str) -> u32 {
         let everywhere = self.verbosity.load(Ordering::Relaxed);
         if self.files.is_empty() {
             return everywhere;
         }
-        let file = metadata.file().unwrap_or_default();
         let name = file.rsplit('/').next().unwrap_or_default();
         let name = name.strip_suffix(".rs").unwrap_or(name);
         let of_file = self.files.iter().find(|(pattern, _)| matches(pattern, name));
@@ -38,9 +48,15 @@ impl Levels {
 const WIRE_CRATES: [&str; 8] =
     ["h2", "hyper", "hyper_util", "kube_client", "mio", "rustls", "tokio_rustls", "tower"];
 
+/// Its warnings contain whole response bodies, such as Secrets that could not be decoded; its callers get the error itself.
+const KUBE_REQUESTS: &str = "kube_client::client";
+
 /// The verbosity of an event without a field `v`. Network libraries need a high verbosity, and their trace
 /// events are never logged, because they may contain secrets.
 pub(super) fn default_verbosity(metadata: &Metadata<'_>) -> u32 {
+    if metadata.target() == KUBE_REQUESTS {
+        return u32::MAX;
+    }
     let of_library = metadata.target().split("::").next().unwrap_or_default();
     let is_wire = WIRE_CRATES.contains(&of_library);
     match *metadata.level() {
@@ -55,7 +71,7 @@ pub(super) fn default_verbosity(metadata: &Metadata<'_>) -> u32 {
 
 /// Whether an event is logged at any verbosity.
 pub(super) fn is_warning_or_error(metadata: &Metadata<'_>) -> bool {
-    *metadata.level() <= Level::WARN
+    *metadata.level() <= Level::WARN && metadata.target() != KUBE_REQUESTS
 }
 
 /// Whether a name matches a pattern: `*` matches any text, `?` one character.

@@ -186,3 +186,40 @@ fn invalid_log_flags_are_rejected() {
         "format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature",
     );
 }
+
+#[test]
+fn lines_of_plugins_have_the_place_in_their_source_code() {
+    let log = |logs: &Logs| {
+        for (severity, level, pod, message) in [
+            (LogSeverity::Info, 3, "ns/web", "three"),
+            (LogSeverity::Info, 5, "", "five"),
+            (LogSeverity::Warning, 0, "", "a warning"),
+            (LogSeverity::Error, 0, "ns/web", "an error"),
+        ] {
+            let (pod, message) = (pod.to_owned(), message.to_owned());
+            let location = std::panic::Location::caller();
+            let line = PluginLogLine { plugin: "Quota", severity, level, pod, message, location };
+            logs.write_plugin_line(&line);
+        }
+    };
+    let always =
+        "W…] \"a warning\" plugin=\"Quota\"\nE…] \"an error\" plugin=\"Quota\" pod=\"ns/web\"\n";
+    assert_eq!(written(&["--v=2"], log).0, always);
+    let three = "I…] \"three\" plugin=\"Quota\" pod=\"ns/web\"\n";
+    assert_eq!(written(&["--v=3"], log).0, format!("{three}{always}"));
+    let five = "I…] \"five\" plugin=\"Quota\"\n";
+    assert_eq!(written(&["--vmodule=te*=5"], log).0, format!("{three}{five}{always}"));
+    assert_eq!(written(&["--vmodule=main=5"], log).0, always);
+    let json = written(&["--v=3", "--logging-format=json"], log).0;
+    let first = json.lines().next().unwrap();
+    assert_eq!(first, r#"{…,"msg":"three","v":3,"plugin":"Quota","pod":"ns/web"}"#);
+}
+
+#[test]
+fn response_bodies_are_never_logged() {
+    let (text, _) = written(&["--v=10"], |_| {
+        tracing::warn!(target: "kube_client::client", "{{\"data\": \"secret\"}}, Error");
+        tracing::warn!(target: "kube_client::client::tls", "Server cert bypassed");
+    });
+    assert_eq!(text, "W…] \"Server cert bypassed\"\n");
+}

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use loadmaster_framework::plugin_metrics::{MetricError, PluginMetric};
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -270,6 +271,15 @@ impl Families {
 
     pub fn reset(&self) {
         self.resets.iter().for_each(|reset| reset());
+    }
+
+    /// Registers a metric of a plugin or a service, unless it is disabled.
+    pub fn register_author_metric(&self, metric: &PluginMetric) -> Result<(), MetricError> {
+        if self.disabled.contains(metric.name()) {
+            return Ok(());
+        }
+        let registered = self.registry.register(metric.collector());
+        registered.map_err(|error| MetricError::new(metric.name(), error.to_string()))
     }
 
     fn register<const N: usize>(

@@ -22,6 +22,7 @@ use super::missing_kinds::MissingKinds;
 use super::recording::Recording;
 use super::service::ServiceRequest;
 use super::{clock, event_conversion, observations};
+use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::serve::HealthState;
 
@@ -59,6 +60,7 @@ pub(super) struct EngineLoop {
     pub extender_replies: UnboundedReceiver<ExtenderReply>,
     pub recorder: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
+    pub logs: Logs,
     pub synced: HealthState,
     /// Kinds that cannot be listed or watched.
     pub missing: MissingKinds,
@@ -114,6 +116,7 @@ impl EngineLoop {
             runtime,
         };
         while !state.is_over {
+            self.engine.set_log_verbosity(self.logs.highest_verbosity());
             let n_events = self.drain_channels(&mut state);
             let now = clock::now();
             if self.engine.next_timeout().is_some_and(|deadline| deadline <= now.mono) {
@@ -305,7 +308,9 @@ impl EngineLoop {
                 }
                 Effect::CallExtender(call) => self.extender_caller.call(call, &state.runtime),
                 Effect::RecordEvent(event) => self.recorder.record(observations::new_event(event)),
-                Effect::Observe(it) => observations::observe(&self.engine, &self.metrics, &it),
+                Effect::Observe(it) => {
+                    observations::observe(&self.engine, &self.metrics, &self.logs, &it);
+                }
             }
         }
     }

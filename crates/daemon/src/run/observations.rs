@@ -10,12 +10,13 @@ use loadmaster_engine::guard::{self, ExtensionPoint, PluginExecutionDuration, Pl
 use loadmaster_engine::queue::IncomingQueue;
 use loadmaster_framework::Code;
 
+use crate::logs::Logs;
 use crate::metrics::{
     AttemptResult, CacheKind, LoadmasterMetrics, Metrics, QueueLabel, SchedulerMetrics,
 };
 
-/// Updates metrics with one observation.
-pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observation) {
+/// Updates metrics with one observation, or logs it.
+pub(super) fn observe(engine: &Engine, metrics: &Metrics, logs: &Logs, observation: &Observation) {
     let scheduler = &metrics.scheduler;
     match observation {
         Observation::Attempt { profile_idx, outcome, nanos } => {
@@ -50,6 +51,9 @@ pub(super) fn observe(engine: &Engine, metrics: &Metrics, observation: &Observat
             }
         }
         Observation::PluginExecutions(calls) => record_plugin_executions(scheduler, calls),
+        Observation::PluginLogs(lines) => {
+            lines.iter().for_each(|line| logs.write_plugin_line(line))
+        }
         Observation::PluginPanicked(panic) => panicked(&metrics.loadmaster, panic),
         Observation::EventHandled { event, nanos } => {
             scheduler.event_handled(&event.to_string(), seconds(*nanos));

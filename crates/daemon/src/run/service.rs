@@ -2,25 +2,32 @@
 //!
 //! Every service runs on every replica from start to end, so that the values it publishes are present when this replica becomes leader;
 //! [`ServiceHandle::wait_until_leading`] waits for that. A service that ends or panics is logged, counted and restarted after a delay. Its
-//! requests to the engine are [`EngineEvent`]s, like all other input.
+//! requests to the engine are [`EngineEvent`]s, like all other input. Its log lines are those of `tracing`, and show its name.
+
+mod lifecycle;
+mod without_scheduler;
 
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadmaster_api::Str;
 use loadmaster_client::event_recorder::{NewEvent, ObjectReference};
+use loadmaster_client::kube;
 use loadmaster_engine::engine::{Engine, EngineEvent, PermitDecision};
-use loadmaster_stdx::ErrorChain;
+use loadmaster_framework::plugin_metrics::{
+    MetricDef, MetricError, PluginCounter, PluginGauge, PluginHistogram,
+};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 
 use super::engine_loop::Command;
 use crate::metrics::Metrics;
+pub(super) use lifecycle::RunningServices;
+pub use without_scheduler::ServiceHandleControl;
 
 /// The result of a service. It is restarted in both cases.
 pub type ServiceResult = Result<(), Box<dyn Error + Send + Sync>>;
@@ -141,12 +148,103 @@ pub struct ServiceHandle {
     commands: UnboundedSender<Command>,
     free_requests: Arc<Semaphore>,
     leading: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
+    /// Whether the service has asked for the end of the scheduler, and therefore gets time to end itself.
+    awaits_stop: Arc<AtomicBool>,
+    client: kube::Client,
+    metrics: Arc<Metrics>,
     event_sink: EventSink,
     /// The schedulerName that Events name as their reporting controller.
     controller: Str,
 }
 
+/// What the handles of all services share.
+#[derive(Clone)]
+pub(super) struct ServiceContext {
+    pub commands: UnboundedSender<Command>,
+    /// Whether this replica is the leader.
+    pub leading: watch::Receiver<bool>,
+    pub client: kube::Client,
+    pub metrics: Arc<Metrics>,
+    pub event_sink: EventSink,
+    /// The schedulerName that Events name as their reporting controller.
+    pub controller: Str,
+}
+
+impl ServiceContext {
+    fn handle(&self, stopping: &watch::Receiver<bool>) -> ServiceHandle {
+        ServiceHandle {
+            commands: self.commands.clone(),
+            free_requests: Arc::new(Semaphore::new(N_PENDING_REQUESTS_MAX)),
+            leading: self.leading.clone(),
+            stopping: stopping.clone(),
+            awaits_stop: Arc::default(),
+            client: self.client.clone(),
+            metrics: self.metrics.clone(),
+            event_sink: self.event_sink.clone(),
+            controller: self.controller.clone(),
+        }
+    }
+}
+
 impl ServiceHandle {
+    /// A kube-rs client of the API server: get, list, watch, create, update, patch, patch a subresource and delete, with types
+    /// (`kube::Api<Pod>`) or without (`kube::api::DynamicObject`). It uses the scheduler's own kubeconfig, credentials and user agent,
+    /// connections of its own, and the rate of `clientConnection` (`qps`, `burst`), which all services share and which the scheduler's
+    /// other requests do not count against.
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// A counter that `/metrics` shows. If it has been declared before, as by the previous run of the service, the same counter.
+    ///
+    /// # Errors
+    ///
+    /// If the name or a label is invalid, or a plugin or the scheduler has another metric of that name.
+    pub fn counter<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+    ) -> Result<PluginCounter<N>, MetricError> {
+        let (_, metric) = MetricDef { name, help, labels, constant: None }.counter()?;
+        let metric = self.metrics.get_or_register_service_metric(metric)?;
+        metric.as_counter().ok_or_else(|| MetricError::new(name, "it is not a counter"))
+    }
+
+    /// A gauge that `/metrics` shows; see [`ServiceHandle::counter`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ServiceHandle::counter`].
+    pub fn gauge<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+    ) -> Result<PluginGauge<N>, MetricError> {
+        let (_, metric) = MetricDef { name, help, labels, constant: None }.gauge()?;
+        let metric = self.metrics.get_or_register_service_metric(metric)?;
+        metric.as_gauge().ok_or_else(|| MetricError::new(name, "it is not a gauge"))
+    }
+
+    /// A histogram that `/metrics` shows, with these upper bounds of its buckets; see [`ServiceHandle::counter`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ServiceHandle::counter`], or if the bounds are not in ascending order.
+    pub fn histogram<const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        buckets: &[f64],
+    ) -> Result<PluginHistogram<N>, MetricError> {
+        let (_, metric) = MetricDef { name, help, labels, constant: None }.histogram(buckets)?;
+        let metric = self.metrics.get_or_register_service_metric(metric)?;
+        metric.as_histogram().ok_or_else(|| MetricError::new(name, "it is not a histogram"))
+    }
+
     /// Publishes a value to the plugins of this name that registered for it (`ExtensionPoints::published_value_slot`). It replaces the
     /// previous value and expires after `ttl`, so that a service that has stopped leaves no outdated data behind.
     pub async fn publish(
@@ -232,6 +330,24 @@ impl ServiceHandle {
         Ok(())
     }
 
+    /// Whether this replica is the leader, as a channel that also reports changes. A leader that loses its lease ends, as kube-scheduler
+    /// does, and its services are aborted at once; one that is stopped reports `false` first, and releases its lease when its services
+    /// have ended.
+    pub fn leadership(&self) -> watch::Receiver<bool> {
+        self.leading.clone()
+    }
+
+    /// Resolves when the scheduler is being stopped. A service that has called this has five seconds to finish its work and return; it is
+    /// then aborted. Services that have not are aborted at once.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.awaits_stop.store(true, Ordering::Relaxed);
+        let mut stopping = self.stopping.clone();
+        async move {
+            // Closed: the scheduler has stopped.
+            let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
+        }
+    }
+
     async fn send(&self, event: EngineEvent) -> Result<(), SchedulerEnded> {
         let permit =
             self.free_requests.clone().acquire_owned().await.map_err(|_| SchedulerEnded)?;
@@ -262,101 +378,60 @@ fn waiting_pods_of_engine(engine: &Engine) -> Vec<WaitingPod> {
     waiting.collect()
 }
 
-/// Delays before a restart of a service: doubled each time, and reset after a run of at least `STABLE_RUN_MIN`.
-const RESTART_DELAY_MIN: Duration = Duration::from_secs(1);
-const RESTART_DELAY_MAX: Duration = Duration::from_secs(60);
-const STABLE_RUN_MIN: Duration = Duration::from_secs(600);
-
-/// Starts the services. Dropping the returned set stops them.
-pub(super) fn start(
-    services: &[Service],
-    commands: &UnboundedSender<Command>,
-    leading: &watch::Receiver<bool>,
-    (event_sink, controller): (EventSink, &Str),
-    metrics: &Arc<Metrics>,
-) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    for service in services {
-        let handle = ServiceHandle {
-            commands: commands.clone(),
-            free_requests: Arc::new(Semaphore::new(N_PENDING_REQUESTS_MAX)),
-            leading: leading.clone(),
-            event_sink: event_sink.clone(),
-            controller: controller.clone(),
-        };
-        tasks.spawn(run_with_restarts(service.clone(), handle, metrics.clone()));
-    }
-    tasks
-}
-
-async fn run_with_restarts(service: Service, handle: ServiceHandle, metrics: Arc<Metrics>) {
-    let mut delay = RESTART_DELAY_MIN;
-    loop {
-        let began = Instant::now();
-        // In a separate task, so that a panic ends only the run; it is aborted together with this task.
-        let mut run = JoinSet::new();
-        let (start, handle) = (service.start.clone(), handle.clone());
-        run.spawn(async move { start(handle).await });
-        let why = match run.join_next().await {
-            Some(Ok(Ok(()))) | None => "it returned".to_owned(),
-            Some(Ok(Err(error))) => ErrorChain(&*error).to_string(),
-            Some(Err(error)) => error.to_string(),
-        };
-        if began.elapsed() >= STABLE_RUN_MIN {
-            delay = RESTART_DELAY_MIN;
-        }
-        let name = service.name;
-        tracing::error!(service = name, delay = ?delay, "A service ended and will be restarted: {why}");
-        metrics.loadmaster.service_ended(name);
-        sleep(delay).await;
-        delay = (2 * delay).min(RESTART_DELAY_MAX);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::metrics::MetricsSettings;
 
-    fn handle() -> (ServiceHandle, mpsc::UnboundedReceiver<Command>, watch::Sender<bool>) {
+    pub(super) fn context()
+    -> (ServiceContext, mpsc::UnboundedReceiver<Command>, watch::Sender<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (lead, leading) = watch::channel(false);
-        let free_requests = Arc::new(Semaphore::new(N_PENDING_REQUESTS_MAX));
-        let (event_sink, controller): (EventSink, _) = (Arc::new(|_| {}), "mine".into());
-        (ServiceHandle { commands, free_requests, leading, event_sink, controller }, receiver, lead)
+        let unreachable = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<String>, _>(std::io::Error::other("no API server"))
+        });
+        let context = ServiceContext {
+            commands,
+            leading,
+            client: kube::Client::new(unreachable, "default"),
+            metrics: Arc::new(Metrics::new(&MetricsSettings::default()).unwrap()),
+            event_sink: Arc::new(|_| {}),
+            controller: "mine".into(),
+        };
+        (context, receiver, lead)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_service_that_ends_fails_or_panics_is_restarted() {
+    fn handle() -> (ServiceHandle, mpsc::UnboundedReceiver<Command>, watch::Sender<bool>) {
+        let (context, receiver, lead) = context();
+        (context.handle(&watch::channel(false).1), receiver, lead)
+    }
+
+    #[tokio::test]
+    async fn a_metric_is_declared_once_and_found_again() {
         let (handle, _receiver, _lead) = handle();
-        let n_runs = Arc::new(AtomicU32::new(0));
-        let runs = n_runs.clone();
-        let service = Service::new("flaky", move |_| {
-            let nth = runs.fetch_add(1, Ordering::Relaxed);
-            async move {
-                match nth {
-                    0 => Ok(()),
-                    1 => Err("no route to host".into()),
-                    2 => panic!("on purpose"),
-                    _ => std::future::pending().await,
-                }
-            }
-        });
-        let metrics = Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
-        let task = tokio::spawn(run_with_restarts(service, handle, metrics.clone()));
-        let began = Instant::now();
-        while n_runs.load(Ordering::Relaxed) < 4 {
-            sleep(Duration::from_millis(100)).await;
+        for _ in 0..2 {
+            let polls = handle.counter("load_polls_total", "Number of polls.", ["result"]);
+            polls.unwrap().inc(["ok"]);
         }
-        // Delays of 1, 2 and 4 seconds.
-        assert_eq!(began.elapsed().as_secs(), 7);
-        let text = metrics.text();
-        assert!(text.contains(r#"loadmaster_service_ends_total{service="flaky"} 3"#), "{text}");
-        task.abort();
+        handle.gauge("load_age_seconds", "Age.", []).unwrap().set([], 1.5);
+        handle.histogram("load_poll_seconds", "Duration.", [], &[1.0]).unwrap().observe([], 0.5);
+        let text = handle.metrics.text();
+        for line in [
+            "# HELP load_polls_total Number of polls.",
+            r#"load_polls_total{result="ok"} 2"#,
+            "load_age_seconds 1.5",
+            r#"load_poll_seconds_bucket{le="1"} 1"#,
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+        let other = handle.gauge("load_polls_total", "Number of polls.", ["result"]).unwrap_err();
+        assert!(other.to_string().contains("declared differently"), "{other}");
+        let taken = handle.counter("scheduler_pending_pods", "Help.", []).unwrap_err();
+        assert!(taken.to_string().contains("reserved for kube-scheduler"), "{taken}");
+        handle.metrics.reset();
+        assert!(!handle.metrics.text().contains("load_polls_total{"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use loadmaster_api::Str;
+use loadmaster_framework::plugin_log::PluginLogLine;
 
 use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginPanic, PluginRef};
 use crate::queue::{EnqueueCause, ProfileIdx};
@@ -34,6 +35,8 @@ pub enum Observation {
     PluginExecutions(Vec<PluginExecutionDuration>),
     /// A plugin panicked, and its state was reset.
     PluginPanicked(Box<PluginPanic>),
+    /// Log lines of plugins up to [`Engine::set_log_verbosity`](super::Engine::set_log_verbosity).
+    PluginLogs(Vec<PluginLogLine>),
     /// An error that no pod's Event or condition reports.
     InternalError { message: String },
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use loadmaster_api::{ExtraFieldsByKind, Node};
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::plugin_args::FieldError;
+use loadmaster_framework::plugin_metrics::PluginMetric;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Gvr, NodeChange, ObjectChange, PodChange, PodInfo, WatchRequirement,
+    ActionType, ClusterEvent, Gvr, NodeChange, ObjectChange, PodChange, PodInfo, PolicyRule,
+    WatchRequirement,
 };
 use serde_json::Value;
 
@@ -30,6 +32,19 @@ impl Engine {
     /// and [`EngineEvent::Synced`](super::EngineEvent::Synced).
     pub fn watched_kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
         self.world.watched_objects().watched_kinds()
+    }
+
+    /// The metrics that plugins declare, with the plugin's name; one per profile.
+    pub fn plugin_metrics(&self) -> impl Iterator<Item = (&'static str, &PluginMetric)> {
+        let plugins = self.profiles.iter().flat_map(|it| &it.profile.plugins);
+        plugins.flat_map(|plugin| plugin.metrics.iter().map(|metric| (plugin.name, metric)))
+    }
+
+    /// The permissions that plugins require for themselves and their services, with the plugin's name. Profiles with the same plugin may
+    /// require the same.
+    pub fn policy_rules(&self) -> impl Iterator<Item = (&'static str, &PolicyRule)> {
+        let plugins = self.profiles.iter().flat_map(|it| &it.profile.plugins);
+        plugins.flat_map(|plugin| plugin.policy_rules.iter().map(|rule| (plugin.name, rule)))
     }
 
     /// Fields of pods and nodes that plugins need beyond those that the scheduler reads. The decoder fills them in ([`ExtraFields::read`]). Fields

@@ -303,6 +303,7 @@ fn body(effect: &engine::Effect) -> Option<EffectBody> {
             | Observation::EventHandled { .. }
             | Observation::PluginStuck(_)
             | Observation::PluginPanicked(_)
+            | Observation::PluginLogs(_)
             | Observation::PluginExecutions(_) => return None,
         },
     })

@@ -357,7 +357,7 @@ mod tests {
             let lines = lines(&explanation, "", all).into_iter();
             lines.map(|line| line.render(200, false)).collect::<Vec<_>>().join("\n")
         };
-        assert!(text(false).contains("  Gang: members=3, complete=true; Quota: used=4\n"));
+        assert!(text(false).contains("  Gang: complete=true, members=3; Quota: used=4\n"));
         for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
             assert!(text(true).contains(want), "{want} in {}", text(true));
         }

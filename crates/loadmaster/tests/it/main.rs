@@ -16,4 +16,5 @@ mod plugin_needs;
 mod post_filter_plugin;
 mod process;
 mod replay;
+mod service_client;
 mod up;
