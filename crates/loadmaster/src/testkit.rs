@@ -35,7 +35,7 @@ use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::plugin_log::PluginLogLine;
 use loadmaster_framework::{Gvr, PluginDef};
-use loadmaster_sim::fake_api_server::{FakeApiServer, WatchedKind};
+use loadmaster_sim::fake_api_server::FakeApiServer;
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -304,12 +304,8 @@ impl TestCluster {
             self.api_server.delete_pod(&name);
         }
         for event in self.api_server.take_watch_events() {
-            let kind = match event.kind {
-                WatchedKind::Node => "nodes",
-                WatchedKind::Pod => "pods",
-                WatchedKind::Budget => "poddisruptionbudgets",
-            };
-            self.enqueue_event(kind, event.event);
+            let (_, resource) = event.kind.group_resource();
+            self.enqueue_event(resource, event.event);
         }
     }
 

@@ -1,4 +1,5 @@
-//! An API server in memory: nodes, pods and PodDisruptionBudgets, the API calls of a scheduler, and a watch event for every change.
+//! An API server in memory: nodes, pods, PodDisruptionBudgets and two custom kinds, the API calls of a scheduler, and a watch event for
+//! every change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,19 +7,60 @@ use std::sync::Arc;
 use loadmaster_api::pod::PodCondition;
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str, Timestamp};
 use loadmaster_engine::engine::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent};
-use loadmaster_framework::api_calls::{ApiRequest, Verb};
+use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use serde_json::Value;
 
 /// Kinds that are watched, each with its own watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchedKind {
     Node,
     Pod,
     Budget,
+    /// A custom kind: which apps a node accepts.
+    NodePool,
+    /// A custom kind: created for a pod by a plugin, and made ready by a controller.
+    Attachment,
 }
 
-pub const WATCHED_KINDS: [WatchedKind; 3] =
-    [WatchedKind::Node, WatchedKind::Pod, WatchedKind::Budget];
+impl WatchedKind {
+    pub const ALL: [WatchedKind; 5] = [
+        WatchedKind::Node,
+        WatchedKind::Pod,
+        WatchedKind::Budget,
+        WatchedKind::NodePool,
+        WatchedKind::Attachment,
+    ];
+
+    /// The kinds that every scheduler watches.
+    pub const BUILT_IN: [WatchedKind; 3] =
+        [WatchedKind::Node, WatchedKind::Pod, WatchedKind::Budget];
+
+    /// The API group and the plural name.
+    pub fn group_resource(self) -> (&'static str, &'static str) {
+        match self {
+            WatchedKind::Node => ("", "nodes"),
+            WatchedKind::Pod => ("", "pods"),
+            WatchedKind::Budget => ("policy", "poddisruptionbudgets"),
+            WatchedKind::NodePool => ("simulation.example.com", "nodepools"),
+            WatchedKind::Attachment => ("simulation.example.com", "attachments"),
+        }
+    }
+
+    /// Whether it is a custom kind, which only plugins watch.
+    pub fn is_custom(self) -> bool {
+        !WatchedKind::BUILT_IN.contains(&self)
+    }
+
+    pub(crate) fn object_ref(self, name: &Str) -> ObjectRef {
+        let (group, resource) = self.group_resource();
+        ObjectRef {
+            group: group.into(),
+            resource: resource.into(),
+            namespace: Str::default(),
+            name: name.clone(),
+        }
+    }
+}
 
 /// A change of an object, as a watch delivers it.
 #[derive(Clone, Debug)]
@@ -36,6 +78,8 @@ pub struct FakeApiServer {
     /// By `namespace/name`.
     pods: BTreeMap<String, Pod>,
     budgets: BTreeMap<Str, Arc<PodDisruptionBudget>>,
+    /// Objects of custom kinds, by kind and name.
+    custom_objects: BTreeMap<(WatchedKind, Str), Value>,
     pending_events: Vec<WatchEvent>,
     /// Node by uid of every pod that was ever bound.
     bound: BTreeMap<Box<str>, Str>,
@@ -107,6 +151,26 @@ impl FakeApiServer {
         self.budgets.insert(name, budget);
     }
 
+    /// The objects of a custom kind, by name.
+    pub fn custom_objects(&self, kind: WatchedKind) -> impl Iterator<Item = (&Str, &Value)> {
+        let of_kind = move |((known, _), _): &(&(WatchedKind, Str), &Value)| *known == kind;
+        self.custom_objects.iter().filter(of_kind).map(|((_, name), object)| (name, object))
+    }
+
+    /// Creates or replaces an object of a custom kind.
+    pub fn upsert_custom_object(&mut self, kind: WatchedKind, name: &Str, object: Value) {
+        let before = self.custom_objects.insert((kind, name.clone()), object.clone());
+        if before.as_ref() != Some(&object) {
+            self.pending_events.push(custom_event(kind, name, Some(object)));
+        }
+    }
+
+    pub fn delete_custom_object(&mut self, kind: WatchedKind, name: &Str) {
+        if self.custom_objects.remove(&(kind, name.clone())).is_some() {
+            self.pending_events.push(custom_event(kind, name, None));
+        }
+    }
+
     /// Creates a pod. A pod of the same name must not exist.
     pub fn create_pod(&mut self, pod: Pod) {
         self.push_pod_event(&pod);
@@ -169,11 +233,22 @@ impl FakeApiServer {
             WatchedKind::Node => self.nodes.values().map(node).collect(),
             WatchedKind::Pod => self.pods.values().map(pod_event).collect(),
             WatchedKind::Budget => self.budgets.values().map(budget).collect(),
+            WatchedKind::NodePool | WatchedKind::Attachment => self
+                .custom_objects(kind)
+                .map(|(name, object)| custom_event(kind, name, Some(object.clone())))
+                .collect(),
         }
     }
 
     /// Handles an API request, or rejects it as kube-apiserver does.
     pub fn handle_request(&mut self, request: &ApiRequest, now: Timestamp) -> ApiReply {
+        let kinds = WatchedKind::ALL.into_iter().filter(|kind| kind.is_custom());
+        let custom = kinds.into_iter().find(|kind| {
+            kind.group_resource() == (request.group.as_str(), request.resource.as_str())
+        });
+        if let Some(kind) = custom {
+            return self.handle_custom_request(kind, request);
+        }
         let full_name = format!("{}/{}", request.namespace, request.name);
         let Some(pod) = self.pods.get(&full_name) else {
             return rejected(404, format!("pods {:?} not found", request.name.as_str()));
@@ -202,6 +277,24 @@ impl FakeApiServer {
                 Ok(Value::Null)
             }
             _ => rejected(405, format!("{:?} of pods/{}", request.verb, request.subresource)),
+        }
+    }
+
+    fn handle_custom_request(&mut self, kind: WatchedKind, request: &ApiRequest) -> ApiReply {
+        let (name, resource) = (&request.name, &request.resource);
+        let known = self.custom_objects.get(&(kind, name.clone()));
+        match (request.verb, known) {
+            (Verb::Create, Some(_)) => {
+                rejected(409, format!("{resource} {:?} already exists", name.as_str()))
+            }
+            (Verb::Create, None) => {
+                let object = request.body.clone().unwrap_or_default();
+                self.upsert_custom_object(kind, name, object.clone());
+                Ok(object)
+            }
+            (Verb::Get, Some(object)) => Ok(object.clone()),
+            (Verb::Get, None) => rejected(404, format!("{resource} {:?} not found", name.as_str())),
+            (verb, _) => rejected(405, format!("{verb:?} of {resource}")),
         }
     }
 
@@ -251,6 +344,11 @@ impl FakeApiServer {
 fn pod_event(pod: &Pod) -> WatchEvent {
     let event = EngineEvent::Upsert(ApiObject::Pod(Box::new(pod.clone())));
     WatchEvent { kind: WatchedKind::Pod, key: pod.metadata.uid.clone(), event }
+}
+
+fn custom_event(kind: WatchedKind, name: &Str, value: Option<Value>) -> WatchEvent {
+    let event = EngineEvent::ObjectChanged { object: kind.object_ref(name), value };
+    WatchEvent { kind, key: name.as_str().into(), event }
 }
 
 fn rejected(code: u16, message: String) -> ApiReply {

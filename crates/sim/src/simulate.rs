@@ -14,6 +14,9 @@
 //! | `workload` | users and controllers that create and delete objects, and simulated kubelets |
 //! | `panicking_plugin` | a plugin that panics at random at every extension point |
 //! | `fake_extenders` | extenders that answer late, never, with an error, or at random |
+//! | `watching_plugin`, `holding_plugin` | test plugins: one reads watched objects and published values; one holds pods at Permit and waits in PreBind |
+//! | `plugin_workload` | custom objects and their controller, and the plugin author's service |
+//! | `plugin_calls`, `plugin_model` | what the test plugins did, and what they should see and do |
 //! | `faulty_network` | the faults of a run, and the network that injects them |
 //! | `reference_model` | an independent copy of what the engine knows |
 //! | `invariants` | the invariants that are checked |
@@ -23,12 +26,17 @@
 
 pub mod fake_extenders;
 mod faulty_network;
+mod holding_plugin;
 mod invariants;
 pub mod panicking_plugin;
+mod plugin_calls;
+mod plugin_model;
+mod plugin_workload;
 mod reference_model;
 mod runner;
 mod runs;
 mod trace;
+mod watching_plugin;
 mod workload;
 
 use std::sync::Arc;
@@ -36,6 +44,7 @@ use std::sync::Arc;
 use loadmaster_engine::Profile;
 use loadmaster_framework::FeatureGates;
 
+pub use plugin_workload::profiles_with_test_plugins;
 pub use runner::run_simulation;
 pub use runs::SimulationRuns;
 
@@ -64,6 +73,8 @@ pub struct SimulatedSchedulerConfig {
     pub panicking: Option<Arc<Profile>>,
     /// The same profile with extenders, used in some runs.
     pub with_extenders: Vec<Arc<Profile>>,
+    /// The same profile with test plugins ([`profiles_with_test_plugins`]), used in some runs.
+    pub with_test_plugins: Vec<Arc<Profile>>,
     pub gates: FeatureGates,
 }
 
@@ -78,6 +89,18 @@ pub enum InjectedBug {
     StalePod,
     /// Update events of pending pods are dropped.
     LostPodUpdate,
+    /// Watch events of the objects that a plugin reads are dropped.
+    LostNodePool,
+    /// Watch events of the objects that PreBind waits for are dropped.
+    LostAttachment,
+    /// Values that a service publishes are dropped.
+    LostPublication,
+    /// Waiting pods are allowed that nobody allowed, as if Permit did not hold them.
+    IgnoredHold,
+    /// Timeouts are not handled.
+    LostTimeouts,
+    /// The reference model does not see Unreserve, as if the resources of a rejected pod were not released.
+    LostUnreserve,
 }
 
 /// Counts of a run in which no invariant was violated.
@@ -102,6 +125,10 @@ pub struct SimulationReport {
     /// Calls to extenders, and how many of them failed or timed out.
     pub extender_calls: u64,
     pub failed_extender_calls: u64,
+    /// Pods reserved by the plugin that holds pods, how often it made one wait at Permit, and how often it waited in PreBind.
+    pub reserved: u64,
+    pub held: u64,
+    pub waits: u64,
     /// Pods that were bound after the faults had ended, but only because they had been unschedulable for five minutes: perhaps a
     /// queueing hint missed an event.
     pub bound_after_flush: u64,
@@ -126,6 +153,9 @@ impl SimulationReport {
             panics,
             extender_calls,
             failed_extender_calls,
+            reserved,
+            held,
+            waits,
             ..
         } = other;
         self.pods += pods;
@@ -139,6 +169,9 @@ impl SimulationReport {
         self.panics += panics;
         self.extender_calls += extender_calls;
         self.failed_extender_calls += failed_extender_calls;
+        self.reserved += reserved;
+        self.held += held;
+        self.waits += waits;
         self.bound_after_flush += other.bound_after_flush;
         self.unschedulable += other.unschedulable;
         self.trace = 0;

@@ -6,12 +6,23 @@ use std::sync::Arc;
 
 use loadmaster_framework::ActionType;
 use loadmaster_sim::simulate::{
-    InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport, run_simulation,
+    InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
+    profiles_with_test_plugins, run_simulation,
 };
 use loadmaster_sim::world_loader::default_profile;
 
 fn setup() -> SimulatedSchedulerConfig {
     SimulatedSchedulerConfig::with_all_faults(&loadmaster_plugins::in_tree_registry()).unwrap()
+}
+
+/// Without panicking plugins, extenders and test plugins.
+fn plain() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig {
+        panicking: None,
+        with_extenders: Vec::new(),
+        with_test_plugins: Vec::new(),
+        ..setup()
+    }
 }
 
 #[test]
@@ -21,43 +32,19 @@ fn no_seed_violates_an_invariant() {
     for seed in 0..60 {
         let report = run_simulation(&setup, SimulationOptions::new(seed), None)
             .unwrap_or_else(|it| panic!("{it}"));
-        all.binds += report.binds;
-        all.evictions += report.evictions;
-        all.relists += report.relists;
-        all.leader_losses += report.leader_losses;
-        all.failed_calls += report.failed_calls;
-        all.unschedulable += report.unschedulable;
-        all.panics += report.panics;
-        all.extender_calls += report.extender_calls;
-        all.failed_extender_calls += report.failed_extender_calls;
+        all.add(&report);
         if seed % 10 == 0 {
             let again = run_simulation(&setup, SimulationOptions::new(seed), None).unwrap();
             assert_eq!(report, again, "seed {seed} is not deterministic");
         }
     }
     // Every kind of fault must have occurred.
-    let SimulationReport {
-        binds,
-        evictions,
-        relists,
-        leader_losses,
-        failed_calls,
-        unschedulable,
-        ..
-    } = all;
-    let SimulationReport { panics, extender_calls, failed_extender_calls, .. } = all;
-    let met = [
-        binds,
-        evictions,
-        relists,
-        leader_losses,
-        failed_calls,
-        unschedulable,
-        panics,
-        extender_calls,
-        failed_extender_calls,
-    ];
-    assert!(met.iter().all(|n| *n > 20), "{all:?}");
+    let SimulationReport { binds, evictions, relists, leader_losses, failed_calls, .. } = all;
+    let SimulationReport { unschedulable, panics, extender_calls, failed_extender_calls, .. } = all;
+    let SimulationReport { reserved, held, waits, .. } = all;
+    let met = [binds, evictions, relists, leader_losses, failed_calls, unschedulable, panics];
+    let met = met.into_iter().chain([extender_calls, failed_extender_calls, reserved, held, waits]);
+    assert!(met.into_iter().all(|n| n > 20), "{all:?}");
 }
 
 /// Seeds that violated an invariant once.
@@ -70,8 +57,24 @@ const REGRESSIONS: [(u64, &str); 4] = [
 
 #[test]
 fn regression_seeds_pass() {
-    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = plain();
     for (seed, what) in REGRESSIONS {
+        let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
+        assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
+    }
+}
+
+/// The same with test plugins.
+const REGRESSIONS_WITH_PLUGINS: [(u64, &str); 3] = [
+    (1_058, "a preemptor that evicted a pod at Permit and another pod was not nominated"),
+    (1_145, "the same"),
+    (1_183, "the same"),
+];
+
+#[test]
+fn regression_seeds_with_plugins_pass() {
+    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    for (seed, what) in REGRESSIONS_WITH_PLUGINS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
     }
@@ -98,7 +101,7 @@ fn check_detected(
 
 #[test]
 fn injected_bugs_are_detected() {
-    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = plain();
     check_detected(&setup, Some(InjectedBug::LostBindFailure), "times in the queue");
     check_detected(&setup, Some(InjectedBug::LostPodDelete), "the engine has");
     check_detected(&setup, Some(InjectedBug::StalePod), "bound already");
@@ -113,11 +116,24 @@ fn a_plugin_with_a_missing_event_registration_is_detected() {
     let n_known = events.len();
     events.retain(|known| !known.event.action.contains(ActionType::DELETE));
     assert!(events.len() < n_known);
-    let setup = SimulatedSchedulerConfig {
-        profile: Arc::new(profile),
-        panicking: None,
-        with_extenders: Vec::new(),
-        ..setup()
-    };
+    let setup = SimulatedSchedulerConfig { profile: Arc::new(profile), ..plain() };
     check_detected(&setup, None, "is feasible, but was not bound");
+}
+
+#[test]
+fn bugs_around_plugins_are_detected() {
+    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    check_detected(&setup, Some(InjectedBug::LostNodePool), "the plugin saw the pools");
+    check_detected(&setup, Some(InjectedBug::LostPublication), "the plugin saw closed nodes");
+    check_detected(&setup, Some(InjectedBug::LostAttachment), "PreBind was not resumed");
+    check_detected(&setup, Some(InjectedBug::IgnoredHold), "Permit holds it");
+    check_detected(&setup, Some(InjectedBug::LostUnreserve), "times in the queue");
+}
+
+#[test]
+fn a_wait_without_timeout_is_detected() {
+    let [_, holding, _] =
+        profiles_with_test_plugins(&loadmaster_plugins::in_tree_registry()).unwrap();
+    let setup = SimulatedSchedulerConfig { with_test_plugins: vec![holding], ..plain() };
+    check_detected(&setup, Some(InjectedBug::LostTimeouts), "longer than its timeout");
 }

@@ -66,7 +66,7 @@ pub(super) fn set_namespace(rng: &mut Rng, cluster: &mut Cluster, name: &str) {
 /// Adds, changes or deletes an object that selects pods for the default spread constraints: a Service, or an object that owns pods of
 /// the bare pool.
 pub(super) fn change_random_object(rng: &mut Rng, cluster: &mut Cluster) {
-    let namespace = Str::new(*rng.pick(&NAMESPACES));
+    let namespace = *rng.pick(&NAMESPACES);
     let is_deleted = rng.one_in(3);
     let pairs = match rng.below(4) {
         0 => json!({"app": *rng.pick(&APPS), "tier": *rng.pick(&["web", "db"])}),
@@ -85,7 +85,7 @@ pub(super) fn change_random_object(rng: &mut Rng, cluster: &mut Cluster) {
     };
     let object = json!({
         "kind": kind,
-        "metadata": {"name": name, "namespace": namespace.as_str()},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"selector": selector},
     });
     cluster.update_objects(|objects| match is_deleted {

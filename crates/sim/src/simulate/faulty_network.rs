@@ -9,7 +9,7 @@ use loadmaster_engine::engine::{
 use loadmaster_engine::{MonoTime, Now};
 use loadmaster_stdx::Rng;
 
-use crate::fake_api_server::{FakeApiServer, WATCHED_KINDS, WatchEvent, WatchedKind};
+use crate::fake_api_server::{FakeApiServer, WatchEvent, WatchedKind};
 
 /// The faults of a run. Each is drawn independently by the seed, so that all combinations occur.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +68,8 @@ impl Faults {
 #[derive(Default)]
 struct Watch {
     in_flight: VecDeque<(MonoTime, WatchEvent)>,
-    /// Objects that were delivered, so that a relist can send Delete events for those that no longer exist.
-    delivered: BTreeMap<Box<str>, DeletedObjectKey>,
+    /// The Delete event of each object that was delivered: a relist sends it for those that no longer exist.
+    delivered: BTreeMap<Box<str>, EngineEvent>,
     /// When a broken watch relists.
     relist_at: Option<MonoTime>,
 }
@@ -109,15 +109,19 @@ pub(super) enum Delivery {
 pub(super) struct FaultyNetwork {
     rng: Rng,
     pub faults: Faults,
-    watches: [Watch; 3],
+    /// The kinds that the engine watches.
+    kinds: &'static [WatchedKind],
+    /// By kind.
+    watches: [Watch; WatchedKind::ALL.len()],
     calls: Vec<InFlightCall>,
     pub n_relists: u64,
     pub n_failed_calls: u64,
 }
 
 impl FaultyNetwork {
-    pub fn new(mut rng: Rng) -> FaultyNetwork {
+    pub fn new(mut rng: Rng, kinds: &'static [WatchedKind]) -> FaultyNetwork {
         FaultyNetwork {
+            kinds,
             faults: Faults::random(&mut rng),
             rng,
             watches: Default::default(),
@@ -138,14 +142,14 @@ impl FaultyNetwork {
 
     /// Relists all kinds, for a new engine.
     pub fn relist_all(&mut self, now: MonoTime) {
-        for watch in &mut self.watches {
-            *watch = Watch { relist_at: Some(now), ..Watch::default() };
+        for kind in self.kinds {
+            self.watches[*kind as usize] = Watch { relist_at: Some(now), ..Watch::default() };
         }
     }
 
     /// Sends the API server's watch events.
     pub fn send_watch_events(&mut self, now: MonoTime, events: Vec<WatchEvent>) {
-        for event in events {
+        for event in events.into_iter().filter(|event| self.kinds.contains(&event.kind)) {
             let delay = self.random_delay(self.faults.watch_delay_ms);
             let is_late = self.faults.batches && self.rng.one_in(20);
             let delay = if is_late { delay * 4 + Duration::from_secs(1) } else { delay };
@@ -213,9 +217,9 @@ impl FaultyNetwork {
         api_server: &mut FakeApiServer,
         out: &mut Vec<Delivery>,
     ) -> bool {
-        for kind in WATCHED_KINDS {
-            if self.watches[kind as usize].relist_at.is_some_and(|due| due <= now.mono) {
-                self.relist(now.mono, kind, api_server);
+        for kind in self.kinds {
+            if self.watches[*kind as usize].relist_at.is_some_and(|due| due <= now.mono) {
+                self.relist(now.mono, *kind, api_server);
             }
         }
         let watches = self.watches.iter().enumerate();
@@ -241,11 +245,9 @@ impl FaultyNetwork {
         let again = self.faults.duplicates && self.rng.one_in(6);
         let watch = &mut self.watches[watch];
         let Some((_, event)) = watch.in_flight.pop_front() else { return };
-        match &event.event {
-            EngineEvent::Upsert(object) => {
-                drop(watch.delivered.insert(event.key, object_key(object)))
-            }
-            _ => drop(watch.delivered.remove(&event.key)),
+        match delete_event(&event.event) {
+            Some(deletion) => drop(watch.delivered.insert(event.key, deletion)),
+            None => drop(watch.delivered.remove(&event.key)),
         }
         if again {
             out.push(Delivery::WatchEvent(event.event.clone()));
@@ -262,14 +264,25 @@ impl FaultyNetwork {
         let listed = api_server.list(kind);
         let is_listed = |key: &str| listed.iter().any(|event| *event.key == *key);
         let deleted = watch.delivered.iter().filter(|(key, _)| !is_listed(key));
-        let deleted = deleted.map(|(key, name)| WatchEvent {
+        let deleted = deleted.map(|(key, deletion)| WatchEvent {
             kind,
             key: key.clone(),
-            event: EngineEvent::Delete(name.clone()),
+            event: deletion.clone(),
         });
         let deleted: Vec<WatchEvent> = deleted.collect();
-        let all = if deletes_first { [deleted, listed] } else { [listed, deleted] };
-        watch.in_flight = all.into_iter().flatten().map(|event| (now, event)).collect();
+        let (first, then) = if deletes_first { (deleted, listed) } else { (listed, deleted) };
+        let (group, resource) = kind.group_resource();
+        let synced = kind.is_custom().then(|| WatchEvent {
+            kind,
+            key: "".into(),
+            event: EngineEvent::Synced {
+                group: group.into(),
+                resource: resource.into(),
+                has_synced: true,
+            },
+        });
+        let all = first.into_iter().chain(then).chain(synced);
+        watch.in_flight = all.map(|event| (now, event)).collect();
     }
 
     /// A request arrives at the API server, or its reply at the engine.
@@ -294,6 +307,17 @@ impl FaultyNetwork {
 
     fn random_delay(&mut self, ms_max: i64) -> Duration {
         Duration::from_millis(self.rng.range(0, ms_max) as u64)
+    }
+}
+
+/// The event that deletes the object of an event; `None` if it was deleted by it, or the event has no object.
+fn delete_event(event: &EngineEvent) -> Option<EngineEvent> {
+    match event {
+        EngineEvent::Upsert(object) => Some(EngineEvent::Delete(object_key(object))),
+        EngineEvent::ObjectChanged { object, value: Some(_) } => {
+            Some(EngineEvent::ObjectChanged { object: object.clone(), value: None })
+        }
+        _ => None,
     }
 }
 

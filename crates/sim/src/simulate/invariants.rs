@@ -11,6 +11,7 @@ use loadmaster_framework::{NodeInfo, NodeRow, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
+use super::plugin_calls;
 use super::reference_model::{self, ReferenceModel};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
@@ -44,7 +45,7 @@ pub(super) fn check_bind(
         return Err(format!("pod {name} is bound to {node}, but that node does not exist"));
     };
     let Ok(info) = world.parse_pod(pod) else { return Ok(()) };
-    let mut states = setup.profile.states.clone();
+    let mut states = model.plugins.add_to(&setup.profile, &mut world);
     let results = per_node::filter_rows_with_nominated_pods(
         &setup.profile,
         &mut world,
@@ -52,6 +53,8 @@ pub(super) fn check_bind(
         &info,
         &[row],
     );
+    // What the test plugins saw in this world.
+    plugin_calls::take_recorded();
     match results {
         Ok(verdicts) if verdicts.iter().all(Result::is_ok) => Ok(()),
         other => Err(format!("pod {name} is bound to {node}, but does not fit there: {other:?}")),
@@ -117,7 +120,9 @@ pub(super) fn check_queue(
         }
         let n_queued = queued.remove(&**uid).unwrap_or(0);
         let is_on_its_way = model.assumed.contains_key(uid) || model.binds.contains_key(uid);
-        let n = n_queued + usize::from(is_on_its_way);
+        // A pod that waits at Permit is assumed and still in flight.
+        let is_held = model.plugins.is_held(uid) && n_queued == 1;
+        let n = n_queued + usize::from(is_on_its_way && !is_held);
         // A pod that is being deleted is dropped when it is popped from the queue.
         let ends = pod.metadata.deletion_timestamp.is_some();
         if n > 1 || (n == 0 && !ends) {
@@ -127,6 +132,8 @@ pub(super) fn check_queue(
             ));
         }
     }
+    // Another scheduler bound it while Permit holds it.
+    queued.retain(|uid, _| !model.plugins.is_held(uid));
     match queued.first_key_value() {
         None => Ok(()),
         Some((uid, n)) => Err(format!("pod {uid} is {n} times in the queue, but is not pending")),
@@ -231,6 +238,7 @@ fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
 /// pending pods.
 pub(super) fn check_settled(
     setup: &SimulatedSchedulerConfig,
+    model: &ReferenceModel,
     api_server: &FakeApiServer,
     engine: &Engine,
 ) -> Result<u64, String> {
@@ -244,12 +252,14 @@ pub(super) fn check_settled(
         assigned,
     );
     check_same_world(engine.world(), &world)?;
+    model.plugins.check_settled(&setup.profile, api_server, engine)?;
+    let states = model.plugins.add_server_objects(&setup.profile, api_server, &mut world);
     let mut n_left = 0;
     for pod in pending_pods(setup, api_server) {
         n_left += 1;
         let Ok(info) = world.parse_pod(pod) else { continue };
-        let mut states = setup.profile.states.clone();
-        let found = per_node::evaluate_per_node(&setup.profile, &mut world, &mut states, &info);
+        let found =
+            per_node::evaluate_per_node(&setup.profile, &mut world, &mut states.clone(), &info);
         if found.is_feasible() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();

@@ -12,6 +12,7 @@ use loadmaster_framework::api_calls::Verb;
 use loadmaster_framework::{FeatureGates, World};
 use serde_json::Value;
 
+use super::plugin_model::PluginModel;
 use crate::fake_api_server::is_pod_terminal;
 
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub(super) struct ReferenceModel {
     pub victims: BTreeSet<Box<str>>,
     /// Priority by uid of every pod ever seen.
     pub priorities: BTreeMap<Box<str>, i32>,
+    /// The test plugins.
+    pub plugins: PluginModel,
 }
 
 /// What an API call does.
@@ -73,7 +76,7 @@ impl ReferenceModel {
             }
             EngineEvent::Upsert(ApiObject::Pod(pod)) => self.upsert_pod(pod),
             EngineEvent::Delete(DeletedObjectKey::Pod(uid)) => self.delete_pod(uid),
-            _ => {}
+            other => self.plugins.handle_event(other),
         }
     }
 
@@ -95,8 +98,12 @@ impl ReferenceModel {
     }
 
     /// The engine has started to bind a pod.
-    pub fn start_binding(&mut self, call: CallId, uid: &str, node: Str) {
+    pub fn start_binding(&mut self, call: CallId, uid: &str) {
         self.binds.insert(uid.into(), call);
+    }
+
+    /// The engine has selected a node for a pod.
+    pub fn assume(&mut self, uid: &str, node: Str) {
         if let Some(pod) = self.pods.get(uid) {
             self.assumed.insert(uid.into(), (pod.clone(), node));
         }

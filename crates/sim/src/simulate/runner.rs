@@ -7,7 +7,7 @@ use std::time::Duration;
 use loadmaster_api::{Str, Timestamp};
 use loadmaster_engine::engine::{
     ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects, EngineEvent,
-    EngineOptions, ExtenderCall, NO_REPLY_FROM_EXTENDER, Observation,
+    EngineOptions, ExtenderCall, NO_REPLY_FROM_EXTENDER, Observation, PermitDecision,
 };
 use loadmaster_engine::{Engine, MonoTime, Now, Profile};
 use loadmaster_extender::ExtenderOperation;
@@ -16,14 +16,16 @@ use loadmaster_stdx::Rng;
 use super::fake_extenders::{self, FakeExtenders};
 use super::faulty_network::{Delivery, FaultyNetwork};
 use super::invariants::{self, CheckResult};
-use super::panicking_plugin;
+use super::plugin_calls::{self, PluginCall};
+use super::plugin_workload::{self, PluginWorkload};
 use super::reference_model::{CallKind, ReferenceModel};
 use super::trace::{Trace, TraceLog};
 use super::workload::Workload;
 use super::{
     InjectedBug, InvariantViolation, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
 };
-use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
+use super::{holding_plugin, panicking_plugin};
+use crate::fake_api_server::{FakeApiServer, WatchedKind, is_pod_terminal};
 
 /// Virtual time at which a run begins.
 const START: MonoTime = MonoTime(10_000_000_000);
@@ -66,7 +68,8 @@ pub fn run_simulation<'a>(
 }
 
 struct Runner<'a> {
-    setup: &'a SimulatedSchedulerConfig,
+    /// What the invariants are checked with.
+    setup: SimulatedSchedulerConfig,
     options: SimulationOptions,
     /// Whether pods leave unschedulablePods after a timeout. Without the flush a missed event is detected.
     flushes: bool,
@@ -77,6 +80,9 @@ struct Runner<'a> {
     profile: Arc<Profile>,
     api_server: FakeApiServer,
     workload: Workload,
+    plugin_workload: PluginWorkload,
+    /// Whether the profile has the plugin that holds pods between Reserve and Bind.
+    holds_pods: bool,
     network: FaultyNetwork,
     extenders: FakeExtenders,
     model: ReferenceModel,
@@ -106,24 +112,38 @@ impl<'a> Runner<'a> {
         let with_extenders = (panicking.is_none() && !setup.with_extenders.is_empty())
             .then(|| extender_rng.pick(&setup.with_extenders).clone())
             .filter(|_| extender_rng.one_in(3));
-        // A pod whose PreEnqueue panicked, or that an extender rejected at random, is requeued by the flush only.
-        let is_odd = panicking.is_some() || with_extenders.is_some();
+        let mut plugin_rng = rng.split("test plugins");
+        let is_plain = panicking.is_none() && with_extenders.is_none();
+        let with_plugins = (is_plain && !setup.with_test_plugins.is_empty())
+            .then(|| plugin_rng.pick(&setup.with_test_plugins).clone())
+            .filter(|_| plugin_rng.one_in(2));
+        let holds_pods = with_plugins.as_deref().is_some_and(plugin_workload::has_holding_plugin);
+        // A pod whose PreEnqueue panicked, or that an extender or Permit rejected at random, is requeued by the flush only.
+        let is_odd = panicking.is_some() || with_extenders.is_some() || holds_pods;
         let flushes = is_odd || rng.split("flushes").one_in(2);
-        let profile =
-            with_extenders.or(panicking.cloned()).unwrap_or_else(|| setup.profile.clone());
+        let checked = with_plugins.clone().unwrap_or_else(|| setup.profile.clone());
+        let profile = with_extenders.or(panicking.cloned()).unwrap_or_else(|| checked.clone());
         panicking_plugin::set_panic_rng(panicking.is_some().then_some(panic_rng));
+        holding_plugin::set_hold_rng(holds_pods.then(|| plugin_rng.split("holds")));
+        plugin_calls::take_recorded();
+        let kinds: &[WatchedKind] = match with_plugins {
+            Some(_) => &WatchedKind::ALL,
+            None => &WatchedKind::BUILT_IN,
+        };
         let mut run = Runner {
             engine: new_engine(&profile, setup, flushes, &mut rng.split("engine 0")),
             flushes,
+            plugin_workload: PluginWorkload::new(plugin_rng, &profile),
+            holds_pods,
             profile,
-            setup,
+            setup: SimulatedSchedulerConfig { profile: checked, ..setup.clone() },
             options,
             rng: rng.split("steps"),
             step: 0,
             now: Now { mono: START, wall: Timestamp(START_WALL) },
             api_server,
             workload,
-            network: FaultyNetwork::new(rng.split("network")),
+            network: FaultyNetwork::new(rng.split("network"), kinds),
             extenders: FakeExtenders::new(extender_rng),
             deferred_events: VecDeque::new(),
             model: ReferenceModel::default(),
@@ -156,13 +176,16 @@ impl<'a> Runner<'a> {
             self.advance();
             for _ in 0..self.rng.below(3) {
                 self.workload.random_operation(&mut self.api_server, self.now.wall);
+                self.plugin_workload.random_operation(&mut self.api_server);
             }
+            self.plugin_workload.run_controller(&mut self.api_server, false);
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
             if self.network.faults.leader_losses && self.rng.one_in(60) {
                 self.lose_leader();
             }
             let n_max = if self.rng.one_in(3) { self.rng.below(6) } else { u64::MAX };
             self.deliver(n_max)?;
+            self.run_service()?;
             self.handle_timeouts()?;
             let n_max = if self.rng.one_in(3) { self.rng.below(4) } else { u64::MAX };
             self.cycle(n_max)?;
@@ -193,7 +216,7 @@ impl<'a> Runner<'a> {
         self.report.leader_losses += 1;
         self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
-        self.engine = new_engine(&self.profile, self.setup, self.flushes, &mut engine_rng);
+        self.engine = new_engine(&self.profile, &self.setup, self.flushes, &mut engine_rng);
         self.model = ReferenceModel::default();
         self.deferred_events.clear();
         self.network.relist_all(self.now.mono);
@@ -257,9 +280,69 @@ impl<'a> Runner<'a> {
                 let is_known = self.engine.pending_pod(&pod.metadata.uid).is_some();
                 is_known && pod.spec.node_name.is_empty() && !is_pod_terminal(pod)
             }
+            (Some(bug), EngineEvent::ObjectChanged { object, .. }) => {
+                let resource = object.resource.as_str();
+                bug == InjectedBug::LostNodePool && resource == "nodepools"
+                    || bug == InjectedBug::LostAttachment && resource == "attachments"
+            }
             _ => false,
         };
-        if is_lost { Ok(()) } else { self.apply(event) }
+        let waits = self.model.plugins.waits_on(&event);
+        if is_lost {
+            self.apply_deferred_events();
+        } else {
+            self.apply(event)?;
+        }
+        self.model.plugins.check_resumed(&waits)
+    }
+
+    /// The plugin author's service publishes values, and allows or rejects pods that wait at Permit.
+    fn run_service(&mut self) -> CheckResult {
+        if let Some(event) = self.plugin_workload.publication(&self.api_server) {
+            self.publish(event)?;
+        }
+        let held: Vec<Box<str>> = self.model.plugins.held_pods().map(Into::into).collect();
+        let Some((uid, decision)) = self.plugin_workload.permit_decision(&held) else {
+            return Ok(());
+        };
+        let is_allowed = decision == PermitDecision::Allow;
+        if is_allowed && self.options.injected_bug != Some(InjectedBug::IgnoredHold) {
+            self.model.plugins.allow(&uid);
+        }
+        self.apply(EngineEvent::Permit { uid, plugin: None, decision })
+    }
+
+    fn publish(&mut self, event: EngineEvent) -> CheckResult {
+        if let EngineEvent::Published { value, ttl, .. } = &event {
+            self.model.plugins.publish(value, self.now.mono.after(*ttl));
+        }
+        match self.options.injected_bug {
+            Some(InjectedBug::LostPublication) => Ok(()),
+            _ => self.apply(event),
+        }
+    }
+
+    /// Updates the reference model with what the test plugins did in the last engine call.
+    fn apply_plugin_calls(&mut self) -> CheckResult {
+        for call in plugin_calls::take_recorded() {
+            match &call {
+                PluginCall::Reserved { uid, node } => {
+                    invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
+                    self.model.assume(uid, node.clone());
+                    self.report.reserved += 1;
+                }
+                PluginCall::Unreserved { uid }
+                    if self.options.injected_bug != Some(InjectedBug::LostUnreserve) =>
+                {
+                    self.model.assumed.remove(uid);
+                }
+                PluginCall::Held { .. } => self.report.held += 1,
+                PluginCall::Waits { .. } => self.report.waits += 1,
+                _ => {}
+            }
+            self.model.plugins.handle_call(self.now.mono, call)?;
+        }
+        Ok(())
     }
 
     fn handle_reply(
@@ -293,6 +376,7 @@ impl<'a> Runner<'a> {
         self.trace.event(self.at_ms(), &event);
         let mut effects = Effects::new();
         self.engine.apply_event(self.now, event, &mut effects);
+        self.apply_plugin_calls()?;
         self.carry_out(effects, false)?;
         self.apply_deferred_events();
         Ok(())
@@ -307,11 +391,13 @@ impl<'a> Runner<'a> {
 
     fn handle_timeouts(&mut self) -> CheckResult {
         let is_due = self.engine.next_timeout().is_some_and(|due| due <= self.now.mono);
-        if !is_due {
+        if !is_due || self.options.injected_bug == Some(InjectedBug::LostTimeouts) {
             return Ok(());
         }
         let mut effects = Effects::new();
         self.engine.handle_timeouts(self.now, &mut effects);
+        self.model.plugins.expire_published(self.now.mono);
+        self.apply_plugin_calls()?;
         self.carry_out(effects, false)?;
         self.apply_deferred_events();
         Ok(())
@@ -322,6 +408,7 @@ impl<'a> Runner<'a> {
         for _ in 0..n_max.min(u64::from(N_ROUNDS_MAX)) {
             let mut effects = Effects::new();
             let cycled = self.engine.cycle(self.now, &mut effects);
+            self.apply_plugin_calls()?;
             self.carry_out(effects, true)?;
             if cycled != CycleResult::Ran {
                 return Ok(());
@@ -373,8 +460,14 @@ impl<'a> Runner<'a> {
 
     fn bind(&mut self, call: CallId, uid: &str, node: Str) -> CheckResult {
         self.report.binds += 1;
-        invariants::check_bind(self.setup, &self.model, &self.engine, uid, &node)?;
-        self.model.start_binding(call, uid, node);
+        if self.holds_pods {
+            // Its node was checked when the pod was reserved.
+            self.model.plugins.check_bind(uid, &node)?;
+        } else {
+            invariants::check_bind(&self.setup, &self.model, &self.engine, uid, &node)?;
+            self.model.assume(uid, node);
+        }
+        self.model.start_binding(call, uid);
         Ok(())
     }
 
@@ -404,8 +497,9 @@ impl<'a> Runner<'a> {
             // The reference model is not updated yet, see `deferred_events`.
             return self.check_fast_decisions();
         }
-        invariants::check_queue(self.setup, &self.model, &self.engine)?;
-        invariants::check_nominations(self.setup, &self.model, &self.engine)?;
+        invariants::check_queue(&self.setup, &self.model, &self.engine)?;
+        invariants::check_nominations(&self.setup, &self.model, &self.engine)?;
+        self.model.plugins.check_waits(self.now.mono, &self.engine)?;
         self.check_fast_decisions()?;
         if self.step.is_multiple_of(FULL_CHECK_EVERY) {
             let counted = self.model.world(&self.setup.gates, "");
@@ -430,12 +524,17 @@ impl<'a> Runner<'a> {
         self.network.end_faults(self.now.mono);
         self.extenders.end_faults(self.now.mono);
         panicking_plugin::set_panic_rng(None);
+        holding_plugin::set_hold_rng(None);
         self.workload.restore_nodes(&mut self.api_server);
+        if let Some(event) = self.plugin_workload.last_publication(&self.api_server) {
+            self.publish(event)?;
+        }
         let end = self.now.mono.after(SETTLE_TIMEOUT);
         let mut n_rounds = 0;
         while self.now.mono <= end {
             let before = self.now.mono;
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, true);
+            self.plugin_workload.run_controller(&mut self.api_server, true);
             self.deliver(u64::MAX)?;
             self.handle_timeouts()?;
             self.cycle(u64::MAX)?;
@@ -445,7 +544,8 @@ impl<'a> Runner<'a> {
                 .into_iter()
                 .chain(self.extenders.next_response_due());
             let due = replies.chain(self.engine.next_timeout()).min();
-            let is_idle = Workload::kubelets_are_idle(&self.api_server);
+            let is_idle = Workload::kubelets_are_idle(&self.api_server)
+                && PluginWorkload::controller_is_idle(&self.api_server);
             let next = if is_idle { due.unwrap_or(end.after(SETTLE_TIMEOUT)) } else { before };
             self.advance_to(next.max(before));
             n_rounds = if self.now.mono == before { n_rounds + 1 } else { 0 };
@@ -459,10 +559,10 @@ impl<'a> Runner<'a> {
         }
         invariants::check_nothing_in_flight(&self.engine)?;
         self.report.unschedulable =
-            invariants::check_settled(self.setup, &self.api_server, &self.engine)?;
+            invariants::check_settled(&self.setup, &self.model, &self.api_server, &self.engine)?;
         // A status that could not be written is written after the next attempt only.
         if self.flushes {
-            invariants::check_pod_scheduled_conditions(self.setup, &self.api_server)
+            invariants::check_pod_scheduled_conditions(&self.setup, &self.api_server)
         } else {
             Ok(())
         }

@@ -9,7 +9,7 @@ use loadmaster_framework::Registry;
 
 use super::{
     SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
-    panicking_plugin, run_simulation,
+    panicking_plugin, profiles_with_test_plugins, run_simulation,
 };
 use crate::world_loader::{DefaultProfileError, default_profile};
 
@@ -25,7 +25,8 @@ pub struct SimulationRuns {
 }
 
 impl SimulatedSchedulerConfig {
-    /// The default profile with these plugins, in some runs with a plugin that panics, or with extenders.
+    /// The default profile with these plugins, in some runs with a plugin that panics, with extenders, or with plugins that hold pods and
+    /// watch objects.
     ///
     /// # Errors
     ///
@@ -39,6 +40,7 @@ impl SimulatedSchedulerConfig {
             profile: Arc::new(default_profile(registry)?),
             panicking: Some(Arc::new(panicking)),
             with_extenders: with_extenders.map(Arc::new).into(),
+            with_test_plugins: profiles_with_test_plugins(registry)?.into(),
             gates: AllFeatureGates::default().framework_gates(),
         })
     }
@@ -97,7 +99,7 @@ impl Display for SimulationReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} pods bound after a flush, {} unschedulable",
+            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} pods bound after a flush, {} unschedulable",
             self.pods,
             self.attempts,
             self.binds,
@@ -108,6 +110,8 @@ impl Display for SimulationReport {
             self.panics,
             self.extender_calls,
             self.failed_extender_calls,
+            self.held,
+            self.waits,
             self.bound_after_flush,
             self.unschedulable,
         )

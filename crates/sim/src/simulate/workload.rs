@@ -7,6 +7,7 @@ use loadmaster_stdx::Rng;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::cluster_made_pods::{CONTROLLER_KINDS, PodController};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
 /// The features of the workload of a run; each is drawn by the seed.
@@ -66,6 +67,10 @@ pub(super) struct Workload {
     rng: Rng,
     features: WorkloadFeatures,
     templates: Vec<Pod>,
+    /// The controllers of these templates, in the same order, if pods are made as in a real cluster.
+    controllers: Vec<PodController>,
+    /// For what controllers and admission draw.
+    admission_rng: Rng,
     /// Nodes that were removed and will come back.
     removed_nodes: Vec<Arc<Node>>,
     n_pods: u64,
@@ -76,11 +81,28 @@ impl Workload {
     pub fn new(mut rng: Rng, api_server: &mut FakeApiServer) -> Workload {
         let features = WorkloadFeatures::random(&mut rng);
         let n = rng.range(1, N_TEMPLATES_MAX);
-        let templates = (0..n).filter_map(|nth| template(&mut rng, &features, nth)).collect();
+        let manifests: Vec<Value> = (0..n).map(|nth| template(&mut rng, &features, nth)).collect();
+        let mut admission_rng = rng.split("admission");
+        let is_cluster_made = admission_rng.one_in(3);
+        let controllers = manifests.iter().enumerate().filter(|_| is_cluster_made);
+        let controllers = controllers.map(|(at, manifest)| {
+            let kind = *admission_rng.pick(&CONTROLLER_KINDS);
+            PodController::new(kind, &format!("c{at}"), manifest.clone(), &mut admission_rng)
+        });
+        let controllers = controllers.collect();
+        let templates = manifests.into_iter().filter_map(decode).collect();
         let n_nodes = rng.range(1, N_NODES_MAX);
         let removed_nodes = Vec::new();
-        let mut workload =
-            Workload { rng, features, templates, removed_nodes, n_pods: 0, n_nodes: 0 };
+        let mut workload = Workload {
+            rng,
+            features,
+            templates,
+            controllers,
+            admission_rng,
+            removed_nodes,
+            n_pods: 0,
+            n_nodes: 0,
+        };
         for _ in 0..n_nodes {
             workload.add_node(api_server);
         }
@@ -159,22 +181,29 @@ impl Workload {
         if self.templates.is_empty() || api_server.pods().count() > N_PODS_MAX {
             return;
         }
-        let template = self.rng.pick(&self.templates).clone();
+        let template = self.rng.below(self.templates.len() as u64) as usize;
         for _ in 0..n {
-            let name = format!("p{}", self.n_pods);
-            self.create_pod(api_server, &template, &name, now);
+            self.create_pod(api_server, template, None, now);
         }
     }
 
     fn create_pod(
         &mut self,
         api_server: &mut FakeApiServer,
-        template: &Pod,
-        name: &str,
+        template: usize,
+        name: Option<&str>,
         now: Timestamp,
     ) {
-        let mut pod = template.clone();
-        pod.metadata.name = name.into();
+        let controller = self.controllers.get_mut(template);
+        let made = controller.map(|it| it.create_pod(&mut self.admission_rng));
+        let mut pod = made.and_then(decode::<Pod>).unwrap_or_else(|| {
+            let mut pod = self.templates[template].clone();
+            pod.metadata.name = format!("p{}", self.n_pods).into();
+            pod
+        });
+        if let Some(name) = name {
+            pod.metadata.name = name.into();
+        }
         pod.metadata.uid = format!("u{}", self.n_pods).into();
         pod.metadata.creation_timestamp = Some(now);
         pod.metadata.generation = 1;
@@ -186,8 +215,8 @@ impl Workload {
     fn recreate_pod(&mut self, api_server: &mut FakeApiServer, full_name: &str, now: Timestamp) {
         let name = full_name.split('/').next_back().unwrap_or(full_name);
         if !self.templates.is_empty() {
-            let template = self.rng.pick(&self.templates).clone();
-            self.create_pod(api_server, &template, name, now);
+            let template = self.rng.below(self.templates.len() as u64) as usize;
+            self.create_pod(api_server, template, Some(name), now);
         }
     }
 
@@ -328,7 +357,7 @@ fn node(rng: &mut Rng, features: &WorkloadFeatures, name: &str) -> Option<Node> 
     }))
 }
 
-fn template(rng: &mut Rng, features: &WorkloadFeatures, nth: i64) -> Option<Pod> {
+fn template(rng: &mut Rng, features: &WorkloadFeatures, nth: i64) -> Value {
     let app = *rng.pick(&["web", "db", "cache"]);
     let selector = json!({"matchLabels": {"app": app}});
     let term = |key: &str| json!([{"labelSelector": selector, "topologyKey": key}]);
@@ -377,9 +406,7 @@ fn template(rng: &mut Rng, features: &WorkloadFeatures, nth: i64) -> Option<Pod>
         spec["schedulerName"] = json!("other");
     }
     let labels = json!({"app": app});
-    decode(
-        json!({"metadata": {"namespace": "default", "name": "", "labels": labels}, "spec": spec}),
-    )
+    json!({"metadata": {"namespace": "default", "name": "", "labels": labels}, "spec": spec})
 }
 
 /// Decodes an object. All values in this file are well formed, which a unit test checks.
@@ -397,7 +424,12 @@ mod tests {
             let mut rng = Rng::new(seed);
             let features = WorkloadFeatures::random(&mut rng);
             assert!(node(&mut rng, &features, "n").is_some(), "seed {seed}");
-            assert!(template(&mut rng, &features, 1).is_some(), "seed {seed}");
+            let manifest = template(&mut rng, &features, 1);
+            let kind = CONTROLLER_KINDS[seed as usize % CONTROLLER_KINDS.len()];
+            let mut controller = PodController::new(kind, "c", manifest.clone(), &mut rng);
+            for pod in [manifest, controller.create_pod(&mut rng)] {
+                assert!(decode::<Pod>(pod).is_some(), "seed {seed}");
+            }
             let mut api_server = FakeApiServer::default();
             let mut workload = Workload::new(rng, &mut api_server);
             workload.set_budget(&mut api_server);
