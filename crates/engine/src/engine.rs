@@ -48,6 +48,7 @@ mod extender_cycle;
 mod last_attempt;
 mod nominator;
 mod observation;
+mod orphaned_pods;
 mod plugin_actions;
 mod plugin_objects;
 mod post_filter;
@@ -62,7 +63,6 @@ pub mod stuck;
 mod tests;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +94,7 @@ pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, Pe
 use eviction::Eviction;
 pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
 use extender_cycle::SuspendedAttempt;
+use orphaned_pods::OrphanedPods;
 use plugin_objects::Publication;
 use post_filter::PostFilterRun;
 pub use shadow::{ShadowComparison, ShadowResult};
@@ -184,8 +185,7 @@ pub struct Engine {
     world: World,
     queue: Queue,
     pending: Map<Box<str>, PendingPod>,
-    /// Assigned pods whose node is not known (yet), by node name.
-    orphaned_pods: BTreeMap<Str, Vec<Arc<PodInfo>>>,
+    orphaned_pods: OrphanedPods,
     /// Assumed pods: this engine chose their node, and the watch has not confirmed the binding. By uid.
     assumed: Map<Box<str>, AssumedPod>,
     /// How many of `assumed` count against the bind window.
@@ -250,7 +250,7 @@ impl Engine {
             world,
             queue,
             pending: Map::default(),
-            orphaned_pods: BTreeMap::new(),
+            orphaned_pods: OrphanedPods::default(),
             assumed: Map::default(),
             n_binding: 0,
             calls: Map::default(),
@@ -447,8 +447,8 @@ impl Engine {
     }
 
     /// Assigned pods whose node is not known, by node name.
-    pub fn orphaned_pods(&self) -> impl Iterator<Item = (&Str, &[Arc<PodInfo>])> {
-        self.orphaned_pods.iter().map(|(node, pods)| (node, pods.as_slice()))
+    pub fn orphaned_pods(&self) -> impl Iterator<Item = (&Str, Vec<Arc<PodInfo>>)> {
+        self.orphaned_pods.by_node()
     }
 
     /// The schedulerNames of its profiles.

@@ -69,6 +69,7 @@ pub struct World {
     assigned: Map<Box<str>, NodeRow>,
     /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
+    nominated_nodes_by_uid: Map<Box<str>, Str>,
     nominations_version: u64,
     /// The last number given to `nominations_version`; no number is given twice, also when a nomination is undone.
     last_nominations_version: u64,
@@ -349,13 +350,13 @@ impl World {
         self.delete_nominated_pod(&pod.uid);
         self.undo.nominated(&node, self.nominations_version);
         self.change_nominations_version();
+        self.nominated_nodes_by_uid.insert(pod.uid.clone(), node.clone());
         self.nominated.entry(node).or_default().push(pod);
     }
 
     /// The node that a pod is nominated to.
     pub fn nominated_node(&self, uid: &str) -> Option<&Str> {
-        let holds = |pods: &Vec<Arc<PodInfo>>| pods.iter().any(|pod| &*pod.uid == uid);
-        self.nominated.iter().find(|(_, pods)| holds(pods)).map(|(node, _)| node)
+        self.nominated_nodes_by_uid.get(uid)
     }
 
     /// Changes with every change of a nomination, and is the old one again when such a change is undone; results that depend on
@@ -366,7 +367,7 @@ impl World {
 
     /// Deletes a pod's nomination, if it has one (upstream's `DeleteNominatedPodIfExists`).
     pub fn delete_nominated_pod(&mut self, uid: &str) {
-        let Some(node) = self.nominated_node(uid).cloned() else { return };
+        let Some(node) = self.nominated_nodes_by_uid.remove(uid) else { return };
         let Some(pods) = self.nominated.get_mut(&node) else { return };
         let Some(at) = pods.iter().position(|pod| &*pod.uid == uid) else { return };
         let pod = pods.remove(at);

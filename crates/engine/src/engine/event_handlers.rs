@@ -77,7 +77,7 @@ impl Engine {
         let old = old.cloned();
         let row = self.world.upsert_node(node.clone());
         let Some(old) = old else {
-            for pod in self.orphaned_pods.remove(&name).unwrap_or_default() {
+            for pod in self.orphaned_pods.take_node(&name) {
                 self.world.add_pod(row, pod);
             }
             self.notify_node_change(None, Some(&node));
@@ -100,8 +100,8 @@ impl Engine {
         let row = self.world.nodes().row(name);
         let Some(node) = row.and_then(|row| self.world.nodes().node(row)).cloned() else { return };
         let pods = self.world.remove_node(name);
-        if !pods.is_empty() {
-            self.orphaned_pods.insert(name.clone(), pods);
+        for pod in pods {
+            self.orphaned_pods.insert(name, pod);
         }
         self.notify_node_change(Some(&node), None);
         let event = ClusterEvent::new(EventResource::Node, ActionType::DELETE);
@@ -303,30 +303,18 @@ impl Engine {
 
     /// The last known version of an assigned pod, whether its node is known or not.
     pub(super) fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
-        self.world
-            .assigned_pod(uid)
-            .or_else(|| self.orphaned_pods.values().flatten().find(|pod| &*pod.uid == uid))
+        self.world.assigned_pod(uid).or_else(|| self.orphaned_pods.get(uid))
     }
 
     pub(super) fn remove_assigned_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        if let Some(pod) = self.world.remove_pod(uid) {
-            return Some(pod);
-        }
-        let mut found = None;
-        self.orphaned_pods.retain(|_, pods| {
-            if let Some(at) = pods.iter().position(|pod| &*pod.uid == uid) {
-                found = Some(pods.swap_remove(at));
-            }
-            !pods.is_empty()
-        });
-        found
+        self.world.remove_pod(uid).or_else(|| self.orphaned_pods.remove(uid))
     }
 
     /// Adds a pod to its node, or to the orphaned pods until that node is known.
     fn add_assigned_pod(&mut self, pod: Arc<PodInfo>) {
         match self.world.nodes().row(&pod.node_name) {
             Some(row) => self.world.add_pod(row, pod),
-            None => self.orphaned_pods.entry(pod.node_name.clone()).or_default().push(pod),
+            None => self.orphaned_pods.insert(&pod.node_name.clone(), pod),
         }
     }
 

@@ -113,7 +113,7 @@ impl Engine {
         // As the API server has them: an assumed pod is pending.
         let mut pods: Vec<Arc<PodInfo>> = self.pending_pods().into_iter().cloned().collect();
         let assigned = self.world.node_infos().flat_map(|node| node.pods());
-        let assigned = assigned.chain(self.orphaned_pods.values().flatten());
+        let assigned = assigned.chain(self.orphaned_pods.iter());
         pods.extend(assigned.filter(|pod| !self.pending.contains_key(&pod.uid)).cloned());
         for ProfileScheduler { profile, scheduler } in &mut self.profiles {
             if *profile.scheduler_name == *plugin.profile {

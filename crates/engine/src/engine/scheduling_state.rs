@@ -129,7 +129,7 @@ impl Engine {
         }
         let mut assigned = self.world.node_infos().flat_map(|node| node.pods());
         let found = assigned.find(|pod| is_it(pod));
-        let pod = found.or_else(|| self.orphaned_pods.values().flatten().find(|pod| is_it(pod)))?;
+        let pod = found.or_else(|| self.orphaned_pods.iter().find(|pod| is_it(pod)))?;
         let mut progress =
             PodSchedulingState::new(pod, pod.template.scheduler_name(), PodState::Assigned);
         progress.node = pod.node_name.to_string();

@@ -292,13 +292,16 @@ impl World {
             Step::Nominated { node, version } => {
                 self.nominations_version = version;
                 let Some(pods) = self.nominated.get_mut(&node) else { return };
-                pods.pop();
+                if let Some(pod) = pods.pop() {
+                    self.nominated_nodes_by_uid.remove(&pod.uid);
+                }
                 if pods.is_empty() {
                     self.nominated.remove(&node);
                 }
             }
             Step::NominationDeleted { node, at, pod, version } => {
                 self.nominations_version = version;
+                self.nominated_nodes_by_uid.insert(pod.uid.clone(), node.clone());
                 self.nominated.entry(node).or_default().insert(at, pod);
             }
         }

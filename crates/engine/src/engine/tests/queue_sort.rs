@@ -1,6 +1,7 @@
 //! QueueSort with a state: the queue is sorted again when the plugin says that its order has changed.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use loadmaster_framework::testkit::{PluginTestBench, pod};
 use loadmaster_framework::{
