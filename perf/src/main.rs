@@ -5,7 +5,7 @@
 //! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each is measured twice in a new world: cold (the
 //! first fifth of the pods, with the first pod of every template) and preheated (the other pods). `loadmaster-perf extender`
 //! measures
-//! the overhead of calling an extender.
+//! the overhead of calling an extender. The column `keys` is the number of different answers that plugins prepared for pods.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
@@ -35,9 +35,9 @@ fn main() -> Result<()> {
         _ => {}
     }
     println!(
-        "| workload | target/s | cold/s | preheated/s | ns per decision | placed | peak RSS MiB |"
+        "| workload | target/s | cold/s | preheated/s | ns per decision | placed | keys | peak RSS MiB |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for workload in workload::ALL.iter().filter(|workload| workload.name.contains(&wanted)) {
         measure(workload)?;
     }
@@ -78,7 +78,7 @@ fn measure(workload: &Workload) -> Result<()> {
     let warm = drive(workload, rest, &mut world, &mut source, &mut scheduler, &mut assigned)?;
     let rate = |run: &Run| f64::from(run.decisions) / run.seconds;
     println!(
-        "| {} | {} | {:.0} | {:.0} | {:.0} | {} of {} | {} |",
+        "| {} | {} | {:.0} | {:.0} | {:.0} | {} of {} | {} | {} |",
         workload.name,
         workload.target,
         rate(&cold),
@@ -86,6 +86,7 @@ fn measure(workload: &Workload) -> Result<()> {
         warm.seconds * 1e9 / f64::from(warm.decisions),
         cold.placed + warm.placed,
         workload.n_pods,
+        scheduler.cache_size().keys,
         peak_rss_mib().context("reading the peak resident set size")?,
     );
     Ok(())

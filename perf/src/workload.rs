@@ -37,6 +37,9 @@ pub enum Kind {
     Different,
     /// 1,000 signatures in turn.
     RoundRobin,
+    /// The pods of one StatefulSet with a Service, as the API server makes them: each with a token volume, a host name and an ordinal label
+    /// of its own.
+    StatefulSet,
     /// All pods have the same template, and a plugin that is evaluated per node rejects two thirds of the nodes.
     SamplePlugin,
 }
@@ -100,6 +103,27 @@ pub const ALL: &[Workload] = &[
         target: 10_000,
     },
     Workload {
+        name: "StatefulSet of 1,000, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 1_000,
+        kind: Kind::StatefulSet,
+        target: 10_000,
+    },
+    Workload {
+        name: "StatefulSet of 10,000, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 10_000,
+        kind: Kind::StatefulSet,
+        target: 10_000,
+    },
+    Workload {
+        name: "StatefulSet of 100,000, 5,000 nodes",
+        n_nodes: 5_000,
+        n_pods: 100_000,
+        kind: Kind::StatefulSet,
+        target: 10_000,
+    },
+    Workload {
         name: "with examples/sample-plugin, 5,000 nodes",
         n_nodes: 5_000,
         n_pods: 20_000,
@@ -142,7 +166,35 @@ pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
         own.uid = own.name.clone();
         world.add_pod(row, Arc::new(own));
     }
+    if kind == Kind::StatefulSet {
+        let metadata = json!({"name": "db", "namespace": "default"});
+        let service = json!({"metadata": metadata, "spec": {"selector": {"app": "db"}}});
+        let selector = json!({"matchLabels": {"app": "db"}});
+        let set = json!({"metadata": metadata, "spec": {"selector": selector}});
+        let (service, set) = (serde_json::from_value(service)?, serde_json::from_value(set)?);
+        world.update_cluster_objects(|cluster| {
+            cluster.services.insert(Str::new("default"), vec![Arc::new(service)]);
+            cluster.stateful_sets.insert(Str::new("default"), vec![Arc::new(set)]);
+        });
+    }
     Ok(world)
+}
+
+/// A pod of the StatefulSet `db`, without what is different in each.
+fn stateful_pod() -> anyhow::Result<Pod> {
+    let mut manifest =
+        pod(json!({"app": "db", "controller-revision-hash": "db-5d9c8"}), 50, json!({}));
+    manifest["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db-uid", "controller": true,
+    }]);
+    manifest["spec"]["volumes"] = json!([{"name": "kube-api-access", "projected": {}}]);
+    manifest["spec"]["tolerations"] = ["not-ready", "unreachable"]
+        .map(|condition| {
+            json!({"key": format!("node.kubernetes.io/{condition}"), "operator": "Exists",
+                "effect": "NoExecute", "tolerationSeconds": 300})
+        })
+        .into();
+    Ok(serde_json::from_value(manifest)?)
 }
 
 /// A node of one of eight sizes, 4 to 32 CPUs.
@@ -219,6 +271,7 @@ fn basic(group: u64) -> Value {
 pub struct Source {
     kind: Kind,
     pool: Vec<Arc<PodTemplate>>,
+    stateful: Pod,
     rng: Rng,
     n_made: u32,
 }
@@ -235,7 +288,7 @@ impl Source {
                 let kinds: [fn(u64) -> Value; 4] = [basic, spread, anti_affinity, affinity];
                 (0..40).map(|i| kinds[i % 4](i as u64)).collect()
             }
-            Kind::Different => vec![],
+            Kind::Different | Kind::StatefulSet => vec![],
             Kind::RoundRobin => (0..1_000)
                 .map(|i| pod(json!({"app": format!("turn-{i}")}), 20 + i % 80, json!({})))
                 .collect(),
@@ -244,7 +297,7 @@ impl Source {
         for manifest in manifests {
             pool.push(world.parse_pod(&serde_json::from_value::<Pod>(manifest)?)?.template);
         }
-        Ok(Source { kind, pool, rng: Rng::new(seed), n_made: 0 })
+        Ok(Source { kind, pool, stateful: stateful_pod()?, rng: Rng::new(seed), n_made: 0 })
     }
 
     /// The next pod. Creating its template is part of the measurement where every pod has its own.
@@ -260,6 +313,16 @@ impl Source {
                 let cpu = 20 + u64::from(self.n_made) % 211;
                 let labels = json!({"app": format!("app-{}", self.n_made)});
                 let pod: Pod = serde_json::from_value(pod(labels, cpu, json!({})))?;
+                world.parse_pod(&pod)?.template
+            }
+            Kind::StatefulSet => {
+                let mut pod = self.stateful.clone();
+                let ordinal = self.n_made.to_string();
+                let labels = std::mem::take(&mut pod.metadata.labels);
+                pod.metadata.labels = labels
+                    .with("apps.kubernetes.io/pod-index", Str::new(&ordinal))
+                    .with("statefulset.kubernetes.io/pod-name", Str::new(&format!("db-{ordinal}")));
+                pod.spec.volumes[0].name = Str::new(&format!("kube-api-access-{ordinal}"));
                 world.parse_pod(&pod)?.template
             }
             Kind::RoundRobin => self.pool[self.n_made as usize % self.pool.len()].clone(),
