@@ -49,11 +49,11 @@ fn decisions_about_cluster_made_pods_equal_the_reference() {
     assert!(met.iter().all(|n| *n > 10) && rollouts > 10, "{all:?}");
 }
 
-/// Checks that a reference with this bug differs from the scheduler within twenty seeds.
+/// Checks that a reference with this bug differs from the scheduler within a hundred seeds.
 #[track_caller]
 fn check_detected(bug: ReferenceBug) {
     let profiles = profiles();
-    let is_detected = (0..20).any(|seed| {
+    let is_detected = (0..100).any(|seed| {
         let options = HistoryOptions {
             reference_bug: Some(bug),
             samples_nodes: bug == ReferenceBug::RestartsSearch,

@@ -16,10 +16,11 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(test: &str) -> Folder {
-        let folder =
-            std::env::temp_dir().join(format!("sample-plugin-{test}-{}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = folder.join(format!("sample-plugin-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_sample-plugin"), folder.join(NAME)).unwrap();
+        // A link, because a copy may still be open for writing in a process that another test starts.
+        std::fs::hard_link(env!("CARGO_BIN_EXE_sample-plugin"), folder.join(NAME)).unwrap();
         let config = include_str!("../scheduler.yaml");
         std::fs::write(folder.join("scheduler.yaml"), config).unwrap();
         Folder(folder)
