@@ -265,7 +265,6 @@ impl ContributionClass {
             if deltas.get(id).is_none() {
                 continue;
             }
-            #[expect(clippy::disallowed_methods, reason = "sums do not depend on the order")]
             for (row, counts) in &self.rows {
                 if counts[kind] > 0 {
                     let times = sign * i64::from(counts[kind]);
