@@ -17,6 +17,7 @@ pub mod cycle;
 mod events;
 mod explain;
 pub mod incremental_history;
+mod key_property;
 pub mod post_filter;
 mod queue_order;
 
@@ -80,6 +81,7 @@ impl From<FieldError> for PluginTestBenchError {
 
 pub use builders::{NodeBuilder, PodBuilder, node, pod};
 pub use cycle::TestCycle;
+pub use key_property::KeyReport;
 
 type BenchResult<T> = Result<T, PluginTestBenchError>;
 
@@ -316,20 +318,7 @@ impl PluginTestBench {
         }
         let prepared = self.prepare(pod);
         let per_node = self.evaluate_per_node(pod);
-        let outcome = match &prepared.result {
-            PrepareResult::PerNode => Ok(()),
-            PrepareResult::Rejected(rejection) => {
-                let want = status_text(Err(rejection.clone()));
-                match per_node.filters.iter().find(|(_, status)| *status != want) {
-                    None => Ok(()),
-                    Some((_, status)) => {
-                        Err(PluginTestBenchError(format!("incremental {want}, per node {status}")))
-                    }
-                }
-            }
-            PrepareResult::Skip => compare(&self.world, &per_node, |_| true, |_| 0),
-            PrepareResult::Evaluator(evaluator) => self.compare_evaluator(&**evaluator, &per_node),
-        };
+        let outcome = self.compare_prepared(&prepared.result, &per_node);
         prepared.release(self);
         outcome
     }
@@ -356,6 +345,27 @@ impl PluginTestBench {
     /// The context of evaluators.
     pub fn evaluator_cx(&self) -> EvaluatorCx<'_> {
         EvaluatorCx { world: &self.world, states: &self.states }
+    }
+
+    fn compare_prepared(
+        &self,
+        prepared: &PrepareResult,
+        per_node: &PerNodeResults,
+    ) -> BenchResult<()> {
+        match prepared {
+            PrepareResult::PerNode => Ok(()),
+            PrepareResult::Rejected(rejection) => {
+                let want = status_text(Err(rejection.clone()));
+                match per_node.filters.iter().find(|(_, status)| *status != want) {
+                    None => Ok(()),
+                    Some((_, status)) => {
+                        Err(PluginTestBenchError(format!("incremental {want}, per node {status}")))
+                    }
+                }
+            }
+            PrepareResult::Skip => compare(&self.world, per_node, |_| true, |_| 0),
+            PrepareResult::Evaluator(evaluator) => self.compare_evaluator(&**evaluator, per_node),
+        }
     }
 
     fn compare_evaluator(

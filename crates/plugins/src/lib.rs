@@ -4,6 +4,8 @@ pub mod default_binder;
 pub mod default_preemption;
 pub mod image_locality;
 pub mod inter_pod_affinity;
+#[cfg(test)]
+mod key_tests;
 pub mod node_affinity;
 pub mod node_name;
 pub mod node_ports;
