@@ -169,6 +169,9 @@ fn pods() -> Vec<(&'static str, Value)> {
             {"topologyKey": HOSTNAME, "namespaces": ["other"], "labelSelector": {"matchLabels": {"app": "db"}},
                 "matchLabelKeys": ["version"]}]},
     });
+    let tolerations = json!([
+        {"key": "own", "operator": "Equal", "value": "x", "effect": "NoSchedule"},
+        {"key": "own", "value": "x", "effect": "PreferNoSchedule", "tolerationSeconds": 9}]);
     let volume = json!([{"name": "models", "image": {"reference": "app:2"}}]);
     vec![
         (
@@ -194,6 +197,7 @@ fn pods() -> Vec<(&'static str, Value)> {
                 .tolerates("own")
                 .into(),
         ),
+        ("tolerations", pod("web-0").set_field("/spec/tolerations", tolerations).into()),
         // The zone with the most pods passes for a pod that the selector does not match.
         (
             "large skew",
