@@ -43,8 +43,8 @@ use feasible_nodes::other_rows;
 /// Maximum number of rows in all score indexes together; about 24 bytes each.
 const CACHED_ROWS_MAX: usize = 64 << 20;
 
-/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as twenty
-/// rows of a full scan.
+/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as twenty rows
+/// of a full scan. It is not built either if there are more than half as many changes, because building it costs several scans.
 const ROWS_PER_CHANGE: usize = 20;
 
 /// A score index is never updated over more changes than this; the world's change log is at least as long.
@@ -513,6 +513,9 @@ impl Scheduler {
             cached.evaluator.per_node_plugins.is_empty() && cached.evaluator.rejected.is_none();
         if !may_index || !is_incremental || behind > worth {
             cached.index = None;
+            return;
+        }
+        if cached.index.is_none() && behind > worth / 2 {
             return;
         }
         let caught_up =
