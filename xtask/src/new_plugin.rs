@@ -8,15 +8,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::root;
 
-const NAME: &str = "pool-scheduler";
+/// Not the name of the tutorial's crate, which has the same target folder: Cargo would take one for the other.
+const NAME: &str = "zone-scheduler";
 
 /// The commands, and what each of them prints.
 const COMMANDS: &[(&str, &str)] = &[
     ("cargo fmt --check", ""),
     ("cargo test", "test result: ok. "),
-    ("cargo run --quiet -- config check scheduler.yaml", "name: PoolScheduler"),
-    ("cargo run --quiet -- --version", "pool-scheduler 0.1.0 (Loadmaster "),
-    ("cargo run --quiet -- --help", "Usage: pool-scheduler [OPTIONS]"),
+    ("cargo run --quiet -- config check scheduler.yaml", "name: ZoneScheduler"),
+    ("cargo run --quiet -- --version", "zone-scheduler 0.1.0 (Loadmaster "),
+    ("cargo run --quiet -- --help", "Usage: zone-scheduler [OPTIONS]"),
     (
         "cargo run --quiet -- up --config scheduler.yaml -f cluster.yaml --exit-when-settled",
         "gold-2",
