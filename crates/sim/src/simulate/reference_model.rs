@@ -123,9 +123,11 @@ impl ReferenceModel {
         }
     }
 
-    /// The engine gave up waiting for the extender that should bind the pod.
+    /// The engine gave up waiting for the extender that should bind the pod. While an attempt is suspended it tells so later, so that the
+    /// extender's reply may have arrived in between.
     pub fn abandon_extender_binding(&mut self, uid: &str) {
         self.binds.remove(uid);
+        self.bound.remove(uid);
         self.assumed.remove(uid);
     }
 
