@@ -234,7 +234,7 @@ impl PartialEq for TemplateKey<'_> {
         self.namespace == other.namespace
             && self.labels == other.labels
             && self.controller == other.controller
-            && equal_specs(self.spec, other.spec)
+            && compared_fields(self.spec) == compared_fields(other.spec)
     }
 }
 
@@ -244,7 +244,7 @@ impl Hash for TemplateKey<'_> {
         self.namespace.hash(state);
         self.labels.hash(state);
         self.controller.hash(state);
-        hash_spec(self.spec, state);
+        compared_fields(self.spec).hash(state);
     }
 }
 
@@ -254,47 +254,9 @@ impl hashbrown::Equivalent<Arc<PodTemplate>> for TemplateKey<'_> {
     }
 }
 
-/// Equality except for `nodeName`. The pattern names every field, so that the compiler reports a new one.
-fn equal_specs(a: &PodSpec, b: &PodSpec) -> bool {
-    let PodSpec {
-        node_name: _,
-        scheduler_name,
-        priority,
-        priority_class_name,
-        preemption_policy,
-        node_selector,
-        affinity,
-        tolerations,
-        topology_spread_constraints,
-        init_containers,
-        containers,
-        overhead,
-        resources,
-        scheduling_gates,
-        volumes,
-        resource_claims,
-        host_network,
-    } = a;
-    *scheduler_name == b.scheduler_name
-        && *priority == b.priority
-        && *priority_class_name == b.priority_class_name
-        && *preemption_policy == b.preemption_policy
-        && *node_selector == b.node_selector
-        && *affinity == b.affinity
-        && *tolerations == b.tolerations
-        && *topology_spread_constraints == b.topology_spread_constraints
-        && *init_containers == b.init_containers
-        && *containers == b.containers
-        && *overhead == b.overhead
-        && *resources == b.resources
-        && *scheduling_gates == b.scheduling_gates
-        && volumes.iter().filter(|it| is_read(it)).eq(b.volumes.iter().filter(|it| is_read(it)))
-        && *resource_claims == b.resource_claims
-        && *host_network == b.host_network
-}
-
-/// Hashes the fields that [`equal_specs`] compares.
-fn hash_spec<H: Hasher>(spec: &PodSpec, state: &mut H) {
+/// The fields that equality and hash of templates use: all but `nodeName`, and only volumes that are read. The pattern names every
+/// field, so that the compiler reports a new one.
+fn compared_fields(spec: &PodSpec) -> impl Eq + Hash + '_ {
     let PodSpec {
         node_name: _,
         scheduler_name,
@@ -314,11 +276,13 @@ fn hash_spec<H: Hasher>(spec: &PodSpec, state: &mut H) {
         resource_claims,
         host_network,
     } = spec;
-    (scheduler_name, priority, priority_class_name, preemption_policy).hash(state);
-    (node_selector, affinity, tolerations, topology_spread_constraints).hash(state);
-    (init_containers, containers, overhead, resources).hash(state);
-    (scheduling_gates, resource_claims, host_network).hash(state);
-    volumes.iter().filter(|volume| is_read(volume)).for_each(|volume| volume.hash(state));
+    let volumes: SmallVec<[&Volume; 4]> = volumes.iter().filter(|it| is_read(it)).collect();
+    (
+        (scheduler_name, priority, priority_class_name, preemption_policy),
+        (node_selector, affinity, tolerations, topology_spread_constraints),
+        (init_containers, containers, overhead, resources),
+        (scheduling_gates, volumes, resource_claims, host_network),
+    )
 }
 
 /// Whether a volume decides where a pod can go.
