@@ -132,8 +132,6 @@ impl EvaluationCache {
         if self.by_template.len() >= TEMPLATES_MAX {
             self.by_template.clear();
         }
-        // Preparing may have changed the version: a new counter splits the classes of assigned pods.
-        let version = world.key_version(&pod.template.namespace);
         self.by_template.insert(pod.template.id, (version, id));
         Ok((id, is_new))
     }

@@ -144,6 +144,11 @@ impl AffinityTerms {
                 self.n_idle += usize::from(entry.users == 0);
             }
         }
+    }
+
+    /// Drops the terms without users, if there are too many. Not to be called while pods are being counted anew: their terms must keep
+    /// their ids, because prepared evaluators have them.
+    pub(crate) fn trim(&mut self) {
         if self.n_idle > IDLE_TERMS_MAX {
             self.drop_idle();
         }

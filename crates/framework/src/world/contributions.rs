@@ -97,6 +97,7 @@ impl Contributions {
         }
         self.ids.remove(&class.key);
         self.terms.release(&class.key.terms);
+        self.terms.trim();
         *slot = None;
         self.free.push(id.0);
     }

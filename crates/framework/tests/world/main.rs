@@ -7,6 +7,7 @@ mod trial;
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
+use loadmaster_framework::affinity_terms::TermRole;
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{PodInfo, World};
 use loadmaster_stdx::Rng;
@@ -177,4 +178,30 @@ fn an_incremental_world_equals_a_rebuilt_one() {
         }
         acquired.into_iter().for_each(|id| world.release_topology_counter(id));
     }
+}
+
+/// A new counter that reads another label counts all pods anew; their terms keep their ids, which keys and evaluators have.
+#[test]
+fn affinity_terms_keep_their_ids_when_pods_are_counted_anew() {
+    let mut world = World::default();
+    let row = world.upsert_node(Arc::new(node(&mut Rng::new(1), "n")));
+    for at in 0..1_100 {
+        let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"group": at.to_string()}}});
+        let pod = json!({"metadata": {"name": format!("p{at}"), "uid": format!("u{at}"), "namespace": "default"},
+            "spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let info = world.parse_pod(&pod).unwrap();
+        world.add_pod(row, Arc::new(info));
+    }
+    let labels = [("group", Str::new("7"))].into_iter().collect();
+    let none = Default::default();
+    let state = |world: &World| {
+        let roles = [TermRole::RequiredAntiAffinity];
+        let terms = world.affinity_terms();
+        (terms.matching(&roles, &Str::new("default"), &none, &labels), terms.version())
+    };
+    let before = state(&world);
+    assert_eq!(before.0.len(), 1);
+    world.acquire_topology_counter(pods_of_app("p"));
+    assert_eq!(state(&world), before);
 }
