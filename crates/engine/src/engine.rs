@@ -240,6 +240,7 @@ impl Engine {
         watches.for_each(|watch| world.watch_objects(watch));
         let indexes = profiles.iter().flat_map(|it| &it.profile.pod_indexes);
         indexes.for_each(|key| world.index_pods(key));
+        profiles.iter().flat_map(|it| &it.profile.pod_sums).for_each(|sums| world.sum_pods(sums));
         Engine {
             registrations: EventRegistrations::of(&profiles),
             needs: profiles

@@ -45,6 +45,8 @@ pub enum ExtensionPoint {
     Prepare,
     /// Details for `explain`.
     Explain,
+    /// Keys and amounts of sums of pods.
+    PodSums,
 }
 
 impl ExtensionPoint {
@@ -72,6 +74,7 @@ impl ExtensionPoint {
             ExtensionPoint::ObjectEvents => "ObjectEvents",
             ExtensionPoint::Prepare => "Prepare",
             ExtensionPoint::Explain => "Explain",
+            ExtensionPoint::PodSums => "PodSums",
         }
     }
 
@@ -102,6 +105,7 @@ impl ExtensionPoint {
                 "the other plugins are still called"
             }
             ExtensionPoint::Explain => "its details are left out",
+            ExtensionPoint::PodSums => "the pod does not count in the plugin's sums",
             _ => "the attempt fails",
         }
     }

@@ -13,6 +13,7 @@ use loadmaster_framework::extension_points::{
 };
 use loadmaster_framework::incremental::AnyIncremental;
 use loadmaster_framework::plugin_metrics::PluginMetric;
+use loadmaster_framework::pod_sums::PodSumsDef;
 use loadmaster_framework::state::PublishedValueHandler;
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::{
@@ -91,6 +92,8 @@ pub struct Profile {
     pub watches: Vec<ObjectWatch>,
     /// The indexes of pods that plugins declared.
     pub pod_indexes: Vec<PodIndexKey>,
+    /// The sums of pods that plugins declared.
+    pub pod_sums: Vec<PodSumsDef>,
     /// The plugins' initial states; every [`Scheduler`](crate::Scheduler) has its own copy.
     pub states: PluginStates,
     /// The HTTP extenders. If there are any, the last entry of `plugins` stands for all of them.
@@ -158,6 +161,7 @@ impl Profile {
                 .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.points.extra_fields())),
             watches: built.iter().flat_map(|it| it.points.watched_kinds()).collect(),
             pod_indexes: built.iter().flat_map(|it| it.points.pod_indexes()).cloned().collect(),
+            pod_sums: built.iter().flat_map(|it| order.pod_sums(it)).collect(),
             plugins,
             states: spec.plugins.initial_states().clone(),
             extenders,
@@ -205,6 +209,11 @@ impl ProfileBuilder<'_> {
 
     fn plugin_ref(&self, name: &'static str) -> PluginRef {
         PluginRef { profile: self.profile.clone(), name }
+    }
+
+    fn pod_sums(&self, built: &BuiltPlugin) -> impl Iterator<Item = PodSumsDef> {
+        let plugin = self.plugin_ref(built.name);
+        built.points.pod_sums().iter().map(move |it| guard::guard_pod_sums(plugin.clone(), it))
     }
 
     /// Sign is not configurable: a plugin signs if it is enabled at a point that filters or scores.

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Str};
@@ -18,6 +19,7 @@ use crate::node_info::NodeInfo;
 use crate::node_row::NodeRow;
 use crate::pod_index::{IndexedPods, PodIndex};
 use crate::pod_info::{PodInfo, QueuedPodInfo};
+use crate::pod_sums::{PodSum, PodSums};
 use crate::preemption_candidate::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::{CycleState, PluginStates, PublishedValueSlot};
@@ -67,6 +69,11 @@ impl<'a> Cx<'a> {
     pub fn pods_by_index(&self, index: &PodIndex, namespace: &str, value: &str) -> IndexedPods<'a> {
         self.world.pods_by_index(index, namespace, value)
     }
+
+    /// The sum of the assigned pods with this key.
+    pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &'a PodSum {
+        self.world.pod_sum(sums, key)
+    }
 }
 
 /// The context of extension points that run one after the other: plugins may change their states and request actions.
@@ -111,6 +118,11 @@ impl SerialCx<'_> {
     /// The pods with a value of the index.
     pub fn pods_by_index(&self, index: &PodIndex, namespace: &str, value: &str) -> IndexedPods<'_> {
         self.world.pods_by_index(index, namespace, value)
+    }
+
+    /// The sum of the assigned pods with this key.
+    pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &PodSum {
+        self.world.pod_sum(sums, key)
     }
 
     /// The pods that wait at Permit.

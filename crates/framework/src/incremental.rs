@@ -22,6 +22,7 @@ use crate::MAX_NODE_SCORE;
 use crate::label_columns::LabelKeyId;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::pod_info::PodInfo;
+use crate::pod_sums::{PodSum, PodSums};
 use crate::result::Rejection;
 use crate::state::{PluginStates, PublishedValueSlot};
 use crate::topology_counter::{TopologyCounterId, TopologyCounterSpec};
@@ -134,6 +135,12 @@ impl<'a> EvaluatorCx<'a> {
         slot: PublishedValueSlot<T>,
     ) -> Option<&'a T> {
         self.states.published_value(slot)
+    }
+
+    /// The sum of the assigned pods with this key. For [`PluginEvaluator::filter_class`] and [`PluginEvaluator::score_classes`] only,
+    /// which are called in every decision.
+    pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &'a PodSum {
+        self.world.pod_sum(sums, key)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`extension_points`] (the traits a plugin implements), [`registry`] (how it is registered and built),
 //! [`pod_info`] and [`node_info`] (what it reads), [`watched_objects`] (custom resources and other kinds that it watches),
-//! [`pod_index`] (pods by label or controller), [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
+//! [`pod_index`] (pods by label or controller), [`pod_sums`] (sums of pods by a key of the plugin's own), [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
 //! (acting on other pods), [`plugin_log`] and [`plugin_metrics`] (what it shows), [`rbac`] (the permissions that it needs), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
 //! preempt, [`preemption`].
 
@@ -29,6 +29,7 @@ pub mod plugin_metrics;
 pub mod pod_index;
 pub mod pod_info;
 pub mod pod_requests;
+pub mod pod_sums;
 pub mod preemption;
 mod preemption_candidate;
 pub mod rbac;
@@ -65,6 +66,7 @@ pub use plugin_log::{PluginLogger, PodLogger};
 pub use plugin_metrics::{PluginCounter, PluginGauge, PluginHistogram};
 pub use pod_index::{IndexedPods, PodIndex, PodIndexKey};
 pub use pod_info::{PodInfo, QueuedPodInfo};
+pub use pod_sums::{PodSum, PodSums};
 pub use rbac::PolicyRule;
 pub use registry::{BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, PluginDef, Registry};
 pub use resources::Resources;

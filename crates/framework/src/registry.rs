@@ -1,6 +1,7 @@
 //! Plugin definitions, the registry, and the extension points that a plugin registers when it is built.
 
 use std::fmt;
+use std::hash::Hash;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,7 +22,10 @@ use crate::plugin_metrics::{
     MetricDef, MetricError, PluginCounter, PluginGauge, PluginHistogram, PluginMetric,
 };
 use crate::pod_index::{PodIndex, PodIndexKey};
+use crate::pod_info::PodInfo;
+use crate::pod_sums::{PodSums, PodSumsDef};
 use crate::rbac::PolicyRule;
+use crate::resources::Resources;
 use crate::state::{
     CycleStateSlot, NodeStateSlot, PluginStateSlot, PluginStates, PublishedValueHandler,
     PublishedValueSlot,
@@ -215,6 +219,7 @@ pub struct ExtensionPoints {
     pub events: Option<Vec<ClusterEventWithHint>>,
     watches: Vec<ObjectWatch>,
     pod_indexes: Vec<PodIndexKey>,
+    pod_sums: Vec<PodSumsDef>,
     needs: ExtraFieldsByKind,
     publish_handler: Option<PublishedValueHandler>,
     n_slots: u32,
@@ -389,6 +394,32 @@ impl ExtensionPoints {
     /// The declared indexes of pods.
     pub fn pod_indexes(&self) -> &[PodIndexKey] {
         &self.pod_indexes
+    }
+
+    /// Declares sums of the requests of assigned pods with equal keys ([`crate::pod_sums`]), which the plugin reads with
+    /// [`crate::Cx::pod_sum`]. Pods without a key do not count. The key must be a pure function of the pod's template, requests,
+    /// annotations and deletion timestamp: other fields may change while the pod is assigned.
+    pub fn sum_pods<K: Eq + Hash + Send + Sync + 'static>(
+        &mut self,
+        key: impl Fn(&PodInfo) -> Option<K> + Send + Sync + 'static,
+    ) -> PodSums<K> {
+        self.sum_pods_by(key, |pod| pod.requests().resources.clone())
+    }
+
+    /// The same with other amounts than the pods' requests, for example of an annotation.
+    pub fn sum_pods_by<K: Eq + Hash + Send + Sync + 'static>(
+        &mut self,
+        key: impl Fn(&PodInfo) -> Option<K> + Send + Sync + 'static,
+        amounts: impl Fn(&PodInfo) -> Resources + Send + Sync + 'static,
+    ) -> PodSums<K> {
+        let (sums, def) = PodSumsDef::new(key, amounts);
+        self.pod_sums.push(def);
+        sums
+    }
+
+    /// The declared sums of pods.
+    pub fn pod_sums(&self) -> &[PodSumsDef] {
+        &self.pod_sums
     }
 
     /// Requests fields of pods or nodes that the scheduler does not read itself. They are stored if any enabled plugin needs

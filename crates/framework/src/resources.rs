@@ -53,6 +53,16 @@ impl Resources {
         all
     }
 
+    /// The amount of a resource other than `pods`: milli-CPU for `cpu`, else bytes or a count; 0 when it is not listed.
+    pub fn amount(&self, name: &str) -> i64 {
+        match name {
+            RESOURCE_CPU => self.cpu_milli,
+            RESOURCE_MEMORY => self.memory_bytes,
+            RESOURCE_EPHEMERAL_STORAGE => self.ephemeral_storage_bytes,
+            other => self.scalar(other).unwrap_or(0),
+        }
+    }
+
     /// The amount of a scalar resource; `None` when it is not listed.
     pub fn scalar(&self, name: &str) -> Option<i64> {
         self.scalars.iter().find(|(known, _)| known.as_str() == name).map(|(_, amount)| *amount)

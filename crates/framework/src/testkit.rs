@@ -121,6 +121,7 @@ impl PluginTestBench {
         let mut world = World::new(gates);
         points.watched_kinds().for_each(|watch| world.watch_objects(&watch));
         points.pod_indexes().iter().for_each(|key| world.index_pods(key));
+        points.pod_sums().iter().for_each(|sums| world.sum_pods(sums));
         Ok(PluginTestBench { world, points, states, pods: BTreeMap::new() })
     }
 

@@ -26,6 +26,7 @@ use crate::node_table::{NodeRow, NodeTable};
 use crate::ongoing_preemptions::OngoingPreemptions;
 use crate::pod_index::{IndexedPods, PodIndex, PodIndexKey, PodIndexes};
 use crate::pod_info::PodInfo;
+use crate::pod_sums::{AllPodSums, PodSum, PodSums, PodSumsDef};
 use crate::template::{PodTemplate, TemplateError, TemplateKey};
 use crate::time::Now;
 use crate::topology_counter::{
@@ -77,6 +78,7 @@ pub struct World {
     objects: ObjectStore,
     waiting: WaitingPods,
     pod_indexes: PodIndexes,
+    pod_sums: AllPodSums,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -345,6 +347,26 @@ impl World {
         self.pod_indexes.siblings(index, pod, &self.waiting)
     }
 
+    /// Starts the sums that a plugin declared.
+    pub fn sum_pods(&mut self, def: &PodSumsDef) {
+        let assigned = self.nodes.rows().flat_map(|row| self.nodes.pods(row));
+        self.pod_sums.add(def, assigned);
+    }
+
+    /// The sum of the assigned pods with this key, assumed pods and those on unknown nodes included.
+    pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &PodSum {
+        self.pod_sums.get(sums, key)
+    }
+
+    /// Adds (`sign` 1) or subtracts (`sign` -1) an assigned pod whose node is not known, which is otherwise not in the world, in the
+    /// sums of plugins.
+    pub fn sum_orphaned_pod(&mut self, pod: &PodInfo, sign: i64) {
+        if !self.pod_sums.is_empty() {
+            self.pod_sums.count(pod, sign);
+            self.log_change(WorldChange::NodeSet);
+        }
+    }
+
     /// Nominates a pending pod to a node (upstream's `AddNominatedPod`).
     pub fn add_nominated_pod(&mut self, node: Str, pod: Arc<PodInfo>) {
         self.delete_nominated_pod(&pod.uid);
@@ -599,6 +621,7 @@ impl World {
     }
 
     fn count_pod(&mut self, row: NodeRow, pod: &Arc<PodInfo>, sign: i64) {
+        self.pod_sums.count(pod, sign);
         if self.undo.is_dry_run() {
             return;
         }

@@ -117,7 +117,7 @@ impl TestCluster {
             api_server: FakeApiServer::default(),
             now: START,
             pending_events: BTreeMap::new(),
-            rng: Rng::new(seed).split("news"),
+            rng: Rng::new(seed).split("events"),
             events: Vec::new(),
             log_lines: Vec::new(),
             errors: Vec::new(),

@@ -152,6 +152,7 @@ fn was_scheduled(pod: &Pod) -> bool {
 fn world_without_pods(snapshot: &Snapshot, profiles: &[Profile], gates: &FeatureGates) -> World {
     let mut world = World::new(gates.clone());
     profiles.iter().flat_map(|it| &it.pod_indexes).for_each(|key| world.index_pods(key));
+    profiles.iter().flat_map(|it| &it.pod_sums).for_each(|sums| world.sum_pods(sums));
     for namespace in &snapshot.namespaces {
         world.upsert_namespace(Arc::new(namespace.object.clone()));
     }

@@ -77,7 +77,7 @@ impl Engine {
         let old = old.cloned();
         let row = self.world.upsert_node(node.clone());
         let Some(old) = old else {
-            for pod in self.orphaned_pods.take_node(&name) {
+            for pod in self.orphaned_pods.take_node(&mut self.world, &name) {
                 self.world.add_pod(row, pod);
             }
             self.notify_node_change(None, Some(&node));
@@ -101,7 +101,7 @@ impl Engine {
         let Some(node) = row.and_then(|row| self.world.nodes().node(row)).cloned() else { return };
         let pods = self.world.remove_node(name);
         for pod in pods {
-            self.orphaned_pods.insert(name, pod);
+            self.orphaned_pods.insert(&mut self.world, name, pod);
         }
         self.notify_node_change(Some(&node), None);
         let event = ClusterEvent::new(EventResource::Node, ActionType::DELETE);
@@ -307,14 +307,18 @@ impl Engine {
     }
 
     pub(super) fn remove_assigned_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        self.world.remove_pod(uid).or_else(|| self.orphaned_pods.remove(uid))
+        let removed = self.world.remove_pod(uid);
+        removed.or_else(|| self.orphaned_pods.remove(&mut self.world, uid))
     }
 
     /// Adds a pod to its node, or to the orphaned pods until that node is known.
     fn add_assigned_pod(&mut self, pod: Arc<PodInfo>) {
         match self.world.nodes().row(&pod.node_name) {
             Some(row) => self.world.add_pod(row, pod),
-            None => self.orphaned_pods.insert(&pod.node_name.clone(), pod),
+            None => {
+                let node = pod.node_name.clone();
+                self.orphaned_pods.insert(&mut self.world, &node, pod);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight};
+use loadmaster_framework::pod_sums::PodSumsDef;
 use loadmaster_framework::preemption::PreemptionPreview;
 use loadmaster_framework::{
     Bind, Code, Cx, CycleState, DryRunCx, Failure, Filter, FitError, NodeInfo, Permit,
@@ -319,6 +320,14 @@ impl PostBind for Guarded<dyn PostBind> {
     fn post_bind(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, node: &str) {
         self.call(ExtensionPoint::PostBind, |point| point.post_bind(cx, pod, node));
     }
+}
+
+/// Guards the functions with which a plugin sums pods.
+pub(crate) fn guard_pod_sums(plugin: PluginRef, sums: &PodSumsDef) -> PodSumsDef {
+    sums.clone().guarded(Arc::new(move |call| {
+        // A panic is recorded, and the pod does not count.
+        let _ = plugin.call(ExtensionPoint::PodSums, call);
+    }))
 }
 
 /// The event registration with a guarded hint.

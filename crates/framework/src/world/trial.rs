@@ -8,7 +8,7 @@
 //! | [`DryRun`] | per-node evaluation: Filter and the PreFilter extensions on one node at a time | not updated: only incremental evaluators read them, and none runs in a dry run | always undone |
 //! | [`Trial`] | anything, also the incremental evaluators: placing several pods at once | updated by every step, and by undoing it | undone, or kept |
 //!
-//! Both update everything else: the nodes' pods, ports and resource sums, the nodes of pods by uid, and nominations. Undoing restores
+//! Both update everything else: the nodes' pods, ports and resource sums, the sums of plugins, the nodes of pods by uid, and nominations. Undoing restores
 //! all of it exactly, with the order of pods and nominations.
 //!
 //! An undone dry run leaves no entry in the change log, so that cached evaluations remain valid at no cost, however many nodes were
@@ -242,6 +242,7 @@ impl<'w> DryRun<'w> {
         let removed = self.0.world.nodes.remove_pod(row, |other| Arc::ptr_eq(other, pod));
         let is_removed = removed.is_some();
         if let Some(removed) = removed {
+            self.0.world.pod_sums.count(pod, -1);
             self.0.world.undo.pod_removed(row, None, removed);
         }
         is_removed

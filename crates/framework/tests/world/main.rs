@@ -4,12 +4,13 @@
 
 mod trial;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_framework::affinity_terms::TermRole;
+use loadmaster_framework::pod_sums::{PodSum, PodSumsDef};
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
-use loadmaster_framework::{PodInfo, World};
+use loadmaster_framework::{ExtensionPoints, PodInfo, PodSums, World};
 use loadmaster_stdx::Rng;
 use serde_json::json;
 
@@ -50,6 +51,23 @@ impl TopologyCounterSpec for PodsOfApp {
 
 fn pods_of_app(app: &str) -> PodsOfApp {
     PodsOfApp { app: Str::new(app), keys: [Str::new("zone")] }
+}
+
+/// Sums of pods by app, terminating pods apart.
+static SUMS_BY_APP: LazyLock<(PodSums<(Str, bool)>, PodSumsDef)> = LazyLock::new(|| {
+    let mut points = ExtensionPoints::default();
+    let app_of = |pod: &PodInfo| Some((pod.template.labels.get("app")?.clone(), pod.terminating));
+    let sums = points.sum_pods(app_of);
+    (sums, points.pod_sums()[0].clone())
+});
+
+fn sums_by_app(world: &World) -> [PodSum; 4] {
+    [("p", false), ("p", true), ("q", false), ("q", true)].map(|(app, terminating)| {
+        let mut sum = world.pod_sum(&SUMS_BY_APP.0, &(Str::new(app), terminating)).clone();
+        // A resource stays listed as long as a pod of the sum is there.
+        sum.amounts.scalars.retain(|(_, amount)| *amount != 0);
+        sum
+    })
 }
 
 fn node(rng: &mut Rng, name: &str) -> Node {
@@ -116,6 +134,7 @@ fn describe_world(world: &mut World) -> Vec<String> {
         }
         world.release_topology_counter(id);
     }
+    lines.push(format!("{:?}", sums_by_app(world)));
     lines
         .push(format!("{:?}", ["x:1", "y:1"].map(|image| world.nodes().n_nodes_with_image(image))));
     lines.sort();
@@ -125,6 +144,7 @@ fn describe_world(world: &mut World) -> Vec<String> {
 /// A new world with the same objects.
 fn rebuilt(world: &World) -> World {
     let mut fresh = World::default();
+    fresh.sum_pods(&SUMS_BY_APP.1);
     for info in world.node_infos() {
         fresh.upsert_node(info.node().clone());
     }
@@ -149,6 +169,7 @@ fn an_incremental_world_equals_a_rebuilt_one() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut world = World::default();
+        world.sum_pods(&SUMS_BY_APP.1);
         // Acquired from the beginning, so that every change updates them.
         let acquired = [
             world.acquire_topology_counter(pods_of_app("p")),

@@ -62,7 +62,11 @@ fn exact(world: &World, pods: &[Arc<PodInfo>], counters: &[TopologyCounterId]) -
     let n_assigned = world.n_assigned_pods();
     let version = world.nominations_version();
     let nominations = nominations(world);
-    format!("{:#?} {counters:#?} {rows:?} {n_assigned} {version} {nominations:?}", world.nodes())
+    let sums = sums_by_app(world);
+    format!(
+        "{:#?} {counters:#?} {sums:?} {rows:?} {n_assigned} {version} {nominations:?}",
+        world.nodes()
+    )
 }
 
 fn nominations(world: &World) -> Vec<(String, Vec<String>)> {
@@ -122,6 +126,7 @@ struct History {
 impl History {
     fn new(seed: u64, world: &mut World) -> History {
         let mut rng = Rng::new(seed);
+        world.sum_pods(&SUMS_BY_APP.1);
         for nth in 0..5 {
             world.upsert_node(Arc::new(node(&mut rng, &format!("n{nth}"))));
         }
@@ -191,7 +196,9 @@ impl History {
             }
         } else {
             // A dry run updates all but the counters.
-            assert_eq!(node_sums(trial), node_sums(&rebuilt(trial)));
+            let rebuilt = rebuilt(trial);
+            assert_eq!(node_sums(trial), node_sums(&rebuilt));
+            assert_eq!(sums_by_app(trial), sums_by_app(&rebuilt));
         }
     }
 

@@ -69,6 +69,10 @@ struct PanickingPlugin {
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(PanickingPlugin { reserved: points.plugin_state_slot(0) });
+    points.sum_pods(|pod| {
+        maybe_panic(PER_NODE);
+        Some(pod.template.namespace.clone())
+    });
     points.pre_enqueue = Some(plugin.clone());
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
