@@ -22,7 +22,6 @@ pub(super) type CheckResult = Result<(), String>;
 pub(super) fn check_bind(
     setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
-    engine: &Engine,
     uid: &str,
     node: &Str,
 ) -> CheckResult {
@@ -40,7 +39,7 @@ pub(super) fn check_bind(
         return Err(format!("pod {name} is bound to {node}, but it is gated or being deleted"));
     }
     let mut world = model.world(&setup.gates, uid);
-    add_nominated_pods(&mut world, model, engine, uid);
+    add_nominated_pods(&mut world, model, uid);
     let Some(row) = world.nodes().row(node) else {
         return Err(format!("pod {name} is bound to {node}, but that node does not exist"));
     };
@@ -61,16 +60,23 @@ pub(super) fn check_bind(
     }
 }
 
-/// Adds the engine's nominated pods, which Filters take into account.
-fn add_nominated_pods(world: &mut World, model: &ReferenceModel, engine: &Engine, without: &str) {
-    for node in engine.world().nominated_nodes() {
-        for pod in engine.world().nominated_pods_for_node(node) {
-            if *pod.uid != *without
-                && let Some(object) = model.pods.get(&pod.uid)
-                && let Ok(info) = world.parse_pod(object)
-            {
-                world.add_nominated_pod(node.clone(), Arc::new(info));
-            }
+/// Nominated pods, by uid, and their nodes.
+pub(super) fn nominated_pods(engine: &Engine) -> Vec<(Box<str>, Str)> {
+    let world = engine.world();
+    let pods = world.nominated_nodes().flat_map(|node| {
+        world.nominated_pods_for_node(node).iter().map(|pod| (pod.uid.clone(), node.clone()))
+    });
+    pods.collect()
+}
+
+/// Adds the nominated pods that the attempt saw, which Filters take into account.
+fn add_nominated_pods(world: &mut World, model: &ReferenceModel, without: &str) {
+    for (uid, node) in &model.nominated {
+        if **uid != *without
+            && let Some(object) = model.pods.get(uid)
+            && let Ok(info) = world.parse_pod(object)
+        {
+            world.add_nominated_pod(node.clone(), Arc::new(info));
         }
     }
 }

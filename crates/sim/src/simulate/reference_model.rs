@@ -1,7 +1,10 @@
 //! The reference model: an independent record of the events that the engine received and of its calls: objects, assumed pods, binds in
 //! flight. A [`World`] can be built from it from scratch.
+//!
+//! While an attempt waits for an extender, the engine defers events and the end of failed binding cycles, so that the attempt sees one
+//! world. So does the model: what the engine receives is collected, and [`ReferenceModel::handle_deferred`] handles it, in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str};
@@ -31,8 +34,17 @@ pub(super) struct ReferenceModel {
     pub victims: BTreeSet<Box<str>>,
     /// Priority by uid of every pod ever seen.
     pub priorities: BTreeMap<Box<str>, i32>,
+    /// Nominated pods and their nodes when the engine was last called: an attempt that ended in that call saw them.
+    pub nominated: Vec<(Box<str>, Str)>,
+    deferred: VecDeque<Deferred>,
     /// The test plugins.
     pub plugins: PluginModel,
+}
+
+/// What the engine received and the model has not handled yet.
+enum Deferred {
+    Event(EngineEvent),
+    FailedBind { call: CallId, uid: Box<str> },
 }
 
 /// What an API call does.
@@ -64,8 +76,26 @@ impl CallKind {
 }
 
 impl ReferenceModel {
-    /// The engine received an event.
-    pub fn handle_event(&mut self, event: &EngineEvent) {
+    /// The engine is about to receive an event.
+    pub fn defer_event(&mut self, event: EngineEvent) {
+        self.deferred.push_back(Deferred::Event(event));
+    }
+
+    /// No attempt is suspended: handles everything that the engine received.
+    pub fn handle_deferred(&mut self) {
+        while let Some(deferred) = self.deferred.pop_front() {
+            match deferred {
+                Deferred::Event(event) => self.handle_event(&event),
+                Deferred::FailedBind { call, uid } => {
+                    if self.end_binding(call, &uid) {
+                        self.assumed.remove(&uid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_event(&mut self, event: &EngineEvent) {
         match event {
             EngineEvent::Upsert(ApiObject::Node(node)) => {
                 self.nodes.insert(Str::new(node.name()), node.clone());
@@ -109,18 +139,24 @@ impl ReferenceModel {
         }
     }
 
-    /// The engine received the reply of an API call.
+    /// The engine is about to receive the reply of an API call. A pod whose bind failed stays assumed until its binding cycle ends, which is
+    /// deferred.
     pub fn handle_reply(&mut self, call: &ApiServerCall, reply: &ApiReply) {
         let CallKind::Bind { uid, .. } = CallKind::of_call(call) else { return };
-        if self.binds.get(&uid) != Some(&call.id) {
-            return;
-        }
-        self.binds.remove(&uid);
-        if reply.is_ok() {
+        if reply.is_err() {
+            self.deferred.push_back(Deferred::FailedBind { call: call.id, uid });
+        } else if self.end_binding(call.id, &uid) {
             self.bound.insert(uid);
-        } else {
-            self.assumed.remove(&uid);
         }
+    }
+
+    /// Whether this was the bind in flight of the pod.
+    fn end_binding(&mut self, call: CallId, uid: &str) -> bool {
+        let is_in_flight = self.binds.get(uid) == Some(&call);
+        if is_in_flight {
+            self.binds.remove(uid);
+        }
+        is_in_flight
     }
 
     /// The engine gave up waiting for the extender that should bind the pod. While an attempt is suspended it tells so later, so that the

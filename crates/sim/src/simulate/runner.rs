@@ -1,6 +1,6 @@
 //! The steps of a run.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,8 +86,6 @@ struct Runner<'a> {
     network: FaultyNetwork,
     extenders: FakeExtenders,
     model: ReferenceModel,
-    /// Events that the engine received while an attempt waited for an extender: that attempt does not see them yet.
-    deferred_events: VecDeque<EngineEvent>,
     engine: Engine,
     /// Leader term: an engine that lost its lease receives no replies.
     term: u64,
@@ -145,7 +143,6 @@ impl<'a> Runner<'a> {
             workload,
             network: FaultyNetwork::new(rng.split("network"), kinds),
             extenders: FakeExtenders::new(extender_rng),
-            deferred_events: VecDeque::new(),
             model: ReferenceModel::default(),
             term: 0,
             trace: Trace::new(log),
@@ -218,7 +215,6 @@ impl<'a> Runner<'a> {
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
         self.engine = new_engine(&self.profile, &self.setup, self.flushes, &mut engine_rng);
         self.model = ReferenceModel::default();
-        self.deferred_events.clear();
         self.network.relist_all(self.now.mono);
     }
 
@@ -238,11 +234,13 @@ impl<'a> Runner<'a> {
             for delivery in out.drain(..) {
                 match delivery {
                     Delivery::WatchEvent(event) => {
-                        self.deferred_events.push_back(event.clone());
+                        self.model.defer_event(event.clone());
+                        self.update_model();
                         self.handle_event(event)?;
                     }
                     Delivery::Reply { term, call, reply } if term == self.term => {
                         self.model.handle_reply(&call, &reply);
+                        self.update_model();
                         let is_bind = matches!(CallKind::of_call(&call), CallKind::Bind { .. });
                         self.report.bound += u64::from(is_bind && reply.is_ok());
                         self.handle_reply(&call, reply)?;
@@ -265,6 +263,7 @@ impl<'a> Runner<'a> {
         }
         if let Some((call, reply)) = &response.bind {
             self.model.handle_reply(call, reply);
+            self.update_model();
             self.report.bound += u64::from(reply.is_ok());
         }
         self.apply(response.event)
@@ -288,9 +287,7 @@ impl<'a> Runner<'a> {
             _ => false,
         };
         let waits = self.model.plugins.waits_on(&event);
-        if is_lost {
-            self.apply_deferred_events();
-        } else {
+        if !is_lost {
             self.apply(event)?;
         }
         self.model.plugins.check_resumed(&waits)
@@ -327,7 +324,7 @@ impl<'a> Runner<'a> {
         for call in plugin_calls::take_recorded() {
             match &call {
                 PluginCall::Reserved { uid, node } => {
-                    invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
+                    invariants::check_bind(&self.setup, &self.model, uid, node)?;
                     self.model.assume(uid, node.clone());
                     self.report.reserved += 1;
                 }
@@ -372,21 +369,21 @@ impl<'a> Runner<'a> {
     }
 
     fn apply(&mut self, event: EngineEvent) -> CheckResult {
-        self.apply_deferred_events();
         self.trace.event(self.at_ms(), &event);
         let mut effects = Effects::new();
         self.engine.apply_event(self.now, event, &mut effects);
         self.apply_plugin_calls()?;
         self.carry_out(effects, false)?;
-        self.apply_deferred_events();
+        self.update_model();
         Ok(())
     }
 
-    /// Updates the reference model with the deferred events once no attempt is suspended.
-    fn apply_deferred_events(&mut self) {
+    /// The engine is about to receive something, or was called: the reference model handles what it received, unless the engine defers it.
+    fn update_model(&mut self) {
         if !self.engine.has_suspended_attempt() {
-            self.deferred_events.drain(..).for_each(|event| self.model.handle_event(&event));
+            self.model.handle_deferred();
         }
+        self.model.nominated = invariants::nominated_pods(&self.engine);
     }
 
     fn handle_timeouts(&mut self) -> CheckResult {
@@ -399,7 +396,7 @@ impl<'a> Runner<'a> {
         self.model.plugins.expire_published(self.now.mono);
         self.apply_plugin_calls()?;
         self.carry_out(effects, false)?;
-        self.apply_deferred_events();
+        self.update_model();
         Ok(())
     }
 
@@ -410,6 +407,7 @@ impl<'a> Runner<'a> {
             let cycled = self.engine.cycle(self.now, &mut effects);
             self.apply_plugin_calls()?;
             self.carry_out(effects, true)?;
+            self.update_model();
             if cycled != CycleResult::Ran {
                 return Ok(());
             }
@@ -464,7 +462,7 @@ impl<'a> Runner<'a> {
             // Its node was checked when the pod was reserved.
             self.model.plugins.check_bind(uid, &node)?;
         } else {
-            invariants::check_bind(&self.setup, &self.model, &self.engine, uid, &node)?;
+            invariants::check_bind(&self.setup, &self.model, uid, &node)?;
             self.model.assume(uid, node);
         }
         self.model.start_binding(call, uid);
@@ -494,7 +492,7 @@ impl<'a> Runner<'a> {
 
     fn check(&self) -> CheckResult {
         if self.engine.has_suspended_attempt() {
-            // The reference model is not updated yet, see `deferred_events`.
+            // The reference model is not updated yet, see [`Runner::update_model`].
             return self.check_fast_decisions();
         }
         invariants::check_queue(&self.setup, &self.model, &self.engine)?;
