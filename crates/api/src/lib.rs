@@ -3,6 +3,7 @@
 //! Three ways in: JSON and YAML through serde ([`snapshot`]), protobuf through [`proto`]. Nothing here
 //! applies defaults of the API server unless its documentation says so.
 
+pub mod disk_source;
 pub mod document;
 pub mod extra_fields;
 mod go_json;
@@ -18,8 +19,10 @@ pub mod resource_names;
 pub mod selector;
 pub mod snapshot;
 mod sorted_map;
+pub mod storage;
 pub mod workload;
 
+pub use disk_source::DiskSource;
 pub use extra_fields::{ExtraFieldSelection, ExtraFields, ExtraFieldsByKind};
 pub use interned_str::Str;
 pub use meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
@@ -31,6 +34,10 @@ pub use pod::{
 pub use quantity::Quantity;
 pub use raw_object::{Encoding, RawObject};
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};
+pub use storage::{
+    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    VolumeAttachment,
+};
 pub use workload::{
     Deployment, Job, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet,
     ReplicationController, Service, StatefulSet,

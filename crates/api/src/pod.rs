@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::ResourceList;
+use crate::disk_source::{DiskSource, struct_with_disk_fields};
 use crate::extra_fields::ExtraFields;
 use crate::go_json::{list, nullable, object, objects, optional_object};
 use crate::interned_str::Str;
@@ -120,17 +121,41 @@ pub struct ContainerPort {
 
 /// A volume, as far as it decides where a pod can go.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(from = "VolumeFields")]
 pub struct Volume {
-    #[serde(deserialize_with = "nullable")]
     pub name: Str,
-    #[serde(deserialize_with = "optional_object")]
     pub persistent_volume_claim: Option<ClaimSource>,
     /// A claim that a controller makes for this pod.
-    #[serde(deserialize_with = "optional_object")]
     pub ephemeral: Option<EphemeralSource>,
-    #[serde(deserialize_with = "optional_object")]
     pub image: Option<ImageSource>,
+    /// `None` for the sources that no plugin reads, such as `projected` or `configMap`.
+    pub disk: Option<Box<DiskSource>>,
+}
+
+struct_with_disk_fields! {
+    /// [`Volume`] as it is written.
+    struct VolumeFields {
+        #[serde(deserialize_with = "nullable")]
+        name: Str,
+        #[serde(deserialize_with = "optional_object")]
+        persistent_volume_claim: Option<ClaimSource>,
+        #[serde(deserialize_with = "optional_object")]
+        ephemeral: Option<EphemeralSource>,
+        #[serde(deserialize_with = "optional_object")]
+        image: Option<ImageSource>,
+    }
+}
+
+impl From<VolumeFields> for Volume {
+    fn from(mut fields: VolumeFields) -> Self {
+        Volume {
+            disk: fields.take_disk(),
+            name: fields.name,
+            persistent_volume_claim: fields.persistent_volume_claim,
+            ephemeral: fields.ephemeral,
+            image: fields.image,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

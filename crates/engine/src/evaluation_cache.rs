@@ -74,7 +74,8 @@ const TEMPLATES_MAX: usize = 1 << 16;
 /// The cached evaluations of one profile.
 #[derive(Default)]
 pub(crate) struct EvaluationCache {
-    /// The combination of a template's keys, and the version of the world in which they were computed.
+    /// The combination of the keys of a template's pods, or of the last such pod if they have ephemeral volumes, and the version of the
+    /// world in which they were computed.
     by_template: Map<TemplateId, (u64, CombinationId)>,
     /// By plugin.
     key_ids: Vec<Map<EvaluatorKey, KeyId>>,
@@ -120,6 +121,7 @@ impl EvaluationCache {
         let version = world.key_version(&pod.template.namespace);
         if let Some((known_version, id)) = self.by_template.get(&pod.template.id).copied()
             && known_version == version
+            && !pod.template.has_ephemeral_volumes()
             && let Some(cached) = self.cached.get(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
@@ -194,7 +196,7 @@ impl EvaluationCache {
         };
         let key = guard::catch_plugin_panic(|| {
             guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
-            incremental.any_key(world, pod)
+            incremental.any_key(EvaluatorCx { world, states }, pod)
         });
         let Some(key) = key.map_err(|caught| caught.record(profile).1)? else {
             return Ok(KeyId::PER_NODE);

@@ -160,6 +160,12 @@ impl SerialCx<'_> {
         self.states.request_action(PluginAction::InvalidateNode(Str::new(node)));
     }
 
+    /// Makes the [keys](crate::Incremental::key) of the pods in a namespace be computed again, because a state changed that they depend
+    /// on; with an empty name, those of all pods.
+    pub fn invalidate_keys(&mut self, namespace: &Str) {
+        self.states.request_action(PluginAction::InvalidateKeys(namespace.clone()));
+    }
+
     /// Makes this plugin prepare its evaluators again, because a state changed that they read and that concerns all nodes.
     pub fn invalidate_evaluators(&mut self, plugin: &'static str) {
         self.states.request_action(PluginAction::InvalidateEvaluators { plugin });

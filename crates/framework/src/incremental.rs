@@ -42,9 +42,11 @@ pub trait Incremental: Send + Sync {
     type Key: fmt::Debug + Eq + Hash + Send + Sync + 'static;
 
     /// The pod's key, or `None` if the plugin's Filter and Score must be called per node for this pod. Objects of the world that
-    /// the result depends on, such as the services that select the pod, must be resolved here, because keys are computed again
-    /// when such an object changes, while prepared evaluators stay.
-    fn key(&self, world: &World, pod: &PodInfo) -> Option<Self::Key>;
+    /// the result depends on, such as the services that select the pod and the objects of
+    /// [`crate::ExtensionPoints::watch_in_keys`], must be resolved here, because keys are computed again when such an object changes,
+    /// while prepared evaluators stay. A plugin whose keys depend on its state says when it changes:
+    /// [`crate::SerialCx::invalidate_keys`].
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key>;
 
     /// Prepares the evaluation of all pods with this key.
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult;
@@ -107,8 +109,8 @@ impl<'a> PrepareCx<'a> {
     }
 }
 
-/// The context of a [`PluginEvaluator`]: read-only. What an evaluator reads besides rows and counters must be announced when it changes:
-/// watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
+/// The context of keys and of a [`PluginEvaluator`]: read-only. What an evaluator reads besides rows and counters must be announced when
+/// it changes: watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
 /// [`crate::SerialCx::invalidate_node`], published values by being published.
 #[derive(Clone, Copy)]
 pub struct EvaluatorCx<'a> {
@@ -200,15 +202,15 @@ impl fmt::Debug for EvaluatorKey {
 /// [`Incremental`] with any key. Implemented for every plugin that implements [`Incremental`].
 pub trait AnyIncremental: Send + Sync {
     /// [`Incremental::key`].
-    fn any_key(&self, world: &World, pod: &PodInfo) -> Option<EvaluatorKey>;
+    fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey>;
 
     /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
 }
 
 impl<T: Incremental> AnyIncremental for T {
-    fn any_key(&self, world: &World, pod: &PodInfo) -> Option<EvaluatorKey> {
-        self.key(world, pod).map(EvaluatorKey::new)
+    fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey> {
+        self.key(cx, pod).map(EvaluatorKey::new)
     }
 
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {

@@ -370,6 +370,17 @@ impl ExtensionPoints {
         ObjectSlot::new(kind)
     }
 
+    /// Watches all objects of a kind that only the plugin's [keys](crate::Incremental::key) read, and its other extension points, but not
+    /// its evaluators. A change then makes keys be computed again, and evaluators stay valid. If the kind has namespaces, a key may
+    /// depend on the objects in the pod's namespace only.
+    pub fn watch_in_keys<T>(&mut self, kind: Gvr, presence: WatchRequirement) -> ObjectSlot<T>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.watches.push(ObjectWatch::in_keys::<T>(kind.clone(), presence));
+        ObjectSlot::new(kind)
+    }
+
     /// Watches all objects of a kind of which each concerns some nodes, which `nodes` names, such as one object per node with its NUMA
     /// zones. A change then invalidates what the plugin's incremental form computed for these nodes, and for no other.
     pub fn watch_per_node<T>(

@@ -39,8 +39,8 @@ pub struct PodTemplate {
     pub labels: Labels,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
-    /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims and
-    /// images. The API server gives each pod a volume of random name for its service account token.
+    /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims, images
+    /// and disks. The API server gives each pod a volume of random name for its service account token.
     pub spec: PodSpec,
     /// Requests according to the spec, without the pod's status.
     pub requests: PodRequests,
@@ -160,6 +160,11 @@ impl PodTemplate {
         } else {
             &self.spec.scheduler_name
         }
+    }
+
+    /// Whether pods with this template have claims that are named after the pod: their keys may differ.
+    pub fn has_ephemeral_volumes(&self) -> bool {
+        self.spec.volumes.iter().any(|volume| volume.ephemeral.is_some())
     }
 
     /// Whether the pod has any affinity or anti-affinity to other pods.
@@ -287,8 +292,8 @@ fn compared_fields(spec: &PodSpec) -> impl Eq + Hash + '_ {
 
 /// Whether a volume decides where a pod can go.
 fn is_read(volume: &Volume) -> bool {
-    let Volume { name: _, persistent_volume_claim, ephemeral, image } = volume;
-    persistent_volume_claim.is_some() || ephemeral.is_some() || image.is_some()
+    let Volume { name: _, persistent_volume_claim, ephemeral, image, disk } = volume;
+    persistent_volume_claim.is_some() || ephemeral.is_some() || image.is_some() || disk.is_some()
 }
 
 fn controller(pod: &Pod) -> Option<&OwnerReference> {

@@ -89,6 +89,9 @@ pub enum PluginAction {
     RecordEvent(PodEventRecord),
     /// Compute again what the plugin's incremental form computed for a node, because its state changed.
     InvalidateNode(Str),
+    /// Compute the keys of the pods in a namespace again, because a state changed that they depend on; with an empty name, those of
+    /// all pods.
+    InvalidateKeys(Str),
     /// Prepare the plugin's evaluators again, because its state changed in a way that concerns all nodes.
     InvalidateEvaluators {
         /// The plugin.

@@ -86,9 +86,19 @@ pub struct ObjectWatch {
     pub requirement: WatchRequirement,
     /// Whether a plugin with an incremental form watches the kind, so that a change invalidates cached evaluations.
     pub used_by_incremental: bool,
-    /// The nodes that an object concerns; `None` if it may concern all.
-    nodes: Option<NodesOfObject>,
+    readers: Readers,
     shape: TypedDecoder,
+}
+
+/// What of a plugin's incremental form reads the objects of a kind.
+#[derive(Clone)]
+enum Readers {
+    /// Evaluators may read any object for any node.
+    Evaluators,
+    /// Evaluators read an object only for the nodes that this function names.
+    EvaluatorsOfNodes(NodesOfObject),
+    /// Only keys do.
+    Keys,
 }
 
 /// Names the nodes that an object concerns.
@@ -114,8 +124,16 @@ impl ObjectWatch {
         presence: WatchRequirement,
     ) -> Self {
         let shape = TypedDecoder { id: TypeId::of::<T>(), decode: decode::<T> };
-        let nodes = None;
-        ObjectWatch { kind, requirement: presence, used_by_incremental: false, nodes, shape }
+        let readers = Readers::Evaluators;
+        ObjectWatch { kind, requirement: presence, used_by_incremental: false, readers, shape }
+    }
+
+    /// The same for a kind whose objects are read by [keys](crate::Incremental::key), not by evaluators.
+    pub fn in_keys<T: DeserializeOwned + Send + Sync + 'static>(
+        kind: Gvr,
+        presence: WatchRequirement,
+    ) -> Self {
+        ObjectWatch { readers: Readers::Keys, ..ObjectWatch::new::<T>(kind, presence) }
     }
 
     /// The same for a kind whose objects each concern only these nodes.
@@ -126,7 +144,8 @@ impl ObjectWatch {
     ) -> Self {
         let of_object =
             move |info: &ObjectInfo| info.decoded_as::<T>().map(nodes).unwrap_or_default();
-        ObjectWatch { nodes: Some(Arc::new(of_object)), ..ObjectWatch::new::<T>(kind, presence) }
+        let readers = Readers::EvaluatorsOfNodes(Arc::new(of_object));
+        ObjectWatch { readers, ..ObjectWatch::new::<T>(kind, presence) }
     }
 }
 
@@ -217,13 +236,15 @@ struct Table {
     decode_errors: BTreeMap<(Str, Str), String>,
 }
 
-/// Which cached evaluations a change of an object invalidates.
+/// What a change of an object of one kind invalidates.
 #[derive(Clone, Default)]
 enum Invalidation {
     /// No plugin with an incremental form watches the kind.
     #[default]
     None,
-    /// Those of the nodes that the object concerned before, or concerns now.
+    /// The keys of pods.
+    Keys,
+    /// Keys, and what was computed for the nodes that the object concerned before, or concerns now.
     Nodes(Vec<NodesOfObject>),
     All,
 }
@@ -233,11 +254,16 @@ impl Invalidation {
         if !watch.used_by_incremental {
             return;
         }
-        match (&watch.nodes, &mut *self) {
-            (_, Invalidation::All) => {}
-            (Some(nodes), Invalidation::Nodes(all)) => all.push(nodes.clone()),
-            (Some(nodes), Invalidation::None) => *self = Invalidation::Nodes(vec![nodes.clone()]),
-            (None, _) => *self = Invalidation::All,
+        match (&watch.readers, &mut *self) {
+            (_, Invalidation::All) | (Readers::Keys, Invalidation::Nodes(_)) => {}
+            (Readers::Keys, _) => *self = Invalidation::Keys,
+            (Readers::EvaluatorsOfNodes(nodes), Invalidation::Nodes(all)) => {
+                all.push(nodes.clone())
+            }
+            (Readers::EvaluatorsOfNodes(nodes), _) => {
+                *self = Invalidation::Nodes(vec![nodes.clone()]);
+            }
+            (Readers::Evaluators, _) => *self = Invalidation::All,
         }
     }
 }
@@ -260,10 +286,22 @@ pub struct ObjectUpdate {
     pub change: Option<ObjectChange>,
     /// Why the object is ignored, by some or all plugins. Set once, not for later updates with the same error.
     pub decode_error: Option<String>,
-    /// Whether the change invalidates cached evaluations.
-    pub is_kept: bool,
-    /// The nodes of which it invalidates them; `None` means all.
-    pub nodes: Option<Vec<Str>>,
+    /// What the change invalidates.
+    pub invalidated: Invalidated,
+}
+
+/// What a change of one object invalidates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Invalidated {
+    /// No incremental form reads the object.
+    #[default]
+    Nothing,
+    /// The keys of pods in the object's namespace; of all pods if it has none.
+    Keys,
+    /// All keys, and what evaluators computed for these nodes.
+    Nodes(Vec<Str>),
+    /// All keys and evaluators.
+    Everything,
 }
 
 /// All objects that plugins watch.
@@ -357,9 +395,10 @@ impl Table {
             None => self.remove(object),
         };
         let is_change = old.is_some() || new.is_some();
-        let (is_kept, nodes) = match &self.invalidation {
-            Invalidation::None => (false, None),
-            Invalidation::All => (true, None),
+        let invalidated = match &self.invalidation {
+            Invalidation::None => Invalidated::Nothing,
+            Invalidation::Keys => Invalidated::Keys,
+            Invalidation::All => Invalidated::Everything,
             Invalidation::Nodes(all) => {
                 let infos = [old.as_deref(), new.as_deref()];
                 let infos = infos.into_iter().flatten();
@@ -367,11 +406,12 @@ impl Table {
                 let mut names: Vec<Str> = names.collect();
                 names.sort();
                 names.dedup();
-                (true, Some(names))
+                Invalidated::Nodes(names)
             }
         };
         let change = is_change.then(|| ObjectChange { kind: self.kind.clone(), old, new });
-        ObjectUpdate { change, decode_error: trouble, is_kept, nodes }
+        let invalidated = if is_change { invalidated } else { Invalidated::Nothing };
+        ObjectUpdate { change, decode_error: trouble, invalidated }
     }
 
     fn read(
@@ -500,6 +540,40 @@ mod tests {
         assert_eq!(update("a", None), (Some((true, false)), false));
         let other = ObjectRef { group: "other".into(), ..foo("", "a") };
         assert!(store.update(&other, good().as_ref()).change.is_none());
+    }
+
+    /// What a change of an object invalidates when plugins with an incremental form watch its kind in these ways.
+    #[track_caller]
+    fn check_invalidated(watches: &[ObjectWatch], want: &Invalidated) {
+        let mut store = ObjectStore::default();
+        for watch in watches {
+            store.watch(&ObjectWatch { used_by_incremental: true, ..watch.clone() });
+        }
+        let object = json!({"size": 1});
+        assert_eq!(store.update(&foo("ns", "x"), Some(&object)).invalidated, *want);
+        assert_eq!(store.update(&foo("ns", "x"), None).invalidated, *want);
+        assert_eq!(store.update(&foo("ns", "x"), None).invalidated, Invalidated::Nothing);
+    }
+
+    #[test]
+    fn a_change_invalidates_what_reads_the_object() {
+        let optional = WatchRequirement::Optional;
+        let keys = ObjectWatch::in_keys::<Foo>(foos(), optional);
+        let nodes = ObjectWatch::per_node::<Foo>(foos(), optional, |foo| {
+            vec![format!("node-{}", foo.size).into()]
+        });
+        let all = ObjectWatch::new::<Foo>(foos(), optional);
+        let node = || Invalidated::Nodes(vec!["node-1".into()]);
+        check_invalidated(&[keys.clone()], &Invalidated::Keys);
+        check_invalidated(&[nodes.clone()], &node());
+        check_invalidated(&[keys.clone(), nodes.clone()], &node());
+        check_invalidated(&[nodes.clone(), keys.clone()], &node());
+        check_invalidated(&[nodes, all.clone()], &Invalidated::Everything);
+        check_invalidated(&[all, keys], &Invalidated::Everything);
+        let mut store = ObjectStore::default();
+        store.watch(&ObjectWatch::in_keys::<Foo>(foos(), optional));
+        let update = store.update(&foo("", "x"), Some(&json!({"size": 1})));
+        assert_eq!(update.invalidated, Invalidated::Nothing, "no incremental form");
     }
 
     #[test]

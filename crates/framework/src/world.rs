@@ -33,7 +33,7 @@ use crate::topology_counter::{
     TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
-use crate::watched_objects::{ObjectStore, ObjectUpdate, ObjectWatch};
+use crate::watched_objects::{Invalidated, ObjectStore, ObjectUpdate, ObjectWatch};
 use trial::UndoLog;
 
 pub use trial::{Checkpoint, DryRun, Trial};
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Increases when an object changes that the [keys](crate::Incremental::key) of pods in a namespace may be resolved from: the
-    /// namespace, its services and controllers, watched objects, and the affinity terms of assigned pods.
+    /// namespace, its services and controllers, watched objects, states of plugins, and the affinity terms of assigned pods.
     pub fn key_version(&self, namespace: &str) -> u64 {
         let own = self.versions.by_namespace.get(namespace).copied().unwrap_or(0);
         // None of these ever decreases, so that equal sums mean equal versions.
@@ -419,7 +419,7 @@ impl World {
     }
 
     fn handle_namespace_labels(&mut self, name: &Str) {
-        *self.versions.by_namespace.entry(name.clone()).or_default() += 1;
+        self.invalidate_keys(name);
         let (contributions, mut sums) = self.contributions_and_sums();
         for row in contributions.recount_namespace(name, &mut sums) {
             self.log_change(WorldChange::Pods(row));
@@ -433,7 +433,7 @@ impl World {
         change: impl FnOnce(&mut ClusterObjects),
     ) {
         change(&mut self.cluster);
-        *self.versions.by_namespace.entry(namespace.clone()).or_default() += 1;
+        self.invalidate_keys(namespace);
     }
 
     /// The same for objects of several namespaces.
@@ -484,16 +484,16 @@ impl World {
         value: Option<&serde_json::Value>,
     ) -> ObjectUpdate {
         let changed = self.objects.update(object, value);
-        if changed.is_kept && changed.change.is_some() {
-            self.versions.all += 1;
-            match &changed.nodes {
-                Some(nodes) => {
-                    let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
-                    let rows: Vec<NodeRow> = rows.collect();
-                    rows.into_iter().for_each(|row| self.invalidate_node(row));
-                }
-                None => self.invalidate_evaluators(),
+        match &changed.invalidated {
+            Invalidated::Nothing => {}
+            Invalidated::Keys => self.invalidate_keys(&object.namespace),
+            Invalidated::Nodes(nodes) => {
+                self.versions.all += 1;
+                let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
+                let rows: Vec<NodeRow> = rows.collect();
+                rows.into_iter().for_each(|row| self.invalidate_node(row));
             }
+            Invalidated::Everything => self.invalidate_evaluators(),
         }
         changed
     }
@@ -554,6 +554,16 @@ impl World {
     pub fn changes_since(&self, then: u64) -> Option<&[WorldChange]> {
         let from = then.checked_sub(self.log_start)?;
         self.log.get(usize::try_from(from).ok()?..)
+    }
+
+    /// Makes the keys of the pods in a namespace be computed again, because something changed that they are resolved from; with an
+    /// empty name, those of all pods. Evaluators stay valid.
+    pub fn invalidate_keys(&mut self, namespace: &Str) {
+        if namespace.is_empty() {
+            self.versions.all += 1;
+        } else {
+            *self.versions.by_namespace.entry(namespace.clone()).or_default() += 1;
+        }
     }
 
     /// Invalidates what evaluators computed for a node, because something else than the node and its pods changed that they read.

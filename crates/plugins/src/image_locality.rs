@@ -19,7 +19,7 @@ use loadmaster_framework::node_table::ImageState;
 use loadmaster_framework::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
     NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Score,
-    Sign, World,
+    Sign,
 };
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -62,7 +62,7 @@ impl Score for ImageLocality {
 impl Incremental for ImageLocality {
     type Key = PodImages;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<PodImages> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<PodImages> {
         let spec = &pod.template.spec;
         let names = image_references(spec).map(|name| Str::new(&normalized_image_name(name)));
         Some(PodImages { names: names.collect(), n_containers: n_containers(spec) })

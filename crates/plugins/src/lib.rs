@@ -18,6 +18,7 @@ pub mod scheduling_gates;
 pub mod taint_toleration;
 mod tolerations;
 mod unsupported_claims;
+mod volumes;
 
 use loadmaster_framework::{Code, PluginDef, Registry};
 

@@ -33,7 +33,7 @@ use loadmaster_framework::{
     ExtensionPoints, Failure, FieldError, Filter, Incremental, NodeInfo, NodeRow, NodeScore,
     PluginDef, PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult,
     PreScore, PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Rejection, Score, SerialCx,
-    Sign, World,
+    Sign,
 };
 use serde_json::Value;
 
@@ -230,7 +230,7 @@ impl Sign for NodeAffinity {
 impl Incremental for NodeAffinity {
     type Key = PodNodeAffinity;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<PodNodeAffinity> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<PodNodeAffinity> {
         let node_selector = pod.template.spec.node_selector.clone();
         Some(PodNodeAffinity { node_selector, affinity: affinity_of(&pod.template).cloned() })
     }

@@ -19,7 +19,7 @@ use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMa
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Filter,
     Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareCx,
-    PrepareResult, Rejection, Sign, World,
+    PrepareResult, Rejection, Sign,
 };
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ impl Incremental for NodeName {
     /// The node name.
     type Key = Str;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Str> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Str> {
         Some(pod.node_name.clone())
     }
 

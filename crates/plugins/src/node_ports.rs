@@ -18,7 +18,6 @@ use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
     Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
     PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign,
-    World,
 };
 use serde_json::Value;
 
@@ -91,7 +90,7 @@ impl Incremental for NodePorts {
     /// The wanted ports with protocol and address.
     type Key = Box<[HostPort]>;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         Some(pod.template.host_ports.clone())
     }
 

@@ -17,7 +17,7 @@ use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMa
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
     Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    PrepareCx, PrepareResult, QueueingHint, Rejection, Sign, World,
+    PrepareCx, PrepareResult, QueueingHint, Rejection, Sign,
 };
 use serde_json::Value;
 
@@ -101,7 +101,7 @@ impl Incremental for NodeUnschedulable {
     /// Whether the pod tolerates cordoned nodes.
     type Key = bool;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
         Some(self.is_tolerated_by(pod))
     }
 

@@ -22,7 +22,7 @@ use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
     Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
     PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx, PrepareResult,
-    QueueingHint, Rejection, Score, SerialCx, Sign, World,
+    QueueingHint, Rejection, Score, SerialCx, Sign,
 };
 use serde_json::Value;
 
@@ -125,7 +125,7 @@ impl Incremental for TaintToleration {
     /// The tolerations.
     type Key = Box<[Toleration]>;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         Some(pod.template.spec.tolerations.as_slice().into())
     }
 

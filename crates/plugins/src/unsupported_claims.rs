@@ -18,9 +18,9 @@ use std::sync::Arc;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo, PluginDef,
-    PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareCx, PrepareResult,
-    Rejection, Score, SerialCx, Sign, World,
+    Cx, EvaluatorCx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo,
+    PluginDef, PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareCx,
+    PrepareResult, Rejection, Score, SerialCx, Sign,
 };
 use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::{Deserialize, Serialize};
@@ -196,7 +196,7 @@ impl Incremental for VolumeBinding {
     /// Whether the pod has PersistentVolumeClaims.
     type Key = bool;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
         Some(has_volume_claims(&pod.template))
     }
 
@@ -240,7 +240,7 @@ impl Incremental for DynamicResources {
     /// Whether the pod has ResourceClaims.
     type Key = bool;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<bool> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
         Some(has_resource_claims(&pod.template))
     }
 

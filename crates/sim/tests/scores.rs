@@ -51,7 +51,7 @@ impl Score for LabelScore {
 impl Incremental for LabelScore {
     type Key = ();
 
-    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
         Some(())
     }
 

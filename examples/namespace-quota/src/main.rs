@@ -105,7 +105,7 @@ impl Filter for Plugin {
 impl Incremental for Plugin {
     type Key = Key;
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<Key> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Key> {
         Some(Key::of(pod))
     }
 

@@ -3,6 +3,9 @@
 use super::ProtoError;
 use super::messages as wire;
 use crate::ResourceList;
+use crate::disk_source::{
+    AzureDisk, AzureFile, Csi, DiskSource, GcePersistentDisk, Iscsi, Rbd, VolumeId, VsphereVolume,
+};
 use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 use crate::node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
@@ -183,15 +186,49 @@ fn resources(given: wire::ResourceRequirements) -> Result<ContainerResources> {
 }
 
 fn volume(volume: wire::Volume) -> Volume {
-    let source = volume.source.unwrap_or_default();
+    let mut source = volume.source.unwrap_or_default();
     let claim = |claim: wire::ClaimSource| ClaimSource { claim_name: str(claim.claim_name) };
     let image = |image: wire::ImageSource| ImageSource { reference: str(image.reference) };
     Volume {
         name: str(volume.name),
-        persistent_volume_claim: source.persistent_volume_claim.map(claim),
-        ephemeral: source.ephemeral.map(|_| EphemeralSource {}),
-        image: source.image.map(image),
+        persistent_volume_claim: source.persistent_volume_claim.take().map(claim),
+        ephemeral: source.ephemeral.take().map(|_| EphemeralSource {}),
+        image: source.image.take().map(image),
+        disk: disk(source).map(Box::new),
     }
+}
+
+/// The first of the disks, in the order in which JSON is searched.
+fn disk(source: wire::VolumeSource) -> Option<DiskSource> {
+    let id = |it: wire::VolumeId| VolumeId { volume_id: str(it.volume_id) };
+    let gce = source.gce_persistent_disk.map(|it| {
+        let disk = GcePersistentDisk { pd_name: str(it.pd_name), read_only: it.read_only };
+        DiskSource::GcePersistentDisk(disk)
+    });
+    let ebs = source.aws_elastic_block_store.map(|it| DiskSource::AwsElasticBlockStore(id(it)));
+    let azure_disk = source.azure_disk.map(|it| {
+        DiskSource::AzureDisk(AzureDisk { disk_uri: str(it.disk_uri), kind: it.kind.map(str) })
+    });
+    let azure_file = source
+        .azure_file
+        .map(|it| DiskSource::AzureFile(AzureFile { share_name: str(it.share_name) }));
+    let cinder = source.cinder.map(|it| DiskSource::Cinder(id(it)));
+    let vsphere = source
+        .vsphere_volume
+        .map(|it| DiskSource::VsphereVolume(VsphereVolume { volume_path: str(it.volume_path) }));
+    let portworx = source.portworx_volume.map(|it| DiskSource::PortworxVolume(id(it)));
+    let iscsi = source
+        .iscsi
+        .map(|it| DiskSource::Iscsi(Iscsi { iqn: str(it.iqn), read_only: it.read_only }));
+    let rbd = source.rbd.map(|it| {
+        let (monitors, pool, image) = (strs(it.monitors), str(it.pool), str(it.image));
+        DiskSource::Rbd(Rbd { monitors, pool, image, read_only: it.read_only })
+    });
+    let csi = source
+        .csi
+        .map(|it| DiskSource::Csi(Csi { driver: str(it.driver), volume_handle: Str::default() }));
+    let disks = [gce, ebs, azure_disk, azure_file, cinder, vsphere, portworx, iscsi, rbd, csi];
+    disks.into_iter().flatten().next()
 }
 
 fn toleration(toleration: wire::Toleration) -> Toleration {

@@ -250,12 +250,93 @@ pub(super) struct Volume {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct VolumeSource {
+    #[prost(message, optional, tag = "3")]
+    pub(super) gce_persistent_disk: Option<GcePersistentDisk>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) aws_elastic_block_store: Option<VolumeId>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) iscsi: Option<Iscsi>,
     #[prost(message, optional, tag = "10")]
     pub(super) persistent_volume_claim: Option<ClaimSource>,
+    #[prost(message, optional, tag = "11")]
+    pub(super) rbd: Option<Rbd>,
+    #[prost(message, optional, tag = "13")]
+    pub(super) cinder: Option<VolumeId>,
+    #[prost(message, optional, tag = "18")]
+    pub(super) azure_file: Option<AzureFile>,
+    #[prost(message, optional, tag = "20")]
+    pub(super) vsphere_volume: Option<VsphereVolume>,
+    #[prost(message, optional, tag = "22")]
+    pub(super) azure_disk: Option<AzureDisk>,
+    #[prost(message, optional, tag = "24")]
+    pub(super) portworx_volume: Option<VolumeId>,
+    #[prost(message, optional, tag = "28")]
+    pub(super) csi: Option<Csi>,
     #[prost(message, optional, tag = "29")]
     pub(super) ephemeral: Option<EphemeralSource>,
     #[prost(message, optional, tag = "30")]
     pub(super) image: Option<ImageSource>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GcePersistentDisk {
+    #[prost(string, tag = "1")]
+    pub(super) pd_name: String,
+    #[prost(bool, tag = "4")]
+    pub(super) read_only: bool,
+}
+
+/// AWS EBS, Cinder, Portworx.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct VolumeId {
+    #[prost(string, tag = "1")]
+    pub(super) volume_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Iscsi {
+    #[prost(string, tag = "2")]
+    pub(super) iqn: String,
+    #[prost(bool, tag = "6")]
+    pub(super) read_only: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Rbd {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) monitors: Vec<String>,
+    #[prost(string, tag = "2")]
+    pub(super) image: String,
+    #[prost(string, tag = "4")]
+    pub(super) pool: String,
+    #[prost(bool, tag = "8")]
+    pub(super) read_only: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AzureFile {
+    #[prost(string, tag = "2")]
+    pub(super) share_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct VsphereVolume {
+    #[prost(string, tag = "1")]
+    pub(super) volume_path: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AzureDisk {
+    #[prost(string, tag = "2")]
+    pub(super) disk_uri: String,
+    #[prost(string, optional, tag = "6")]
+    pub(super) kind: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Csi {
+    #[prost(string, tag = "1")]
+    pub(super) driver: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

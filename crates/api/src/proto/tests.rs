@@ -179,6 +179,60 @@ fn absent_and_empty_differ_where_json_distinguishes_them() {
 }
 
 #[test]
+fn disks_of_volumes() {
+    use messages as wire;
+    #[track_caller]
+    fn check_source(source: wire::VolumeSource, json: &str) {
+        let volume = wire::Volume { name: "v".into(), source: Some(source) };
+        let spec = wire::PodSpec { volumes: vec![volume], ..Default::default() };
+        let json = format!(r#"{{"spec":{{"volumes":[{{"name":"v",{json}}}]}}}}"#);
+        check::<Pod>(&wire::Pod { spec: Some(spec), ..Default::default() }, &json);
+    }
+    let none = wire::VolumeSource::default;
+    let id = || Some(wire::VolumeId { volume_id: "i".into() });
+    check_source(none(), r#""emptyDir":{}"#);
+    let gce = Some(wire::GcePersistentDisk { pd_name: "d".into(), read_only: true });
+    check_source(
+        wire::VolumeSource { gce_persistent_disk: gce, ..none() },
+        r#""gcePersistentDisk":{"pdName":"d","readOnly":true}"#,
+    );
+    check_source(
+        wire::VolumeSource { aws_elastic_block_store: id(), ..none() },
+        r#""awsElasticBlockStore":{"volumeID":"i"}"#,
+    );
+    check_source(wire::VolumeSource { cinder: id(), ..none() }, r#""cinder":{"volumeID":"i"}"#);
+    check_source(
+        wire::VolumeSource { portworx_volume: id(), ..none() },
+        r#""portworxVolume":{"volumeID":"i"}"#,
+    );
+    let iscsi = Some(wire::Iscsi { iqn: "q".into(), read_only: true });
+    check_source(wire::VolumeSource { iscsi, ..none() }, r#""iscsi":{"iqn":"q","readOnly":true}"#);
+    let (monitors, image) = (vec!["m".into(), "n".into()], "i".into());
+    let rbd = Some(wire::Rbd { monitors, image, pool: "p".into(), read_only: false });
+    check_source(
+        wire::VolumeSource { rbd, ..none() },
+        r#""rbd":{"monitors":["m","n"],"image":"i","pool":"p"}"#,
+    );
+    let azure = Some(wire::AzureDisk { disk_uri: "u".into(), kind: Some("Managed".into()) });
+    check_source(
+        wire::VolumeSource { azure_disk: azure, ..none() },
+        r#""azureDisk":{"diskURI":"u","kind":"Managed"}"#,
+    );
+    let azure = Some(wire::AzureFile { share_name: "s".into() });
+    check_source(
+        wire::VolumeSource { azure_file: azure, ..none() },
+        r#""azureFile":{"shareName":"s"}"#,
+    );
+    let vsphere = Some(wire::VsphereVolume { volume_path: "p".into() });
+    check_source(
+        wire::VolumeSource { vsphere_volume: vsphere, ..none() },
+        r#""vsphereVolume":{"volumePath":"p"}"#,
+    );
+    let csi = Some(wire::Csi { driver: "d".into() });
+    check_source(wire::VolumeSource { csi, ..none() }, r#""csi":{"driver":"d"}"#);
+}
+
+#[test]
 fn times() {
     use messages as wire;
     let at = |seconds| Some(wire::Time { seconds });

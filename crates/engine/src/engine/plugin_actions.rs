@@ -55,6 +55,7 @@ impl Engine {
                     self.world.invalidate_node(row);
                 }
             }
+            PluginAction::InvalidateKeys(namespace) => self.world.invalidate_keys(&namespace),
             PluginAction::InvalidateEvaluators { plugin } => {
                 let profile = self.profiles[profile_idx.0 as usize].profile.clone();
                 let index = profile.plugins.iter().position(|known| known.name == plugin);

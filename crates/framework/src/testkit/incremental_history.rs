@@ -112,7 +112,7 @@ impl CachedEvaluation {
         let version = bench.world.key_version(&self.pod.template.namespace);
         let is_rekeyed = self.key_version != version && {
             let plugin = bench.points.incremental.as_ref();
-            let key = plugin.and_then(|plugin| plugin.any_key(&bench.world, &self.pod));
+            let key = plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), &self.pod));
             key != self.prepared.key
         };
         self.key_version = version;

@@ -8,11 +8,13 @@ use std::sync::{Arc, LazyLock};
 
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_framework::affinity_terms::TermRole;
+use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::pod_sums::{PodSum, PodSumsDef};
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
-use loadmaster_framework::{ExtensionPoints, PodInfo, PodSums, World};
+use loadmaster_framework::watched_objects::ObjectWatch;
+use loadmaster_framework::{ExtensionPoints, Gvr, PodInfo, PodSums, WatchRequirement, World};
 use loadmaster_stdx::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Counts the pods of one app by zone, on nodes with an SSD.
 #[derive(PartialEq, Eq, Hash)]
@@ -225,4 +227,32 @@ fn affinity_terms_keep_their_ids_when_pods_are_counted_anew() {
     assert_eq!(before.0.len(), 1);
     world.acquire_topology_counter(pods_of_app("p"));
     assert_eq!(state(&world), before);
+}
+
+#[test]
+fn objects_that_only_keys_read_invalidate_no_evaluator() {
+    let mut world = World::default();
+    let kind = |resource: &str| Gvr::new("", "v1", resource);
+    for resource in ["claims", "volumes"] {
+        let mut watch = ObjectWatch::in_keys::<Value>(kind(resource), WatchRequirement::Required);
+        watch.used_by_incremental = true;
+        world.watch_objects(&watch);
+    }
+    let mut update = |resource: &str, namespace: &str| {
+        let (was, name) = ([world.key_version("a"), world.key_version("b")], "x".into());
+        let before = (world.next_change_seq(), world.evaluators_valid_since());
+        let object = ObjectRef {
+            group: "".into(),
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name,
+        };
+        world.update_watched_object(&object, Some(&json!({})));
+        assert_eq!((world.next_change_seq(), world.evaluators_valid_since()), before);
+        [world.key_version("a") > was[0], world.key_version("b") > was[1]]
+    };
+    assert_eq!(update("claims", "a"), [true, false]);
+    assert_eq!(update("claims", "b"), [false, true]);
+    assert_eq!(update("volumes", ""), [true, true]);
+    assert_eq!(update("pods", "a"), [false, false], "not watched");
 }

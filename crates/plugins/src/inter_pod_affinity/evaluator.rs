@@ -42,8 +42,8 @@ pub(super) struct InterPodAffinityKey {
 impl Incremental for InterPodAffinity {
     type Key = InterPodAffinityKey;
 
-    fn key(&self, world: &World, pod: &PodInfo) -> Option<InterPodAffinityKey> {
-        let template = &*pod.template;
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<InterPodAffinityKey> {
+        let (world, template) = (cx.world, &*pod.template);
         let cluster = world.cluster_objects();
         let namespace_labels = cluster.namespace_labels(&template.namespace);
         let matching = |roles: &[TermRole]| {

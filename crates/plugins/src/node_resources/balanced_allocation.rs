@@ -19,7 +19,7 @@ use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::{
     Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo,
     NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx,
-    PrepareResult, Score, SerialCx, Sign, World,
+    PrepareResult, Score, SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -126,7 +126,7 @@ impl Incremental for BalancedAllocation {
     /// The requests that are scored; `None` if the pod requests none of the resources.
     type Key = Option<ScoredRequests>;
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         Some(self.scored_requests(pod))
     }
 

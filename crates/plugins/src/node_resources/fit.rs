@@ -27,7 +27,7 @@ use loadmaster_framework::{
     ExtensionPoints, Failure, FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
     PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
     PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
-    SerialCx, Sign, World,
+    SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -390,7 +390,7 @@ impl Incremental for Fit {
     /// The requests that are filtered and those that are scored.
     type Key = (FilterRequests, ScoredRequests);
 
-    fn key(&self, _world: &World, pod: &PodInfo) -> Option<Self::Key> {
+    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         Some((FilterRequests::new(pod, Some(&self.ignored)), self.scored_requests(pod)))
     }
 

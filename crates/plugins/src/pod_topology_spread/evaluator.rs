@@ -36,8 +36,8 @@ pub(super) struct PodTopologySpreadKey {
 impl Incremental for PodTopologySpread {
     type Key = PodTopologySpreadKey;
 
-    fn key(&self, world: &World, pod: &PodInfo) -> Option<PodTopologySpreadKey> {
-        let (cluster, template) = (world.cluster_objects(), &*pod.template);
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<PodTopologySpreadKey> {
+        let (cluster, template) = (cx.world.cluster_objects(), &*pod.template);
         let hard = self.hard_constraints(cluster, template).map(|all| {
             let matches_itself =
                 |constraint: &Constraint| constraint.pods.selector.matches(&template.labels);

@@ -17,7 +17,7 @@ use loadmaster_framework::{
     FitError, NodeInfo, NodeRow, Permit, PermitResult, PluginDef, PluginError, PluginStateSlot,
     PodInfo, PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind, PreEnqueue, PreFilter,
     PreFilterResult, PreScore, PreScoreResult, PrepareCx, QueueingHint, Registry, Rejection,
-    Reserve, Score, SerialCx, World,
+    Reserve, Score, SerialCx,
 };
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -216,7 +216,7 @@ impl Incremental for PanickingPlugin {
     /// Whether the priority is even.
     type Key = bool;
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<bool> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
         maybe_panic(PER_POD);
         Some(pod.template.priority() % 2 == 0)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadmaster_framework::PrepareCx;
 use loadmaster_framework::incremental::{Incremental, PrepareResult};
 use loadmaster_framework::testkit::{PluginTestBench, node, pod};
-use loadmaster_framework::{Filter, NodeRow, NodeStateSlot, PluginStateSlot};
+use loadmaster_framework::{EvaluatorCx, Filter, NodeRow, NodeStateSlot, PluginStateSlot};
 
 use super::*;
 
@@ -66,7 +66,7 @@ impl Filter for Devices {
 impl Incremental for Devices {
     type Key = ();
 
-    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
         Some(())
     }
 

@@ -213,7 +213,7 @@ impl Incremental for Panicking {
     /// The label that says where to panic.
     type Key = String;
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<String> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<String> {
         panic_if_labelled(pod, "key");
         Some(label_of(pod, "panic").to_owned())
     }

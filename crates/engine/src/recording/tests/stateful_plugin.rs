@@ -7,9 +7,9 @@ use std::sync::Arc;
 use loadmaster_framework::PrepareCx;
 use loadmaster_framework::incremental::{Incremental, PrepareResult};
 use loadmaster_framework::{
-    Cx, ExtensionPoints, Filter, NodeChange, NodeEventHandler, NodeInfo, NodeStateSlot, PluginDef,
-    PluginError, PluginStateSlot, PodChange, PodEventHandler, PodIndex, PodIndexKey, PodInfo,
-    QueueSort, QueuedPodInfo, Rejection, Reserve, SerialCx, World,
+    Cx, EvaluatorCx, ExtensionPoints, Filter, NodeChange, NodeEventHandler, NodeInfo,
+    NodeStateSlot, PluginDef, PluginError, PluginStateSlot, PodChange, PodEventHandler, PodIndex,
+    PodIndexKey, PodInfo, QueueSort, QueuedPodInfo, Rejection, Reserve, SerialCx,
 };
 use serde_json::Value;
 
@@ -93,7 +93,7 @@ impl Filter for Stateful {
 impl Incremental for Stateful {
     type Key = ();
 
-    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
         Some(())
     }
 

@@ -7,7 +7,7 @@ use crate::incremental::{ResultDependencies, RowDependency};
 use crate::testkit::{PluginTestBench, node, pod};
 use crate::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Rejection, Score, World,
+    PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Rejection, Score,
 };
 
 /// Filters by a pod's label `tier`, which must be that of the node if the node has one; scores by priority.
@@ -45,7 +45,7 @@ impl Incremental for Tiers {
     /// Tier, score, and the pod's name, which no result depends on.
     type Key = (Str, i64, Option<Box<str>>);
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<Self::Key> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         let has = |part| self.parts.contains(&part);
         if !has("key") {
             return None;
