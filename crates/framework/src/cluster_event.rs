@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node};
 
+use crate::context::readers;
 use crate::pod_info::PodInfo;
 use crate::result::Failure;
-use crate::state::{PluginStates, PublishedValueSlot};
-use crate::time::Now;
-use crate::watched_objects::{ObjectInfo, ObjectLister, ObjectSlot};
+use crate::state::PluginStates;
+use crate::watched_objects::ObjectInfo;
 use crate::world::World;
 
 pub use crate::event_resource::EventResource;
@@ -223,23 +223,7 @@ pub struct QueueingHintArgs<'a> {
 }
 
 impl<'a> QueueingHintArgs<'a> {
-    /// The time of the engine's current call.
-    pub fn now(&self) -> Now {
-        self.world.now()
-    }
-
-    /// The objects of a kind that the plugin watches.
-    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
-        self.world.watched_objects().lister(slot)
-    }
-
-    /// The value that a service published last to the plugin; `None` when it has expired.
-    pub fn published_value<T: Send + Sync + 'static>(
-        &self,
-        slot: PublishedValueSlot<T>,
-    ) -> Option<&'a T> {
-        self.states.published_value(slot)
-    }
+    readers!('a);
 
     /// The node before the event, if it was not added, and after it.
     ///

@@ -19,14 +19,13 @@ use loadmaster_api::Str;
 use smallvec::SmallVec;
 
 use crate::MAX_NODE_SCORE;
+use crate::context::readers;
 use crate::label_columns::LabelKeyId;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::pod_info::PodInfo;
-use crate::pod_sums::{PodSum, PodSums};
 use crate::result::Rejection;
-use crate::state::{PluginStates, PublishedValueSlot};
+use crate::state::PluginStates;
 use crate::topology_counter::{TopologyCounterId, TopologyCounterSpec};
-use crate::watched_objects::{ObjectLister, ObjectSlot};
 use crate::world::World;
 
 /// The class key of a row: rows with equal keys get the same class result.
@@ -111,7 +110,8 @@ impl<'a> PrepareCx<'a> {
 
 /// The context of keys and of a [`PluginEvaluator`]: read-only. What an evaluator reads besides rows and counters must be announced when
 /// it changes: watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
-/// [`crate::SerialCx::invalidate_node`], published values by being published.
+/// [`crate::SerialCx::invalidate_node`], published values by being published. Other pods and sums of pods may change in every decision, so
+/// that only [`PluginEvaluator::filter_class`] and [`PluginEvaluator::score_classes`] may read them.
 #[derive(Clone, Copy)]
 pub struct EvaluatorCx<'a> {
     /// Nodes, pods and other objects.
@@ -126,24 +126,7 @@ impl<'a> EvaluatorCx<'a> {
         self.world.nodes()
     }
 
-    /// The objects of a kind that the plugin watches.
-    pub fn objects<T: 'static>(&self, slot: &ObjectSlot<T>) -> ObjectLister<'a, T> {
-        self.world.watched_objects().lister(slot)
-    }
-
-    /// The value that a service published last to the plugin; `None` when it has expired.
-    pub fn published_value<T: Send + Sync + 'static>(
-        &self,
-        slot: PublishedValueSlot<T>,
-    ) -> Option<&'a T> {
-        self.states.published_value(slot)
-    }
-
-    /// The sum of the assigned pods with this key. For [`PluginEvaluator::filter_class`] and [`PluginEvaluator::score_classes`] only,
-    /// which are called in every decision.
-    pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &'a PodSum {
-        self.world.pod_sum(sums, key)
-    }
+    readers!('a);
 }
 
 /// The key of a pod for one plugin: any [`Incremental::Key`], compared by value.

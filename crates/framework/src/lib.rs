@@ -12,6 +12,7 @@ pub mod affinity_terms;
 pub mod api_calls;
 pub mod cluster_event;
 pub mod cluster_objects;
+pub mod context;
 mod errors;
 mod event_resource;
 pub mod extension_points;

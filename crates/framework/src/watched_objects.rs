@@ -564,8 +564,8 @@ mod tests {
         });
         let all = ObjectWatch::new::<Foo>(foos(), optional);
         let node = || Invalidated::Nodes(vec!["node-1".into()]);
-        check_invalidated(&[keys.clone()], &Invalidated::Keys);
-        check_invalidated(&[nodes.clone()], &node());
+        check_invalidated(std::slice::from_ref(&keys), &Invalidated::Keys);
+        check_invalidated(std::slice::from_ref(&nodes), &node());
         check_invalidated(&[keys.clone(), nodes.clone()], &node());
         check_invalidated(&[nodes.clone(), keys.clone()], &node());
         check_invalidated(&[nodes, all.clone()], &Invalidated::Everything);

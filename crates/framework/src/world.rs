@@ -7,17 +7,18 @@
 pub mod trial;
 
 mod contributions;
+mod nominations;
+mod objects;
 mod templates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use loadmaster_api::{Namespace, Node, Pod, Str};
+use loadmaster_api::{Node, Pod, Str};
 use loadmaster_stdx::Map;
 
 use crate::affinity_terms::AffinityTerms;
-use crate::api_calls::ObjectRef;
 use crate::cluster_objects::ClusterObjects;
 use crate::feature_gates::FeatureGates;
 use crate::label_columns::LabelKeyId;
@@ -33,7 +34,7 @@ use crate::topology_counter::{
     TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
-use crate::watched_objects::{Invalidated, ObjectStore, ObjectUpdate, ObjectWatch};
+use crate::watched_objects::ObjectStore;
 use trial::UndoLog;
 
 pub use trial::{Checkpoint, DryRun, Trial};
@@ -187,16 +188,6 @@ impl World {
     /// An assigned pod.
     pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
-    }
-
-    /// Pods that are nominated to a node (upstream's `NominatedPodsForNode`).
-    pub fn nominated_pods_for_node(&self, node: &str) -> &[Arc<PodInfo>] {
-        self.nominated.get(node).map_or(&[], Vec::as_slice)
-    }
-
-    /// Names of the nodes that pods are nominated to, sorted.
-    pub fn nominated_nodes(&self) -> impl Iterator<Item = &Str> {
-        self.nominated.keys()
     }
 
     /// Parses a pod; equal pods share one template.
@@ -367,87 +358,6 @@ impl World {
         }
     }
 
-    /// Nominates a pending pod to a node (upstream's `AddNominatedPod`).
-    pub fn add_nominated_pod(&mut self, node: Str, pod: Arc<PodInfo>) {
-        self.delete_nominated_pod(&pod.uid);
-        self.undo.nominated(&node, self.nominations_version);
-        self.change_nominations_version();
-        self.nominated_nodes_by_uid.insert(pod.uid.clone(), node.clone());
-        self.nominated.entry(node).or_default().push(pod);
-    }
-
-    /// The node that a pod is nominated to.
-    pub fn nominated_node(&self, uid: &str) -> Option<&Str> {
-        self.nominated_nodes_by_uid.get(uid)
-    }
-
-    /// Changes with every change of a nomination, and is the old one again when such a change is undone; results that depend on
-    /// nominations are valid while it is the same.
-    pub fn nominations_version(&self) -> u64 {
-        self.nominations_version
-    }
-
-    /// Deletes a pod's nomination, if it has one (upstream's `DeleteNominatedPodIfExists`).
-    pub fn delete_nominated_pod(&mut self, uid: &str) {
-        let Some(node) = self.nominated_nodes_by_uid.remove(uid) else { return };
-        let Some(pods) = self.nominated.get_mut(&node) else { return };
-        let Some(at) = pods.iter().position(|pod| &*pod.uid == uid) else { return };
-        let pod = pods.remove(at);
-        if pods.is_empty() {
-            self.nominated.remove(&node);
-        }
-        self.undo.nomination_deleted(&node, at, pod, self.nominations_version);
-        self.change_nominations_version();
-    }
-
-    /// Adds or replaces a namespace. If its labels changed, the pods in it are counted again where counters read them.
-    pub fn upsert_namespace(&mut self, namespace: Arc<Namespace>) {
-        let name = Str::new(&namespace.metadata.name);
-        let changed = self.cluster.namespace_labels(&name) != &namespace.metadata.labels;
-        self.cluster.namespaces.insert(name.clone(), namespace);
-        if changed {
-            self.handle_namespace_labels(&name);
-        }
-    }
-
-    /// Removes a namespace. Pods that are still in it are counted as if it had no labels.
-    pub fn remove_namespace(&mut self, name: &Str) {
-        let removed = self.cluster.namespaces.remove(name);
-        if removed.is_some_and(|namespace| !namespace.metadata.labels.is_empty()) {
-            self.handle_namespace_labels(name);
-        }
-    }
-
-    fn handle_namespace_labels(&mut self, name: &Str) {
-        self.invalidate_keys(name);
-        let (contributions, mut sums) = self.contributions_and_sums();
-        for row in contributions.recount_namespace(name, &mut sums) {
-            self.log_change(WorldChange::Pods(row));
-        }
-    }
-
-    /// Changes objects of a namespace that the keys of its pods are resolved from: services and controllers.
-    pub fn update_cluster_objects_in(
-        &mut self,
-        namespace: &Str,
-        change: impl FnOnce(&mut ClusterObjects),
-    ) {
-        change(&mut self.cluster);
-        self.invalidate_keys(namespace);
-    }
-
-    /// The same for objects of several namespaces.
-    pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
-        change(&mut self.cluster);
-        self.versions.all += 1;
-    }
-
-    /// Changes objects that no Filter or Score plugin reads: PodDisruptionBudgets, priority classes. Cached evaluations stay
-    /// valid.
-    pub fn update_without_invalidation(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
-        change(&mut self.cluster);
-    }
-
     /// Preemptions whose victims are being evicted.
     pub fn ongoing_preemptions(&self) -> &OngoingPreemptions {
         &self.ongoing_preemptions
@@ -456,46 +366,6 @@ impl World {
     /// Mutable access, for the engine, which evicts the victims.
     pub fn ongoing_preemptions_mut(&mut self) -> &mut OngoingPreemptions {
         &mut self.ongoing_preemptions
-    }
-
-    /// The objects of the kinds that plugins watch.
-    pub fn watched_objects(&self) -> &ObjectStore {
-        &self.objects
-    }
-
-    /// Starts storing the objects of one more kind.
-    pub fn watch_objects(&mut self, watch: &ObjectWatch) {
-        self.objects.watch(watch);
-    }
-
-    /// Sets whether the initial list of a kind is complete. Returns whether that changed.
-    pub fn set_synced(&mut self, group: &str, resource: &str, has_synced: bool) -> bool {
-        let is_changed = self.objects.set_synced(group, resource, has_synced);
-        if is_changed {
-            self.invalidate_evaluators();
-        }
-        is_changed
-    }
-
-    /// Handles a watch event of a kind that plugins watch: the object as it is now, or `None` when it was deleted.
-    pub fn update_watched_object(
-        &mut self,
-        object: &ObjectRef,
-        value: Option<&serde_json::Value>,
-    ) -> ObjectUpdate {
-        let changed = self.objects.update(object, value);
-        match &changed.invalidated {
-            Invalidated::Nothing => {}
-            Invalidated::Keys => self.invalidate_keys(&object.namespace),
-            Invalidated::Nodes(nodes) => {
-                self.versions.all += 1;
-                let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
-                let rows: Vec<NodeRow> = rows.collect();
-                rows.into_iter().for_each(|row| self.invalidate_node(row));
-            }
-            Invalidated::Everything => self.invalidate_evaluators(),
-        }
-        changed
     }
 
     /// The pods that wait at Permit.
@@ -577,11 +447,6 @@ impl World {
         // An evaluator that is prepared at this sequence number was prepared after this.
         self.log_change(WorldChange::NodeSet);
         self.evaluators_valid_since = self.next_change_seq();
-    }
-
-    fn change_nominations_version(&mut self) {
-        self.last_nominations_version += 1;
-        self.nominations_version = self.last_nominations_version;
     }
 
     fn assert_no_trial(&self) {

@@ -1,0 +1,102 @@
+//! Objects other than nodes and pods: what in-tree plugins read, and the kinds that plugins watch. A change invalidates what was computed
+//! from the object, and nothing else.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Namespace, Str};
+
+use super::{World, WorldChange};
+use crate::api_calls::ObjectRef;
+use crate::cluster_objects::ClusterObjects;
+use crate::node_table::NodeRow;
+use crate::watched_objects::{Invalidated, ObjectStore, ObjectUpdate, ObjectWatch};
+
+impl World {
+    /// Adds or replaces a namespace. If its labels changed, the pods in it are counted again where counters read them.
+    pub fn upsert_namespace(&mut self, namespace: Arc<Namespace>) {
+        let name = Str::new(&namespace.metadata.name);
+        let changed = self.cluster.namespace_labels(&name) != &namespace.metadata.labels;
+        self.cluster.namespaces.insert(name.clone(), namespace);
+        if changed {
+            self.handle_namespace_labels(&name);
+        }
+    }
+
+    /// Removes a namespace. Pods that are still in it are counted as if it had no labels.
+    pub fn remove_namespace(&mut self, name: &Str) {
+        let removed = self.cluster.namespaces.remove(name);
+        if removed.is_some_and(|namespace| !namespace.metadata.labels.is_empty()) {
+            self.handle_namespace_labels(name);
+        }
+    }
+
+    fn handle_namespace_labels(&mut self, name: &Str) {
+        self.invalidate_keys(name);
+        let (contributions, mut sums) = self.contributions_and_sums();
+        for row in contributions.recount_namespace(name, &mut sums) {
+            self.log_change(WorldChange::Pods(row));
+        }
+    }
+
+    /// Changes objects of a namespace that the keys of its pods are resolved from: services and controllers.
+    pub fn update_cluster_objects_in(
+        &mut self,
+        namespace: &Str,
+        change: impl FnOnce(&mut ClusterObjects),
+    ) {
+        change(&mut self.cluster);
+        self.invalidate_keys(namespace);
+    }
+
+    /// The same for objects of several namespaces.
+    pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
+        change(&mut self.cluster);
+        self.versions.all += 1;
+    }
+
+    /// Changes objects that no Filter or Score plugin reads: PodDisruptionBudgets, priority classes. Cached evaluations stay
+    /// valid.
+    pub fn update_without_invalidation(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
+        change(&mut self.cluster);
+    }
+
+    /// The objects of the kinds that plugins watch.
+    pub fn watched_objects(&self) -> &ObjectStore {
+        &self.objects
+    }
+
+    /// Starts storing the objects of one more kind.
+    pub fn watch_objects(&mut self, watch: &ObjectWatch) {
+        self.objects.watch(watch);
+    }
+
+    /// Sets whether the initial list of a kind is complete. Returns whether that changed.
+    pub fn set_synced(&mut self, group: &str, resource: &str, has_synced: bool) -> bool {
+        let is_changed = self.objects.set_synced(group, resource, has_synced);
+        if is_changed {
+            self.invalidate_evaluators();
+        }
+        is_changed
+    }
+
+    /// Handles a watch event of a kind that plugins watch: the object as it is now, or `None` when it was deleted.
+    pub fn update_watched_object(
+        &mut self,
+        object: &ObjectRef,
+        value: Option<&serde_json::Value>,
+    ) -> ObjectUpdate {
+        let changed = self.objects.update(object, value);
+        match &changed.invalidated {
+            Invalidated::Nothing => {}
+            Invalidated::Keys => self.invalidate_keys(&object.namespace),
+            Invalidated::Nodes(nodes) => {
+                self.versions.all += 1;
+                let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
+                let rows: Vec<NodeRow> = rows.collect();
+                rows.into_iter().for_each(|row| self.invalidate_node(row));
+            }
+            Invalidated::Everything => self.invalidate_evaluators(),
+        }
+        changed
+    }
+}
