@@ -30,6 +30,16 @@ pub struct ControlPlaneOptions {
     pub identities: Vec<UserIdentity>,
     /// The audit policy (a JSON object); no audit log if `None`.
     pub audit_policy: Option<serde_json::Value>,
+    /// Whether the admission plugin `ServiceAccount` is enabled. It rejects pods whose service account does not exist, and no controller
+    /// creates accounts: [`load_objects::namespace`](super::load_objects::namespace) creates the one called `default`.
+    pub service_account_admission: bool,
+}
+
+impl ControlPlaneOptions {
+    /// Without the admission plugin `ServiceAccount`, like the embedded API server's default.
+    pub fn without_service_account_admission() -> ControlPlaneOptions {
+        ControlPlaneOptions { service_account_admission: false, ..ControlPlaneOptions::default() }
+    }
 }
 
 impl Default for ControlPlaneOptions {
@@ -38,7 +48,13 @@ impl Default for ControlPlaneOptions {
             UserIdentity::new("system:kube-scheduler", &[]),
             UserIdentity::new("system:kube-controller-manager", &[]),
         ];
-        ControlPlaneOptions { port: None, folder: None, identities, audit_policy: None }
+        ControlPlaneOptions {
+            port: None,
+            folder: None,
+            identities,
+            audit_policy: None,
+            service_account_admission: true,
+        }
     }
 }
 
@@ -83,6 +99,11 @@ impl ControlPlane {
         credentials.issue_tokens(&identities, &url)?;
         let audit_log = folder.path().join("audit.log");
         let mut command = apiserver_command(&credentials, &etcd_url, port)?;
+        // No controller removes the taint of new nodes.
+        command.arg("--disable-admission-plugins=TaintNodesByCondition");
+        if !options.service_account_admission {
+            command.arg("--disable-admission-plugins=ServiceAccount");
+        }
         if let Some(policy) = &options.audit_policy {
             let path = folder.path().join("audit-policy.json");
             std::fs::write(&path, policy.to_string()).context("writing the audit policy")?;
@@ -202,8 +223,6 @@ fn apiserver_command(credentials: &Credentials, etcd_url: &str, port: u16) -> Re
     command.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"]);
     command.args(["--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16"]);
     command.args(["--authorization-mode=RBAC", "--delete-collection-workers=16"]);
-    // No controller creates the service accounts of pods or removes the taint of new nodes.
-    command.arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
     // The front proxy configuration for other servers, as in kubeadm.
     command.arg("--requestheader-allowed-names=front-proxy-client");
     command.arg("--requestheader-username-headers=X-Remote-User");

@@ -101,7 +101,8 @@ enum Server {
 impl Server {
     async fn start(setup: Setup<'_>) -> Result<Server> {
         let Setup::Embedded(program) = setup else {
-            let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+            let options = ControlPlaneOptions::without_service_account_admission();
+            let plane = ControlPlane::start(&options).await?;
             return Ok(Server::Real(Box::new(plane)));
         };
         let folder = RunFolder::temporary(&std::env::temp_dir())?;

@@ -68,7 +68,8 @@ fn parse_known_differences(text: &str) -> Result<BTreeSet<String>> {
 
 /// The output of a script on a new real server, and on a new embedded one.
 async fn run_on_both(script: &Path, loadmaster: &Path) -> Result<(String, String)> {
-    let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
+    let options = ControlPlaneOptions::without_service_account_admission();
+    let plane = ControlPlane::start(&options).await?;
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     deny_repair_events(&api).await.context("denying Events of repair controllers")?;
     let folder = RunFolder::temporary(&std::env::temp_dir())?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::api_client::ApiClient;
-use super::workload::{Workload, node};
+use super::workload::{PodForm, Workload, node};
 
 /// The number of concurrent requests. With more, they would only wait in the API server.
 const N_CONCURRENT: u32 = 32;
@@ -25,10 +25,19 @@ pub async fn fill(
     pods(api, namespace, workload, 0..n_pods).await
 }
 
-/// Creates a namespace.
+/// Creates a namespace with the service account of its pods.
 pub async fn namespace(api: &ApiClient, name: &str) -> Result<()> {
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     api.create("/api/v1/namespaces", &object).await.context("creating a namespace")?;
+    service_account(api, name).await
+}
+
+/// Creates the service account `default`, as kube-controller-manager does in every namespace.
+pub async fn service_account(api: &ApiClient, namespace: &str) -> Result<()> {
+    let object =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+    api.create(&path, &object).await.context("creating a service account")?;
     Ok(())
 }
 
@@ -46,6 +55,20 @@ pub async fn pods(
 ) -> Result<()> {
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     create_all(api, &path, which, move |i| workload.pod(i)).await.context("creating pods")
+}
+
+/// Creates `n` pods of a workload in a form.
+pub async fn pods_in_form(
+    api: &ApiClient,
+    namespace: &str,
+    workload: Workload,
+    form: PodForm,
+    n: u32,
+) -> Result<()> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    create_all(api, &path, 0..n, move |i| form.apply(workload.pod(i)))
+        .await
+        .context("creating pods")
 }
 
 /// Creates `n` pods of a workload, alternately for these schedulers.

@@ -196,7 +196,7 @@ async fn run_steps(args: &Args, api: &ApiClient, cluster: &Cluster) -> Result<()
 }
 
 async fn schedule_pods(args: &Args, api: &ApiClient) -> Result<()> {
-    load_objects::namespace(api, "crowd").await?;
+    api.create("/api/v1/namespaces", &json!({"metadata": {"name": "crowd"}})).await?;
     wait_until("the service account", STEP_TIMEOUT, async || {
         let accounts = api.list("/api/v1/namespaces/crowd/serviceaccounts").await?;
         Ok(!accounts.is_empty())

@@ -11,6 +11,10 @@ const N_AFFINITY_GROUPS: u32 = 10;
 /// The capacity of a node in pods.
 pub const N_PODS_MAX_PER_NODE: u32 = 110;
 
+/// The Job of cluster-made pods: a controller whose pods get no default topology spread constraints, as bare pods do not.
+const JOB: &str = "job";
+const JOB_UID: &str = "2d0b3f5c-6f0e-4f2c-9d7e-6c1f3a5b7e91";
+
 /// The kind of pods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Workload {
@@ -33,6 +37,49 @@ enum PodShape {
     Spread,
     AntiAffinity(u32),
     Affinity(u32),
+}
+
+/// What is around the pods of a workload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PodForm {
+    /// Created by hand, without a service account's token: pods of a workload are equal except for their names.
+    Bare,
+    /// As clusters have them: of a Job, and with the token volume that admission adds, whose name is random.
+    ClusterMade,
+}
+
+impl PodForm {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            PodForm::Bare => "bare",
+            PodForm::ClusterMade => "cluster-made",
+        }
+    }
+
+    /// A pod of a workload in this form, to be created.
+    pub fn apply(self, mut pod: Value) -> Value {
+        match self {
+            PodForm::Bare => pod["spec"]["automountServiceAccountToken"] = json!(false),
+            PodForm::ClusterMade => {
+                pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!(JOB);
+                pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] = json!(JOB_UID);
+                pod["metadata"]["ownerReferences"] = json!([{
+                    "apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": JOB_UID,
+                    "controller": true, "blockOwnerDeletion": true}]);
+            }
+        }
+        pod
+    }
+
+    /// Whether a created pod has this form: whether admission has added a token volume where it should.
+    pub fn is_form_of(self, pod: &Value) -> bool {
+        let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+        let has_token = volumes.any(|volume| {
+            volume["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"))
+        });
+        has_token == (self == PodForm::ClusterMade)
+    }
 }
 
 impl Workload {
@@ -202,6 +249,22 @@ mod tests {
                 assert_eq!(n_selectors, n_own, "{pod}");
             }
         }
+    }
+
+    #[test]
+    fn forms_differ_in_owner_and_token() {
+        let token_volume = json!([{"name": "kube-api-access-x2b4c"}]);
+        let check = |form: PodForm, n_owners, with_token: bool| {
+            let mut pod = form.apply(Workload::Basic.pod(1));
+            let owners = pod["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
+            assert_eq!(owners, n_owners, "{form:?}");
+            assert_eq!(pod["metadata"]["labels"]["app"], "basic", "{form:?}");
+            assert_eq!(form.is_form_of(&pod), !with_token, "{form:?}");
+            pod["spec"]["volumes"] = token_volume.clone();
+            assert_eq!(form.is_form_of(&pod), with_token, "{form:?}");
+        };
+        check(PodForm::Bare, 0, false);
+        check(PodForm::ClusterMade, 1, true);
     }
 
     #[test]

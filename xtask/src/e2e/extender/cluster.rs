@@ -242,12 +242,19 @@ fn normalized_body(value: &Value) -> Value {
     }
 }
 
-/// Masks uids, the namespace and socket addresses.
+/// The prefix of the name that admission gives to token volumes; five random characters follow.
+const TOKEN_VOLUME: &str = "kube-api-access-";
+
+/// Masks uids, the namespace, names of token volumes and socket addresses.
 fn mask_line(line: &str, namespace: &str, uids: &BTreeMap<String, String>) -> String {
     let mut line = line.replace(namespace, "NAMESPACE");
     for (uid, name) in uids {
         line = line.replace(uid, &format!("UID-OF-{name}"));
     }
+    let mut parts = line.split(TOKEN_VOLUME);
+    let first = parts.next().unwrap_or_default().to_owned();
+    line =
+        parts.fold(first, |line, part| line + TOKEN_VOLUME + "*" + part.get(5..).unwrap_or(part));
     // Upstream: `read tcp 127.0.0.1:40000->127.0.0.1:50000: read: connection reset by peer`.
     while let Some(at) = line.find("read tcp ") {
         let end = line[at..].find(": ").map_or(line.len(), |len| at + len + 2);
