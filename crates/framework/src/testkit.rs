@@ -12,12 +12,14 @@
 //! # }
 //! ```
 
+mod assigned_pods;
 mod builders;
 pub mod cycle;
 mod events;
 mod explain;
 pub mod incremental_history;
 mod key_property;
+pub mod pod_changes;
 pub mod post_filter;
 mod queue_order;
 
@@ -155,11 +157,15 @@ impl PluginTestBench {
         let row = self.world.nodes().row(node);
         let row = row.ok_or_else(|| PluginTestBenchError(format!("there is no node {node:?}")))?;
         let pod = Arc::new(PodInfo { node_name: Str::new(node), ..self.parse_pod(pod)? });
+        self.assign_pod(row, pod.clone());
+        Ok(pod)
+    }
+
+    fn assign_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         let old = self.pods.insert(pod.uid.clone(), pod.clone());
         self.world.delete_pending_pod(&pod.uid);
         self.world.add_pod(row, pod.clone());
-        self.on_pod_change(old, Some(pod.clone()));
-        Ok(pod)
+        self.on_pod_change(old, Some(pod));
     }
 
     /// Adds or updates a pending pod, for the indexes of pods, and calls the plugin's

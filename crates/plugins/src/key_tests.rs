@@ -1,4 +1,5 @@
-//! Equal keys imply equal results, for every in-tree plugin with an incremental form: each field of several pods is changed in turn.
+//! For every in-tree plugin with an incremental form: equal keys imply equal results, with each field of several incoming pods changed in
+//! turn; and cached evaluations see every change of an assigned pod.
 
 use std::sync::Arc;
 
@@ -247,6 +248,65 @@ fn equal_keys_imply_equal_results_and_pods_of_one_controller_share_their_key() {
                 assert!(report.keeps(change), "{} {args}, pod {name}: {change}", def.name);
             }
             assert!(report.n_changes > 150, "{name}: {}", report.n_changes);
+        }
+    }
+}
+
+/// A pod with all that plugins read of assigned pods: labels, terms of all kinds, host ports, requests (also of init containers and
+/// overhead), an owner, volumes and tolerations.
+fn assigned_pod() -> PodBuilder {
+    let port = |port: u32, ip: &str| json!([{"hostPort": port, "hostIP": ip, "protocol": "TCP"}]);
+    let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "512Mi"}});
+    let containers = json!([
+        {"name": "app", "image": "app", "ports": port(80, "10.0.0.2"), "resources":
+            {"requests": {"cpu": "1500m", "memory": "1Gi", "example.com/device": "1"}}},
+        {"name": "log", "image": "app:2", "ports": port(443, "")}]);
+    let init = json!([
+        {"name": "copy", "image": "app", "resources": requests("3")},
+        {"name": "proxy", "image": "app:2", "restartPolicy": "Always", "ports": port(8080, ""), "resources": requests("250m")}]);
+    let team = json!({"matchLabels": {"team": "one"}});
+    let of_team = json!({"topologyKey": ZONE, "namespaceSelector": team, "labelSelector": {"matchLabels": {"app": "web"}},
+        "matchLabelKeys": ["version"]});
+    let elsewhere = json!({"topologyKey": HOSTNAME, "namespaces": ["default"], "labelSelector": {"matchLabels": {"app": "cache"}}});
+    let affinity = json!({
+        "podAffinity": {REQUIRED: [term("app", "web")], PREFERRED: [weighted(&term("version", "1"))]},
+        "podAntiAffinity": {REQUIRED: [elsewhere], PREFERRED: [weighted(&of_team)]},
+    });
+    let volumes = json!([{"name": "data", "emptyDir": {}},
+        {"name": "kube-api-access-x7b2q", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "1", "controller": true}]);
+    web()
+        .set_field("/metadata/name", "web-x")
+        .set_field("/metadata/uid", "uid-of-web-x")
+        .set_field("/metadata/ownerReferences", owner)
+        .set_field("/spec/containers", containers)
+        .set_field("/spec/initContainers", init)
+        .set_field("/spec/overhead", json!({"cpu": "100m", "memory": "64Mi"}))
+        .set_field("/spec/affinity", affinity)
+        .set_field("/spec/volumes", volumes)
+        .set_field("/spec/priority", 5)
+        .tolerates("own")
+}
+
+/// The plugins that read assigned pods.
+const READS_ASSIGNED_PODS: [&str; 5] = [
+    node_ports::NAME,
+    node_resources::fit::NAME,
+    node_resources::balanced_allocation::NAME,
+    pod_topology_spread::NAME,
+    inter_pod_affinity::NAME,
+];
+
+#[test]
+fn cached_evaluations_see_every_change_of_an_assigned_pod() {
+    let names = ["containers", "pod affinity", "hard spread", "soft spread"];
+    let incoming =
+        || pods().into_iter().filter(move |(name, _)| names.contains(name)).map(|(_, pod)| pod);
+    for (def, args) in plugins() {
+        if READS_ASSIGNED_PODS.contains(&def.name) {
+            let n = bench(def, args.clone()).check_assigned_pod("a1", assigned_pod(), incoming());
+            let n = n.unwrap_or_else(|error| panic!("{} {args}: {error}", def.name));
+            assert!(n > 1_000, "{n}");
         }
     }
 }

@@ -49,7 +49,7 @@ pub fn check_incremental_history(
 }
 
 /// The cached evaluation of one pod.
-struct CachedEvaluation {
+pub(super) struct CachedEvaluation {
     pod: PodInfo,
     prepared: Prepared,
     /// By row; `None` for rows that a row-local filter rejects and for free rows.
@@ -67,7 +67,7 @@ struct RowResult {
 
 impl CachedEvaluation {
     /// Evaluates a pod with the plugin of the bench.
-    fn new(bench: &mut PluginTestBench, pod: PodInfo) -> CachedEvaluation {
+    pub(super) fn new(bench: &mut PluginTestBench, pod: PodInfo) -> CachedEvaluation {
         let key_version = bench.world.key_version(&pod.template.namespace);
         let prepared = bench.prepare(&pod);
         let next_change = bench.world.next_change_seq();
@@ -78,7 +78,7 @@ impl CachedEvaluation {
     }
 
     /// Applies the changes of the bench's world, and compares.
-    fn check(&mut self, bench: &mut PluginTestBench) -> BenchResult<()> {
+    pub(super) fn check(&mut self, bench: &mut PluginTestBench) -> BenchResult<()> {
         self.catch_up(bench);
         let per_node = bench.evaluate_per_node(&self.pod);
         match &self.prepared.result {
@@ -102,7 +102,7 @@ impl CachedEvaluation {
     }
 
     /// Releases the counters that the plugin acquired.
-    fn release(self, bench: &mut PluginTestBench) {
+    pub(super) fn release(self, bench: &mut PluginTestBench) {
         self.prepared.release(bench);
     }
 

@@ -4,13 +4,9 @@
 //! A key that leaves out something that Filter or Score reads makes pods share results that are not theirs. Comparing the incremental
 //! form with the per-node results of one pod cannot show that.
 
-mod changes;
-mod vocabulary;
-
 use serde_json::Value;
 
-use self::changes::changes;
-use self::vocabulary::Vocabulary;
+use super::pod_changes::{PodVocabulary, pod_changes};
 use super::{BenchResult, PerNodeResults, PluginTestBench, PluginTestBenchError, Prepared};
 use crate::pod_info::PodInfo;
 use crate::world::World;
@@ -20,8 +16,7 @@ use crate::world::World;
 pub struct KeyReport {
     /// Number of changed pods that are valid.
     pub n_changes: usize,
-    /// The changes that keep the key, by name: a description such as `ordinal label`, or the field's JSON pointer and its new value, such
-    /// as `/spec/priority = 7`.
+    /// The changes that keep the key, by [name](super::pod_changes::PodChange).
     pub kept: Vec<String>,
 }
 
@@ -33,9 +28,7 @@ impl KeyReport {
 }
 
 impl PluginTestBench {
-    /// Changes each field of a pod in turn: other values (also those that the objects of the world have), removed, a list's items
-    /// removed, repeated or in reverse order, and additions in which the pods of a cluster differ, such as `ordinal label`,
-    /// `pod name label`, `token volume`, `hostname` and `environment`. Wherever the plugin gives the changed pod the key of the original, the
+    /// Changes each field of a pod in turn ([`pod_changes`]). Wherever the plugin gives the changed pod the key of the original, the
     /// results must be equal too: the statuses and scores of all nodes, and what was prepared from the original's key. Changed pods that
     /// are invalid are skipped. If the pod has no key, nothing is shared and nothing is kept.
     ///
@@ -70,7 +63,9 @@ impl PluginTestBench {
 
     fn check_changes(&mut self, original: &OriginalPod, pod: &Value) -> BenchResult<KeyReport> {
         let mut report = KeyReport::default();
-        for change in changes(pod, &Vocabulary::new(self, pod)) {
+        let mut vocabulary = PodVocabulary::new(&self.world, pod);
+        self.pods.values().for_each(|known| vocabulary.add_pod(known));
+        for change in pod_changes(pod, &vocabulary) {
             let Ok(changed) = self.parse_pod(change.pod) else { continue };
             report.n_changes += 1;
             let is_kept = original.shares_key(self, &changed).map_err(|error| {

@@ -1,18 +1,24 @@
-//! The changed copies of a pod.
+//! Changed copies of a pod, for tests of what depends on which of its fields.
+
+mod vocabulary;
 
 use serde_json::{Map, Value, json};
 
-use super::vocabulary::Vocabulary;
+pub use self::vocabulary::PodVocabulary;
 
 /// A changed copy of a pod.
-pub(super) struct Change {
-    /// What was changed.
+#[derive(Clone, Debug)]
+pub struct PodChange {
+    /// What was changed: a description such as `ordinal label`, or the field's JSON pointer and its new value, such as
+    /// `/spec/priority = 7`.
     pub name: String,
+    /// The changed pod, which may be invalid.
     pub pod: Value,
 }
 
-/// All changes: of every field, every list, and additions.
-pub(super) fn changes(pod: &Value, vocabulary: &Vocabulary) -> Vec<Change> {
+/// Changes each field of a pod in turn: other values (those of the vocabulary and typical ones), removed, a list's items removed,
+/// repeated or in reverse order, and additions in which the pods of a cluster differ, such as `ordinal label`, `token volume` or `resized`.
+pub fn pod_changes(pod: &Value, vocabulary: &PodVocabulary) -> Vec<PodChange> {
     let mut pod = pod.clone();
     for part in ["metadata", "spec"] {
         if pod[part].is_null() {
@@ -141,9 +147,9 @@ fn push(list: &mut Value, item: Value) {
 
 struct Changes<'a> {
     pod: &'a Value,
-    vocabulary: &'a Vocabulary,
+    vocabulary: &'a PodVocabulary,
     typical: Value,
-    made: Vec<Change>,
+    made: Vec<PodChange>,
 }
 
 impl Changes<'_> {
@@ -253,7 +259,7 @@ impl Changes<'_> {
             edit(value);
         }
         if pod != *self.pod {
-            self.made.push(Change { name: name.into(), pod });
+            self.made.push(PodChange { name: name.into(), pod });
         }
     }
 }

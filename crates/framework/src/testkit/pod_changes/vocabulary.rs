@@ -5,28 +5,29 @@ use std::collections::BTreeSet;
 use loadmaster_api::{Labels, ObjectMeta};
 use serde_json::Value;
 
-use crate::testkit::PluginTestBench;
+use crate::pod_info::PodInfo;
+use crate::world::World;
 
-/// Strings and labels of the objects in a world and of one pod.
-#[derive(Default)]
-pub(super) struct Vocabulary {
+/// Strings and labels of the objects in a world and of pods.
+#[derive(Clone, Debug, Default)]
+pub struct PodVocabulary {
     /// Names, namespaces, label keys and values, taint keys and values, images.
-    pub words: BTreeSet<String>,
+    pub(super) words: BTreeSet<String>,
     /// Labels of nodes, pods and namespaces, and pairs of selectors.
-    pub pairs: BTreeSet<(String, String)>,
+    pub(super) pairs: BTreeSet<(String, String)>,
     /// Controllers: API version, kind and name.
-    pub owners: BTreeSet<(&'static str, &'static str, String)>,
+    pub(super) owners: BTreeSet<(&'static str, &'static str, String)>,
 }
 
-impl Vocabulary {
-    /// The vocabulary of the bench's world and of a pod.
-    pub fn new(bench: &PluginTestBench, pod: &Value) -> Vocabulary {
-        let mut vocabulary = Vocabulary::default();
+impl PodVocabulary {
+    /// The vocabulary of the objects and assigned pods of a world, and of a pod.
+    pub fn new(world: &World, pod: &Value) -> PodVocabulary {
+        let mut vocabulary = PodVocabulary::default();
         // An empty string, and one that no object has.
         vocabulary.words.extend([String::new(), "unknown".into()]);
         vocabulary.add_strings(pod);
-        for row in bench.world.nodes().rows() {
-            let Some(node) = bench.world.nodes().node(row) else { continue };
+        for row in world.nodes().rows() {
+            let Some(node) = world.nodes().node(row) else { continue };
             vocabulary.add_object(&node.metadata);
             for taint in &node.spec.taints {
                 vocabulary.add_words([taint.key.as_str(), taint.value.as_str()]);
@@ -34,17 +35,22 @@ impl Vocabulary {
             let images = node.status.images.iter().flat_map(|image| &image.names);
             vocabulary.add_words(images.map(|name| name.as_str()));
         }
-        for pod in bench.pods.values() {
-            vocabulary.add_words([pod.template.namespace.as_str()]);
-            vocabulary.add_pairs(&pod.template.labels);
+        for pod in world.node_infos().flat_map(|node| node.pods()) {
+            vocabulary.add_pod(pod);
         }
-        vocabulary.add_cluster_objects(bench);
+        vocabulary.add_cluster_objects(world);
         vocabulary
     }
 
+    /// Adds the namespace and the labels of a pod, for example of a pending one.
+    pub fn add_pod(&mut self, pod: &PodInfo) {
+        self.add_words([pod.template.namespace.as_str()]);
+        self.add_pairs(&pod.template.labels);
+    }
+
     #[expect(clippy::disallowed_methods, reason = "collected into ordered sets")]
-    fn add_cluster_objects(&mut self, bench: &PluginTestBench) {
-        let cluster = bench.world.cluster_objects();
+    fn add_cluster_objects(&mut self, world: &World) {
+        let cluster = world.cluster_objects();
         cluster.namespaces.values().for_each(|namespace| self.add_object(&namespace.metadata));
         for service in cluster.services.values().flatten() {
             self.add_pairs(&service.spec.selector);
