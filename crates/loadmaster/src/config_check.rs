@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use clap::ValueEnum;
-use loadmaster_api::document::Document;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 
@@ -35,10 +34,7 @@ enum Format {
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let gates = args.gates.parse()?;
-    let document = Document::read(&args.file, Some(input::CONFIG_BYTES_MAX));
-    let document = document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let checked = loadmaster_config::check_configuration(&document, registry, &gates)
-        .map_err(Failure::invalid_inputs)?;
+    let checked = input::read_configuration(&args.file, registry, &gates)?;
     for note in &checked.notes {
         print_to_stderr(&format!("note: {note}"));
     }

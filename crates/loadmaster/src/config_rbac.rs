@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use loadmaster_api::document::Document;
 use loadmaster_client::Kind;
 use loadmaster_config::CheckedConfiguration;
 use loadmaster_engine::Profile;
 use loadmaster_framework::{PolicyRule, Registry};
+use loadmaster_sim::world_loader;
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 
@@ -47,13 +47,8 @@ const HEAD: &str = "\
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let gates = args.gates.parse()?;
-    let document = Document::read(&args.file, Some(input::CONFIG_BYTES_MAX));
-    let document = document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let checked = loadmaster_config::check_configuration(&document, registry, &gates)
-        .map_err(Failure::invalid_inputs)?;
-    let gates = gates.framework_gates();
-    let profiles = checked.profiles.iter().map(|spec| Profile::new(spec, &gates));
-    let profiles: Vec<Profile> = profiles.collect();
+    let checked = input::read_configuration(&args.file, registry, &gates)?;
+    let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
     let mut rules = scheduler_rules(&checked);
     for rule in profiles.iter().flat_map(plugin_rules) {
         if !rules.contains(&rule) {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::document::{Document, DocumentError};
-use loadmaster_config::AllFeatureGates;
+use loadmaster_config::{AllFeatureGates, CheckedConfiguration};
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
 use loadmaster_sim::world_loader;
@@ -64,13 +64,7 @@ impl ConfigArgs {
     pub fn read_profiles_and_gates(&self, registry: &Registry) -> CommandResult<ProfilesAndGates> {
         let gates = self.gates.parse()?;
         let checked = match &self.config {
-            Some(file) => {
-                let document = Document::read(file, Some(CONFIG_BYTES_MAX));
-                let document =
-                    document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-                loadmaster_config::check_configuration(&document, registry, &gates)
-                    .map_err(Failure::invalid_inputs)?
-            }
+            Some(file) => read_configuration(file, registry, &gates)?,
             None => loadmaster_config::default_configuration(registry, &gates)
                 .map_err(Failure::invalid_inputs)?,
         };
@@ -81,6 +75,18 @@ impl ConfigArgs {
         let profiles = world_loader::build_profiles(&checked, &gates);
         Ok(ProfilesAndGates { profiles, gates })
     }
+}
+
+/// Reads and checks a configuration file; `-` is standard input.
+pub(crate) fn read_configuration(
+    file: &str,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+) -> CommandResult<CheckedConfiguration> {
+    let document = Document::read(file, Some(CONFIG_BYTES_MAX));
+    let document = document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    loadmaster_config::check_configuration(&document, registry, gates)
+        .map_err(Failure::invalid_inputs)
 }
 
 /// Reads files, all manifests of directories, and standard input (`-`).
