@@ -96,8 +96,7 @@ impl Preemptor<'_> {
         &self,
         node_codes: &[(NodeRow, Code)],
     ) -> Result<(), Reason> {
-        if self.pod.template.spec.preemption_policy.as_ref().is_some_and(|policy| policy == "Never")
-        {
+        if self.pod.template.never_preempts() {
             return Err(Reason::Text("not eligible due to preemptionPolicy=Never."));
         }
         let nodes = self.cx.world().nodes();

@@ -153,6 +153,11 @@ impl PodTemplate {
         self.spec.priority.unwrap_or(0)
     }
 
+    /// Whether its `preemptionPolicy` is `Never`: it evicts no pods.
+    pub fn never_preempts(&self) -> bool {
+        self.spec.preemption_policy.as_deref() == Some("Never")
+    }
+
     /// The name of the profile that schedules the pod.
     pub fn scheduler_name(&self) -> &str {
         if self.spec.scheduler_name.is_empty() {

@@ -125,7 +125,7 @@ impl PreEnqueue for DefaultPreemption {
 /// Why there are no candidates.
 struct NoCandidates {
     rejection: Rejection,
-    /// Preemption helps on no node, so an earlier nomination is cleared.
+    /// Preemption helps on no node, or the pod never preempts: an earlier nomination is cleared.
     is_final: bool,
 }
 
@@ -208,9 +208,11 @@ fn find_candidates(
         rejection: with_preemption_prefix(rejection),
         is_final,
     };
-    preemptor
-        .pod_eligible_to_preempt_others(fit_error.node_codes)
-        .map_err(|reason: Reason| no_candidates(Rejection::unschedulable(reason), false))?;
+    // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
+    // two such pods could wait for each other. Upstream keeps it.
+    preemptor.pod_eligible_to_preempt_others(fit_error.node_codes).map_err(|reason: Reason| {
+        no_candidates(Rejection::unschedulable(reason), pod.template.never_preempts())
+    })?;
     if n_nodes == 0 {
         return Err(no_candidates(Failure::new("no nodes available").into(), false));
     }

@@ -80,6 +80,23 @@ fn regression_seeds_with_plugins_pass() {
     }
 }
 
+/// The same with all faults.
+const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 4] = [
+    (1_950, "the model forgot a pod whose failed bind the engine had deferred"),
+    (5_611, "a bind was checked with a nomination that the engine had deferred"),
+    (5_868, "a nominated pod that never preempts and does not fit kept others off its node"),
+    (6_831, "nominated pods that never preempt waited for each other"),
+];
+
+#[test]
+fn regression_seeds_with_all_faults_pass() {
+    let setup = setup();
+    for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
+        let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
+        assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
+    }
+}
+
 /// Checks that within 30 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
 fn check_detected(

@@ -519,6 +519,26 @@ fn a_condition_is_written_again_after_an_error() {
     assert_eq!(body["status"]["conditions"][0]["reason"], "Unschedulable");
 }
 
+/// As after a change of leaders: the last one nominated the node for two pods with preemptionPolicy Never, one after the other.
+#[test]
+fn nominated_pods_that_never_preempt_do_not_wait_for_each_other() {
+    let mut bench = Bench::new();
+    let containers = json!([{"name": "c", "resources": {"requests": {"cpu": "2"}}}]);
+    let spec = json!({"preemptionPolicy": "Never", "priority": 10, "containers": containers});
+    for name in ["web", "db"] {
+        bench.set_pod(name, json!({}), spec.clone(), json!({"nominatedNodeName": "a"}));
+    }
+    bench.cycle();
+    bench.check(&expect![[r#"
+        FailedScheduling web: 0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.
+        call pods/web/status {"conditions":[{"lastTransitionTime":"2023-11-14T22:13:20Z","message":"0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.","observedGeneration":1,"reason":"Unschedulable","status":"False","type":"PodScheduled"}],"nominatedNodeName":null}
+        1 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"#]]);
+    bench.cycle();
+    bench.check(&expect![[r#"
+        call pods/db/binding
+        0 active, 0 backing off, 1 unschedulable, 1 assumed, 1 on a"#]]);
+}
+
 #[test]
 fn a_bound_pod_deleted_before_its_binding_is_observed_leaves_nothing() {
     let mut bench = Bench::new();

@@ -76,7 +76,7 @@ fn no_candidates() {
     check(
         &mut bench,
         never,
-        &expect!["Unschedulable preemption: not eligible due to preemptionPolicy=Never."],
+        &expect!["clears; Unschedulable preemption: not eligible due to preemptionPolicy=Never."],
     );
 }
 
