@@ -23,7 +23,7 @@ enum ExpectedAnswer {
     Changed(fn(&mut Value)),
 }
 
-const DEVIATIONS: [Deviation; 5] = [
+const DEVIATIONS: [Deviation; 6] = [
     Deviation {
         text: "pods with PersistentVolumeClaims are rejected with our own reason, until the volume plugins are implemented",
         scenario: Some("volume_binding/unbound_claim.yaml"),
@@ -58,6 +58,12 @@ const DEVIATIONS: [Deviation; 5] = [
                 && reference_cases::has_equal_unstarted_pods(case)
         },
         expected: ExpectedAnswer::OfReferenceCase(reference_cases::with_equal_start_times),
+    },
+    Deviation {
+        text: "pods with preemptionPolicy Never that fit on no node lose their nomination",
+        scenario: Some("default_preemption/preemption_policy_never.yaml"),
+        applies: |case| is_about(case, &OracleCaseKind::Preemption, never_preempts),
+        expected: ExpectedAnswer::Changed(clear_nomination_of_ineligible_pod),
     },
 ];
 
@@ -212,6 +218,14 @@ fn remove_signature_with_claims(answer: &mut Value) {
     }
 }
 
+/// The pod fits on no node, and kube-scheduler keeps its nomination.
+fn clear_nomination_of_ineligible_pod(answer: &mut Value) {
+    let reasons = &answer["status"]["reasons"];
+    if *reasons == json!(["preemption: not eligible due to preemptionPolicy=Never."]) {
+        answer["nominated"] = json!("");
+    }
+}
+
 fn is_pod(object: &Value, full_name: &str) -> bool {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -229,6 +243,10 @@ fn has_volume_claims(pod: &Value) -> bool {
     volumes.any(|volume| {
         volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some()
     })
+}
+
+fn never_preempts(pod: &Value) -> bool {
+    pod["spec"]["preemptionPolicy"] == "Never"
 }
 
 fn has_resource_claims(pod: &Value) -> bool {

@@ -149,6 +149,25 @@ fn victims_that_have_not_started() {
 }
 
 #[test]
+fn pods_that_never_preempt() {
+    let of_policy = |policy: &str| {
+        case(OracleCaseKind::Preemption, vec![pod("web", json!({"preemptionPolicy": policy}))])
+    };
+    let keeps = |reason: &str| {
+        let status = json!({"code": "Unschedulable", "reasons": [reason]});
+        json!({"fits": false, "candidates": {}, "best": [], "status": status})
+    };
+    let never = "preemption: not eligible due to preemptionPolicy=Never.";
+    check(&of_policy("Never"), &keeps(never), None, &no_victims(never), None);
+    let kept = Some("deviation: nomination");
+    check(&of_policy("Never"), &keeps(never), None, &keeps(never), kept);
+    let fits = json!({"fits": true, "candidates": {}, "best": []});
+    check(&of_policy("Never"), &fits, None, &fits, None);
+    let usual = of_policy("PreemptLowerPriority");
+    check(&usual, &keeps("ports"), None, &no_victims("ports"), Some("nomination"));
+}
+
+#[test]
 fn plugins_of_configurations() {
     #[track_caller]
     fn check(theirs: Value, want: Value) {
