@@ -18,7 +18,7 @@ use std::thread;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
-use loadmaster_sim::cases::{CaseGenerator, OracleCase, shrink_case};
+use loadmaster_sim::cases::{CaseGenerator, CaseSubject, OracleCase, shrink_case};
 use loadmaster_sim::scenario;
 use serde_json::Value;
 
@@ -43,8 +43,11 @@ pub struct Args {
     /// Run so many preemption cases instead of cases of all kinds.
     #[arg(long, value_name = "CASES", conflicts_with = "cases")]
     preemption: Option<u64>,
-    /// Run so many server-side apply cases instead: random updates and applies, compared with the API server's field manager.
+    /// Run so many cases of pods with volumes instead of cases of all kinds.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption"])]
+    claims: Option<u64>,
+    /// Run so many server-side apply cases instead: random updates and applies, compared with the API server's field manager.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims"])]
     apply: Option<u64>,
     /// Run only the case with this number, and show both answers.
     #[arg(long)]
@@ -59,13 +62,22 @@ pub struct Args {
 
 impl Args {
     fn n_cases(&self) -> u64 {
-        self.preemption.unwrap_or(self.cases)
+        self.preemption.or(self.claims).unwrap_or(self.cases)
+    }
+
+    /// What the cases are about, and the flag that says so, with this number of cases.
+    fn subject(&self, n_cases: u64) -> (CaseSubject, String) {
+        match (self.preemption, self.claims) {
+            (Some(_), _) => (CaseSubject::Preemption, format!("--preemption {n_cases}")),
+            (None, Some(_)) => (CaseSubject::Volumes, format!("--claims {n_cases}")),
+            (None, None) => (CaseSubject::All, format!("--cases {n_cases}")),
+        }
     }
 
     /// The command that runs a case again.
     fn reproduce_command(&self, seed: u64, id: u64) -> String {
-        let kind = if self.preemption.is_some() { " --preemption 1" } else { "" };
-        format!("cargo xtask oracle{kind} --seed {seed} --only {id}")
+        let (_, flag) = self.subject(1);
+        format!("cargo xtask oracle {flag} --seed {seed} --only {id}")
     }
 }
 
@@ -76,16 +88,11 @@ pub fn run(args: &Args) -> Result<bool> {
         return apply::run(n, seed, args.only);
     }
     let binary = process::build()?;
-    match args.preemption {
-        Some(n) => println!("oracle: --seed {seed} --preemption {n}"),
-        None => println!("oracle: --seed {seed} --cases {}", args.cases),
-    }
+    let (subject, flag) = args.subject(args.n_cases());
+    println!("oracle: --seed {seed} {flag}");
     let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())
         .context("creating the default profile")?;
-    let generator = match args.preemption {
-        Some(_) => CaseGenerator::preemption_cases(seed),
-        None => CaseGenerator::new(seed, hinted_plugins(&ours)),
-    };
+    let generator = CaseGenerator::new(seed, hinted_plugins(&ours)).about(subject);
     if let Some(id) = args.only {
         return show(&binary, &ours, &generator.generate_case(id));
     }

@@ -29,6 +29,8 @@ type question struct {
 	Pod     string            `json:"pod"`
 	Config  json.RawMessage   `json:"config"`
 	Objects []json.RawMessage `json:"objects"`
+	// FeatureGates are set while the question is answered.
+	FeatureGates map[string]bool `json:"featureGates"`
 
 	Plugin string          `json:"plugin"`
 	Event  eventJSON       `json:"event"`
@@ -168,6 +170,11 @@ func guarded(q *question) (reply any, err error) {
 			reply, err = nil, fmt.Errorf("panic: %v", p)
 		}
 	}()
+	restore, err := setFeatureGates(q.FeatureGates)
+	if err != nil {
+		return nil, err
+	}
+	defer restore()
 	before := backgroundPanics.count()
 	reply, err = h(q)
 	if text, after := backgroundPanics.last(); after != before {

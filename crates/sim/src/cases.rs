@@ -18,6 +18,9 @@ pub mod reference_cases;
 mod resources;
 mod shrink;
 mod spread;
+mod volumes;
+
+use std::collections::BTreeMap;
 
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -34,6 +37,8 @@ pub struct OracleCase {
     pub pod: String,
     /// A KubeSchedulerConfiguration; the default one if absent.
     pub config: Option<Value>,
+    /// Feature gates that are set for this case; all others have their defaults.
+    pub feature_gates: BTreeMap<String, bool>,
     pub objects: Vec<Value>,
     pub kind: OracleCaseKind,
 }
@@ -75,6 +80,9 @@ impl OracleCase {
         if let Some(config) = &self.config {
             question["config"] = config.clone();
         }
+        if !self.feature_gates.is_empty() {
+            question["featureGates"] = json!(self.feature_gates);
+        }
         if let OracleCaseKind::Hint(event) = &self.kind {
             question["plugin"] = json!(event.plugin);
             question["event"] = json!({"resource": event.resource, "action": event.action});
@@ -111,46 +119,81 @@ pub struct CaseGenerator {
     next: u64,
     /// Plugins whose queueing hints are asked for.
     plugins: Vec<String>,
-    only_preemption: bool,
+    subject: CaseSubject,
 }
+
+/// What all cases of a generator are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseSubject {
+    /// Cases of all kinds.
+    All,
+    /// Preemption only.
+    Preemption,
+    /// Pods with volumes, in all kinds of cases.
+    Volumes,
+}
+
+/// Plugins that reject pods for their volumes.
+const VOLUME_PLUGINS: [&str; 4] =
+    ["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"];
 
 impl CaseGenerator {
     /// The cases of this seed; queueing hints are asked for these plugins.
     pub fn new(seed: u64, plugins: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let plugins = plugins.into_iter().map(Into::into).collect();
-        CaseGenerator { seed, next: 0, plugins, only_preemption: false }
+        CaseGenerator { seed, next: 0, plugins, subject: CaseSubject::All }
     }
 
-    /// Cases of this seed that are all about preemption.
-    pub fn preemption_cases(seed: u64) -> Self {
-        CaseGenerator { seed, next: 0, plugins: Vec::new(), only_preemption: true }
+    /// The same, with cases of this subject only.
+    pub fn about(self, subject: CaseSubject) -> Self {
+        CaseGenerator { subject, ..self }
     }
 
     /// One case by its number.
     pub fn generate_case(&self, id: u64) -> OracleCase {
-        let mut kind = Rng::new(self.seed).split(&format!("kind {id}"));
+        let kind = Rng::new(self.seed).split(&format!("kind {id}"));
         let rng = Rng::new(self.seed).split(&format!("case {id}"));
         let mut draw = CaseRng::new(rng);
-        if self.only_preemption {
-            return preemption::case(&mut draw, id);
+        match self.subject {
+            CaseSubject::All => self.case_of_any_kind(&mut draw, kind, id),
+            CaseSubject::Preemption => preemption::case(&mut draw, id),
+            CaseSubject::Volumes => self.volume_case(&mut draw, kind, id),
         }
+    }
+
+    /// A case in which the pod has volumes and mostly few other features.
+    fn volume_case(&self, draw: &mut CaseRng, mut kind: Rng, id: u64) -> OracleCase {
+        if draw.percent(60) {
+            draw.clear_features();
+        }
+        draw.add(CaseFeature::Volumes);
+        match kind.below(100) {
+            0..45 => cluster::case(draw, id),
+            45..70 => preemption::case(draw, id),
+            70..95 => cluster_event::case(draw, id, kind.pick::<&str>(&VOLUME_PLUGINS)),
+            _ => config::sign_case(draw, id),
+        }
+    }
+
+    fn case_of_any_kind(&self, draw: &mut CaseRng, mut kind: Rng, id: u64) -> OracleCase {
         match kind.below(100) {
             70..90 if !self.plugins.is_empty() => {
                 let plugin = kind.pick(&self.plugins);
-                cluster_event::case(&mut draw, id, plugin)
+                cluster_event::case(draw, id, plugin)
             }
-            90..95 => config::sign_case(&mut draw, id),
+            90..95 => config::sign_case(draw, id),
             95.. => {
-                let config = Some(config::random_config(&mut draw));
+                let config = Some(config::random_config(draw));
                 OracleCase {
                     id,
                     pod: String::new(),
                     config,
+                    feature_gates: BTreeMap::new(),
                     objects: vec![],
                     kind: OracleCaseKind::Config,
                 }
             }
-            _ => cluster::case(&mut draw, id),
+            _ => cluster::case(draw, id),
         }
     }
 }

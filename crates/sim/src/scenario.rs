@@ -21,6 +21,7 @@
 //!
 //! One idea per file, in the smallest cluster that shows it. [`shorthand`] describes nodes and pods; `objects` takes full objects.
 //! `config` is a KubeSchedulerConfiguration without apiVersion and kind; `plugins` and `args` are those of its only profile.
+//! `featureGates` sets gates for the whole file.
 //!
 //! | step | what it does |
 //! | --- | --- |
@@ -57,6 +58,7 @@ mod recording;
 pub mod shorthand;
 mod steps;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +98,9 @@ pub struct Scenario {
     /// Plugin arguments by plugin name.
     #[serde(default)]
     args: IndexMap<String, Value>,
+    /// Feature gates that are not at their defaults.
+    #[serde(default, rename = "featureGates")]
+    feature_gates: BTreeMap<String, bool>,
     #[serde(default)]
     nodes: IndexMap<String, NodeShorthand>,
     /// Labels of namespaces by name.

@@ -1,11 +1,13 @@
 //! A random cluster with one pod to schedule.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields, NAMESPACES};
 use super::features::CaseFeature;
 use super::pod::{self, Role};
-use super::{OracleCase, OracleCaseKind, config, node};
+use super::{OracleCase, OracleCaseKind, config, node, volumes};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
@@ -39,7 +41,10 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let target = pod::pod(draw, "web", Role::Target, &names);
     let pod = format!("{}/web", target["metadata"]["namespace"].as_str().unwrap_or("default"));
     objects.push(target);
-    OracleCase { id, pod, config, objects, kind: OracleCaseKind::Explain }
+    let kind = OracleCaseKind::Explain;
+    let mut case = OracleCase { id, pod, config, feature_gates: BTreeMap::new(), objects, kind };
+    volumes::add_objects(draw, &mut case);
+    case
 }
 
 fn namespaces(draw: &mut CaseRng) -> Vec<Value> {

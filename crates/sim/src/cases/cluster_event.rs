@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::case_rng::CaseRng;
 use super::features::CaseFeature;
 use super::pod::{self, Role};
-use super::{CaseEvent, OracleCase, OracleCaseKind, cluster, node};
+use super::{CaseEvent, OracleCase, OracleCaseKind, cluster, node, volumes};
 
 /// A case that asks for this plugin's queueing hint; its cluster is the one after the event.
 pub(super) fn case(draw: &mut CaseRng, id: u64, plugin: &str) -> OracleCase {
@@ -42,6 +42,9 @@ fn features_of(plugin: &str) -> &'static [CaseFeature] {
         "NodeResourcesFit" => &[CaseFeature::Resources, CaseFeature::Scalars],
         "PodTopologySpread" => &[CaseFeature::Spread, CaseFeature::Taints],
         "InterPodAffinity" => &[CaseFeature::Affinity, CaseFeature::AntiAffinity],
+        "VolumeRestrictions" | "NodeVolumeLimits" | "VolumeBinding" | "VolumeZone" => {
+            &[CaseFeature::Volumes]
+        }
         _ => &[],
     }
 }
@@ -49,6 +52,10 @@ fn features_of(plugin: &str) -> &'static [CaseFeature] {
 /// An event that the plugin has registered.
 fn registered_by(draw: &mut CaseRng, case: &mut OracleCase, plugin: &str) -> EventParts {
     match (plugin, draw.range(0, 3)) {
+        ("VolumeBinding" | "VolumeZone", 0..3)
+        | ("VolumeRestrictions" | "NodeVolumeLimits", 0..2) => storage_object_changed(draw, case),
+        ("VolumeRestrictions" | "NodeVolumeLimits", 2) => pod_deleted(draw, case),
+        ("VolumeBinding" | "VolumeZone", _) => node_updated(draw, case, &[ChangedPart::Labels]),
         ("SchedulingGates", _) => pending_pod_updated(draw, case, &[ChangedPart::Gates]),
         ("NodeUnschedulable" | "TaintToleration", 0) => {
             pending_pod_updated(draw, case, &[ChangedPart::Tolerations])
@@ -251,6 +258,46 @@ fn old_pod(
         ]),
     };
     (action, old)
+}
+
+/// Kinds of storage objects, as events name them.
+const STORAGE_KINDS: [(&str, &str); 7] = [
+    ("PersistentVolume", "PersistentVolume"),
+    ("PersistentVolumeClaim", "PersistentVolumeClaim"),
+    ("StorageClass", "storage.k8s.io/StorageClass"),
+    ("CSINode", "storage.k8s.io/CSINode"),
+    ("CSIDriver", "storage.k8s.io/CSIDriver"),
+    ("CSIStorageCapacity", "storage.k8s.io/CSIStorageCapacity"),
+    ("VolumeAttachment", "storage.k8s.io/VolumeAttachment"),
+];
+
+/// A storage object was added, updated or deleted. The old object of an update is another random one, or the same but for one field.
+fn storage_object_changed(draw: &mut CaseRng, case: &mut OracleCase) -> EventParts {
+    let (kind, resource) = draw.pick(&STORAGE_KINDS);
+    let places: Vec<usize> =
+        (0..case.objects.len()).filter(|at| case.objects[*at]["kind"] == kind).collect();
+    if places.is_empty() {
+        return node_added(draw, case);
+    }
+    let at = draw.pick(&places);
+    let new = case.objects[at].clone();
+    match draw.range(0, 9) {
+        0..3 => (resource, "Add", Value::Null, new),
+        3..5 => {
+            case.objects.remove(at);
+            (resource, "Delete", new, Value::Null)
+        }
+        _ => {
+            let mut old = volumes::another_object(draw, &new);
+            let fields = ["metadata", "spec", "status", "allowedTopologies", "capacity"];
+            if draw.percent(70) {
+                let mut mostly_new = new.clone();
+                copy_fields(&mut mostly_new, &old, &[draw.pick(&fields)]);
+                old = mostly_new;
+            }
+            (resource, "Update", old, new)
+        }
+    }
 }
 
 fn copy_fields(to: &mut Value, from: &Value, fields: &[&str]) {

@@ -36,15 +36,16 @@ pub enum CaseFeature {
     Gates,
     Nominated,
     Terminating,
-    /// Volumes with PersistentVolumeClaims, and ResourceClaims.
-    Claims,
+    ResourceClaims,
+    /// Volumes, and all objects that they need.
+    Volumes,
     /// A configuration other than the default one.
     Config,
 }
 
 use CaseFeature as F;
 
-const ALL: [CaseFeature; 25] = [
+const ALL: [CaseFeature; 26] = [
     F::Unschedulable,
     F::Taints,
     F::NodeName,
@@ -68,7 +69,8 @@ const ALL: [CaseFeature; 25] = [
     F::Gates,
     F::Nominated,
     F::Terminating,
-    F::Claims,
+    F::ResourceClaims,
+    F::Volumes,
     F::Config,
 ];
 
@@ -94,9 +96,9 @@ impl CaseFeatureSet {
                 focus.add(*rng.pick(&SECONDARY));
             }
         }
-        // Loadmaster does not support claims yet, so a few such cases are enough.
+        // Loadmaster does not support ResourceClaims yet, so a few such cases are enough.
         if !rng.one_in(5) {
-            focus.0 &= !bit(F::Claims);
+            focus.0 &= !bit(F::ResourceClaims);
         }
         focus
     }

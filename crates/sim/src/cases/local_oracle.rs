@@ -6,8 +6,8 @@ use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_api::{Namespace, Node, Pod, Str};
 use loadmaster_config::{
-    AllFeatureGates, CheckedConfiguration, ExtensionPoint, check_configuration_value,
-    default_configuration,
+    AllFeatureGates, CheckedConfiguration, ExtensionPoint, FeatureGateError,
+    check_configuration_value, default_configuration,
 };
 use loadmaster_engine::evaluate::filter_runner::ProfileFilters;
 use loadmaster_engine::evaluate::per_node;
@@ -29,9 +29,15 @@ use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
 /// Answers questions with Loadmaster's code, as the oracle does with kube-scheduler's.
 pub struct LocalOracle {
     registry: Registry,
+    /// Most cases have the default configuration and gates.
+    default: BuiltConfiguration,
+}
+
+/// A configuration and what was built from it.
+struct BuiltConfiguration {
     gates: AllFeatureGates,
-    /// Most cases have the default configuration.
-    default: (CheckedConfiguration, Vec<Profile>),
+    checked: CheckedConfiguration,
+    profiles: Vec<Profile>,
 }
 
 /// Why a question cannot be answered.
@@ -40,6 +46,8 @@ pub struct LocalOracle {
 pub enum LocalOracleError {
     #[error("configuration: {}", .0.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; "))]
     Config(Vec<FieldError>),
+    #[error("feature gates: {}", .0.iter().map(FeatureGateError::to_string).collect::<Vec<_>>().join("; "))]
+    FeatureGates(Vec<FeatureGateError>),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
@@ -71,10 +79,8 @@ pub enum EventObjectError {
 impl LocalOracle {
     /// Uses the plugins of the registry and the default feature gates.
     pub fn new(registry: Registry) -> Result<LocalOracle, LocalOracleError> {
-        let gates = AllFeatureGates::default();
-        let checked = default_configuration(&registry, &gates).map_err(LocalOracleError::Config)?;
-        let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
-        Ok(LocalOracle { registry, gates, default: (checked, profiles) })
+        let default = build_configuration(None, &registry, AllFeatureGates::default())?;
+        Ok(LocalOracle { registry, default })
     }
 
     /// The plugin registry.
@@ -84,7 +90,7 @@ impl LocalOracle {
 
     /// The profiles of the default configuration.
     pub fn default_profiles(&self) -> &[Profile] {
-        &self.default.1
+        &self.default.profiles
     }
 
     /// The answer, or `{"error": ...}`.
@@ -95,8 +101,8 @@ impl LocalOracle {
 
     fn try_answer(&self, case: &OracleCase) -> Result<Value, LocalOracleError> {
         if case.kind == OracleCaseKind::Config {
-            let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
-            let checked = own.as_ref().map_or(&self.default.0, |(checked, _)| checked);
+            let own = self.own_configuration(case)?;
+            let checked = &own.as_ref().unwrap_or(&self.default).checked;
             return Ok(json!({"plugins": plugins(checked)}));
         }
         self.with_scheduling_input(case, |input| match &case.kind {
@@ -119,8 +125,8 @@ impl LocalOracle {
         case: &OracleCase,
         act: impl FnOnce(&mut SchedulingInput<'_>) -> R,
     ) -> Result<R, LocalOracleError> {
-        let own = case.config.as_ref().map(|config| self.build_config(config)).transpose()?;
-        let profiles = own.as_ref().map_or(&self.default.1, |(_, profiles)| profiles);
+        let own = self.own_configuration(case)?;
+        let BuiltConfiguration { gates, profiles, .. } = own.as_ref().unwrap_or(&self.default);
         // The pod to schedule is separate: it may have a node that does not exist, which a cluster file must not.
         let (target, others): (Vec<&Value>, Vec<&Value>) =
             case.objects.iter().partition(|object| is_pod(object, &case.pod));
@@ -133,21 +139,40 @@ impl LocalOracle {
         let mut input = world_loader::load_scheduling_input_for_pod(
             &snapshot,
             profiles,
-            &self.gates.framework_gates(),
+            &gates.framework_gates(),
             &target,
         )?;
         Ok(act(&mut input))
     }
 
-    fn build_config(
+    /// The configuration of a case that has not the default one.
+    fn own_configuration(
         &self,
-        config: &Value,
-    ) -> Result<(CheckedConfiguration, Vec<Profile>), LocalOracleError> {
-        let checked = check_configuration_value(config.clone(), &self.registry, &self.gates)
-            .map_err(LocalOracleError::Config)?;
-        let profiles = world_loader::build_profiles(&checked, &self.gates.framework_gates());
-        Ok((checked, profiles))
+        case: &OracleCase,
+    ) -> Result<Option<BuiltConfiguration>, LocalOracleError> {
+        if case.config.is_none() && case.feature_gates.is_empty() {
+            return Ok(None);
+        }
+        let flags: Vec<String> =
+            case.feature_gates.iter().map(|(gate, on)| format!("{gate}={on}")).collect();
+        let gates = AllFeatureGates::parse(flags.iter().map(String::as_str))
+            .map_err(LocalOracleError::FeatureGates)?;
+        build_configuration(case.config.as_ref(), &self.registry, gates).map(Some)
     }
+}
+
+fn build_configuration(
+    config: Option<&Value>,
+    registry: &Registry,
+    gates: AllFeatureGates,
+) -> Result<BuiltConfiguration, LocalOracleError> {
+    let checked = match config {
+        Some(config) => check_configuration_value(config.clone(), registry, &gates),
+        None => default_configuration(registry, &gates),
+    };
+    let checked = checked.map_err(LocalOracleError::Config)?;
+    let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
+    Ok(BuiltConfiguration { gates, checked, profiles })
 }
 
 /// The objects as a cluster file.

@@ -113,7 +113,7 @@ fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
     if chooses {
         spec.put_some("topologySpreadConstraints", spread::constraints(draw));
     }
-    if role == Role::Target && draw.when(CaseFeature::Claims, 15) {
+    if role == Role::Target && draw.when(CaseFeature::ResourceClaims, 60) {
         spec.put("resourceClaims", json!([{"name": "device", "resourceClaimName": "device"}]));
     }
     spec.into()
@@ -202,13 +202,7 @@ fn volumes(draw: &mut CaseRng, role: Role) -> Vec<Value> {
     if draw.when(CaseFeature::Images, 20) {
         all.push(json!({"name": "image", "image": {"reference": draw.pick(&IMAGE_NAMES)}}));
     }
-    if role == Role::Target && draw.when(CaseFeature::Claims, 60) {
-        all.push(json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}));
-    }
-    if role == Role::Target && draw.when(CaseFeature::Claims, 20) {
-        let template = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-        all.push(json!({"name": "own", "ephemeral": {"volumeClaimTemplate": template}}));
-    }
+    all.extend(super::volumes::of_pod(draw, role));
     all
 }
 

@@ -1,5 +1,7 @@
 //! Random full clusters with pods of many priorities, and a pod that may preempt.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::affinity;
@@ -7,7 +9,7 @@ use super::case_rng::{CaseRng, Fields, NAMESPACES};
 use super::features::CaseFeature;
 use super::pod::{self, Role};
 use super::reference_cases::host_ports;
-use super::{OracleCase, OracleCaseKind, cluster, node};
+use super::{OracleCase, OracleCaseKind, cluster, node, volumes};
 
 /// Priorities of assigned pods: few, so that many are equal.
 const PRIORITIES: [i64; 8] = [-10, -10, 0, 0, 5, 5, 10, 1000];
@@ -24,12 +26,13 @@ const STARTS: [&str; 5] = [
 const DELETION_TIME: &str = "2026-01-31T12:00:00Z";
 
 /// Features whose rejections preemption can resolve.
-const SCARCE: [CaseFeature; 5] = [
+const SCARCE: [CaseFeature; 6] = [
     CaseFeature::Resources,
     CaseFeature::Ports,
     CaseFeature::AntiAffinity,
     CaseFeature::Spread,
     CaseFeature::Scalars,
+    CaseFeature::Volumes,
 ];
 
 const SECONDARY: [CaseFeature; 7] = [
@@ -45,8 +48,12 @@ const SECONDARY: [CaseFeature; 7] = [
 /// A case of the kind Preemption.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let is_small = draw.percent(75);
+    let has_volumes = draw.has(CaseFeature::Volumes);
     if is_small {
         draw.clear_features();
+        if has_volumes {
+            draw.add(CaseFeature::Volumes);
+        }
         if draw.percent(40) {
             let secondary = draw.pick(&SECONDARY);
             draw.add(secondary);
@@ -101,7 +108,11 @@ fn small(draw: &mut CaseRng) -> OracleCase {
     }
     let pod = super::full_name(&target);
     objects.push(target);
-    finish(draw, OracleCase { id: 0, pod, config: None, objects, kind: OracleCaseKind::Preemption })
+    let (config, feature_gates) = (None, BTreeMap::new());
+    let kind = OracleCaseKind::Preemption;
+    let mut case = OracleCase { id: 0, pod, config, feature_gates, objects, kind };
+    volumes::add_objects(draw, &mut case);
+    finish(draw, case)
 }
 
 fn small_node(draw: &mut CaseRng, name: &str) -> Value {

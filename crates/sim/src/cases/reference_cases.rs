@@ -203,7 +203,14 @@ mod tests {
 
     fn case(objects: Vec<Value>) -> OracleCase {
         let kind = OracleCaseKind::Preemption;
-        OracleCase { id: 0, pod: "default/web".to_owned(), config: None, objects, kind }
+        OracleCase {
+            id: 0,
+            pod: "default/web".to_owned(),
+            config: None,
+            feature_gates: Default::default(),
+            objects,
+            kind,
+        }
     }
 
     /// The host ports of a pod as `ip/protocol/number`.

@@ -1,5 +1,7 @@
 //! Shrinks a case while a property holds.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{OracleCase, OracleCaseKind};
@@ -46,6 +48,10 @@ fn drop_objects(
     }
     if best.config.is_some() {
         let candidate = OracleCase { config: None, ..best.clone() };
+        progress |= try_it(candidate, best);
+    }
+    if !best.feature_gates.is_empty() {
+        let candidate = OracleCase { feature_gates: BTreeMap::new(), ..best.clone() };
         progress |= try_it(candidate, best);
     }
     progress

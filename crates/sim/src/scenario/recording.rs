@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::expect::{ExpectedResult, RecordedResult};
 use super::steps::{ExpectationKind, OracleQuestion};
@@ -72,6 +72,9 @@ pub fn scenario_from_case(case: &OracleCase, about: &str, from: &str) -> Option<
         }
         let _ = writeln!(text, "config: {config}");
     }
+    if !case.feature_gates.is_empty() {
+        let _ = writeln!(text, "featureGates: {}", json!(case.feature_gates));
+    }
     text.push_str("objects:\n");
     for object in &case.objects {
         let _ = writeln!(text, "- {object}");
@@ -103,8 +106,12 @@ pub fn scenario_from_case(case: &OracleCase, about: &str, from: &str) -> Option<
     Some(text)
 }
 
+/// The object with its kind, which pods and nodes of events may lack.
 fn with_kind(object: &Value, resource: &str) -> Value {
     let mut object = object.clone();
+    if object.get("kind").is_some() {
+        return object;
+    }
     object["apiVersion"] = "v1".into();
     object["kind"] = if resource == "Node" { "Node".into() } else { "Pod".into() };
     object

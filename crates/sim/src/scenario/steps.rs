@@ -1,5 +1,7 @@
 //! Runs a scenario step by step, and collects one question for the oracle per expectation.
 
+use std::collections::BTreeMap;
+
 use loadmaster_framework::plugin_args::decode_json_value;
 use serde_json::{Value, json};
 
@@ -75,6 +77,7 @@ impl Scenario {
         let mut play = ScenarioRunner {
             objects: self.initial_objects()?,
             config: self.configuration(),
+            feature_gates: self.feature_gates.clone(),
             last: None,
             questions: Vec::new(),
         };
@@ -177,6 +180,7 @@ impl OracleQuestion {
 struct ScenarioRunner {
     objects: Vec<Value>,
     config: Option<Value>,
+    feature_gates: BTreeMap<String, bool>,
     /// The pod submitted last.
     last: Option<String>,
     questions: Vec<OracleQuestion>,
@@ -317,6 +321,7 @@ impl ScenarioRunner {
             id: self.questions.len() as u64,
             pod: format!("{namespace}/{name}"),
             config: self.config.clone(),
+            feature_gates: self.feature_gates.clone(),
             objects: self.objects.clone(),
             kind: ask,
         };

@@ -25,7 +25,14 @@ fn explain(pod: Value) -> OracleCase {
 }
 
 fn case(kind: OracleCaseKind, objects: Vec<Value>) -> OracleCase {
-    OracleCase { id: 0, pod: "default/web".to_owned(), config: None, objects, kind }
+    OracleCase {
+        id: 0,
+        pod: "default/web".to_owned(),
+        config: None,
+        feature_gates: Default::default(),
+        objects,
+        kind,
+    }
 }
 
 fn pod(name: &str, spec: Value) -> Value {

@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, Result};
 use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
-use loadmaster_sim::cases::CaseGenerator;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
+use loadmaster_sim::cases::{CaseGenerator, CaseSubject};
 use loadmaster_sim::differential::{self, HistoryOptions, HistoryReport, PodPool, TwinProfiles};
 
 /// Steps of one history; the next one has another seed, and so another size.
@@ -93,7 +93,7 @@ fn print_report(seed: u64, pods: PodPool, all: &HistoryReport) {
 fn every_eviction(seed: u64, n_cases: u64) -> Result<bool> {
     let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
     let (mut all, mut n_tried) = (BruteForceStats::default(), 0);
-    let mut cases = CaseGenerator::preemption_cases(seed);
+    let mut cases = CaseGenerator::new(seed, [""; 0]).about(CaseSubject::Preemption);
     while n_tried < n_cases {
         let case = cases.next().context("the generator never ends")?;
         let Ok(checked) = ours
