@@ -1,12 +1,13 @@
 //! The disks that a pod's volume or a PersistentVolume names itself, of the kinds that some volume plugin reads.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::go_json::{list, nullable};
 use crate::interned_str::Str;
 
 /// A disk, identified as far as the volume plugins need it. Valid objects name exactly one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum DiskSource {
     GcePersistentDisk(GcePersistentDisk),
     AwsElasticBlockStore(VolumeId),
@@ -21,7 +22,7 @@ pub enum DiskSource {
     Csi(Csi),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GcePersistentDisk {
     #[serde(deserialize_with = "nullable")]
@@ -31,14 +32,14 @@ pub struct GcePersistentDisk {
 }
 
 /// AWS EBS, Cinder, Portworx.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default)]
 pub struct VolumeId {
     #[serde(rename = "volumeID", deserialize_with = "nullable")]
     pub volume_id: Str,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AzureDisk {
     #[serde(rename = "diskURI", deserialize_with = "nullable")]
@@ -47,21 +48,21 @@ pub struct AzureDisk {
     pub kind: Option<Str>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AzureFile {
     #[serde(deserialize_with = "nullable")]
     pub share_name: Str,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VsphereVolume {
     #[serde(deserialize_with = "nullable")]
     pub volume_path: Str,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Iscsi {
     #[serde(deserialize_with = "nullable")]
@@ -70,7 +71,7 @@ pub struct Iscsi {
     pub read_only: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rbd {
     #[serde(deserialize_with = "list")]
@@ -84,7 +85,7 @@ pub struct Rbd {
     pub read_only: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Csi {
     #[serde(deserialize_with = "nullable")]

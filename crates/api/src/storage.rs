@@ -21,12 +21,20 @@ pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Of a claim: the node that the scheduler selected, for which a volume is to be provisioned.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Of a claim: who is to provision a volume for it. Read only to know whether a claim has annotations at all.
+const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Of a CSINode: the in-tree volume plugins, separated by commas, whose volumes a CSI driver serves on this node.
 pub const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 
-/// The annotations that are read, sorted; the others are not stored.
-const READ_ANNOTATIONS: [&str; 5] =
-    [BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_PLUGINS, BETA_STORAGE_CLASS, SELECTED_NODE];
+/// The annotations that are read; the others are not stored.
+const READ_ANNOTATIONS: [&str; 6] = [
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    MIGRATED_PLUGINS,
+    BETA_STORAGE_CLASS,
+    SELECTED_NODE,
+    STORAGE_PROVISIONER,
+];
 
 /// `metadata`, with the annotations that are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

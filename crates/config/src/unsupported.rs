@@ -27,7 +27,6 @@ pub(crate) const GATES: &[&str] = &[
     "GangScheduling",
     "GenericWorkload",
     "SchedulerAsyncAPICalls",
-    "StorageCapacityScoring",
     "TopologyAwareWorkloadScheduling",
     "VolumeLimitScaling",
     "WorkloadAwarePreemption",

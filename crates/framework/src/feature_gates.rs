@@ -21,6 +21,8 @@ pub struct FeatureGates {
     pub nominated_node_name_for_expectation: bool,
     /// `SchedulerAsyncPreemption`: victims are evicted asynchronously while other pods are scheduled.
     pub scheduler_async_preemption: bool,
+    /// `StorageCapacityScoring`: nodes are scored by how full their storage would be.
+    pub storage_capacity_scoring: bool,
     /// `LoadmasterAdaptiveNodeSampling`, not an upstream gate: a percentageOfNodesToScore of 0 means upstream's formula instead
     /// of all nodes.
     pub adaptive_node_sampling: bool,
@@ -38,6 +40,7 @@ impl Default for FeatureGates {
             pop_from_backoff_q: true,
             nominated_node_name_for_expectation: true,
             scheduler_async_preemption: true,
+            storage_capacity_scoring: false,
             adaptive_node_sampling: false,
         }
     }

@@ -191,21 +191,39 @@ impl PluginTestBench {
 
     /// Adds or replaces an object of a kind that the plugin watches, and calls its [`ObjectEventHandler`](crate::ObjectEventHandler).
     pub fn object(&mut self, kind: &Gvr, object: Value) -> BenchResult<()> {
-        let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().into();
+        let name = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        self.change_object(kind, &name("namespace"), &name("name"), Some(&object))
+    }
+
+    /// Deletes an object of a kind that the plugin watches, if it exists, and calls its
+    /// [`ObjectEventHandler`](crate::ObjectEventHandler).
+    pub fn delete_object(&mut self, kind: &Gvr, namespace: &str, name: &str) {
+        // Only a new object can be invalid.
+        let _ = self.change_object(kind, namespace, name, None);
+    }
+
+    fn change_object(
+        &mut self,
+        kind: &Gvr,
+        namespace: &str,
+        name: &str,
+        object: Option<&Value>,
+    ) -> BenchResult<()> {
         let reference = ObjectRef {
             group: kind.group.clone(),
             resource: kind.resource.clone(),
-            namespace: name("namespace"),
-            name: name("name"),
+            namespace: namespace.into(),
+            name: name.into(),
         };
         self.world.set_synced(&kind.group, &kind.resource, true);
-        let updated = self.world.update_watched_object(&reference, Some(&object));
+        let updated = self.world.update_watched_object(&reference, object);
         if let Some(trouble) = updated.decode_error {
             return Err(PluginTestBenchError(trouble));
         }
         if let (Some(change), Some(point)) = (updated.change, &self.points.object_event_handler) {
             let (cycle, states) = (&mut CycleState::default(), &mut self.states);
             point.on_object_change(SerialCx { world: &self.world, cycle, states }, &change);
+            self.apply_invalidations();
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The in-tree plugins: one file or folder per plugin, and the list of all of them ([`IN_TREE_PLUGINS`]).
 
+mod column_filter;
+mod csi_migration;
 pub mod default_binder;
 pub mod default_preemption;
 pub mod image_locality;
@@ -18,6 +20,8 @@ pub mod scheduling_gates;
 pub mod taint_toleration;
 mod tolerations;
 mod unsupported_claims;
+mod utilization_shape;
+pub mod volume_binding;
 mod volumes;
 
 use loadmaster_framework::{Code, PluginDef, Registry};
@@ -34,7 +38,7 @@ pub const IN_TREE_PLUGINS: &[PluginDef] = &[
     node_resources::fit::DEF,
     unsupported_claims::VOLUME_RESTRICTIONS,
     unsupported_claims::NODE_VOLUME_LIMITS,
-    unsupported_claims::VOLUME_BINDING,
+    volume_binding::DEF,
     unsupported_claims::VOLUME_ZONE,
     pod_topology_spread::DEF,
     inter_pod_affinity::DEF,
@@ -59,6 +63,7 @@ pub const DECLARED_REASONS: &[(&str, DeclaredReasons)] = &[
     (node_resources::fit::NAME, node_resources::fit::REASONS),
     (pod_topology_spread::NAME, pod_topology_spread::REASONS),
     (inter_pod_affinity::NAME, inter_pod_affinity::REASONS),
+    (volume_binding::NAME, volume_binding::REASONS),
     (default_preemption::NAME, default_preemption::REASONS),
 ];
 

@@ -13,7 +13,6 @@
 //! error. Terms of a configuration must be valid.
 
 mod args;
-mod column_filter;
 mod signature;
 
 use std::sync::Arc;
@@ -38,8 +37,8 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
+use crate::column_filter::ColumnFilter;
 use crate::normalize;
-use column_filter::ColumnFilter;
 
 pub const NAME: &str = "NodeAffinity";
 

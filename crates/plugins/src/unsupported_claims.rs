@@ -23,18 +23,12 @@ use loadmaster_framework::{
     PrepareResult, Rejection, Score, SerialCx, Sign,
 };
 use loadmaster_stdx::duration::parse_duration_nanos;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub const VOLUME_RESTRICTIONS: PluginDef = without_points("VolumeRestrictions");
 pub const NODE_VOLUME_LIMITS: PluginDef = without_points("NodeVolumeLimits");
 pub const VOLUME_ZONE: PluginDef = without_points("VolumeZone");
-
-pub const VOLUME_BINDING: PluginDef = PluginDef {
-    name: "VolumeBinding",
-    build: build_volume_binding,
-    args: Some(complete_volume_binding_args),
-};
 
 pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
     name: "DynamicResources",
@@ -42,8 +36,6 @@ pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
     args: Some(complete_dynamic_resources_args),
 };
 
-const REASON_VOLUMES: &str =
-    "pod has PersistentVolumeClaims, which this version does not support yet";
 const REASON_DEVICES: &str = "pod has ResourceClaims, which this version does not support yet";
 
 const fn without_points(name: &'static str) -> PluginDef {
@@ -52,48 +44,6 @@ const fn without_points(name: &'static str) -> PluginDef {
 
 fn build_nothing(_points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     Ok(())
-}
-
-/// Upstream's default for `bindTimeoutSeconds`.
-const BIND_TIMEOUT_SECONDS: i64 = 600;
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct VolumeBindingArgs {
-    bind_timeout_seconds: Option<i64>,
-    shape: Option<Vec<ShapePoint>>,
-}
-
-/// Decoded with the field names of a configuration file, shown with those of upstream's messages.
-#[derive(Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-#[serde(rename_all(serialize = "PascalCase", deserialize = "camelCase"))]
-struct ShapePoint {
-    utilization: i32,
-    score: i32,
-}
-
-fn complete_volume_binding_args(
-    given: &Value,
-    _gates: &FeatureGates,
-) -> Result<Value, Vec<FieldError>> {
-    let args: VolumeBindingArgs = decode_json_value(given).map_err(|error| vec![error])?;
-    let mut errors = Vec::new();
-    let seconds = args.bind_timeout_seconds.unwrap_or(BIND_TIMEOUT_SECONDS);
-    if seconds < 0 {
-        let expected = "invalid BindTimeoutSeconds, should not be a negative value";
-        errors.push(FieldError::invalid("bindTimeoutSeconds", seconds, expected));
-    } else if seconds != BIND_TIMEOUT_SECONDS {
-        let expected =
-            "volumes are not bound by this version yet, only the default 600 is accepted";
-        errors.push(FieldError::invalid("bindTimeoutSeconds", seconds, expected));
-    }
-    if let Some(shape) = args.shape {
-        let expected = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring";
-        let shape = serde_json::to_string(&shape).unwrap_or_default();
-        errors.push(FieldError::invalid("shape", shape, expected));
-    }
-    if errors.is_empty() { Ok(json!({"bindTimeoutSeconds": seconds})) } else { Err(errors) }
 }
 
 #[derive(Default, Deserialize)]
@@ -162,49 +112,6 @@ impl Timeout {
     }
 }
 
-struct VolumeBinding;
-
-fn build_volume_binding(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(VolumeBinding);
-    points.pre_filter = Some(plugin.clone());
-    points.sign = Some(plugin.clone());
-    points.incremental = Some(plugin);
-    points.register_no_events();
-    Ok(())
-}
-
-impl PreFilter for VolumeBinding {
-    fn pre_filter(&self, _cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
-        reject_if(has_volume_claims(&pod.template), REASON_VOLUMES)
-    }
-}
-
-impl Sign for VolumeBinding {
-    /// Volumes other than claims have no effect here, so all pods without claims have the same fragment.
-    fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
-        if has_volume_claims(&pod.template) {
-            return Err(UnsignablePod);
-        }
-        Ok(vec![SignFragment {
-            key: "v1.Pod.Spec.Volumes.NonSyntheticSources()",
-            value: json!([]),
-        }])
-    }
-}
-
-impl Incremental for VolumeBinding {
-    /// Whether the pod has PersistentVolumeClaims.
-    type Key = bool;
-
-    fn key(&self, _cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
-        Some(has_volume_claims(&pod.template))
-    }
-
-    fn prepare(&self, _cx: &mut PrepareCx<'_>, has_claims: &bool) -> PrepareResult {
-        prepare_or_reject(*has_claims, REASON_VOLUMES)
-    }
-}
-
 struct DynamicResources;
 
 fn build_dynamic_resources(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
@@ -261,11 +168,6 @@ fn prepare_or_reject(claims: bool, reason: &'static str) -> PrepareResult {
     }
 }
 
-fn has_volume_claims(pod: &PodTemplate) -> bool {
-    let mut volumes = pod.spec.volumes.iter();
-    volumes.any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
-}
-
 fn has_resource_claims(pod: &PodTemplate) -> bool {
     !pod.spec.resource_claims.is_empty()
 }
@@ -287,36 +189,6 @@ mod tests {
         let signed = if bench.sign(pod).unwrap().is_null() { "refuses to sign" } else { "signs" };
         want.assert_eq(&format!("{pre_filter}; {signed}"));
         assert_eq!(bench.extension_points().events.as_ref().map(Vec::len), Some(0));
-    }
-
-    #[test]
-    fn pods_with_volume_claims_are_rejected() {
-        let volume = |source: Value| json!({"volumes": [{"name": "v", "emptyDir": {}}, source]});
-        check(&VOLUME_BINDING, json!({}), &expect!["Skip; signs"]);
-        check(
-            &VOLUME_BINDING,
-            volume(json!({"configMap": {"name": "c"}})),
-            &expect!["Skip; signs"],
-        );
-        check(
-            &VOLUME_BINDING,
-            volume(json!({"persistentVolumeClaim": {"claimName": "data"}})),
-            &expect![
-                "UnschedulableAndUnresolvable pod has PersistentVolumeClaims, which this version does not support yet; refuses to sign"
-            ],
-        );
-        check(
-            &VOLUME_BINDING,
-            volume(json!({"ephemeral": {"volumeClaimTemplate": {}}})),
-            &expect![
-                "UnschedulableAndUnresolvable pod has PersistentVolumeClaims, which this version does not support yet; refuses to sign"
-            ],
-        );
-        check(
-            &VOLUME_BINDING,
-            json!({"resourceClaims": [{"name": "gpu"}]}),
-            &expect!["Skip; signs"],
-        );
     }
 
     #[test]
@@ -347,36 +219,6 @@ mod tests {
             Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         };
         want.assert_eq(&result);
-    }
-
-    #[test]
-    fn volume_binding_args() {
-        check_args(&VOLUME_BINDING, json!({}), &expect![[r#"{"bindTimeoutSeconds":600}"#]]);
-        check_args(
-            &VOLUME_BINDING,
-            json!({"bindTimeoutSeconds": 600, "shape": null}),
-            &expect![[r#"{"bindTimeoutSeconds":600}"#]],
-        );
-        check_args(
-            &VOLUME_BINDING,
-            json!({"bindTimeoutSeconds": 30}),
-            &expect![
-                "bindTimeoutSeconds: Invalid value: 30: volumes are not bound by this version yet, only the default 600 is accepted"
-            ],
-        );
-        let shape = json!([{"utilization": 0, "score": 10}]);
-        check_args(
-            &VOLUME_BINDING,
-            json!({"bindTimeoutSeconds": -1, "shape": shape}),
-            &expect![[r#"
-                bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value
-                shape: Invalid value: [{"Utilization":0,"Score":10}]: unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"#]],
-        );
-        check_args(
-            &VOLUME_BINDING,
-            json!({"timeout": 1}),
-            &expect!["timeout: unknown field `timeout`, expected `bindTimeoutSeconds` or `shape`"],
-        );
     }
 
     #[test]

@@ -4,9 +4,11 @@ use std::fmt;
 
 use loadmaster_api::storage::StorageMeta;
 use loadmaster_api::{PersistentVolumeClaim, StorageClass, Volume};
+use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::watched_objects::ObjectLister;
 use loadmaster_framework::{ExtensionPoints, Gvr, ObjectSlot, PodInfo, WatchRequirement};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 pub(crate) const WAIT_FOR_FIRST_CONSUMER: &str = "WaitForFirstConsumer";
 
@@ -19,6 +21,7 @@ pub(crate) enum StorageKind {
     CsiNode,
     CsiDriver,
     CsiStorageCapacity,
+    #[allow(dead_code, reason = "NodeVolumeLimits watches it")]
     VolumeAttachment,
 }
 
@@ -76,6 +79,28 @@ pub(crate) fn claim_names(pod: &PodInfo) -> impl Iterator<Item = ClaimName> + '_
 pub(crate) fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     pod.template.namespace == claim.metadata.namespace
         && claim_names(pod).any(|used| used.name == *claim.metadata.name)
+}
+
+/// The part of the pod's signature about its volumes, which all volume plugins sign with (upstream's `VolumesSigner`): the sources of the
+/// volumes that decide where the pod can go, as JSON.
+pub(crate) fn volumes_fragment(pod: &PodInfo) -> SignFragment {
+    let mut sources: Vec<String> = pod.template.spec.volumes.iter().map(source_json).collect();
+    sources.sort();
+    SignFragment { key: "v1.Pod.Spec.Volumes.NonSyntheticSources()", value: json!(sources) }
+}
+
+fn source_json(volume: &Volume) -> String {
+    let Volume { name: _, persistent_volume_claim, ephemeral, image, disk } = volume;
+    let source = if let Some(claim) = persistent_volume_claim {
+        json!({"persistentVolumeClaim": {"claimName": claim.claim_name}})
+    } else if ephemeral.is_some() {
+        json!({"ephemeral": {}})
+    } else if let Some(image) = image {
+        json!({"image": {"reference": image.reference}})
+    } else {
+        json!(disk)
+    };
+    source.to_string()
 }
 
 /// Upstream's error of a lister for an object that does not exist.

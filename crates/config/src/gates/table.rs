@@ -224,7 +224,7 @@ pub(super) const GATES: &[Gate] = &[
     beta("StaleControllerConsistencyReplicaSet", true).depends_on(&["AtomicFIFO"]),
     beta("StaleControllerConsistencyStatefulSet", true).depends_on(&["AtomicFIFO"]),
     beta("StatefulSetSemanticRevisionComparison", true),
-    alpha("StorageCapacityScoring"),
+    alpha("StorageCapacityScoring").sets(|gates| &mut gates.storage_capacity_scoring),
     deprecated("StorageNamespaceIndex", true),
     alpha("StorageVersionAPI").depends_on(&["APIServerIdentity"]),
     beta("StorageVersionHash", true),

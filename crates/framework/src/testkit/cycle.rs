@@ -134,6 +134,8 @@ impl PluginTestBench {
     ) -> R {
         let TestCycle { pod, state } = cycle;
         let cx = SerialCx { world: &self.world, cycle: state, states: &mut self.states };
-        call(&self.points, cx, pod)
+        let result = call(&self.points, cx, pod);
+        self.apply_invalidations();
+        result
     }
 }

@@ -7,6 +7,7 @@ use loadmaster_api::Node;
 use crate::extension_points::{NodeChange, PodChange, SerialCx};
 use crate::pod_info::PodInfo;
 use crate::state::{CycleState, PluginStateSlot};
+use crate::waiting_pods::PluginAction;
 
 use super::PluginTestBench;
 
@@ -33,11 +34,28 @@ impl PluginTestBench {
         self.states.get(slot)
     }
 
+    /// Invalidates keys and evaluators as the plugin requested, as the engine does after each step. Other actions have no effect here.
+    pub(super) fn apply_invalidations(&mut self) {
+        for action in self.states.take_requested_actions() {
+            match action {
+                PluginAction::InvalidateKeys(namespace) => self.world.invalidate_keys(&namespace),
+                PluginAction::InvalidateNode(name) => {
+                    if let Some(row) = self.world.nodes().row(&name) {
+                        self.world.invalidate_node(row);
+                    }
+                }
+                PluginAction::InvalidateEvaluators { .. } => self.world.invalidate_evaluators(),
+                _ => {}
+            }
+        }
+    }
+
     pub(super) fn on_pod_change(&mut self, old: Option<Arc<PodInfo>>, new: Option<Arc<PodInfo>>) {
         let Some(point) = &self.points.pod_event_handler else { return };
         let (cycle, states) = (&mut CycleState::default(), &mut self.states);
         let cx = SerialCx { world: &self.world, cycle, states };
         point.on_pod_change(cx, &PodChange { old, new });
+        self.apply_invalidations();
     }
 
     pub(super) fn on_node_change(&mut self, old: Option<Arc<Node>>, new: Option<Arc<Node>>) {
@@ -48,5 +66,6 @@ impl PluginTestBench {
         let (cycle, states) = (&mut CycleState::default(), &mut self.states);
         let cx = SerialCx { world: &self.world, cycle, states };
         point.on_node_change(cx, &NodeChange { old, new });
+        self.apply_invalidations();
     }
 }

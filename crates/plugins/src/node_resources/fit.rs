@@ -24,10 +24,9 @@ use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
-    SerialCx, Sign,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore, PreScoreResult,
+    PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score, SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,9 +38,10 @@ use super::resource_amounts::{
     RequestBasis, Resource, ResourceColumn, ResourceSlices, ScoredRequests, WeightedResources,
     weighted_resources,
 };
-use super::score_formula::{ScoreFormula, Shape, ShapePoint};
+use super::score_formula::ScoreFormula;
 use super::simd;
 use crate::DeclaredReasons;
+use crate::utilization_shape::{Shape, UtilizationShapePoint, validate_shape};
 
 /// The plugin's name in configurations.
 pub const NAME: &str = "NodeResourcesFit";
@@ -94,20 +94,10 @@ struct RequestedToCapacityRatio {
     shape: Vec<UtilizationShapePoint>,
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-struct UtilizationShapePoint {
-    utilization: i32,
-    score: i32,
-}
-
 const LEAST_ALLOCATED: &str = "LeastAllocated";
 const MOST_ALLOCATED: &str = "MostAllocated";
 const REQUESTED_TO_CAPACITY_RATIO: &str = "RequestedToCapacityRatio";
 const STRATEGIES: [&str; 3] = [LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO];
-
-/// The maximum score of a shape point (upstream's `MaxCustomPriorityScore`).
-const SHAPE_SCORE_MAX: i32 = 10;
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
     let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
@@ -175,30 +165,6 @@ fn validate_strategy(strategy: &ScoringStrategy, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_shape(shape: &[UtilizationShapePoint]) -> Vec<FieldError> {
-    if shape.is_empty() {
-        return vec![FieldError::required("", "at least one point must be specified")];
-    }
-    let mut errors = Vec::new();
-    if let Some(at) =
-        (1..shape.len()).find(|at| shape[at - 1].utilization >= shape[*at].utilization)
-    {
-        let why = "values must be sorted in increasing order";
-        errors.push(FieldError::invalid(format!("[{at}].utilization"), shape[at].utilization, why));
-    }
-    for (at, point) in shape.iter().enumerate() {
-        for (field, value, max) in
-            [("utilization", point.utilization, 100), ("score", point.score, SHAPE_SCORE_MAX)]
-        {
-            if !(0..=max).contains(&value) {
-                let why = format!("not in valid range [0, {max}]");
-                errors.push(FieldError::invalid(format!("[{at}].{field}"), value, why));
-            }
-        }
-    }
-    errors
-}
-
 struct Fit {
     ignored: IgnoredResources,
     formula: ScoreFormula,
@@ -263,22 +229,9 @@ fn formula_of(args: ScoringStrategy) -> Result<ScoreFormula, FieldError> {
         MOST_ALLOCATED => Ok(ScoreFormula::MostAllocated),
         REQUESTED_TO_CAPACITY_RATIO => {
             let points = args.requested_to_capacity_ratio.unwrap_or_default().shape.into_iter();
-            Ok(ScoreFormula::RequestedToCapacityRatio(Shape(
-                points.map(ShapePoint::from).collect(),
-            )))
+            Ok(ScoreFormula::RequestedToCapacityRatio(Shape::new(points)))
         }
         other => Err(FieldError::unsupported("scoringStrategy.type", other, &STRATEGIES)),
-    }
-}
-
-impl From<UtilizationShapePoint> for ShapePoint {
-    /// Scales the score from `0..=10` to the range of plugin scores.
-    fn from(point: UtilizationShapePoint) -> ShapePoint {
-        let scale = MAX_NODE_SCORE / i64::from(SHAPE_SCORE_MAX);
-        ShapePoint {
-            utilization: i64::from(point.utilization),
-            score: i64::from(point.score) * scale,
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use loadmaster_framework::MAX_NODE_SCORE;
 
 use super::resource_amounts::ResourceAmount;
+use crate::utilization_shape::Shape;
 
 /// The scoring strategies of NodeResourcesFit, and the score of NodeResourcesBalancedAllocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,18 +18,6 @@ pub(super) enum ScoreFormula {
     BalancedAllocation,
 }
 
-/// A piecewise linear function through points of ascending utilization, constant outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape(pub Box<[ShapePoint]>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ShapePoint {
-    /// In percent.
-    pub utilization: i64,
-    /// In `0..=100`.
-    pub score: i64,
-}
-
 impl ScoreFormula {
     /// The score of a node; `amounts` must not contain any with 0 allocatable.
     pub fn score(&self, amounts: impl Iterator<Item = ResourceAmount> + Clone) -> i64 {
@@ -37,7 +26,7 @@ impl ScoreFormula {
             ScoreFormula::MostAllocated => mean(amounts, most),
             ScoreFormula::BalancedAllocation => balanced(amounts),
             ScoreFormula::RequestedToCapacityRatio(shape) => {
-                rounded_mean_of_positive(amounts, |amount| shape.score(amount))
+                rounded_mean_of_positive(amounts, |amount| at_utilization(shape, amount))
             }
         }
     }
@@ -81,24 +70,11 @@ fn rounded_mean_of_positive(
     if weights == 0 { 0 } else { (sum as f64 / weights as f64).round() as i64 }
 }
 
-impl Shape {
-    fn score(&self, amount: &ResourceAmount) -> i64 {
-        let used = amount.used_with_pod();
-        let over = used > amount.allocatable;
-        self.at(if over { 100 } else { used.wrapping_mul(100).wrapping_div(amount.allocatable) })
-    }
-
-    /// The score at a utilization, in integers.
-    fn at(&self, utilization: i64) -> i64 {
-        let points = &self.0;
-        let Some(next) = points.iter().position(|point| utilization <= point.utilization) else {
-            return points.last().map_or(0, |last| last.score);
-        };
-        let Some(before) = next.checked_sub(1) else { return points[0].score };
-        let (from, to) = (points[before], points[next]);
-        let rise = (to.score - from.score) * (utilization - from.utilization);
-        from.score + rise / (to.utilization - from.utilization)
-    }
+/// The score at the utilization with the pod; 100 % when more is requested than allocatable.
+fn at_utilization(shape: &Shape, amount: &ResourceAmount) -> i64 {
+    let used = amount.used_with_pod();
+    let over = used > amount.allocatable;
+    shape.at(if over { 100 } else { used.wrapping_mul(100).wrapping_div(amount.allocatable) })
 }
 
 /// How balanced the utilization of a node's resources would be: 100 when the pod makes an unbalanced node balanced, 50 when
@@ -135,6 +111,7 @@ fn evenness(fractions: impl Iterator<Item = f64> + Clone) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::utilization_shape::ShapePoint;
 
     fn amounts(list: &[(i64, i64, i64, i64)]) -> Vec<ResourceAmount> {
         let amount = |&(weight, wanted, used, allocatable)| ResourceAmount {

@@ -1,4 +1,4 @@
-//! Filters all nodes at once over label columns, by those requirements of a pod that columns can express.
+//! Filters all nodes at once over label columns, by those requirements of a pod, or of its volumes, that columns can express.
 
 use loadmaster_api::selector::{CompiledNodeSelector, Requirement};
 use loadmaster_api::{Labels, NodeSelector, Str};
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 const COLUMNS_MAX: usize = 32;
 
 /// Conditions that every node must meet.
-pub(super) struct ColumnFilter {
+pub(crate) struct ColumnFilter {
     names: Option<Vec<Str>>,
     conditions: Vec<LabelCondition>,
-    /// Whether these conditions are all that the pod requires.
+    /// Whether these conditions are all that is required.
     complete: bool,
 }
 
@@ -33,7 +33,7 @@ enum Values {
 
 impl ColumnFilter {
     /// The conditions of the node selector and of both selectors. `names` are the only nodes that can fit, if known.
-    pub(super) fn new(
+    pub(crate) fn new(
         cx: &mut PrepareCx<'_>,
         node_selector: &Labels,
         selectors: [Option<&NodeSelector>; 2],
@@ -50,12 +50,12 @@ impl ColumnFilter {
     }
 
     /// Whether the nodes that [`ColumnFilter::retain_matching`] keeps need no further check.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
     /// Removes the nodes that do not meet the conditions.
-    pub(super) fn retain_matching(&self, nodes: &NodeTable, set: &mut RowMask) {
+    pub(crate) fn retain_matching(&self, nodes: &NodeTable, set: &mut RowMask) {
         if let Some(names) = &self.names {
             retain_named(names, nodes, set);
         }

@@ -1,0 +1,315 @@
+//! The volumes of a pod on one node: found, to be bound or to be provisioned (upstream's `FindPodVolumes`).
+
+use std::sync::Arc;
+
+use loadmaster_api::selector::{CompiledNodeSelector, Requirement, Selector};
+use loadmaster_api::storage::TopologySelectorTerm;
+use loadmaster_api::{
+    CsiNode, LabelSelector, Labels, Node, NodeSelector, PersistentVolumeClaim, Quantity, Str,
+};
+use loadmaster_framework::watched_objects::ObjectLister;
+use loadmaster_framework::{Failure, Reason, Rejection};
+use smallvec::SmallVec;
+
+use super::assume_cache::{AssumeCache, UnboundVolume};
+use super::claims::{BoundVolume, DelayedClaim, PodClaims};
+
+pub(super) const REASON_NODE_CONFLICT: &str =
+    "node(s) didn't match PersistentVolume's node affinity";
+pub(super) const REASON_BIND_CONFLICT: &str =
+    "node(s) didn't find available persistent volumes to bind";
+pub(super) const REASON_NOT_ENOUGH_SPACE: &str = "node(s) did not have enough free storage";
+pub(super) const REASON_VOLUME_NOT_EXIST: &str =
+    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
+
+/// The provisioner of a class that does not provision.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// A pod's claims, ready to be compared with nodes.
+#[derive(Debug)]
+pub(super) struct CompiledClaims {
+    bound: Vec<CompiledVolume>,
+    delayed: Vec<CompiledClaim>,
+    /// The claims without a selected node, the smallest first.
+    by_size: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum CompiledVolume {
+    Missing,
+    Restricted(CompiledNodeSelector),
+    InTree {
+        plugin: &'static str,
+        affinity: Option<CompiledNodeSelector>,
+        translated: Result<Option<CompiledNodeSelector>, String>,
+    },
+}
+
+#[derive(Debug)]
+struct CompiledClaim {
+    claim: DelayedClaim,
+    selector: Option<Selector>,
+    request: Quantity,
+    topologies: Option<Vec<Selector>>,
+}
+
+/// What Filter finds for a pod on a node.
+#[derive(Debug, Default)]
+pub(super) struct NodeVolumes {
+    conflicts: Conflicts,
+    /// The volumes to bind, with the index of their claims.
+    pub bindings: SmallVec<[(usize, Arc<UnboundVolume>); 1]>,
+    /// The claims to provision a volume for, with the capacity that is left, in bytes, if it is tracked.
+    pub provisions: SmallVec<[(usize, Option<i64>); 1]>,
+}
+
+/// Why the node is rejected, in the order of upstream's reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Conflicts {
+    node: bool,
+    bind: bool,
+    space: bool,
+    volume_not_exist: bool,
+}
+
+impl NodeVolumes {
+    /// Whether the pod fits on the node.
+    pub fn is_feasible(&self) -> bool {
+        self.conflicts == Conflicts::default()
+    }
+
+    /// The rejection, if the pod does not fit.
+    pub fn rejection(&self) -> Option<Rejection> {
+        let Conflicts { node, bind, space, volume_not_exist } = self.conflicts;
+        let all = [
+            (node, REASON_NODE_CONFLICT),
+            (bind, REASON_BIND_CONFLICT),
+            (space, REASON_NOT_ENOUGH_SPACE),
+            (volume_not_exist, REASON_VOLUME_NOT_EXIST),
+        ];
+        let reasons =
+            all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| Reason::Text(text));
+        (!self.is_feasible()).then(|| Rejection::Unresolvable(reasons.collect()))
+    }
+}
+
+/// The claims with invalid selectors are reported by name, so they need the objects.
+pub(super) fn compile(
+    claims: PodClaims,
+    objects: &[&PersistentVolumeClaim],
+) -> Result<CompiledClaims, Failure> {
+    let compile_affinity = |affinity: &NodeSelector| CompiledNodeSelector::new(affinity);
+    let bound = claims.bound.iter().map(|volume| match volume {
+        BoundVolume::Missing => CompiledVolume::Missing,
+        BoundVolume::Restricted(affinity) => CompiledVolume::Restricted(compile_affinity(affinity)),
+        BoundVolume::InTree { plugin, affinity, translated } => CompiledVolume::InTree {
+            plugin,
+            affinity: affinity.as_ref().map(compile_affinity),
+            translated: match translated {
+                Ok(affinity) => Ok(affinity.as_ref().map(compile_affinity)),
+                Err(error) => Err(format!("could not translate pv: {error}")),
+            },
+        },
+    });
+    let bound = bound.collect();
+    let mut delayed = Vec::with_capacity(claims.delayed.len());
+    for (at, claim) in claims.delayed.into_iter().enumerate() {
+        let selector = claim.selector.as_deref().map(|selector| Selector::new(Some(selector)));
+        let selector = selector.transpose().map_err(|error| {
+            let name = objects.get(at).map_or_else(String::new, |claim| {
+                format!("{}/{}", claim.metadata.namespace, claim.metadata.name)
+            });
+            Failure::new(format!(
+                "error creating internal label selector for claim: {name}: {error}"
+            ))
+        })?;
+        let topologies = compile_topologies(&claim.allowed_topologies);
+        let request = claim.request.unwrap_or_default();
+        delayed.push(CompiledClaim { request, selector, topologies, claim });
+    }
+    let mut by_size: Vec<usize> =
+        (0..delayed.len()).filter(|at| delayed[*at].claim.selected_node.is_none()).collect();
+    by_size.sort_by(|a, b| delayed[*a].request.cmp(&delayed[*b].request));
+    Ok(CompiledClaims { bound, delayed, by_size })
+}
+
+/// What a pod's volumes are compared with.
+#[derive(Clone, Copy)]
+pub(super) struct NodeCx<'a> {
+    pub cache: &'a AssumeCache,
+    pub node: &'a Node,
+    pub csi_node: Option<&'a CsiNode>,
+}
+
+impl<'a> NodeCx<'a> {
+    pub fn new(
+        cache: &'a AssumeCache,
+        node: &'a Node,
+        csi_nodes: &ObjectLister<'a, CsiNode>,
+    ) -> NodeCx<'a> {
+        NodeCx { cache, node, csi_node: csi_nodes.get("", node.name()) }
+    }
+
+    fn labels(&self) -> &'a Labels {
+        &self.node.metadata.labels
+    }
+}
+
+impl CompiledClaims {
+    /// Whether claims are bound when the pod is scheduled.
+    pub fn has_delayed(&self) -> bool {
+        !self.delayed.is_empty()
+    }
+
+    /// A delayed claim.
+    pub fn claim(&self, index: usize) -> &DelayedClaim {
+        &self.delayed[index].claim
+    }
+
+    /// Finds the volumes for a node.
+    ///
+    /// # Errors
+    ///
+    /// When a bound in-tree volume cannot be translated.
+    pub fn find(&self, cx: NodeCx<'_>) -> Result<NodeVolumes, Failure> {
+        let mut found = NodeVolumes::default();
+        self.check_bound(cx, &mut found.conflicts)?;
+        let selected = |at: &usize| self.delayed[*at].claim.selected_node.as_ref();
+        let all = 0..self.delayed.len();
+        if all.clone().filter_map(|at| selected(&at)).any(|node| *node != *cx.node.name()) {
+            found.conflicts.bind = true;
+            return Ok(found);
+        }
+        let mut to_provision: SmallVec<[usize; 4]> =
+            all.filter(|at| selected(at).is_some()).collect();
+        for at in &self.by_size {
+            match self.find_volume(cx, *at, &found) {
+                Some(volume) => found.bindings.push((*at, volume)),
+                None => to_provision.push(*at),
+            }
+        }
+        self.check_provisions(cx, &to_provision, &mut found);
+        Ok(found)
+    }
+
+    /// Upstream's `checkBoundClaims`: the first volume that is not accessible says why.
+    fn check_bound(&self, cx: NodeCx<'_>, conflicts: &mut Conflicts) -> Result<(), Failure> {
+        for volume in &self.bound {
+            let affinity = match volume {
+                CompiledVolume::Missing => {
+                    conflicts.volume_not_exist = true;
+                    return Ok(());
+                }
+                CompiledVolume::Restricted(affinity) => Some(affinity),
+                CompiledVolume::InTree { plugin, affinity, translated } => {
+                    if cx.csi_node.is_some_and(|node| node.is_migrated(plugin)) {
+                        let translated = translated.as_ref();
+                        translated.map_err(|error| Failure::new(error.clone()))?.as_ref()
+                    } else {
+                        affinity.as_ref()
+                    }
+                }
+            };
+            if affinity.is_some_and(|affinity| affinity.matches(cx.labels(), "") != Ok(true)) {
+                conflicts.node = true;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Upstream's `FindMatchingVolume`: a volume that is reserved for the claim, else the smallest that fits. Of equally large ones, the
+    /// first by name.
+    fn find_volume(
+        &self,
+        cx: NodeCx<'_>,
+        at: usize,
+        found: &NodeVolumes,
+    ) -> Option<Arc<UnboundVolume>> {
+        let compiled = &self.delayed[at];
+        let is_chosen = |volume: &UnboundVolume| {
+            found.bindings.iter().any(|(_, chosen)| chosen.name == volume.name)
+        };
+        let reserved = &compiled.claim.reserved;
+        if let Some(volume) = reserved.iter().find(|it| !is_chosen(it) && compiled.accepts(it)) {
+            return volume.allows(cx.labels()).then(|| volume.clone());
+        }
+        let volumes = &cx.cache.class(&compiled.claim.class)?.volumes;
+        let from = (compiled.request, Str::default());
+        let fits = |volume: &UnboundVolume| {
+            !is_chosen(volume) && compiled.accepts_free(volume) && volume.allows(cx.labels())
+        };
+        let smallest = volumes
+            .buckets(cx.labels())
+            .filter_map(|bucket| bucket.range(from.clone()..).find(|(_, volume)| fits(volume)));
+        smallest.min_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, volume)| volume.clone())
+    }
+
+    /// Upstream's `checkVolumeProvisions`: the first claim that no volume can be provisioned for says why.
+    fn check_provisions(&self, cx: NodeCx<'_>, claims: &[usize], found: &mut NodeVolumes) {
+        for at in claims {
+            let claim = &self.delayed[*at].claim;
+            let provisions = !claim.provisioner.is_empty() && claim.provisioner != NO_PROVISIONER;
+            let topologies = self.delayed[*at].topologies.as_ref();
+            let is_allowed =
+                topologies.is_none_or(|all| all.iter().any(|it| it.matches(cx.labels())));
+            if !provisions || !is_allowed {
+                found.conflicts.bind = true;
+                found.provisions.clear();
+                return;
+            }
+            let Ok(capacity) = free_capacity(claim, cx) else {
+                found.conflicts.space = true;
+                found.provisions.clear();
+                return;
+            };
+            found.provisions.push((*at, capacity));
+        }
+    }
+}
+
+impl CompiledClaim {
+    /// What holds for every volume that can be bound to the claim.
+    fn accepts(&self, volume: &UnboundVolume) -> bool {
+        volume.capacity >= self.request
+            && volume.volume_mode == self.claim.volume_mode
+            && volume.attributes_class == self.claim.attributes_class
+    }
+
+    /// The same for one that is not reserved for it.
+    fn accepts_free(&self, volume: &UnboundVolume) -> bool {
+        let has_mode = |mode: &Str| volume.access_modes.contains(mode);
+        self.accepts(volume)
+            && self.selector.as_ref().is_none_or(|selector| selector.matches(&volume.labels))
+            && self.claim.access_modes.iter().all(has_mode)
+    }
+}
+
+/// The allowed topologies as selectors, of which a node must match one (upstream's `MatchTopologySelectorTerms`); `None` without terms,
+/// which allow every node. A term that cannot be read, or has no requirement, allows none.
+fn compile_topologies(terms: &[TopologySelectorTerm]) -> Option<Vec<Selector>> {
+    let compile = |term: &TopologySelectorTerm| {
+        let requirements = term.match_label_expressions.iter().map(|it| Requirement {
+            key: it.key.clone(),
+            operator: Str::new("In"),
+            values: it.values.clone(),
+        });
+        let match_expressions: Vec<Requirement> = requirements.collect();
+        let is_empty = match_expressions.is_empty();
+        let selector = LabelSelector { match_expressions, ..LabelSelector::default() };
+        Selector::new(Some(&selector)).ok().filter(|_| !is_empty)
+    };
+    (!terms.is_empty()).then(|| terms.iter().filter_map(compile).collect())
+}
+
+/// Upstream's `hasEnoughCapacity`: the capacity that is left, if it is tracked. `Err` if it is not enough.
+fn free_capacity(claim: &DelayedClaim, cx: NodeCx<'_>) -> Result<Option<i64>, ()> {
+    let Some(size) = claim.request.filter(|_| claim.tracks_capacity) else { return Ok(None) };
+    let size = size.value();
+    let storage = cx.cache.class(&claim.class).ok_or(())?;
+    let fits = storage.capacities.buckets(cx.labels()).filter_map(|bucket| {
+        bucket.iter().find(|(_, it)| it.limit >= size && it.is_accessible(cx.labels()))
+    });
+    let first = fits.min_by(|(one, _), (other, _)| one.cmp(other));
+    first.map(|(_, capacity)| Some(capacity.capacity)).ok_or(())
+}
