@@ -28,7 +28,6 @@ pub(crate) const GATES: &[&str] = &[
     "GenericWorkload",
     "SchedulerAsyncAPICalls",
     "TopologyAwareWorkloadScheduling",
-    "VolumeLimitScaling",
     "WorkloadAwarePreemption",
 ];
 

@@ -23,6 +23,8 @@ pub struct FeatureGates {
     pub scheduler_async_preemption: bool,
     /// `StorageCapacityScoring`: nodes are scored by how full their storage would be.
     pub storage_capacity_scoring: bool,
+    /// `VolumeLimitScaling`: pods are not placed on nodes without the CSI driver of their volumes, if the driver says so.
+    pub volume_limit_scaling: bool,
     /// `LoadmasterAdaptiveNodeSampling`, not an upstream gate: a percentageOfNodesToScore of 0 means upstream's formula instead
     /// of all nodes.
     pub adaptive_node_sampling: bool,
@@ -41,6 +43,7 @@ impl Default for FeatureGates {
             nominated_node_name_for_expectation: true,
             scheduler_async_preemption: true,
             storage_capacity_scoring: false,
+            volume_limit_scaling: false,
             adaptive_node_sampling: false,
         }
     }

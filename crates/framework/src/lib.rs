@@ -10,6 +10,7 @@
 
 pub mod affinity_terms;
 pub mod api_calls;
+mod claim_users;
 pub mod cluster_event;
 pub mod cluster_objects;
 pub mod context;
@@ -46,6 +47,7 @@ pub mod waiting_pods;
 pub mod watched_objects;
 pub mod world;
 
+pub use claim_users::ClaimUser;
 pub use cluster_event::{ActionType, ClusterEvent, EventObject, QueueingHint, QueueingHintFn};
 pub use errors::{FieldError, PluginError};
 pub use event_resource::EventResource;

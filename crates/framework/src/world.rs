@@ -19,6 +19,7 @@ use loadmaster_api::{Node, Pod, Str};
 use loadmaster_stdx::Map;
 
 use crate::affinity_terms::AffinityTerms;
+use crate::claim_users::{ClaimUser, ClaimUsers};
 use crate::cluster_objects::ClusterObjects;
 use crate::feature_gates::FeatureGates;
 use crate::label_columns::LabelKeyId;
@@ -80,6 +81,7 @@ pub struct World {
     waiting: WaitingPods,
     pod_indexes: PodIndexes,
     pod_sums: AllPodSums,
+    claim_users: ClaimUsers,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -149,7 +151,7 @@ impl World {
     }
 
     /// Increases when an object changes that the [keys](crate::Incremental::key) of pods in a namespace may be resolved from: the
-    /// namespace, its services and controllers, watched objects, states of plugins, and the affinity terms of assigned pods.
+    /// namespace, its services and controllers, watched objects, states of plugins, and the affinity terms and claims of assigned pods.
     pub fn key_version(&self, namespace: &str) -> u64 {
         let own = self.versions.by_namespace.get(namespace).copied().unwrap_or(0);
         // None of these ever decreases, so that equal sums mean equal versions.
@@ -188,6 +190,18 @@ impl World {
     /// An assigned pod.
     pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
+    }
+
+    /// The assigned pods that use a PersistentVolumeClaim (upstream's `IsPVCUsedByPods`), assumed ones included; without the changes of
+    /// open dry runs. When a claim begins or ends to be used, the [keys](crate::Incremental::key) of pods in its namespace are computed
+    /// again.
+    pub fn claim_users(&self, namespace: &str, claim: &str) -> &[ClaimUser] {
+        self.claim_users.get(namespace, claim)
+    }
+
+    /// Number of volumes of assigned pods that are disks named by the pod itself, or ephemeral; without the changes of open dry runs.
+    pub fn n_volumes_outside_claims(&self) -> usize {
+        self.claim_users.n_outside_claims()
     }
 
     /// Parses a pod; equal pods share one template.
@@ -503,6 +517,13 @@ impl World {
         match sign {
             1 => self.pod_indexes.add_assigned(pod),
             _ => self.pod_indexes.remove_assigned(pod),
+        }
+        let change = self.claim_users.count(row, pod, sign == 1);
+        if change.of_namespace {
+            self.invalidate_keys(&pod.template.namespace);
+        }
+        if change.of_all {
+            self.versions.all += 1;
         }
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();

@@ -30,6 +30,80 @@ pub(crate) fn migrated_plugin(disk: &DiskSource) -> Option<&'static str> {
     }
 }
 
+/// Whether the CSI migration of an in-tree plugin cannot be switched off (upstream's `isCSIMigrationOn`).
+pub(crate) fn is_migrated_plugin(name: &str) -> bool {
+    const ALWAYS_MIGRATED: [&str; 5] = [
+        "kubernetes.io/aws-ebs",
+        "kubernetes.io/gce-pd",
+        "kubernetes.io/azure-disk",
+        "kubernetes.io/cinder",
+        "kubernetes.io/portworx-volume",
+    ];
+    ALWAYS_MIGRATED.contains(&name)
+}
+
+/// The volume of a CSI driver that an in-tree volume is translated to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CsiVolume {
+    pub driver: &'static str,
+    pub handle: String,
+}
+
+/// The driver that serves the volumes of an in-tree plugin (upstream's `GetCSINameFromInTreeName`).
+pub(crate) fn driver_of_in_tree_plugin(plugin: &str) -> Option<&'static str> {
+    Some(match plugin {
+        "kubernetes.io/aws-ebs" => "ebs.csi.aws.com",
+        "kubernetes.io/gce-pd" => "pd.csi.storage.gke.io",
+        "kubernetes.io/azure-disk" => "disk.csi.azure.com",
+        "kubernetes.io/cinder" => "cinder.csi.openstack.org",
+        "kubernetes.io/portworx-volume" => "pxd.portworx.com",
+        "kubernetes.io/azure-file" => "file.csi.azure.com",
+        "kubernetes.io/vsphere-volume" => "csi.vsphere.vmware.com",
+        _ => return None,
+    })
+}
+
+/// The in-tree plugin of a disk that can be translated, also if it need not be migrated (upstream's `GetInTreePluginNameFromSpec`).
+pub(crate) fn in_tree_plugin(disk: &DiskSource) -> Option<&'static str> {
+    match disk {
+        DiskSource::AzureFile(_) => Some("kubernetes.io/azure-file"),
+        DiskSource::VsphereVolume(_) => Some("kubernetes.io/vsphere-volume"),
+        other => migrated_plugin(other),
+    }
+}
+
+/// The CSI volume of a disk of a [`migrated_plugin`]. `labels` are those of its PersistentVolume, none for a disk that a pod names.
+///
+/// # Errors
+///
+/// Upstream's text for a disk that cannot be translated.
+pub(crate) fn csi_volume(
+    disk: &DiskSource,
+    labels: Option<&Labels>,
+) -> Result<Option<CsiVolume>, String> {
+    let Some(driver) = migrated_plugin(disk).and_then(driver_of_in_tree_plugin) else {
+        return Ok(None);
+    };
+    let handle = match disk {
+        DiskSource::AwsElasticBlockStore(VolumeId { volume_id }) => ebs_volume_id(volume_id)
+            .map_err(|why| format!("failed to translate Kubernetes ID to EBS Volume ID {why}"))?
+            .to_owned(),
+        DiskSource::GcePersistentDisk(GcePersistentDisk { pd_name, .. }) => {
+            let location = labels.map_or(Ok(None), gce_location)?;
+            let location = location.unwrap_or_else(|| "zones/UNSPECIFIED".to_owned());
+            format!("projects/UNSPECIFIED/{location}/disks/{pd_name}")
+        }
+        DiskSource::AzureDisk(disk) => {
+            check_managed(disk)?;
+            disk.disk_uri.to_string()
+        }
+        DiskSource::Cinder(VolumeId { volume_id })
+        | DiskSource::PortworxVolume(VolumeId { volume_id }) => volume_id.to_string(),
+        _ => return Ok(None),
+    };
+    Ok(Some(CsiVolume { driver, handle }))
+}
+
 /// The required node affinity of a volume of a [`migrated_plugin`] after its translation to CSI: with the topology key of the driver
 /// instead of the zone label.
 ///
@@ -42,7 +116,7 @@ pub(crate) fn translated_node_affinity(
     let required = volume.spec.required_node_affinity.as_deref();
     let topology_key = match volume.spec.disk.as_deref() {
         Some(DiskSource::GcePersistentDisk(GcePersistentDisk { .. })) => {
-            check_gce_zones(&volume.metadata.labels)?;
+            gce_location(&volume.metadata.labels)?;
             "topology.gke.io/zone"
         }
         Some(DiskSource::AwsElasticBlockStore(VolumeId { volume_id })) => {
@@ -84,13 +158,14 @@ fn check_managed(disk: &AzureDisk) -> Result<(), String> {
     }
 }
 
-/// The zones of a regional disk must be in one region.
-fn check_gce_zones(labels: &Labels) -> Result<(), String> {
+/// The zone or region in the handle of a disk, such as `zones/a`; `None` without a label. The zones of a regional disk must be in one
+/// region.
+fn gce_location(labels: &Labels) -> Result<Option<String>, String> {
     let label = |key: &str| labels.get(key).filter(|zones| !zones.is_empty());
-    let Some(zones) = label(BETA_ZONE).or_else(|| label(ZONE)) else { return Ok(()) };
+    let Some(zones) = label(BETA_ZONE).or_else(|| label(ZONE)) else { return Ok(None) };
     let zones: Vec<&str> = zones.split(ZONE_DELIMITER).collect();
-    if zones.len() == 1 {
-        return Ok(());
+    if let [zone] = *zones {
+        return Ok(Some(format!("zones/{zone}")));
     }
     let failed = |why: String| Err(format!("failed to get region from zones: {why}"));
     let mut regions = BTreeSet::new();
@@ -111,7 +186,7 @@ fn check_gce_zones(labels: &Labels) -> Result<(), String> {
             texts.join(" ")
         ));
     }
-    Ok(())
+    Ok(regions.first().map(|region| format!("regions/{region}")))
 }
 
 fn translate_topology(

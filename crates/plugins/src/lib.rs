@@ -13,6 +13,7 @@ pub mod node_name;
 pub mod node_ports;
 pub mod node_resources;
 pub mod node_unschedulable;
+pub mod node_volume_limits;
 mod normalize;
 pub mod pod_topology_spread;
 pub mod priority_sort;
@@ -22,6 +23,8 @@ mod tolerations;
 mod unsupported_claims;
 mod utilization_shape;
 pub mod volume_binding;
+pub mod volume_restrictions;
+pub mod volume_zone;
 mod volumes;
 
 use loadmaster_framework::{Code, PluginDef, Registry};
@@ -36,10 +39,10 @@ pub const IN_TREE_PLUGINS: &[PluginDef] = &[
     node_affinity::DEF,
     node_ports::DEF,
     node_resources::fit::DEF,
-    unsupported_claims::VOLUME_RESTRICTIONS,
-    unsupported_claims::NODE_VOLUME_LIMITS,
+    volume_restrictions::DEF,
+    node_volume_limits::DEF,
     volume_binding::DEF,
-    unsupported_claims::VOLUME_ZONE,
+    volume_zone::DEF,
     pod_topology_spread::DEF,
     inter_pod_affinity::DEF,
     unsupported_claims::DYNAMIC_RESOURCES,
@@ -61,6 +64,9 @@ pub const DECLARED_REASONS: &[(&str, DeclaredReasons)] = &[
     (node_affinity::NAME, node_affinity::REASONS),
     (node_ports::NAME, node_ports::REASONS),
     (node_resources::fit::NAME, node_resources::fit::REASONS),
+    (volume_restrictions::NAME, volume_restrictions::REASONS),
+    (node_volume_limits::NAME, node_volume_limits::REASONS),
+    (volume_zone::NAME, volume_zone::REASONS),
     (pod_topology_spread::NAME, pod_topology_spread::REASONS),
     (inter_pod_affinity::NAME, inter_pod_affinity::REASONS),
     (volume_binding::NAME, volume_binding::REASONS),

@@ -1,17 +1,15 @@
-//! VolumeBinding, DynamicResources, VolumeRestrictions, NodeVolumeLimits and VolumeZone: pods with claims are rejected with
-//! a reason that says so, because volumes and devices are not supported yet.
+//! DynamicResources: pods with ResourceClaims are rejected with a reason that says so, because devices are not supported yet.
 //!
 //! | | |
 //! | --- | --- |
-//! | extension points | VolumeBinding and DynamicResources: PreFilter, Sign. VolumeRestrictions, NodeVolumeLimits, VolumeZone: none |
+//! | extension points | PreFilter, Sign |
 //! | woken by | no event: none can change the result |
-//! | upstream | `plugins/{volumebinding,volumerestrictions,nodevolumelimits,volumezone,dynamicresources}`, 1.36 |
-//! | deviations | pods with claims stay pending; arguments other than the defaults are rejected |
-//! | cost | O(volumes and claims of the pod), once per scheduling cycle, no allocation |
+//! | upstream | `plugins/dynamicresources`, 1.36 |
+//! | deviations | pods with ResourceClaims stay pending; arguments other than the defaults are rejected |
+//! | cost | O(claims of the pod), once per scheduling cycle, no allocation |
 //!
-//! All five have upstream's names, so that configurations that name them are accepted. A pod whose claim is ignored could
-//! be placed on a node without its data. One rejection per pod prevents that, so the other three implement no extension
-//! point: they check claims, and disks that only old in-tree volume types name.
+//! It has upstream's name, so that configurations that name it are accepted. A pod whose claim is ignored could be placed on a node
+//! without its device.
 
 use std::sync::Arc;
 
@@ -26,10 +24,6 @@ use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub const VOLUME_RESTRICTIONS: PluginDef = without_points("VolumeRestrictions");
-pub const NODE_VOLUME_LIMITS: PluginDef = without_points("NodeVolumeLimits");
-pub const VOLUME_ZONE: PluginDef = without_points("VolumeZone");
-
 pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
     name: "DynamicResources",
     build: build_dynamic_resources,
@@ -37,14 +31,6 @@ pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
 };
 
 const REASON_DEVICES: &str = "pod has ResourceClaims, which this version does not support yet";
-
-const fn without_points(name: &'static str) -> PluginDef {
-    PluginDef { name, build: build_nothing, args: None }
-}
-
-fn build_nothing(_points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
-    Ok(())
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -201,15 +187,6 @@ mod tests {
                 "UnschedulableAndUnresolvable pod has ResourceClaims, which this version does not support yet; refuses to sign"
             ],
         );
-    }
-
-    #[test]
-    fn the_other_plugins_implement_no_extension_point() {
-        for def in [VOLUME_RESTRICTIONS, NODE_VOLUME_LIMITS, VOLUME_ZONE] {
-            let bench = PluginTestBench::new(&def, json!({})).unwrap();
-            let points = bench.extension_points();
-            assert!(points.pre_filter.is_none() && points.filter.is_none(), "{}", def.name);
-        }
     }
 
     #[track_caller]

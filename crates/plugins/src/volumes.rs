@@ -49,6 +49,19 @@ impl StorageKind {
     }
 }
 
+/// The pod's volumes as a fragment of its signature: the claims, sorted. Upstream's has the JSON of all volumes but secrets and config
+/// maps; of those, Loadmaster does not store what decides nothing.
+pub(crate) fn signed_volumes(pod: &PodInfo) -> SignFragment {
+    let claims = claim_names(pod).map(|claim| match claim.is_ephemeral {
+        false => json!({"persistentVolumeClaim": {"claimName": claim.name}}).to_string(),
+        true => json!({"ephemeral": claim.name}).to_string(),
+    });
+    let disks = pod.template.spec.volumes.iter().filter_map(|volume| volume.disk.as_deref());
+    let mut texts: Vec<String> = claims.chain(disks.map(|disk| format!("{disk:?}"))).collect();
+    texts.sort_unstable();
+    SignFragment { key: "v1.Pod.Spec.Volumes.NonSyntheticSources()", value: json!(texts) }
+}
+
 /// The name of a claim that a volume of a pod uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimName {

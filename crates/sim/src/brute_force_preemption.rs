@@ -68,9 +68,9 @@ pub fn check_preemption_by_brute_force(
     input: &mut SchedulingInput<'_>,
 ) -> Result<Option<BruteForceStats>, String> {
     let nodes = format!("{:?}", input.world.nodes());
+    let states = input.plugin_states();
     let shown =
-        explain::explain_pod(input.profile, &mut input.world, &input.profile.states, &input.pod)
-            .preemption;
+        explain::explain_pod(input.profile, &mut input.world, &states, &input.pod).preemption;
     if nodes != format!("{:?}", input.world.nodes()) {
         return Err("the dry runs changed the world".to_owned());
     }
@@ -122,12 +122,8 @@ pub fn check_preemption_by_brute_force(
 }
 
 fn evaluate(input: &mut SchedulingInput<'_>) -> Evaluation {
-    per_node::evaluate_per_node(
-        input.profile,
-        &mut input.world,
-        &mut input.profile.states.clone(),
-        &input.pod,
-    )
+    let mut states = input.plugin_states();
+    per_node::evaluate_per_node(input.profile, &mut input.world, &mut states, &input.pod)
 }
 
 /// Whether a dry run may differ from a world without the victims (see the module documentation).

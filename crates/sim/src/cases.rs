@@ -18,6 +18,7 @@ pub mod reference_cases;
 mod resources;
 mod shrink;
 mod spread;
+mod storage_objects;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -200,9 +201,13 @@ impl CaseGenerator {
 
 /// `namespace/name` of an object.
 fn full_name(object: &Value) -> String {
-    let metadata = &object["metadata"];
-    let namespace = metadata["namespace"].as_str().unwrap_or("default");
-    format!("{namespace}/{}", metadata["name"].as_str().unwrap_or_default())
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    format!("{}/{name}", namespace_of(object))
+}
+
+/// The namespace of an object of a kind that has namespaces.
+fn namespace_of(object: &Value) -> &str {
+    object["metadata"]["namespace"].as_str().unwrap_or("default")
 }
 
 impl Iterator for CaseGenerator {

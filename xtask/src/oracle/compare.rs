@@ -193,7 +193,7 @@ fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {
         signature.as_object().cloned()
     };
     let a = parts(&theirs["signature"]).map(deviations::expected_signature);
-    let b = parts(&ours["signature"]);
+    let b = parts(&ours["signature"]).map(deviations::compared_signature);
     match (a, b) {
         (Some(a), Some(b)) => {
             let keys = a.keys().chain(b.keys());
@@ -244,6 +244,7 @@ mod tests {
             id: 0,
             pod: "default/web".into(),
             config: None,
+            feature_gates: Default::default(),
             objects: vec![],
             kind: ask,
         };

@@ -23,19 +23,7 @@ enum ExpectedAnswer {
     Changed(fn(&mut Value)),
 }
 
-const DEVIATIONS: [Deviation; 6] = [
-    Deviation {
-        text: "pods with PersistentVolumeClaims are rejected with our own reason, until the volume plugins are implemented",
-        scenario: Some("volume_binding/unbound_claim.yaml"),
-        applies: |case| is_about(case, &OracleCaseKind::Explain, has_volume_claims),
-        expected: ExpectedAnswer::Changed(|answer| reject_claims(&VOLUME_CLAIMS, answer)),
-    },
-    Deviation {
-        text: "pods with PersistentVolumeClaims have no signature, until the volume plugins are implemented",
-        scenario: Some("volume_binding/no_signature.yaml"),
-        applies: |case| is_about(case, &OracleCaseKind::Sign, has_volume_claims),
-        expected: ExpectedAnswer::Changed(remove_signature_with_claims),
-    },
+const DEVIATIONS: [Deviation; 4] = [
     Deviation {
         text: "pods with ResourceClaims are rejected with our own reason, until devices are supported",
         scenario: Some("dynamic_resources/missing_claim.yaml"),
@@ -111,16 +99,6 @@ struct ClaimRejection {
     our_reason: &'static str,
 }
 
-const VOLUME_CLAIMS: ClaimRejection = ClaimRejection {
-    plugins: &["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"],
-    reasons: &[
-        "persistentvolumeclaim \"",
-        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"",
-    ],
-    our_plugin: "VolumeBinding",
-    our_reason: "pod has PersistentVolumeClaims, which this version does not support yet",
-};
-
 const RESOURCE_CLAIMS: ClaimRejection = ClaimRejection {
     plugins: &["DynamicResources"],
     reasons: &["could not find ResourceClaim \""],
@@ -162,14 +140,8 @@ impl ClaimRejection {
 
 /// Plugins that are not implemented, or only as far as pods with claims are rejected, and the extension points that they have in
 /// Loadmaster.
-const UNIMPLEMENTED_PLUGINS: [(&str, &[&str]); 6] = [
-    ("VolumeRestrictions", &[]),
-    ("NodeVolumeLimits", &[]),
-    ("VolumeBinding", &["preFilter"]),
-    ("VolumeZone", &[]),
-    ("DynamicResources", &["preFilter", "score"]),
-    ("NodeDeclaredFeatures", &[]),
-];
+const UNIMPLEMENTED_PLUGINS: [(&str, &[&str]); 2] =
+    [("DynamicResources", &["preFilter", "score"]), ("NodeDeclaredFeatures", &[])];
 
 /// Placements of pod groups are not implemented.
 const UNIMPLEMENTED_POINTS: [&str; 1] = ["placementScore"];
@@ -195,27 +167,27 @@ pub fn expected_plugins(theirs: &Value) -> Value {
 const UNIMPLEMENTED_FRAGMENTS: [&str; 2] =
     ["v1.Pod.Spec.RequiredFeatures()", "v1.Pod.Spec.DynamicResources"];
 
-/// The part with a pod's volumes. Without volume plugins they have no effect, and Loadmaster's list is empty.
+/// The part with a pod's volumes. Loadmaster does not store the whole of them, so only the names of claims are compared.
 const VOLUMES_FRAGMENT: &str = "v1.Pod.Spec.Volumes.NonSyntheticSources()";
 
 /// The signature that Loadmaster must give, from kube-scheduler's.
 pub fn expected_signature(mut theirs: Map<String, Value>) -> Map<String, Value> {
     theirs.retain(|key, _| !UNIMPLEMENTED_FRAGMENTS.contains(&key.as_str()));
-    if let Some(volumes) = theirs.get_mut(VOLUMES_FRAGMENT) {
-        *volumes = json!([]);
-    }
-    theirs
+    compared_signature(theirs)
 }
 
-/// Removes a signature with claims.
-fn remove_signature_with_claims(answer: &mut Value) {
-    let signature = answer["signature"].as_str().and_then(|text| serde_json::from_str(text).ok());
-    let volumes =
-        signature.as_ref().map(|signature: &Value| signature[VOLUMES_FRAGMENT].to_string());
-    let claims = ["persistentVolumeClaim", "ephemeral"];
-    if volumes.is_some_and(|volumes| claims.iter().any(|claim| volumes.contains(claim))) {
-        answer["signature"] = Value::Null;
+/// What is compared of a signature.
+pub fn compared_signature(mut signature: Map<String, Value>) -> Map<String, Value> {
+    if let Some(volumes) = signature.get_mut(VOLUMES_FRAGMENT) {
+        let claims = volumes.as_array().into_iter().flatten().filter_map(|text| {
+            let volume: Value = serde_json::from_str(text.as_str()?).ok()?;
+            volume["persistentVolumeClaim"]["claimName"].as_str().map(str::to_owned)
+        });
+        let mut claims: Vec<String> = claims.collect();
+        claims.sort_unstable();
+        *volumes = json!(claims);
     }
+    signature
 }
 
 /// The pod fits on no node, and kube-scheduler keeps its nomination.
@@ -236,13 +208,6 @@ fn is_pod(object: &Value, full_name: &str) -> bool {
 fn is_about(case: &OracleCase, kind: &OracleCaseKind, is_of_kind: fn(&Value) -> bool) -> bool {
     let pod = case.objects.iter().find(|object| is_pod(object, &case.pod));
     case.kind == *kind && pod.is_some_and(is_of_kind)
-}
-
-fn has_volume_claims(pod: &Value) -> bool {
-    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    volumes.any(|volume| {
-        volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some()
-    })
 }
 
 fn never_preempts(pod: &Value) -> bool {

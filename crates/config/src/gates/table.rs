@@ -254,7 +254,7 @@ pub(super) const GATES: &[Gate] = &[
         .depends_on(&["NodeDeclaredFeatures", "UserNamespacesSupport"]),
     ga("UserNamespacesSupport", true).locked(),
     ga("VolumeAttributesClass", true).locked(),
-    alpha("VolumeLimitScaling"),
+    alpha("VolumeLimitScaling").sets(|gates| &mut gates.volume_limit_scaling),
     beta("WatchCacheInitializationPostStartHook", true),
     beta("WatchList", true),
     beta("WatchListClient", true),

@@ -1,6 +1,7 @@
 //! Loadmaster's answers in the format of `conformance/README.md`, so that they can be compared with kube-scheduler's.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
@@ -16,14 +17,15 @@ use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, diagnosis};
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args::decode_json_value;
+use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
-    PodInfo, PostFilterCx, QueueingHint, Registry, TemplateError, World,
+    PodInfo, PostFilterCx, QueueingHint, Registry, TemplateError,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
 
-use super::{CaseEvent, OracleCase, OracleCaseKind};
+use super::{CaseEvent, OracleCase, OracleCaseKind, storage_objects};
 use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
 
 /// Answers questions with Loadmaster's code, as the oracle does with kube-scheduler's.
@@ -60,6 +62,8 @@ pub enum LocalOracleError {
         #[source]
         source: EventObjectError,
     },
+    #[error("{0}")]
+    StorageObject(String),
     #[error("profile {profile:?} has no plugin {plugin:?}")]
     PluginNotFound { profile: String, plugin: String },
     #[error("unknown event {0:?}")]
@@ -74,6 +78,8 @@ pub enum EventObjectError {
     Field(FieldError),
     #[error(transparent)]
     Template(#[from] TemplateError),
+    #[error("{0}")]
+    Storage(String),
 }
 
 impl LocalOracle {
@@ -142,6 +148,8 @@ impl LocalOracle {
             &gates.framework_gates(),
             &target,
         )?;
+        storage_objects::add_to_world(&mut input, &case.objects)
+            .map_err(LocalOracleError::StorageObject)?;
         Ok(act(&mut input))
     }
 
@@ -175,8 +183,16 @@ fn build_configuration(
     Ok(BuiltConfiguration { gates, checked, profiles })
 }
 
-/// The objects as a cluster file.
+/// The objects as a cluster file. As in the oracle, a pod without a uid gets one from its name.
 fn snapshot(objects: &[&Value]) -> Result<Snapshot, SnapshotError> {
+    let objects = objects.iter().map(|object| {
+        let mut object = (*object).clone();
+        if object["kind"] == "Pod" && object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(super::full_name(&object));
+        }
+        object
+    });
+    let objects: Vec<Value> = objects.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     Snapshot::read(&[Document::new("case.json", list.to_string())])
 }
@@ -192,12 +208,16 @@ fn pod(value: &Value) -> Result<Pod, EventObjectError> {
     if pod.metadata.namespace.is_empty() {
         pod.metadata.namespace = Str::new("default");
     }
+    if pod.metadata.uid.is_empty() {
+        pod.metadata.uid = pod.full_name().into();
+    }
     Ok(pod)
 }
 
 fn explanation(input: &mut SchedulingInput<'_>) -> Value {
+    let states = input.plugin_states();
     let Explanation { pod, profile, pre_filter, nodes, best, message, .. } =
-        explain::explain_pod(input.profile, &mut input.world, &input.profile.states, &input.pod);
+        explain::explain_pod(input.profile, &mut input.world, &states, &input.pod);
     let nodes: Vec<Value> = nodes
         .into_iter()
         .map(|node| {
@@ -228,8 +248,9 @@ fn explanation(input: &mut SchedulingInput<'_>) -> Value {
 
 /// The preemption preview of DefaultPreemption, and the result of its PostFilter.
 fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
+    let first_states = input.plugin_states();
+    let mut states = first_states.clone();
     let SchedulingInput { world, profile, pod, .. } = input;
-    let mut states = profile.states.clone();
     let attempted = per_node::evaluate_attempt(profile, world, &mut states, pod);
     let evaluation = &attempted.evaluation;
     let mut answer = json!({"pod": pod.full_name(), "fits": false, "candidates": {}, "best": []});
@@ -247,7 +268,7 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
         answer["cycleError"] = json!(diagnosis::fit_error_message(evaluation, world.nodes().len()));
         return answer;
     }
-    if let Some(shown) = explain::explain_pod(profile, world, &profile.states, pod).preemption {
+    if let Some(shown) = explain::explain_pod(profile, world, &first_states, pod).preemption {
         let candidates = shown.candidates.into_iter().map(|candidate| {
             let victims =
                 json!({"victims": candidate.victims, "pdbViolations": candidate.n_pdb_violations});
@@ -350,19 +371,19 @@ fn hint(input: &mut SchedulingInput<'_>, event: &CaseEvent) -> Result<Value, Loc
         plugin: event.plugin.clone(),
     })?;
     let cluster_event = parse_cluster_event(event)?;
-    let parse = |world: &mut World, side, value: &Value| {
-        object(world, &cluster_event.resource, value)
+    let mut parse = |side, value: &Value| {
+        object(input, &cluster_event.resource, value)
             .map_err(|source| LocalOracleError::Object { side, source })
     };
-    let old = parse(&mut input.world, "old", &event.old)?;
-    let new = parse(&mut input.world, "new", &event.new)?;
+    let (old, new) = (parse("old", &event.old)?, parse("new", &event.new)?);
+    let states = input.plugin_states();
     let question = QueueingHintArgs {
         pod: &input.pod,
         event: &cluster_event,
         old: old.as_ref().map(CaseEventObject::borrow),
         new: new.as_ref().map(CaseEventObject::borrow),
         world: &input.world,
-        states: &input.profile.states,
+        states: &states,
     };
     // Without registered events every event requeues the plugin's pods.
     let Some(events) = &plugin.events else {
@@ -405,6 +426,13 @@ pub fn parse_cluster_event(event: &CaseEvent) -> Result<ClusterEvent, LocalOracl
         EventResource::AssignedPod,
         EventResource::UnschedulablePod,
         EventResource::Node,
+        EventResource::PersistentVolume,
+        EventResource::PersistentVolumeClaim,
+        EventResource::StorageClass,
+        EventResource::CsiNode,
+        EventResource::CsiDriver,
+        EventResource::CsiStorageCapacity,
+        EventResource::VolumeAttachment,
     ];
     let resource = known.into_iter().find(|known| known.name() == event.resource);
     let resource = resource.unwrap_or_else(|| EventResource::Other(Str::new(&event.resource)));
@@ -416,6 +444,7 @@ enum CaseEventObject {
     Pod(PodInfo),
     Node(Node),
     Namespace(Namespace),
+    Watched(Arc<ObjectInfo>),
 }
 
 impl CaseEventObject {
@@ -424,12 +453,13 @@ impl CaseEventObject {
             CaseEventObject::Pod(pod) => EventObject::Pod(pod),
             CaseEventObject::Node(node) => EventObject::Node(node),
             CaseEventObject::Namespace(namespace) => EventObject::Namespace(namespace),
+            CaseEventObject::Watched(object) => EventObject::Other(object),
         }
     }
 }
 
 fn object(
-    world: &mut World,
+    input: &mut SchedulingInput<'_>,
     resource: &EventResource,
     value: &Value,
 ) -> Result<Option<CaseEventObject>, EventObjectError> {
@@ -441,7 +471,18 @@ fn object(
             CaseEventObject::Node(decode_json_value(value).map_err(EventObjectError::Field)?)
         }
         EventResource::Pod | EventResource::AssignedPod | EventResource::UnschedulablePod => {
-            CaseEventObject::Pod(world.parse_pod(&pod(value)?)?)
+            CaseEventObject::Pod(input.world.parse_pod(&pod(value)?)?)
+        }
+        EventResource::PersistentVolume
+        | EventResource::PersistentVolumeClaim
+        | EventResource::StorageClass
+        | EventResource::CsiNode
+        | EventResource::CsiDriver
+        | EventResource::CsiStorageCapacity
+        | EventResource::VolumeAttachment => {
+            let found = storage_objects::event_object(input, value);
+            let found = found.map_err(EventObjectError::Storage)?;
+            return Ok(found.map(CaseEventObject::Watched));
         }
         _ => CaseEventObject::Namespace(decode_json_value(value).map_err(EventObjectError::Field)?),
     }))

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::OracleCase;
 use super::case_rng::{CaseRng, Fields, HOSTNAME, REGION, ZONE};
 use super::features::CaseFeature;
 use super::pod::Role;
+use super::{OracleCase, VOLUME_PLUGINS};
 use super::{affinity, full_name};
 
 pub(super) use storage::another_object;
@@ -113,6 +113,7 @@ pub(super) fn add_objects(draw: &mut CaseRng, case: &mut OracleCase) {
         return;
     }
     add_gates(draw, case);
+    add_config(draw, case);
     add_topology_labels(draw, case);
     let mut volumes = VolumeDraw::new(draw);
     let mut objects = claims(draw, case, &mut volumes);
@@ -132,6 +133,21 @@ fn add_gates(draw: &mut CaseRng, case: &mut OracleCase) {
             case.feature_gates.insert(gate.to_owned(), true);
         }
     }
+}
+
+/// In some cases one of the volume plugins is alone, so that the others do not reject before it.
+fn add_config(draw: &mut CaseRng, case: &mut OracleCase) {
+    if case.config.is_some() || !draw.percent(30) {
+        return;
+    }
+    let alone = draw.pick(&VOLUME_PLUGINS);
+    let others = VOLUME_PLUGINS.iter().filter(|name| **name != alone);
+    let disabled: Vec<Value> = others.map(|name| json!({"name": name})).collect();
+    case.config = Some(json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"plugins": {"multiPoint": {"disabled": disabled}}}],
+    }));
 }
 
 /// Labels that translated in-tree volumes and VolumeZone compare.

@@ -48,58 +48,21 @@ fn rejected(plugin: &str, reason: &str) -> Value {
     json!({"preFilter": status, "nodes": nodes, "best": [], "message": message})
 }
 
-const OUR_VOLUMES: &str = "pod has PersistentVolumeClaims, which this version does not support yet";
 const OUR_DEVICES: &str = "pod has ResourceClaims, which this version does not support yet";
-
-#[test]
-fn pods_with_volume_claims() {
-    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "v"}});
-    let case = explain(pod("web", json!({"volumes": [volume]})));
-    let theirs = rejected("VolumeRestrictions", "persistentvolumeclaim \"v\" not found");
-    let check = |ours: &Value, want| check(&case, &theirs, None, ours, want);
-    check(&rejected("VolumeBinding", OUR_VOLUMES), None);
-    check(&theirs, Some("deviation: preFilter of VolumeBinding versus VolumeRestrictions"));
-    check(&rejected("VolumeBinding", "other"), Some("deviation: preFilter of VolumeBinding"));
-    let mut other = rejected("VolumeBinding", OUR_VOLUMES);
-    other["nodes"][1]["filter"] = json!({"code": "Success"});
-    check(&other, Some("deviation: filter result of VolumeBinding versus Success"));
-    let mut other = rejected("VolumeBinding", OUR_VOLUMES);
-    other["message"] = json!("no");
-    check(&other, Some("deviation: message"));
-}
 
 /// Only a rejection for a missing claim is replaced.
 #[test]
 fn other_rejections_of_pods_with_claims_are_compared() {
-    let volume = json!({"name": "v", "ephemeral": {}});
-    let case = explain(pod("web", json!({"volumes": [volume]})));
+    let case = explain(pod("web", json!({"resourceClaims": [{"name": "gpu"}]})));
     let theirs = rejected("NodeAffinity", "pod affinity terms conflict");
     check(&case, &theirs, None, &theirs, None);
-    let ours = rejected("VolumeBinding", OUR_VOLUMES);
-    let want = "deviation: preFilter of NodeAffinity versus VolumeBinding";
+    let ours = rejected("DynamicResources", OUR_DEVICES);
+    let want = "deviation: preFilter of NodeAffinity versus DynamicResources";
     check(&case, &theirs, None, &ours, Some(want));
-    let theirs = rejected("VolumeBinding", "pod has unbound immediate PersistentVolumeClaims");
-    check(&case, &theirs, None, &ours, Some("deviation: preFilter of VolumeBinding"));
+    let theirs = rejected("DynamicResources", "resourceclaim in use");
+    check(&case, &theirs, None, &ours, Some("deviation: preFilter of DynamicResources"));
     assert!(of(&self::case(OracleCaseKind::Preemption, case.objects.clone())).is_empty());
-    assert!(
-        of(&explain(pod("web", json!({"volumes": [{"name": "v", "emptyDir": {}}]})))).is_empty()
-    );
-}
-
-#[test]
-fn signatures_of_pods_with_volume_claims() {
-    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "v"}});
-    let case = case(OracleCaseKind::Sign, vec![pod("web", json!({"volumes": [volume]}))]);
-    let claim = json!({"persistentVolumeClaim": {"claimName": "v"}}).to_string();
-    let theirs = json!({"a": 1, "v1.Pod.Spec.Volumes.NonSyntheticSources()": [claim]}).to_string();
-    let theirs = json!({"signature": theirs});
-    check(&case, &theirs, None, &json!({"signature": null}), None);
-    let gone = "deviation: signature: only Loadmaster signs, null";
-    check(&case, &theirs, None, &theirs, Some(gone));
-    check(&case, &theirs, None, &json!({"signature": {"a": 1}}), Some(gone));
-    // A profile without volume plugins signs the pod.
-    let theirs = json!({"signature": {"a": 1}});
-    check(&case, &theirs, None, &theirs, None);
+    assert!(of(&explain(pod("web", json!({})))).is_empty());
 }
 
 #[test]
@@ -181,17 +144,22 @@ fn plugins_of_configurations() {
         assert_eq!(expected_plugins(&json!({"x": theirs})), json!({"x": want}));
     }
     check(json!({"filter": [["P", 0]]}), json!({"filter": [["P", 0]]}));
-    let volumes = json!([["VolumeZone", 0], ["VolumeBinding", 0], ["P", 0]]);
-    check(json!({"filter": volumes}), json!({"filter": [["P", 0]]}));
-    check(json!({"preFilter": volumes}), json!({"preFilter": [["VolumeBinding", 0], ["P", 0]]}));
-    check(json!({"reserve": [["VolumeBinding", 0]], "placementScore": [["P", 1]]}), json!({}));
+    let devices = json!([["NodeDeclaredFeatures", 0], ["DynamicResources", 0], ["P", 0]]);
+    check(json!({"filter": devices}), json!({"filter": [["P", 0]]}));
+    check(json!({"preFilter": devices}), json!({"preFilter": [["DynamicResources", 0], ["P", 0]]}));
+    check(json!({"reserve": [["DynamicResources", 0]], "placementScore": [["P", 1]]}), json!({}));
     check(json!({"bind": [["DefaultBinder", 0]]}), json!({"bind": [["DefaultBinder", 0]]}));
 }
 
 #[test]
 fn parts_of_signatures() {
-    let theirs = json!({"a": 1, "v1.Pod.Spec.RequiredFeatures()": [], "v1.Pod.Spec.Volumes.NonSyntheticSources()": ["v"]});
-    let want = json!({"a": 1, "v1.Pod.Spec.Volumes.NonSyntheticSources()": []});
+    let volumes = |volumes: Value| json!({"a": 1, VOLUMES_FRAGMENT: volumes});
+    let claim = |name: &str| {
+        json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}}).to_string()
+    };
+    let mut theirs = volumes(json!([claim("b"), claim("a"), "{\"emptyDir\":{}}"]));
+    theirs["v1.Pod.Spec.RequiredFeatures()"] = json!([]);
+    let want = volumes(json!(["a", "b"]));
     assert_eq!(json!(expected_signature(theirs.as_object().unwrap().clone())), want);
 }
 
