@@ -4,6 +4,7 @@ mod column_filter;
 mod csi_migration;
 pub mod default_binder;
 pub mod default_preemption;
+mod dynamic_resources;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 #[cfg(test)]
@@ -20,7 +21,6 @@ pub mod priority_sort;
 pub mod scheduling_gates;
 pub mod taint_toleration;
 mod tolerations;
-mod unsupported_claims;
 mod utilization_shape;
 pub mod volume_binding;
 pub mod volume_restrictions;
@@ -45,7 +45,7 @@ pub const IN_TREE_PLUGINS: &[PluginDef] = &[
     volume_zone::DEF,
     pod_topology_spread::DEF,
     inter_pod_affinity::DEF,
-    unsupported_claims::DYNAMIC_RESOURCES,
+    dynamic_resources::DEF,
     default_preemption::DEF,
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,

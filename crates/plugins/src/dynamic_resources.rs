@@ -24,7 +24,7 @@ use loadmaster_stdx::duration::parse_duration_nanos;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub const DYNAMIC_RESOURCES: PluginDef = PluginDef {
+pub const DEF: PluginDef = PluginDef {
     name: "DynamicResources",
     build: build_dynamic_resources,
     args: Some(complete_dynamic_resources_args),
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn pods_with_resource_claims_are_rejected() {
-        check(&DYNAMIC_RESOURCES, json!({}), &expect!["Skip; signs"]);
+        check(&DEF, json!({}), &expect!["Skip; signs"]);
         check(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"resourceClaims": [{"name": "gpu"}]}),
             &expect![
                 "UnschedulableAndUnresolvable pod has ResourceClaims, which this version does not support yet; refuses to sign"
@@ -201,38 +201,38 @@ mod tests {
     #[test]
     fn dynamic_resources_args() {
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({}),
             &expect![[r#"{"bindingTimeout":"10m0s","filterTimeout":"10s"}"#]],
         );
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"filterTimeout": "10000ms", "bindingTimeout": "0.1h4m"}),
             &expect![[r#"{"bindingTimeout":"10m0s","filterTimeout":"10s"}"#]],
         );
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"filterTimeout": "-1s", "bindingTimeout": "1ms"}),
             &expect![[r#"
                 filterTimeout: Invalid value: "-1s": must be zero or positive
                 bindingTimeout: Invalid value: "1ms": must be at least 1 second"#]],
         );
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"filterTimeout": "0", "bindingTimeout": "1h"}),
             &expect![[r#"
                 filterTimeout: Invalid value: "0": devices are not allocated by this version yet, only the default 10s is accepted
                 bindingTimeout: Invalid value: "1h": devices are not allocated by this version yet, only the default 10m0s is accepted"#]],
         );
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"filterTimeout": "10x", "bindingTimeout": ""}),
             &expect![[r#"
                 filterTimeout: time: unknown unit "x" in duration "10x"
                 bindingTimeout: time: invalid duration """#]],
         );
         check_args(
-            &DYNAMIC_RESOURCES,
+            &DEF,
             json!({"filterTimeout": 10}),
             &expect!["filterTimeout: invalid type: integer `10`, expected a string"],
         );
