@@ -1,15 +1,15 @@
 //! Measures scheduling decisions per second, in process and on one thread. Creating the pod, the scheduling decision and assuming
-//! the
-//! pod are measured; the queue, API calls and effects are not.
+//! the pod are measured; the queue, API calls and effects are not.
 //!
 //! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each is measured twice in a new world: cold (the
-//! first fifth of the pods, with the first pod of every template) and preheated (the other pods). `loadmaster-perf extender`
-//! measures
-//! the overhead of calling an extender. The column `keys` is the number of different answers that plugins prepared for pods.
+//! first fifth of the pods, with the first pod of every template) and preheated (the other pods). The column `keys` is the number of
+//! different answers that plugins prepared for pods. `loadmaster-perf volumes` measures pods with claims, `loadmaster-perf extender`
+//! the overhead of calling an extender.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 mod extender;
+mod volumes;
 mod workload;
 
 use std::sync::Arc;
@@ -32,6 +32,7 @@ fn main() -> Result<()> {
     match wanted.as_str() {
         extender::SERVE => return extender::serve(),
         "extender" => return extender::measure(),
+        "volumes" => return volumes::measure(),
         _ => {}
     }
     println!(

@@ -1,0 +1,360 @@
+//! Pods with claims: each pod has a volume of its own. The events of claims and volumes, the writes of PreBind and the provisioner's
+//! answers go through an engine, as in a cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use loadmaster_api::{Node, Pod, Str, Timestamp};
+use loadmaster_engine::engine::{ApiObject, CycleResult, EngineOptions};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now};
+use loadmaster_framework::api_calls::{ApiRequest, ObjectRef};
+use serde_json::{Value, json};
+
+const DRIVER: &str = "csi.example.com";
+const CLASS: &str = "fast";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const ZONES: u32 = 3;
+/// Volumes per node that the driver can attach.
+const VOLUMES_MAX: u32 = 25;
+
+/// How the volumes of a workload are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Volumes {
+    /// By a provisioner, when the scheduler has selected a node; the free capacity is tracked per zone.
+    CapacityPerZone,
+    /// The same, tracked per node, as for local disks.
+    CapacityPerNode,
+    /// They are bound before the pod is created.
+    Bound,
+}
+
+struct VolumeWorkload {
+    name: &'static str,
+    volumes: Volumes,
+    n_nodes: u32,
+    n_pods: u32,
+    /// The project's target in decisions per second.
+    target: u64,
+}
+
+const WORKLOADS: [VolumeWorkload; 3] = [
+    VolumeWorkload {
+        name: "own WaitForFirstConsumer claim, capacity per zone, 5,000 nodes",
+        volumes: Volumes::CapacityPerZone,
+        n_nodes: 5_000,
+        n_pods: 20_000,
+        target: 10_000,
+    },
+    VolumeWorkload {
+        name: "own WaitForFirstConsumer claim, capacity per node, 5,000 nodes",
+        volumes: Volumes::CapacityPerNode,
+        n_nodes: 5_000,
+        n_pods: 20_000,
+        target: 10_000,
+    },
+    VolumeWorkload {
+        name: "own bound volume, CSI limits, 5,000 nodes",
+        volumes: Volumes::Bound,
+        n_nodes: 5_000,
+        n_pods: 20_000,
+        target: 20_000,
+    },
+];
+
+/// Runs all workloads and prints a table.
+pub fn measure() -> Result<()> {
+    println!(
+        "| workload | target/s | decisions/s | us per decision | us per pod with all events and writes |"
+    );
+    println!("| --- | --- | --- | --- | --- |");
+    for workload in &WORKLOADS {
+        let mut bench = Bench::new(workload)?;
+        for nth in 0..workload.n_pods {
+            bench.schedule(nth).with_context(|| format!("pod {nth}"))?;
+        }
+        let n = f64::from(workload.n_pods);
+        let (deciding, total) = (bench.deciding.as_secs_f64(), bench.in_engine.as_secs_f64());
+        println!(
+            "| {} | {} | {:.0} | {:.1} | {:.1} |",
+            workload.name,
+            workload.target,
+            n / deciding,
+            deciding * 1e6 / n,
+            total * 1e6 / n
+        );
+    }
+    Ok(())
+}
+
+struct Bench {
+    volumes: Volumes,
+    engine: Engine,
+    started: Instant,
+    /// Time in the engine from the event of a pod to the end of its scheduling cycle.
+    deciding: Duration,
+    /// Time in all calls of the engine since the nodes were added.
+    in_engine: Duration,
+    /// The pod that is being scheduled.
+    pod: Value,
+    is_bound: bool,
+    version: u64,
+}
+
+impl Bench {
+    fn new(workload: &VolumeWorkload) -> Result<Bench> {
+        let registry = loadmaster_plugins::in_tree_registry();
+        let profile = crate::profile_of(&registry, json!({}), json!([]))?;
+        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
+        let mut bench = Bench {
+            volumes: workload.volumes,
+            engine: Engine::new(vec![profile], gates, EngineOptions::default()),
+            started: Instant::now(),
+            deciding: Duration::ZERO,
+            in_engine: Duration::ZERO,
+            pod: Value::Null,
+            is_bound: false,
+            version: 1,
+        };
+        bench.add_cluster(workload.n_nodes)?;
+        bench.in_engine = Duration::ZERO;
+        Ok(bench)
+    }
+
+    fn add_cluster(&mut self, n_nodes: u32) -> Result<()> {
+        let binding_mode = match self.volumes {
+            Volumes::Bound => "Immediate",
+            _ => "WaitForFirstConsumer",
+        };
+        self.change(
+            "storageclasses",
+            "",
+            CLASS,
+            json!({"provisioner": DRIVER, "volumeBindingMode": binding_mode}),
+        )?;
+        self.change(
+            "csidrivers",
+            "",
+            DRIVER,
+            json!({"spec": {"storageCapacity": self.volumes != Volumes::Bound}}),
+        )?;
+        for i in 0..n_nodes {
+            let node: Node = serde_json::from_value(node(i))?;
+            let name = node.name().to_owned();
+            self.apply(EngineEvent::Upsert(ApiObject::Node(std::sync::Arc::new(node))))?;
+            let driver = json!({"name": DRIVER, "nodeID": name, "topologyKeys": [self.topology_key()],
+                "allocatable": {"count": VOLUMES_MAX}});
+            self.change("csinodes", "", &name, json!({"spec": {"drivers": [driver]}}))?;
+        }
+        let domains = match self.volumes {
+            Volumes::CapacityPerZone => ZONES,
+            Volumes::CapacityPerNode => n_nodes,
+            Volumes::Bound => 0,
+        };
+        for at in 0..domains {
+            self.set_capacity(at, 1_000_000)?;
+        }
+        for (resource, group) in [
+            ("persistentvolumes", ""),
+            ("persistentvolumeclaims", ""),
+            ("storageclasses", "storage.k8s.io"),
+            ("csinodes", "storage.k8s.io"),
+            ("csidrivers", "storage.k8s.io"),
+            ("csistoragecapacities", "storage.k8s.io"),
+            ("volumeattachments", "storage.k8s.io"),
+        ] {
+            let (group, resource) = (Str::new(group), Str::new(resource));
+            self.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
+        }
+        Ok(())
+    }
+
+    fn topology_key(&self) -> &'static str {
+        match self.volumes {
+            Volumes::CapacityPerNode => "kubernetes.io/hostname",
+            _ => ZONE,
+        }
+    }
+
+    fn set_capacity(&mut self, domain: u32, gib: u32) -> Result<()> {
+        let value = match self.volumes {
+            Volumes::CapacityPerNode => format!("node-{domain}"),
+            _ => format!("zone-{domain}"),
+        };
+        let object = json!({"storageClassName": CLASS, "capacity": format!("{gib}Gi"),
+            "nodeTopology": {"matchLabels": {self.topology_key(): value}}});
+        self.change("csistoragecapacities", "storage", &format!("capacity-{domain}"), object)
+    }
+
+    /// Adds a pod with its claim, and lets everything that follows happen until the pod is on its node.
+    fn schedule(&mut self, nth: u32) -> Result<()> {
+        let claim = format!("data-db-{nth}");
+        if self.volumes == Volumes::Bound {
+            let zone = format!("zone-{}", nth % ZONES);
+            self.change(
+                "persistentvolumes",
+                "",
+                &format!("pv-{claim}"),
+                volume(&claim, (ZONE, &zone)),
+            )?;
+            self.change("persistentvolumeclaims", "default", &claim, bound_claim(&claim))?;
+        } else {
+            self.change("persistentvolumeclaims", "default", &claim, unbound_claim(&claim))?;
+        }
+        self.pod = pod(nth, &claim);
+        self.is_bound = false;
+        let parsed: Pod = serde_json::from_value(self.pod.clone())?;
+        let before = self.in_engine;
+        self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(parsed))))?;
+        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
+        let cycled = self.engine.cycle(now, &mut effects);
+        self.in_engine += start.elapsed();
+        self.deciding += self.in_engine - before;
+        ensure!(cycled == CycleResult::Ran, "no scheduling cycle");
+        self.execute(effects)?;
+        ensure!(self.is_bound, "the pod is not bound");
+        Ok(())
+    }
+
+    fn now(&self) -> Now {
+        let nanos = self.started.elapsed().as_nanos();
+        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+    }
+
+    /// An object of a kind that plugins watch was added or updated.
+    fn change(
+        &mut self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        mut object: Value,
+    ) -> Result<()> {
+        self.version += 1;
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["namespace"] = namespace.into();
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let group = if resource.starts_with("persistent") { "" } else { "storage.k8s.io" };
+        let object_ref = ObjectRef {
+            group: Str::new(group),
+            resource: Str::new(resource),
+            namespace: Str::new(namespace),
+            name: Str::new(name),
+        };
+        self.apply(EngineEvent::ObjectChanged { object: object_ref, value: Some(object) })
+    }
+
+    fn apply(&mut self, event: EngineEvent) -> Result<()> {
+        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
+        self.engine.apply_event(now, event, &mut effects);
+        self.in_engine += start.elapsed();
+        self.execute(effects)
+    }
+
+    fn execute(&mut self, effects: Effects) -> Result<()> {
+        for effect in effects {
+            match effect {
+                Effect::Call(call) => {
+                    let mut reply = call.request.body.clone().unwrap_or_default();
+                    self.version += 1;
+                    reply["metadata"]["resourceVersion"] = self.version.to_string().into();
+                    self.apply(EngineEvent::Replied { call: call.id, reply: Ok(reply) })?;
+                    self.answer(&call.request)?;
+                }
+                Effect::CallExtender(_) => bail!("there is no extender"),
+                Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
+                Effect::RecordEvent(_) | Effect::Observe(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What the provisioner and the API server do after a request.
+    fn answer(&mut self, request: &ApiRequest) -> Result<()> {
+        let body = request.body.as_ref().context("a request without an object")?;
+        match (request.resource.as_str(), request.subresource.as_str()) {
+            ("persistentvolumeclaims", "") => {
+                let claim = request.name.as_str();
+                let node = body["metadata"]["annotations"]["volume.kubernetes.io/selected-node"]
+                    .as_str()
+                    .context("the claim has no selected node")?;
+                let at: u32 = node.trim_start_matches("node-").parse()?;
+                let (key, value, domain) = match self.volumes {
+                    Volumes::CapacityPerNode => (self.topology_key(), node.to_owned(), at),
+                    _ => (ZONE, format!("zone-{}", at % ZONES), at % ZONES),
+                };
+                let left = 1_000_000 - u32::try_from(self.version / 10)?;
+                self.change(
+                    "persistentvolumes",
+                    "",
+                    &format!("pv-{claim}"),
+                    volume(claim, (key, &value)),
+                )?;
+                let mut bound = bound_claim(claim);
+                bound["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] =
+                    node.into();
+                self.change("persistentvolumeclaims", "default", claim, bound)?;
+                self.set_capacity(domain, left)
+            }
+            ("pods", "binding") => {
+                self.is_bound = true;
+                let mut pod = self.pod.take();
+                pod["spec"]["nodeName"] = body["target"]["name"].clone();
+                let parsed: Pod = serde_json::from_value(pod)?;
+                self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(parsed))))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn node(i: u32) -> Value {
+    let name = format!("node-{i}");
+    json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, ZONE: format!("zone-{}", i % ZONES)}},
+        "status": {"allocatable": {"cpu": "32", "memory": "256Gi", "pods": "110"}},
+    })
+}
+
+fn unbound_claim(name: &str) -> Value {
+    json!({
+        "metadata": {"uid": format!("uid-{name}"), "labels": {"app": "db"}, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": CLASS, "volumeMode": "Filesystem",
+            "resources": {"requests": {"storage": "10Gi"}}},
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn bound_claim(name: &str) -> Value {
+    let mut claim = unbound_claim(name);
+    claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"});
+    claim["spec"]["volumeName"] = format!("pv-{name}").into();
+    claim["status"] = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"}});
+    claim
+}
+
+/// A volume that is bound to a claim, on nodes with this label.
+fn volume(claim: &str, (key, value): (&str, &str)) -> Value {
+    let term = json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
+    json!({
+        "metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"}, "storageClassName": CLASS,
+            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim, "uid": format!("uid-{claim}")},
+            "csi": {"driver": DRIVER, "volumeHandle": format!("handle-{claim}")},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
+        "status": {"phase": "Bound"},
+    })
+}
+
+/// A pod of a StatefulSet with a volumeClaimTemplate, as the API server has it.
+fn pod(nth: u32, claim: &str) -> Value {
+    let name = format!("db-{nth}");
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": {"app": "db",
+            "apps.kubernetes.io/pod-index": nth.to_string(), "statefulset.kubernetes.io/pod-name": name},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "uid-db", "controller": true}]},
+        "spec": {"schedulerName": "default-scheduler", "hostname": name,
+            "containers": [{"name": "main", "image": "db:v1", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}}}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}},
+                {"name": format!("kube-api-access-{nth}"), "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]},
+        "status": {"phase": "Pending"},
+    })
+}
