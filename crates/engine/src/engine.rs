@@ -50,6 +50,7 @@ mod nominator;
 mod observation;
 mod orphaned_pods;
 mod plugin_actions;
+mod plugin_handle;
 mod plugin_objects;
 mod post_filter;
 mod rejection_summary;
@@ -59,26 +60,22 @@ pub mod scheduling_state;
 pub mod shadow;
 mod status_patch;
 pub mod stuck;
+mod suspended_attempt;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{ExtraFieldsByKind, Str};
-use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::plugin_log::collect_log_lines;
-use loadmaster_framework::{
-    ClusterEvent, Cx, CycleState, FeatureGates, PluginStates, PodInfo, QueueSort, QueuedPodInfo,
-    World,
-};
+use loadmaster_framework::{FeatureGates, PodInfo, World};
 use loadmaster_stdx::{Map, Rng};
 
 use crate::explain::{Explanation, explain_pod};
 use crate::guard::{self, PluginPanic};
 use crate::profile::Profile;
-use crate::queue::{IncomingPods, PluginIdx, PreEnqueueRejection, ProfileIdx, Queue, QueuePlugins};
+use crate::queue::{IncomingPods, ProfileIdx, Queue};
 use crate::scheduler::Scheduler;
 use crate::time::{MonoTime, Now};
 
@@ -93,13 +90,14 @@ pub use effect::{
 pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, PermitDecision};
 use eviction::Eviction;
 pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
-use extender_cycle::SuspendedAttempt;
 use orphaned_pods::OrphanedPods;
+use plugin_handle::{EventRegistrations, PluginHandle};
 use plugin_objects::Publication;
 use post_filter::PostFilterRun;
 pub use shadow::{ShadowComparison, ShadowResult};
 use status_patch::StatusPatches;
 pub use stuck::StuckPlugin;
+use suspended_attempt::SuspendedAttempt;
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
@@ -492,114 +490,5 @@ impl Engine {
         let id = CallId(self.n_calls);
         self.calls.insert(id, owner);
         id
-    }
-}
-
-/// Gives the queue access to the plugins of all profiles.
-pub(crate) struct PluginHandle<'a> {
-    profiles: &'a [ProfileScheduler],
-    registrations: &'a EventRegistrations,
-    world: &'a World,
-    /// The QueueSort plugin with its states.
-    sort: Option<(&'a dyn QueueSort, &'a PluginStates)>,
-}
-
-impl<'a> PluginHandle<'a> {
-    pub fn new(
-        profiles: &'a [ProfileScheduler],
-        registrations: &'a EventRegistrations,
-        world: &'a World,
-    ) -> Self {
-        let sort = profiles.iter().find_map(|it| {
-            let member = it.profile.queue_sort.first()?;
-            Some((&*member.point, it.scheduler.plugin_states()))
-        });
-        PluginHandle { profiles, registrations, world, sort }
-    }
-}
-
-/// The cluster events that plugins of any profile registered.
-#[derive(Default)]
-pub(crate) struct EventRegistrations {
-    /// Some plugin registered no events, which means all events.
-    everything: bool,
-    events: Vec<ClusterEvent>,
-}
-
-impl EventRegistrations {
-    fn of(profiles: &[ProfileScheduler]) -> EventRegistrations {
-        let mut registrations = EventRegistrations::default();
-        for plugin in profiles.iter().flat_map(|it| &it.profile.plugins) {
-            let Some(events) = &plugin.events else {
-                registrations.everything = true;
-                continue;
-            };
-            for known in events {
-                if !registrations.events.contains(&known.event) {
-                    registrations.events.push(known.event.clone());
-                }
-            }
-        }
-        registrations
-    }
-}
-
-impl QueuePlugins for PluginHandle<'_> {
-    fn pre_enqueue(
-        &self,
-        profile_idx: ProfileIdx,
-        pod: &PodInfo,
-        first: Option<PluginIdx>,
-    ) -> Result<(), PreEnqueueRejection> {
-        let profile_scheduler = &self.profiles[profile_idx.0 as usize];
-        let cycle = CycleState::default();
-        let cx = Cx {
-            world: self.world,
-            cycle: &cycle,
-            states: profile_scheduler.scheduler.plugin_states(),
-        };
-        let is_first = |plugin: usize| first == Some(PluginIdx(plugin as u32));
-        let members = &profile_scheduler.profile.pre_enqueue;
-        let ordered = members
-            .iter()
-            .filter(|member| is_first(member.plugin))
-            .chain(members.iter().filter(|member| !is_first(member.plugin)));
-        for member in ordered {
-            member.point.pre_enqueue(cx, pod).map_err(|rejection| PreEnqueueRejection {
-                plugin: PluginIdx(member.plugin as u32),
-                rejection,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn events(
-        &self,
-        profile_idx: ProfileIdx,
-        plugin: PluginIdx,
-    ) -> Option<&[ClusterEventWithHint]> {
-        let plugin =
-            self.profiles[profile_idx.0 as usize].profile.plugins.get(plugin.0 as usize)?;
-        plugin.events.as_deref()
-    }
-
-    fn is_event_of_interest(&self, event: &ClusterEvent) -> bool {
-        self.registrations.everything
-            || self.registrations.events.iter().any(|known| known.matches(event))
-    }
-
-    /// By arrival if no profile has a QueueSort plugin.
-    fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
-        let Some((sort, states)) = self.sort else { return a.queued.cmp(&b.queued) };
-        let cycle = CycleState::default();
-        sort.compare(Cx { world: self.world, cycle: &cycle, states }, a, b)
-    }
-
-    fn world(&self) -> &World {
-        self.world
-    }
-
-    fn states(&self, profile_idx: ProfileIdx) -> &PluginStates {
-        self.profiles[profile_idx.0 as usize].scheduler.plugin_states()
     }
 }

@@ -19,7 +19,7 @@ use loadmaster_extender::chain::NodeLookup;
 use loadmaster_extender::messages::{MetaPod, MetaVictims};
 use loadmaster_extender::{
     ExtenderOperation, ExtenderRequest, ExtenderResponse, ExtenderScores, Extenders, FilterChain,
-    NodeFailure, NodeNames, PreemptChain, RemainingNodes, Verb,
+    NodeNames, PreemptChain, RemainingNodes, Verb,
 };
 use loadmaster_framework::api_calls::PluginStepInput;
 use loadmaster_framework::preemption::{Candidate, Victims};
@@ -29,9 +29,10 @@ use super::Engine;
 use super::call_owner::CallOwner;
 use super::effect::{CallId, Effect, Effects, ExtenderCall, Observation};
 use super::post_filter::PostFilterRun;
+use super::suspended_attempt::{Attempt, Feasible, PendingExtenderCall, SuspendedAttempt, Totals};
 use crate::evaluate::ExtenderResults;
 use crate::queue::QueuedPod;
-use crate::scheduler::{Decision, ExtenderScoring, FeasibleNodes};
+use crate::scheduler::{Decision, ExtenderScoring};
 use crate::time::{MonoTime, Now};
 
 /// The extender client enforces the timeout of each call; a reply that has not arrived this much later never will.
@@ -39,91 +40,6 @@ pub(super) const REPLY_GRACE: Duration = Duration::from_secs(5);
 
 /// The error in that case, which is the note of the pod's Event.
 pub const NO_REPLY_FROM_EXTENDER: &str = "no reply from the extender";
-
-/// An attempt that waits for an extender.
-pub(super) enum SuspendedAttempt {
-    Filter {
-        attempt: Attempt,
-        filter_chain: FilterChain,
-        feasible: Feasible,
-        pending: PendingExtenderCall,
-    },
-    Prioritize {
-        attempt: Attempt,
-        totals: Totals,
-        scores: ExtenderScores,
-        pending: Vec<PendingExtenderCall>,
-    },
-    Preempt {
-        post_filter_run: Box<PostFilterRun>,
-        preempt_chain: PreemptChain,
-        pending: PendingExtenderCall,
-    },
-}
-
-/// State of an attempt that does not change while extenders are called.
-pub(super) struct Attempt {
-    queued: QueuedPod,
-    /// When it began, by the stopwatch.
-    began: u64,
-    /// Nodes that extenders have rejected so far.
-    failures: BTreeMap<String, NodeFailure>,
-}
-
-/// The nodes that are sent to extenders.
-pub(super) enum Feasible {
-    /// The nominated node alone.
-    Nominated(Arc<FeasibleNodes>),
-    /// All nodes that pass the plugins.
-    All(Arc<FeasibleNodes>),
-}
-
-impl Feasible {
-    fn nodes(&self) -> &Arc<FeasibleNodes> {
-        match self {
-            Feasible::Nominated(nodes) | Feasible::All(nodes) => nodes,
-        }
-    }
-}
-
-/// The plugins' total scores of the nodes that extenders score.
-pub(super) enum Totals {
-    /// By row.
-    Rows(Vec<(NodeRow, i64)>),
-    /// For all feasible nodes, read from the score index when needed: the world is frozen meanwhile.
-    Index(Arc<FeasibleNodes>),
-}
-
-/// A call in flight.
-pub(super) struct PendingExtenderCall {
-    call: CallId,
-    extender: usize,
-    until: MonoTime,
-}
-
-impl SuspendedAttempt {
-    /// The pod of the attempt.
-    pub fn queued_pod(&self) -> &QueuedPod {
-        match self {
-            SuspendedAttempt::Filter { attempt, .. }
-            | SuspendedAttempt::Prioritize { attempt, .. } => &attempt.queued,
-            SuspendedAttempt::Preempt { post_filter_run, .. } => &post_filter_run.queued,
-        }
-    }
-
-    /// Indices of the extenders with a call in flight.
-    pub fn awaited_extenders(&self) -> impl Iterator<Item = usize> {
-        self.pending().iter().map(|pending| pending.extender)
-    }
-
-    fn pending(&self) -> &[PendingExtenderCall] {
-        match self {
-            SuspendedAttempt::Filter { pending, .. }
-            | SuspendedAttempt::Preempt { pending, .. } => std::slice::from_ref(pending),
-            SuspendedAttempt::Prioritize { pending, .. } => pending,
-        }
-    }
-}
 
 /// Whether any extender filters or scores nodes for this pod.
 pub(super) fn has_interested_extenders(extenders: &Extenders, pod: &PodInfo) -> bool {

@@ -9,7 +9,7 @@ use loadmaster_framework::PodInfo;
 use serde::{Deserialize, Serialize};
 
 use super::assumed_pod::Stage;
-use super::extender_cycle::SuspendedAttempt;
+use super::suspended_attempt::SuspendedAttempt;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::explain::{CowName, Status};
 use crate::queue::{EnqueueCause, PluginIdx, QueuePlugins, QueuedPod, SubQueue};

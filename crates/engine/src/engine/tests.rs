@@ -11,8 +11,8 @@ use loadmaster_config::{AllFeatureGates, check_configuration_value, default_conf
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, PluginStep, PluginStepInput, Verb};
 use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight, SerialCx};
 use loadmaster_framework::{
-    Bind, Cx, ExtensionPoints, NodeInfo, Permit, PermitResult, PluginDef, PluginError, PodInfo,
-    PreBind, Registry, Rejection, Reserve,
+    Bind, ClusterEvent, Cx, CycleState, ExtensionPoints, NodeInfo, Permit, PermitResult, PluginDef,
+    PluginError, PodInfo, PreBind, Registry, Rejection, Reserve,
 };
 use serde_json::{Value, json};
 

@@ -9,7 +9,8 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::{
     ActionType, CycleState, Failure, Filter, NodeRow, PluginStateSlot, PostBind, PostFilterResult,
-    PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueingHint, Score,
+    PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo,
+    QueueingHint, Score,
 };
 
 use super::*;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use loadmaster_framework::testkit::{PluginTestBench, pod};
 use loadmaster_framework::{
-    Gvr, ObjectChange, ObjectEventHandler, PluginStateSlot, PreFilter, PreFilterResult,
-    WatchRequirement,
+    Gvr, ObjectChange, ObjectEventHandler, PluginStateSlot, PreFilter, PreFilterResult, QueueSort,
+    QueuedPodInfo, WatchRequirement,
 };
 
 use super::*;
