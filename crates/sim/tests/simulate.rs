@@ -81,11 +81,12 @@ fn regression_seeds_with_plugins_pass() {
 }
 
 /// The same with all faults.
-const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 4] = [
+const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
     (1_950, "the model forgot a pod whose failed bind the engine had deferred"),
     (5_611, "a bind was checked with a nomination that the engine had deferred"),
     (5_868, "a nominated pod that never preempts and does not fit kept others off its node"),
     (6_831, "nominated pods that never preempt waited for each other"),
+    (8_834, "a preemptor was not tried again when its last victim was gone"),
 ];
 
 #[test]

@@ -249,7 +249,8 @@ impl Engine {
         }
         if let Some(old) = self.remove_assigned_pod(uid) {
             self.notify_pod_change(Some(old.clone()), None);
-            self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(old));
+            self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(old.clone()));
+            self.activate_preemptors(now, &old);
         }
         // Another scheduler may have bound it while a plugin was running for it here.
         self.cancel_stuck_binding(now, uid, effects);

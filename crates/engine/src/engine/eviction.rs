@@ -176,6 +176,24 @@ impl Engine {
         }
     }
 
+    /// An assigned pod was deleted. While a victim terminates on its nominated node, a preemptor must not preempt elsewhere. When the last one
+    /// there is gone it is activated, because the plugins that rejected it may ignore that deletion: another pod may have taken its place.
+    pub(super) fn activate_preemptors(&mut self, now: Now, deleted: &PodInfo) {
+        let nodes = self.world.nodes();
+        let Some(row) = nodes.row(&deleted.node_name) else { return };
+        if !deleted.is_terminating_by_preemption()
+            || nodes.pods(row).iter().any(|pod| pod.is_terminating_by_preemption())
+        {
+            return;
+        }
+        let nominated = self.world.nominated_pods_for_node(&deleted.node_name).iter();
+        let unschedulable = nominated.filter(|pod| {
+            self.queue.get(&pod.uid).is_some_and(|(_, at)| at == SubQueue::Unschedulable)
+        });
+        let uids: Vec<Box<str>> = unschedulable.map(|pod| pod.uid.clone()).collect();
+        self.activate(now, &uids);
+    }
+
     fn preempted_event(&self, eviction: &Eviction, victim: &PodInfo, note: String) -> Effect {
         Effect::RecordEvent(EventRecord {
             is_warning: false,
