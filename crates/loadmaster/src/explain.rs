@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
     let mut loaded = loaded.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     timings.lap("loading");
     note_extenders(loaded.profile, &loaded.pod);
-    inputs.add_to_world(loaded.profile, &mut loaded.world);
+    inputs.add_to_world(loaded.profile, &mut loaded.world, &loaded.pod);
     let wall = Timestamp(jiff::Timestamp::now().as_nanosecond() as i64);
     loaded.world.set_now(Now { wall, ..Now::default() });
     let states = loaded.plugin_states();

@@ -11,7 +11,7 @@ use loadmaster_api::{ExtraFields, ExtraFieldsByKind, Node, ObjectMeta, Pod, Str}
 use loadmaster_client::{ClusterReadOptions, Kind};
 use loadmaster_engine::Profile;
 use loadmaster_framework::api_calls::ObjectRef;
-use loadmaster_framework::{Gvr, WatchRequirement, World};
+use loadmaster_framework::{Gvr, PodInfo, WatchRequirement, World};
 use serde_json::Value;
 
 use crate::exit::print_to_stderr;
@@ -119,8 +119,9 @@ impl PluginInputs {
         }
     }
 
-    /// Adds the watched objects of a profile's plugins to the world, and prints notes about missing inputs.
-    pub fn add_to_world(&self, profile: &Profile, world: &mut World) {
+    /// Adds the watched objects of a profile's plugins to the world, and prints notes about missing inputs that matter for the pod.
+    pub fn add_to_world(&self, profile: &Profile, world: &mut World, pod: &PodInfo) {
+        let has_volumes = !pod.template.spec.volumes.is_empty();
         for watch in &profile.watches {
             world.watch_objects(watch);
         }
@@ -137,6 +138,7 @@ impl PluginInputs {
                     let errors = objects.iter().filter_map(update);
                     errors.for_each(|error| print_to_stderr(&format!("warning: {error}")));
                 }
+                None if is_about_volumes(gvr) && !has_volumes => {}
                 None => self.note_missing(gvr, *presence),
             }
         }
@@ -158,6 +160,12 @@ impl PluginInputs {
         };
         print_to_stderr(&format!("note: objects of {gvr} {where_}: {instead}"));
     }
+}
+
+/// Whether objects of this kind matter for pods with volumes only.
+fn is_about_volumes(gvr: &Gvr) -> bool {
+    let is_core = ["persistentvolumes", "persistentvolumeclaims"].contains(&&*gvr.resource);
+    gvr.group == "storage.k8s.io" || gvr.group.is_empty() && is_core
 }
 
 /// The items of a list, with apiVersion and kind of a typed list; any other object is returned as it is.
@@ -326,7 +334,7 @@ spec: {containers: [{name: main}]}
         inputs.add_needed_parts(&mut snapshot);
         let mut loaded =
             world_loader::load_scheduling_input(&snapshot, &profiles, &gates, "shop/web").unwrap();
-        inputs.add_to_world(loaded.profile, &mut loaded.world);
+        inputs.add_to_world(loaded.profile, &mut loaded.world, &loaded.pod);
         let states = &loaded.profile.states;
         let explanation = explain_pod(loaded.profile, &mut loaded.world, states, &loaded.pod);
         let why =
