@@ -52,6 +52,7 @@ mod orphaned_pods;
 mod plugin_actions;
 mod plugin_handle;
 mod plugin_objects;
+mod plugin_waits;
 mod post_filter;
 mod rejection_summary;
 mod scheduling_cycle;
@@ -80,7 +81,7 @@ use crate::scheduler::Scheduler;
 use crate::time::{MonoTime, Now};
 
 use assumed_pod::AssumedPod;
-use call_owner::{CallOwner, PluginWait};
+use call_owner::CallOwner;
 pub use conflicts::{Conflict, ConflictKind, ConflictingPod};
 use deferred_events::DeferredEvents;
 pub use effect::{
@@ -93,6 +94,7 @@ pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
 use orphaned_pods::OrphanedPods;
 use plugin_handle::{EventRegistrations, PluginHandle};
 use plugin_objects::Publication;
+use plugin_waits::PluginWaits;
 use post_filter::PostFilterRun;
 pub use shadow::{ShadowComparison, ShadowResult};
 use status_patch::StatusPatches;
@@ -191,7 +193,7 @@ pub struct Engine {
     /// Who waits for the reply to a call.
     calls: Map<CallId, CallOwner>,
     /// Plugins that wait for an object or a deadline.
-    plugin_waits: Vec<PluginWait>,
+    plugin_waits: PluginWaits,
     /// Attempts that wait for a PostFilter plugin, by uid.
     post_filter_runs: Map<Box<str>, PostFilterRun>,
     /// Evictions in progress, by uid of the preemptor.
@@ -253,7 +255,7 @@ impl Engine {
             assumed: Map::default(),
             n_binding: 0,
             calls: Map::default(),
-            plugin_waits: Vec::new(),
+            plugin_waits: PluginWaits::default(),
             post_filter_runs: Map::default(),
             evictions: Map::default(),
             suspended: None,
@@ -381,8 +383,7 @@ impl Engine {
 
     /// When [`Engine::handle_timeouts`] has something to do next.
     pub fn next_timeout(&self) -> Option<MonoTime> {
-        let waits = self.plugin_waits.iter().filter(|wait| !self.is_deferred(&wait.owner));
-        let waits = waits.map(|wait| wait.until).min();
+        let waits = self.plugin_waits.first_deadline(|owner| !self.is_deferred(owner));
         let others = [
             self.binding_deadline(),
             self.post_filter_stuck_at(),

@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | extension points | PreFilter, Sign |
+//! | extension points | PreFilter, Score, Sign |
 //! | woken by | no event: none can change the result |
 //! | upstream | `plugins/dynamicresources`, 1.36 |
 //! | deviations | pods with ResourceClaims stay pending; arguments other than the defaults are rejected |

@@ -8,9 +8,10 @@ use loadmaster_framework::extension_points::{BindResult, SerialCx};
 use super::Engine;
 use super::assumed_pod::Stage;
 use super::attempt_failure::AttemptFailure;
-use super::call_owner::{CallOwner, PluginWait};
+use super::call_owner::CallOwner;
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord, ExtenderCall, Observation};
 use super::extender_cycle::{REPLY_GRACE, extender_request};
+use super::plugin_waits::PluginWait;
 use crate::guard::ExtensionPoint;
 use crate::time::Now;
 
@@ -46,7 +47,7 @@ impl Engine {
         response: Result<ExtenderBindingResult, String>,
         effects: &mut Effects,
     ) {
-        self.plugin_waits.retain(|wait| wait.owner != *owner);
+        self.plugin_waits.forget(|known| known == owner);
         let CallOwner::ExtenderBind { uid, serial } = owner else { return };
         if !self.is_binding(uid, *serial) {
             return;

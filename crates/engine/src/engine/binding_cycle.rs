@@ -12,11 +12,12 @@ use serde_json::Value;
 
 use super::assumed_pod::{Binding, Stage};
 use super::attempt_failure::AttemptFailure;
-use super::call_owner::{CallOwner, PluginWait};
+use super::call_owner::CallOwner;
 use super::effect::{ApiServerCall, AttemptOutcome, CallId, Effect, Effects, Observation};
 use super::event::{ApiReply, PermitDecision};
 use super::extender_cycle::NO_REPLY_FROM_EXTENDER;
 use super::nominator::Nomination;
+use super::plugin_waits::PluginWait;
 use super::{Engine, PLUGIN_SAMPLE_EVERY};
 use crate::guard::guarded_points::{PointResult, SuccessCode};
 use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginRef};
@@ -89,8 +90,19 @@ impl Engine {
     fn enter_bind_window(&mut self, uid: &str) {
         let Some(binding) = self.binding_mut(uid) else { return };
         binding.is_stuck = false;
-        if !std::mem::replace(&mut binding.in_window, true) {
-            self.n_binding += 1;
+        self.count_against_bind_window(uid, true);
+    }
+
+    /// A pod counts unless a PreBind plugin waits for others, such as a provisioner, which can take minutes, or is stuck: otherwise a few
+    /// hundred such pods would keep all others from being scheduled.
+    fn count_against_bind_window(&mut self, uid: &str, counts: bool) {
+        let Some(binding) = self.binding_mut(uid).filter(|binding| !binding.is_stuck) else {
+            return;
+        };
+        match (std::mem::replace(&mut binding.in_window, counts), counts) {
+            (false, true) => self.n_binding += 1,
+            (true, false) => self.n_binding -= 1,
+            _ => {}
         }
     }
 
@@ -188,15 +200,22 @@ impl Engine {
         if let Some(code) = step.code() {
             observe_step(now, binding, profile.plugin_ref(plugin), extension_point, code, effects);
         }
-        let (uid, serial) = (uid.into(), binding.serial);
+        let serial = binding.serial;
         let owner = match extension_point {
-            ExtensionPoint::PreBind => CallOwner::PreBind { uid, serial, member },
-            _ => CallOwner::Bind { uid, serial, member },
+            ExtensionPoint::PreBind => CallOwner::PreBind { uid: uid.into(), serial, member },
+            _ => CallOwner::Bind { uid: uid.into(), serial, member },
         };
         match step {
-            PluginStep::Call(request) => self.call(owner, request, effects),
+            PluginStep::Call(request) => {
+                self.count_against_bind_window(uid, true);
+                self.call(owner, request, effects);
+            }
             PluginStep::Wait { on, until } => {
+                let is_pre_bind = extension_point == ExtensionPoint::PreBind;
                 self.plugin_waits.push(PluginWait { owner, on, until });
+                if is_pre_bind {
+                    self.count_against_bind_window(uid, false);
+                }
             }
             PluginStep::Done(done) => return Some((plugin, Ok(done))),
             PluginStep::Fail(rejection) => return Some((plugin, Err(rejection))),
@@ -245,7 +264,7 @@ impl Engine {
             self.remove_assigned_pod(uid);
         }
         let serial = binding.serial;
-        self.plugin_waits.retain(|wait| !wait.owner.belongs_to(serial));
+        self.plugin_waits.forget(|owner| owner.belongs_to(serial));
         let event = ClusterEventOccurrence::assigned_pod_deleted(pod);
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         let began = (self.options.stopwatch)().saturating_sub(nanos);
@@ -315,11 +334,9 @@ impl Engine {
         }
         self.handle_extender_timeouts(now, effects);
         self.report_stuck_plugins(now, effects);
-        let (due, later): (Vec<PluginWait>, Vec<PluginWait>) =
-            std::mem::take(&mut self.plugin_waits)
-                .into_iter()
-                .partition(|it| it.until <= now.mono && !self.is_deferred(&it.owner));
-        self.plugin_waits = later;
+        let mut waits = std::mem::take(&mut self.plugin_waits);
+        let due = waits.take_due(now.mono, |owner| !self.is_deferred(owner));
+        self.plugin_waits = waits;
         for wait in due {
             self.resume(now, wait.owner, PluginStepInput::Deadline, effects);
         }
@@ -384,12 +401,7 @@ impl Engine {
         value: Option<&Value>,
         effects: &mut Effects,
     ) {
-        let (woken, rest): (Vec<PluginWait>, Vec<PluginWait>) =
-            std::mem::take(&mut self.plugin_waits)
-                .into_iter()
-                .partition(|it| it.on.contains(object));
-        self.plugin_waits = rest;
-        for wait in woken {
+        for wait in self.plugin_waits.take_for_object(object) {
             self.resume(now, wait.owner, PluginStepInput::Changed(value), effects);
         }
     }

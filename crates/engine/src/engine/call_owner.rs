@@ -1,9 +1,5 @@
 //! Who waits for a reply, an object or a deadline.
 
-use loadmaster_framework::api_calls::ObjectRef;
-
-use crate::time::MonoTime;
-
 /// Who made a call, or waits for an object or a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallOwner {
@@ -36,13 +32,6 @@ pub(super) enum CallOwner {
         victim: Box<str>,
         step: EvictionStep,
     },
-}
-
-/// A plugin waits for one of these objects to change, or for a deadline.
-pub(super) struct PluginWait {
-    pub owner: CallOwner,
-    pub on: Vec<ObjectRef>,
-    pub until: MonoTime,
 }
 
 /// The step of the eviction of one victim.

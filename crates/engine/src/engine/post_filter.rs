@@ -11,9 +11,10 @@ use loadmaster_framework::{
 
 use super::Engine;
 use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
-use super::call_owner::{CallOwner, PluginWait};
+use super::call_owner::CallOwner;
 use super::effect::{ApiServerCall, Effect, Effects, Observation};
 use super::nominator::Nomination;
+use super::plugin_waits::PluginWait;
 use crate::evaluate::filter_runner::ProfileFilters;
 use crate::queue::QueuedPod;
 use crate::time::{MonoTime, Now};

@@ -19,6 +19,14 @@ use serde_json::{Value, json};
 use super::event::{ApiError, DeletedObjectKey};
 use super::*;
 
+/// The state of this type, which only one plugin has.
+fn plugin_state<T: Clone + Default + Send + Sync + 'static>(
+    states: &loadmaster_framework::PluginStates,
+) -> Option<&T> {
+    let mut slots = ExtensionPoints::default();
+    (0..states.len()).find_map(|_| states.get(slots.plugin_state_slot(T::default())))
+}
+
 mod build_once;
 mod conflicts;
 mod explain_details;

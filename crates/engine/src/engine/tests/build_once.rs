@@ -66,8 +66,7 @@ fn build_runs_once_per_profile() {
     }
     assert_eq!(N_BUILT.get(), 2, "for profiles one and two");
     let n_reserved = |engine: &Engine, at: usize| {
-        let slot = ExtensionPoints::default().plugin_state_slot(0u32);
-        engine.profiles[at].scheduler.plugin_states().get(slot).copied()
+        plugin_state::<u32>(engine.profiles[at].scheduler.plugin_states()).copied()
     };
     assert_eq!([0, 1].map(|at| n_reserved(&bench.engine, at)), [Some(2), Some(1)]);
     // Another engine shares the plugins, but not their state.

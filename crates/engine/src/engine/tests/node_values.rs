@@ -134,8 +134,8 @@ fn bench(plugin: PluginDef, extra: Value) -> Bench {
 }
 
 fn taken(bench: &Bench) -> Vec<String> {
-    let slot = ExtensionPoints::default().plugin_state_slot(Taken::new());
-    let taken = bench.engine.profiles[0].scheduler.plugin_states().get(slot).unwrap();
+    let states = bench.engine.profiles[0].scheduler.plugin_states();
+    let taken = plugin_state::<Taken>(states).unwrap();
     let each = taken
         .iter()
         .flat_map(|(node, devices)| devices.keys().map(move |device| format!("{node}/{device}")));

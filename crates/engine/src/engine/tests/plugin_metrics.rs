@@ -99,6 +99,8 @@ fn plugin_calls_and_hints_are_timed_in_one_of_ten_engine_calls() {
         2 PodTopologySpread PreFilter Skip
         4 SchedulingGates PreEnqueue Success
         19 TaintToleration Filter Success
-        2 VolumeBinding PreFilter Skip"#]]
+        7 VolumeBinding PreBindPreFlight Skip
+        9 VolumeBinding PreFilter Skip
+        7 VolumeBinding Reserve Success"#]]
     .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }

@@ -275,10 +275,9 @@ fn bench(queue_sort: &str) -> Bench {
     bench
 }
 
-/// The plugin's state, which is the only one of the profile.
+/// The plugin's state.
 fn reserved(bench: &Bench) -> u32 {
-    let slot = loadmaster_framework::PluginStates::default().add_state(0u32);
-    *bench.engine.profiles[0].scheduler.plugin_states().get(slot).unwrap()
+    *plugin_state::<u32>(bench.engine.profiles[0].scheduler.plugin_states()).unwrap()
 }
 
 /// Schedules one pod with the label and one without, and checks the effects of both.

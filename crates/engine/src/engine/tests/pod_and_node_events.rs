@@ -132,14 +132,8 @@ impl Bench {
     }
 
     fn quota_state(&self) -> QuotaState {
-        let scheduler = &self.engine.profiles[0].scheduler;
-        // The only state in this profile with this type is the first one.
-        let mut first = ExtensionPoints::default();
-        scheduler
-            .plugin_states()
-            .get(first.plugin_state_slot(QuotaState::default()))
-            .unwrap()
-            .clone()
+        let states = self.engine.profiles[0].scheduler.plugin_states();
+        plugin_state::<QuotaState>(states).unwrap().clone()
     }
 
     fn quota_log(&self) -> String {

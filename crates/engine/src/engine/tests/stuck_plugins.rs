@@ -58,16 +58,15 @@ fn a_stuck_pre_bind_is_reported_once_and_keeps_its_node() {
     let mut bench = Bench::with(EngineOptions { bind_window: 1, ..EngineOptions::default() });
     bench.pod("slow", json!({"pre-bind": "for-ever"}));
     bench.cycle();
-    bench.pod("web", json!({}));
-    assert_eq!(bench.cycle(), CycleResult::Waiting, "the window is full");
     bench.advance_to_just_before_stuck();
     assert_eq!(bench.engine.next_timeout(), Some(MonoTime(70 * SECOND)));
     bench.advance(1);
     bench.check(&expect![[r#"
         stuck: LabelDriven in PreBind, default/slow on "a"
         PluginStuck slow: plugin "LabelDriven" has been running PreBind for 60 s: the pod stays assumed on node "a" and is not bound until it finishes
-        1 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
     // Other pods are still scheduled.
+    bench.pod("web", json!({}));
     assert_eq!(bench.cycle(), CycleResult::Ran);
     bench.check(&expect![[r#"
         call pods/web/binding
@@ -82,6 +81,22 @@ fn a_stuck_pre_bind_is_reported_once_and_keeps_its_node() {
     bench.check(&expect![[r#"
         call pods/slow/binding
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
+}
+
+#[test]
+fn a_pod_that_waits_in_pre_bind_does_not_fill_the_bind_window() {
+    let mut bench = Bench::with(EngineOptions { bind_window: 1, ..EngineOptions::default() });
+    for (name, labels) in
+        [("slow", json!({"pre-bind": "for-ever"})), ("web", json!({})), ("db", json!({}))]
+    {
+        bench.pod(name, labels);
+    }
+    assert_eq!((bench.cycle(), bench.engine.n_binding_pods()), (CycleResult::Ran, 0));
+    assert_eq!((bench.cycle(), bench.engine.n_binding_pods()), (CycleResult::Ran, 1));
+    assert_eq!(bench.cycle(), CycleResult::Waiting, "web is being bound");
+    // What the first pod waits for happens: it is being bound, too.
+    bench.apply(EngineEvent::ObjectChanged { object: claim(), value: Some(json!({})) });
+    assert_eq!(bench.engine.n_binding_pods(), 2);
 }
 
 #[test]
