@@ -85,9 +85,9 @@ pub(crate) fn csi_volume(
         return Ok(None);
     };
     let handle = match disk {
-        DiskSource::AwsElasticBlockStore(VolumeId { volume_id }) => ebs_volume_id(volume_id)
-            .map_err(|why| format!("failed to translate Kubernetes ID to EBS Volume ID {why}"))?
-            .to_owned(),
+        DiskSource::AwsElasticBlockStore(VolumeId { volume_id }) => {
+            translate_ebs_volume_id(volume_id)?.to_owned()
+        }
         DiskSource::GcePersistentDisk(GcePersistentDisk { pd_name, .. }) => {
             let location = labels.map_or(Ok(None), gce_location)?;
             let location = location.unwrap_or_else(|| "zones/UNSPECIFIED".to_owned());
@@ -120,7 +120,7 @@ pub(crate) fn translated_node_affinity(
             "topology.gke.io/zone"
         }
         Some(DiskSource::AwsElasticBlockStore(VolumeId { volume_id })) => {
-            ebs_volume_id(volume_id)?;
+            translate_ebs_volume_id(volume_id)?;
             "topology.ebs.csi.aws.com/zone"
         }
         Some(DiskSource::Cinder(_)) => "topology.cinder.csi.openstack.org/zone",
@@ -138,7 +138,7 @@ pub(crate) fn translated_node_affinity(
 /// # Errors
 ///
 /// Upstream's text if such a URL has no volume id.
-pub(crate) fn ebs_volume_id(written: &str) -> Result<&str, String> {
+fn ebs_volume_id(written: &str) -> Result<&str, String> {
     let Some(rest) = written.strip_prefix("aws://") else { return Ok(written) };
     let path = rest.find('/').map_or("", |slash| &rest[slash..]);
     let end = path.find(['?', '#']).unwrap_or(path.len());
@@ -147,6 +147,12 @@ pub(crate) fn ebs_volume_id(written: &str) -> Result<&str, String> {
         return Ok(id);
     }
     Err(format!("Invalid format for AWS volume ({written})"))
+}
+
+/// [`ebs_volume_id`] with the error of a translation.
+fn translate_ebs_volume_id(written: &str) -> Result<&str, String> {
+    ebs_volume_id(written)
+        .map_err(|why| format!("failed to translate Kubernetes ID to EBS Volume ID {why}"))
 }
 
 fn check_managed(disk: &AzureDisk) -> Result<(), String> {
@@ -361,7 +367,9 @@ mod tests {
         );
         check(
             volume(json!({"awsElasticBlockStore": {"volumeID": "aws:///x-1"}}), json!({}), &[]),
-            &expect!["Invalid format for AWS volume (aws:///x-1)"],
+            &expect![
+                "failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume (aws:///x-1)"
+            ],
         );
         check(
             volume(json!({"azureDisk": {"diskURI": "u", "kind": "Shared"}}), json!({}), &[]),

@@ -169,8 +169,14 @@ impl CaseGenerator {
         }
         draw.add(CaseFeature::Volumes);
         match kind.below(100) {
-            0..45 => cluster::case(draw, id),
-            45..70 => preemption::case(draw, id),
+            0..70 => {
+                let mut case = match kind.below(3) {
+                    0 => preemption::case(draw, id),
+                    _ => cluster::case(draw, id),
+                };
+                volumes::add_config(draw, &mut case);
+                case
+            }
             70..95 => cluster_event::case(draw, id, kind.pick::<&str>(&VOLUME_PLUGINS)),
             _ => config::sign_case(draw, id),
         }

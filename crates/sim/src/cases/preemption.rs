@@ -206,7 +206,7 @@ fn make_pods_similar(draw: &mut CaseRng, case: &mut OracleCase) {
     let start = draw.pick(&STARTS);
     let priorities = draw.some(&[-10, 0, 5], 1, 2);
     let amount = draw.percent(70).then(|| draw.pick(&["1", "1500m", "2"]));
-    for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
+    for pod in case.objects.iter_mut().filter(|object| is_assigned_pod(object)) {
         pod["status"]["startTime"] = json!(start);
         pod["spec"]["priority"] = json!(draw.pick(&priorities));
         if let Some(amount) = amount {
@@ -218,7 +218,7 @@ fn make_pods_similar(draw: &mut CaseRng, case: &mut OracleCase) {
 /// Removes the host ports of a pod if another pod on its node uses one of them.
 fn remove_host_port_conflicts(case: &mut OracleCase) {
     let mut taken: Vec<Value> = Vec::new();
-    for pod in case.objects.iter_mut().filter(|object| object["spec"].get("nodeName").is_some()) {
+    for pod in case.objects.iter_mut().filter(|object| is_assigned_pod(object)) {
         let own: Vec<Value> = host_ports(pod);
         if own.iter().any(|port| taken.contains(port)) {
             let spec = &mut pod["spec"];
@@ -263,4 +263,8 @@ fn budget(draw: &mut CaseRng, at: usize) -> Value {
     }
     json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": Value::from(metadata),
         "spec": Value::from(spec), "status": Value::from(status)})
+}
+
+fn is_assigned_pod(object: &Value) -> bool {
+    object["kind"] == "Pod" && object["spec"].get("nodeName").is_some()
 }

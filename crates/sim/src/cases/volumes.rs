@@ -113,7 +113,6 @@ pub(super) fn add_objects(draw: &mut CaseRng, case: &mut OracleCase) {
         return;
     }
     add_gates(draw, case);
-    add_config(draw, case);
     add_topology_labels(draw, case);
     let mut volumes = VolumeDraw::new(draw);
     let mut objects = claims(draw, case, &mut volumes);
@@ -136,7 +135,7 @@ fn add_gates(draw: &mut CaseRng, case: &mut OracleCase) {
 }
 
 /// In some cases one of the volume plugins is alone, so that the others do not reject before it.
-fn add_config(draw: &mut CaseRng, case: &mut OracleCase) {
+pub(super) fn add_config(draw: &mut CaseRng, case: &mut OracleCase) {
     if case.config.is_some() || !draw.percent(30) {
         return;
     }

@@ -48,7 +48,12 @@ pub(super) fn objects(draw: &mut CaseRng, case: &OracleCase, known: &[Value]) ->
     for class in ["fast", "ebs"] {
         // Of several that fit, kube-scheduler scores with a random one.
         for at in 0..draw.count(0, if is_scored { 1 } else { 3 }) {
-            all.push(csi_storage_capacity(draw, class, &format!("capacity-{class}-{at}")));
+            all.push(csi_storage_capacity(
+                draw,
+                class,
+                &format!("capacity-{class}-{at}"),
+                is_scored,
+            ));
         }
     }
     for at in 0..draw.count(0, 5) {
@@ -134,7 +139,8 @@ fn csi_node(draw: &mut CaseRng, name: &str) -> Value {
         "spec": {"drivers": drivers}})
 }
 
-fn csi_storage_capacity(draw: &mut CaseRng, class: &str, name: &str) -> Value {
+/// Without a capacity kube-scheduler panics when it scores.
+fn csi_storage_capacity(draw: &mut CaseRng, class: &str, name: &str, has_capacity: bool) -> Value {
     let mut capacity = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
         "metadata": {"name": name, "namespace": "kube-system"}, "storageClassName": class});
     if draw.percent(94) {
@@ -143,7 +149,7 @@ fn csi_storage_capacity(draw: &mut CaseRng, class: &str, name: &str) -> Value {
         let host = json!({"matchLabels": {HOSTNAME: draw.pick(&["a", "b", "c"])}});
         capacity["nodeTopology"] = draw.pick(&[&label, &host, &json!({}), &expression]).clone();
     }
-    if draw.percent(92) {
+    if draw.percent(92) || has_capacity {
         capacity["capacity"] = json!(draw.pick(&["100Mi", "1Gi", "5Gi", "100Gi"]));
     }
     if draw.percent(20) {
@@ -187,7 +193,7 @@ pub(in crate::cases) fn another_object(draw: &mut CaseRng, object: &Value) -> Va
             let prevents_missing = draw.percent(30);
             csi_driver(draw, name, prevents_missing)
         }
-        "CSIStorageCapacity" => csi_storage_capacity(draw, "fast", name),
+        "CSIStorageCapacity" => csi_storage_capacity(draw, "fast", name, false),
         _ => volume_attachment(draw, name, &[]),
     }
 }
