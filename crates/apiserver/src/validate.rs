@@ -9,8 +9,10 @@ mod quota;
 mod rbac;
 pub(crate) mod service;
 
+use std::borrow::Cow;
+
 use loadmaster_stdx::Set;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::authorization::RBAC_GROUP;
 use crate::custom_resource::{definition, strategy, validate_definition};
@@ -32,8 +34,9 @@ pub fn create(kind: &Kind, value: &Value) -> Vec<Cause> {
             data_keys(value, &mut causes);
             data_size(kind, value, &mut causes);
         }
-        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
-            workload(value, &mut causes);
+        ("apps", "deployments" | "replicasets" | "daemonsets") => workload(value, &mut causes),
+        ("apps", "statefulsets") => {
+            workload(&with_volumes_of_claim_templates(value), &mut causes);
         }
         ("apps", "controllerrevisions") => controller_revision(value, &mut causes),
         ("", "replicationcontrollers") => replication_controller(value, &mut causes),
@@ -306,6 +309,27 @@ fn workload(value: &Value, causes: &mut Vec<Cause>) {
     template_spec(template, "spec.template", &["Always"], causes);
 }
 
+/// The StatefulSet as its controller completes it: for each of the `volumeClaimTemplates` the pods get a volume of that name, in place of one
+/// with the same name, which containers may mount.
+fn with_volumes_of_claim_templates(set: &Value) -> Cow<'_, Value> {
+    let templates = list_entries(&set["spec"]["volumeClaimTemplates"]);
+    if templates.is_empty() {
+        return Cow::Borrowed(set);
+    }
+    let mut names = Set::default();
+    let mut volumes = Vec::new();
+    let of_templates = templates.iter().map(|it| metadata_text(it, "name"));
+    for name in of_templates.filter(|name| names.insert(*name)) {
+        volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+    }
+    let others = list_entries(&set["spec"]["template"]["spec"]["volumes"]).iter();
+    let is_replaced = |volume: &Value| volume["name"].as_str().is_some_and(|it| names.contains(it));
+    volumes.extend(others.filter(|it| !is_replaced(it)).cloned());
+    let mut completed = set.clone();
+    completed["spec"]["template"]["spec"]["volumes"] = volumes.into();
+    Cow::Owned(completed)
+}
+
 fn replication_controller(value: &Value, causes: &mut Vec<Cause>) {
     let spec = &value["spec"];
     not_negative(&spec["replicas"], "spec.replicas", causes);
@@ -439,6 +463,42 @@ mod tests {
         let lines: Vec<String> =
             create(kind, &value).iter().map(|it| format!("{}: {}", it.field, it.message)).collect();
         want.assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn containers_mount_volumes_of_claim_templates() {
+        let set = |volumes: Value, templates: Value| {
+            let mounts: Vec<Value> = ["data", "logs"]
+                .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+                .into();
+            let containers = json!([{"name": "c", "image": "i", "volumeMounts": mounts}]);
+            json!({"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+                "volumeClaimTemplates": templates, "template": {"metadata": {"labels": {"a": "b"}},
+                "spec": {"volumes": volumes, "containers": containers}}}})
+        };
+        let template = |name: &str| json!({"metadata": {"name": name}});
+        let check_set = |volumes: Value, templates: Value, want: &Expect| {
+            check("apps", "statefulsets", set(volumes, templates), want);
+        };
+        let logs = json!([{"name": "logs", "emptyDir": {}}]);
+        check_set(logs.clone(), json!([template("data")]), &expect![""]);
+        check_set(json!([]), json!([template("logs"), template("data")]), &expect![""]);
+        // A template's claim replaces the volume of that name.
+        check_set(logs.clone(), json!([template("data"), template("logs")]), &expect![""]);
+        check_set(
+            logs,
+            json!([template("other")]),
+            &expect![[
+                r#"spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data""#
+            ]],
+        );
+        check_set(
+            json!([]),
+            json!([template("data"), template("Logs")]),
+            &expect![[r#"
+                spec.template.spec.volumes[1].name: Invalid value: "Logs": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+                spec.template.spec.containers[0].volumeMounts[1].name: Not found: "logs""#]],
+        );
     }
 
     #[test]
